@@ -1,0 +1,113 @@
+"""The contract of our games: a gymnax Environment that can also be read and answered.
+
+In: keys, states and integer actions. Out: states, rewards, and the text face: what a
+state looks like in words, which words name the actions, and the exact best play. No
+prompts, tokens or models in here.
+
+The dynamics are gymnax's (`reset_env`, `step_env`, `observe`, spaces, `EnvParams`), so
+any gymnax user can train on the games without our text. Rollouts drive `step_env`:
+gymnax's `step` would generate a new level at every step.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+from flax import struct
+from gymnax.environments import environment
+from jaxtyping import Array, Bool, Float, Int
+
+from envs.templates import Template
+
+EnvState = environment.EnvState
+EnvParams = environment.EnvParams
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayBudget:
+    """How much play an episode allows.
+
+    Attributes:
+      max_turns: replies of the player.
+      max_actions_per_turn: actions run from one reply; chosen without seeing between.
+      max_actions_per_episode: actions run in all.
+    """
+
+    max_turns: int
+    max_actions_per_turn: int
+    max_actions_per_episode: int
+
+
+@struct.dataclass
+class Solution:
+    """Exact best play for a batch of states.
+
+    Attributes:
+      action_values: discounted return of taking each action and playing optimally
+        from there on, Float[B, num_actions]; -inf where the action loses the game for
+        good (Sokoban) so that `argmax` is always an optimal action.
+      value: the largest entry of `action_values`, Float[B].
+      best_success: highest probability of success within the play budget, Float[B].
+    """
+
+    action_values: Float[Array, "B num_actions"]
+    value: Float[Array, " B"]
+    best_success: Float[Array, " B"]
+
+
+class TextEnvironment(environment.Environment):
+    """A gymnax environment with a text face.
+
+    What shapes arrays (sizes, numbers of boxes, symbols) is a constructor argument;
+    `EnvParams` holds traced numbers only.
+
+    Contract, tested for every entry of the table in `envs/__init__.py`: methods that
+    take a key are pure, jit once and vmap; the same key gives the same state; stepping
+    a finished state changes nothing and pays nothing; rewards are finite; `step_env`
+    returns `info` with exactly the Bool scalars `success` (the goal has been reached)
+    and `effective` (the action changed the player's situation); every level is solvable
+    and unsolved at reset. `reset_env` consumes the *level* key only; what is random
+    during play comes from the key given to `step_env`.
+
+    Attributes set by subclasses:
+      instruction: what the game is and what its symbols mean, made from the same symbol
+        table as the template; ends without a newline.
+      action_vocabulary: every name an action can have in any level.
+      template: text of a state; its fields are those of `text_fields`; ends with a
+        newline.
+    """
+
+    instruction: str
+    action_vocabulary: tuple[str, ...]
+    template: Template
+
+    def action_names(
+        self, state: EnvState, params: EnvParams
+    ) -> Int[Array, " num_actions"]:
+        """Index into `action_vocabulary` of each action's name in this state."""
+        raise NotImplementedError
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "..."]]:
+        """Values of the template's fields for one state."""
+        raise NotImplementedError
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the goal of the game has been reached."""
+        raise NotImplementedError
+
+    def solve(
+        self, states: Any, params: EnvParams, *, budget: PlayBudget, discount: float
+    ) -> Solution:
+        """Exact best play for a batch of states (leading axis `B` on every leaf).
+
+        Call it with concrete arrays, outside `jit`: it runs on the device where an
+        array solver exists and searches on the host where none does.
+        """
+        raise NotImplementedError
+
+    def render(self, state: EnvState, params: EnvParams) -> str:
+        """Text of one state, on the host."""
+        fields = jax.device_get(self.text_fields(state, params))
+        return self.template.render(fields)

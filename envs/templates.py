@@ -1,0 +1,111 @@
+"""Templates: literal text with symbol fields, rendered to a string on the host.
+
+In: the parts of a template and one array per field. Out: the exact text a model
+reads. A template knows nothing about tokens; `ragen_jax.text.device_text` compiles the
+same parts into token tables, so what the host prints and what the device feeds to the
+model are the same by construction.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of several fixed strings. Field: int scalar, an index into `options`."""
+
+    name: str
+    options: tuple[str, ...]
+
+    def render(self, value) -> str:
+        return self.options[int(value)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A board, every row followed by a newline. Field: int[rows, cols] of symbol ids.
+
+    `border` is the id of the symbol that always fills the outermost ring, or None; a
+    tokenization by rows then needs to tabulate the interior only.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    rows: int
+    cols: int
+    border: int | None = None
+
+    def render(self, value) -> str:
+        board = np.asarray(value)
+        return "".join("".join(self.symbols[i] for i in row) + "\n" for row in board)
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A decimal number. Field: int scalar in units of 10**-decimals.
+
+    `minimum` and `maximum` bound the field (same unit). Trailing zeros and a bare
+    decimal point are never shown: 1090 with two decimals is "10.9", -10 is "-0.1".
+    """
+
+    name: str
+    minimum: int
+    maximum: int
+    decimals: int = 0
+
+    def render(self, value) -> str:
+        units = int(value)
+        whole, fraction = divmod(abs(units), 10**self.decimals)
+        digits = f"{fraction:0{self.decimals}d}".rstrip("0") if self.decimals else ""
+        sign = "-" if units < 0 else ""
+        return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """The coordinates of marked cells: "Label: (r, c), (r, c)" and a newline.
+
+    Field: bool or 0/1 int[rows, cols]; row-major order, zero-indexed; no text at all
+    when no cell is marked. At most `max_cells` cells may be marked.
+    """
+
+    name: str
+    label: str
+    rows: int
+    cols: int
+    max_cells: int
+
+    def render(self, value) -> str:
+        cells = [f"({r}, {c})" for r, c in np.argwhere(np.asarray(value) != 0)]
+        return f"{self.label}: {', '.join(cells)}\n" if cells else ""
+
+
+Part = str | Choice | Grid | Number | Cells
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """A sequence of literals and fields. Templates are joined with `+`."""
+
+    parts: tuple[Part, ...]
+
+    def __add__(self, other: "Template") -> "Template":
+        return Template(self.parts + other.parts)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields, in order of appearance."""
+        return tuple(part.name for part in self.parts if not isinstance(part, str))
+
+    def render(self, values: Mapping[str, np.ndarray]) -> str:
+        """Text of one state. `values` holds one entry per field (extra ones allowed).
+
+        Raises:
+          KeyError: a field of the template has no value.
+        """
+        return "".join(
+            part if isinstance(part, str) else part.render(values[part.name])
+            for part in self.parts
+        )

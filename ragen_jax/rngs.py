@@ -1,0 +1,47 @@
+"""Named random streams.
+
+One root key per run. A step's keys are `fold_in(root, step)`, then one per stream, then
+one per row, so a row's random numbers do not depend on its neighbours, and a resumed
+run draws exactly what the uninterrupted one would have drawn.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+# The position in this table is folded into the key: append, never reorder.
+STREAMS = (
+    "level",  # which level a group plays
+    "noise",  # slips and payouts during play, per row
+    "sample",  # the sampler's draws, per row
+    "shuffle",  # order of the rows in an epoch
+    "init",  # parameters made from nothing
+    "evaluation",  # root of the validation prompts: never shared with training
+    "demonstration",  # supervised warm start
+)
+
+
+def root_key(seed: int) -> Key[Array, ""]:
+    """Root key of a run."""
+    return jax.random.key(seed)
+
+
+def step_key(root: Key[Array, ""], step) -> Key[Array, ""]:
+    """Key of one iteration. `step` may be traced."""
+    return jax.random.fold_in(root, step)
+
+
+def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
+    """Key of a named stream.
+
+    Raises:
+      ValueError: the name is not in `STREAMS`.
+    """
+    if name not in STREAMS:
+        raise ValueError(f"no random stream {name!r}; streams are {', '.join(STREAMS)}")
+    return jax.random.fold_in(key, STREAMS.index(name))
+
+
+def rows(key: Key[Array, ""], num_rows: int) -> Key[Array, " num_rows"]:
+    """One key per row; row `i` gets the same key whatever `num_rows` is."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_rows))

@@ -1,0 +1,126 @@
+"""Every pytree that crosses a stage border, each field with shape, dtype and meaning.
+
+Axis letters used throughout the project: `G` groups, `N` rollouts per group, `B = G*N`
+rows, `K` turns, `A` actions per turn, `T` trajectory tokens, `R` reply tokens per turn,
+`O` observation tokens per turn, `S` cache slots, `V` vocabulary, `D` width, `H` query
+heads, `J` key/value heads, `F` head size, `L` layers.
+"""
+
+from typing import Any
+
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+Params = Any  # a nested dict of arrays
+EnvState = Any  # an environment's own state pytree
+
+
+@struct.dataclass
+class TokenSpan:
+    """Ragged tokens: `tokens[..., :length]` count, the rest is padding of any value."""
+
+    tokens: Int[Array, "... O"]
+    length: Int[Array, "..."]
+
+
+@struct.dataclass
+class ParsedAnswer:
+    """What one reply asks for, found by the parser (leading axes are the batch's).
+
+    Attributes:
+      names: index into the environment's action vocabulary of each listed name, -1
+        where the name is unknown; entries from `num_names` on are -1.
+      num_names: how many names were listed, at most `A`: the rest of the reply is
+        dropped without penalty.
+      num_listed: how many names the reply listed in all.
+      has_format: the reply holds a thought and an answer in their tags.
+    """
+
+    names: Int[Array, "... A"]
+    num_names: Int[Array, "..."]
+    num_listed: Int[Array, "..."]
+    has_format: Bool[Array, "..."]
+
+
+@struct.dataclass
+class Reply:
+    """What the model wrote in one turn.
+
+    Attributes:
+      tokens: sampled ids; the stop token, when one was sampled, is the last to count.
+      log_probs: log-probability of each sampled token under the temperature-scaled,
+        untruncated distribution; 0 from `length` on.
+      length: tokens sampled, the stop token included; 0 for rows that did not play.
+      is_cut: the length limit ended the reply, no stop token was sampled.
+    """
+
+    tokens: Int[Array, "B R"]
+    log_probs: Float[Array, "B R"]
+    length: Int[Array, " B"]
+    is_cut: Bool[Array, " B"]
+
+
+@struct.dataclass
+class Turns:
+    """One entry per row and turn.
+
+    Attributes:
+      played: the row took this turn; all other fields are 0, False or -1 where not.
+      reward: sum of the environment's rewards over the turn's executed actions.
+      penalty: format penalty paid (<= 0).
+      reply_start: index in the trajectory of the reply's first sampled token.
+      reply_length: sampled tokens, stop token included.
+      reply_is_cut: the length limit ended the reply.
+      has_format: the reply had a thought and an answer in their tags.
+      num_listed: names the reply listed in all.
+      num_valid: names that are actions of the game, among the first `A` listed.
+      num_executed: actions the environment ran.
+      num_effective: executed actions that changed the player's situation.
+      actions: environment actions in the order executed, -1 from `num_executed` on.
+      actions_left: action budget before the turn.
+    """
+
+    played: Bool[Array, "B K"]
+    reward: Float[Array, "B K"]
+    penalty: Float[Array, "B K"]
+    reply_start: Int[Array, "B K"]
+    reply_length: Int[Array, "B K"]
+    reply_is_cut: Bool[Array, "B K"]
+    has_format: Bool[Array, "B K"]
+    num_listed: Int[Array, "B K"]
+    num_valid: Int[Array, "B K"]
+    num_executed: Int[Array, "B K"]
+    num_effective: Int[Array, "B K"]
+    actions: Int[Array, "B K A"]
+    actions_left: Int[Array, "B K"]
+
+
+@struct.dataclass
+class Trajectory:
+    """Whole episodes, as sampled. Rows of a group are adjacent: row = group * N + i.
+
+    Attributes:
+      tokens: every token of the dialogue, from the first slot on without gaps.
+      lengths: tokens that count, per row; the rest of `tokens` is padding.
+      loss_mask: the token was sampled by the model. Everything the template or the
+        environment says is False, the end-of-turn token the model sampled is True.
+      turn_index: turn the token belongs to (an observation belongs to the turn whose
+        reply it asks for), -1 on padding.
+      sample_log_probs: the sampler's log-probability of each sampled token, else 0.
+      turns: per-turn records.
+      terminated: the game ended by its own rules.
+      truncated: a budget (actions, turns, the game's own time limit) ended the episode.
+      success: the goal of the game was reached.
+      initial_state: the environment's state before the first turn (leading axis `B`).
+    """
+
+    tokens: Int[Array, "B T"]
+    lengths: Int[Array, " B"]
+    loss_mask: Bool[Array, "B T"]
+    turn_index: Int[Array, "B T"]
+    sample_log_probs: Float[Array, "B T"]
+    turns: Turns
+    terminated: Bool[Array, " B"]
+    truncated: Bool[Array, " B"]
+    success: Bool[Array, " B"]
+    initial_state: EnvState

@@ -1,0 +1,28 @@
+"""Strictness for every test: 8 CPU devices, no silent broadcasting, checked shapes."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+# Nothing in the tests may reach for a model hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import jax
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Modules of plain functions: their signatures are checked at every call. Modules that
+# define pytree classes are left out: JAX rebuilds those with leaves of any type.
+install_import_hook(
+    [
+        "envs.solvers",
+        "envs.sokoban_rooms",
+        "ragen_jax.algo",
+        "ragen_jax.learner.logprobs",
+        "ragen_jax.rollout.sampling",
+    ],
+    "beartype.beartype",
+)
