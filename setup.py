@@ -1,0 +1,42 @@
+"""Package metadata; requirements.txt is the single list of run-time needs."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+
+def requirements() -> list[str]:
+    lines = (HERE / "requirements.txt").read_text().splitlines()
+    stripped = (line.split("#")[0].strip() for line in lines)
+    return [line for line in stripped if line]
+
+
+setup(
+    name="ragen_jax",
+    version="0.1.0",
+    description="Multi-turn reinforcement learning of LLM agents, all on the device",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(
+        include=["ragen_jax", "ragen_jax.*", "envs", "configs", "launch"]
+    ),
+    package_data={"ragen_jax": ["pocket/*"]},
+    install_requires=requirements(),
+    extras_require={
+        "cuda": ["jax[cuda12]>=0.10,<0.12"],
+        "tpu": ["jax[tpu]>=0.10,<0.12"],
+        "dev": [
+            "pytest>=8,<10",
+            "pytest-timeout>=2.3,<3",
+            "hypothesis>=6.100,<7",
+            "beartype>=0.20,<0.24",
+            "gymnasium>=1.0,<2",
+            "matplotlib>=3.9,<4",
+            "ruff>=0.9,<1",
+        ],
+    },
+)
