@@ -1,0 +1,62 @@
+"""The table of environments, and the only way the rest of the project makes one.
+
+Importing this package also registers the games with gymnax, so that any gymnax user can
+train on them: `gymnax.make("ragen/Bandit-v0")`. Ids already present are left alone.
+"""
+
+import difflib
+import inspect
+
+from gymnax import registration
+
+from envs.bandit import Bandit
+from envs.base import TextEnvironment
+from envs.frozen_lake import FrozenLake
+
+
+def make(name: str, **kwargs) -> TextEnvironment:
+    """The environment called `name`, built with its constructor's keyword arguments.
+
+    Raises:
+      ValueError: the table has no such name, the constructor has no such argument, or
+        the constructor refuses a value.
+    """
+    if name not in ENVIRONMENTS:
+        raise ValueError(
+            f"no environment {name!r}{_suggest(name, ENVIRONMENTS)}; "
+            f"choose one of {', '.join(ENVIRONMENTS)}"
+        )
+    environment = ENVIRONMENTS[name]
+    allowed = list(inspect.signature(environment).parameters)
+    for argument in kwargs:
+        if argument not in allowed:
+            raise ValueError(
+                f"environment {name!r} takes no argument {argument!r}"
+                f"{_suggest(argument, allowed)}; it takes {', '.join(allowed)}"
+            )
+    return environment(**kwargs)
+
+
+def register_with_gymnax() -> None:
+    """Adds the games to gymnax's registry; ids it already has are left alone."""
+    for env_id, environment in GYMNAX_IDS.items():
+        if env_id not in registration.registered_envs:
+            registration.register(env_id, environment)
+
+
+def _suggest(word: str, choices) -> str:
+    close = difflib.get_close_matches(word, list(choices), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
+    "bandit": Bandit,
+    "frozen_lake": FrozenLake,
+}
+
+GYMNAX_IDS: dict[str, type[TextEnvironment]] = {
+    "ragen/Bandit-v0": Bandit,
+    "ragen/FrozenLake-v0": FrozenLake,
+}
+
+register_with_gymnax()

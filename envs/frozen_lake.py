@@ -1,0 +1,381 @@
+"""FrozenLake: cross slippery ice to a goal without falling into a hole.
+
+A level is a square board with random holes, a random start and a random goal that can
+be reached. The player moves to a neighbouring tile; on slippery ice the move goes to
+one of the two sides of the intended direction instead. Moves off the board stay.
+
+Source: gymnasium's FrozenLake with RAGEN's random start and goal (arXiv 2504.20073).
+The chance of going where one wants is 1/3 in the paper, 0.8 in its repository (the
+default here) and 1.0 in its training configuration: `EnvParams.success_rate`.
+
+Levels have the distribution of that reference's rejection sampling, conditioned on one
+of `LEVEL_TRIES` boards being accepted; else the last board is repaired (see `_level`).
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Int, Key
+
+from envs import base, solvers
+from envs.templates import Cells, Grid, Template
+
+PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
+MEANINGS = (
+    "you",
+    "ice",
+    "hole",
+    "goal",
+    "you in a hole",
+    "you on the goal",
+)
+OBSERVATIONS = ("grid", "coord", "grid_coord")
+# Actions in gym order; the sides of action `a` are `a - 1` and `a + 1`, modulo 4.
+ACTIONS = ("Left", "Down", "Right", "Up")
+# Boards drawn per level. At the default size and density one board in eight or so has
+# no path, and all of them fail about once in 10**7 levels.
+LEVEL_TRIES = 8
+
+
+@struct.dataclass
+class EnvState(base.EnvState):
+    """A level and where the player is. Tiles are numbered row by row.
+
+    Attributes:
+      time: actions taken, int32.
+      position: tile of the player, int32.
+      start: tile the player started on, int32.
+      goal: tile to reach, int32.
+      holes: which tiles are holes, bool[size * size].
+    """
+
+    position: Int[Array, ""]
+    start: Int[Array, ""]
+    goal: Int[Array, ""]
+    holes: Bool[Array, " tiles"]
+
+
+@struct.dataclass
+class EnvParams(base.EnvParams):
+    """Traced numbers of the game.
+
+    Attributes:
+      success_rate: chance that a move goes where it is meant to; each of the two
+        perpendicular directions has half of the rest.
+      max_steps_in_episode: the game's own time limit, in actions.
+    """
+
+    success_rate: float = 0.8
+    max_steps_in_episode: int = 100
+
+
+class FrozenLake(base.TextEnvironment):
+    """Slippery ice, holes and a goal. Actions: 0 Left, 1 Down, 2 Right, 3 Up.
+
+    Pays 1 on reaching the goal and nothing else. The goal and the holes end the game.
+    """
+
+    def __init__(
+        self,
+        size: int = 4,
+        frozen_probability: float = 0.9,
+        observation: str = "grid",
+        symbols: tuple[str, ...] = ("P", "_", "O", "G", "X", "√"),
+    ):
+        """Builds the game.
+
+        Args:
+          size: tiles along each side of the board, at least 2.
+          frozen_probability: chance that a tile is ice and not a hole, in [0, 1].
+          observation: the text shows a picture ("grid"), lists of coordinates
+            ("coord"), or both ("grid_coord").
+          symbols: what the picture shows for the player, ice, a hole, the goal, the
+            player in a hole and the player on the goal; one character each.
+
+        Raises:
+          ValueError: an argument is outside its range.
+        """
+        symbols = tuple(symbols)
+        _check_arguments(size, frozen_probability, observation, symbols)
+        self.size = size
+        self.frozen_probability = frozen_probability
+        self.observation = observation
+        self.symbols = symbols
+        self.action_vocabulary = ACTIONS
+        self.instruction = _instruction(observation, symbols)
+        self.template = _template(size, observation, symbols)
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams()
+
+    @property
+    def num_actions(self) -> int:
+        """Number of directions."""
+        return 4
+
+    def reset_env(
+        self, key: Key[Array, ""], params: EnvParams
+    ) -> tuple[Int[Array, "size size"], EnvState]:
+        """A new level; the goal can be reached from the start without a hole."""
+        holes, start, goal = _level(key, self.size, self.frozen_probability)
+        state = EnvState(
+            time=jnp.int32(0), position=start, start=start, goal=goal, holes=holes
+        )
+        return self.observe(key, state, None, params), state
+
+    def step_env(self, key, state, action, params):
+        """Moves the player; returns (obs, state, reward, terminated, info)."""
+        finished = self._is_finished(state, params)
+        direction = _slip(key, jnp.asarray(action, jnp.int32), params.success_rate)
+        moved = _neighbour(state.position, direction, self.size)
+        position = jnp.where(finished, state.position, moved)
+        effective = position != state.position
+        state = state.replace(
+            position=position, time=jnp.where(finished, state.time, state.time + 1)
+        )
+        success = self.is_success(state, params)
+        reward = (success & ~finished).astype(jnp.float32)
+        info = {"success": success, "effective": effective}
+        obs = self.observe(key, state, action, params)
+        return obs, state, reward, self.is_terminated(state, params), info
+
+    def observe(self, key, state, action, params) -> Int[Array, "size size"]:
+        """The board as ids of `symbols`; the start shows as ice once left."""
+        tile = jnp.arange(self.size**2)
+        is_player, is_goal = tile == state.position, tile == state.goal
+        empty = jnp.where(state.holes, HOLE, jnp.where(is_goal, GOAL, FROZEN))
+        occupied = jnp.where(
+            state.holes, PLAYER_IN_HOLE, jnp.where(is_goal, PLAYER_ON_GOAL, PLAYER)
+        )
+        board = jnp.where(is_player, occupied, empty)
+        return board.astype(jnp.int32).reshape(self.size, self.size)
+
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the player is on the goal or in a hole."""
+        # A masked reduction, not a gather: gathers are slow under vmap on the CPU.
+        is_player = jnp.arange(self.size**2) == state.position
+        return self.is_success(state, params) | jnp.any(state.holes & is_player)
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the player is on the goal."""
+        return state.position == state.goal
+
+    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "4"]:
+        """The names are the same in every level."""
+        return jnp.arange(4, dtype=jnp.int32)
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "size size"]]:
+        """The board for the picture, one board of marks per kind of coordinates."""
+        board = self.observe(None, state, None, params)
+        fields = {"board": board}
+        tile = jnp.arange(self.size**2).reshape(self.size, self.size)
+        marks = {
+            "start": tile == state.start,
+            "goal": board == GOAL,
+            "player": board == PLAYER,
+            "player_on_goal": board == PLAYER_ON_GOAL,
+            "player_in_hole": board == PLAYER_IN_HOLE,
+            "holes": board == HOLE,
+        }
+        fields.update({name: mark.astype(jnp.int32) for name, mark in marks.items()})
+        return {name: fields[name] for name in self.template.fields}
+
+    def solve(
+        self,
+        states: EnvState,
+        params: EnvParams,
+        *,
+        budget: base.PlayBudget,
+        discount: float,
+    ) -> base.Solution:
+        """Value iteration, and a dynamic program under the play budget.
+
+        The values ignore the time limit, `best_success` respects it. With a discount of
+        1 detours cost nothing, and an optimal action may make no progress: give a
+        smaller one to have the player hurry.
+        """
+        return solvers.solve_frozen_lake(
+            states.holes.reshape(-1, self.size, self.size),
+            states.goal,
+            states.position,
+            jnp.maximum(params.max_steps_in_episode - states.time, 0),
+            success_rate=jnp.float32(params.success_rate),
+            discount=jnp.float32(discount),
+            budget=budget,
+        )
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
+        """The four directions."""
+        return spaces.Discrete(self.num_actions)
+
+    def observation_space(self, params: EnvParams) -> spaces.Box:
+        """Boards of symbol ids."""
+        return spaces.Box(0, len(self.symbols) - 1, (self.size, self.size), jnp.int32)
+
+    def state_space(self, params: EnvParams) -> spaces.Dict:
+        """Ranges of the state's fields."""
+        tiles = self.size**2
+        return spaces.Dict(
+            {
+                "time": spaces.Discrete(params.max_steps_in_episode + 1),
+                "position": spaces.Discrete(tiles),
+                "start": spaces.Discrete(tiles),
+                "goal": spaces.Discrete(tiles),
+                "holes": spaces.Box(0, 1, (tiles,), jnp.bool_),
+            }
+        )
+
+    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        return self.is_terminated(state, params) | self.is_truncated(state, params)
+
+
+def _slip(key, action: Int[Array, ""], success_rate) -> Int[Array, ""]:
+    """The direction a move really takes, from one uniform draw."""
+    draw = jax.random.uniform(key)
+    to_one_side = draw < (1.0 + success_rate) / 2.0
+    side = jnp.where(to_one_side, action + 3, action + 1) % 4
+    return jnp.where(draw < success_rate, action, side)
+
+
+def _neighbour(
+    position: Int[Array, ""], direction: Int[Array, ""], size: int
+) -> Int[Array, ""]:
+    """The tile next to `position`; `position` itself at the edge of the board."""
+    row, col = position // size, position % size
+    row = row + (direction == 1) - (direction == 3)
+    col = col + (direction == 2) - (direction == 0)
+    return jnp.clip(row, 0, size - 1) * size + jnp.clip(col, 0, size - 1)
+
+
+def _level(
+    key: Key[Array, ""], size: int, frozen_probability: float
+) -> tuple[Bool[Array, " tiles"], Int[Array, ""], Int[Array, ""]]:
+    """Holes, start and goal, with a path from start to goal.
+
+    Draws `LEVEL_TRIES` levels at once and takes the first that has a path: exactly the
+    distribution of trying until one has. Should none have one, the last is kept and
+    the holes on one way from start to goal, first along the column and then along the
+    row, are frozen over. On sparse boards that never happens; on boards that are mostly
+    holes it is common, and makes paths between far tiles more frequent.
+    """
+    tiles = size * size
+    holes_key, start_key, goal_key = jax.random.split(key, 3)
+    tile = jnp.arange(tiles)[None, :]
+    start = jax.random.randint(start_key, (LEVEL_TRIES,), 0, tiles, jnp.int32)
+    distance = jax.random.randint(goal_key, (LEVEL_TRIES,), 1, tiles, jnp.int32)
+    goal = (start + distance) % tiles
+    draws = jax.random.uniform(holes_key, (LEVEL_TRIES, tiles))
+    is_end = (tile == start[:, None]) | (tile == goal[:, None])
+    holes = (draws >= frozen_probability) & ~is_end
+    reached = _flood((tile == start[:, None]), ~holes, size)
+    has_path = jnp.any(reached & (tile == goal[:, None]), axis=1)
+    chosen = jnp.where(jnp.any(has_path), jnp.argmax(has_path), LEVEL_TRIES - 1)
+    holes, start, goal = holes[chosen], start[chosen], goal[chosen]
+    repaired = holes & ~_elbow(start, goal, size)
+    return jnp.where(jnp.any(has_path), holes, repaired), start, goal
+
+
+def _flood(
+    sources: Bool[Array, "boards tiles"], is_open: Bool[Array, "boards tiles"], size
+) -> Bool[Array, "boards tiles"]:
+    """Tiles that can be walked to from `sources` over open tiles.
+
+    Terminates: every pass but the last adds a tile.
+    """
+    is_open = is_open.reshape(-1, size, size)
+
+    def spread(carry):
+        reached, _ = carry
+        around = jnp.pad(reached, ((0, 0), (1, 1), (1, 1)))
+        rows = around[:, :-2, 1:-1] | around[:, 2:, 1:-1]
+        cols = around[:, 1:-1, :-2] | around[:, 1:-1, 2:]
+        spreaded = reached | ((rows | cols) & is_open)
+        return spreaded, jnp.any(spreaded != reached)
+
+    initial = (sources.reshape(-1, size, size), jnp.bool_(True))
+    reached, _ = jax.lax.while_loop(lambda carry: carry[1], spread, initial)
+    return reached.reshape(-1, size * size)
+
+
+def _elbow(start: Int[Array, ""], goal: Int[Array, ""], size: int) -> Bool[Array, "t"]:
+    """Tiles on the way that first walks along the start's column, then to the goal."""
+    tile = jnp.arange(size * size)
+    row, col = tile // size, tile % size
+
+    def between(x, a, b):
+        return (x >= jnp.minimum(a, b)) & (x <= jnp.maximum(a, b))
+
+    down = (col == start % size) & between(row, start // size, goal // size)
+    along = (row == goal // size) & between(col, start % size, goal % size)
+    return down | along
+
+
+def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
+    lines = [
+        "You are on a frozen lake. Walk to the goal and do not step into a hole. The "
+        "ice may be slippery: a move can end up to the left or to the right of the "
+        "direction you chose, never behind you. A move off the board leaves you where "
+        "you are."
+    ]
+    if observation in ("grid", "grid_coord"):
+        pairs = zip(symbols, MEANINGS, strict=True)
+        legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in pairs)
+        lines.append(f"Symbols: {legend}.")
+    if observation in ("coord", "grid_coord"):
+        lines.append("Coordinates are (row, column), counted from the top left corner.")
+    return "\n".join(lines)
+
+
+def _template(size: int, observation: str, symbols: tuple[str, ...]) -> Template:
+    picture = (Grid("board", symbols, size, size),)
+
+    def cells(name: str, label: str, max_cells: int) -> Cells:
+        return Cells(name, label, size, size, max_cells)
+
+    coordinates = (
+        f"Board: {size} rows and {size} columns, counted from 0.\n",
+        cells("start", "Start", 1),
+        cells("goal", "Goal", 1),
+        cells("player", "Player", 1),
+        cells("player_on_goal", "Player on the goal", 1),
+        cells("player_in_hole", "Player in a hole", 1),
+        cells("holes", "Holes", size * size - 2),
+    )
+    parts = {
+        "grid": picture,
+        "coord": coordinates,
+        "grid_coord": ("Coordinates:\n", *coordinates, "Map:\n", *picture),
+    }
+    return Template(parts[observation])
+
+
+def _check_arguments(size, frozen_probability, observation, symbols) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 2:
+        raise ValueError(
+            f"size={size!r} must be a whole number of tiles, at least 2: "
+            "start and goal need two different tiles"
+        )
+    if not 0.0 <= frozen_probability <= 1.0:
+        raise ValueError(
+            f"frozen_probability={frozen_probability!r} must lie between 0 and 1"
+        )
+    if observation not in OBSERVATIONS:
+        raise ValueError(
+            f"observation={observation!r} is unknown; "
+            f"choose one of {', '.join(OBSERVATIONS)}"
+        )
+    is_printable = all(len(s) == 1 and not s.isspace() for s in symbols)
+    if len(symbols) != len(MEANINGS) or len(set(symbols)) < len(symbols):
+        raise ValueError(
+            f"symbols={symbols!r} must be {len(MEANINGS)} different characters, for "
+            f"{', '.join(MEANINGS)}"
+        )
+    if not is_printable:
+        raise ValueError(
+            f"symbols={symbols!r} must be one visible character each: the picture has "
+            "one character per tile"
+        )
