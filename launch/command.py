@@ -5,12 +5,13 @@ optional key, and anything a user can get wrong ends as `error: <sentence>` on s
 error with exit status 2 instead of a traceback.
 """
 
+import difflib
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import flags
+from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 _NONE_OVERRIDE = re.compile(r"^--?config\.([\w.]+)=[Nn]one$")
@@ -33,16 +34,41 @@ def read_config(holder: flags.FlagHolder, argv: Sequence[str]) -> ConfigDict:
     """The resolved, locked configuration.
 
     Raises:
-      ValueError: no configuration was named.
+      ValueError: no configuration was named, or the file does not exist.
     """
-    if holder.value is None:
+    config = read_optional_config(holder, argv)
+    if config is None:
         raise ValueError("no configuration given; add e.g. --config=configs/sokoban.py")
+    return config
+
+
+def read_optional_config(
+    holder: flags.FlagHolder, argv: Sequence[str]
+) -> ConfigDict | None:
+    """The same, or None when no configuration was named."""
     config = holder.value
+    if config is None:
+        return None
+    if not isinstance(config, ConfigDict):
+        path = config_flags.get_config_filename(flags.FLAGS[holder.name])
+        raise ValueError(f"there is no configuration file {path.split(':')[0]}")
     for word in argv:
         match = _NONE_OVERRIDE.match(word)
         if match:
-            config.update_from_flattened_dict({match.group(1): None})
+            _set_none(config, match.group(1))
     return config
+
+
+def _set_none(config: ConfigDict, key: str) -> None:
+    """Switch an optional key off."""
+    from ragen_jax.config import flatten
+
+    known = flatten(config)
+    if key not in known:
+        close = difflib.get_close_matches(key, known, n=1)
+        hint = f' Did you mean "{close[0]}"?' if close else ""
+        raise ValueError(f"no configuration key {key!r}.{hint}")
+    config.update_from_flattened_dict({key: None})
 
 
 def enable_compilation_cache() -> None:
@@ -64,54 +90,47 @@ def run(main: Callable[[list[str]], int]) -> None:
     """Parse the flags, call `main(argv)`, exit with its status.
 
     Errors that carry a sentence for the user (`ValueError`, `OSError`, bad flags) are
-    printed as one line; everything else is a defect and keeps its traceback.
+    printed as one line; `RAGEN_JAX_TRACEBACK=1` shows where they came from. Everything
+    else is a defect and keeps its traceback.
     """
     argv = list(sys.argv)
-    flags.FLAGS.set_default("logtostderr", True)
+    app.define_help_flags()
     try:
-        words = [word for word in argv if not _NONE_OVERRIDE.match(word)]
-        rest = flags.FLAGS(words, known_only=False)
-        if len(rest) > 1:
-            raise ValueError(
-                f"unexpected argument {rest[1]!r}; options are written --name=value"
-            )
+        _parse_flags(argv)
         status = main(argv)
-    except flags.Error as error:
-        _fail(_flag_sentence(str(error)))
-    except (AttributeError, KeyError, TypeError) as error:
-        if not _is_about_flags(error):
-            raise
-        _fail(_flag_sentence(str(error)))
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
-        _fail(str(error))
+        print(f"error: {error}", file=sys.stderr)
+        print("(--help lists the options)", file=sys.stderr)
+        status = 2
     sys.exit(status)
 
 
-def _is_about_flags(error: BaseException) -> bool:
-    """Whether an error was raised while ml_collections applied the overrides."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith("ml_collections"):
-            return True
-        trace = trace.tb_next
-    return False
+def _parse_flags(argv: Sequence[str]) -> None:
+    """Parse the command line.
+
+    Raises:
+      ValueError: with the user's part of whatever absl or ml_collections said.
+    """
+    words = [word for word in argv if not _NONE_OVERRIDE.match(word)]
+    try:
+        rest = flags.FLAGS(words)
+    except (flags.Error, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(_flag_sentence(error)) from error
+    if len(rest) > 1:
+        raise ValueError(
+            f"unexpected argument {rest[1]!r}; options are written --name=value"
+        )
 
 
-def _flag_sentence(message: str) -> str:
-    """The user's part of a flag error: its last line of text, without quoting marks."""
-    message = message.replace("\\n", "\n").strip("\"'")
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    suggestion = next((line for line in lines if line.startswith("Did you mean")), None)
+def _flag_sentence(error: Exception) -> str:
+    """The last line of a flag error's text, which is the one about the user's input."""
+    lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
+    suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', lines[-1])
     if suggestion:
-        key = re.search(r'instead of "([^"]+)"', suggestion)
-        name = key.group(1) if key else lines[0]
-        return f"no configuration key {name!r}. {suggestion.strip(chr(39))}"
+        close, name = suggestion.groups()
+        return f'no configuration key "{name}". Did you mean "{close}"?'
+    if isinstance(error, AttributeError | KeyError):
+        return f"no configuration key {lines[-1]}"
     return re.sub(r"^(ValueError|TypeError|OSError): ", "", lines[-1])
-
-
-def _fail(sentence: str) -> None:
-    print(f"error: {sentence}", file=sys.stderr)
-    print("(--help lists the options)", file=sys.stderr)
-    sys.exit(2)

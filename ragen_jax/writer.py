@@ -2,8 +2,8 @@
 
 `metrics.jsonl` (one line per iteration) and `trajectories/*.jsonl` (one file per logged
 iteration, one line per episode) are the record; the TensorBoard event file is a view of
-them. Resuming cuts the record back to the checkpoint's iteration and draws the view anew,
-so that an interrupted run leaves the files of an uninterrupted one.
+them. Resuming cuts the record back to the checkpoint's iteration and draws the view
+anew, so that an interrupted run leaves the files of an uninterrupted one.
 """
 
 import fcntl

@@ -1,0 +1,70 @@
+"""What a person sees while a run works: a live display, or plain lines without one."""
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+# metric name -> (label, format); `{env}` is the environment's name.
+SHOWN = {
+    "train/{env}/success": ("success", "{:.1%}"),
+    "train/{env}/episodic_return": ("return", "{:.2f}"),
+    "actor/entropy": ("entropy", "{:.3f}"),
+    "timing_s/rollout": ("rollout", "{:.1f}s"),
+    "timing_s/update": ("update", "{:.1f}s"),
+    "val-env/{env}/success": ("held-out", "{:.1%}"),
+}
+
+
+class Display:
+    """Shows one line per iteration, and a bar with the time left on a terminal.
+
+    Use it as a context manager.
+    """
+
+    def __init__(self, env_name: str, *, start: int, total: int):
+        self._shown = {k.format(env=env_name): v for k, v in SHOWN.items()}
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._start, self._total = start, total
+        self._began = time.monotonic()
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(
+            "training", total=total, completed=start, left=""
+        )
+
+    def __enter__(self) -> "Display":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text)
+
+    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of iteration number `done`."""
+        words = [
+            f"{label} {form.format(metrics[name])}"
+            for name, (label, form) in self._shown.items()
+            if name in metrics
+        ]
+        left = self._time_left(done)
+        self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
+        self._bar.update(self._task, completed=done, left=left)
+
+    def _time_left(self, done: int) -> str:
+        if done <= self._start:
+            return ""
+        pace = (time.monotonic() - self._began) / (done - self._start)
+        seconds = round(pace * (self._total - done))
+        return f"{seconds // 60}m{seconds % 60:02d}s left"

@@ -1,0 +1,101 @@
+"""Configuration: every rule names key and cure, and JSON loses nothing."""
+
+import pathlib
+import re
+
+import pytest
+
+from configs import bandit, base, frozen_lake, sizes, sokoban
+from ragen_jax import config as config_lib
+
+
+def broken(**changes):
+    config = base.get_config()
+    config.update_from_flattened_dict(
+        {key.replace("__", "."): value for key, value in changes.items()}
+    )
+    return config
+
+
+@pytest.mark.parametrize("task", [sokoban, frozen_lake, bandit])
+@pytest.mark.parametrize("size", sorted(sizes.SIZES))
+def test_every_preset_is_valid(task, size):
+    config_lib.validate(task.get_config(size))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rollout__num_groups": 0}, "rollout.num_groups = 0; it must be at least 1"),
+        ({"rollout__max_actions_per_turn": 0}, "rollout.max_actions_per_turn = 0"),
+        ({"rollout__num_groups": None}, "rollout.num_groups is None"),
+        ({"rollout__temperature": 0.0}, "above 0"),
+        ({"rollout__top_p": 1.5}, "at most 1"),
+        ({"rollout__top_p": 0.9}, "importance_cap"),
+        ({"rollout__group_size": 1}, "group size of at least 2"),
+        ({"algo__advantage": "gea"}, "choose one of"),
+        ({"filter__keep_fraction": 0.0}, "filter.keep_fraction = 0.0"),
+        ({"learner__minibatch_rows": 30}, "not a multiple"),
+        ({"mesh__data": 1000}, "1000 devices"),
+        ({"mesh__data": 3}, "cannot be split"),
+        ({"optimizer__learning_rate": float("nan")}, "finite"),
+        ({"seed": -1}, "seed = -1"),
+    ],
+)
+def test_a_broken_rule_names_key_and_cure(changes, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        config_lib.validate(broken(**changes))
+
+
+def test_a_key_without_effect_is_refused():
+    config = broken(evaluation__every=None)
+    config_lib.validate(config)
+    with pytest.raises(ValueError, match="no effect"):
+        config_lib.validate(config, ["evaluation.num_prompts"])
+    config_lib.validate(config, ["evaluation.every"])
+    with pytest.raises(ValueError, match="length hint"):
+        config_lib.validate(base.get_config(), ["prompt.length_hint_words"])
+
+
+def test_json_round_trip():
+    config = sokoban.get_config("qwen2.5-0.5b")
+    again = config_lib.from_json(config_lib.to_json(config))
+    assert config_lib.flatten(again) == config_lib.flatten(config)
+    assert again.is_locked
+
+
+def test_changed_keys_spare_what_a_resumed_run_may_change():
+    old, new = base.get_config(), base.get_config()
+    new.train.num_iterations += 1
+    new.evaluation.every = None
+    new.logging.tensorboard = False
+    new.checkpoint.keep = 7
+    assert config_lib.changed_keys(old, new) == {}
+    new.optimizer.learning_rate = 0.5
+    new.seed = 3
+    assert config_lib.changed_keys(old, new) == {
+        "optimizer.learning_rate": (2e-4, 0.5),
+        "seed": (0, 3),
+    }
+
+
+def test_every_key_is_read_somewhere():
+    """A key that no code mentions, alone or as part of a section, is dead."""
+    root = pathlib.Path(__file__).parents[1]
+    code = "\n".join(
+        path.read_text()
+        for folder in ("ragen_jax", "launch")
+        for path in (root / folder).rglob("*.py")
+        if path.name != "config.py"
+    )
+    dead = [
+        key
+        for key in config_lib.flatten(base.get_config())
+        if not re.search(rf"\b{key.rsplit('.', 1)[-1]}\b", code)
+    ]
+    assert dead == []
+
+
+def test_unknown_preset_lists_the_choices():
+    with pytest.raises(ValueError, match="pocket, qwen2"):
+        sokoban.get_config("gpt-5")
