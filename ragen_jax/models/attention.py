@@ -1,0 +1,82 @@
+"""Rotary embeddings and grouped-query attention, as functions on arrays.
+
+`H` query heads share `J` key/value heads: query head `h` reads key/value head
+`h // (H / J)`. Keys and values are never repeated. Scores and softmax are float32.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# Scores of slots a query may not see; finite, so that no row of scores can give NaN.
+MASKED_SCORE = -1e30
+
+
+def rope_angles(
+    positions: Int[Array, "B Q"], head_dim: int, theta: float
+) -> tuple[Float[Array, "B Q half"], Float[Array, "B Q half"]]:
+    """Cosine and sine of each position's rotation angles, float32, half = F / 2.
+
+    Pair `i` turns by `position * theta^(-2i/F)` (RoFormer, arXiv 2104.09864).
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    frequencies = 1.0 / np.float32(theta) ** exponents
+    angles = positions.astype(jnp.float32)[..., None] * frequencies[None, None]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(
+    x: Float[Array, "B Q heads F"],
+    angles: tuple[Float[Array, "B Q half"], Float[Array, "B Q half"]],
+) -> Float[Array, "B Q heads F"]:
+    """Turns pair (i, i + F/2) of each head by its angle; computed in float32."""
+    cos, sin = (a[:, :, None] for a in angles)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def attend(
+    queries: Float[Array, "B Q H F"],
+    keys: Float[Array, "B J S F"],
+    values: Float[Array, "B J S F"],
+    limits: Int[Array, "B Q"],
+) -> Float[Array, "B Q H F"]:
+    """Softmax attention; a query sees the slots up to and including its limit."""
+    batch, num_queries, num_heads, head_dim = queries.shape
+    num_kv_heads, num_slots = keys.shape[1:3]
+    shape = (batch, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    queries = queries.reshape(shape) * (head_dim**-0.5)
+    is_seen = jnp.arange(num_slots)[None, None] <= limits[:, :, None]
+    if num_queries == 1:
+        mixed = jax.lax.platform_dependent(
+            queries, keys, values, is_seen, cpu=_attend_one, default=_attend_many
+        )
+    else:
+        mixed = _attend_many(queries, keys, values, is_seen)
+    return mixed.reshape(batch, num_queries, num_heads, head_dim)
+
+
+def _attend_many(queries, keys, values, is_seen):
+    """Attention as two batched matrix products: any number of queries."""
+    scores = jnp.einsum(
+        "bqjgf,bjsf->bjgqs", queries, keys, preferred_element_type=jnp.float32
+    )
+    scores = jnp.where(is_seen[:, None, None], scores, MASKED_SCORE)
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    return jnp.einsum("bjgqs,bjsf->bqjgf", weights, values).astype(queries.dtype)
+
+
+def _attend_one(queries, keys, values, is_seen):
+    """The same for one query, as multiply and reduce.
+
+    XLA's CPU backend runs a batch of tiny products one library call each; a fused
+    reduction over the cache takes about half the time.
+    """
+    query = queries[:, 0, :, :, None].astype(jnp.float32)  # [B, J, g, 1, F]
+    scores = jnp.sum(query * keys[:, :, None].astype(jnp.float32), axis=-1)
+    scores = jnp.where(is_seen[:, :, None], scores, MASKED_SCORE)
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    products = weights[..., None].astype(jnp.float32) * values[:, :, None]
+    return jnp.sum(products, axis=-2)[:, None].astype(queries.dtype)

@@ -1,0 +1,272 @@
+"""Files of a Hugging Face checkpoint folder, read with suspicion.
+
+In: a folder or a hub id. Out: parsed JSON and NumPy arrays by tensor name. Knows
+nothing of models. A checkpoint may come from anywhere, so nothing here executes what it
+reads (no pickle, ever) or follows a path out of the folder, and every complaint is one
+`ValueError` with the file's name and a cure.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (lets NumPy hold bfloat16)
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+# Everything a model needs; what else a hub repository holds is not fetched.
+HUB_FILES = ("config.json", "generation_config.json", "*.safetensors", INDEX_FILE)
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+READABLE_DTYPES = ("F32", "F16", "BF16")
+# The format's own limit (safetensors README), checked before anything is allocated.
+MAX_HEADER_BYTES = 100_000_000
+# Far above any real config or index (the index of a 72B model has 90 kB).
+MAX_JSON_BYTES = 50_000_000
+# Names shown in a message before it is cut off.
+MAX_NAMES_SHOWN = 4
+
+
+def resolve_checkpoint(folder_or_hub_id: str | os.PathLike) -> Path:
+    """The folder of a checkpoint, fetched from the hub first if there is none here.
+
+    Raises:
+      ValueError: no such folder, and the hub does not know it or cannot be reached.
+    """
+    path = Path(folder_or_hub_id)
+    if path.is_dir():
+        return path
+    name = os.fspath(folder_or_hub_id)
+    if path.exists():
+        raise ValueError(f"{name} is a file; give the folder that holds config.json")
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ValueError(f"there is no folder {name}")
+    # Slow to import and of no use to who has the files.
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(name, allow_patterns=[*HUB_FILES, *TOKENIZER_FILES])
+    except (OSError, ValueError) as error:  # all of the hub's errors are one of these
+        reason = str(error).strip().splitlines()[0] if str(error) else repr(error)
+        raise ValueError(
+            f"{name} is neither a folder nor a model that could be fetched from the "
+            f"hub ({reason}); give a local folder in Hugging Face layout"
+        ) from error
+    return Path(found)
+
+
+def safe_file(folder: Path, name: str) -> Path:
+    """Path of a regular file of a checkpoint folder.
+
+    Symlinks may stay in the folder or, in the hub's own cache, lead to the blobs of the
+    same repository.
+
+    Raises:
+      ValueError: the name is not a plain file name, the file does not exist, or it
+        lies elsewhere.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\\0"):
+        raise ValueError(
+            f"{folder}: {name!r} is not a plain file name; a checkpoint may only name "
+            "files of its own folder"
+        )
+    path = folder / name
+    if not path.is_file():
+        raise ValueError(f"{folder} has no file {name}")
+    home = folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    target = path.resolve()
+    if not any(target.is_relative_to(root) for root in allowed):
+        raise ValueError(f"{path} is a link out of its folder, to {target}; copy it in")
+    return path
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON object from a file of the folder.
+
+    Raises:
+      ValueError: see `safe_file`; too large; no JSON; not an object.
+    """
+    path = safe_file(folder, name)
+    size = path.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise ValueError(
+            f"{path} has {size} bytes; more than {MAX_JSON_BYTES} is not believable"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} must hold a JSON object, not {type(content).__name__}"
+        )
+    return content
+
+
+def read_tensors(
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    copies: Mapping[str, str],
+) -> dict[str, np.ndarray]:
+    """The weights of a folder, exactly those asked for, in the dtype they are stored.
+
+    Args:
+      folder: holds `model.safetensors`, or an index and its shards.
+      shapes: the tensors the model needs.
+      copies: tensor -> the one it must equal; may be present, is then not returned
+        (the output head that some writers store though it is tied).
+
+    Raises:
+      ValueError: a file is unsafe, damaged or a pickle; a tensor is missing, left
+        over, of another shape or of a dtype we do not read.
+    """
+    names_in = _tensor_names(folder)
+    stored = [name for names in names_in.values() for name in names]
+    missing = sorted(set(shapes) - set(stored))
+    if missing:
+        raise ValueError(
+            f"{folder} lacks {_some(missing)}, which its config.json asks for"
+        )
+    unexpected = sorted(set(stored) - set(shapes) - set(copies))
+    if unexpected:
+        raise ValueError(
+            f"{folder} holds {_some(unexpected)}, which a model of its config.json "
+            "does not have"
+        )
+    if len(stored) != len(set(stored)):
+        twice = sorted({name for name in stored if stored.count(name) > 1})
+        raise ValueError(f"{folder} holds {_some(twice)} in more than one file")
+    wanted = dict(shapes) | {
+        copy: shapes[source] for copy, source in copies.items() if copy in stored
+    }
+    tensors = {}
+    for file_name, names in names_in.items():
+        tensors |= _read_file(folder / file_name, {n: wanted[n] for n in names})
+    for copy, source in copies.items():
+        if copy in tensors and not np.array_equal(tensors.pop(copy), tensors[source]):
+            raise ValueError(
+                f"{folder}: {copy} differs from {source}, but config.json ties them; "
+                "set tie_word_embeddings to false there"
+            )
+    return tensors
+
+
+def _tensor_names(folder: Path) -> dict[str, list[str]]:
+    """File name -> tensors in it, checked against the index where there is one."""
+    if (folder / WEIGHTS_FILE).exists():
+        return {WEIGHTS_FILE: _names_in_file(safe_file(folder, WEIGHTS_FILE))}
+    if not (folder / INDEX_FILE).exists():
+        _refuse_folder_without_weights(folder)
+    weight_map = read_json(folder, INDEX_FILE).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{folder / INDEX_FILE} has no weight_map")
+    for file_name in weight_map.values():
+        if not isinstance(file_name, str) or not file_name.endswith(".safetensors"):
+            raise ValueError(
+                f"{folder / INDEX_FILE} names {file_name!r}; only .safetensors files "
+                "are read"
+            )
+    names_in = {}
+    for file_name in sorted(set(weight_map.values())):
+        stored = set(_names_in_file(safe_file(folder, file_name)))
+        listed = {name for name, where in weight_map.items() if where == file_name}
+        if stored != listed:
+            raise ValueError(
+                f"{folder / INDEX_FILE} and {file_name} disagree about "
+                f"{_some(sorted(stored ^ listed))}; fetch or export both again"
+            )
+        names_in[file_name] = sorted(stored)
+    return names_in
+
+
+def _refuse_folder_without_weights(folder: Path) -> None:
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise ValueError(
+            f"{folder} holds only pickled weights ({_some(pickles)}), which can run "
+            "code when loaded and are never read; convert them to safetensors"
+        )
+    raise ValueError(f"{folder} has neither {WEIGHTS_FILE} nor {INDEX_FILE}")
+
+
+def _names_in_file(path: Path) -> list[str]:
+    _check_header(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return list(file.keys())
+    except SafetensorError as error:
+        raise _damaged(path, error) from error
+
+
+def _check_header(path: Path) -> None:
+    """Says plainly what the library's messages leave to guess."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        raise ValueError(
+            f"{path} is a pickle under another name, which can run code when loaded "
+            "and is never read; convert it to safetensors"
+        )
+    header_bytes = int.from_bytes(start, "little")
+    if len(start) == 8 and header_bytes > MAX_HEADER_BYTES:
+        raise ValueError(
+            f"{path} claims a header of {header_bytes} bytes, the format allows "
+            f"{MAX_HEADER_BYTES}; it is no safetensors file"
+        )
+    if len(start) < 8 or 8 + header_bytes > size:
+        raise ValueError(
+            f"{path} is cut short ({size} bytes); fetch or export it again"
+        )
+
+
+def _damaged(path: Path, error: SafetensorError) -> ValueError:
+    return ValueError(
+        f"{path} is damaged or cut short ({error}); fetch or export it again"
+    )
+
+
+def _read_file(
+    path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    tensors = {}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            for name, shape in shapes.items():
+                header = file.get_slice(name)
+                stored, dtype = tuple(header.get_shape()), header.get_dtype()
+                if stored != tuple(shape):
+                    raise ValueError(
+                        f"{path}: {name} has shape {stored}, its config.json asks for "
+                        f"{tuple(shape)}"
+                    )
+                if dtype not in READABLE_DTYPES:
+                    raise ValueError(
+                        f"{path}: {name} has dtype {dtype}, only "
+                        f"{', '.join(READABLE_DTYPES)} are read"
+                    )
+                tensors[name] = file.get_tensor(name)
+    except SafetensorError as error:
+        raise _damaged(path, error) from error
+    return tensors
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES_SHOWN])
+    more = len(names) - MAX_NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

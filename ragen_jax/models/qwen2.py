@@ -1,0 +1,292 @@
+"""Qwen-2.5 as NNX modules, and the pure functions the rest of the project calls.
+
+The modules are split once, in `build_policy`; from there on a model is a nested dict of
+float32 arrays (`params`) and three functions. This file knows nothing of sampling,
+losses or devices. Module and attribute names are those of the Hugging Face checkpoint,
+so that `hf_weights` needs no table. Architecture: Qwen2.5 report, arXiv 2412.15115.
+
+Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call, `S` cache slots.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from ragen_jax.models.attention import attend, rope_angles, rotate
+from ragen_jax.models.kv_cache import KVCache, LayerCache, write_layer
+from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.types import Params
+
+# Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
+# "heads" and "kv_heads" are heads x head size: a split must fall between heads.
+LOGICAL_AXES = ("vocab", "embed", "heads", "kv_heads", "mlp", "norm")
+
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias`, computed in `dtype` from float32 parameters."""
+
+    def __init__(
+        self, sizes, axes, *, use_bias: bool, init_scale: float, dtype, rngs: nnx.Rngs
+    ):
+        kernel = init_scale * jax.random.normal(rngs.params(), sizes)
+        self.kernel = nnx.Param(kernel, logical_axes=axes)
+        if use_bias:
+            self.bias = nnx.Param(jnp.zeros(sizes[1:]), logical_axes=axes[1:])
+        self.use_bias = use_bias
+        self.dtype = dtype
+
+    def __call__(self, x: Float[Array, "B Q n"]) -> Float[Array, "B Q m"]:
+        out = x @ self.kernel[...].astype(self.dtype)
+        if self.use_bias:
+            out = out + self.bias[...].astype(self.dtype)[None, None]
+        return out
+
+
+class RMSNorm(nnx.Module):
+    """`x / sqrt(mean(x^2) + eps) * scale` in float32 (arXiv 1910.07467)."""
+
+    def __init__(self, config: Qwen2Config):
+        scale = jnp.ones(config.hidden_size)
+        self.scale = nnx.Param(scale, logical_axes=("norm",))
+        self.eps = config.rms_norm_eps
+
+    def __call__(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
+        wide = x.astype(jnp.float32)
+        mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
+        normed = wide * jax.lax.rsqrt(mean_square + self.eps)
+        return (normed * self.scale[...][None, None]).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention with rotary positions and biases on q, k and v."""
+
+    def __init__(self, config: Qwen2Config, *, dtype, rngs: nnx.Rngs):
+        width, head_dim = config.hidden_size, config.head_dim
+        heads = config.num_attention_heads * head_dim
+        kv_heads = config.num_key_value_heads * head_dim
+        shared = {"init_scale": config.initializer_range, "dtype": dtype, "rngs": rngs}
+        projection = {"use_bias": True, **shared}
+        kv_axes = ("embed", "kv_heads")
+        self.q_proj = Linear((width, heads), ("embed", "heads"), **projection)
+        self.k_proj = Linear((width, kv_heads), kv_axes, **projection)
+        self.v_proj = Linear((width, kv_heads), kv_axes, **projection)
+        self.o_proj = Linear(
+            (heads, width), ("heads", "embed"), use_bias=False, **shared
+        )
+        self.head_dim = head_dim
+
+    def __call__(
+        self,
+        x: Float[Array, "B Q D"],
+        positions: Int[Array, "B Q"],
+        angles: tuple[Array, Array],
+        layer_cache: LayerCache | None,
+    ) -> tuple[Float[Array, "B Q D"], LayerCache | None]:
+        batch, num_tokens, _ = x.shape
+        split = (batch, num_tokens, -1, self.head_dim)
+        queries = rotate(self.q_proj(x).reshape(split), angles)
+        keys = rotate(self.k_proj(x).reshape(split), angles)
+        values = self.v_proj(x).reshape(split)
+        if layer_cache is None:
+            order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
+            limits = jnp.broadcast_to(order, (batch, num_tokens))
+            seen = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
+        else:
+            limits = positions
+            layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
+            seen = layer_cache
+        mixed = attend(queries, *seen, limits)
+        return self.o_proj(mixed.reshape(batch, num_tokens, -1)), layer_cache
+
+
+class MLP(nnx.Module):
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (arXiv 2002.05202)."""
+
+    def __init__(self, config: Qwen2Config, *, dtype, rngs: nnx.Rngs):
+        width, inner = config.hidden_size, config.intermediate_size
+        shared = {
+            "use_bias": False,
+            "init_scale": config.initializer_range,
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        self.gate_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.up_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.down_proj = Linear((inner, width), ("mlp", "embed"), **shared)
+
+    def __call__(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nnx.Module):
+    """Pre-norm attention and MLP, each added to the residual stream."""
+
+    def __init__(self, config: Qwen2Config, *, dtype, rngs: nnx.Rngs):
+        self.input_layernorm = RMSNorm(config)
+        self.self_attn = Attention(config, dtype=dtype, rngs=rngs)
+        self.post_attention_layernorm = RMSNorm(config)
+        self.mlp = MLP(config, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x, positions, angles, layer_cache):
+        normed = self.input_layernorm(x)
+        mixed, layer_cache = self.self_attn(normed, positions, angles, layer_cache)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), layer_cache
+
+
+class Qwen2(nnx.Module):
+    """The whole network; `__call__` stops before the output head."""
+
+    def __init__(
+        self, config: Qwen2Config, *, dtype, remat_layers: bool, rngs: nnx.Rngs
+    ):
+        shape, axes = (config.vocab_size, config.hidden_size), ("vocab", "embed")
+        scale = config.initializer_range
+        table = scale * jax.random.normal(rngs.params(), shape)
+        self.embed_tokens = nnx.Dict(weight=nnx.Param(table, logical_axes=axes))
+        self.layers = nnx.Dict(
+            {
+                str(i): DecoderLayer(config, dtype=dtype, rngs=rngs)
+                for i in range(config.num_hidden_layers)
+            }
+        )
+        self.norm = RMSNorm(config)
+        if not config.tie_word_embeddings:
+            head = scale * jax.random.normal(rngs.params(), shape)
+            self.lm_head = nnx.Dict(weight=nnx.Param(head, logical_axes=axes))
+        self.config = config
+        self.dtype = dtype
+        self.remat_layers = remat_layers
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B Q"],
+        positions: Int[Array, "B Q"],
+        cache: KVCache | None,
+    ) -> tuple[Float[Array, "B Q D"], KVCache | None]:
+        config = self.config
+        table = self.embed_tokens["weight"][...].astype(self.dtype)
+        x = table.at[tokens].get(mode="clip")  # padding may be of any value
+        angles = rope_angles(positions, config.head_dim, config.rope_theta)
+        new_caches = []
+        for i in range(config.num_hidden_layers):
+            layer = self.layers[str(i)]
+            if cache is None:
+                run = jax.checkpoint(layer) if self.remat_layers else layer
+                x, _ = run(x, positions, angles, None)
+            else:
+                layer_cache = (cache.keys[i], cache.values[i])
+                x, layer_cache = layer(x, positions, angles, layer_cache)
+                new_caches.append(layer_cache)
+        if cache is not None:
+            keys, values = zip(*new_caches, strict=True)
+            cache = KVCache(keys=keys, values=values)
+        return self.norm(x), cache
+
+    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
+        """Float32 scores of the next token."""
+        is_tied = self.config.tie_word_embeddings
+        head = self.embed_tokens if is_tied else self.lm_head
+        return jnp.einsum(
+            "...d,vd->...v",
+            hidden.astype(self.dtype),
+            head["weight"][...].astype(self.dtype),
+            preferred_element_type=jnp.float32,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A network as pure functions on its parameter tree. None of them is jitted.
+
+    Attributes:
+      config: the network's shape.
+      dtype: dtype of the computation; pass it to `init_cache`, too.
+      init: key -> params, float32.
+      forward: (params, tokens[B, Q], positions[B, Q], cache) -> (hidden[B, Q, D],
+        cache). Without a cache (None) token i of a row sees tokens 0..i of its row, so
+        padding on the right is harmless; `positions` set the rotary angles only. With a
+        cache a row's tokens go to slots `positions[:, 0]` onwards, positions being
+        contiguous, and the token at position p sees slots 0..p. Rows may start at
+        different positions; what a row's padding writes beyond its length is
+        overwritten before anything reads it.
+      logits: (params, hidden[..., D]) -> float32[..., V].
+      cast_params: params -> the same with matrices in `dtype`, for many forward passes
+        with unchanging parameters. Gives the same numbers as casting at every use.
+    """
+
+    config: Qwen2Config
+    dtype: jnp.dtype
+    init: Callable[[Array], Params]
+    forward: Callable[..., tuple[Array, KVCache | None]]
+    logits: Callable[[Params, Array], Array]
+    cast_params: Callable[[Params], Params]
+
+
+def build_policy(
+    config: Qwen2Config, *, dtype="float32", remat_layers: bool = False
+) -> Policy:
+    """The pure functions of a network of this shape.
+
+    Args:
+      config: shape and constants.
+      dtype: of the computation (norms, scores, softmax and logits are float32 anyway).
+      remat_layers: recompute each layer in the backward pass instead of keeping its
+        activations; uncached forward only.
+    """
+    dtype = jnp.dtype(dtype)
+
+    def make(key: Array) -> Qwen2:
+        rngs = nnx.Rngs(params=key)
+        return Qwen2(config, dtype=dtype, remat_layers=remat_layers, rngs=rngs)
+
+    graphdef, _ = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
+
+    def merge(params: Params) -> Qwen2:
+        return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
+
+    def init(key: Array) -> Params:
+        return nnx.to_pure_dict(nnx.state(make(key)))
+
+    def forward(params, tokens, positions, cache):
+        return merge(params)(tokens, positions, cache)
+
+    def logits(params, hidden):
+        return merge(params).logits(hidden)
+
+    def cast_params(params: Params) -> Params:
+        # Norm scales are used in float32, biases are too small to matter.
+        return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
+
+    return Policy(config, dtype, init, forward, logits, cast_params)
+
+
+def abstract_params(config: Qwen2Config) -> Params:
+    """The parameter tree of a network of this shape, as `jax.ShapeDtypeStruct`s."""
+    return nnx.to_pure_dict(_abstract_state(config))
+
+
+def logical_axes(config: Qwen2Config) -> Params:
+    """The parameter tree with a tuple of axis names (`LOGICAL_AXES`) per parameter.
+
+    The tuples are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
+    """
+    return nnx.to_pure_dict(
+        jax.tree.map(
+            lambda variable: variable.get_metadata("logical_axes"),
+            _abstract_state(config),
+            is_leaf=lambda x: isinstance(x, nnx.Variable),
+        )
+    )
+
+
+def _abstract_state(config: Qwen2Config) -> nnx.State:
+    def make() -> Qwen2:
+        rngs = nnx.Rngs(params=0)
+        return Qwen2(config, dtype=jnp.float32, remat_layers=False, rngs=rngs)
+
+    return nnx.state(nnx.eval_shape(make))
