@@ -1,0 +1,296 @@
+"""Templates on the device: field values in, token ids out, no tokenizer call.
+
+In: a template and a tokenizer, once, at start-up; then one row's field values at a
+time, under jit and vmap. Out: a `TokenSpan` whose ids decode to exactly the text that
+`Template.render` gives. What the text says is not decided here.
+
+A part becomes a block of token tables. For one row, each block looks its values up and
+gives segments of known width of which a first few tokens count. The segments' widths
+are static, so they are laid side by side; then every output position counts the slack
+(width - length) of the segments that end before it and reads from that much further on.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Int
+
+from envs.templates import Cells, Choice, Grid, Number, Template
+from ragen_jax.text import pieces
+from ragen_jax.text.tokenizer import Tokenizer
+from ragen_jax.types import TokenSpan
+
+Fields = dict[str, Int[Array, "..."]]
+
+
+@struct.dataclass
+class Segments:
+    """Tokens of `n` neighbouring segments of one width.
+
+    Attributes:
+      tokens: ids, padded with zeros.
+      lengths: how many of each segment count; None where all of them do.
+    """
+
+    tokens: Int[Array, "n width"]
+    lengths: Int[Array, " n"] | None
+
+
+@struct.dataclass
+class TokenTable:
+    """The ids of strings that are looked up by index.
+
+    Attributes:
+      tokens: one row per entry, padded with zeros.
+      lengths: ids per entry.
+      is_uniform: every entry fills its row.
+    """
+
+    tokens: Int[Array, "entries width"]
+    lengths: Int[Array, " entries"]
+    is_uniform: bool = struct.field(pytree_node=False)
+
+    def look_up(self, index: Int[Array, " n"]) -> Segments:
+        """Segments of the entries. Indices past an end mean the entry there."""
+        lengths = None if self.is_uniform else _take(self.lengths, index)
+        return Segments(_take(self.tokens, index), lengths)
+
+
+@struct.dataclass
+class LiteralBlock:
+    """Text that is always there."""
+
+    ids: Int[Array, " width"]
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        return [Segments(self.ids[None, :], None)]
+
+
+@struct.dataclass
+class ChoiceBlock:
+    """One of several strings."""
+
+    name: str = struct.field(pytree_node=False)
+    options: TokenTable
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        return [self.options.look_up(fields[self.name][None])]
+
+
+@struct.dataclass
+class NumberBlock:
+    """Sign, whole part and fraction; values outside the bounds show the bound."""
+
+    name: str = struct.field(pytree_node=False)
+    minimum: int = struct.field(pytree_node=False)
+    maximum: int = struct.field(pytree_node=False)
+    unit: int = struct.field(pytree_node=False)
+    signs: TokenTable
+    wholes: TokenTable
+    fractions: TokenTable
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        value = jnp.clip(fields[self.name], self.minimum, self.maximum)[None]
+        size = jnp.abs(value)
+        segments = [
+            self.signs.look_up((value < 0).astype(jnp.int32)),
+            self.wholes.look_up(size // self.unit),
+            self.fractions.look_up(size % self.unit),
+        ]
+        return [s for s in segments if s.tokens.shape[1] > 0]
+
+
+@struct.dataclass
+class RowsBlock:
+    """A board, one table entry per row: the row's free cells read as a number."""
+
+    name: str = struct.field(pytree_node=False)
+    num_symbols: int = struct.field(pytree_node=False)
+    has_border: bool = struct.field(pytree_node=False)
+    rows: TokenTable
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        board = fields[self.name]
+        free = board[1:-1, 1:-1] if self.has_border else board
+        place_values = self.num_symbols ** np.arange(free.shape[1] - 1, -1, -1)
+        place_values = jnp.asarray(place_values, jnp.int32)
+        return [self.rows.look_up(jnp.sum(free * place_values[None, :], axis=1))]
+
+
+@struct.dataclass
+class SymbolsBlock:
+    """A board, one table entry per symbol and, last, one for the newline."""
+
+    name: str = struct.field(pytree_node=False)
+    symbols: TokenTable
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        board = fields[self.name]
+        newline = jnp.full_like(board[:, :1], self.symbols.tokens.shape[0] - 1)
+        index = jnp.concatenate([board, newline], axis=1).reshape(-1)
+        return [self.symbols.look_up(index)]
+
+
+@struct.dataclass
+class CellsBlock:
+    """Coordinates of marked cells; entry 0 of each table is nothing."""
+
+    name: str = struct.field(pytree_node=False)
+    max_cells: int = struct.field(pytree_node=False)
+    first: TokenTable
+    further: TokenTable
+    end: TokenTable
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        is_marked = fields[self.name].reshape(-1) != 0
+        # Entry of the j-th marked cell: 1 + its number; 0 where there are fewer.
+        rank = jnp.cumsum(is_marked) - 1
+        is_jth = is_marked & (rank[None, :] == jnp.arange(self.max_cells)[:, None])
+        entry = 1 + jnp.arange(is_marked.shape[0])
+        entries = jnp.sum(jnp.where(is_jth, entry[None, :], 0), axis=1)
+        end = jnp.any(is_marked).astype(jnp.int32)[None]
+        segments = [self.first.look_up(entries[:1])]
+        if self.max_cells > 1:
+            segments.append(self.further.look_up(entries[1:]))
+        return [*segments, self.end.look_up(end)]
+
+
+Block = LiteralBlock | ChoiceBlock | NumberBlock | RowsBlock | SymbolsBlock | CellsBlock
+
+
+@struct.dataclass
+class DeviceTemplate:
+    """A template as token tables: a pytree, to be passed to jitted functions.
+
+    Attributes:
+      blocks: one per part.
+      fields: names of the fields it reads.
+      max_tokens: `O`, no message is longer.
+    """
+
+    blocks: tuple[Block, ...]
+    fields: tuple[str, ...] = struct.field(pytree_node=False)
+    max_tokens: int = struct.field(pytree_node=False)
+
+    def tokens(self, fields: Fields) -> TokenSpan:
+        """Ids of one row's message, zeros from its length on.
+
+        Args:
+          fields: one entry per field of the template, shapes as in `envs.templates`;
+            extra ones are allowed.
+
+        Raises:
+          KeyError: a field of the template has no value.
+        """
+        values = {name: jnp.asarray(fields[name]) for name in self.fields}
+        segments = [s for block in self.blocks for s in block.segments(values)]
+        return _concatenate(segments)
+
+
+def compile_template(
+    template: Template, tokenizer: Tokenizer, tokenization: str
+) -> DeviceTemplate:
+    """Token tables of a template.
+
+    Args:
+      template: what to show.
+      tokenizer: the model's.
+      tokenization: "symbols" (one piece per board cell, any board size) or "rows" (a
+        piece per board row; the ids of a message are the tokenizer's own).
+
+    Raises:
+      ValueError: an unknown tokenization, tables that would grow too large, or pieces
+        that touch and do not keep their own tokens.
+    """
+    if tokenization not in TOKENIZATIONS:
+        raise ValueError(
+            f"prompt.tokenization={tokenization!r} is unknown; choose one of "
+            f"{', '.join(TOKENIZATIONS)}"
+        )
+    layouts = pieces.cut(template.parts, tokenization)
+    ids = pieces.encode_pieces(layouts, tokenizer)
+    pieces.check_joints(layouts, ids, tokenizer, tokenization)
+    blocks = tuple(_block(layout, ids, tokenization) for layout in layouts)
+    zeros = _zero_fields(template)
+    shapes = [
+        jax.eval_shape(block.segments, {n: zeros[n] for n in template.fields})
+        for block in blocks
+    ]
+    max_tokens = sum(s.tokens.size for segments in shapes for s in segments)
+    return DeviceTemplate(blocks, tuple(dict.fromkeys(template.fields)), max_tokens)
+
+
+def _concatenate(segments: list[Segments]) -> TokenSpan:
+    """Joins segments, leaving out what does not count."""
+    source = jnp.concatenate([s.tokens.reshape(-1) for s in segments])
+    width = source.shape[0]
+    num_fixed = _leading_fixed(segments)
+    position = jnp.arange(num_fixed, width, dtype=jnp.int32)
+    index, end = position, jnp.int32(0)
+    for segment in segments:
+        count, size = segment.tokens.shape
+        if segment.lengths is None:
+            end = end + count * size
+            continue
+        for i in range(count):
+            end = end + segment.lengths[i]
+            slack = size - segment.lengths[i]
+            index = index + jnp.where(position >= end, slack, 0)
+    moved = jnp.where(position < end, _take(source, index), 0)
+    return TokenSpan(jnp.concatenate([source[:num_fixed], moved]), end)
+
+
+def _take(array: Int[Array, "m ..."], index: Int[Array, " n"]) -> Int[Array, "n ..."]:
+    """Rows of an array; without the wrap of negative indices, which costs time."""
+    return array.at[index].get(mode="clip", wrap_negative_indices=False)
+
+
+def _leading_fixed(segments: list[Segments]) -> int:
+    """Tokens before the first segment of changing length."""
+    total = 0
+    for segment in segments:
+        if segment.lengths is not None:
+            break
+        total += segment.tokens.size
+    return total
+
+
+def _zero_fields(template: Template) -> Fields:
+    def zero(part):
+        has_cells = isinstance(part, Grid | Cells)
+        return jnp.zeros((part.rows, part.cols) if has_cells else (), jnp.int32)
+
+    return {
+        part.name: zero(part) for part in template.parts if not isinstance(part, str)
+    }
+
+
+def _block(layout: pieces.Layout, ids: dict, tokenization: str) -> Block:
+    tables = [_table(entries, ids) for entries in layout.tables]
+    part = layout.part
+    if isinstance(part, str):
+        return LiteralBlock(tables[0].tokens[0])
+    if isinstance(part, Choice):
+        return ChoiceBlock(part.name, *tables)
+    if isinstance(part, Number):
+        unit = 10**part.decimals
+        return NumberBlock(part.name, part.minimum, part.maximum, unit, *tables)
+    if isinstance(part, Cells):
+        return CellsBlock(part.name, part.max_cells, *tables)
+    if tokenization == "symbols":
+        return SymbolsBlock(part.name, *tables)
+    return RowsBlock(part.name, len(part.symbols), part.border is not None, *tables)
+
+
+def _table(entries: tuple[pieces.Entry, ...], ids: dict) -> TokenTable:
+    rows = [[i for piece in entry for i in ids[piece]] for entry in entries]
+    lengths = np.array([len(row) for row in rows], np.int32)
+    tokens = np.zeros((len(rows), lengths.max()), np.int32)
+    for row, values in zip(tokens, rows, strict=True):
+        row[: len(values)] = values
+    is_uniform = bool((lengths == tokens.shape[1]).all())
+    return TokenTable(jnp.asarray(tokens), jnp.asarray(lengths), is_uniform)
+
+
+TOKENIZATIONS = ("symbols", "rows")

@@ -1,0 +1,139 @@
+"""Wording: what the player is told, as templates of whole messages.
+
+In: an environment and the play budget. Out: `Prompts`, the opening of a dialogue and
+what follows each reply, chat markup included. Tokens and parsing are other modules'.
+
+Styles: "full" explains everything, for models that have never seen the game; "terse"
+spends as few tokens as it can, for the pocket model that was trained on it.
+
+Fields besides the environment's own: `turn` (from 1), `actions_left`; in `following`
+also `reward_hundredths` (the last turn's reward, penalty not included), `was_invalid`
+(1 where the last reply held no valid action) and `was_cut` (see `chat.following`).
+
+What the messages carry follows RAGEN (arXiv 2504.20073); the words are our own.
+"""
+
+import dataclasses
+
+from envs.base import PlayBudget, TextEnvironment
+from envs.templates import Choice, Number, Template
+from ragen_jax.text import chat
+
+# Rewards shown lie within +-999.99.
+MAX_REWARD_HUNDREDTHS = 99_999
+# Between the actions of one answer.
+SEPARATOR = "||"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Whole messages with their chat markup.
+
+    Attributes:
+      opening: system message, first user message, header of the first reply.
+      following: from the end of a reply to the header of the next one.
+    """
+
+    opening: Template
+    following: Template
+
+
+def build_prompts(
+    env: TextEnvironment, *, style: str, budget: PlayBudget, length_hint_words: int
+) -> Prompts:
+    """The messages of a game.
+
+    Args:
+      env: whose instruction and state template are shown.
+      style: entry of `PROMPT_STYLES`.
+      budget: limits the player is told, and bounds of the numbers shown.
+      length_hint_words: longest reply asked for; the terse style asks for none.
+
+    Raises:
+      ValueError: there is no such style.
+    """
+    if style not in PROMPT_STYLES:
+        raise ValueError(
+            f"prompt.style={style!r} is unknown; choose one of "
+            f"{', '.join(PROMPT_STYLES)}"
+        )
+    return PROMPT_STYLES[style](env, budget, length_hint_words)
+
+
+def full(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Prompts:
+    """Everything said in sentences."""
+    system = Template((f"{_PERSONA}\n\n{env.instruction}\n\n{_rules(env, budget)}",))
+    state = Template(("State:\n",)) + env.template
+    state += Template(("Actions left: ", _actions_left(budget), "\n"))
+    state += Template((_request(budget, length_hint_words),))
+    turn = Template(("Turn ", _turn(budget), "\n")) + state
+    result = Template(
+        (
+            "Reward of your last turn: ",
+            _REWARD,
+            "\n",
+            Choice("was_invalid", ("", _WARNING)),
+        )
+    )
+    return Prompts(chat.opening(system, turn), chat.following(result + turn))
+
+
+def terse(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Prompts:
+    """The game's name, then numbers and the state. Says nothing about the length."""
+    del length_hint_words
+    system = Template((env.name.lower(),))
+    turn = Template(("Turn ", _turn(budget), "\n")) + env.template
+    turn += Template(("Left ", _actions_left(budget)))
+    result = Template(
+        ("Reward ", _REWARD, "\n", Choice("was_invalid", ("", "Invalid\n")))
+    )
+    return Prompts(chat.opening(system, turn), chat.following(result + turn))
+
+
+def _turn(budget: PlayBudget) -> Number:
+    return Number("turn", 1, budget.max_turns)
+
+
+def _actions_left(budget: PlayBudget) -> Number:
+    return Number("actions_left", 0, budget.max_actions_per_episode)
+
+
+def _rules(env: TextEnvironment, budget: PlayBudget) -> str:
+    if len(env.action_vocabulary) == env.num_actions:
+        actions = f"Your actions: {', '.join(env.action_vocabulary)}."
+    else:
+        actions = "Your actions are the names that the state offers."
+    turns = _count(budget.max_turns, "turn")
+    total = _count(budget.max_actions_per_episode, "action")
+    rules = f"{actions} You have {turns} and {total} in all."
+    if budget.max_actions_per_turn > 1:
+        rules += (
+            f" One turn may run up to {budget.max_actions_per_turn} actions, in order; "
+            f'write "{SEPARATOR}" between them.'
+        )
+    return rules
+
+
+def _request(budget: PlayBudget, length_hint_words: int) -> str:
+    if budget.max_actions_per_turn > 1:
+        answer = f"First {SEPARATOR} Second"
+        limit = f"at most {budget.max_actions_per_turn} actions"
+    else:
+        answer, limit = "Action", "one action"
+    return (
+        f"Reply with <think>your reasoning</think><answer>{answer}</answer> and nothing "
+        f"else: {limit}, and no more than {length_hint_words} words in all.\n"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_PERSONA = "You play a game in text, turn by turn, and aim for the highest reward."
+_WARNING = "Your last reply held no valid action, so nothing happened.\n"
+_REWARD = Number(
+    "reward_hundredths", -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS, decimals=2
+)
+
+PROMPT_STYLES = {"full": full, "terse": terse}

@@ -1,0 +1,212 @@
+"""The model's own tokenizer: text to ids at start-up, ids to text for people to read.
+
+In: a folder in Hugging Face layout. Out: a `Tokenizer`. Nothing here runs during a
+rollout; the device works on tables of ids and bytes made from it once.
+
+Only byte-level BPE tokenizers (GPT-2, Qwen, Llama 3) are accepted: answers are read as
+bytes, so every id must stand for a fixed string of bytes.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+
+import tokenizers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A byte-level BPE tokenizer.
+
+    Attributes:
+      backend: the `tokenizers` object that does the work.
+      token_bytes: what each id spells; `b""` for special tokens and unused ids.
+      stop_ids: `eos_token_id` of the checkpoint's generation config; None where the
+        folder has none.
+      chat_template: the checkpoint's Jinja template, None where it has none.
+      folder: where it was read from.
+    """
+
+    backend: tokenizers.Tokenizer
+    token_bytes: list[bytes]
+    stop_ids: tuple[int, ...] | None
+    chat_template: str | None
+    folder: pathlib.Path
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this; the model's (padded) vocabulary may be larger."""
+        return len(self.token_bytes)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. Special tokens in it are recognised, none are added."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of every text."""
+        encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens included, nothing tidied up."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """`decode` of every row of ids."""
+        return self.backend.decode_batch(list(rows), skip_special_tokens=False)
+
+    def id_of(self, special: str) -> int:
+        """Id of a token by its text, `<|im_end|>` for example.
+
+        Raises:
+          ValueError: the vocabulary has no such token.
+        """
+        token_id = self.backend.token_to_id(special)
+        if token_id is None:
+            raise ValueError(
+                f"the tokenizer in {self.folder} has no token {special!r}; "
+                "use a checkpoint whose chat markup is ChatML (Qwen-2.5's)"
+            )
+        return token_id
+
+
+def load_tokenizer(folder: str | pathlib.Path) -> Tokenizer:
+    """Reads the tokenizer of a checkpoint folder.
+
+    `tokenizer.json` is read if there is one; else `transformers` builds the tokenizer
+    from the older files (`vocab.json`, `merges.txt`).
+
+    Raises:
+      ValueError: the folder or its files are missing, broken, or not byte-level BPE.
+    """
+    folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        raise ValueError(
+            f"no tokenizer folder {str(folder)!r}; give a folder in Hugging Face layout "
+            "(tokenizer.json, tokenizer_config.json)"
+        )
+    if (folder / "tokenizer.json").is_file():
+        backend = _read_backend(folder / "tokenizer.json")
+    else:
+        backend = _build_backend(folder)
+    backend.no_truncation()
+    backend.no_padding()
+    settings = _read_json(folder / "tokenizer_config.json") or {}
+    _check_added_tokens(backend, settings, folder)
+    return Tokenizer(
+        backend=backend,
+        token_bytes=_token_bytes(backend, folder),
+        stop_ids=_stop_ids(folder),
+        chat_template=_chat_template(folder, settings),
+        folder=folder,
+    )
+
+
+def _read_backend(path: pathlib.Path) -> tokenizers.Tokenizer:
+    text = path.read_bytes()
+    # The library raises bare `Exception` for every kind of bad file.
+    try:
+        return tokenizers.Tokenizer.from_buffer(text)
+    except Exception as error:
+        raise ValueError(f"{path} is not a tokenizer file: {error}") from error
+
+
+def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
+    if not any((folder / name).is_file() for name in ("vocab.json", "merges.txt")):
+        raise ValueError(
+            f"{folder} has neither tokenizer.json nor vocab.json and merges.txt; "
+            "copy the checkpoint's tokenizer files there"
+        )
+    # Imported here: it takes seconds, and checkpoints of today do not need it.
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True
+        )
+        return tokenizer.backend_tokenizer
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"transformers cannot build a fast tokenizer from {folder}: {error}; "
+            "save it again with a tokenizer.json"
+        ) from error
+
+
+def _read_json(path: pathlib.Path) -> dict | None:
+    """A JSON object, or None where there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object but a {type(value).__name__}")
+    return value
+
+
+def _check_added_tokens(
+    backend: tokenizers.Tokenizer, settings: dict, folder: pathlib.Path
+) -> None:
+    listed = settings.get("added_tokens_decoder", {})
+    for token_id, token in listed.items():
+        if backend.id_to_token(int(token_id)) != token["content"]:
+            raise ValueError(
+                f"{folder}: tokenizer_config.json gives id {token_id} to "
+                f"{token['content']!r}, tokenizer.json does not; save the tokenizer "
+                "again with transformers so that the two agree"
+            )
+
+
+def _chat_template(folder: pathlib.Path, settings: dict) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _stop_ids(folder: pathlib.Path) -> tuple[int, ...] | None:
+    path = folder / "generation_config.json"
+    stop = (_read_json(path) or {}).get("eos_token_id")
+    if stop is None:
+        return None
+    ids = stop if isinstance(stop, list) else [stop]
+    if not ids or not all(isinstance(i, int) for i in ids):
+        raise ValueError(
+            f"{path}: eos_token_id is {stop!r}; it must be a token id or a list of them"
+        )
+    return tuple(ids)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The character byte-level BPE writes for each byte, inverted.
+
+    Printable characters of Latin-1 stand for their own code; the other bytes, in
+    order, for the characters from U+0100 on. Source: GPT-2's released encoder.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return alphabet
+
+
+def _token_bytes(backend: tokenizers.Tokenizer, folder: pathlib.Path) -> list[bytes]:
+    alphabet = byte_alphabet()
+    added = backend.get_added_tokens_decoder()
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    spelled = [b""] * (max(vocabulary.values()) + 1)
+    for token, token_id in vocabulary.items():
+        if token_id in added:
+            is_special = added[token_id].special
+            spelled[token_id] = b"" if is_special else token.encode("utf-8")
+        elif all(character in alphabet for character in token):
+            spelled[token_id] = bytes(alphabet[character] for character in token)
+        else:
+            raise ValueError(
+                f"token {token_id} ({token!r}) of the tokenizer in {folder} is not "
+                "spelled in bytes; only byte-level BPE tokenizers work (Qwen, Llama 3)"
+            )
+    return spelled
