@@ -17,12 +17,12 @@ import dataclasses
 
 from envs.base import PlayBudget, TextEnvironment
 from envs.templates import Choice, Number, Template
-from ragen_jax.text import chat
+from ragen_jax.text import answers, chat
 
 # Rewards shown lie within +-999.99.
 MAX_REWARD_HUNDREDTHS = 99_999
 # Between the actions of one answer.
-SEPARATOR = "||"
+SEPARATOR = answers.SEPARATOR.decode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,8 +121,8 @@ def _request(budget: PlayBudget, length_hint_words: int) -> str:
     else:
         answer, limit = "Action", "one action"
     return (
-        f"Reply with <think>your reasoning</think><answer>{answer}</answer> and nothing "
-        f"else: {limit}, and no more than {length_hint_words} words in all.\n"
+        f"Reply with <think>your reasoning</think><answer>{answer}</answer> and "
+        f"nothing else: {limit}, and no more than {length_hint_words} words in all.\n"
     )
 
 

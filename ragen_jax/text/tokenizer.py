@@ -83,8 +83,8 @@ def load_tokenizer(folder: str | pathlib.Path) -> Tokenizer:
     folder = pathlib.Path(folder)
     if not folder.is_dir():
         raise ValueError(
-            f"no tokenizer folder {str(folder)!r}; give a folder in Hugging Face layout "
-            "(tokenizer.json, tokenizer_config.json)"
+            f"no tokenizer folder {str(folder)!r}; give a folder in Hugging Face "
+            "layout (tokenizer.json, tokenizer_config.json)"
         )
     if (folder / "tokenizer.json").is_file():
         backend = _read_backend(folder / "tokenizer.json")

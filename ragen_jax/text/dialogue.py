@@ -1,0 +1,106 @@
+"""A game's dialogue, ready for the device: what is said and how replies are read.
+
+In: an environment, a tokenizer and the settings of the prompt. Out: a `Dialogue`, one
+pytree with the compiled messages and the parser. It holds no state: who said what is
+recorded by the rollout.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Int
+
+from envs.base import PlayBudget, TextEnvironment
+from ragen_jax.text import chat
+from ragen_jax.text.answers import AnswerParser, build_parser
+from ragen_jax.text.device_text import DeviceTemplate, compile_template
+from ragen_jax.text.prompts import Prompts, build_prompts
+from ragen_jax.text.tokenizer import Tokenizer
+
+
+@struct.dataclass
+class Dialogue:
+    """Messages and parser of one game; a pytree, to be passed to jitted functions.
+
+    Attributes:
+      opening, following: the messages (see `ragen_jax.text.prompts`).
+      parser: reads the replies.
+      stop_tokens: ids that end a reply: the end-of-turn token and whatever else the
+        checkpoint names.
+      prompts: the same messages as text, for the host.
+      stop_token: id of the end-of-turn token, the one the template appends to a reply
+        that was cut.
+      max_trajectory_tokens: `T`, no dialogue is longer.
+    """
+
+    opening: DeviceTemplate
+    following: DeviceTemplate
+    parser: AnswerParser
+    stop_tokens: Int[Array, " n"]
+    prompts: Prompts = struct.field(pytree_node=False)
+    stop_token: int = struct.field(pytree_node=False)
+    max_trajectory_tokens: int = struct.field(pytree_node=False)
+
+
+def build_dialogue(
+    env: TextEnvironment,
+    tokenizer: Tokenizer,
+    *,
+    style: str,
+    tokenization: str,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    length_hint_words: int,
+) -> Dialogue:
+    """Words, compiles and sizes the dialogue of a game.
+
+    Args:
+      env: the game.
+      tokenizer: the model's.
+      style: entry of `prompts.PROMPT_STYLES`.
+      tokenization: entry of `device_text.TOKENIZATIONS`.
+      budget: turns and actions of an episode.
+      max_reply_tokens: `R`, the stop token included.
+      length_hint_words: longest reply asked for.
+
+    Raises:
+      ValueError: an unknown style or tokenization, a text that the tokenizer cannot
+        carry in pieces, a tokenizer without ChatML's tokens, or a checkpoint whose
+        replies do not end with the end-of-turn token.
+    """
+    prompts = build_prompts(
+        env, style=style, budget=budget, length_hint_words=length_hint_words
+    )
+    stop_token, stop_tokens = _stop_tokens(tokenizer)
+    opening = compile_template(prompts.opening, tokenizer, tokenization)
+    following = compile_template(prompts.following, tokenizer, tokenization)
+    parser = build_parser(
+        tokenizer,
+        env.action_vocabulary,
+        max_actions_per_turn=budget.max_actions_per_turn,
+        max_reply_tokens=max_reply_tokens,
+    )
+    between = (budget.max_turns - 1) * following.max_tokens
+    replies = budget.max_turns * max_reply_tokens
+    return Dialogue(
+        opening=opening,
+        following=following,
+        parser=parser,
+        stop_tokens=jnp.asarray(stop_tokens, jnp.int32),
+        prompts=prompts,
+        stop_token=stop_token,
+        max_trajectory_tokens=opening.max_tokens + replies + between,
+    )
+
+
+def _stop_tokens(tokenizer: Tokenizer) -> tuple[int, tuple[int, ...]]:
+    """Id of the end-of-turn token, and of all tokens that end a reply."""
+    tokenizer.id_of(chat.START)
+    end = tokenizer.id_of(chat.END)
+    stop_ids = (end,) if tokenizer.stop_ids is None else tokenizer.stop_ids
+    if end not in stop_ids:
+        raise ValueError(
+            f"{tokenizer.folder / 'generation_config.json'} ends replies with token "
+            f"{', '.join(map(str, stop_ids))} but not with {end} ({chat.END!r}), which "
+            "ends a turn in ChatML; add it to eos_token_id or use an Instruct model"
+        )
+    return end, stop_ids
