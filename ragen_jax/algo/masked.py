@@ -1,0 +1,47 @@
+"""Reductions over the entries a mask selects. The empty case is defined: it is 0.
+
+What the mask leaves out is never looked at: not-a-number there does no harm, neither in
+the value nor in the gradient of the reduction itself.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+Axis = int | tuple[int, ...] | None
+
+
+def masked_sum(
+    x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], axis: Axis = None
+) -> Float[Array, "..."]:
+    """Sum of the selected entries, 0 when there are none."""
+    return jnp.sum(jnp.where(mask, x, 0.0), axis=axis)
+
+
+def masked_mean(
+    x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], axis: Axis = None
+) -> Float[Array, "..."]:
+    """Mean of the selected entries, 0 when there are none."""
+    count = jnp.sum(mask, axis=axis)
+    return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
+
+
+def masked_variance(
+    x: Float[Array, "*shape"],
+    mask: Bool[Array, "*shape"],
+    axis: Axis = None,
+    *,
+    ddof: int,
+) -> Float[Array, "..."]:
+    """Variance of the selected entries, 0 when there are no more than `ddof`.
+
+    Args:
+      x, mask: entries and which of them count.
+      axis: reduced axes, None for all.
+      ddof: subtracted from the count in the denominator; 1 is Bessel's correction.
+    """
+    count = jnp.sum(mask, axis=axis, keepdims=True)
+    total = jnp.sum(jnp.where(mask, x, 0.0), axis=axis, keepdims=True)
+    deviation = x - total / jnp.maximum(count, 1)
+    squares = masked_sum(deviation**2, mask, axis)
+    degrees = jnp.sum(mask, axis=axis) - ddof
+    return jnp.where(degrees > 0, squares / jnp.maximum(degrees, 1), 0.0)

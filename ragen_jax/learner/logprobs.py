@@ -1,0 +1,69 @@
+"""Log-probability and entropy of every token, without the logits of every token.
+
+In: a policy, its parameters and whole rows of tokens. Out: float32 numbers per token,
+differentiable. The output head runs over chunks of positions, and again in the backward
+pass, so that of the `[b, T, V]` logits only one chunk exists at a time.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ragen_jax.models.qwen2 import Policy
+from ragen_jax.types import Params
+
+
+def token_log_probs(
+    policy: Policy,
+    params: Params,
+    tokens: Int[Array, "b T"],
+    *,
+    temperature: float,
+    chunk_tokens: int,
+) -> tuple[Float[Array, "b T"], Float[Array, "b T"]]:
+    """Log-probability of each token given those before it, and the entropy there.
+
+    Index `t` speaks of the distribution that token `t` was drawn from: the softmax of
+    the logits after tokens `0..t-1`, divided by the temperature. Index 0, which nothing
+    precedes, is 0 in both.
+
+    Args:
+      policy, params: the network.
+      tokens: rows from their first token on; what stands behind a row's last token has
+        no influence on what stands before.
+      temperature: of the sampler.
+      chunk_tokens: logits that exist at a time, counted in tokens (at least one
+        position of every row).
+
+    Returns:
+      Log-probabilities and entropies (nats), float32.
+    """
+    num_rows, num_tokens = tokens.shape
+    order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
+    positions = jnp.broadcast_to(order, tokens.shape)
+    hidden, _ = policy.forward(params, tokens, positions, None)
+
+    @jax.checkpoint
+    def head(hidden_chunk, targets):
+        logits = policy.logits(params, hidden_chunk).astype(jnp.float32) / temperature
+        log_softmax = jax.nn.log_softmax(logits)
+        chosen = jnp.take_along_axis(log_softmax, targets[..., None], axis=-1)
+        entropy = -jnp.sum(jnp.exp(log_softmax) * log_softmax, axis=-1)
+        return chosen[..., 0], entropy
+
+    # Chunks run along the rows, so that rows on different devices stay there.
+    chunk = min(max(1, chunk_tokens // num_rows), num_tokens - 1)
+    num_chunks = -(-(num_tokens - 1) // chunk)
+    padding = num_chunks * chunk - (num_tokens - 1)
+
+    def split(x):
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(num_rows, num_chunks, chunk, *x.shape[2:]), 1, 0)
+
+    def join(x):
+        x = jnp.moveaxis(x, 0, 1).reshape(num_rows, num_chunks * chunk)
+        return jnp.pad(x[:, : num_tokens - 1], [(0, 0), (1, 0)])
+
+    chunks = split(hidden[:, :-1]), split(tokens[:, 1:])
+    log_probs, entropy = jax.lax.map(lambda pair: head(*pair), chunks)
+    return join(log_probs), join(entropy)
