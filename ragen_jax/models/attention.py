@@ -39,13 +39,13 @@ def rotate(
 
 def attend(
     queries: Float[Array, "B Q H F"],
-    keys: Float[Array, "B J S F"],
+    keys: Float[Array, "B J F S"],
     values: Float[Array, "B J S F"],
     limits: Int[Array, "B Q"],
 ) -> Float[Array, "B Q H F"]:
     """Softmax attention; a query sees the slots up to and including its limit."""
     batch, num_queries, num_heads, head_dim = queries.shape
-    num_kv_heads, num_slots = keys.shape[1:3]
+    num_kv_heads, num_slots = values.shape[1:3]
     shape = (batch, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
     queries = queries.reshape(shape) * (head_dim**-0.5)
     is_seen = jnp.arange(num_slots)[None, None] <= limits[:, :, None]
@@ -61,7 +61,7 @@ def attend(
 def _attend_many(queries, keys, values, is_seen):
     """Attention as two batched matrix products: any number of queries."""
     scores = jnp.einsum(
-        "bqjgf,bjsf->bjgqs", queries, keys, preferred_element_type=jnp.float32
+        "bqjgf,bjfs->bjgqs", queries, keys, preferred_element_type=jnp.float32
     )
     scores = jnp.where(is_seen[:, None, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
@@ -74,8 +74,8 @@ def _attend_one(queries, keys, values, is_seen):
     XLA's CPU backend runs a batch of tiny products one library call each; a fused
     reduction over the cache takes about half the time.
     """
-    query = queries[:, 0, :, :, None].astype(jnp.float32)  # [B, J, g, 1, F]
-    scores = jnp.sum(query * keys[:, :, None].astype(jnp.float32), axis=-1)
+    query = queries[:, 0, :, :, :, None].astype(jnp.float32)  # [B, J, g, F, 1]
+    scores = jnp.sum(query * keys[:, :, None].astype(jnp.float32), axis=-2)
     scores = jnp.where(is_seen[:, :, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     products = weights[..., None].astype(jnp.float32) * values[:, :, None]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.qwen2_config import Qwen2Config
 
-LayerCache = tuple[Float[Array, "B J S F"], Float[Array, "B J S F"]]
+LayerCache = tuple[Float[Array, "B J F S"], Float[Array, "B J S F"]]
 
 
 @struct.dataclass
@@ -21,30 +21,31 @@ class KVCache:
     """One array per layer, so that a loop that carries the cache updates it in place.
 
     Never pass it through the inputs and outputs of a scan over layers: that copies all
-    of it at every step. Slots are next to each other per head: measured on CPUs, one
-    query reads this layout faster than heads within slots.
+    of it at every step. Both products of a decode step then sum over the axis before
+    the last, which CPUs do a vector at a time; with keys stored like values a step
+    takes half as long again (4 layers, width 128, 128 rows, 280 slots).
 
     Attributes:
-      keys: per layer, rotated keys.
+      keys: per layer, rotated keys, slots last.
       values: per layer.
     """
 
-    keys: tuple[Float[Array, "B J S F"], ...]
+    keys: tuple[Float[Array, "B J F S"], ...]
     values: tuple[Float[Array, "B J S F"], ...]
 
     @property
     def num_slots(self) -> int:
         """`S`, tokens that fit in a row."""
-        return self.keys[0].shape[2]
+        return self.values[0].shape[2]
 
 
 def init_cache(config: Qwen2Config, batch: int, slots: int, dtype) -> KVCache:
     """An empty cache for `batch` rows of up to `slots` tokens."""
-    shape = (batch, config.num_key_value_heads, slots, config.head_dim)
+    heads, head_dim = config.num_key_value_heads, config.head_dim
     layers = range(config.num_hidden_layers)
     return KVCache(
-        keys=tuple(jnp.zeros(shape, dtype) for _ in layers),
-        values=tuple(jnp.zeros(shape, dtype) for _ in layers),
+        keys=tuple(jnp.zeros((batch, heads, head_dim, slots), dtype) for _ in layers),
+        values=tuple(jnp.zeros((batch, heads, slots, head_dim), dtype) for _ in layers),
     )
 
 
@@ -63,8 +64,18 @@ def grow_cache(cache: KVCache, slots: int) -> KVCache:
             f"a cache of {cache.num_slots} slots cannot grow to {slots}; ask for at "
             f"least {cache.num_slots}"
         )
-    pad = ((0, 0), (0, 0), (0, extra), (0, 0))
-    return jax.tree.map(lambda x: jnp.pad(x, pad), cache)
+    none, more = (0, 0), (0, extra)
+    return KVCache(
+        keys=tuple(jnp.pad(x, (none, none, none, more)) for x in cache.keys),
+        values=tuple(jnp.pad(x, (none, none, more, none)) for x in cache.values),
+    )
+
+
+def as_layer_cache(
+    keys: Float[Array, "B Q J F"], values: Float[Array, "B Q J F"]
+) -> LayerCache:
+    """Keys and values of some tokens in the cache's layout, one slot per token."""
+    return jnp.transpose(keys, (0, 2, 3, 1)), jnp.swapaxes(values, 1, 2)
 
 
 def write_layer(
@@ -80,11 +91,19 @@ def write_layer(
     rows that are never read again.
     """
 
-    def write_row(slots, new, at):
-        return jax.lax.dynamic_update_slice(slots, new, (0, at, 0))
-
     cached_keys, cached_values = layer
-    write = jax.vmap(write_row)
-    keys = jnp.swapaxes(keys, 1, 2).astype(cached_keys.dtype)
-    values = jnp.swapaxes(values, 1, 2).astype(cached_values.dtype)
-    return write(cached_keys, keys, start), write(cached_values, values, start)
+    new_keys, new_values = as_layer_cache(keys, values)
+
+    def write_row(keys, values, new_keys, new_values, at):
+        update = jax.lax.dynamic_update_slice
+        return update(keys, new_keys, (0, 0, at)), update(
+            values, new_values, (0, at, 0)
+        )
+
+    return jax.vmap(write_row)(
+        cached_keys,
+        cached_values,
+        new_keys.astype(cached_keys.dtype),
+        new_values.astype(cached_values.dtype),
+        start,
+    )

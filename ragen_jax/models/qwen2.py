@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.attention import attend, rope_angles, rotate
-from ragen_jax.models.kv_cache import KVCache, LayerCache, write_layer
+from ragen_jax.models.kv_cache import KVCache, LayerCache, as_layer_cache, write_layer
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
@@ -94,7 +94,7 @@ class Attention(nnx.Module):
         if layer_cache is None:
             order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
             limits = jnp.broadcast_to(order, (batch, num_tokens))
-            seen = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
+            seen = as_layer_cache(keys, values)
         else:
             limits = positions
             layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
