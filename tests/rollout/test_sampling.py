@@ -106,12 +106,13 @@ def test_a_draw_depends_on_its_own_row_alone():
     logits = jax.random.normal(jax.random.key(3), (32, 100))
     keys = _keys(32)
     options = {"temperature": 1.0, "top_k": 20, "top_p": 0.9}
-    tokens, log_probs = sample(keys, logits, **options)
-    few_tokens, few_log_probs = sample(keys[5:8], logits[5:8], **options)
+    draw = jax.jit(functools.partial(sample, **options))
+    tokens, log_probs = draw(keys, logits)
+    few_tokens, few_log_probs = draw(keys[5:8], logits[5:8])
     np.testing.assert_array_equal(few_tokens, tokens[5:8])
     np.testing.assert_allclose(few_log_probs, log_probs[5:8], atol=1e-6)
     other = jnp.where(jnp.arange(32)[:, None] == 6, logits, 0.0)
-    assert sample(keys, other, **options)[0][6] == tokens[6]
+    assert draw(keys, other)[0][6] == tokens[6]
 
 
 def test_inverse_cdf_of_a_large_vocabulary_is_exact():

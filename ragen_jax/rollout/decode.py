@@ -1,0 +1,174 @@
+"""Reading and writing with the policy: tokens into the KV cache, tokens out of it.
+
+In: parameters, what the model has read so far, one sampling key per row. Out: a reply
+per row. Rows have lengths of their own and finish on their own; finished rows are
+masked, never removed. The lengths belong to the caller, and the caller leaves one free
+slot after the last token a row may ever hold, where finished rows write.
+
+`decode_step` is the one step that samples: the compiled rollout and the slow loop in
+`tests/reference` both drive it.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from ragen_jax.models.kv_cache import KVCache
+from ragen_jax.models.qwen2 import Policy
+from ragen_jax.rollout.sampling import Sampler
+from ragen_jax.types import Params, Reply, TokenSpan
+
+
+@struct.dataclass
+class Context:
+    """What the model has read.
+
+    Attributes:
+      cache: keys and values of every token so far.
+      hidden: last hidden state of each row's last token: its logits choose the next.
+    """
+
+    cache: KVCache
+    hidden: Float[Array, "B D"]
+
+
+def read(
+    policy: Policy,
+    params: Params,
+    context: Context,
+    span: TokenSpan,
+    starts: Int[Array, " B"],
+) -> Context:
+    """Append a ragged message to every row.
+
+    Args:
+      span: tokens [B, O] and lengths [B], at least one token per row that matters.
+      starts: tokens each row holds already; `starts + O` slots must exist.
+
+    Returns:
+      The context after each row's last token. What the padding writes to the cache lies
+      beyond the row's length and is overwritten before anything reads it.
+    """
+    width = span.tokens.shape[1]
+    positions = starts[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
+    hidden, cache = policy.forward(params, span.tokens, positions, context.cache)
+    last = jnp.maximum(span.length - 1, 0)
+    hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return Context(cache=cache, hidden=hidden)
+
+
+def decode_step(
+    policy: Policy,
+    params: Params,
+    context: Context,
+    positions: Int[Array, " B"],
+    keys: Key[Array, " B"],
+    *,
+    sampler: Sampler,
+) -> tuple[Context, Int[Array, " B"], Float[Array, " B"]]:
+    """Sample one token per row and read it.
+
+    Args:
+      positions: slot of the new token, that is the row's length before it.
+      keys: this step's key of each row.
+
+    Returns:
+      The context with the new token in it, the token, its log-probability.
+    """
+    tokens, log_probs = sampler(keys, policy.logits(params, context.hidden))
+    hidden, cache = policy.forward(
+        params, tokens[:, None], positions[:, None], context.cache
+    )
+    return Context(cache=cache, hidden=hidden[:, 0]), tokens, log_probs
+
+
+@struct.dataclass
+class _Writing:
+    """Loop state of `decode_reply`; `is_writing` rows want another token."""
+
+    step: Int[Array, ""]
+    context: Context
+    tokens: Int[Array, "B R"]
+    log_probs: Float[Array, "B R"]
+    lengths: Int[Array, " B"]
+    is_writing: Bool[Array, " B"]
+    is_stopped: Bool[Array, " B"]
+
+
+def decode_reply(
+    policy: Policy,
+    params: Params,
+    context: Context,
+    starts: Int[Array, " B"],
+    is_active: Bool[Array, " B"],
+    keys: Key[Array, " B"],
+    *,
+    sampler: Sampler,
+    stop_tokens: Int[Array, " n"],
+    max_reply_tokens: int,
+    chunk_tokens: int,
+) -> tuple[Context, Reply]:
+    """Write a reply per active row: until a stop token or the length limit.
+
+    Decodes in chunks of a fixed number of steps and leaves between chunks once no row
+    is writing: accelerators wait for the host at every check of a loop whose length is
+    not fixed.
+
+    Args:
+      starts: tokens each row holds already.
+      keys: the turn's key of each row; token `i` is drawn with `fold_in(key, i)`.
+      stop_tokens: ids that end a reply; the sampled one is its last token.
+      max_reply_tokens: `R`.
+      chunk_tokens: steps between two checks.
+    """
+
+    def step(_, writing: _Writing) -> _Writing:
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, writing.step)
+        context, tokens, log_probs = decode_step(
+            policy,
+            params,
+            writing.context,
+            starts + writing.lengths,
+            step_keys,
+            sampler=sampler,
+        )
+        is_writing = writing.is_writing
+        is_stop = jnp.any(tokens[:, None] == stop_tokens[None, :], axis=1) & is_writing
+        lengths = writing.lengths + is_writing
+        column = writing.step
+        return _Writing(
+            step=writing.step + 1,
+            context=context,
+            tokens=writing.tokens.at[:, column].set(jnp.where(is_writing, tokens, 0)),
+            log_probs=writing.log_probs.at[:, column].set(
+                jnp.where(is_writing, log_probs, 0.0)
+            ),
+            lengths=lengths,
+            is_writing=is_writing & ~is_stop & (lengths < max_reply_tokens),
+            is_stopped=writing.is_stopped | is_stop,
+        )
+
+    num_rows = starts.shape[0]
+    padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
+    writing = _Writing(
+        step=jnp.int32(0),
+        context=context,
+        tokens=jnp.zeros((num_rows, padded), jnp.int32),
+        log_probs=jnp.zeros((num_rows, padded), jnp.float32),
+        lengths=jnp.zeros(num_rows, jnp.int32),
+        is_writing=is_active,
+        is_stopped=jnp.zeros(num_rows, bool),
+    )
+    writing = jax.lax.while_loop(
+        lambda writing: jnp.any(writing.is_writing),
+        lambda writing: jax.lax.fori_loop(0, chunk_tokens, step, writing),
+        writing,
+    )
+    reply = Reply(
+        tokens=writing.tokens[:, :max_reply_tokens],
+        log_probs=writing.log_probs[:, :max_reply_tokens],
+        length=writing.lengths,
+        is_cut=is_active & ~writing.is_stopped,
+    )
+    return writing.context, reply

@@ -1,0 +1,275 @@
+"""Whole episodes in one compiled program: render, read, reply, parse, step.
+
+In: parameters, a dialogue (text as token tables), random keys. Out: a `Trajectory`. Who
+replies is a `Responder`: the policy here, a scripted demonstrator in the supervised
+warm start; both play through `play_episodes`.
+
+Rows never influence each other: every row reads its own keys, and finished rows are
+masked, not removed. Shapes are static; turns are unrolled, so that each turn's cache is
+no larger than that turn needs (a decode step reads every slot).
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Int, Key
+
+from envs.base import EnvParams, PlayBudget, TextEnvironment
+from ragen_jax import rngs
+from ragen_jax.models.kv_cache import grow_cache, init_cache
+from ragen_jax.models.qwen2 import Policy
+from ragen_jax.rollout.decode import Context, decode_reply, read
+from ragen_jax.rollout.sampling import check_options, sample
+from ragen_jax.rollout.trajectory import empty_transcript, empty_turns
+from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe
+from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.types import Params, Trajectory
+
+# Mesh axes that split rows: those of "batch" in `learner/sharding.py`.
+ROW_AXES = ("data", "fsdp")
+
+
+@struct.dataclass
+class RolloutKeys:
+    """Random keys of a rollout: `B` rows in `G` groups.
+
+    Attributes:
+      level: makes the level that the rows of a group share.
+      noise: slips and payouts; folded with the turn, then the action's index.
+      sample: the sampler's draws; folded with the turn, then the reply position.
+    """
+
+    level: Key[Array, " G"]
+    noise: Key[Array, " B"]
+    sample: Key[Array, " B"]
+
+
+def rollout_keys(
+    step_key: Key[Array, ""], num_groups: int, group_size: int
+) -> RolloutKeys:
+    """The keys of one rollout; group `g` and row `b` get theirs whatever the sizes."""
+    num_rows = num_groups * group_size
+    return RolloutKeys(
+        level=rngs.rows(rngs.stream(step_key, "level"), num_groups),
+        noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
+        sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
+    )
+
+
+def make_collect(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    policy: Policy,
+    *,
+    mesh: Mesh,
+    num_groups: int,
+    group_size: int,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    format_penalty: float,
+    decode_chunk_tokens: int,
+) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+    """Compile-once rollouts of the policy.
+
+    Args:
+      mesh: rows are split over its axes `ROW_AXES`; each device plays its own rows.
+      num_groups, group_size: `G` and `N`; rows of a group play the same level.
+      budget: how much play an episode allows.
+      max_reply_tokens: tokens sampled per reply (`R`), the stop token included.
+      temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
+      format_penalty: paid once per turn for an invalid answer (<= 0).
+      decode_chunk_tokens: tokens decoded between two checks whether all rows are done.
+
+    Returns:
+      A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
+
+    Raises:
+      ValueError: the rows cannot be split over the mesh, or an option is out of range.
+    """
+    num_rows = num_groups * group_size
+    num_shards = mesh.shape[ROW_AXES[0]] * mesh.shape[ROW_AXES[1]]
+    if num_rows % num_shards:
+        raise ValueError(
+            f"{num_groups} groups x {group_size} rollouts = {num_rows} rows cannot be "
+            f"split over the {num_shards}-way axes {ROW_AXES} of the mesh; use a "
+            f"multiple of {num_shards} or a smaller mesh.data x mesh.fsdp"
+        )
+    check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+    sampler = functools.partial(
+        sample, temperature=temperature, top_k=top_k, top_p=top_p
+    )
+
+    def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+        responder = model_responder(
+            policy,
+            params,
+            sampler=sampler,
+            stop_tokens=dialogue.stop_tokens,
+            max_reply_tokens=max_reply_tokens,
+            chunk_tokens=decode_chunk_tokens,
+        )
+        return play_episodes(
+            env,
+            env_params,
+            dialogue,
+            responder,
+            keys,
+            budget=budget,
+            max_reply_tokens=max_reply_tokens,
+            format_penalty=format_penalty,
+        )
+
+    whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
+    play_shard = jax.shard_map(
+        play,
+        mesh=mesh,
+        in_specs=(whole, whole, by_row),
+        out_specs=by_row,
+        axis_names=set(ROW_AXES),
+        check_vma=False,
+    )
+
+    @jax.jit
+    def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+        # A level key per row: a shard may hold part of a group.
+        keys = keys.replace(level=jnp.repeat(keys.level, group_size))
+        return play_shard(params, dialogue, keys)
+
+    return collect
+
+
+def model_responder(
+    policy: Policy,
+    params: Params,
+    *,
+    sampler,
+    stop_tokens: Int[Array, " n"],
+    max_reply_tokens: int,
+    chunk_tokens: int,
+) -> Responder:
+    """The policy as a `Responder`: it reads into its KV cache and writes from it."""
+    params = policy.cast_params(params)
+
+    def init(num_rows: int) -> Context:
+        width = policy.config.hidden_size
+        return Context(
+            cache=init_cache(policy.config, num_rows, 0, policy.dtype),
+            hidden=jnp.zeros((num_rows, width), policy.dtype),
+        )
+
+    def observe(context, span, starts, is_active, slots) -> Context:
+        context = context.replace(cache=grow_cache(context.cache, slots))
+        # Finished rows may be too full for the span: they overwrite their beginning.
+        starts = jnp.where(is_active, starts, 0)
+        return read(policy, params, context, span, starts)
+
+    def reply(context, starts, states, keys, turn, is_active):
+        del states, turn
+        return decode_reply(
+            policy,
+            params,
+            context,
+            starts,
+            is_active,
+            keys,
+            sampler=sampler,
+            stop_tokens=stop_tokens,
+            max_reply_tokens=max_reply_tokens,
+            chunk_tokens=chunk_tokens,
+        )
+
+    return Responder(init=init, observe=observe, reply=reply)
+
+
+def play_episodes(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    dialogue: Dialogue,
+    responder: Responder,
+    keys: RolloutKeys,
+    *,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    format_penalty: float,
+) -> Trajectory:
+    """Play one episode per row, from the level to the last turn. Call it in `jit`.
+
+    Args:
+      dialogue: built for this environment, budget and `max_reply_tokens`.
+      responder: who answers.
+      keys: `G` level keys, `B` row keys; rows of a group are adjacent.
+      budget, max_reply_tokens, format_penalty: see `make_collect`.
+
+    Raises:
+      ValueError: the dialogue was built for another budget or reply length.
+    """
+    _check_dialogue(dialogue, budget, max_reply_tokens)
+    num_rows = keys.noise.shape[0]
+    _, states = jax.vmap(env.reset_env, (0, None))(keys.level, env_params)
+    group_size = num_rows // keys.level.shape[0]
+    states = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states)
+    zeros = jnp.zeros(num_rows, jnp.int32)
+    play = Play(
+        states=states,
+        carry=responder.init(num_rows),
+        transcript=empty_transcript(num_rows, dialogue.max_trajectory_tokens),
+        turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
+        actions_left=zeros + budget.max_actions_per_episode,
+        is_active=jnp.ones(num_rows, bool),
+        last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
+    )
+    table = Table(env, env_params, dialogue, responder, format_penalty)
+    for turn in range(budget.max_turns):
+        slots = _slots(dialogue, turn, max_reply_tokens)
+        play = observe(table, play, turn, slots)
+        play = answer(
+            table,
+            play,
+            turn,
+            sample_keys=_fold(keys.sample, turn),
+            noise_keys=_fold(keys.noise, turn),
+        )
+    transcript = play.transcript
+    terminated = jax.vmap(env.is_terminated, (0, None))(play.states, env_params)
+    return Trajectory(
+        tokens=transcript.tokens,
+        lengths=transcript.lengths,
+        loss_mask=transcript.loss_mask,
+        turn_index=transcript.turn_index,
+        sample_log_probs=transcript.log_probs,
+        turns=play.turns,
+        terminated=terminated,
+        truncated=~terminated,
+        success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
+        initial_state=states,
+    )
+
+
+def _fold(keys: Key[Array, " B"], number: int) -> Key[Array, " B"]:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
+def _slots(dialogue: Dialogue, turn: int, max_reply_tokens: int) -> int:
+    """Tokens a row can hold after the reply of `turn`, and one free slot."""
+    per_turn = dialogue.following.max_tokens + max_reply_tokens
+    return dialogue.opening.max_tokens + max_reply_tokens + turn * per_turn + 1
+
+
+def _check_dialogue(
+    dialogue: Dialogue, budget: PlayBudget, max_reply_tokens: int
+) -> None:
+    """The static bound that keeps every write inside its array."""
+    needed = _slots(dialogue, budget.max_turns - 1, max_reply_tokens) - 1
+    if dialogue.max_trajectory_tokens != needed:
+        raise ValueError(
+            f"the dialogue has room for {dialogue.max_trajectory_tokens} tokens, but "
+            f"{budget.max_turns} turns of up to {max_reply_tokens} reply tokens need "
+            f"{needed}; build it with this budget and reply length"
+        )

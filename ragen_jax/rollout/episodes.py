@@ -1,0 +1,70 @@
+"""Episodes for people to read: one JSON-able record per row of a trajectory.
+
+In: a trajectory and the tokenizer. Out: text, numbers and flags, on the host. What is
+shown is decoded from the recorded ids, so it is what the model read and wrote.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ragen_jax.text.tokenizer import Tokenizer
+from ragen_jax.types import Trajectory, Turns
+
+
+def episodes(
+    trajectory: Trajectory, tokenizer: Tokenizer, count: int | None = None
+) -> list[dict[str, Any]]:
+    """Records of the first `count` rows (None: all), whole groups first.
+
+    Each holds `row`, `success`, `terminated`, `truncated`, `return` (rewards),
+    `penalty` (format penalties), `tokens` (in all), `sampled_tokens` and `turns`, a
+    list with `observation` and `reply` (texts with their markup), `actions` (the
+    environment's numbers, as executed), `reward`, `penalty`, `actions_left` (before the
+    turn), `listed`, `valid` and `effective` (counts), `has_format`, `is_cut`,
+    `reply_tokens` and `log_prob` (of the whole reply).
+    """
+    rows = slice(0, count)
+    shown = jax.device_get(
+        jax.tree.map(lambda x: x[rows], trajectory.replace(initial_state=None))
+    )
+    return [_episode(shown, row, tokenizer) for row in range(len(shown.lengths))]
+
+
+def _episode(trajectory: Trajectory, row: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    one = jax.tree.map(lambda x: x[row], trajectory)
+    played = np.flatnonzero(one.turns.played)
+    return {
+        "row": row,
+        "success": bool(one.success),
+        "terminated": bool(one.terminated),
+        "truncated": bool(one.truncated),
+        "return": float(np.sum(one.turns.reward)),
+        "penalty": float(np.sum(one.turns.penalty)),
+        "tokens": int(one.lengths),
+        "sampled_tokens": int(np.sum(one.loss_mask)),
+        "turns": [_turn(one, int(turn), tokenizer) for turn in played],
+    }
+
+
+def _turn(one: Trajectory, turn: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    record: Turns = jax.tree.map(lambda x: x[turn], one.turns)
+    message = (one.turn_index == turn) & ~one.loss_mask
+    reply = slice(record.reply_start, record.reply_start + record.reply_length)
+    return {
+        "turn": turn + 1,
+        "observation": tokenizer.decode(one.tokens[message]),
+        "reply": tokenizer.decode(one.tokens[reply]),
+        "actions": record.actions[: record.num_executed].tolist(),
+        "reward": float(record.reward),
+        "penalty": float(record.penalty),
+        "actions_left": int(record.actions_left),
+        "listed": int(record.num_listed),
+        "valid": int(record.num_valid),
+        "effective": int(record.num_effective),
+        "has_format": bool(record.has_format),
+        "is_cut": bool(record.reply_is_cut),
+        "reply_tokens": int(record.reply_length),
+        "log_prob": float(np.sum(one.sample_log_probs[reply])),
+    }
