@@ -1,0 +1,395 @@
+"""Sokoban: push every box onto a target.
+
+The player walks over the floor and pushes a single box by walking into it; nothing can
+be pulled, so a careless push can lose the game for good. Deterministic. Boards of any
+size with any number of boxes; levels come from `envs.sokoban_rooms`, exact solutions
+from `envs.sokoban_solver`.
+
+Source: gym_sokoban's rules and rewards as RAGEN uses them (arXiv 2504.20073): 6x6 with
+one box, at most 100 actions.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from envs import base, sokoban_solver
+from envs.sokoban_rooms import check_size, generate_room
+from envs.templates import Cells, Grid, Template
+
+WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
+MEANINGS = (
+    "wall",
+    "floor",
+    "target",
+    "box on target",
+    "box",
+    "you",
+    "you on a target",
+)
+OBSERVATIONS = ("grid", "coord", "grid_coord")
+ACTIONS = ("Up", "Down", "Left", "Right")
+
+
+@struct.dataclass
+class EnvState(base.EnvState):
+    """A level and where everything is. Cells are numbered row by row.
+
+    Attributes:
+      time: actions taken, int32.
+      walls: which cells are walls, bool[rows * cols]; the border is.
+      targets: which cells are targets, bool[rows * cols].
+      boxes: cell of each box, int32[num_boxes].
+      player: cell of the player, int32.
+    """
+
+    walls: Bool[Array, " cells"]
+    targets: Bool[Array, " cells"]
+    boxes: Int[Array, " boxes"]
+    player: Int[Array, ""]
+
+
+@struct.dataclass
+class EnvParams(base.EnvParams):
+    """Traced numbers of the game.
+
+    Attributes:
+      step_reward: paid for every action, also a blocked one. Negative: the solver
+        takes the shortest solution for the best.
+      box_reward: paid for a box pushed onto a target, taken back when it leaves one.
+      solve_reward: paid on top when every box is on a target.
+      max_steps_in_episode: the game's own time limit, in actions.
+    """
+
+    step_reward: float = -0.1
+    box_reward: float = 1.0
+    solve_reward: float = 10.0
+    max_steps_in_episode: int = 100
+
+
+class Sokoban(base.TextEnvironment):
+    """Boxes to push onto targets. Actions: 0 Up, 1 Down, 2 Left, 3 Right.
+
+    The game ends when every box is on a target.
+    """
+
+    def __init__(
+        self,
+        rows: int = 6,
+        cols: int = 6,
+        num_boxes: int = 1,
+        observation: str = "grid",
+        symbols: tuple[str, ...] = ("#", "_", "O", "√", "X", "P", "S"),
+    ):
+        """Builds the game.
+
+        Args:
+          rows, cols: size of the board in cells, the wall around it included.
+          num_boxes: boxes, and as many targets.
+          observation: the text shows a picture ("grid"), lists of coordinates
+            ("coord"), or both ("grid_coord").
+          symbols: what the picture shows for wall, floor, target, box on target, box,
+            player and player on target; one character each.
+
+        Raises:
+          ValueError: an argument is outside its range.
+        """
+        symbols = tuple(symbols)
+        _check_whole_numbers(rows=rows, cols=cols, num_boxes=num_boxes)
+        check_size(rows, cols, num_boxes)
+        _check_text(observation, symbols)
+        self.rows = rows
+        self.cols = cols
+        self.num_boxes = num_boxes
+        self.observation = observation
+        self.symbols = symbols
+        self.action_vocabulary = ACTIONS
+        self.instruction = _instruction(observation, symbols)
+        self.template = _template(rows, cols, num_boxes, observation, symbols)
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams()
+
+    @property
+    def num_actions(self) -> int:
+        """Number of directions."""
+        return len(ACTIONS)
+
+    def reset_env(
+        self, key: Key[Array, ""], params: EnvParams
+    ) -> tuple[Int[Array, "rows cols"], EnvState]:
+        """A new level, solvable and not solved."""
+        room = generate_room(
+            key, rows=self.rows, cols=self.cols, num_boxes=self.num_boxes
+        )
+        state = EnvState(
+            time=jnp.int32(0),
+            walls=room.walls.reshape(-1),
+            targets=room.targets.reshape(-1),
+            boxes=room.boxes,
+            player=room.player,
+        )
+        return self.observe(key, state, None, params), state
+
+    def step_env(self, key, state, action, params):
+        """Walks or pushes; returns (obs, state, reward, terminated, info)."""
+        covered = self._num_covered(state)
+        solved = covered == self.num_boxes
+        finished = solved | self.is_truncated(state, params)
+        ahead, beyond = _cells_ahead(state.player, action, self.cols)
+        pushed = state.boxes == ahead
+        is_push = pushed.any()
+        way = jnp.where(is_push, beyond, ahead)
+        blocked = self._any_at(state.walls, way[None])
+        blocked |= is_push & (state.boxes == beyond).any()
+        effective = ~(finished | blocked)
+        next_state = state.replace(
+            time=jnp.where(finished, state.time, state.time + 1),
+            boxes=jnp.where(effective & pushed, beyond, state.boxes),
+            player=jnp.where(effective, ahead, state.player),
+        )
+        next_covered = self._num_covered(next_state)
+        success = next_covered == self.num_boxes
+        reward = params.step_reward + params.box_reward * (next_covered - covered)
+        reward += jnp.where(success, params.solve_reward, 0.0)
+        reward = jnp.where(finished, 0.0, reward).astype(jnp.float32)
+        info = {"success": success, "effective": effective}
+        obs = self.observe(key, next_state, action, params)
+        return obs, next_state, reward, success, info
+
+    def observe(self, key, state, action, params) -> Int[Array, "rows cols"]:
+        """The board as ids of `symbols`."""
+        cells = jnp.arange(self.rows * self.cols)
+        is_box = (cells[:, None] == state.boxes[None, :]).any(axis=1)
+        is_player = cells == state.player
+        on_floor = jnp.where(is_player, PLAYER, jnp.where(is_box, BOX, FLOOR))
+        on_target = jnp.where(
+            is_player, PLAYER_ON_TARGET, jnp.where(is_box, BOX_ON_TARGET, TARGET)
+        )
+        board = jnp.where(state.targets, on_target, on_floor)
+        board = jnp.where(state.walls, WALL, board).astype(jnp.int32)
+        return board.reshape(self.rows, self.cols)
+
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether every box is on a target."""
+        return self.is_success(state, params)
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether every box is on a target."""
+        return self._num_covered(state) == self.num_boxes
+
+    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "4"]:
+        """The names are the same in every level."""
+        return jnp.arange(len(ACTIONS), dtype=jnp.int32)
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "rows cols"]]:
+        """The board for the picture, one board of marks per kind of coordinates."""
+        board = self.observe(None, state, None, params)
+        marks = {
+            "targets": state.targets.reshape(board.shape),
+            "boxes": board == BOX,
+            "boxes_on_target": board == BOX_ON_TARGET,
+            "player": board == PLAYER,
+            "player_on_target": board == PLAYER_ON_TARGET,
+        }
+        fields = {name: mark.astype(jnp.int32) for name, mark in marks.items()}
+        fields["board"] = board
+        return {name: fields[name] for name in self.template.fields}
+
+    def solve(
+        self,
+        states: EnvState,
+        params: EnvParams,
+        *,
+        budget: base.PlayBudget,
+        discount: float,
+    ) -> base.Solution:
+        """Shortest solutions and what they pay.
+
+        The values ignore the time limit, `best_success` respects it. A state that is
+        finished pays nothing any more. Needs a negative step reward (else dawdling
+        would pay) and, with several boxes, a discount of 1: how a discount weighs the
+        boxes depends on the order in which they reach their targets.
+
+        Raises:
+          ValueError: the above, or more boxes and floor than the host can search.
+        """
+        if self.num_boxes > 1 and discount != 1.0:
+            raise ValueError(
+                f"discount={discount} with num_boxes={self.num_boxes}: exact values of "
+                "several boxes need discount=1.0"
+            )
+        distances = self.action_distances(states)
+        steps_left = jnp.maximum(params.max_steps_in_episode - states.time, 0)
+        covered = jax.vmap(self._num_covered)(states)
+        finished = (covered == self.num_boxes) | (steps_left == 0)
+        values = _action_values(
+            distances, self.num_boxes - covered, params, jnp.float32(discount)
+        )
+        values = jnp.where(finished[:, None], 0.0, values)
+        allowed = jnp.minimum(
+            steps_left,
+            min(
+                budget.max_actions_per_episode,
+                budget.max_turns * budget.max_actions_per_turn,
+            ),
+        )
+        return base.Solution(
+            action_values=values,
+            value=values.max(axis=1),
+            best_success=(distances.min(axis=1) <= allowed).astype(jnp.float32),
+        )
+
+    def action_distances(self, states: EnvState) -> Int[Array, "B 4"]:
+        """Length of the shortest solution that begins with each action.
+
+        `sokoban_solver.UNSOLVABLE` where there is none; 0 when the level is solved.
+        Outside `jit`, like `solve`; inside, with one box, `vmap`
+        `sokoban_solver.action_distances`.
+        """
+        shape = (-1, self.rows, self.cols)
+        walls, targets = states.walls.reshape(shape), states.targets.reshape(shape)
+        if self.num_boxes == 1:
+            target = jnp.argmax(states.targets, axis=1).astype(jnp.int32)
+            return _batched_distances(walls, target, states.boxes[:, 0], states.player)
+        arrays = (walls, targets, states.boxes, states.player)
+        return jnp.asarray(
+            sokoban_solver.host_action_distances(*map(np.asarray, arrays))
+        )
+
+    def shortest_solution_length(self, states: EnvState) -> Int[Array, " B"]:
+        """Actions of the shortest solution of each state (leading axis `B`)."""
+        return self.action_distances(states).min(axis=1)
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
+        """The four directions."""
+        return spaces.Discrete(self.num_actions)
+
+    def observation_space(self, params: EnvParams) -> spaces.Box:
+        """Boards of symbol ids."""
+        return spaces.Box(0, len(MEANINGS) - 1, (self.rows, self.cols), jnp.int32)
+
+    def state_space(self, params: EnvParams) -> spaces.Dict:
+        """Ranges of the state's fields."""
+        cells = self.rows * self.cols
+        return spaces.Dict(
+            {
+                "time": spaces.Discrete(params.max_steps_in_episode + 1),
+                "walls": spaces.Box(0, 1, (cells,), jnp.bool_),
+                "targets": spaces.Box(0, 1, (cells,), jnp.bool_),
+                "boxes": spaces.Box(0, cells - 1, (self.num_boxes,), jnp.int32),
+                "player": spaces.Discrete(cells),
+            }
+        )
+
+    def _num_covered(self, state: EnvState) -> Int[Array, ""]:
+        """Boxes on targets."""
+        cells = jnp.arange(self.rows * self.cols)
+        is_box = cells[:, None] == state.boxes[None, :]
+        return (is_box & state.targets[:, None]).sum(dtype=jnp.int32)
+
+    def _any_at(self, mask: Bool[Array, " cells"], at: Int[Array, " n"]):
+        # A masked reduction, not a gather: gathers are slow under vmap on the CPU.
+        cells = jnp.arange(self.rows * self.cols)
+        return (mask[:, None] & (cells[:, None] == at[None, :])).any()
+
+
+def _cells_ahead(player, action, cols: int):
+    """The cell the player would enter, and the one behind it."""
+    action = jnp.asarray(action, jnp.int32)
+    step = jnp.where(action < 2, (2 * action - 1) * cols, 2 * action - 5)
+    return player + step, player + 2 * step
+
+
+def _action_values(
+    distances: Int[Array, "B 4"],
+    uncovered: Int[Array, " B"],
+    params: EnvParams,
+    discount: Float[Array, ""],
+) -> Float[Array, "B 4"]:
+    """Return of the shortest solutions: every action's cost, the boxes, the solution.
+
+    A solution pays each uncovered box once in all, whatever the detours. With a
+    discount (one box only) the box pays together with the solution, at the last action.
+    """
+    solvable = distances < sokoban_solver.UNSOLVABLE
+    actions = jnp.where(solvable, distances, 0).astype(jnp.float32)
+    last = discount ** jnp.maximum(actions - 1.0, 0.0)
+    is_discounted = discount < 1.0
+    divisor = jnp.where(is_discounted, 1.0 - discount, 1.0)
+    costs = jnp.where(is_discounted, (1.0 - discount**actions) / divisor, actions)
+    prize = params.box_reward * uncovered + params.solve_reward
+    values = params.step_reward * costs + prize[:, None] * last
+    return jnp.where(solvable, values, -jnp.inf)
+
+
+_batched_distances = jax.jit(jax.vmap(sokoban_solver.action_distances))
+
+
+def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
+    lines = [
+        "You are playing Sokoban. Push every box onto a target. Walk into a box to "
+        "push it: the cell behind it must be free of walls and boxes. You can push "
+        "one box at a time and you cannot pull."
+    ]
+    if observation in ("grid", "grid_coord"):
+        pairs = zip(symbols, MEANINGS, strict=True)
+        legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in pairs)
+        lines.append(f"Symbols: {legend}.")
+    if observation in ("coord", "grid_coord"):
+        lines.append("Coordinates are (row, column), counted from the top left corner.")
+    return "\n".join(lines)
+
+
+def _template(
+    rows: int, cols: int, num_boxes: int, observation: str, symbols: tuple[str, ...]
+) -> Template:
+    picture = (Grid("board", symbols, rows, cols, border=WALL),)
+
+    def cells(name: str, label: str, max_cells: int) -> Cells:
+        return Cells(name, label, rows, cols, max_cells)
+
+    coordinates = (
+        f"Board: {rows} rows and {cols} columns, counted from 0.\n",
+        cells("targets", "Targets", num_boxes),
+        cells("boxes", "Boxes", num_boxes),
+        cells("boxes_on_target", "Boxes on target", num_boxes),
+        cells("player", "Player", 1),
+        cells("player_on_target", "Player on target", 1),
+    )
+    parts = {
+        "grid": picture,
+        "coord": coordinates,
+        "grid_coord": ("Coordinates:\n", *coordinates, "Map:\n", *picture),
+    }
+    return Template(parts[observation])
+
+
+def _check_whole_numbers(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number, at least 1")
+
+
+def _check_text(observation: str, symbols: tuple[str, ...]) -> None:
+    if observation not in OBSERVATIONS:
+        raise ValueError(
+            f"observation={observation!r} is unknown; "
+            f"choose one of {', '.join(OBSERVATIONS)}"
+        )
+    if len(symbols) != len(MEANINGS) or len(set(symbols)) < len(symbols):
+        raise ValueError(
+            f"symbols={symbols!r} must be {len(MEANINGS)} different characters, for "
+            f"{', '.join(MEANINGS)}"
+        )
+    if not all(len(s) == 1 and not s.isspace() for s in symbols):
+        raise ValueError(
+            f"symbols={symbols!r} must be one visible character each: the picture has "
+            "one character per cell"
+        )

@@ -1,0 +1,217 @@
+"""Exact best play of Sokoban: shortest solutions by breadth-first search backwards.
+
+In: walls, targets, boxes and player. Out: how many actions the shortest solution takes
+after each possible action. With one box the search is an array program for one level,
+to be `vmap`ped and jitted; with more boxes it runs on the host in NumPy.
+
+Both search from the solved states backwards. What leads to a state (box cells, player)
+is a step of the player from a neighbouring cell, or a push, undone by a pull. A state
+is found in as many rounds as its shortest solution has actions.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from envs.bitboards import Bitboard, from_mask, num_words, single
+
+# More than any solution takes: the level cannot be solved after this action.
+UNSOLVABLE = 1 << 20
+# States the host search may hold; a byte pair each, plus its working space.
+MAX_HOST_STATES = 20_000_000
+# Up, down, left, right: the order of the actions, as (row, column) steps.
+DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+
+def action_distances(
+    walls: Bool[Array, "rows cols"],
+    target: Int[Array, ""],
+    box: Int[Array, ""],
+    player: Int[Array, ""],
+) -> Int[Array, "4"]:
+    """Actions of the shortest solution that begins with each action, one box.
+
+    Args:
+      walls: cells nothing can enter; the border must be wall.
+      target, box, player: cells, numbered row by row; box and player may be anywhere
+        the game can bring them.
+
+    Returns:
+      At least 1 per action; `UNSOLVABLE` where no solution begins so; all 0 when the
+      level is solved. A blocked action wastes one move. The smallest entry is the
+      length of the shortest solution.
+    """
+    _, cols = walls.shape
+    offsets = [row * cols + col for row, col in DIRECTIONS]
+    words = num_words(walls.size)
+    floor = from_mask(~walls.reshape(-1))
+    boxes, players = _next_states(floor, offsets, box, player)
+
+    # Sets of player cells, one for every cell the box may be in.
+    cells = jnp.arange(walls.size)
+    own = single(cells, words)
+    stays = floor.contains(cells)
+    free = Bitboard(tuple(jnp.where(stays, w, 0) for w in (floor & ~own).words))
+    solved = Bitboard(tuple(jnp.where(cells == target, w, 0) for w in free.words))
+
+    def is_found(known: Bitboard) -> Bool[Array, "4"]:
+        return Bitboard(tuple(w[boxes] for w in known.words)).contains(players)
+
+    def is_searching(carry) -> Bool[Array, ""]:
+        _, distances, _, has_grown = carry
+        return has_grown & (distances == UNSOLVABLE).any()
+
+    def search(carry):
+        known, distances, rounds, _ = carry
+        found = known | known.spread(offsets)
+        for offset in offsets:
+            # Before the push the box was here and the player behind it; after it the
+            # box is one cell further and the player where the box was.
+            further = Bitboard(tuple(jnp.roll(w, -offset) for w in known.words))
+            is_pushed = (further & own).is_nonempty()
+            behind = own.shift(-offset).words
+            found |= Bitboard(tuple(jnp.where(is_pushed, w, 0) for w in behind))
+        found &= free
+        reached = jnp.where(is_found(found), rounds + 1, UNSOLVABLE)
+        has_grown = (found & ~known).is_nonempty().any()
+        return found, jnp.minimum(distances, reached), rounds + 1, has_grown
+
+    # The number of actions from each next state on; ends when nothing new is found.
+    distances = jnp.where(is_found(solved), 0, UNSOLVABLE)
+    start = (solved, distances, jnp.int32(0), jnp.bool_(True))
+    _, distances, _, _ = jax.lax.while_loop(is_searching, search, start)
+    distances = jnp.minimum(distances + 1, UNSOLVABLE)
+    return jnp.where(box == target, 0, distances)
+
+
+def host_action_distances(
+    walls: Bool[np.ndarray, "B rows cols"],
+    targets: Bool[np.ndarray, "B rows cols"],
+    boxes: Int[np.ndarray, "B boxes"],
+    players: Int[np.ndarray, " B"],
+    *,
+    max_states: int = MAX_HOST_STATES,
+) -> Int[np.ndarray, "B 4"]:
+    """`action_distances` for any number of boxes, searched on the host.
+
+    One search per room: rows that share walls and targets share it.
+
+    Raises:
+      ValueError: a room has more than `max_states` states.
+    """
+    searches: dict[bytes, _RoomSearch] = {}
+    distances = np.empty((len(walls), len(DIRECTIONS)), np.int32)
+    for i in range(len(walls)):
+        room = walls[i].tobytes() + targets[i].tobytes()
+        if room not in searches:
+            searches[room] = _RoomSearch(
+                walls[i], targets[i], boxes.shape[1], max_states
+            )
+        distances[i] = searches[room].action_distances(boxes[i], players[i])
+    return distances
+
+
+class _RoomSearch:
+    """Distances of all states of one room with several boxes.
+
+    States are numbered: floor cells from 0 on, a set of boxes by its rank among all
+    sets of that size (the combinatorial number system), then the player's cell.
+    """
+
+    def __init__(self, walls, targets, num_boxes: int, max_states: int):
+        self.floor = np.flatnonzero(~walls)
+        size = len(self.floor)
+        self.num_states = math.comb(size, num_boxes) * size
+        if self.num_states > max_states:
+            raise ValueError(
+                f"{num_boxes} boxes on {size} floor cells make {self.num_states} "
+                f"states, more than the {max_states} the exact solver searches; use "
+                "fewer boxes or a smaller board"
+            )
+        self.cols = walls.shape[1]
+        self.index = np.full(walls.size, -1)
+        self.index[self.floor] = np.arange(size)
+        offsets = np.array(DIRECTIONS) @ np.array([self.cols, 1])
+        self.neighbours = self.index[self.floor[:, None] + offsets[None, :]]
+        self.ranks = np.array(
+            [[math.comb(cell, i + 1) for cell in range(size)] for i in range(num_boxes)]
+        )
+        self.distances = self._search(self.index[np.flatnonzero(targets)])
+
+    def action_distances(self, boxes, player) -> list[int]:
+        """Actions of the shortest solution that begins with each action."""
+        boxes, player = np.sort(self.index[boxes]), int(self.index[player])
+        if self._distance(boxes, player) == 0:
+            return [0] * len(DIRECTIONS)
+        return [
+            min(1 + self._distance(*self._step(boxes, player, action)), UNSOLVABLE)
+            for action in range(len(DIRECTIONS))
+        ]
+
+    def _step(self, boxes, player: int, action: int):
+        ahead = self.neighbours[player, action]
+        if ahead < 0:
+            return boxes, player
+        if ahead not in boxes:
+            return boxes, ahead
+        beyond = self.neighbours[ahead, action]
+        if beyond < 0 or beyond in boxes:
+            return boxes, player
+        return np.sort(np.where(boxes == ahead, beyond, boxes)), ahead
+
+    def _distance(self, boxes, player: int) -> int:
+        distance = int(self.distances[self._number(boxes[None], np.array([player]))[0]])
+        return UNSOLVABLE if distance < 0 else distance
+
+    def _number(self, boxes, players):
+        ranks = self.ranks[np.arange(boxes.shape[1])[None, :], boxes].sum(axis=1)
+        return ranks * len(self.floor) + players
+
+    def _search(self, targets):
+        """Distance of every state, -1 where unsolvable: a wave of states per round."""
+        players = np.setdiff1d(np.arange(len(self.floor)), targets)
+        boxes = np.tile(targets, (len(players), 1))
+        distances = np.full(self.num_states, -1, np.int32)
+        distances[self._number(boxes, players)] = 0
+        rounds = 0
+        while len(players):
+            rounds += 1
+            boxes, players = self._states_before(boxes, players)
+            numbers, first = np.unique(self._number(boxes, players), return_index=True)
+            first = first[distances[numbers] < 0]
+            boxes, players = boxes[first], players[first]
+            distances[self._number(boxes, players)] = rounds
+        return distances
+
+    def _states_before(self, boxes, players):
+        """All states from which one action leads to one of these, with repetitions."""
+        found = []
+        for action in range(len(DIRECTIONS)):
+            ahead = self.neighbours[players, action]
+            # Directions come in opposite pairs: 0 and 1, 2 and 3.
+            behind = self.neighbours[players, action ^ 1]
+            is_free = (behind >= 0) & ~(boxes == behind[:, None]).any(axis=1)
+            found.append((boxes[is_free], behind[is_free]))
+            pulled = (
+                is_free[:, None] & (ahead >= 0)[:, None] & (boxes == ahead[:, None])
+            )
+            moved = np.sort(np.where(pulled, players[:, None], boxes), axis=1)
+            has_pulled = pulled.any(axis=1)
+            found.append((moved[has_pulled], behind[has_pulled]))
+        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+
+
+def _next_states(
+    floor: Bitboard, offsets: Sequence[int], box: Int[Array, ""], player: Int[Array, ""]
+) -> tuple[Int[Array, "4"], Int[Array, "4"]]:
+    """Box and player after each action."""
+    steps = jnp.asarray(offsets, jnp.int32)
+    ahead, beyond = player + steps, player + 2 * steps
+    has_box = ahead == box
+    moves = floor.contains(ahead) & (~has_box | floor.contains(beyond))
+    boxes = jnp.where(moves & has_box, beyond, box)
+    return boxes, jnp.where(moves, ahead, player)
