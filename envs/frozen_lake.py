@@ -263,15 +263,14 @@ def _level(
     holes it is common, and makes paths between far tiles more frequent.
     """
     tiles = size * size
-    holes_key, start_key, goal_key = jax.random.split(key, 3)
     tile = jnp.arange(tiles)[None, :]
-    start = jax.random.randint(start_key, (LEVEL_TRIES,), 0, tiles, jnp.int32)
-    distance = jax.random.randint(goal_key, (LEVEL_TRIES,), 1, tiles, jnp.int32)
-    goal = (start + distance) % tiles
-    draws = jax.random.uniform(holes_key, (LEVEL_TRIES, tiles))
+    # One draw for everything: a level costs one call of the generator.
+    draws = jax.random.uniform(key, (LEVEL_TRIES, tiles + 2))
+    start = (draws[:, tiles] * tiles).astype(jnp.int32)
+    goal = (start + 1 + (draws[:, tiles + 1] * (tiles - 1)).astype(jnp.int32)) % tiles
     is_end = (tile == start[:, None]) | (tile == goal[:, None])
-    holes = (draws >= frozen_probability) & ~is_end
-    reached = _flood((tile == start[:, None]), ~holes, size)
+    holes = (draws[:, :tiles] >= frozen_probability) & ~is_end
+    reached = _flood(tile == start[:, None], ~holes, size)
     has_path = jnp.any(reached & (tile == goal[:, None]), axis=1)
     chosen = jnp.where(jnp.any(has_path), jnp.argmax(has_path), LEVEL_TRIES - 1)
     holes, start, goal = holes[chosen], start[chosen], goal[chosen]

@@ -207,7 +207,7 @@ def _check_plans(budget: PlayBudget, size: int) -> int:
             affordable += 1
         raise ValueError(
             f"max_actions_per_turn={budget.max_actions_per_turn} makes "
-            f"4**{longest_plan} plans per turn, too many to enumerate on a board of size {size}; "
-            f"give at most {affordable}"
+            f"4**{longest_plan} plans per turn, too many to enumerate on a board of "
+            f"size {size}; give at most {affordable}"
         )
     return plan_values
