@@ -1,0 +1,27 @@
+"""Make the pocket model: a supervised warm start on demonstrations.
+
+python -m launch.sft --config=configs/pocket.py --workdir=runs/pocket
+"""
+
+import pathlib
+
+from absl import flags
+
+from launch import command
+
+_CONFIG = command.define_config()
+_WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")
+
+
+def main(argv: list[str]) -> int:
+    config = command.read_config(_CONFIG, argv)
+    if not _WORKDIR.value:
+        raise ValueError("no run folder given; add e.g. --workdir=runs/pocket")
+    command.enable_compilation_cache()
+    from ragen_jax.warm_start import warm_start
+
+    return warm_start(config, pathlib.Path(_WORKDIR.value))
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,253 @@
+"""Lessons: the games of the warm start, and batches of demonstrated episodes.
+
+In: game settings and a mixture of demonstrators. Out: token batches with the replies
+marked, made on the device, and the tokenizer that the games' words ask for. Knows no
+model and no loss.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+import envs
+from envs.base import EnvParams, PlayBudget, TextEnvironment
+from ragen_jax import demonstrations, rngs
+from ragen_jax.demonstrations import Mixture
+from ragen_jax.rollout.device import play_episodes, rollout_keys
+from ragen_jax.text import pocket_tokenizer
+from ragen_jax.text.dialogue import Dialogue, build_dialogue
+from ragen_jax.text.prompts import build_prompts
+from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Game:
+    """One game of the warm start.
+
+    Attributes:
+      env: what is played, with `env_params`.
+      planning_params: what demonstrators believe while they plan a turn.
+      budget: how much play an episode allows.
+      episodes: per step.
+      noise: in place of the demonstrators' own; None leaves theirs.
+    """
+
+    env: TextEnvironment
+    env_params: EnvParams
+    planning_params: EnvParams
+    budget: PlayBudget
+    episodes: int
+    noise: float | None
+
+
+@struct.dataclass
+class Batch:
+    """Demonstrated episodes of all games.
+
+    Attributes:
+      tokens, lengths: whole dialogues, padded on the right.
+      loss_mask: the token belongs to a reply.
+    """
+
+    tokens: Int[Array, "B T"]
+    lengths: Int[Array, " B"]
+    loss_mask: Bool[Array, "B T"]
+
+
+def build_game(
+    *,
+    name: str,
+    kwargs: Mapping[str, Any],
+    episodes: int,
+    max_turns: int,
+    max_actions_per_turn: int,
+    max_actions_per_episode: int,
+    planning_params: Mapping[str, Any],
+    noise: float | None,
+) -> Game:
+    """A game from one section of `games` in the configuration.
+
+    Raises:
+      ValueError: a name or value is unknown or out of range.
+    """
+    env = envs.make(name, **kwargs)
+    env_params = env.default_params
+    known = [field.name for field in dataclasses.fields(env_params)]
+    for key in planning_params:
+        if key not in known:
+            raise ValueError(
+                f"planning_params.{key}: {name} has no such parameter; it has "
+                f"{', '.join(known)}"
+            )
+    if episodes < 1:
+        raise ValueError(
+            f"episodes = {episodes} of {name}; use at least 1 or leave the game out"
+        )
+    _check_chance(f"noise of game {name}", 0.0 if noise is None else noise)
+    budget = PlayBudget(max_turns, max_actions_per_turn, max_actions_per_episode)
+    planning = env_params.replace(**planning_params)
+    return Game(env, env_params, planning, budget, episodes, noise)
+
+
+def build_mixtures(
+    demonstrators: Mapping[str, Mapping[str, Any]], *, redraw: float
+) -> tuple[Mixture, Mixture]:
+    """The mixture of the first part and that of the rest.
+
+    Args:
+      demonstrators: name -> `thought`, `noise`, `share`, `first_share`.
+      redraw: see `Mixture`.
+
+    Raises:
+      ValueError: an unknown style of thought, a chance outside [0, 1], or shares that
+        do not sum to 1.
+    """
+    for name, spec in demonstrators.items():
+        if spec["thought"] not in demonstrations.THOUGHTS:
+            raise ValueError(
+                f"demonstrators.{name}.thought = {spec['thought']!r}; choose one of "
+                f"{', '.join(demonstrations.THOUGHTS)}"
+            )
+        for key in ("noise", "share", "first_share"):
+            _check_chance(f"demonstrators.{name}.{key}", spec[key])
+    _check_chance("mixture.redraw", redraw)
+    mixtures = []
+    for key in ("first_share", "share"):
+        shares = [spec[key] for spec in demonstrators.values()]
+        if abs(sum(shares) - 1) > 1e-6:
+            raise ValueError(
+                f"the demonstrators' {key} sum to {sum(shares):g}; make it 1"
+            )
+        styles = [spec["thought"] for spec in demonstrators.values()]
+        noise = [spec["noise"] for spec in demonstrators.values()]
+        mixtures.append(
+            Mixture(
+                shares=jnp.array(shares, jnp.float32),
+                thoughts=jnp.array([demonstrations.THOUGHTS.index(s) for s in styles]),
+                noise=jnp.array(noise, jnp.float32),
+                redraw=jnp.float32(redraw),
+            )
+        )
+    return mixtures[0], mixtures[1]
+
+
+def load_or_build_tokenizer(
+    folder: pathlib.Path, games: Mapping[str, Game], prompt: Mapping[str, Any]
+) -> Tokenizer:
+    """The tokenizer in `folder`; made from the games' words when there is none.
+
+    Raises:
+      ValueError: the folder holds something that is no tokenizer.
+    """
+    if not (folder / pocket_tokenizer.TOKENIZER_FILE).is_file():
+        texts = []
+        for game in games.values():
+            prompts = build_prompts(
+                game.env,
+                style=prompt["style"],
+                budget=game.budget,
+                length_hint_words=prompt["length_hint_words"],
+            )
+            replies = demonstrations.reply_template(game.env, game.budget)
+            for template in (prompts.opening, prompts.following, replies):
+                texts += pocket_tokenizer.template_texts(template)
+        tokenizer = pocket_tokenizer.build_tokenizer(texts)
+        pocket_tokenizer.save_tokenizer(tokenizer, folder)
+    return load_tokenizer(folder)
+
+
+def build_dialogues(
+    games: Mapping[str, Game],
+    tokenizer: Tokenizer,
+    prompt: Mapping[str, Any],
+    max_reply_tokens: int,
+) -> dict[str, Dialogue]:
+    """Every game's dialogue, as rollouts have it."""
+    return {
+        name: build_dialogue(
+            game.env,
+            tokenizer,
+            budget=game.budget,
+            max_reply_tokens=max_reply_tokens,
+            **prompt,
+        )
+        for name, game in games.items()
+    }
+
+
+def make_demonstrate(
+    games: Mapping[str, Game],
+    tokenizer: Tokenizer,
+    *,
+    tokenization: str,
+    max_reply_tokens: int,
+    discount: float,
+) -> Callable[..., tuple[Batch, dict[str, Float[Array, ""]]]]:
+    """Builds `demonstrate(key, mixture, dialogues) -> (Batch, success by game)`.
+
+    The function is pure and not jitted; rows are games in the order given.
+    """
+
+    def play(name: str, key, mixture: Mixture, dialogue: Dialogue):
+        game = games[name]
+        if game.noise is not None:
+            mixture = mixture.replace(noise=jnp.full_like(mixture.noise, game.noise))
+        responder = demonstrations.build_responder(
+            game.env,
+            game.planning_params,
+            tokenizer,
+            mixture,
+            tokenization=tokenization,
+            budget=game.budget,
+            max_reply_tokens=max_reply_tokens,
+            discount=discount,
+        )
+        return play_episodes(
+            game.env,
+            game.env_params,
+            dialogue,
+            responder,
+            rollout_keys(key, game.episodes, 1),
+            budget=game.budget,
+            max_reply_tokens=max_reply_tokens,
+            format_penalty=0.0,
+        )
+
+    def demonstrate(
+        key: Key[Array, ""], mixture: Mixture, dialogues: Mapping[str, Dialogue]
+    ):
+        key = rngs.stream(key, "demonstration")
+        played = {
+            name: play(name, jax.random.fold_in(key, i), mixture, dialogues[name])
+            for i, name in enumerate(games)
+        }
+        width = max(t.tokens.shape[1] for t in played.values())
+
+        batch = Batch(
+            tokens=_stack([t.tokens for t in played.values()], width),
+            lengths=jnp.concatenate([t.lengths for t in played.values()]),
+            loss_mask=_stack([t.loss_mask for t in played.values()], width),
+        )
+        success = {name: jnp.mean(t.success) for name, t in played.items()}
+        return batch, success
+
+    return demonstrate
+
+
+def _stack(blocks: list[Array], width: int) -> Array:
+    """Rows of all blocks, padded on the right."""
+    return jnp.concatenate(
+        [jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
+    )
+
+
+def _check_chance(name: str, value: float) -> None:
+    if not (np.isfinite(value) and 0 <= value <= 1):
+        raise ValueError(f"{name} = {value}; it must lie between 0 and 1")
