@@ -12,6 +12,7 @@ from gymnax import registration
 from envs.bandit import Bandit
 from envs.base import TextEnvironment
 from envs.frozen_lake import FrozenLake
+from envs.sokoban import Sokoban
 
 
 def make(name: str, **kwargs) -> TextEnvironment:
@@ -52,11 +53,13 @@ def _suggest(word: str, choices) -> str:
 ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "bandit": Bandit,
     "frozen_lake": FrozenLake,
+    "sokoban": Sokoban,
 }
 
 GYMNAX_IDS: dict[str, type[TextEnvironment]] = {
     "ragen/Bandit-v0": Bandit,
     "ragen/FrozenLake-v0": FrozenLake,
+    "ragen/Sokoban-v0": Sokoban,
 }
 
 register_with_gymnax()
