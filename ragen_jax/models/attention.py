@@ -37,6 +37,20 @@ def rotate(
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
+def einsum_float32(spec: str, a: Array, b: Array) -> Array:
+    """`einsum` of two arrays of one dtype, summed and returned in float32."""
+    if a.dtype == jnp.float32:
+        return jnp.einsum(spec, a, b)
+
+    def accumulate(a, b):
+        return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
+
+    def widen(a, b):  # XLA's CPU backend has no product of bfloat16s that gives float32
+        return jnp.einsum(spec, a.astype(jnp.float32), b.astype(jnp.float32))
+
+    return jax.lax.platform_dependent(a, b, cpu=widen, default=accumulate)
+
+
 def attend(
     queries: Float[Array, "B Q H F"],
     keys: Float[Array, "B J F S"],
@@ -60,9 +74,7 @@ def attend(
 
 def _attend_many(queries, keys, values, is_seen):
     """Attention as two batched matrix products: any number of queries."""
-    scores = jnp.einsum(
-        "bqjgf,bjfs->bjgqs", queries, keys, preferred_element_type=jnp.float32
-    )
+    scores = einsum_float32("bqjgf,bjfs->bjgqs", queries, keys)
     scores = jnp.where(is_seen[:, None, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     return jnp.einsum("bjgqs,bjsf->bqjgf", weights, values).astype(queries.dtype)

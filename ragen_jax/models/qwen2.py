@@ -16,7 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from ragen_jax.models.attention import attend, rope_angles, rotate
+from ragen_jax.models.attention import (
+    attend,
+    einsum_float32,
+    rope_angles,
+    rotate,
+)
 from ragen_jax.models.kv_cache import KVCache, LayerCache, as_layer_cache, write_layer
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
@@ -191,12 +196,8 @@ class Qwen2(nnx.Module):
         """Float32 scores of the next token."""
         is_tied = self.config.tie_word_embeddings
         head = self.embed_tokens if is_tied else self.lm_head
-        return jnp.einsum(
-            "...d,vd->...v",
-            hidden.astype(self.dtype),
-            head["weight"][...].astype(self.dtype),
-            preferred_element_type=jnp.float32,
-        )
+        table = head["weight"][...].astype(self.dtype)
+        return einsum_float32("...d,vd->...v", hidden.astype(self.dtype), table)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""Parity with transformers itself, side by side.
+
+Needs torch, which is no run-time dependency. Without it these tests are skipped; with
+RAGEN_JAX_REQUIRE_LIVE=1 in the environment that is a failure instead.
+"""
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
+from tests.models.random_models import (
+    CASES,
+    make_tensors,
+    make_tokens,
+    our_logits,
+    real_rows,
+    write_folder,
+)
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch():
+    if importlib.util.find_spec("torch") is not None:
+        return
+    if os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
+        pytest.fail("RAGEN_JAX_REQUIRE_LIVE=1, but torch is not installed")
+    pytest.skip("needs torch")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_those_of_transformers(name, tmp_path):
+    from tests.models.torch_logits import torch_logits
+
+    hf_config = CASES[name]
+    folder = write_folder(tmp_path, hf_config, make_tensors(hf_config, seed=7))
+    tokens = make_tokens(hf_config["vocab_size"])
+    theirs = real_rows(torch_logits(folder, tokens))
+    ours = real_rows(our_logits(*load_checkpoint(folder), tokens))
+    assert 2 < theirs.std() < 5
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["small_tied", "own_head_size"])
+def test_transformers_loads_our_export(name, tmp_path):
+    from tests.models.torch_logits import torch_logits
+
+    hf_config = CASES[name]
+    tokens = make_tokens(hf_config["vocab_size"])
+    before = write_folder(tmp_path / "a", hf_config, make_tensors(hf_config))
+    after = tmp_path / "b"
+    save_checkpoint(after, *load_checkpoint(before), max_shard_bytes=30_000)
+    assert len(list(after.glob("*.safetensors"))) > 1
+    np.testing.assert_array_equal(
+        torch_logits(after, tokens), torch_logits(before, tokens)
+    )
+
+
+def test_we_load_the_export_of_transformers(tmp_path):
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    hf_config = CASES["own_head_size"]
+    torch.manual_seed(0)
+    known = {k: v for k, v in hf_config.items() if k != "model_type"}
+    model = Qwen2ForCausalLM(Qwen2Config(**known)).to(torch.bfloat16)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    config, params = load_checkpoint(tmp_path)
+    assert config.head_dim == 24
+    assert config.rope_theta == 1e3
+    ours = params["layers"]["1"]["mlp"]["up_proj"]["kernel"].T
+    theirs = model.model.layers[1].mlp.up_proj.weight.detach().float().numpy()
+    np.testing.assert_array_equal(ours, theirs)

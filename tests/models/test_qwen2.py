@@ -1,0 +1,242 @@
+"""The network: recorded parity, cached = uncached, contracts of the parameter tree."""
+
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.kv_cache import grow_cache, init_cache
+from ragen_jax.models.qwen2 import (
+    LOGICAL_AXES,
+    abstract_params,
+    build_policy,
+    logical_axes,
+)
+from ragen_jax.models.qwen2_config import Qwen2Config
+from tests.models.random_models import (
+    CASES,
+    make_tensors,
+    make_tokens,
+    our_logits,
+    real_rows,
+    write_folder,
+)
+
+REFERENCE = Path(__file__).parent / "reference"
+
+
+def load_case(name, tmp_path):
+    hf_config = CASES[name]
+    return load_checkpoint(write_folder(tmp_path, hf_config, make_tensors(hf_config)))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return load_case("small_tied", tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_recorded_ones_of_transformers(name, tmp_path):
+    config, params = load_case(name, tmp_path)
+    with np.load(REFERENCE / f"{name}.npz", allow_pickle=False) as file:
+        recorded = file["logits"]
+    ours = our_logits(config, params, make_tokens(config.vocab_size))
+    assert ours.dtype == np.float32
+    assert 2 < recorded.std() < 5
+    np.testing.assert_allclose(real_rows(ours), recorded, rtol=0, atol=1e-4)
+
+
+def test_padding_changes_nothing_before_it(small):
+    config, params = small
+    tokens = make_tokens(config.vocab_size)
+    garbage = np.where(tokens == 0, -7, tokens)  # may hit real zeros: restored below
+    is_pad = np.zeros_like(tokens, bool)
+    for row, length in enumerate((24, 9, 17)):
+        is_pad[row, length:] = True
+    garbage = np.where(is_pad, garbage, tokens)
+    assert (garbage != tokens).any()
+    np.testing.assert_array_equal(
+        real_rows(our_logits(config, params, tokens)),
+        real_rows(our_logits(config, params, garbage)),
+    )
+
+
+# Tokens appended per call and row: a prompt, three decoded tokens, a message, one more.
+APPENDS = ((4, 7, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 5), (1, 1, 1))
+
+
+@pytest.mark.parametrize("name", ["small_tied", "own_head_size"])
+def test_cached_equals_uncached(name, tmp_path):
+    config, params = load_case(name, tmp_path)
+    policy = build_policy(config, dtype="float32")
+    totals = np.sum(APPENDS, axis=0)
+    random = np.random.RandomState(3)
+    tokens = random.randint(0, config.vocab_size, (3, totals.max()))
+    expected = our_logits(config, params, tokens)
+
+    @jax.jit
+    def step(tokens, positions, cache):
+        hidden, cache = policy.forward(params, tokens, positions, cache)
+        return policy.logits(params, hidden), cache
+
+    cache = init_cache(config, 3, 10, jnp.float32)
+    starts = np.zeros(3, np.int32)
+    for counts in APPENDS:
+        if starts.max() + max(counts) > cache.num_slots:
+            cache = grow_cache(cache, 20)
+        width = max(counts)
+        chunk = np.full((3, width), config.vocab_size - 1)  # the padding is garbage
+        for row, count in enumerate(counts):
+            chunk[row, :count] = tokens[row, starts[row] : starts[row] + count]
+        positions = starts[:, None] + np.arange(width)[None]
+        logits, cache = step(chunk, positions, cache)
+        ours = np.asarray(logits)
+        for row, count in enumerate(counts):
+            np.testing.assert_allclose(
+                ours[row, :count],
+                expected[row, starts[row] : starts[row] + count],
+                rtol=0,
+                atol=1e-5 * np.abs(expected).max(),
+            )
+        starts = starts + np.array(counts, np.int32)
+
+
+def test_decoding_compiles_once(small):
+    config, params = small
+    policy = build_policy(config, dtype="float32")
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def step(params, tokens, positions, cache):
+        hidden, cache = policy.forward(params, tokens, positions, cache)
+        return policy.logits(params, hidden), cache
+
+    cache = init_cache(config, 2, 8, jnp.float32)
+    for i in range(3):
+        tokens = jnp.full((2, 1), i)
+        positions = jnp.array([[i], [2 * i]], jnp.int32)
+        logits, cache = step(params, tokens, positions, cache)
+    assert logits.shape == (2, 1, config.vocab_size)
+
+
+def test_recomputed_layers_give_the_same_gradient(small):
+    config, params = small
+    tokens = jnp.asarray(make_tokens(config.vocab_size))
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
+
+    def gradient(remat_layers):
+        policy = build_policy(config, dtype="float32", remat_layers=remat_layers)
+
+        def loss(params):
+            hidden, _ = policy.forward(params, tokens, positions, None)
+            return jnp.mean(jnp.square(policy.logits(params, hidden)))
+
+        traced = jax.jit(jax.grad(loss)).trace(params)
+        return traced.lower().compile()(params), "remat" in str(traced.jaxpr)
+
+    plain, plain_recomputes = gradient(remat_layers=False)
+    again, again_recomputes = gradient(remat_layers=True)
+    assert again_recomputes
+    assert not plain_recomputes
+    chex.assert_trees_all_close(plain, again, rtol=1e-4, atol=1e-5)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(plain))
+
+
+def test_bfloat16_is_close_and_casting_early_changes_nothing(small):
+    config, params = small
+    tokens = jnp.asarray(make_tokens(config.vocab_size))
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
+    policy = build_policy(config, dtype="bfloat16")
+
+    @jax.jit
+    def logits(params):
+        hidden, _ = policy.forward(params, tokens, positions, None)
+        assert hidden.dtype == jnp.bfloat16
+        return policy.logits(params, hidden)
+
+    late, early = logits(params), logits(policy.cast_params(params))
+    assert late.dtype == jnp.float32
+    np.testing.assert_array_equal(late, early)
+    exact = our_logits(config, params, np.asarray(tokens))
+    error = np.abs(real_rows(np.asarray(late)) - real_rows(exact))
+    assert 0 < error.mean() < 0.1  # about 1 % of the standard deviation of 3
+
+
+def test_fresh_parameters(small):
+    config, loaded = small
+    policy = build_policy(config, dtype="bfloat16")
+    init = jax.jit(policy.init)
+    params, again, other = (init(jax.random.key(seed)) for seed in (0, 0, 1))
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    chex.assert_trees_all_equal_shapes(params, loaded, abstract_params(config))
+    chex.assert_trees_all_equal(params, again)
+    table, other_table = (p["embed_tokens"]["weight"] for p in (params, other))
+    assert np.abs(table - other_table).max() > 0
+    kernel = params["layers"]["0"]["mlp"]["up_proj"]["kernel"]
+    assert abs(kernel.std() / config.initializer_range - 1) < 0.05
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_names_its_axes(name):
+    config = Qwen2Config.from_hf(CASES[name])
+    params, axes = abstract_params(config), logical_axes(config)
+    is_leaf = lambda x: type(x) is tuple  # noqa: E731
+    assert jax.tree.structure(params) == jax.tree.structure(axes, is_leaf=is_leaf)
+    leaves = zip(
+        jax.tree.leaves(params), jax.tree.leaves(axes, is_leaf=is_leaf), strict=True
+    )
+    for parameter, names in leaves:
+        assert len(names) == len(parameter.shape)
+        assert set(names) <= set(LOGICAL_AXES)
+    sizes = {"vocab": config.vocab_size, "embed": config.hidden_size}
+    table = axes["embed_tokens"]["weight"]
+    assert params["embed_tokens"]["weight"].shape == tuple(sizes[n] for n in table)
+
+
+def test_config_survives_a_round_trip():
+    for hf_config in CASES.values():
+        config = Qwen2Config.from_hf(hf_config)
+        assert Qwen2Config.from_hf(config.to_hf()) == config
+        several = Qwen2Config.from_hf(hf_config | {"eos_token_id": [5, 6]})
+        assert several.eos_token_ids == (5, 6)
+        assert Qwen2Config.from_hf(several.to_hf()) == several
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "llama"}, "'llama' is not implemented"),
+        ({"hidden_act": "gelu"}, "'gelu' is not implemented"),
+        ({"use_sliding_window": True}, "sliding-window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rope scaling 'linear'"),
+        ({"attention_dropout": 0.1}, "attention_dropout"),
+        ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"num_key_value_heads": 3}, "multiple of num_key_value_heads"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers = 0"),
+        ({"hidden_size": "64"}, "hidden_size = '64'"),
+        ({"vocab_size": True}, "vocab_size = True"),
+        ({"head_dim": 15}, "head_dim = 15 must be even"),
+        ({"num_attention_heads": 6, "num_key_value_heads": 6}, "no head_dim"),
+        ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
+        ({"rope_theta": None}, "rope_theta"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"eos_token_id": "x"}, "eos_token_id"),
+        ({"eos_token_id": [-1]}, "eos_token_id"),
+    ],
+)
+def test_config_refuses_what_is_not_implemented(change, message):
+    with pytest.raises(ValueError, match=message):
+        Qwen2Config.from_hf(CASES["small_tied"] | change)
+
+
+def test_config_names_what_is_missing():
+    hf_config = dict(CASES["small_tied"])
+    del hf_config["vocab_size"]
+    with pytest.raises(ValueError, match=r"lacks vocab_size"):
+        Qwen2Config.from_hf(hf_config)
