@@ -20,9 +20,10 @@ from ragen_jax import rngs
 from ragen_jax.config import play_budget, validate
 from ragen_jax.learner import sharding
 from ragen_jax.learner.optimizer import build_optimizer
-from ragen_jax.learner.state import TrainState, init_state
+from ragen_jax.learner.state import TrainState, init_state, state_shardings
 from ragen_jax.learner.update import make_update
-from ragen_jax.models.hf_weights import load_checkpoint, resolve_folder
+from ragen_jax.models.hf_files import resolve_checkpoint
+from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.qwen2 import Policy, Qwen2Config, build_policy, logical_axes
 from ragen_jax.rollout.device import make_collect, rollout_keys
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
@@ -73,7 +74,7 @@ class Program:
 
 def model_folder(path: str) -> pathlib.Path:
     """Folder of a `model.path`: the pocket model's, a local or a downloaded one."""
-    return POCKET if path == "pocket" else resolve_folder(path)
+    return POCKET if path == "pocket" else resolve_checkpoint(path)
 
 
 def build_game(config: ConfigDict, folder: pathlib.Path) -> Game:
@@ -161,7 +162,7 @@ def build_program(config: ConfigDict, overrides=()) -> Program:
     update = make_update(
         policy,
         optimizer,
-        mesh=mesh,
+        state_shardings(state),
         num_groups=num_groups,
         group_size=group_size,
         temperature=config.rollout.temperature,

@@ -5,11 +5,14 @@ and `ragen_jax.checkpoint`, kept consistent with each other: a checkpoint is onl
 once the record up to its iteration is durable.
 """
 
+import hashlib
 import os
 import pathlib
 import signal
 from collections.abc import Mapping, Sequence
 
+import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax import checkpoint, writer
@@ -90,8 +93,8 @@ class Run:
                 f"{self._workdir / 'checkpoints'}"
             )
 
-    def summary(self, env_name: str) -> str:
-        """Success before and after, and where everything is."""
+    def summary(self, env_name: str, state: TrainState) -> str:
+        """Success before and after, the parameters' fingerprint, where all of it is."""
         name = f"val-env/{env_name}/success"
         measured = [
             r[name]
@@ -104,7 +107,8 @@ class Run:
             else "done (no evaluation asked for)"
         )
         return (
-            f"{head}; everything is in {self._workdir}: metrics.jsonl, trajectories/, "
+            f"{head}; parameters sha256 {digest(state.params)}\n"
+            f"everything is in {self._workdir}: metrics.jsonl, trajectories/, "
             "checkpoints/, TensorBoard events"
         )
 
@@ -119,6 +123,14 @@ class Run:
                 f"{self._workdir} holds a run with other settings ({listed}); use "
                 "those settings to resume it, or another --workdir"
             )
+
+
+def digest(tree) -> str:
+    """SHA-256 over the bytes of every leaf, in the tree's order."""
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        sha.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+    return sha.hexdigest()
 
 
 class StopRequest:

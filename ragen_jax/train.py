@@ -79,7 +79,7 @@ def train(
                 display.say(f"stopped after iteration {done} of {total}, saved")
                 return stop.exit_status
         run.finish()
-        display.say(run.summary(game.env.name))
+        display.say(run.summary(game.env.name, state))
     return 0
 
 

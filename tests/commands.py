@@ -1,0 +1,121 @@
+"""Runs the real commands on a tiny random model, as a user would."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+from ragen_jax.models.hf_weights import save_checkpoint
+from ragen_jax.models.qwen2 import Qwen2Config, build_policy
+
+from ragen_jax.program import POCKET
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+TINY = {
+    "rollout.num_groups": 2,
+    "rollout.group_size": 4,
+    "rollout.max_turns": 2,
+    "rollout.max_reply_tokens": 8,
+    "rollout.decode_chunk_tokens": 4,
+    "learner.minibatch_rows": 4,
+    "learner.microbatch_rows": 4,
+    "filter.keep_fraction": 1.0,
+    "train.num_iterations": 5,
+    "evaluation.every": 2,
+    "evaluation.num_prompts": 4,
+    "checkpoint.every": 1,
+}
+
+
+def tiny_model(folder: pathlib.Path) -> pathlib.Path:
+    """A random two-layer model under the pocket model's tokenizer."""
+    pocket = json.loads((POCKET / "config.json").read_text())
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+    }
+    config = Qwen2Config.from_hf(pocket | shape)
+    params = build_policy(config, dtype="float32").init(jax.random.key(7))
+    save_checkpoint(folder, config, params, tokenizer_folder=POCKET)
+    return folder
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"launch.{module}", *arguments]
+
+
+def train_command(model, workdir, task="sokoban", **changes) -> list[str]:
+    """Training command line; `changes` are keys with `__` for the dot."""
+    keys = TINY | {k.replace("__", "."): v for k, v in changes.items()}
+    return command(
+        "train",
+        f"--config=configs/{task}.py",
+        f"--workdir={workdir}",
+        f"--config.model.path={model}",
+        *(f"--config.{key}={value}" for key, value in keys.items()),
+    )
+
+
+def environment(cache: pathlib.Path) -> dict[str, str]:
+    """One CPU device, and a compilation cache of the tests' own."""
+    return os.environ | {
+        "XLA_FLAGS": "",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def run(words, cache, timeout=300) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environment(cache),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def start(words, cache) -> subprocess.Popen:
+    return subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env=environment(cache),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def record_of(workdir: pathlib.Path) -> dict[str, object]:
+    """Everything a run leaves that must not depend on when it was interrupted."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    metrics = [
+        {
+            k: v
+            for k, v in json.loads(line).items()
+            if not k.startswith(("timing_s/", "perf/", "time"))
+        }
+        for line in lines
+    ]
+    trajectories = {p.name: p.read_text() for p in (workdir / "trajectories").iterdir()}
+    return {"metrics": metrics, "trajectories": trajectories}
+
+
+def leaves_of(tree) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def remove(folder: pathlib.Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

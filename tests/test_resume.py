@@ -1,0 +1,111 @@
+"""Kill a run at any instant: resumed, it is bitwise the uninterrupted one."""
+
+import itertools
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests import commands
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, cache, model):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    done = commands.run(commands.train_command(model, workdir), cache)
+    assert done.returncode == 0, done.stderr
+    assert "held-out success" in done.stdout
+    return workdir, done.stdout
+
+
+def digest(output: str) -> str:
+    """The SHA-256 that the last line of a finished run reports."""
+    (line,) = [line for line in output.splitlines() if "sha256" in line]
+    return line.split("sha256 ")[1].split()[0]
+
+
+def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, cache, model):
+    workdir, output = uninterrupted
+    again = commands.run(commands.train_command(model, tmp_path / "run"), cache)
+    assert again.returncode == 0, again.stderr
+    assert digest(again.stdout) == digest(output)
+    assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
+    other = commands.run(
+        commands.train_command(model, tmp_path / "other", seed=1), cache
+    )
+    assert digest(other.stdout) != digest(output)
+
+
+def test_killed_at_random_instants(uninterrupted, tmp_path, cache, model):
+    """Kills while compiling, rolling out, updating and (seen on disk) while saving."""
+    workdir, output = uninterrupted
+    words = commands.train_command(model, tmp_path / "run")
+    random = np.random.default_rng(0)
+    during_save = 0
+    for attempt in itertools.count():
+        process = commands.start(words, cache)
+        wait_for_save = attempt % 2 == 0
+        deadline = time.monotonic() + (60 if wait_for_save else random.uniform(4, 14))
+        while time.monotonic() < deadline and process.poll() is None:
+            if wait_for_save and list(tmp_path.glob("run/checkpoints/*tmp*")):
+                during_save += 1
+                break
+            time.sleep(0.002)
+        if attempt >= 4:
+            break
+        process.kill()
+        process.wait()
+    output_again, _ = process.communicate(timeout=300)
+    final = commands.run(words, cache)
+    assert final.returncode == 0, output_again + final.stderr
+    assert during_save >= 1
+    assert digest(final.stdout) == digest(output)
+    assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
+
+
+def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, cache, model):
+    workdir, output = uninterrupted
+    words = commands.train_command(model, tmp_path / "run", checkpoint__every=100)
+    process = commands.start(words, cache)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "stopped after iteration" in said
+    resumed = commands.run(words, cache)
+    assert resumed.returncode == 0, resumed.stderr
+    assert digest(resumed.stdout) == digest(output)
+    assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
+
+
+def test_changed_settings_are_refused_with_the_list(uninterrupted, cache, model):
+    workdir, _ = uninterrupted
+    before = commands.record_of(workdir)
+    words = commands.train_command(model, workdir, seed=5, rollout__temperature=0.7)
+    refused = commands.run(words, cache)
+    assert refused.returncode == 2
+    assert "seed: 0 -> 5" in refused.stderr
+    assert "rollout.temperature: 1.0 -> 0.7" in refused.stderr
+    assert commands.record_of(workdir) == before
+
+
+def test_a_longer_run_continues(uninterrupted, tmp_path, cache, model):
+    words = commands.train_command(model, tmp_path / "run", train__num_iterations=3)
+    assert commands.run(words, cache).returncode == 0
+    longer = commands.run(commands.train_command(model, tmp_path / "run"), cache)
+    assert longer.returncode == 0, longer.stderr
+    assert digest(longer.stdout) == digest(uninterrupted[1])
