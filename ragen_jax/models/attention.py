@@ -7,7 +7,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 # Scores of slots a query may not see; finite, so that no row of scores can give NaN.
 MASKED_SCORE = -1e30
@@ -65,23 +65,33 @@ def attend(
     is_seen = jnp.arange(num_slots)[None, None] <= limits[:, :, None]
     if num_queries == 1:
         mixed = jax.lax.platform_dependent(
-            queries, keys, values, is_seen, cpu=_attend_one, default=_attend_many
+            queries, keys, values, is_seen, cpu=attend_one, default=attend_many
         )
     else:
-        mixed = _attend_many(queries, keys, values, is_seen)
+        mixed = attend_many(queries, keys, values, is_seen)
     return mixed.reshape(batch, num_queries, num_heads, head_dim)
 
 
-def _attend_many(queries, keys, values, is_seen):
-    """Attention as two batched matrix products: any number of queries."""
+def attend_many(
+    queries: Float[Array, "B Q J g F"],
+    keys: Float[Array, "B J F S"],
+    values: Float[Array, "B J S F"],
+    is_seen: Bool[Array, "B Q S"],
+) -> Float[Array, "B Q J g F"]:
+    """Attention as two batched matrix products: any number of scaled queries."""
     scores = einsum_float32("bqjgf,bjfs->bjgqs", queries, keys)
     scores = jnp.where(is_seen[:, None, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     return jnp.einsum("bjgqs,bjsf->bqjgf", weights, values).astype(queries.dtype)
 
 
-def _attend_one(queries, keys, values, is_seen):
-    """The same for one query, as multiply and reduce.
+def attend_one(
+    queries: Float[Array, "B 1 J g F"],
+    keys: Float[Array, "B J F S"],
+    values: Float[Array, "B J S F"],
+    is_seen: Bool[Array, "B 1 S"],
+) -> Float[Array, "B 1 J g F"]:
+    """The same for one query per row, as multiply and reduce.
 
     XLA's CPU backend runs a batch of tiny products one library call each; a fused
     reduction over the cache takes about half the time.

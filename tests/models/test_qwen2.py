@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragen_jax.models import attention
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.qwen2 import (
@@ -103,6 +104,24 @@ def test_cached_equals_uncached(name, tmp_path):
                 atol=1e-5 * np.abs(expected).max(),
             )
         starts = starts + np.array(counts, np.int32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_query_reads_the_cache_like_many(dtype):
+    random = np.random.RandomState(0)
+
+    def array(*shape):
+        return jnp.asarray(random.standard_normal(shape), dtype)
+
+    queries, keys, values = array(3, 1, 2, 4, 8), array(3, 2, 8, 6), array(3, 2, 6, 8)
+    is_seen = jnp.arange(6)[None, None] <= jnp.array([0, 3, 5])[:, None, None]
+    one = attention.attend_one(queries, keys, values, is_seen)
+    many = attention.attend_many(queries, keys, values, is_seen)
+    assert one.dtype == many.dtype == queries.dtype
+    tolerance = 1e-6 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(
+        one.astype(np.float32), many.astype(np.float32), rtol=0, atol=tolerance
+    )
 
 
 def test_decoding_compiles_once(small):
