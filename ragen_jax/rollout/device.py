@@ -5,8 +5,8 @@ replies is a `Responder`: the policy here, a scripted demonstrator in the superv
 warm start; both play through `play_episodes`.
 
 Rows never influence each other: every row reads its own keys, and finished rows are
-masked, not removed. Shapes are static; turns are unrolled, so that each turn's cache is
-no larger than that turn needs (a decode step reads every slot).
+masked, not removed. Shapes are static. The turns are a loop that ends early once every
+row has finished; each part of a turn is compiled once, however many turns there are.
 """
 
 import functools
@@ -25,7 +25,7 @@ from ragen_jax.models.qwen2 import Policy
 from ragen_jax.rollout.decode import Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.trajectory import empty_transcript, empty_turns
-from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe
+from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe, tell
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import Params, Trajectory
 
@@ -58,6 +58,11 @@ def rollout_keys(
         noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
         sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
     )
+
+
+def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
+    """A turn's keys (turns from 0) from the episode's."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
 
 
 def make_collect(
@@ -165,10 +170,14 @@ def model_responder(
         )
 
     def observe(context, span, starts, is_active, slots) -> Context:
-        context = context.replace(cache=grow_cache(context.cache, slots))
+        # The first message is read with no more slots than it fills.
+        is_first = context.cache.num_slots == 0
+        room = span.tokens.shape[1] if is_first else slots
+        context = context.replace(cache=grow_cache(context.cache, room))
         # Finished rows may be too full for the span: they overwrite their beginning.
         starts = jnp.where(is_active, starts, 0)
-        return read(policy, params, context, span, starts)
+        context = read(policy, params, context, span, starts)
+        return context.replace(cache=grow_cache(context.cache, slots))
 
     def reply(context, starts, states, keys, turn, is_active):
         del states, turn
@@ -211,31 +220,33 @@ def play_episodes(
       ValueError: the dialogue was built for another budget or reply length.
     """
     _check_dialogue(dialogue, budget, max_reply_tokens)
-    num_rows = keys.noise.shape[0]
-    _, states = jax.vmap(env.reset_env, (0, None))(keys.level, env_params)
-    group_size = num_rows // keys.level.shape[0]
-    states = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states)
-    zeros = jnp.zeros(num_rows, jnp.int32)
-    play = Play(
-        states=states,
-        carry=responder.init(num_rows),
-        transcript=empty_transcript(num_rows, dialogue.max_trajectory_tokens),
-        turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
-        actions_left=zeros + budget.max_actions_per_episode,
-        is_active=jnp.ones(num_rows, bool),
-        last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
-    )
     table = Table(env, env_params, dialogue, responder, format_penalty)
-    for turn in range(budget.max_turns):
-        slots = _slots(dialogue, turn, max_reply_tokens)
-        play = observe(table, play, turn, slots)
-        play = answer(
-            table,
-            play,
-            turn,
-            sample_keys=_fold(keys.sample, turn),
-            noise_keys=_fold(keys.noise, turn),
+    slots = dialogue.max_trajectory_tokens + 1
+    play = start_episodes(table, keys, budget=budget)
+    initial_state = play.states
+    play = observe(table, play, 0, slots)
+
+    def take_turn(carry):
+        turn, play = carry
+        sample_keys, noise_keys = (
+            fold_turn(keys.sample, turn),
+            fold_turn(keys.noise, turn),
         )
+        play = answer(table, play, turn, sample_keys=sample_keys, noise_keys=noise_keys)
+        play = jax.lax.cond(
+            goes_on(turn + 1, play),
+            lambda play: tell(table, dialogue.following, play, turn + 1, slots),
+            lambda play: play,
+            play,
+        )
+        return turn + 1, play
+
+    def goes_on(turn, play):
+        return (turn < budget.max_turns) & jnp.any(play.is_active)
+
+    _, play = jax.lax.while_loop(
+        lambda carry: goes_on(*carry), take_turn, (jnp.int32(0), play)
+    )
     transcript = play.transcript
     terminated = jax.vmap(env.is_terminated, (0, None))(play.states, env_params)
     return Trajectory(
@@ -248,25 +259,39 @@ def play_episodes(
         terminated=terminated,
         truncated=~terminated,
         success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
-        initial_state=states,
+        initial_state=initial_state,
     )
 
 
-def _fold(keys: Key[Array, " B"], number: int) -> Key[Array, " B"]:
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+def start_episodes(table: Table, keys: RolloutKeys, *, budget: PlayBudget) -> Play:
+    """Every row at the start of its level, nothing said yet.
 
-
-def _slots(dialogue: Dialogue, turn: int, max_reply_tokens: int) -> int:
-    """Tokens a row can hold after the reply of `turn`, and one free slot."""
-    per_turn = dialogue.following.max_tokens + max_reply_tokens
-    return dialogue.opening.max_tokens + max_reply_tokens + turn * per_turn + 1
+    Args:
+      keys: `G` level keys, `B` row keys; rows of a group are adjacent.
+    """
+    num_rows = keys.noise.shape[0]
+    group_size = num_rows // keys.level.shape[0]
+    _, states = jax.vmap(table.env.reset_env, (0, None))(keys.level, table.env_params)
+    max_tokens = table.dialogue.max_trajectory_tokens
+    zeros = jnp.zeros(num_rows, jnp.int32)
+    return Play(
+        states=jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states),
+        carry=table.responder.init(num_rows),
+        transcript=empty_transcript(num_rows, max_tokens),
+        turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
+        actions_left=zeros + budget.max_actions_per_episode,
+        is_active=jnp.ones(num_rows, bool),
+        last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
+    )
 
 
 def _check_dialogue(
     dialogue: Dialogue, budget: PlayBudget, max_reply_tokens: int
 ) -> None:
     """The static bound that keeps every write inside its array."""
-    needed = _slots(dialogue, budget.max_turns - 1, max_reply_tokens) - 1
+    per_turn = dialogue.following.max_tokens + max_reply_tokens
+    first = dialogue.opening.max_tokens + max_reply_tokens
+    needed = first + (budget.max_turns - 1) * per_turn
     if dialogue.max_trajectory_tokens != needed:
         raise ValueError(
             f"the dialogue has room for {dialogue.max_trajectory_tokens} tokens, but "

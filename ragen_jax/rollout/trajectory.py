@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ragen_jax.types import Reply, TokenSpan, Turns
 
+Turn = int | Int[Array, ""]
+
 
 @struct.dataclass
 class Transcript:
@@ -35,7 +37,7 @@ def empty_transcript(num_rows: int, max_tokens: int) -> Transcript:
     )
 
 
-def append_message(transcript: Transcript, span: TokenSpan, turn: int) -> Transcript:
+def append_message(transcript: Transcript, span: TokenSpan, turn: Turn) -> Transcript:
     """Append what the template says (outside the loss); rows of length 0 stay as is.
 
     Every row that gets tokens must have room for the whole width of the span.
@@ -45,7 +47,7 @@ def append_message(transcript: Transcript, span: TokenSpan, turn: int) -> Transc
     )
 
 
-def append_reply(transcript: Transcript, reply: Reply, turn: int) -> Transcript:
+def append_reply(transcript: Transcript, reply: Reply, turn: Turn) -> Transcript:
     """Append what the model sampled (inside the loss); rows of length 0 stay as is.
 
     Every row that gets tokens must have room for the whole width of the reply.
@@ -78,7 +80,7 @@ def empty_turns(num_rows: int, num_turns: int, num_actions: int) -> Turns:
     )
 
 
-def record_turn(turns: Turns, turn: int, record: Turns) -> Turns:
+def record_turn(turns: Turns, turn: Turn, record: Turns) -> Turns:
     """Enter one turn (`record` without the turn axis) for the rows that played it."""
 
     def enter(column, new):
@@ -93,7 +95,7 @@ def _append(
     span: TokenSpan,
     log_probs: Float[Array, "B O"],
     is_sampled: bool,
-    turn: int,
+    turn: Turn,
 ) -> Transcript:
     width = span.tokens.shape[1]
     is_new = jnp.arange(width)[None, :] < span.length[:, None]

@@ -21,6 +21,7 @@ from ragen_jax.rollout.trajectory import (
     append_reply,
     record_turn,
 )
+from ragen_jax.text.device_text import DeviceTemplate
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS
 from ragen_jax.types import EnvState, Reply, Turns
@@ -34,11 +35,11 @@ class Responder(NamedTuple):
     Attributes:
       init: `(num_rows) -> carry`, before anything was read.
       observe: `(carry, span, starts, is_active, slots) -> carry`: read a message that
-        begins at token `starts` of each row; until the next message no row exceeds
-        `slots - 1` tokens (a Python int).
+        begins at token `starts` of each row. After the first message the carry keeps
+        its shapes; no row ever exceeds `slots - 1` tokens (a Python int).
       reply: `(carry, starts, states, keys, turn, is_active) -> (carry, Reply)`: answer,
         beginning at token `starts`, in the game state `states`, with the turn's keys.
-        Rows that are not active get a reply of length 0.
+        Rows that are not active get a reply of length 0. `turn` may be traced.
     """
 
     init: Callable[[int], Carry]
@@ -74,9 +75,24 @@ class Table(NamedTuple):
 
 
 def observe(table: Table, play: Play, turn: int, slots: int) -> Play:
-    """Say the turn's message to every active row."""
-    env, dialogue = table.env, table.dialogue
-    template = dialogue.opening if turn == 0 else dialogue.following
+    """Say the message of a turn known in advance: the opening, or a following one."""
+    is_first = turn == 0
+    template = table.dialogue.opening if is_first else table.dialogue.following
+    return tell(table, template, play, turn, slots)
+
+
+def tell(
+    table: Table,
+    template: DeviceTemplate,
+    play: Play,
+    turn: int | Int[Array, ""],
+    slots: int,
+) -> Play:
+    """Say a message to every active row, before its reply of `turn` (from 0).
+
+    `slots` is the responder's (see `Responder.observe`).
+    """
+    env = table.env
     fields = jax.vmap(env.text_fields, (0, None))(play.states, table.env_params)
     numbers = {
         "turn": jnp.full_like(play.actions_left, turn + 1),
@@ -93,7 +109,7 @@ def observe(table: Table, play: Play, turn: int, slots: int) -> Play:
 def answer(
     table: Table,
     play: Play,
-    turn: int,
+    turn: int | Int[Array, ""],
     *,
     sample_keys: Key[Array, " B"],
     noise_keys: Key[Array, " B"],
