@@ -1,0 +1,65 @@
+"""Templates on the host: the exact text of every kind of part."""
+
+import numpy as np
+import pytest
+
+from envs.templates import Cells, Choice, Grid, Number, Template
+
+
+def test_a_template_renders_its_parts_in_order():
+    template = Template(
+        (
+            "Board:\n",
+            Grid("board", (".", "#"), 2, 3),
+            Cells("boxes", "Boxes", 2, 3, 6),
+            Choice("mood", (" calm", " busy")),
+            " at ",
+            Number("score", -1000, 1000, decimals=2),
+            "\n",
+        )
+    )
+    values = {
+        "board": np.array([[0, 1, 0], [1, 1, 0]]),
+        "boxes": np.array([[0, 1, 0], [0, 0, 1]]),
+        "mood": 1,
+        "score": -10,
+        "unused": 7,
+    }
+    assert template.fields == ("board", "boxes", "mood", "score")
+    assert template.render(values) == (
+        "Board:\n.#.\n##.\nBoxes: (0, 1), (1, 2)\n busy at -0.1\n"
+    )
+
+
+def test_templates_join():
+    joined = Template(("a", Choice("x", ("0", "1")))) + Template(("b",))
+    assert joined.parts == ("a", Choice("x", ("0", "1")), "b")
+    assert joined.render({"x": 1}) == "a1b"
+
+
+@pytest.mark.parametrize(
+    ("units", "decimals", "text"),
+    [
+        (1090, 2, "10.9"),
+        (-10, 2, "-0.1"),
+        (5, 2, "0.05"),
+        (-100, 2, "-1"),
+        (0, 2, "0"),
+        (1000, 2, "10"),
+        (1001, 2, "10.01"),
+        (-3, 0, "-3"),
+        (10, 0, "10"),
+        (np.int32(-990), 2, "-9.9"),
+    ],
+)
+def test_numbers_have_no_trailing_zeros(units, decimals, text):
+    assert Number("n", -2000, 2000, decimals).render(units) == text
+
+
+def test_cells_without_marks_are_no_text():
+    assert Cells("boxes", "Boxes", 2, 2, 4).render(np.zeros((2, 2))) == ""
+
+
+def test_a_field_without_a_value_is_an_error():
+    with pytest.raises(KeyError, match="mood"):
+        Template((Choice("mood", ("a",)),)).render({})
