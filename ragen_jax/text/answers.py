@@ -1,0 +1,359 @@
+"""Replies parsed on the device: token ids in, listed actions out.
+
+In: the ids of one reply and how many count. Out: `ParsedAnswer`. The ids become bytes
+through a table, so how a reply was cut into tokens never matters, and the bytes are
+searched with vector operations. Knows names, not games: whether a name is an action of
+the present level is the caller's question.
+
+The rules, for the text `<think>` + reply (the prefix is forced by the prompt):
+
+1. It has the form if `<think>(.*?)</think>\\s*<answer>(.*?)</answer>` is found in it.
+   Tags are case-sensitive. Without the form nothing is listed.
+2. From the answer, the literals of `REMOVED` are deleted, in that order, each in one
+   pass over what the passes before it left.
+3. The rest is split at `||` from the left, the pieces are stripped, empty ones dropped.
+4. The first `max_actions_per_turn` pieces count. Each is compared with the names of the
+   vocabulary, capital letters being equal to small ones.
+
+White space and case are ASCII's. Special tokens hold no bytes for the parser.
+`tests/reference/answer_oracle.py` states the same rules as a regex. Source: RAGEN's
+context manager; the forced prefix cannot take part in another match than the first.
+
+Letters: `R` reply tokens, `A` actions per turn, `M` bytes per token, `N = R * M` bytes
+of a reply, `V` vocabulary, `C` action names, `E` bytes of the longest name.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Int, UInt8
+
+from ragen_jax.text import byte_search, byte_tables
+from ragen_jax.types import ParsedAnswer
+
+THINK_END = b"</think>"
+ANSWER_BEGIN = b"<answer>"
+ANSWER_END = b"</answer>"
+REMOVED = (
+    b"<think>",
+    THINK_END,
+    ANSWER_BEGIN,
+    ANSWER_END,
+    b"<|im_start|>",
+    b"<|im_end|>",
+)
+SEPARATOR = b"||"
+
+# Blanks between `</think>` and `<answer>` that are looked across at no extra cost.
+NEAR_WHITE = 3
+# Codes of a byte for the fills; 0 always means "not known yet".
+OTHER, MARK = 1, 2
+
+
+class HasTokenBytes(Protocol):
+    """What the parser needs of a tokenizer: the bytes of every id."""
+
+    token_bytes: Sequence[bytes]
+
+
+@struct.dataclass
+class AnswerParser:
+    """Tables of a parser; a pytree, so that it can be an argument of a jitted function.
+
+    Attributes:
+      token_bytes: bytes of each token, zeros behind; the last row is the empty token
+        that stands for ids out of range and for positions past a reply's length.
+      token_lengths: bytes of each token.
+      name_bytes: the action vocabulary in small letters, zeros behind.
+      name_lengths: bytes of each name.
+      max_actions: names that count per reply (`A`).
+      max_reply_tokens: tokens of a reply's array (`R`).
+    """
+
+    token_bytes: UInt8[Array, "V+1 M"]
+    token_lengths: Int[Array, " V+1"]
+    name_bytes: UInt8[Array, "C E"]
+    name_lengths: Int[Array, " C"]
+    max_actions: int = struct.field(pytree_node=False)
+    max_reply_tokens: int = struct.field(pytree_node=False)
+
+    def parse(
+        self, reply_tokens: Int[Array, " R"], length: Int[Array, ""]
+    ) -> ParsedAnswer:
+        """Parses one reply; `vmap` it over rows.
+
+        Args:
+          reply_tokens: ids; those outside the tokenizer's vocabulary count as empty.
+          length: how many of them count.
+        """
+        if reply_tokens.shape != (self.max_reply_tokens,):
+            raise ValueError(
+                f"This parser reads one reply of {self.max_reply_tokens} tokens, got "
+                f"an array of shape {reply_tokens.shape}; vmap it over rows or build "
+                "it with another max_reply_tokens."
+            )
+        text = self._join_bytes(reply_tokens, length)
+        num_bytes = text.shape[0] - self._tail
+        has_format, start, stop = _find_answer(text, num_bytes)
+        answer = lax.dynamic_slice(text, (start,), (self._window + self._margin,))
+        parsed = self._read_names(answer, self._window, stop - start)
+        # Nearly all answers are short and hold no markup. The others take a second
+        # look at the whole text, which costs nothing unless some row asks for it.
+        is_markup = (answer == ord("<")) & (
+            byte_search.positions(answer.shape[0]) < stop - start
+        )
+        is_hard = jnp.any(is_markup) | (stop - start > self._window)
+
+        def read_whole(_, text, start, stop):
+            padded = jnp.pad(text, (0, num_bytes))
+            whole = lax.dynamic_slice(padded, (start,), (num_bytes + self._margin,))
+            cleaned, size = _remove_literals(whole, num_bytes, stop - start)
+            return self._read_names(cleaned, num_bytes, size)
+
+        names, num_listed = byte_search.rarely(
+            is_hard, read_whole, parsed, text, start, stop
+        )
+        return ParsedAnswer(
+            names=names,
+            num_names=jnp.minimum(num_listed, self.max_actions),
+            num_listed=num_listed,
+            has_format=has_format,
+        )
+
+    @property
+    def _margin(self) -> int:
+        """Cells behind a text so that a tag or name begun in it can be compared."""
+        return max(self.name_bytes.shape[1], *map(len, REMOVED))
+
+    @property
+    def _window(self) -> int:
+        """Bytes of an answer read at once: twice a tidy answer with `A` names."""
+        tidy = self.max_actions * (self.name_bytes.shape[1] + len(b" || "))
+        return min(2 * tidy, self.max_reply_tokens * self.token_bytes.shape[1])
+
+    @property
+    def _tail(self) -> int:
+        return self._window + self._margin
+
+    def _join_bytes(
+        self, tokens: Int[Array, " R"], length: Int[Array, ""]
+    ) -> UInt8[Array, " N+tail"]:
+        """The bytes of the reply, zeros behind."""
+        num_tokens, width = self.token_bytes.shape[0] - 1, self.token_bytes.shape[1]
+        counts = jnp.arange(self.max_reply_tokens) < length
+        counts &= (tokens >= 0) & (tokens < num_tokens)
+        tokens = jnp.where(counts, tokens, num_tokens)
+        lengths = self.token_lengths[tokens]
+        starts = jnp.cumsum(lengths) - lengths
+
+        def write(i: Int[Array, ""], text: UInt8[Array, " X"]) -> UInt8[Array, " X"]:
+            # Each token's padding is overwritten by the token after it.
+            return lax.dynamic_update_slice(
+                text, self.token_bytes[tokens[i]], (starts[i],)
+            )
+
+        size = self.max_reply_tokens * width + self._tail
+        empty = jnp.zeros(size, jnp.uint8)
+        return lax.fori_loop(0, self.max_reply_tokens, write, empty)
+
+    def _read_names(
+        self, answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
+    ) -> tuple[Int[Array, " A"], Int[Array, ""]]:
+        """The names listed in `answer[:size]`, `size <= num_bytes`.
+
+        Returns the index of each name that counts, -1 where it is unknown or missing,
+        and the number of all names listed.
+        """
+        content, ends_separator = _split(answer, num_bytes, size)
+        # The piece each content cell belongs to, counted from 1.
+        ranks = byte_search.running_count(_begin_pieces(content, ends_separator))
+        ranks_of_content = jnp.where(content, ranks, 0)
+        cells = byte_search.positions(num_bytes)
+
+        # A loop, for XLA computes what a loop closes over once, and what a reduction
+        # reads again for every reduction.
+        def read(rank: Int[Array, ""]) -> Int[Array, ""]:
+            in_piece = ranks_of_content == rank
+            start = jnp.min(jnp.where(in_piece, cells, num_bytes))
+            end = jnp.max(jnp.where(in_piece, cells, -1))
+            piece = lax.dynamic_slice(answer, (start,), (self.name_bytes.shape[1],))
+            return self._look_up(piece, end - start + 1)
+
+        names = lax.map(read, jnp.arange(1, self.max_actions + 1, dtype=cells.dtype))
+        return names, ranks[-1].astype(jnp.int32)
+
+    def _look_up(
+        self, piece: UInt8[Array, " E"], size: Int[Array, ""]
+    ) -> Int[Array, ""]:
+        """Index of the name `piece[:size]`, -1 if there is none; size may exceed E."""
+        is_padding = byte_search.positions(piece.shape[0]) >= size
+        piece = jnp.where(is_padding, 0, byte_search.to_lower(piece))
+        is_name = jnp.all(piece[None, :] == self.name_bytes, axis=1)
+        is_name &= self.name_lengths == size.astype(jnp.int32)
+        return jnp.max(jnp.where(is_name, jnp.arange(is_name.shape[0]), -1))
+
+
+def build_parser(
+    tokenizer: HasTokenBytes,
+    action_vocabulary: Sequence[str],
+    *,
+    max_actions_per_turn: int,
+    max_reply_tokens: int,
+) -> AnswerParser:
+    """Builds the tables of a parser.
+
+    Args:
+      tokenizer: its `token_bytes` gives the bytes of every id, b"" for special tokens.
+      action_vocabulary: the names an action can have in any level.
+      max_actions_per_turn: names of a reply that count.
+      max_reply_tokens: tokens of a reply's array.
+
+    Raises:
+      ValueError: a limit is not positive, or a name could never be told from a reply.
+    """
+    for limit, value in (
+        ("max_actions_per_turn", max_actions_per_turn),
+        ("max_reply_tokens", max_reply_tokens),
+    ):
+        if value < 1:
+            raise ValueError(f"rollout.{limit} is {value}; it must be at least 1.")
+    names = _check_names(action_vocabulary)
+    longest_name = max(map(len, names))
+    token_bytes = [
+        byte_tables.shorten_token(token, longest_name=longest_name)
+        for token in tokenizer.token_bytes
+    ]
+    token_table, token_lengths = byte_tables.tabulate([*token_bytes, b""])
+    name_table, name_lengths = byte_tables.tabulate(names)
+    return AnswerParser(
+        token_bytes=token_table,
+        token_lengths=token_lengths,
+        name_bytes=name_table,
+        name_lengths=name_lengths,
+        max_actions=max_actions_per_turn,
+        max_reply_tokens=max_reply_tokens,
+    )
+
+
+def _check_names(action_vocabulary: Sequence[str]) -> list[bytes]:
+    """The names as bytes in small letters; ValueError for those no reply can hold."""
+    names = [name.encode().lower() for name in action_vocabulary]
+    if not names:
+        raise ValueError("The action vocabulary is empty; name at least one action.")
+    for index, name in enumerate(names):
+        given = action_vocabulary[index]
+        if not name or name != name.strip() or re.search(rb"[<>|\0]", name):
+            raise ValueError(
+                f"The action name {given!r} cannot be found in a reply: a name must "
+                "not be empty, begin or end with white space, or hold < > | or NUL."
+            )
+        if name in names[:index]:
+            raise ValueError(
+                f"The action name {given!r} appears twice in the vocabulary; names "
+                "must differ in more than capital letters."
+            )
+    return names
+
+
+def _find_answer(
+    text: UInt8[Array, " Y"], num_bytes: int
+) -> tuple[Bool[Array, ""], Int[Array, ""], Int[Array, ""]]:
+    """Whether the text has the form, and the answer's first byte and the one after it.
+
+    The first `</think>` that has an `<answer>` behind it, then the first `</answer>`
+    after that: were there none, no later pair of tags would have one either. 0, 0
+    where there is no answer.
+    """
+    begins = byte_search.find(text, ANSWER_BEGIN, num_bytes)
+    is_white = byte_search.is_white(text)
+    codes = jnp.where(is_white, 0, OTHER).astype(jnp.uint8)
+    codes = codes.at[:num_bytes].set(jnp.where(begins, MARK, codes[:num_bytes]))
+    codes = byte_search.fill_from_right(codes, OTHER, reach=NEAR_WHITE)
+    ends_thought = byte_search.find(text, THINK_END, num_bytes)
+    behind = slice(len(THINK_END), len(THINK_END) + num_bytes)
+
+    def look_further(codes: UInt8[Array, " Y"]) -> UInt8[Array, " Y"]:
+        return byte_search.fill_from_right(codes, OTHER, first_stride=NEAR_WHITE + 1)
+
+    is_unknown = jnp.any(ends_thought & (codes[behind] == 0))
+    codes = byte_search.rarely(is_unknown, look_further, codes)
+
+    cells = byte_search.positions(num_bytes)
+    thought = byte_search.first(ends_thought & (codes[behind] == MARK))
+    start = byte_search.first(begins & (cells > thought)) + len(ANSWER_BEGIN)
+    ends = byte_search.find(text, ANSWER_END, num_bytes)
+    stop = byte_search.first(ends & (cells >= start))
+    has_format = stop < num_bytes
+    zero = jnp.zeros_like(start)
+    return (
+        has_format,
+        jnp.where(has_format, start, zero),
+        jnp.where(has_format, stop, zero),
+    )
+
+
+def _remove_literals(
+    answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
+) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
+    """Deletes the literals of `REMOVED` from `answer[:size]`, one after the other."""
+    cells = byte_search.positions(num_bytes)
+    literals, widths = byte_tables.tabulate(REMOVED)
+
+    def remove(
+        state: tuple[UInt8[Array, " Y"], Int[Array, ""]],
+        starts: Bool[Array, " X"],
+        width: Int[Array, ""],
+    ) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
+        text, size = state
+        count = jnp.sum(starts, dtype=size.dtype)
+        longest = literals.shape[1]
+        text = byte_search.remove(text, starts, width, max_width=longest)
+        return text, size - count * width
+
+    def remove_next(
+        i: Int[Array, ""], state: tuple[UInt8[Array, " Y"], Int[Array, ""]]
+    ) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
+        text, size = state
+        width = widths[i].astype(size.dtype)
+        starts = byte_search.find_row(text, literals[i], num_bytes)
+        # A literal holds `<` only in front, so its occurrences never overlap.
+        starts &= cells + width <= size
+        return byte_search.rarely(jnp.any(starts), remove, state, starts, width)
+
+    return lax.fori_loop(0, len(REMOVED), remove_next, (answer, size))
+
+
+def _split(
+    answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
+) -> tuple[Bool[Array, " X"], Bool[Array, " X"]]:
+    """Cells of `answer[:size]` that hold content, and those where a separator ends.
+
+    In a run of bars, the first and second make a separator, the third and fourth, and
+    so on; the last of an odd run is content.
+    """
+    text, cells = answer[:num_bytes], byte_search.positions(num_bytes)
+    inside = cells < jnp.minimum(size, num_bytes).astype(cells.dtype)
+    is_bar = inside & (text == SEPARATOR[0])
+    follows_bar = jnp.pad(is_bar[:-1], (1, 0))
+    precedes_bar = jnp.pad(is_bar[1:], (0, 1))
+    # OTHER: an even number of bars up to here; MARK: odd. Two cells back in a run
+    # the number is even or odd alike.
+    codes = jnp.where(is_bar, jnp.where(follows_bar, 0, MARK), OTHER).astype(jnp.uint8)
+    codes = byte_search.fill_from_left(codes, OTHER, first_stride=2)
+    begins_separator = is_bar & (codes == MARK) & precedes_bar
+    ends_separator = is_bar & (codes == OTHER)
+    is_blank = begins_separator | ends_separator | byte_search.is_white(text)
+    return inside & ~is_blank, ends_separator
+
+
+def _begin_pieces(
+    content: Bool[Array, " X"], ends_separator: Bool[Array, " X"]
+) -> Bool[Array, " X"]:
+    """The first content cell of every piece that has any."""
+    codes = jnp.where(content, OTHER, jnp.where(ends_separator, MARK, 0))
+    codes = byte_search.fill_from_left(codes.astype(jnp.uint8), MARK)
+    return content & (jnp.pad(codes[:-1], (1, 0), constant_values=MARK) == MARK)

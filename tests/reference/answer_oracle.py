@@ -1,0 +1,37 @@
+"""The answer parser as one would write it on the host: a regex over bytes."""
+
+import re
+from collections.abc import Sequence
+
+SHAPE = re.compile(rb"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+LITERALS = (
+    b"<think>",
+    b"</think>",
+    b"<answer>",
+    b"</answer>",
+    b"<|im_start|>",
+    b"<|im_end|>",
+)
+
+
+def parse_reply(
+    reply: bytes, vocabulary: Sequence[str | bytes], max_actions: int
+) -> tuple[list[int], int, bool]:
+    """Parses one reply, the forced `<think>` not included in `reply`.
+
+    Returns the first `max_actions` listed names as indices into `vocabulary` (-1 where
+    unknown), how many names are listed in all, and whether the reply has the form.
+    """
+    match = SHAPE.search(b"<think>" + reply)
+    if match is None:
+        return [], 0, False
+    answer = match.group(2)
+    for literal in LITERALS:
+        answer = answer.replace(literal, b"")
+    listed = [name for part in answer.strip().split(b"||") if (name := part.strip())]
+    known = {
+        (name.encode() if isinstance(name, str) else name).lower(): index
+        for index, name in enumerate(vocabulary)
+    }
+    names = [known.get(name.lower(), -1) for name in listed[:max_actions]]
+    return names, len(listed), True
