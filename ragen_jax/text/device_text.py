@@ -146,7 +146,7 @@ class CellsBlock:
         is_marked = fields[self.name].reshape(-1) != 0
         # Entry of the j-th marked cell: 1 + its number; 0 where there are fewer.
         rank = jnp.cumsum(is_marked) - 1
-        is_jth = is_marked & (rank[None, :] == jnp.arange(self.max_cells)[:, None])
+        is_jth = is_marked[None, :] & (rank[None, :] == jnp.arange(self.max_cells)[:, None])
         entry = 1 + jnp.arange(is_marked.shape[0])
         entries = jnp.sum(jnp.where(is_jth, entry[None, :], 0), axis=1)
         end = jnp.any(is_marked).astype(jnp.int32)[None]
@@ -189,7 +189,11 @@ class DeviceTemplate:
 
 
 def compile_template(
-    template: Template, tokenizer: Tokenizer, tokenization: str
+    template: Template,
+    tokenizer: Tokenizer,
+    tokenization: str,
+    *,
+    known_ids: dict[str, list[int]] | None = None,
 ) -> DeviceTemplate:
     """Token tables of a template.
 
@@ -198,6 +202,8 @@ def compile_template(
       tokenizer: the model's.
       tokenization: "symbols" (one piece per board cell, any board size) or "rows" (a
         piece per board row; the ids of a message are the tokenizer's own).
+      known_ids: ids of pieces, filled as it goes. Templates that share boards compile
+        faster when they share it; it belongs to one tokenizer.
 
     Raises:
       ValueError: an unknown tokenization, tables that would grow too large, or pieces
@@ -209,7 +215,8 @@ def compile_template(
             f"{', '.join(TOKENIZATIONS)}"
         )
     layouts = pieces.cut(template.parts, tokenization)
-    ids = pieces.encode_pieces(layouts, tokenizer)
+    ids = {} if known_ids is None else known_ids
+    pieces.encode_pieces(layouts, tokenizer, ids)
     pieces.check_joints(layouts, ids, tokenizer, tokenization)
     blocks = tuple(_block(layout, ids, tokenization) for layout in layouts)
     zeros = _zero_fields(template)

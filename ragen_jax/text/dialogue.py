@@ -71,8 +71,11 @@ def build_dialogue(
         env, style=style, budget=budget, length_hint_words=length_hint_words
     )
     stop_token, stop_tokens = _stop_tokens(tokenizer)
-    opening = compile_template(prompts.opening, tokenizer, tokenization)
-    following = compile_template(prompts.following, tokenizer, tokenization)
+    ids = {}
+    opening, following = (
+        compile_template(message, tokenizer, tokenization, known_ids=ids)
+        for message in (prompts.opening, prompts.following)
+    )
     parser = build_parser(
         tokenizer,
         env.action_vocabulary,

@@ -134,14 +134,15 @@ def cut(parts: Sequence[Part], tokenization: str) -> list[Layout]:
 
 
 def encode_pieces(
-    layouts: Sequence[Layout], tokenizer: Tokenizer
-) -> dict[str, list[int]]:
-    """Ids of every piece.
+    layouts: Sequence[Layout], tokenizer: Tokenizer, ids: dict[str, list[int]]
+) -> None:
+    """Adds the ids of every piece to `ids`, where they are not yet known.
 
     Raises:
       ValueError: the tokenizer does not give a piece back when it decodes its ids.
     """
-    pieces = list(dict.fromkeys(p for layout in layouts for p in layout.pieces))
+    pieces = dict.fromkeys(p for layout in layouts for p in layout.pieces)
+    pieces = [piece for piece in pieces if piece not in ids]
     rows = tokenizer.encode_batch(pieces)
     for piece, text in zip(pieces, tokenizer.decode_batch(rows), strict=True):
         if text != piece:
@@ -149,7 +150,7 @@ def encode_pieces(
                 f"the tokenizer turns {piece!r} into {text!r}: it cannot carry this "
                 "text; use other symbols or another tokenizer"
             )
-    return dict(zip(pieces, rows, strict=True))
+    ids.update(zip(pieces, rows, strict=True))
 
 
 def check_joints(

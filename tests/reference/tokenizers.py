@@ -52,11 +52,13 @@ def _train(
     cut: pre_tokenizers.PreTokenizer,
     *,
     vocab_size: int = 600,
+    texts: tuple[str, ...] = (),
     plain_tokens: tuple[str, ...] = (),
     stop_tokens: list[str] | None = None,
 ) -> pathlib.Path:
     """Writes tokenizer.json, tokenizer_config.json and, with stop tokens,
-    generation_config.json; `plain_tokens` are added tokens that are not special."""
+    generation_config.json. `texts` is read besides the corpus; `plain_tokens` are added
+    tokens that are not special."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = cut
     tokenizer.decoder = decoders.ByteLevel()
@@ -65,7 +67,7 @@ def _train(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator([*CORPUS, *(texts * 40)], trainer)
     tokenizer.add_special_tokens(
         [AddedToken(t, normalized=False, special=True) for t in SPECIAL_TOKENS]
     )
