@@ -61,6 +61,10 @@ class Bitboard:
             Bitboard.__or__, (self.shift(offset) for offset in offsets)
         )
 
+    def where(self, condition: Bool[Array, "..."]) -> "Bitboard":
+        """The set where the condition holds, else the empty set."""
+        return Bitboard(tuple(jnp.where(condition, w, 0) for w in self.words))
+
     def contains(self, cell: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Whether the cell is in the set; False for numbers outside the board."""
         return (self & single(cell, len(self.words))).is_nonempty()

@@ -13,31 +13,30 @@ match the reference: mean shortest solution 4.3 actions, quartiles 2, 4, 6.
 """
 
 import functools
+import itertools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
-from envs.bitboards import (
-    WORD_BITS,
-    Bitboard,
-    empty,
-    flood,
-    from_mask,
-    num_words,
-    single,
-)
+from envs import bitboards
+from envs.bitboards import Bitboard, empty, single
 
 # Moves of the carving walk per row and column (RAGEN: 1.7).
-WALK_MOVES_PER_LINE = 2.4
+WALK_MOVES_PER_LINE = 2.3
 # Chance that the walk takes a new direction before a move (RAGEN: 0.35).
 TURN_PROBABILITY = 0.35
 # Pulls tried per box. More pulls: boxes end up further from home.
 PULLS_PER_BOX = 12
+# How far the player looks for a box to pull, in moves.
 FLOOD_STEPS = 12
+# Levels tried at once when there are several boxes: the first one with no box on a
+# target is kept. One try in six or so leaves a box where it cannot be pulled.
+ATTEMPTS = 4
+# Added to the score of levels without a box on any target; more than any other score.
 ALL_UNCOVERED = 1 << 20
 # Chance that the player strolls away from the box, by default and when the boxes are
 # only one cell from home in all, and the chance to walk on after a step (RAGEN's).
@@ -46,22 +45,19 @@ SHORT_STROLL_PROBABILITY = 0.8
 STROLL_ON_PROBABILITY = 0.5
 STROLL_STEPS = 3
 
-# Cells (row, column) a stamp opens around the walker; a repeated cell changes nothing.
-STAMPS = np.array(
-    [
-        [(0, -1), (0, 0), (0, 1), (0, 0)],
-        [(-1, 0), (0, 0), (1, 0), (0, 0)],
-        [(0, -1), (0, 0), (1, 0), (0, 0)],
-        [(0, 0), (0, 1), (1, 0), (0, 0)],
-        [(0, -1), (0, 0), (1, -1), (1, 0)],
-    ]
+# Cells (row, column) a stamp opens around the walker: bars, corners, a block.
+STAMPS = (
+    ((0, -1), (0, 0), (0, 1)),
+    ((-1, 0), (0, 0), (1, 0)),
+    ((0, -1), (0, 0), (1, 0)),
+    ((0, 0), (0, 1), (1, 0)),
+    ((0, -1), (0, 0), (1, -1), (1, 0)),
 )
-# Up, down, left, right, the order of the actions.
-DIRECTIONS = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
+# Up, down, left, right: the order of the actions, as (row, column) steps.
+DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
-@struct.dataclass
-class Room:
+class Room(NamedTuple):
     """One level. Cells are numbered row by row.
 
     Attributes:
@@ -77,9 +73,8 @@ class Room:
     player: Int[Array, ""]
 
 
-@struct.dataclass
-class _Play:
-    """A state of the backward play. `score` is 0 while nothing has been pulled."""
+class _Play(NamedTuple):
+    """A state of the backward play. `score` is 0 while every box is on a target."""
 
     boxes: Int[Array, " boxes"]
     player: Int[Array, ""]
@@ -130,21 +125,41 @@ def generate_room(
       rows, cols: size of the board, the wall around it included.
       num_boxes: boxes and targets, at most `max_boxes(rows, cols)`.
     """
-    carve_key, target_key, pull_key, stroll_key = jax.random.split(key, 4)
-    floor = _carve(carve_key, rows, cols)
-    homes, is_roomy = _place_targets(target_key, floor, cols, num_boxes)
-    play = _pull_boxes(pull_key, floor, homes, cols)
-    player = _stroll(stroll_key, floor, play, homes, cols)
-    size = rows * cols
+    attempts = 1 if num_boxes == 1 else ATTEMPTS
+    num_draws = sum(_num_draws(rows, cols, num_boxes))
+    draws = _draws(key, attempts * num_draws).reshape(attempts, num_draws, 2)
+    make = functools.partial(_attempt, rows=rows, cols=cols, num_boxes=num_boxes)
+    rooms, scores = jax.vmap(make)(draws)
+    scores = jnp.minimum(scores, ALL_UNCOVERED)
+    is_best = jnp.arange(attempts) == jnp.argmax(scores)
+    fallback = open_room(rows, cols, num_boxes)
+
+    def select(tried, sure):
+        flags = is_best.reshape(-1, *(1,) * (tried.ndim - 1))
+        best = jnp.where(flags, tried, 0).sum(axis=0).astype(tried.dtype)
+        return jnp.where(scores.max() > 0, best, sure)
+
+    return jax.tree.map(select, rooms, fallback)
+
+
+def _attempt(
+    draws: Int[Array, "n 2"], *, rows: int, cols: int, num_boxes: int
+) -> tuple[Room, Int[Array, ""]]:
+    """A random level and its score; 0 says that it is not usable."""
+    ends = np.cumsum(_num_draws(rows, cols, num_boxes))
+    carving, placing, pulling, strolling = jnp.split(draws, ends[:-1])
+    floor = _carve(carving, rows, cols)
+    homes, has_homes = _place_targets(placing, floor, cols, num_boxes)
+    play = _pull_boxes(pulling, floor, homes, cols)
+    player = _stroll(strolling, floor, play, homes, cols)
+    targets = _union(homes, len(floor.words))
     room = Room(
-        walls=~floor.to_mask(size).reshape(rows, cols),
-        targets=_union(homes, len(floor.words)).to_mask(size).reshape(rows, cols),
+        walls=~floor.to_mask(rows * cols).reshape(rows, cols),
+        targets=targets.to_mask(rows * cols).reshape(rows, cols),
         boxes=play.boxes,
         player=player,
     )
-    fallback = open_room(rows, cols, num_boxes)
-    is_usable = is_roomy & (play.score > 0)
-    return jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), room, fallback)
+    return room, jnp.where(has_homes, play.score, 0)
 
 
 def open_room(rows: int, cols: int, num_boxes: int) -> Room:
@@ -175,45 +190,63 @@ def open_room(rows: int, cols: int, num_boxes: int) -> Room:
     )
 
 
-def _carve(key, rows: int, cols: int) -> Bitboard:
+def _num_draws(rows: int, cols: int, num_boxes: int) -> tuple[int, ...]:
+    """Pairs of random numbers for carving, placing, pulling and strolling."""
+    num_moves = math.floor(WALK_MOVES_PER_LINE * (rows + cols))
+    num_bits = bitboards.WORD_BITS * bitboards.num_words(rows * cols)
+    return 2 + num_moves, num_bits // 2, PULLS_PER_BOX * num_boxes // 2, STROLL_STEPS
+
+
+def _carve(draws: Int[Array, "n 2"], rows: int, cols: int) -> Bitboard:
     """Floor of a random room.
 
     A walker wanders over the interior, changes direction now and then and opens one of
     the stamps around itself after every move.
     """
-    num_moves = math.floor(WALK_MOVES_PER_LINE * (rows + cols))
-    words = num_words(rows * cols)
-    draws = jax.random.bits(key, (num_moves + 1, 3), jnp.uint16)
-    stamps = jnp.asarray(STAMPS @ np.array([cols, 1]), jnp.int32)
-    deltas = jnp.asarray(DIRECTIONS, jnp.int32)
-
-    def move(carry, draw):
-        row, col, direction, floor = carry
-        turns = _is_chosen(draw[0], TURN_PROBABILITY)
-        direction = jnp.where(turns, _below(draw[1], len(DIRECTIONS)), direction)
-        row = jnp.clip(row + deltas[direction, 0], 1, rows - 2)
-        col = jnp.clip(col + deltas[direction, 1], 1, cols - 2)
-        opened = row * cols + col + stamps[_below(draw[2], len(STAMPS))]
-        return (row, col, direction, floor | _union(opened, words)), None
-
     start = (
         1 + _below(draws[0, 0], rows - 2),
         1 + _below(draws[0, 1], cols - 2),
-        _below(draws[0, 2], len(DIRECTIONS)),
-        empty(words),
+        _below(draws[1, 0], len(DIRECTIONS)),
+        empty(bitboards.num_words(rows * cols)),
     )
-    (_, _, _, floor), _ = jax.lax.scan(move, start, draws[1:])
+
+    def move(carry, draw):
+        row, col, direction, floor = carry
+        new_direction, stamp = jnp.divmod(
+            _below(draw[1], len(DIRECTIONS) * len(STAMPS)), len(STAMPS)
+        )
+        turns = _is_chosen(draw[0], TURN_PROBABILITY)
+        direction = jnp.where(turns, new_direction, direction)
+        row_step, col_step = _step(direction)
+        row = jnp.clip(row + row_step, 1, rows - 2)
+        col = jnp.clip(col + col_step, 1, cols - 2)
+        opened = _stamp(stamp, row * cols + col, cols, len(floor.words))
+        return (row, col, direction, floor | opened), None
+
+    (_, _, _, floor), _ = jax.lax.scan(move, start, draws[2:])
     return floor & _interior(rows, cols)
 
 
-def _place_targets(key, floor: Bitboard, cols: int, num_boxes: int):
+def _stamp(
+    stamp: Int[Array, ""], cell: Int[Array, ""], cols: int, words: int
+) -> Bitboard:
+    """The cells that a stamp opens around a cell."""
+    centre, opened = single(cell, words), empty(words)
+    for row, col in sorted(set(itertools.chain(*STAMPS))):
+        holders = [i for i, cells in enumerate(STAMPS) if (row, col) in cells]
+        is_opened = functools.reduce(jnp.logical_or, [stamp == i for i in holders])
+        shifted = centre.shift(row * cols + col)
+        opened |= shifted.where(is_opened)
+    return opened
+
+
+def _place_targets(draws, floor: Bitboard, cols: int, num_boxes: int):
     """Random cells a box can be pulled from, Int[boxes]; whether there were enough."""
     starts = empty(len(floor.words))
     for offset in _offsets(cols):
         starts |= floor & floor.shift(-offset) & floor.shift(-2 * offset)
-    mask = starts.to_mask(WORD_BITS * len(floor.words))
-    draws = jax.random.bits(key, mask.shape, jnp.uint16).astype(jnp.int32)
-    order = jnp.where(mask, draws, -1)
+    mask = starts.to_mask(bitboards.WORD_BITS * len(floor.words))
+    order = jnp.where(mask, draws.reshape(-1), -1)
 
     def place(order, _):
         cell = jnp.argmax(order).astype(jnp.int32)
@@ -223,96 +256,116 @@ def _place_targets(key, floor: Bitboard, cols: int, num_boxes: int):
     return cells, mask.sum() >= num_boxes
 
 
-def _pull_boxes(key, floor: Bitboard, homes, cols: int) -> _Play:
+def _pull_boxes(draws, floor: Bitboard, homes, cols: int) -> _Play:
     """Plays backwards from the solved state and returns the best state on the way.
 
-    At each step one of the pulls the player can walk to is drawn. The player may start
-    from anywhere: it ends the forward game where the last push leaves it.
+    At each step one of the pulls the player can walk to is drawn, of boxes that are
+    still at home if there are any. The first may be any pull: the forward game ends
+    wherever its last push leaves the player.
     """
-    offsets = jnp.asarray(_offsets(cols), jnp.int32)
-    num_boxes = homes.shape[0]
+    offsets = _offsets(cols)
     words = len(floor.words)
     targets = _union(homes, words)
+    numbers = jnp.arange(homes.size, dtype=jnp.int32)
 
     def pull(carry, draw):
-        play, best, region = carry
-        occupied = _union(play.boxes, words)
-        free = floor & ~occupied
-        region = flood(region & free, free, offsets=_offsets(cols), steps=FLOOD_STEPS)
+        play, best, reached = carry
+        free = floor & ~_union(play.boxes, words)
+        reached = bitboards.flood(
+            reached & free, free, offsets=offsets, steps=FLOOD_STEPS
+        )
         can_pull = jnp.stack(
             [
-                (region.shift(-d) & free.shift(-2 * d)).contains(play.boxes)
-                for d in _offsets(cols)
-            ],
-            axis=1,
+                (reached.shift(-d) & free.shift(-2 * d)).contains(play.boxes)
+                for d in offsets
+            ]
         )
-        choice = _pick(draw, can_pull.reshape(-1))
-        box, offset = choice // 4, offsets[choice % 4]
-        pulled = (jnp.arange(num_boxes) == box) & can_pull.any()
+        choice = _pick(draw, _prefer(can_pull, play.boxes == homes).reshape(-1))
+        direction, box = jnp.divmod(choice, homes.size)
+        row_step, col_step = _step(direction)
+        offset = row_step * cols + col_step
+        moves = can_pull.any()
+        pulled = moves & (numbers == box)
         boxes = jnp.where(pulled, play.boxes + offset, play.boxes)
-        moved = can_pull.any()
-        player = jnp.where(
-            moved, (jnp.where(pulled, boxes, 0)).sum() + offset, play.player
-        )
-        swaps = play.num_swaps + (moved & (box != play.last_box))
-        last = jnp.where(moved, box, play.last_box)
-        play = _Play(
-            boxes, player, last, swaps, _score(boxes, homes, targets, swaps, cols)
-        )
-        better = play.score > best.score
-        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), play, best)
-        return (play, best, single(player, words)), None
+        player = jnp.where(pulled, boxes + offset, 0).sum(dtype=jnp.int32)
+        swaps = play.num_swaps + (box != play.last_box)
+        score = jnp.where(moves, _score(boxes, homes, targets, swaps, cols), 0)
+        play = _choose(moves, _Play(boxes, player, box, swaps, score), play)
+        best = _choose(play.score > best.score, play, best)
+        return (play, best, single(play.player, words)), None
 
-    start = _Play(homes, jnp.int32(0), jnp.int32(-1), jnp.int32(0), jnp.int32(0))
-    draws = jax.random.bits(key, (PULLS_PER_BOX * num_boxes,), jnp.uint16)
-    (_, best, _), _ = jax.lax.scan(pull, (start, start, floor), draws)
+    zero = jnp.int32(0)
+    start = _Play(homes, zero, jnp.int32(-1), zero, zero)
+    (_, best, _), _ = jax.lax.scan(pull, (start, start, floor), draws.reshape(-1))
     return best
 
 
-def _score(boxes, homes, targets: Bitboard, num_swaps, cols: int):
+def _prefer(
+    options: Bool[Array, "directions boxes"], is_preferred: Bool[Array, " boxes"]
+) -> Bool[Array, "directions boxes"]:
+    """The options that are preferred; all of them if none is."""
+    preferred = options & is_preferred[None, :]
+    return jnp.where(preferred.any(), preferred, options)
+
+
+def _score(boxes, homes, targets: Bitboard, num_swaps, cols: int) -> Int[Array, ""]:
     """How good a level is: distance from home, times the changes between boxes.
 
     0 where the level is solved; a level with every target uncovered beats any other.
     """
-    moved = abs(boxes // cols - homes // cols) + abs(boxes % cols - homes % cols)
+    moved = _distance(boxes, homes, cols).sum(dtype=jnp.int32)
     covered = targets.contains(boxes)
-    is_uncovered = ~covered.any()
-    value = jnp.where(
-        is_uncovered, ALL_UNCOVERED + num_swaps * moved.sum(), moved.sum()
-    )
-    return jnp.where(covered.all(), 0, value)
+    score = jnp.where(covered.any(), moved, ALL_UNCOVERED + num_swaps * moved)
+    return jnp.where(covered.all(), 0, score)
 
 
-def _stroll(key, floor: Bitboard, play: _Play, homes, cols: int):
+def _stroll(
+    draws: Int[Array, "n 2"], floor: Bitboard, play: _Play, homes, cols: int
+) -> Int[Array, ""]:
     """Where the player begins: near the last pull, or some steps away from there."""
-    offsets = jnp.asarray(_offsets(cols), jnp.int32)
     words = len(floor.words)
-    moved = abs(play.boxes // cols - homes // cols) + abs(
-        play.boxes % cols - homes % cols
-    )
-    draws = jax.random.bits(key, (STROLL_STEPS, 2), jnp.uint16)
-    free = floor & ~_union(play.boxes, words)
-    chance = jnp.where(moved.sum() == 1, SHORT_STROLL_PROBABILITY, STROLL_PROBABILITY)
-    player, walks = play.player, True
-    for draw in draws:
-        walks &= _is_chosen(draw[0], chance)
+    is_near = _distance(play.boxes, homes, cols).sum() == 1
+    chance = jnp.where(is_near, SHORT_STROLL_PROBABILITY, STROLL_PROBABILITY)
+
+    def walk(carry, draw):
+        player, free, chance = carry
         free &= ~single(player, words)
-        is_open = free.contains(player + offsets)
-        next_player = player + offsets[_pick(draw[1], is_open)]
-        walks &= is_open.any()
-        player = jnp.where(walks, next_player, player)
-        chance = STROLL_ON_PROBABILITY
+        is_open = free.contains(player + jnp.asarray(_offsets(cols), jnp.int32))
+        walks = is_open.any() & _is_chosen(draw[0], chance)
+        row_step, col_step = _step(_pick(draw[1], is_open))
+        player = jnp.where(walks, player + row_step * cols + col_step, player)
+        return (player, free, jnp.where(walks, STROLL_ON_PROBABILITY, 0.0)), None
+
+    start = (play.player, floor & ~_union(play.boxes, words), chance)
+    (player, _, _), _ = jax.lax.scan(walk, start, draws)
     return player
 
 
+def _distance(boxes, homes, cols: int) -> Int[Array, " boxes"]:
+    """Rows plus columns between each box and its home."""
+    return abs(boxes // cols - homes // cols) + abs(boxes % cols - homes % cols)
+
+
+def _choose(condition, new: _Play, old: _Play) -> _Play:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+def _step(direction: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Rows and columns moved in a direction, as arithmetic: gathers are slow."""
+    one, zero = jnp.int32(1), jnp.int32(0)
+    sign = jnp.where(direction % 2 == 0, -one, one)
+    is_vertical = direction < 2
+    return jnp.where(is_vertical, sign, zero), jnp.where(is_vertical, zero, sign)
+
+
 def _offsets(cols: int) -> tuple[int, ...]:
-    return tuple(int(d) for d in DIRECTIONS @ np.array([cols, 1]))
+    return tuple(row * cols + col for row, col in DIRECTIONS)
 
 
 def _interior(rows: int, cols: int) -> Bitboard:
     mask = np.zeros((rows, cols), bool)
     mask[1:-1, 1:-1] = True
-    return from_mask(jnp.asarray(mask.reshape(-1)))
+    return bitboards.from_mask(jnp.asarray(mask.reshape(-1)))
 
 
 def _union(cells, words: int) -> Bitboard:
@@ -321,18 +374,25 @@ def _union(cells, words: int) -> Bitboard:
     return functools.reduce(Bitboard.__or__, sets)
 
 
-def _below(draw, limit: int):
-    """A number in [0, limit) from 16 random bits."""
-    return (draw.astype(jnp.int32) * limit) >> 16
+def _draws(key, count: int) -> Int[Array, "n 2"]:
+    """Random numbers in [0, 2**16), Int[count, 2]."""
+    word = jax.random.bits(key, (count,), jnp.uint32)
+    halves = jnp.stack([word >> 16, word & 0xFFFF], axis=1)
+    return halves.astype(jnp.int32)
 
 
-def _is_chosen(draw, probability):
-    """True with the given probability, from 16 random bits."""
+def _below(draw: Int[Array, ""], limit: int | Int[Array, ""]) -> Int[Array, ""]:
+    """A number in [0, limit) from a draw."""
+    return (draw * limit) >> 16
+
+
+def _is_chosen(draw: Int[Array, ""], probability) -> Bool[Array, ""]:
+    """True with the given probability."""
     return draw.astype(jnp.float32) < probability * 65536.0
 
 
-def _pick(draw, options):
-    """Index of a random true option from 16 random bits; the last if none is true."""
+def _pick(draw: Int[Array, ""], options: Bool[Array, " n"]) -> Int[Array, ""]:
+    """Index of a random true option; the last index if none is true."""
     rank = _below(draw, options.sum(dtype=jnp.int32))
     position = jnp.cumsum(options.astype(jnp.int32))
     return jnp.minimum((position <= rank).sum(dtype=jnp.int32), options.size - 1)

@@ -54,9 +54,8 @@ def action_distances(
     # Sets of player cells, one for every cell the box may be in.
     cells = jnp.arange(walls.size)
     own = single(cells, words)
-    stays = floor.contains(cells)
-    free = Bitboard(tuple(jnp.where(stays, w, 0) for w in (floor & ~own).words))
-    solved = Bitboard(tuple(jnp.where(cells == target, w, 0) for w in free.words))
+    free = (floor & ~own).where(floor.contains(cells))
+    solved = free.where(cells == target)
 
     def is_found(known: Bitboard) -> Bool[Array, "4"]:
         return Bitboard(tuple(w[boxes] for w in known.words)).contains(players)
@@ -73,8 +72,7 @@ def action_distances(
             # box is one cell further and the player where the box was.
             further = Bitboard(tuple(jnp.roll(w, -offset) for w in known.words))
             is_pushed = (further & own).is_nonempty()
-            behind = own.shift(-offset).words
-            found |= Bitboard(tuple(jnp.where(is_pushed, w, 0) for w in behind))
+            found |= own.shift(-offset).where(is_pushed)
         found &= free
         reached = jnp.where(is_found(found), rounds + 1, UNSOLVABLE)
         has_grown = (found & ~known).is_nonempty().any()
