@@ -26,7 +26,7 @@ from envs import bitboards
 from envs.bitboards import Bitboard, empty, single
 
 # Moves of the carving walk per row and column (RAGEN: 1.7).
-WALK_MOVES_PER_LINE = 2.3
+WALK_MOVES_PER_LINE = 2.2
 # Chance that the walk takes a new direction before a move (RAGEN: 0.35).
 TURN_PROBABILITY = 0.35
 # Pulls tried per box. More pulls: boxes end up further from home.
