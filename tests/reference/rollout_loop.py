@@ -1,0 +1,225 @@
+"""The rollout as one would write it on the host: a Python loop over turns, in strings.
+
+Text is rendered and tokenized on the host, answers are read by the regex oracle, games
+are stepped one row at a time. Only the network is shared with the compiled rollout: the
+same `read` and `decode_step`, jitted on their own, with the same shapes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ragen_jax.models.kv_cache import grow_cache, init_cache
+from ragen_jax.rollout.decode import Context, decode_step, read
+from ragen_jax.rollout.sampling import sample
+from ragen_jax.types import TokenSpan, Trajectory, Turns
+from tests.reference.answer_oracle import parse_reply
+
+
+class RolloutLoop:
+    """Plays `num_groups * group_size` rows; see `make_collect` for the settings."""
+
+    def __init__(
+        self,
+        env,
+        env_params,
+        policy,
+        dialogue,
+        tokenizer,
+        *,
+        budget,
+        max_reply_tokens,
+        format_penalty,
+        temperature,
+        top_k=None,
+        top_p=None,
+    ):
+        self.env, self.env_params, self.policy = env, env_params, policy
+        self.dialogue, self.tokenizer = dialogue, tokenizer
+        self.budget, self.max_reply_tokens = budget, max_reply_tokens
+        self.format_penalty = format_penalty
+        sampler = functools.partial(
+            sample, temperature=temperature, top_k=top_k, top_p=top_p
+        )
+        self._read = jax.jit(functools.partial(read, policy))
+        self._step = jax.jit(functools.partial(decode_step, policy, sampler=sampler))
+        self._fold = jax.jit(jax.vmap(jax.random.fold_in, (0, None)))
+        self._env_step = jax.jit(env.step_env)
+        self._fields = jax.jit(env.text_fields)
+        self._names = jax.jit(env.action_names)
+        self._stops = set(np.asarray(dialogue.stop_tokens).tolist())
+
+    def collect(self, params, keys) -> Trajectory:
+        """A trajectory of NumPy arrays."""
+        num_rows = keys.noise.shape[0]
+        group_size = num_rows // keys.level.shape[0]
+        resets = [
+            jax.jit(self.env.reset_env)(key, self.env_params)[1] for key in keys.level
+        ]
+        rows = [_Row(resets[i // group_size], self.budget) for i in range(num_rows)]
+        context = Context(
+            init_cache(self.policy.config, num_rows, 0, self.policy.dtype),
+            jnp.zeros((num_rows, self.policy.config.hidden_size), self.policy.dtype),
+        )
+        for turn in range(self.budget.max_turns):
+            active = [row for row in rows if row.is_active]
+            if not active:
+                break
+            context = self._tell(params, context, rows, turn)
+            turn_keys = self._fold(keys.sample, turn)
+            context = self._reply(params, context, rows, turn_keys)
+            for i, row in enumerate(rows):
+                if row.is_active:
+                    self._act(row, turn, jax.random.fold_in(keys.noise[i], turn))
+        return self._trajectory(rows)
+
+    def _tell(self, params, context, rows, turn):
+        prompts, compiled = self.dialogue.prompts, self.dialogue
+        template = prompts.opening if turn == 0 else prompts.following
+        width = (compiled.opening if turn == 0 else compiled.following).max_tokens
+        tokens = np.zeros((len(rows), width), np.int32)
+        lengths = np.zeros(len(rows), np.int32)
+        starts = np.zeros(len(rows), np.int32)
+        for i, row in enumerate(rows):
+            if not row.is_active:
+                continue
+            fields = jax.device_get(self._fields(row.state, self.env_params))
+            numbers = {"turn": turn + 1, "actions_left": row.actions_left}
+            text = template.render(fields | numbers | row.last)
+            message = self.tokenizer.encode(text)
+            tokens[i, : len(message)] = message
+            lengths[i], starts[i] = len(message), len(row.tokens)
+            row.extend(message, [0.0] * len(message), turn, is_sampled=False)
+        slots = compiled.max_trajectory_tokens + 1
+        room = width if turn == 0 else slots
+        context = context.replace(cache=grow_cache(context.cache, room))
+        context = self._read(params, context, TokenSpan(tokens, lengths), starts)
+        return context.replace(cache=grow_cache(context.cache, slots))
+
+    def _reply(self, params, context, rows, turn_keys):
+        for row in rows:
+            row.reply, row.reply_log_probs = [], []
+        writing = [row for row in rows if row.is_active]
+        for step in range(self.max_reply_tokens):
+            positions = [len(row.tokens) + len(row.reply) for row in rows]
+            context, tokens, log_probs = self._step(
+                params,
+                context,
+                np.asarray(positions, np.int32),
+                self._fold(turn_keys, step),
+            )
+            tokens, log_probs = np.asarray(tokens), np.asarray(log_probs)
+            for i, row in enumerate(rows):
+                if any(row is other for other in writing):
+                    row.reply.append(int(tokens[i]))
+                    row.reply_log_probs.append(log_probs[i])
+            writing = [row for row in writing if row.reply[-1] not in self._stops]
+            if not writing:
+                break
+        return context
+
+    def _act(self, row, turn, noise_key):
+        start = len(row.tokens)
+        row.extend(row.reply, row.reply_log_probs, turn, is_sampled=True)
+        spelled = self.tokenizer.token_bytes
+        written = b"".join(spelled[t] for t in row.reply if t < len(spelled))
+        names, num_listed, has_format = parse_reply(
+            written, self.env.action_vocabulary, self.budget.max_actions_per_turn
+        )
+        known = np.asarray(self._names(row.state, self.env_params)).tolist()
+        valid = [known.index(name) for name in names if name in known]
+        actions, effective, reward = [], 0, np.float32(0)
+        for action in valid[: row.actions_left]:
+            key = jax.random.fold_in(noise_key, len(actions))
+            _, row.state, paid, _, info = self._env_step(
+                key, row.state, jnp.int32(action), self.env_params
+            )
+            actions.append(action)
+            effective += int(info["effective"])
+            reward += np.float32(paid)
+            row.is_over = bool(
+                self.env.is_terminated(row.state, self.env_params)
+                or self.env.is_truncated(row.state, self.env_params)
+            )
+            if row.is_over:
+                break
+        is_punished = not valid or len(valid) < len(names)
+        room = self.budget.max_actions_per_turn - len(actions)
+        row.turns[turn] = {
+            "played": True,
+            "reward": reward,
+            "penalty": np.float32(self.format_penalty if is_punished else 0),
+            "reply_start": start,
+            "reply_length": len(row.reply),
+            "reply_is_cut": row.reply[-1] not in self._stops,
+            "has_format": has_format,
+            "num_listed": num_listed,
+            "num_valid": len(valid),
+            "num_executed": len(actions),
+            "num_effective": effective,
+            "actions": actions + [-1] * room,
+            "actions_left": row.actions_left,
+        }
+        row.actions_left -= len(actions)
+        row.last = {
+            "reward_hundredths": int(np.round(reward * np.float32(100))),
+            "was_invalid": int(not valid),
+            "was_cut": int(row.reply[-1] != self.dialogue.stop_token),
+        }
+        row.is_active = not row.is_over and row.actions_left > 0
+
+    def _trajectory(self, rows) -> Trajectory:
+        width = self.dialogue.max_trajectory_tokens
+
+        def pad(values, fill, dtype):
+            return np.asarray([v + [fill] * (width - len(v)) for v in values], dtype)
+
+        def column(name, dtype):
+            return np.asarray([[t[name] for t in row.turns] for row in rows], dtype)
+
+        is_float = ("reward", "penalty")
+        is_bool = ("played", "reply_is_cut", "has_format")
+        dtypes = dict.fromkeys(is_float, np.float32) | dict.fromkeys(is_bool, bool)
+        names = rows[0].turns[0]
+        turns = Turns(**{n: column(n, dtypes.get(n, np.int32)) for n in names})
+        terminated = [
+            bool(self.env.is_terminated(row.state, self.env_params)) for row in rows
+        ]
+        return Trajectory(
+            tokens=pad([row.tokens for row in rows], 0, np.int32),
+            lengths=np.asarray([len(row.tokens) for row in rows], np.int32),
+            loss_mask=pad([row.mask for row in rows], False, bool),
+            turn_index=pad([row.turn_index for row in rows], -1, np.int32),
+            sample_log_probs=pad([row.log_probs for row in rows], 0, np.float32),
+            turns=turns,
+            terminated=np.asarray(terminated),
+            truncated=~np.asarray(terminated),
+            success=np.asarray(
+                [bool(self.env.is_success(row.state, self.env_params)) for row in rows]
+            ),
+            initial_state=jax.tree.map(
+                lambda *leaves: np.stack(leaves), *[row.initial for row in rows]
+            ),
+        )
+
+
+class _Row:
+    """One episode in progress."""
+
+    def __init__(self, state, budget):
+        self.initial = self.state = state
+        self.is_active, self.is_over = True, False
+        self.actions_left = budget.max_actions_per_episode
+        self.last = {"reward_hundredths": 0, "was_invalid": 0, "was_cut": 0}
+        self.tokens, self.mask, self.turn_index, self.log_probs = [], [], [], []
+        nothing = dict.fromkeys(Turns.__dataclass_fields__, 0)
+        nothing["actions"] = [-1] * budget.max_actions_per_turn
+        self.turns = [nothing] * budget.max_turns
+
+    def extend(self, tokens, log_probs, turn, *, is_sampled):
+        self.tokens += list(tokens)
+        self.mask += [is_sampled] * len(tokens)
+        self.turn_index += [turn] * len(tokens)
+        self.log_probs += list(log_probs)

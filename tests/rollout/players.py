@@ -1,0 +1,156 @@
+"""What the rollout tests play with: a tokenizer, small games, a small policy."""
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import envs
+from envs.base import PlayBudget
+from ragen_jax.learner.sharding import make_mesh
+from ragen_jax.models.qwen2 import Policy, build_policy
+from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.rollout.device import make_collect, rollout_keys
+from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.text.tokenizer import load_tokenizer
+from tests.reference.tokenizers import train_qwen_style
+
+BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=3, max_actions_per_episode=5)
+REPLY_TOKENS = 24
+TEMPERATURE = 0.9
+VOCAB = 640
+# Shapes of the tokens at every trace of the network.
+TRACES: list[tuple[int, ...]] = []
+GAMES = {"bandit": {}, "frozen_lake": {}, "sokoban": {}}
+MODEL = Qwen2Config(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    rope_theta=10_000.0,
+    tie_word_embeddings=True,
+    initializer_range=0.3,
+)
+
+
+@functools.cache
+def tokenizer():
+    """A small byte-level BPE with two stop tokens; fewer ids than the models have."""
+    with tempfile.TemporaryDirectory() as folder:
+        stops = ["<|im_end|>", "<|endoftext|>"]
+        path = train_qwen_style(pathlib.Path(folder) / "bpe", stop_tokens=stops)
+        return load_tokenizer(path)
+
+
+@functools.cache
+def game(name: str, budget: PlayBudget = BUDGET):
+    """An environment and its dialogue."""
+    env = envs.make(name, **GAMES[name])
+    dialogue = build_dialogue(
+        env,
+        tokenizer(),
+        style="terse",
+        tokenization="rows",
+        budget=budget,
+        max_reply_tokens=REPLY_TOKENS,
+        length_hint_words=100,
+    )
+    return env, dialogue
+
+
+@functools.cache
+def speaker() -> Policy:
+    """A network with a bias by last token, so that it often writes whole answers.
+
+    Its parameters are the network's and the table of biases; the hidden state is the
+    network's with the last token, one-hot, behind it.
+    """
+    network = build_policy(MODEL)
+
+    def init(key):
+        return {"network": network.init(key), "bias": jnp.zeros((VOCAB, VOCAB))}
+
+    def forward(params, tokens, positions, cache):
+        TRACES.append(tokens.shape)
+        hidden, cache = network.forward(params["network"], tokens, positions, cache)
+        last = jax.nn.one_hot(tokens, VOCAB)
+        return jnp.concatenate([hidden, last], axis=-1), cache
+
+    def logits(params, hidden):
+        hidden, last = jnp.split(hidden, [MODEL.hidden_size], axis=-1)
+        return network.logits(params["network"], hidden) + last @ params["bias"]
+
+    return Policy(
+        config=dataclasses.replace(MODEL, hidden_size=MODEL.hidden_size + VOCAB),
+        dtype=network.dtype,
+        init=init,
+        forward=forward,
+        logits=logits,
+        cast_params=lambda params: params,
+    )
+
+
+@functools.cache
+def speaker_params(name: str):
+    """Parameters that mostly walk along replies of a game."""
+    env, _ = game(name)
+    bias = np.zeros((VOCAB, VOCAB), np.float32)
+    before = tokenizer().encode("<|im_start|>assistant\n<think>")[-1]
+    for text in answers(env):
+        chain = [before, *tokenizer().encode(text)]
+        for first, second in itertools.pairwise(chain):
+            bias[first, second] = 12
+    params = jax.jit(speaker().init)(jax.random.key(7))
+    return params | {"bias": jnp.asarray(bias)}
+
+
+def answers(env) -> list[str]:
+    """Replies of every kind for a game."""
+    listed = [f"</think><answer>{a}||{a}</answer><|im_end|>" for a in _words(env)]
+    return [
+        *listed,
+        "</think><answer>Fly</answer><|im_end|>",
+        "<|im_end|>",
+        "go go go go",
+        "</think><answer>||</answer><|endoftext|>",
+    ]
+
+
+def _words(env) -> tuple[str, ...]:
+    """Names of the actions of the first level that seed 0 makes."""
+    keys = rollout_keys(jax.random.key(0), 1, 1)
+    _, state = env.reset_env(keys.level[0], env.default_params)
+    names = env.action_names(state, env.default_params)
+    return tuple(env.action_vocabulary[i] for i in names)
+
+
+@functools.cache
+def collector(name: str, *, num_groups=4, group_size=2, data=1, fsdp=1, **changes):
+    """`make_collect` of the speaker with settings that tests change one by one."""
+    env, _ = game(name)
+    settings = {
+        "mesh": make_mesh(data=data, fsdp=fsdp, tensor=1),
+        "budget": BUDGET,
+        "max_reply_tokens": REPLY_TOKENS,
+        "temperature": TEMPERATURE,
+        "top_k": None,
+        "top_p": None,
+        "format_penalty": -0.1,
+        "decode_chunk_tokens": 4,
+    }
+    return make_collect(
+        env,
+        env.default_params,
+        speaker(),
+        num_groups=num_groups,
+        group_size=group_size,
+        **settings | changes,
+    )
