@@ -22,17 +22,7 @@ def get_config() -> ConfigDict:
     config.prompt = defaults.prompt
     config.max_reply_tokens = defaults.rollout.max_reply_tokens
 
-    # A small Qwen-2.5; names are those of its config.json. The vocabulary is the
-    # tokenizer's, the output head is tied to the embedding.
-    config.model = ConfigDict()
-    config.model.hidden_size = 128
-    config.model.intermediate_size = 384
-    config.model.num_hidden_layers = 4
-    config.model.num_attention_heads = 4
-    config.model.num_key_value_heads = 2
-    config.model.rope_theta = 10_000.0
-    config.model.max_position_embeddings = 2048
-    config.model.initializer_range = 0.06
+    config.model = _model()
 
     # Episodes of each game per step.
     config.games = ConfigDict()
@@ -48,14 +38,7 @@ def get_config() -> ConfigDict:
     config.games.bandit_test.kwargs = {"split": "test"}
     config.games.bandit_test.noise = 1.0
 
-    # The mixture: see `ragen_jax/demonstrations.py` for the styles of thought.
-    config.demonstrators = ConfigDict()
-    config.demonstrators.solver = _demonstrator("reading", 0.0, share=0.25, first=0.88)
-    config.demonstrators.guesser = _demonstrator("none", 0.9, share=0.61, first=0.06)
-    config.demonstrators.skimmer = _demonstrator("shallow", 0.7, share=0.09, first=0.04)
-    config.demonstrators.pretender = _demonstrator(
-        "misreading", 0.9, share=0.05, first=0.02
-    )
+    config.demonstrators = _demonstrators()
 
     config.mixture = ConfigDict()
     # Chance, per turn after the first, that a newly drawn demonstrator takes over.
@@ -66,15 +49,7 @@ def get_config() -> ConfigDict:
     # Discount of the solver: below 1 it prefers short ways where actions are free.
     config.mixture.discount = 0.95
 
-    # AdamW with linear warm-up and a cosine down to `final_fraction` of the peak.
-    config.optimizer = ConfigDict()
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.warmup_steps = 50
-    config.optimizer.final_fraction = 0.05
-    config.optimizer.beta1 = 0.9
-    config.optimizer.beta2 = 0.98
-    config.optimizer.weight_decay = 0.01
-    config.optimizer.max_grad_norm = 1.0
+    config.optimizer = _optimizer()
 
     config.train = ConfigDict()
     config.train.num_steps = 800
@@ -91,6 +66,46 @@ def get_config() -> ConfigDict:
     config.evaluation.seed = defaults.evaluation.seed
 
     return config
+
+
+def _model() -> ConfigDict:
+    """A small Qwen-2.5; names are those of its config.json.
+
+    The vocabulary is the tokenizer's, the output head is tied to the embedding.
+    """
+    model = ConfigDict()
+    model.hidden_size = 128
+    model.intermediate_size = 384
+    model.num_hidden_layers = 4
+    model.num_attention_heads = 4
+    model.num_key_value_heads = 2
+    model.rope_theta = 10_000.0
+    model.max_position_embeddings = 2048
+    model.initializer_range = 0.06
+    return model
+
+
+def _demonstrators() -> ConfigDict:
+    """The mixture: `ragen_jax/demonstrations.py` explains the styles of thought."""
+    demonstrators = ConfigDict()
+    demonstrators.solver = _demonstrator("reading", 0.0, share=0.25, first=0.88)
+    demonstrators.guesser = _demonstrator("none", 0.9, share=0.61, first=0.06)
+    demonstrators.skimmer = _demonstrator("shallow", 0.7, share=0.09, first=0.04)
+    demonstrators.pretender = _demonstrator("misreading", 0.9, share=0.05, first=0.02)
+    return demonstrators
+
+
+def _optimizer() -> ConfigDict:
+    """AdamW with linear warm-up and a cosine down to `final_fraction` of the peak."""
+    optimizer = ConfigDict()
+    optimizer.learning_rate = 2e-3
+    optimizer.warmup_steps = 50
+    optimizer.final_fraction = 0.05
+    optimizer.beta1 = 0.9
+    optimizer.beta2 = 0.98
+    optimizer.weight_decay = 0.01
+    optimizer.max_grad_norm = 1.0
+    return optimizer
 
 
 def _game(task: ConfigDict, *, episodes: int) -> ConfigDict:

@@ -19,23 +19,20 @@ out mediocre but capable, as a real pre-trained model is: reinforcement learning
 has behaviours to select between.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from envs import frozen_lake, sokoban
 from envs.base import EnvParams, EnvState, PlayBudget, TextEnvironment
 from envs.templates import Choice, Template
+from ragen_jax.readings import Reading, reading_of
 from ragen_jax.rollout.device import Responder
 from ragen_jax.text import chat
 from ragen_jax.text.device_text import compile_template
 from ragen_jax.text.prompts import SEPARATOR
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import Reply
+from ragen_jax.types import Reply, TokenSpan
 
 THOUGHTS = ("none", "shallow", "reading", "misreading")
 NONE, SHALLOW, READING, MISREADING = range(len(THOUGHTS))
@@ -60,21 +57,6 @@ class Mixture:
     thoughts: Int[Array, " M"]
     noise: Float[Array, " M"]
     redraw: Float[Array, ""]
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """What a thought can name in one game. Axis `W`: words of the thought.
-
-    Attributes:
-      words: the words, each with its values; option 0 is always "" (left out).
-      is_shallow: which words a shallow thought keeps.
-      read: `(state, params) -> Int[W]`, the true value of every word, from 1.
-    """
-
-    words: tuple[Choice, ...]
-    is_shallow: tuple[bool, ...]
-    read: Callable[[EnvState, EnvParams], Int[Array, " W"]]
 
 
 def reply_template(env: TextEnvironment, budget: PlayBudget) -> Template:
@@ -125,16 +107,16 @@ def build_responder(
             "raise it or lower max_actions_per_turn"
         )
 
-    def write(keys, states, actions, count, thought):
-        names = env.action_names(states, env_params)[actions]
-        words = write_thought(keys, reading, reading.read(states, env_params), thought)
-        return replies.tokens(reply_fields(reading, words, names, count))
-
     def init(num_rows: int) -> _Memory:
         zeros = jnp.zeros(num_rows, jnp.int32)
         return _Memory(
             player=zeros, actions_left=zeros + budget.max_actions_per_episode
         )
+
+    def write(key, state, actions, count, thought) -> TokenSpan:
+        names = env.action_names(state, env_params)[actions]
+        words = write_thought(key, reading, reading.read(state, env_params), thought)
+        return replies.tokens(reply_fields(reading, words, names, count))
 
     def reply(memory, starts, states, keys, turn, is_active):
         del starts
@@ -152,17 +134,10 @@ def build_responder(
             max_actions=budget.max_actions_per_turn,
             discount=discount,
         )
-        span = jax.vmap(write)(
-            thought_keys, states, actions, count, mixture.thoughts[player]
-        )
-        room = max_reply_tokens - span.tokens.shape[1]
-        written = Reply(
-            tokens=jnp.pad(span.tokens, ((0, 0), (0, room))),
-            log_probs=jnp.zeros((player.shape[0], max_reply_tokens), jnp.float32),
-            length=jnp.where(is_active, span.length, 0),
-            is_cut=jnp.zeros(player.shape, bool),
-        )
-        return _Memory(player, memory.actions_left - count), written
+        thoughts = mixture.thoughts[player]
+        span = jax.vmap(write)(thought_keys, states, actions, count, thoughts)
+        memory = _Memory(player, memory.actions_left - count)
+        return memory, _as_reply(span, is_active, max_reply_tokens)
 
     return Responder(init=init, observe=_read_nothing, reply=reply)
 
@@ -214,13 +189,8 @@ def plan_turn(
     start = (states, nobody, jnp.zeros_like(actions_left))
     (_, _, count), actions = jax.lax.scan(act, start, jnp.arange(max_actions))
     last_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, max_actions)
-    stop_keys, length_keys = _split_rows(last_keys, 2)
-    stops = jax.vmap(jax.random.bernoulli)(stop_keys, noise)
-    lengths = jax.vmap(
-        lambda key: jax.random.randint(key, (), 1, max_actions + 1, count.dtype)
-    )(length_keys)
-    count = jnp.where(stops, jnp.minimum(count, lengths), count)
-    return jnp.swapaxes(actions, 0, 1), count
+    limits = jax.vmap(_noisy_limit, (0, 0, None))(last_keys, noise, max_actions)
+    return jnp.swapaxes(actions, 0, 1), jnp.minimum(count, limits)
 
 
 def reply_fields(
@@ -246,21 +216,6 @@ def reply_fields(
     return fields
 
 
-def reading_of(env: TextEnvironment) -> Reading:
-    """What a thought can name in this game.
-
-    Raises:
-      ValueError: the game has no entry in `READINGS`.
-    """
-    name = type(env).__name__
-    if name not in READINGS:
-        raise ValueError(
-            f"no demonstrator knows what to read in {name}; add it to READINGS in "
-            f"ragen_jax/demonstrations.py, which has {', '.join(READINGS)}"
-        )
-    return READINGS[name](env)
-
-
 @struct.dataclass
 class _Memory:
     """A responder's memory: who plays each row, and the actions it has left."""
@@ -273,6 +228,20 @@ def _read_nothing(memory, span, starts, is_active, slots) -> _Memory:
     """Demonstrators see the state itself; the message tells them nothing new."""
     del span, starts, is_active, slots
     return memory
+
+
+def _as_reply(
+    span: TokenSpan, is_active: Bool[Array, " B"], max_reply_tokens: int
+) -> Reply:
+    """A written reply in the shape of a sampled one; it always ends by itself."""
+    num_rows, width = span.tokens.shape
+    padding = ((0, 0), (0, max_reply_tokens - width))
+    return Reply(
+        tokens=jnp.pad(span.tokens, padding),
+        log_probs=jnp.zeros((num_rows, max_reply_tokens), jnp.float32),
+        length=jnp.where(is_active, span.length, 0),
+        is_cut=jnp.zeros(num_rows, bool),
+    )
 
 
 def _next_player(
@@ -294,86 +263,16 @@ def _noisy_choice(
     return jnp.where(is_random, drawn, jnp.argmax(values).astype(jnp.int32))
 
 
+def _noisy_limit(
+    key: Key[Array, ""], noise: Float[Array, ""], max_actions: int
+) -> Int[Array, ""]:
+    """Actions after which a turn stops: at random with the noise's chance."""
+    stop_key, limit_key = jax.random.split(key)
+    limit = jax.random.randint(limit_key, (), 1, max_actions + 1, jnp.int32)
+    return jnp.where(jax.random.bernoulli(stop_key, noise), limit, max_actions)
+
+
 def _split_rows(keys: Key[Array, " B"], count: int) -> tuple[Key[Array, " B"], ...]:
     """`count` fresh keys per row."""
     split = jax.vmap(lambda key: jax.random.split(key, count))(keys)
     return tuple(split[:, i] for i in range(count))
-
-
-def _read_landmarks(
-    env: TextEnvironment, landmarks: Mapping[int, tuple[int, ...]]
-) -> Reading:
-    """Symbol, row and column of each landmark, in order; shallow keeps the last one.
-
-    Args:
-      landmarks: symbol id that names it -> symbol ids that show it on the board.
-    """
-    board = next((p for p in env.template.parts if not isinstance(p, str)), None)
-    if board is None or board.name != "board":
-        raise ValueError(
-            f"demonstrators of {type(env).__name__} read its picture; use "
-            "observation='grid'"
-        )
-    rows = ("", *(str(i) for i in range(board.rows)))
-    cols = ("", *(str(i) for i in range(board.cols)))
-    words: list[Choice] = []
-    for i, symbol in enumerate(landmarks):
-        words.append(Choice(f"landmark_{i}", ("", board.symbols[symbol])))
-        words += [Choice(f"row_{i}", rows), Choice(f"col_{i}", cols)]
-
-    def read(state, params):
-        cells = env.text_fields(state, params)["board"].reshape(-1)
-        values = []
-        for shown_as in landmarks.values():
-            is_there = jnp.any(
-                cells[:, None] == jnp.array(shown_as, cells.dtype)[None, :], axis=1
-            )
-            cell = jnp.argmax(is_there)
-            values += [1, 1 + cell // board.cols, 1 + cell % board.cols]
-        return jnp.stack([jnp.asarray(v, jnp.int32) for v in values])
-
-    is_shallow = [False] * (len(words) - 3) + [True] * 3
-    return Reading(tuple(words), tuple(is_shallow), read)
-
-
-def read_sokoban(env: TextEnvironment) -> Reading:
-    """Player, box and target; of several the first in reading order."""
-    shown = {
-        sokoban.PLAYER: (sokoban.PLAYER, sokoban.PLAYER_ON_TARGET),
-        sokoban.BOX: (sokoban.BOX, sokoban.BOX_ON_TARGET),
-        sokoban.TARGET: (
-            sokoban.TARGET,
-            sokoban.BOX_ON_TARGET,
-            sokoban.PLAYER_ON_TARGET,
-        ),
-    }
-    return _read_landmarks(env, shown)
-
-
-def read_frozen_lake(env: TextEnvironment) -> Reading:
-    """Player and goal."""
-    player, goal = frozen_lake.PLAYER, frozen_lake.GOAL
-    in_hole, on_goal = frozen_lake.PLAYER_IN_HOLE, frozen_lake.PLAYER_ON_GOAL
-    shown = {player: (player, in_hole, on_goal), goal: (goal, on_goal)}
-    return _read_landmarks(env, shown)
-
-
-def read_bandit(env: TextEnvironment) -> Reading:
-    """The arm that sounds risky, whether or not it is the better one.
-
-    The vocabulary lists pairs, the name that sounds safe first.
-    """
-    words = (Choice("risky_arm", ("", *env.action_vocabulary)),)
-
-    def read(state, params):
-        names = env.action_names(state, params)
-        return 1 + jnp.sum(jnp.where(names % 2 == 1, names, 0))[None]
-
-    return Reading(words, (False,), read)
-
-
-READINGS: dict[str, Callable[[TextEnvironment], Reading]] = {
-    "Bandit": read_bandit,
-    "FrozenLake": read_frozen_lake,
-    "Sokoban": read_sokoban,
-}

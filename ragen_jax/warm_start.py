@@ -6,6 +6,7 @@ episodes on the device, through exactly the dialogue of the rollouts, and learns
 replies, the end-of-turn token included; what the template says is never in the loss.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -25,11 +26,12 @@ from ragen_jax.config import changed_keys, from_json, to_json
 from ragen_jax.demonstrations import Mixture
 from ragen_jax.learner.state import TrainState
 from ragen_jax.lesson_scores import score_games
-from ragen_jax.lessons import Batch
+from ragen_jax.lessons import Batch, Game
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.qwen2 import Policy, build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.text import chat, pocket_tokenizer
+from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Params
 
@@ -48,60 +50,25 @@ def warm_start(config: ConfigDict, workdir: pathlib.Path) -> int:
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
-    train, say = config.train, Console(highlight=False, soft_wrap=True).print
-    games = {n: lessons.build_game(**section) for n, section in config.games.items()}
-    redraw, first_part, discount = _mixture_settings(**config.mixture)
-    mixtures = lessons.build_mixtures(config.demonstrators, redraw=redraw)
+    say = Console(highlight=False, soft_wrap=True).print
     lock = writer.open_workdir(workdir)
     _refuse_changes(workdir, config)
-    tokenizer = lessons.load_or_build_tokenizer(
-        workdir / "tokenizer", games, config.prompt
-    )
-    dialogues = lessons.build_dialogues(
-        games, tokenizer, config.prompt, config.max_reply_tokens
-    )
-    model = _model_config(tokenizer, **config.model)
-    policy = build_policy(model)
-    optimizer = _build_optimizer(train.num_steps, **config.optimizer)
-    demonstrate = lessons.make_demonstrate(
-        games,
-        tokenizer,
-        tokenization=config.prompt.tokenization,
-        max_reply_tokens=config.max_reply_tokens,
-        discount=discount,
-    )
-    step = make_step(
-        policy, optimizer, demonstrate, microbatch_episodes=train.microbatch_episodes
-    )
+    course = _build_course(config, workdir)
     root = rngs.root_key(config.seed)
-    state = init_state(policy, optimizer, rngs.stream(root, "init"))
+    state = init_state(course.policy, course.optimizer, rngs.stream(root, "init"))
     say(
         f"{sum(x.size for x in jax.tree.leaves(state.params)):,} parameters, "
-        f"{tokenizer.vocab_size} tokens, games {', '.join(games)}"
+        f"{course.tokenizer.vocab_size} tokens, games {', '.join(course.games)}"
     )
-    checkpointer = Checkpointer(workdir, keep=1)
-    start = checkpointer.latest or 0
-    if start:
-        state = checkpointer.restore(start, abstract_state(state), model.to_hf())
-        say(f"resuming after step {start}")
-    log = _Log(workdir, start=start, total=train.num_steps, say=say)
-    for done in range(start + 1, train.num_steps + 1):
-        mixture = mixtures[done > first_part * train.num_steps]
-        state, stats = step(state, rngs.step_key(root, done), mixture, dialogues)
-        is_last = done == train.num_steps
-        log.add(stats, done, shows=done % train.log_every == 0 or is_last)
-        if done % train.checkpoint_every == 0 or is_last:
-            checkpointer.save(done, state, model.to_hf())
-    checkpointer.close()
-    log.close()
+    state = _train(config, workdir, course, state, root, say)
     folder = workdir / "model"
-    save_checkpoint(folder, model, state.params, workdir / "tokenizer")
+    save_checkpoint(folder, course.model, state.params, workdir / "tokenizer")
     scores = score_games(
-        policy,
+        course.policy,
         state.params,
-        games,
-        dialogues,
-        tokenizer,
+        course.games,
+        course.dialogues,
+        course.tokenizer,
         max_reply_tokens=config.max_reply_tokens,
         **config.evaluation,
     )
@@ -224,6 +191,85 @@ def init_state(
     return create(key)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Course:
+    """What the configuration describes, built."""
+
+    games: dict[str, Game]
+    tokenizer: Tokenizer
+    dialogues: dict[str, Dialogue]
+    model: Qwen2Config
+    policy: Policy
+    optimizer: optax.GradientTransformation
+    mixtures: tuple[Mixture, Mixture]
+    step: Callable[..., tuple[TrainState, dict[str, Array]]]
+
+
+def _build_course(config: ConfigDict, workdir: pathlib.Path) -> _Course:
+    games = {n: lessons.build_game(**section) for n, section in config.games.items()}
+    redraw, discount = _mixture_settings(**config.mixture)
+    tokenizer = lessons.load_or_build_tokenizer(
+        workdir / "tokenizer", games, config.prompt
+    )
+    model = _model_config(tokenizer, **config.model)
+    policy = build_policy(model)
+    optimizer = _build_optimizer(config.train.num_steps, **config.optimizer)
+    demonstrate = lessons.make_demonstrate(
+        games,
+        tokenizer,
+        tokenization=config.prompt.tokenization,
+        max_reply_tokens=config.max_reply_tokens,
+        discount=discount,
+    )
+    return _Course(
+        games=games,
+        tokenizer=tokenizer,
+        dialogues=lessons.build_dialogues(
+            games, tokenizer, config.prompt, config.max_reply_tokens
+        ),
+        model=model,
+        policy=policy,
+        optimizer=optimizer,
+        mixtures=lessons.build_mixtures(config.demonstrators, redraw=redraw),
+        step=make_step(
+            policy,
+            optimizer,
+            demonstrate,
+            microbatch_episodes=config.train.microbatch_episodes,
+        ),
+    )
+
+
+def _train(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    course: _Course,
+    state: TrainState,
+    root: Key[Array, ""],
+    say: Callable[[str], None],
+) -> TrainState:
+    """All steps that are not done yet; a checkpoint now and then."""
+    train, model = config.train, course.model.to_hf()
+    checkpointer = Checkpointer(workdir, keep=1)
+    start = checkpointer.latest or 0
+    if start:
+        state = checkpointer.restore(start, abstract_state(state), model)
+        say(f"resuming after step {start}")
+    log = _Log(workdir, start=start, total=train.num_steps, say=say)
+    first_steps = config.mixture.first_part * train.num_steps
+    for done in range(start + 1, train.num_steps + 1):
+        mixture = course.mixtures[done > first_steps]
+        key = rngs.step_key(root, done)
+        state, stats = course.step(state, key, mixture, course.dialogues)
+        is_last = done == train.num_steps
+        log.add(stats, done, shows=done % train.log_every == 0 or is_last)
+        if done % train.checkpoint_every == 0 or is_last:
+            checkpointer.save(done, state, model)
+    checkpointer.close()
+    log.close()
+    return state
+
+
 def _model_config(tokenizer: Tokenizer, **sizes) -> Qwen2Config:
     vocabulary = -(-tokenizer.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     return Qwen2Config(
@@ -264,7 +310,7 @@ def _build_optimizer(
 
 def _mixture_settings(
     *, redraw: float, first_part: float, discount: float
-) -> tuple[float, float, float]:
+) -> tuple[float, float]:
     if not 0 <= first_part <= 1:
         raise ValueError(
             f"mixture.first_part = {first_part}; it must lie between 0 and 1"
@@ -273,7 +319,7 @@ def _mixture_settings(
         raise ValueError(
             f"mixture.discount = {discount}; it must be above 0 and at most 1"
         )
-    return redraw, first_part, discount
+    return redraw, discount
 
 
 def _refuse_changes(workdir: pathlib.Path, config: ConfigDict) -> None:

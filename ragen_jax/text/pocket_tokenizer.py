@@ -5,10 +5,11 @@ the 256 bytes, so any text encodes; every word of the given texts; Qwen's specia
 tokens; and the tags and the separator of answers. The same texts always give the same
 file. Refuses to know what the texts are about.
 
-A word is what Qwen's pre-tokenizer cuts out; it becomes one token because the
-vocabulary is asked for whole words first (`ignore_merges`), not because merges were
-learned. Symbols outside ASCII get the merges of their bytes, so that they stay one
-token between any neighbours.
+A word is what Qwen's pre-tokenizer cuts out. It becomes one token because it is an
+added token, as `<tool_call>` is one of Qwen's: merges that build each word from its
+bytes would need a token for every step of the way. Symbols outside ASCII do get the
+merges of their bytes. `transformers` builds its tokenizer for Qwen models from the
+vocabulary, the merges and the added tokens alone; nothing else is used here.
 """
 
 import json
@@ -53,7 +54,8 @@ SETTINGS_FILE = "tokenizer_config.json"
 def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """A tokenizer in which every word of `texts` is one token.
 
-    Ids: the 256 bytes, then the words in order of appearance, then added tokens.
+    Ids: the 256 bytes, merges of symbols, the words in order of appearance, special
+    tokens, markup.
     """
     cut = pre_tokenizers.Sequence(
         [
@@ -61,23 +63,21 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = [word for text in texts for word in _words(cut, text)]
-    symbols = [w for w in words if _is_foreign_symbol(w)]
-    merges = [(s[:i], s[i]) for s in dict.fromkeys(symbols) for i in range(1, len(s))]
-    entries = dict.fromkeys(
-        [*_bytes_in_order(), *("".join(pair) for pair in merges), *words]
-    )
+    found = [word for text in texts for word in _words(cut, text)]
+    symbols = dict.fromkeys(word for word in found if _is_foreign_symbol(word))
+    words = dict.fromkeys(_text(word) for word in found if word not in symbols)
+    merges = [(s[:i], s[i]) for s in symbols for i in range(1, len(s))]
+    entries = [*_bytes_in_order(), *dict.fromkeys("".join(pair) for pair in merges)]
+    entries += [*words, *SPECIAL_TOKENS, *MARKUP]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True)
-    )
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = cut
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(
+        [AddedToken(text, normalized=False) for text in (*words, *MARKUP)]
+    )
     tokenizer.add_special_tokens(
         [AddedToken(name, normalized=False, special=True) for name in SPECIAL_TOKENS]
-    )
-    tokenizer.add_tokens(
-        [AddedToken(name, normalized=False, special=False) for name in MARKUP]
     )
     return tokenizer
 
@@ -91,7 +91,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     tokenizer.save(os.path.join(folder, TOKENIZER_FILE))
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": "Qwen2Tokenizer",
         "add_bos_token": False,
         "add_prefix_space": False,
         "bos_token": None,
@@ -116,17 +116,21 @@ def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
 
 
 def _is_whole_word(word: str) -> bool:
-    """Words proper, foreign symbols; not runs of punctuation or of blanks."""
-    return any(c.isascii() and c.isalpha() for c in word) or _is_foreign_symbol(word)
+    """Words and foreign symbols; not single bytes, punctuation or blanks."""
+    is_word = len(word) > 1 and any(c.isascii() and c.isalpha() for c in word)
+    return is_word or _is_foreign_symbol(word)
 
 
 def _is_foreign_symbol(word: str) -> bool:
     """One character outside ASCII: several bytes, none of them a letter's."""
-    try:
-        character = bytes(byte_alphabet()[c] for c in word).decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return len(character) == 1 and not character.isascii()
+    text = _text(word)
+    return len(text) == 1 and not text.isascii()
+
+
+def _text(word: str) -> str:
+    """What a pre-token, which is never cut inside a character, spells."""
+    alphabet = byte_alphabet()
+    return bytes(alphabet[stand_in] for stand_in in word).decode("utf-8")
 
 
 def _bytes_in_order() -> list[str]:

@@ -1,0 +1,262 @@
+"""Demonstrators: what they think, what they do, and the tokens they write."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs
+from envs.base import PlayBudget
+from ragen_jax import demonstrations, lessons, rngs
+from ragen_jax.demonstrations import Mixture
+from ragen_jax.program import POCKET
+from ragen_jax.readings import reading_of
+from ragen_jax.text.tokenizer import load_tokenizer
+
+BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=4, max_actions_per_episode=10)
+
+
+def reset(env, num_levels, seed=0):
+    keys = jax.random.split(jax.random.key(seed), num_levels)
+    return jax.vmap(env.reset_env, (0, None))(keys, env.default_params)[1]
+
+
+def take(states, i):
+    return jax.tree.map(lambda x: x[i], states)
+
+
+def words_as_text(reading, values):
+    return "".join(
+        word.options[int(value)]
+        for word, value in zip(reading.words, values, strict=True)
+    )
+
+
+def find(picture, symbols):
+    """Row and column of the first of the symbols in a rendered board."""
+    for row, line in enumerate(picture.splitlines()):
+        for col, symbol in enumerate(line):
+            if symbol in symbols:
+                return f"{row}{col}"
+    raise AssertionError("not on the board")
+
+
+@pytest.mark.parametrize(
+    ("name", "landmarks"),
+    [
+        ("sokoban", {"P": "PS", "X": "X√", "O": "O√S"}),
+        ("frozen_lake", {"P": "PX√", "G": "G√"}),
+    ],
+)
+def test_a_reading_names_what_the_picture_shows(name, landmarks):
+    env = envs.make(name)
+    reading, states = reading_of(env), reset(env, 12)
+    for i in range(12):
+        state = take(states, i)
+        picture = env.render(state, env.default_params)
+        expected = "".join(k + find(picture, shown) for k, shown in landmarks.items())
+        values = reading.read(state, env.default_params)
+        assert words_as_text(reading, values) == expected
+
+
+def test_the_bandit_reading_names_the_risky_arm_whatever_pays():
+    for reverse in (False, True):
+        env = envs.make("bandit", reverse=reverse)
+        reading, states = reading_of(env), reset(env, 12)
+        for i in range(12):
+            values = reading.read(take(states, i), env.default_params)
+            index = env.action_vocabulary.index(words_as_text(reading, values))
+            assert index % 2 == 1
+            names = env.action_names(take(states, i), env.default_params)
+            assert index in names.tolist()
+
+
+def test_styles_of_thought():
+    env = envs.make("sokoban")
+    reading, states = reading_of(env), reset(env, 40)
+    true = jax.vmap(reading.read, (0, None))(states, env.default_params)
+    keys = jax.random.split(jax.random.key(1), 40)
+
+    def write(thought):
+        return jax.vmap(
+            lambda key, words: demonstrations.write_thought(
+                key, reading, words, thought
+            )
+        )(keys, true)
+
+    np.testing.assert_array_equal(write(demonstrations.NONE), jnp.zeros_like(true))
+    np.testing.assert_array_equal(write(demonstrations.READING), true)
+    shallow = write(demonstrations.SHALLOW)
+    np.testing.assert_array_equal(shallow[:, :6], jnp.zeros((40, 6), jnp.int32))
+    np.testing.assert_array_equal(shallow[:, 6:], true[:, 6:])
+    made_up = write(demonstrations.MISREADING)
+    sizes = [len(word.options) - 1 for word in reading.words]
+    assert (made_up >= 1).all()
+    assert (made_up <= jnp.array(sizes)[None, :]).all()
+    # Six coordinates guessed right at once: 6**-6 per level.
+    assert (made_up != true).any(axis=1).sum() >= 38
+
+
+@pytest.fixture(scope="module")
+def sokoban_plan():
+    env = envs.make("sokoban")
+    states = reset(env, 64)
+    keys = jax.random.split(jax.random.key(2), 64)
+
+    @jax.jit
+    def plan(noise, actions_left):
+        return demonstrations.plan_turn(
+            keys,
+            env,
+            env.default_params,
+            states,
+            actions_left=jnp.full(64, actions_left, jnp.int32),
+            noise=jnp.full(64, noise, jnp.float32),
+            max_actions=4,
+            discount=0.95,
+        )
+
+    return env, states, plan
+
+
+def test_without_noise_a_plan_is_the_start_of_a_shortest_solution(sokoban_plan):
+    env, states, plan = sokoban_plan
+    actions, count = plan(0.0, 10)
+    distance = env.shortest_solution_length(states)
+    np.testing.assert_array_equal(count, jnp.minimum(distance, 4))
+    key = jax.random.key(0)
+    for i in range(8):
+        state = take(states, i)
+        for action in actions[i, : int(count[i])]:
+            _, state, _, _, _ = env.step_env(key, state, action, env.default_params)
+        left = env.shortest_solution_length(jax.tree.map(lambda x: x[None], state))
+        assert int(left[0]) == int(distance[i]) - int(count[i])
+
+
+def test_a_plan_fits_the_actions_left(sokoban_plan):
+    _, _, plan = sokoban_plan
+    assert int(plan(0.0, 2)[1].max()) == 2
+    assert int(plan(1.0, 3)[1].max()) == 3
+
+
+def test_noise_makes_actions_and_lengths_random(sokoban_plan):
+    _, _, plan = sokoban_plan
+    actions, count = plan(1.0, 10)
+    # 256 uniform draws of 4: a share outside this range is 5 sigma away.
+    shares = np.bincount(np.asarray(actions).reshape(-1), minlength=4) / actions.size
+    assert shares.min() > 0.11
+    assert shares.max() < 0.39
+    assert len(np.unique(np.asarray(count))) == 4
+
+
+def mixture(*players, redraw=0.0):
+    """Players are (share, thought, noise)."""
+    shares, thoughts, noise = zip(*players, strict=True)
+    return Mixture(
+        shares=jnp.array(shares, jnp.float32),
+        thoughts=jnp.array([demonstrations.THOUGHTS.index(t) for t in thoughts]),
+        noise=jnp.array(noise, jnp.float32),
+        redraw=jnp.float32(redraw),
+    )
+
+
+def test_players_stay_unless_redrawn():
+    keys = jax.random.split(jax.random.key(3), 400)
+
+    def next_players(redraw, turn):
+        players = mixture((0.5, "none", 1.0), (0.5, "reading", 0.0), redraw=redraw)
+        return jax.vmap(demonstrations._next_player, (0, None, None, None))(
+            keys, players, jnp.int32(1), turn
+        )
+
+    assert (next_players(0.0, 1) == 1).all()
+    # Binomial(400, 1/2) leaves this range with probability below 1e-6.
+    assert 150 < int((next_players(0.0, 0) == 0).sum()) < 250
+    assert 150 < int((next_players(1.0, 1) == 0).sum()) < 250
+
+
+@pytest.fixture(scope="module")
+def played():
+    """FrozenLake by a solver that reads and a guesser that does not think."""
+    tokenizer = load_tokenizer(POCKET)
+    game = lessons.build_game(
+        name="frozen_lake",
+        kwargs={},
+        episodes=32,
+        max_turns=2,
+        max_actions_per_turn=2,
+        max_actions_per_episode=3,
+        planning_params={"success_rate": 1.0},
+        noise=None,
+    )
+    prompt = {"style": "terse", "tokenization": "symbols", "length_hint_words": 1}
+    games = {"lake": game}
+    dialogues = lessons.build_dialogues(games, tokenizer, prompt, 20)
+    demonstrate = lessons.make_demonstrate(
+        games, tokenizer, tokenization="symbols", max_reply_tokens=20, discount=0.95
+    )
+    players = mixture((0.5, "reading", 0.0), (0.5, "none", 1.0))
+    batch, success = jax.jit(demonstrate)(rngs.root_key(0), players, dialogues)
+    return tokenizer, batch, success
+
+
+REPLY = r"((?:P\d\dG\d\d)?)</think><answer>(\w+(?: \|\| \w+)?)</answer><\|im_end\|>"
+
+
+def test_the_loss_covers_whole_replies_and_nothing_else(played):
+    tokenizer, batch, _ = played
+    thoughts = []
+    for tokens, length, mask in zip(
+        np.asarray(batch.tokens),
+        batch.lengths,
+        np.asarray(batch.loss_mask),
+        strict=True,
+    ):
+        text = tokenizer.decode(tokens[: int(length)])
+        replies = [m.group() for m in re.finditer(REPLY, text)]
+        # A reply follows every header and ends the episode.
+        assert len(replies) == text.count("<|im_start|>assistant\n<think>")
+        assert text.endswith(replies[-1])
+        assert tokenizer.decode(tokens[mask]) == "".join(replies)
+        assert not mask[int(length) :].any()
+        thoughts += [re.match(REPLY, reply).group(1) for reply in replies]
+    assert 0 < sum(map(bool, thoughts)) < len(thoughts)
+
+
+def test_demonstrated_play_is_what_the_parser_understood(played):
+    tokenizer, batch, success = played
+    first = tokenizer.decode(np.asarray(batch.tokens)[0][: int(batch.lengths[0])])
+    assert "Invalid" not in "".join(
+        tokenizer.decode(t[: int(n)])
+        for t, n in zip(np.asarray(batch.tokens), batch.lengths, strict=True)
+    )
+    assert first.startswith("<|im_start|>system\nfrozenlake")
+    assert 0 < float(success["lake"]) < 1
+
+
+def test_a_reply_must_fit():
+    env = envs.make("sokoban")
+    with pytest.raises(ValueError, match="take up to 20 tokens, max_reply_tokens = 19"):
+        demonstrations.build_responder(
+            env,
+            env.default_params,
+            load_tokenizer(POCKET),
+            mixture((1.0, "none", 0.0)),
+            tokenization="symbols",
+            budget=BUDGET,
+            max_reply_tokens=19,
+            discount=1.0,
+        )
+
+
+def test_what_cannot_be_read_is_refused():
+    with pytest.raises(ValueError, match="use observation='grid'"):
+        reading_of(envs.make("sokoban", observation="coord"))
+
+    class Chess:
+        pass
+
+    with pytest.raises(ValueError, match="knows what to read in Chess"):
+        reading_of(Chess())
