@@ -42,19 +42,22 @@ class TokenTable:
     """The ids of strings that are looked up by index.
 
     Attributes:
-      tokens: one row per entry, padded with zeros.
-      lengths: ids per entry.
-      is_uniform: every entry fills its row.
+      rows: per entry its ids, padded with zeros, then how many they are: one look-up
+        finds both.
+      is_uniform: no entry is padded.
     """
 
-    tokens: Int[Array, "entries width"]
-    lengths: Int[Array, " entries"]
+    rows: Int[Array, "entries width_and_1"]
     is_uniform: bool = struct.field(pytree_node=False)
+
+    @property
+    def num_entries(self) -> int:
+        return self.rows.shape[0]
 
     def look_up(self, index: Int[Array, " n"]) -> Segments:
         """Segments of the entries. Indices past an end mean the entry there."""
-        lengths = None if self.is_uniform else _take(self.lengths, index)
-        return Segments(_take(self.tokens, index), lengths)
+        found = _take(self.rows, index)
+        return Segments(found[:, :-1], None if self.is_uniform else found[:, -1])
 
 
 @struct.dataclass
@@ -127,7 +130,7 @@ class SymbolsBlock:
 
     def segments(self, fields: Fields) -> list[Segments]:
         board = fields[self.name]
-        newline = jnp.full_like(board[:, :1], self.symbols.tokens.shape[0] - 1)
+        newline = jnp.full_like(board[:, :1], self.symbols.num_entries - 1)
         index = jnp.concatenate([board, newline], axis=1).reshape(-1)
         return [self.symbols.look_up(index)]
 
@@ -146,7 +149,9 @@ class CellsBlock:
         is_marked = fields[self.name].reshape(-1) != 0
         # Entry of the j-th marked cell: 1 + its number; 0 where there are fewer.
         rank = jnp.cumsum(is_marked) - 1
-        is_jth = is_marked[None, :] & (rank[None, :] == jnp.arange(self.max_cells)[:, None])
+        is_jth = is_marked[None, :] & (
+            rank[None, :] == jnp.arange(self.max_cells)[:, None]
+        )
         entry = 1 + jnp.arange(is_marked.shape[0])
         entries = jnp.sum(jnp.where(is_jth, entry[None, :], 0), axis=1)
         end = jnp.any(is_marked).astype(jnp.int32)[None]
@@ -240,10 +245,11 @@ def _concatenate(segments: list[Segments]) -> TokenSpan:
         if segment.lengths is None:
             end = end + count * size
             continue
-        for i in range(count):
-            end = end + segment.lengths[i]
-            slack = size - segment.lengths[i]
-            index = index + jnp.where(position >= end, slack, 0)
+        ends = end + jnp.cumsum(segment.lengths)
+        has_ended = position[None, :] >= ends[:, None]
+        slack = (size - segment.lengths)[:, None]
+        index = index + jnp.sum(jnp.where(has_ended, slack, 0), axis=0)
+        end = ends[-1]
     moved = jnp.where(position < end, _take(source, index), 0)
     return TokenSpan(jnp.concatenate([source[:num_fixed], moved]), end)
 
@@ -274,10 +280,10 @@ def _zero_fields(template: Template) -> Fields:
 
 
 def _block(layout: pieces.Layout, ids: dict, tokenization: str) -> Block:
-    tables = [_table(entries, ids) for entries in layout.tables]
     part = layout.part
     if isinstance(part, str):
-        return LiteralBlock(tables[0].tokens[0])
+        return LiteralBlock(jnp.asarray(ids[part], jnp.int32))
+    tables = [_table(entries, ids) for entries in layout.tables]
     if isinstance(part, Choice):
         return ChoiceBlock(part.name, *tables)
     if isinstance(part, Number):
@@ -293,11 +299,12 @@ def _block(layout: pieces.Layout, ids: dict, tokenization: str) -> Block:
 def _table(entries: tuple[pieces.Entry, ...], ids: dict) -> TokenTable:
     rows = [[i for piece in entry for i in ids[piece]] for entry in entries]
     lengths = np.array([len(row) for row in rows], np.int32)
-    tokens = np.zeros((len(rows), lengths.max()), np.int32)
-    for row, values in zip(tokens, rows, strict=True):
+    width = lengths.max()
+    table = np.zeros((len(rows), width + 1), np.int32)
+    table[:, -1] = lengths
+    for row, values in zip(table, rows, strict=True):
         row[: len(values)] = values
-    is_uniform = bool((lengths == tokens.shape[1]).all())
-    return TokenTable(jnp.asarray(tokens), jnp.asarray(lengths), is_uniform)
+    return TokenTable(jnp.asarray(table), bool((lengths == width).all()))
 
 
 TOKENIZATIONS = ("symbols", "rows")
