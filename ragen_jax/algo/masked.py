@@ -39,9 +39,10 @@ def masked_variance(
       axis: reduced axes, None for all.
       ddof: subtracted from the count in the denominator; 1 is Bessel's correction.
     """
+    x = jnp.where(mask, x, 0.0)
     count = jnp.sum(mask, axis=axis, keepdims=True)
-    total = jnp.sum(jnp.where(mask, x, 0.0), axis=axis, keepdims=True)
-    deviation = x - total / jnp.maximum(count, 1)
+    mean = jnp.sum(x, axis=axis, keepdims=True) / jnp.maximum(count, 1)
+    deviation = x - mean
     squares = masked_sum(deviation**2, mask, axis)
     degrees = jnp.sum(mask, axis=axis) - ddof
     return jnp.where(degrees > 0, squares / jnp.maximum(degrees, 1), 0.0)

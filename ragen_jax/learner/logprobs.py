@@ -7,6 +7,7 @@ pass, so that of the `[b, T, V]` logits only one chunk exists at a time.
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.qwen2 import Policy
@@ -20,6 +21,7 @@ def token_log_probs(
     *,
     temperature: float,
     chunk_tokens: int,
+    row_sharding: NamedSharding | None = None,
 ) -> tuple[Float[Array, "b T"], Float[Array, "b T"]]:
     """Log-probability of each token given those before it, and the entropy there.
 
@@ -34,6 +36,9 @@ def token_log_probs(
       temperature: of the sampler.
       chunk_tokens: logits that exist at a time, counted in tokens (at least one
         position of every row).
+      row_sharding: where rows live; None leaves it to the compiler. On a mesh that
+        splits rows, parameters and heads at once XLA's partitioner loses a sum over
+        devices in the backward pass unless it is told (openxla/xla#40034).
 
     Returns:
       Log-probabilities and entropies (nats), float32.
@@ -42,6 +47,8 @@ def token_log_probs(
     order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
     positions = jnp.broadcast_to(order, tokens.shape)
     hidden, _ = policy.forward(params, tokens, positions, None)
+    if row_sharding is not None:
+        hidden = jax.lax.with_sharding_constraint(hidden, row_sharding)
 
     @jax.checkpoint
     def head(hidden_chunk, targets):

@@ -65,14 +65,15 @@ class TokenSums:
 
 def gather_samples(trajectory: Trajectory, advantages: Float[Array, "B T"]) -> Samples:
     """The loss's view of a trajectory; padding, which may be anything, becomes 0."""
-    tokens = trajectory.tokens
+    tokens, mask = trajectory.tokens, trajectory.loss_mask
+    sampled = jnp.where(mask, trajectory.sample_log_probs, 0.0)
     order = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     return Samples(
         tokens=jnp.where(order[None] < trajectory.lengths[:, None], tokens, 0),
-        mask=trajectory.loss_mask,
+        mask=mask,
         advantages=advantages,
-        sample_log_probs=trajectory.sample_log_probs,
-        old_log_probs=trajectory.sample_log_probs,
+        sample_log_probs=sampled,
+        old_log_probs=sampled,
     )
 
 

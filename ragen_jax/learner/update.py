@@ -101,6 +101,7 @@ def make_update(
         policy,
         temperature=temperature,
         chunk_tokens=logprob_chunk_tokens,
+        row_sharding=by_rows(mesh),
     )
     loss_fn = functools.partial(
         loss,
@@ -218,7 +219,7 @@ def _accumulate(
 def _step(optimizer, progress: Progress, i, grads: Params, sums: TokenSums) -> Progress:
     """Take one optimizer step, unless its gradient is empty or not finite."""
     state = progress.state
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     is_finite = jnp.isfinite(norm)
     is_taken = is_finite & (sums.num_tokens > 0)
     changes, opt_state = optimizer.update(grads, state.opt_state, state.params)

@@ -1,0 +1,101 @@
+"""Chunked log-probabilities: equal to the naive ones, and never all logits at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from ragen_jax.learner.logprobs import token_log_probs
+from tests.learner import tiny
+from tests.reference import losses_oracle
+from tests.reference.update_oracle import naive_log_probs
+
+PARAMS = tiny.POLICY.init(jax.random.key(1))
+TOKENS = jax.random.randint(jax.random.key(2), (3, 11), 0, tiny.VOCAB_SIZE)
+
+
+def chunked(params, tokens=TOKENS, *, chunk_tokens=12, temperature=0.7):
+    return token_log_probs(
+        tiny.POLICY,
+        params,
+        tokens,
+        temperature=temperature,
+        chunk_tokens=chunk_tokens,
+    )
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 12, 21, 1000])
+def test_value_and_gradient_equal_naive(chunk_tokens):
+    weights = jax.random.normal(jax.random.key(3), (2, *TOKENS.shape))
+
+    def total(function):
+        def loss(params):
+            log_probs, entropy = function(params)
+            return jnp.sum(log_probs * weights[0] + entropy * weights[1])
+
+        return jax.jit(jax.value_and_grad(loss))(PARAMS)
+
+    value, gradient = total(lambda p: chunked(p, chunk_tokens=chunk_tokens))
+    expected = total(lambda p: naive_log_probs(tiny.POLICY, p, TOKENS, 0.7))
+    np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+    for name in gradient:
+        np.testing.assert_allclose(
+            gradient[name], expected[1][name], rtol=1e-5, atol=1e-5, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_equals_oracle_token_by_token(temperature):
+    log_probs, entropy = chunked(PARAMS, temperature=temperature)
+    order = jnp.tile(jnp.arange(11)[None], (3, 1))
+    logits = tiny.POLICY.logits(
+        PARAMS, tiny.POLICY.forward(PARAMS, TOKENS, order, None)[0]
+    )
+    for row in range(3):
+        for t in range(1, 11):
+            expected = losses_oracle.log_softmax(
+                [float(x) for x in logits[row, t - 1]], temperature
+            )
+            token = int(TOKENS[row, t])
+            assert log_probs[row, t] == pytest.approx(expected[token], abs=1e-5)
+            assert entropy[row, t] == pytest.approx(
+                losses_oracle.entropy(expected), abs=1e-5
+            )
+
+
+def test_nothing_precedes_the_first_token():
+    log_probs, entropy = chunked(PARAMS)
+    assert log_probs.shape == entropy.shape == TOKENS.shape
+    assert log_probs.dtype == entropy.dtype == jnp.float32
+    assert not log_probs[:, 0].any()
+    assert not entropy[:, 0].any()
+    assert (log_probs[:, 1:] < 0).all()
+
+
+def test_later_tokens_do_not_matter():
+    changed = TOKENS.at[:, 6].set((TOKENS[:, 6] + 1) % tiny.VOCAB_SIZE)
+    for a, b in zip(chunked(PARAMS), chunked(PARAMS, changed), strict=True):
+        np.testing.assert_array_equal(a[:, :6], b[:, :6])
+        assert (a[:, 7:] != b[:, 7:]).any()
+
+
+def sizes_with_vocabulary(jaxpr):
+    """Numbers of tokens of every array with a vocabulary axis, loops included."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            shape = variable.aval.shape
+            if shape and shape[-1] == tiny.VOCAB_SIZE and shape[:1] != (tiny.WIDTH,):
+                yield int(np.prod(shape[:-1]))
+        for inner in jaxprs_in_params(equation.params):
+            yield from sizes_with_vocabulary(inner)
+
+
+@pytest.mark.parametrize(("chunk_tokens", "largest"), [(6, 6), (1000, 30)])
+def test_logits_of_one_chunk_exist_at_a_time(chunk_tokens, largest):
+    def loss(params):
+        log_probs, entropy = chunked(params, chunk_tokens=chunk_tokens)
+        return jnp.sum(log_probs + entropy)
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(PARAMS)
+    assert max(sizes_with_vocabulary(jaxpr.jaxpr)) == largest

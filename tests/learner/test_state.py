@@ -1,0 +1,60 @@
+"""Train state and optimizer: where the leaves live and what a step does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.learner import sharding
+from ragen_jax.learner.optimizer import build_optimizer
+from ragen_jax.learner.state import init_state, state_shardings
+from tests.learner import tiny
+from tests.reference.update_oracle import adamw
+
+
+def test_moments_live_with_their_parameters():
+    state = tiny.make_state((2, 2, 2))
+    where = state_shardings(state)
+    assert where.params["embed"].spec == ("tensor", "fsdp")
+    for moments in (where.opt_state[1][0].mu, where.opt_state[1][0].nu):
+        assert moments == where.params
+    assert where.opt_state[1][0].count.is_fully_replicated
+    for name in ("iteration", "num_updates", "num_skipped", "consecutive_skipped"):
+        counter = getattr(state, name)
+        assert counter == 0
+        assert counter.dtype == jnp.int32
+        assert counter.sharding.is_fully_replicated
+
+
+def test_parameters_are_copied_as_float32():
+    mesh = sharding.make_mesh(data=1, fsdp=1, tensor=1)
+    params = tiny.POLICY.init(jax.random.key(0))
+    params["embed"] = params["embed"].astype(jnp.bfloat16)
+    optimizer = build_optimizer(**tiny.OPTIMIZER)
+    state = init_state(params, optimizer, mesh, tiny.AXES)
+    for name, array in state.params.items():
+        assert array.dtype == jnp.float32
+        np.testing.assert_array_equal(array, params[name].astype(jnp.float32))
+    jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)(state)
+    assert state.params["mix"].is_deleted()
+    assert np.isfinite(params["mix"]).all()
+
+
+@pytest.mark.parametrize("size", [0.01, 100.0])
+def test_optimizer_equals_oracle(size):
+    """Small gradients pass, large ones are scaled to the largest norm."""
+    random = np.random.default_rng(0)
+    optimizer = build_optimizer(**tiny.OPTIMIZER)
+    params = {"w": jnp.asarray(random.normal(size=(3, 4)), jnp.float32)}
+    state = optimizer.init(params)
+    expected = {"w": np.asarray(params["w"], np.float64)}
+    first, second = {"w": np.zeros((3, 4))}, {"w": np.zeros((3, 4))}
+    for step in (1, 2, 3):
+        grad = size * step * random.normal(size=(3, 4))
+        changes, state = optimizer.update(
+            {"w": jnp.asarray(grad, jnp.float32)}, state, params
+        )
+        params = jax.tree.map(jnp.add, params, changes)
+        scale = min(1.0, tiny.OPTIMIZER["max_grad_norm"] / np.linalg.norm(grad))
+        adamw(expected, first, second, "w", grad * scale, step, tiny.OPTIMIZER)
+    np.testing.assert_allclose(params["w"], expected["w"], atol=1e-6)
