@@ -21,9 +21,8 @@ _TEMPERATURE = flags.DEFINE_float("temperature", None, "Same; 0 is greedy.")
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     command.enable_compilation_cache()
-    from ragen_jax.rollout.episodes import episodes
-
     from ragen_jax.evaluate import evaluate
+    from ragen_jax.rollout.episodes import episodes
     from ragen_jax.trained import open_trained
     from ragen_jax.writer import write_text_atomically
 

@@ -25,7 +25,6 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"{output} exists already; name a folder to create")
     command.enable_compilation_cache()
     from ragen_jax.models.hf_weights import save_checkpoint
-
     from ragen_jax.program import model_folder
     from ragen_jax.trained import open_trained
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
@@ -129,50 +130,35 @@ def build_program(config: ConfigDict, overrides=()) -> Program:
     optimizer = build_optimizer(**config.optimizer)
     mesh = sharding.make_mesh(**config.mesh)
     state = init_state(params, optimizer, mesh, logical_axes(model))
-    rollout = dict(config.rollout)
-    group_size = rollout.pop("group_size")
-    num_groups = rollout.pop("num_groups")
-    for key in ("max_turns", "max_actions_per_turn", "max_actions_per_episode"):
-        del rollout[key]
-    collect = make_collect(
-        game.env,
-        game.params,
+    num_groups = config.rollout.num_groups
+    group_size = config.rollout.group_size
+    layout = {"num_groups": num_groups, "group_size": group_size}
+    collect = collector(config, game, policy, mesh, **layout)
+    num_prompts = config.evaluation.num_prompts
+    collect_validation = collector(
+        config,
+        game,
         policy,
-        mesh=mesh,
-        num_groups=num_groups,
-        group_size=group_size,
-        budget=game.budget,
-        **rollout,
-    )
-    validation = rollout | {
-        "temperature": config.evaluation.temperature or None,
-        "top_k": None,
-        "top_p": None,
-    }
-    collect_validation = make_collect(
-        game.env,
-        game.params,
-        policy,
-        mesh=mesh,
-        num_groups=config.evaluation.num_prompts,
+        mesh,
+        num_groups=num_prompts,
         group_size=1,
-        budget=game.budget,
-        **validation,
+        temperature=config.evaluation.temperature or None,
+        top_k=None,
+        top_p=None,
     )
+    validation_key = rngs.stream(rngs.root_key(config.evaluation.seed), "evaluation")
+    validation_keys = rollout_keys(validation_key, num_prompts, 1)
     update = make_update(
         policy,
         optimizer,
         state_shardings(state),
-        num_groups=num_groups,
-        group_size=group_size,
+        **layout,
         temperature=config.rollout.temperature,
         learning_rate=config.optimizer.learning_rate,
         **config.learner,
         **config.algo,
         **config.filter,
     )
-    validation_key = rngs.stream(rngs.root_key(config.evaluation.seed), "evaluation")
-    validation_keys = rollout_keys(validation_key, config.evaluation.num_prompts, 1)
     return Program(
         game=game,
         policy=policy,
@@ -185,6 +171,31 @@ def build_program(config: ConfigDict, overrides=()) -> Program:
             params, game.dialogue, validation_keys
         ),
         update=update,
+    )
+
+
+def collector(
+    config: ConfigDict,
+    game: Game,
+    policy: Policy,
+    mesh: Mesh,
+    *,
+    num_groups: int,
+    group_size: int,
+    **own,
+) -> Callable:
+    """Rollouts as the configuration has them; `own` replaces settings of sampling."""
+    layout = ("num_groups", "group_size", *vars(game.budget))
+    settings = {k: v for k, v in config.rollout.items() if k not in layout}
+    return make_collect(
+        game.env,
+        game.params,
+        policy,
+        mesh=mesh,
+        num_groups=num_groups,
+        group_size=group_size,
+        budget=game.budget,
+        **settings | own,
     )
 
 

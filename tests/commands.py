@@ -9,9 +9,9 @@ import sys
 
 import jax
 import numpy as np
+
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.qwen2 import Qwen2Config, build_policy
-
 from ragen_jax.program import POCKET
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -32,7 +32,7 @@ TINY = {
 }
 
 
-def tiny_model(folder: pathlib.Path) -> pathlib.Path:
+def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
     """A random two-layer model under the pocket model's tokenizer."""
     pocket = json.loads((POCKET / "config.json").read_text())
     shape = {
@@ -42,7 +42,7 @@ def tiny_model(folder: pathlib.Path) -> pathlib.Path:
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "head_dim": 16,
-    }
+    } | changes
     config = Qwen2Config.from_hf(pocket | shape)
     params = build_policy(config, dtype="float32").init(jax.random.key(7))
     save_checkpoint(folder, config, params, tokenizer_folder=POCKET)
@@ -117,5 +117,5 @@ def leaves_of(tree) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def remove(folder: pathlib.Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    shutil.copytree(source, target)

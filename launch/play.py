@@ -1,0 +1,80 @@
+"""Play a game in the terminal, or watch the policy or the exact solver play it.
+
+python -m launch.play --config=configs/sokoban.py
+python -m launch.play --run=runs/sokoban --player=policy --level=3
+"""
+
+import pathlib
+
+from absl import flags
+
+from launch import command
+
+_CONFIG = command.define_config()
+_RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
+_PLAYER = flags.DEFINE_enum(
+    "player", "human", ["human", "policy", "solver"], "Who plays."
+)
+_LEVEL = flags.DEFINE_integer("level", 0, "Which level; any number from 0.")
+
+
+def main(argv: list[str]) -> int:
+    config = command.read_optional_config(_CONFIG, argv)
+    if _LEVEL.value < 0:
+        raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
+    command.enable_compilation_cache()
+    from ragen_jax import play
+    from ragen_jax.trained import open_trained
+
+    run = pathlib.Path(_RUN.value) if _RUN.value else None
+    trained = open_trained(run, config)
+    try:
+        PLAYERS[_PLAYER.value](play, trained, _LEVEL.value)
+    except EOFError:
+        print("\nleft the game")
+    return 0
+
+
+def _human(play, trained, level: int) -> None:
+    game, rollout = trained.program.game, trained.config.rollout
+
+    def read_line() -> str:
+        return input("\n> ")
+
+    print(
+        'Answer with actions, e.g. "Up || Left", or with the full tags. Ctrl-D leaves.'
+    )
+    play.play(
+        game,
+        play.level_keys(trained, level),
+        max_reply_tokens=rollout.max_reply_tokens,
+        format_penalty=rollout.format_penalty,
+        read_line=read_line,
+        say=lambda text: print(text, end="" if text.endswith("<think>") else "\n"),
+    )
+
+
+def _policy(play, trained, level: int) -> None:
+    _show(play.watch_policy(trained, level))
+
+
+def _solver(play, trained, level: int) -> None:
+    _show(play.watch_solver(trained, level))
+
+
+def _show(episode: dict) -> None:
+    for turn in episode["turns"]:
+        print(turn["observation"], end="")
+        print(turn["reply"])
+        print(
+            f"[{len(turn['actions'])} actions run, reward {turn['reward']:g}, "
+            f"penalty {turn['penalty']:g}]"
+        )
+    outcome = "won" if episode["success"] else "not won"
+    print(f"{outcome}, return {episode['return'] + episode['penalty']:g}")
+
+
+PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}
+
+if __name__ == "__main__":
+    command.run(main)

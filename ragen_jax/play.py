@@ -1,0 +1,196 @@
+"""One episode in the terminal: played by a person, the policy or the exact solver.
+
+In: a game, the number of a level, who plays. Out: the exact text the model reads, and
+what the game made of each reply. The turns are the rollout's own: only the responder
+differs.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ragen_jax import demonstrations, rngs
+from ragen_jax.learner.sharding import make_mesh
+from ragen_jax.program import Game, collector
+from ragen_jax.rollout.device import (
+    RolloutKeys,
+    fold_turn,
+    play_episodes,
+    rollout_keys,
+    start_episodes,
+)
+from ragen_jax.rollout.episodes import episodes
+from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe
+from ragen_jax.text import chat
+from ragen_jax.trained import Trained
+from ragen_jax.types import Reply
+
+# The solver prefers short ways where actions are free.
+_SOLVER_DISCOUNT = 0.95
+_ALWAYS_BEST = demonstrations.Mixture(
+    shares=np.ones(1, np.float32),
+    thoughts=np.array([demonstrations.READING], np.int32),
+    noise=np.zeros(1, np.float32),
+    redraw=np.float32(0),
+)
+
+
+def level_keys(trained: Trained, level: int) -> RolloutKeys:
+    """Random keys of one episode on the numbered validation level.
+
+    Level 0 is the first prompt of an evaluation, 1 the second, and so on.
+    """
+    seed = trained.config.evaluation.seed
+    root = rngs.stream(rngs.root_key(seed), "evaluation")
+    keys = rollout_keys(root, level + 1, 1)
+    return jax.tree.map(lambda x: x[level:], keys)
+
+
+def watch_policy(trained: Trained, level: int) -> dict:
+    """The policy's episode on a level, as `ragen_jax.rollout.episodes` records it."""
+    config, program = trained.config, trained.program
+    collect = collector(
+        config,
+        program.game,
+        program.policy,
+        make_mesh(data=1, fsdp=1, tensor=1),
+        num_groups=1,
+        group_size=1,
+        temperature=config.evaluation.temperature or None,
+        top_k=None,
+        top_p=None,
+    )
+    keys = level_keys(trained, level)
+    trajectory = collect(trained.params, program.game.dialogue, keys)
+    return episodes(trajectory, program.game.tokenizer)[0]
+
+
+def watch_solver(trained: Trained, level: int) -> dict:
+    """The exact solver's episode on a level, in the same form."""
+    game, rollout = trained.program.game, trained.config.rollout
+    responder = demonstrations.build_responder(
+        game.env,
+        game.params,
+        game.tokenizer,
+        _ALWAYS_BEST,
+        tokenization=trained.config.prompt.tokenization,
+        budget=game.budget,
+        max_reply_tokens=rollout.max_reply_tokens,
+        discount=_SOLVER_DISCOUNT,
+    )
+
+    @jax.jit
+    def watch(dialogue, keys):
+        return play_episodes(
+            game.env,
+            game.params,
+            dialogue,
+            responder,
+            keys,
+            budget=game.budget,
+            max_reply_tokens=rollout.max_reply_tokens,
+            format_penalty=rollout.format_penalty,
+        )
+
+    trajectory = watch(game.dialogue, level_keys(trained, level))
+    return episodes(trajectory, game.tokenizer)[0]
+
+
+def typed_responder(max_reply_tokens: int) -> Responder:
+    """A responder whose memory is the reply it is about to give."""
+
+    def init(num_rows: int) -> Reply:
+        return Reply(
+            tokens=jnp.zeros((num_rows, max_reply_tokens), jnp.int32),
+            log_probs=jnp.zeros((num_rows, max_reply_tokens)),
+            length=jnp.zeros(num_rows, jnp.int32),
+            is_cut=jnp.zeros(num_rows, bool),
+        )
+
+    def reply(prepared, starts, states, keys, turn, is_active):
+        del starts, states, keys, turn
+        length = jnp.where(is_active, prepared.length, 0)
+        return prepared, prepared.replace(length=length)
+
+    return Responder(init=init, observe=lambda prepared, *_: prepared, reply=reply)
+
+
+def complete_reply(line: str) -> str:
+    """What a person typed, as the model would have written it.
+
+    A bare answer ("Up || Left") gets the tags; a line with tags is taken as it is.
+    """
+    if "<" not in line:
+        line = f"</think><answer>{line.strip()}</answer>"
+    return line + chat.END
+
+
+def play(
+    game: Game,
+    keys: RolloutKeys,
+    *,
+    max_reply_tokens: int,
+    format_penalty: float,
+    read_line: Callable[[], str],
+    say: Callable[[str], None],
+) -> float:
+    """Play one episode (one row of `keys`).
+
+    Returns:
+      The sum of rewards and format penalties.
+
+    Raises:
+      EOFError: from `read_line`, when the person leaves.
+    """
+    responder = typed_responder(max_reply_tokens)
+    table = Table(game.env, game.params, game.dialogue, responder, format_penalty)
+    episode = start_episodes(table, keys, budget=game.budget)
+    for turn in range(game.budget.max_turns):
+        before = int(episode.transcript.lengths[0])
+        episode = observe(table, episode, turn, 0)
+        after = int(episode.transcript.lengths[0])
+        say(
+            game.tokenizer.decode(
+                np.asarray(episode.transcript.tokens[0, before:after])
+            )
+        )
+        reply = _prepare(game, episode, read_line, say, max_reply_tokens)
+        run = jax.jit(functools.partial(answer, table, turn=turn))
+        episode = run(
+            episode.replace(carry=reply),
+            sample_keys=fold_turn(keys.sample, turn),
+            noise_keys=fold_turn(keys.noise, turn),
+        )
+        record = jax.tree.map(lambda x, turn=turn: x[0, turn], episode.turns)
+        say(
+            f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "
+            f"penalty {record.penalty:g}]"
+        )
+        if not bool(episode.is_active[0]):
+            break
+    state = jax.tree.map(lambda x: x[0], episode.states)
+    won = bool(game.env.is_success(state, game.params))
+    total = float(jnp.sum(episode.turns.reward) + jnp.sum(episode.turns.penalty))
+    say(f"\n{game.env.render(state, game.params)}")
+    say(f"{'won' if won else 'not won'}, return {total:g}")
+    return total
+
+
+def _prepare(game: Game, episode: Play, read_line, say, max_reply_tokens: int) -> Reply:
+    """Ask until the reply fits."""
+    while True:
+        tokens = game.tokenizer.encode(complete_reply(read_line()))
+        if len(tokens) <= max_reply_tokens:
+            break
+        say(
+            f"[that reply takes {len(tokens)} tokens, {max_reply_tokens} are allowed; "
+            "write a shorter one]"
+        )
+    padded = np.zeros((1, max_reply_tokens), np.int32)
+    padded[0, : len(tokens)] = tokens
+    return episode.carry.replace(
+        tokens=jnp.asarray(padded), length=jnp.asarray([len(tokens)], jnp.int32)
+    )

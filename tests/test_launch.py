@@ -1,0 +1,192 @@
+"""The commands as users call them: what they print, write and refuse."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ragen_jax.models.hf_weights import load_checkpoint
+from tests import commands
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, cache, model):
+    """A short finished run."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    words = commands.train_command(model, workdir, train__num_iterations=2)
+    done = commands.run(words, cache)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_a_run_leaves_what_the_readme_names(trained):
+    lines = [
+        json.loads(s) for s in (trained / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [line["iteration"] for line in lines] == [0, 1, 2]
+    for name in (
+        "train/Sokoban/success",
+        "rollout/in_group_reward_std",
+        "rollout/filter_kept_ratio",
+        "actor/entropy",
+        "actor/pg_clipfrac",
+        "actor/grad_norm",
+        "actor/sampler_log_prob_difference",
+        "timing_s/rollout",
+        "timing_s/update",
+    ):
+        assert name in lines[1]
+    for name in ("success", "success_low", "success_high", "ceiling", "regret"):
+        assert f"val-env/Sokoban/{name}" in lines[0]
+        assert f"val-env/Sokoban/{name}" in lines[2]
+    assert lines[1]["actor/sampler_log_prob_difference"] <= 1e-5
+    assert json.loads((trained / "config.json").read_text())["seed"] == 0
+    assert list(trained.glob("events.out.tfevents.*"))
+    episodes = (
+        (trained / "trajectories/iteration_000002.jsonl").read_text().splitlines()
+    )
+    assert len(episodes) == 8
+    assert json.loads(episodes[0])["turns"][0]["observation"].startswith("<|im_start|>")
+
+
+def test_evaluate_a_run(trained, tmp_path, cache):
+    output = tmp_path / "episodes.jsonl"
+    words = commands.command("evaluate", f"--run={trained}", f"--output={output}")
+    done = commands.run(words, cache)
+    assert done.returncode == 0, done.stderr
+    assert "95 % interval" in done.stdout
+    assert "regret" in done.stdout
+    assert (
+        len(output.read_text().splitlines()) == commands.TINY["evaluation.num_prompts"]
+    )
+    # The same prompts and the same weights as at the end of training.
+    last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
+    shown = json.loads(
+        done.stdout[done.stdout.index("{") : done.stdout.rindex("}") + 1]
+    )
+    assert shown == {k: v for k, v in last.items() if k.startswith("val-env/")}
+
+
+def test_evaluate_weights_in_hugging_face_layout(model, cache):
+    words = commands.command(
+        "evaluate",
+        "--config=configs/sokoban.py",
+        f"--config.model.path={model}",
+        "--num_prompts=4",
+        "--temperature=0",
+    )
+    done = commands.run(words, cache)
+    assert done.returncode == 0, done.stderr
+
+
+def test_export_holds_the_trained_weights(trained, tmp_path, cache, model):
+    folder = tmp_path / "exported"
+    words = commands.command("export", f"--run={trained}", f"--output={folder}")
+    done = commands.run(words, cache)
+    assert done.returncode == 0, done.stderr
+    config, params = load_checkpoint(folder)
+    before_config, before = load_checkpoint(model)
+    assert config == before_config
+    pairs = zip(commands.leaves_of(params), commands.leaves_of(before), strict=True)
+    assert any(not np.array_equal(a, b) for a, b in pairs)
+    assert (folder / "tokenizer.json").exists()
+    again = commands.run(words, cache)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+@pytest.mark.parametrize("player", ["policy", "solver"])
+def test_watch(trained, cache, player):
+    words = commands.command("play", f"--run={trained}", f"--player={player}")
+    done = commands.run(words, cache)
+    assert done.returncode == 0, done.stderr
+    assert "<|im_start|>user" in done.stdout
+    assert "won, return" in done.stdout
+    if player == "solver":
+        assert "not won" not in done.stdout
+
+
+BAD = {
+    "unknown environment": (
+        {"env__name": "chess"},
+        "sokoban",
+    ),
+    "an action limit of 0": (
+        {"rollout__max_actions_per_turn": 0},
+        "rollout.max_actions_per_turn = 0",
+    ),
+    "groups that do not divide": (
+        {"learner__minibatch_rows": 6},
+        "not a multiple",
+    ),
+    "unknown key": ({"rollout__num_group": 3}, "Did you mean"),
+    "wrong type": ({"rollout__num_groups": "many"}, "rollout.num_groups"),
+    "no such model": ({"model__path": "/nowhere/at/all"}, "/nowhere/at/all"),
+    "a key without effect": ({"prompt__length_hint_words": 5}, "no effect"),
+    "a bad environment argument": (
+        {"env__kwargs": "{'boxes': 2}"},
+        "num_boxes",
+    ),
+    "a bad environment parameter": (
+        {"env__params": "{'slip': 0.2}"},
+        "max_steps_in_episode",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_writes_nothing(case, tmp_path, cache, model):
+    changes, words = BAD[case]
+    workdir = tmp_path / "run"
+    done = commands.run(commands.train_command(model, workdir, **changes), cache)
+    assert done.returncode == 2, done.stdout
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in done.stderr
+    assert not workdir.exists()
+
+
+def test_an_unwritable_workdir(tmp_path, cache, model):
+    (tmp_path / "file").write_text("")
+    done = commands.run(commands.train_command(model, tmp_path / "file/run"), cache)
+    assert done.returncode == 2
+    assert "cannot write to the run folder" in done.stderr
+
+
+def test_a_checkpoint_of_another_model(trained, tmp_path, cache, model):
+    """Someone swaps the weights under a run that is then resumed."""
+    other = commands.tiny_model(tmp_path / "other", hidden_size=48, head_dim=24)
+    words = commands.command(
+        "evaluate", f"--run={trained}", "--config=configs/sokoban.py"
+    )
+    config = json.loads((trained / "config.json").read_text())
+    moved = tmp_path / "run"
+    commands.copy(trained, moved)
+    config["model"]["path"] = str(other)
+    (moved / "config.json").write_text(json.dumps(config))
+    words = commands.command("evaluate", f"--run={moved}")
+    done = commands.run(words, cache)
+    assert done.returncode == 2
+    assert "another model (head_dim: 16 there, 24 here" in done.stderr
+
+
+def test_a_damaged_checkpoint(trained, tmp_path, cache):
+    moved = tmp_path / "run"
+    commands.copy(trained, moved)
+    for path in (moved / "checkpoints").rglob("*"):
+        if path.is_file() and "state" in path.parts and path.stat().st_size > 1000:
+            path.write_bytes(path.read_bytes()[:100])
+    done = commands.run(commands.command("evaluate", f"--run={moved}"), cache)
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr
