@@ -21,7 +21,7 @@ from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.tokenizers import train_qwen_style
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=3, max_actions_per_episode=5)
-REPLY_TOKENS = 24
+REPLY_TOKENS = 14
 TEMPERATURE = 0.9
 VOCAB = 640
 # Shapes of the tokens at every trace of the network.
@@ -43,10 +43,13 @@ MODEL = Qwen2Config(
 
 @functools.cache
 def tokenizer():
-    """A small byte-level BPE with two stop tokens; fewer ids than the models have."""
+    """A byte-level BPE with two stop tokens and a token per tag."""
     with tempfile.TemporaryDirectory() as folder:
-        stops = ["<|im_end|>", "<|endoftext|>"]
-        path = train_qwen_style(pathlib.Path(folder) / "bpe", stop_tokens=stops)
+        path = train_qwen_style(
+            pathlib.Path(folder) / "bpe",
+            plain_tokens=("<think>", "</think>", "<answer>", "</answer>"),
+            stop_tokens=["<|im_end|>", "<|endoftext|>"],
+        )
         return load_tokenizer(path)
 
 
