@@ -22,7 +22,7 @@ train: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

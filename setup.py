@@ -32,6 +32,7 @@ setup(
         "dev": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
+            "pytest-xdist>=3.6,<4",
             "hypothesis>=6.100,<7",
             "beartype>=0.20,<0.24",
             "gymnasium>=1.0,<2",

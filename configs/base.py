@@ -10,7 +10,7 @@ from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
-    """The default configuration: StarPO-S with GRPO on the pocket model."""
+    """The default configuration: StarPO-S with GRPO, sized for the pocket model."""
     config = ConfigDict()
 
     # Root of all randomness. Same seed, same machine: same bits.
@@ -102,14 +102,14 @@ def get_config() -> ConfigDict:
     config.mesh.tensor = 1
 
     config.train = ConfigDict()
-    config.train.num_iterations = 60
+    config.train.num_iterations = 40
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
 
     config.evaluation = ConfigDict()
     # Iterations between evaluations; also before the first and after the last.
     # None = off.
-    config.evaluation.every = 20
+    config.evaluation.every = 10
     config.evaluation.num_prompts = 256
     config.evaluation.temperature = 0.5
     # Root of the validation levels, a range of its own.

@@ -8,8 +8,16 @@ from ml_collections import ConfigDict
 
 
 def pocket(config: ConfigDict) -> None:
-    """The built-in model of about one million parameters: the defaults of base.py."""
-    del config
+    """The built-in model of 0.8 million parameters, on a laptop.
+
+    Four minibatches of 32 rows per iteration; about 10 seconds an iteration on 2 cores.
+    """
+    config.rollout.num_groups = 32
+    config.rollout.group_size = 8
+    config.filter.keep_fraction = 0.5
+    config.optimizer.learning_rate = 2e-4
+    config.train.num_iterations = 40
+    config.evaluation.every = 10
 
 
 def _qwen(config: ConfigDict, path: str) -> None:

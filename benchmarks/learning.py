@@ -1,0 +1,103 @@
+"""Learning curves of finished runs: one table, one figure.
+
+    python -m benchmarks.learning --output=docs/learning.png runs/a runs/b ...
+
+Runs of one game share a panel. Needs matplotlib (`pip install -e ".[dev]"`).
+"""
+
+import json
+import pathlib
+import statistics
+import sys
+
+from absl import app, flags
+
+_OUTPUT = flags.DEFINE_string("output", None, "PNG file to write. None: table only.")
+
+
+def read(workdir: pathlib.Path) -> dict:
+    """What a run's record says about learning."""
+    records = [
+        json.loads(line)
+        for line in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
+    config = json.loads((workdir / "config.json").read_text())
+    (env,) = {k.split("/")[1] for k in records[0] if k.startswith("val-env/")}
+    measured = [r for r in records if f"val-env/{env}/success" in r]
+    seconds = sum(v for r in records for k, v in r.items() if k.startswith("timing_s/"))
+    return {
+        "name": workdir.name,
+        "env": env,
+        "seed": config["seed"],
+        "at": [r["iteration"] for r in measured],
+        "success": [r[f"val-env/{env}/success"] for r in measured],
+        "low": [r[f"val-env/{env}/success_low"] for r in measured],
+        "high": [r[f"val-env/{env}/success_high"] for r in measured],
+        "ceiling": measured[-1][f"val-env/{env}/ceiling"],
+        "train_at": [r["iteration"] for r in records[1:]],
+        "train": [r[f"train/{env}/success"] for r in records[1:]],
+        "minutes": seconds / 60,
+    }
+
+
+def table(runs: list[dict]) -> str:
+    """Markdown: one row per run."""
+    lines = [
+        "| game | seed | iterations | minutes | held-out success, start | end (95 % "
+        "interval) | gain, points | best possible |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        start, end = run["success"][0], run["success"][-1]
+        interval = f"{run['low'][-1]:.1%} to {run['high'][-1]:.1%}"
+        lines.append(
+            f"| {run['env']} | {run['seed']} | {run['at'][-1]} | {run['minutes']:.1f} "
+            f"| {start:.1%} | {end:.1%} ({interval}) | {100 * (end - start):+.1f} "
+            f"| {run['ceiling']:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(runs: list[dict], output: pathlib.Path) -> None:
+    """One panel per game, one line per run with its interval."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    games = list(dict.fromkeys(run["env"] for run in runs))
+    figure, axes = pyplot.subplots(
+        1, len(games), figsize=(4.4 * len(games), 3.4), sharey=True, squeeze=False
+    )
+    for axis, game in zip(axes[0], games, strict=True):
+        shown = [run for run in runs if run["env"] == game]
+        for index, run in enumerate(shown):
+            colour = f"C{index}"
+            label = f"held-out, seed {run['seed']}"
+            axis.plot(run["at"], run["success"], "o-", color=colour, label=label, ms=3)
+            axis.fill_between(
+                run["at"], run["low"], run["high"], color=colour, alpha=0.12, lw=0
+            )
+            axis.plot(run["train_at"], run["train"], color=colour, alpha=0.25, lw=0.8)
+        ceiling = statistics.mean(run["ceiling"] for run in shown)
+        axis.axhline(ceiling, color="0.4", ls="--", lw=0.8, label="best possible")
+        axis.set(title=game, xlabel="iteration", ylim=(0, 1.02))
+        axis.legend(fontsize=7, frameon=False, loc="lower right")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("success (thin: while training, T=1)")
+    figure.tight_layout()
+    figure.savefig(output, dpi=150)
+
+
+def main(argv: list[str]) -> None:
+    workdirs = [pathlib.Path(word) for word in argv[1:]]
+    if not workdirs:
+        sys.exit("error: name at least one finished run folder")
+    runs = [read(workdir) for workdir in workdirs]
+    print(table(runs))
+    if _OUTPUT.value:
+        draw(runs, pathlib.Path(_OUTPUT.value))
+
+
+if __name__ == "__main__":
+    app.run(main)
