@@ -144,8 +144,7 @@ class Sokoban(base.TextEnvironment):
         pushed = state.boxes == ahead
         is_push = pushed.any()
         way = jnp.where(is_push, beyond, ahead)
-        blocked = self._any_at(state.walls, way[None])
-        blocked |= is_push & (state.boxes == beyond).any()
+        blocked = state.walls[way] | (is_push & (state.boxes == beyond).any())
         effective = ~(finished | blocked)
         next_state = state.replace(
             time=jnp.where(finished, state.time, state.time + 1),
@@ -290,14 +289,7 @@ class Sokoban(base.TextEnvironment):
 
     def _num_covered(self, state: EnvState) -> Int[Array, ""]:
         """Boxes on targets."""
-        cells = jnp.arange(self.rows * self.cols)
-        is_box = cells[:, None] == state.boxes[None, :]
-        return (is_box & state.targets[:, None]).sum(dtype=jnp.int32)
-
-    def _any_at(self, mask: Bool[Array, " cells"], at: Int[Array, " n"]):
-        # A masked reduction, not a gather: gathers are slow under vmap on the CPU.
-        cells = jnp.arange(self.rows * self.cols)
-        return (mask[:, None] & (cells[:, None] == at[None, :])).any()
+        return state.targets[state.boxes].sum(dtype=jnp.int32)
 
 
 def _cells_ahead(player, action, cols: int):

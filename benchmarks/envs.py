@@ -1,0 +1,278 @@
+"""How fast the games are: steps, levels, and steps with text, per second.
+
+    python -m benchmarks.envs                     # 4,096 instances
+    python -m benchmarks.envs --instances=16384 --json=FILE
+
+A step is one executed action. What is compared:
+
+* All array games run one jitted program: a scan of vmapped `step_env` over actions
+  drawn beforehand; an instance whose game has ended starts its level again.
+  Observations are not read, so no side pays for them. `step_env` is compared, not
+  gymnax's `step`, which resets every instance at every step: that would time levels.
+* Both FrozenLakes get one key per instance and step, split in the same way. gymnax's
+  has one fixed board; ours has a board per instance and holds finished games still.
+* gymnasium's FrozenLake is one plain Python environment in a loop.
+* With text: the message of every turn as token ids, and a reply of four actions parsed
+  from token ids, for each four steps; replies are drawn from a table made beforehand.
+
+Every figure is from whole calls with the result fetched, after a call that compiles.
+Machines are noisy: the best of the repeats tells what the program needs, the median
+what one gets.
+"""
+
+import functools
+import json
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+from absl import flags
+
+from launch import command
+
+_INSTANCES = flags.DEFINE_integer("instances", 4096, "Games played side by side.")
+_REPEATS = flags.DEFINE_integer("repeats", 9, "Measured calls of each program.")
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+
+NUM_STEPS = 100
+NUM_TURNS = 10
+PYTHON_STEPS = 20_000
+REPLIES = 1024
+
+
+def rate(program: Callable, amount: int, repeats: int) -> dict:
+    """Units per second of a program that does `amount` units in a call."""
+    import jax
+
+    jax.block_until_ready(program())
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(program())
+        seconds.append(time.perf_counter() - began)
+    return {
+        "best_per_s": amount / min(seconds),
+        "median_per_s": amount / statistics.median(seconds),
+    }
+
+
+def measure_steps(env, params, *, instances: int, repeats: int) -> dict:
+    """Steps per second of random play with any gymnax environment."""
+    import jax
+    import jax.numpy as jnp
+
+    reset_key, action_key, play_key = jax.random.split(jax.random.key(0), 3)
+    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
+    _, first = reset(jax.random.split(reset_key, instances), params)
+    first = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (instances, *x.shape[1:])), first
+    )
+    shape = (NUM_STEPS, instances)
+    actions = jax.random.randint(action_key, shape, 0, env.num_actions)
+
+    def step_one(key, state, first, action):
+        _, state, reward, terminated, _ = env.step_env(key, state, action, params)
+        is_over = terminated | env.is_truncated(state, params)
+        state = jax.tree.map(lambda a, b: jnp.where(is_over, a, b), first, state)
+        return state, reward
+
+    @jax.jit
+    def play(key, first, actions):
+        def step(carry, action):
+            key, states, total = carry
+            key, step_key = jax.random.split(key)
+            keys = jax.random.split(step_key, instances)
+            states, rewards = jax.vmap(step_one)(keys, states, first, action)
+            return (key, states, total + rewards), None
+
+        start = (key, first, jnp.zeros(instances))
+        (_, states, total), _ = jax.lax.scan(step, start, actions)
+        return states, total
+
+    program = functools.partial(play, play_key, first, actions)
+    return rate(program, NUM_STEPS * instances, repeats)
+
+
+def measure_levels(env, params, *, instances: int, repeats: int) -> dict:
+    """Levels generated per second."""
+    import jax
+
+    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
+    keys = jax.random.split(jax.random.key(0), instances)
+    return rate(functools.partial(reset, keys, params), instances, repeats)
+
+
+def measure_gymnasium(repeats: int) -> dict | None:
+    """Steps per second of gymnasium's FrozenLake; None where it is not installed."""
+    try:
+        import gymnasium
+    except ModuleNotFoundError:
+        return None
+    import numpy as np
+
+    env = gymnasium.make("FrozenLake-v1").unwrapped
+    actions = np.random.default_rng(0).integers(0, 4, PYTHON_STEPS).tolist()
+
+    def play():
+        env.reset(seed=0)
+        for action in actions:
+            if env.step(action)[2]:
+                env.reset()
+
+    return rate(play, PYTHON_STEPS, min(repeats, 3))
+
+
+def measure_text(*, instances: int, repeats: int) -> dict:
+    """Steps per second with token observations and parsed answers, on Sokoban."""
+    import jax
+    import jax.numpy as jnp
+
+    import envs
+    from ragen_jax.rollout.acting import run_actions, valid_actions
+
+    env = envs.make("sokoban")
+    params = env.default_params
+    dialogue, replies, lengths = _pocket_dialogue(env)
+    reset_key, choice_key = jax.random.split(jax.random.key(0))
+    _, first = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(
+        jax.random.split(reset_key, instances), params
+    )
+    choices = jax.random.randint(choice_key, (NUM_TURNS, instances), 0, REPLIES)
+
+    def turn_one(dialogue, state, reward, turn, tokens, length):
+        said = env.text_fields(state, params) | {
+            "turn": turn,
+            "actions_left": turn,
+            "reward_hundredths": jnp.round(100 * reward).astype(jnp.int32),
+            "was_invalid": jnp.int32(0),
+            "was_cut": jnp.int32(0),
+        }
+        message = dialogue.following.tokens(said)
+        answer = dialogue.parser.parse(tokens, length)
+        names = env.action_names(state, params)
+        actions, num_actions, _ = valid_actions(names, answer)
+        key = jax.random.key(0)  # Sokoban has no noise
+        state, outcome = run_actions(env, params, state, key, actions, num_actions)
+        return state, outcome.reward, outcome.num_executed, message
+
+    @jax.jit
+    def play(dialogue, first, choices):
+        def turn(carry, inputs):
+            states, rewards, executed = carry
+            number, choice = inputs
+            turn_all = jax.vmap(turn_one, (None, 0, 0, None, 0, 0))
+            states, rewards, new, messages = turn_all(
+                dialogue, states, rewards, number, replies[choice], lengths[choice]
+            )
+            return (states, rewards, executed + new), messages
+
+        zeros = jnp.zeros(instances)
+        start = (first, zeros, zeros.astype(jnp.int32))
+        numbers = jnp.arange(1, NUM_TURNS + 1)
+        return jax.lax.scan(turn, start, (numbers, choices))
+
+    program = functools.partial(play, dialogue, first, choices)
+    (_, _, executed), messages = program()
+    figures = rate(program, int(executed.sum()), repeats)
+    return figures | {"message_tokens": float(messages.length.mean())}
+
+
+def _pocket_dialogue(env):
+    """Sokoban's dialogue with the pocket tokenizer, and replies as token ids."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    from configs import base
+    from envs.base import PlayBudget
+    from ragen_jax.program import POCKET
+    from ragen_jax.text.dialogue import build_dialogue
+    from ragen_jax.text.tokenizer import load_tokenizer
+
+    config = base.get_config()
+    tokenizer = load_tokenizer(POCKET)
+    budget = PlayBudget(NUM_TURNS, 4, 4 * NUM_TURNS)
+    dialogue = build_dialogue(
+        env,
+        tokenizer,
+        style=config.prompt.style,
+        tokenization=config.prompt.tokenization,
+        budget=budget,
+        max_reply_tokens=config.rollout.max_reply_tokens,
+        length_hint_words=config.prompt.length_hint_words,
+    )
+    replies = np.zeros((REPLIES, config.rollout.max_reply_tokens), np.int32)
+    lengths = np.zeros(REPLIES, np.int32)
+    for i, drawn in enumerate(np.random.default_rng(0).integers(0, 4, (REPLIES, 4))):
+        names = " || ".join(env.action_vocabulary[action] for action in drawn)
+        ids = tokenizer.encode(f"P (1, 2)</think><answer>{names}</answer>")
+        ids.append(dialogue.stop_token)
+        replies[i, : len(ids)], lengths[i] = ids, len(ids)
+    return dialogue, jnp.asarray(replies), jnp.asarray(lengths)
+
+
+def measure(instances: int, repeats: int) -> dict[str, dict]:
+    """All figures, by name, in the order of the table."""
+    import gymnax
+
+    import envs
+
+    sizes = {"instances": instances, "repeats": repeats}
+    sokoban, large = (
+        envs.make("sokoban"),
+        envs.make("sokoban", rows=8, cols=8, num_boxes=2),
+    )
+    lake = envs.make("frozen_lake")
+    gymnax_lake, gymnax_params = gymnax.make("FrozenLake-misc")
+    figures = {
+        "Sokoban 6x6, 1 box: steps": measure_steps(
+            sokoban, sokoban.default_params, **sizes
+        ),
+        "Sokoban 8x8, 2 boxes: steps": measure_steps(
+            large, large.default_params, **sizes
+        ),
+        "Sokoban 6x6, 1 box: levels": measure_levels(
+            sokoban, sokoban.default_params, **sizes
+        ),
+        "Sokoban 8x8, 2 boxes: levels": measure_levels(
+            large, large.default_params, **sizes
+        ),
+        "FrozenLake 4x4: levels": measure_levels(lake, lake.default_params, **sizes),
+        "FrozenLake 4x4: steps": measure_steps(lake, lake.default_params, **sizes),
+        "  gymnax's own: steps": measure_steps(gymnax_lake, gymnax_params, **sizes),
+        "  gymnasium's, Python: steps": measure_gymnasium(repeats),
+        "Sokoban with text: steps": measure_text(**sizes),
+    }
+    return {name: found for name, found in figures.items() if found is not None}
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    if _INSTANCES.value < 1 or _REPEATS.value < 1:
+        raise ValueError("--instances and --repeats must be at least 1")
+    import jax
+
+    figures = measure(_INSTANCES.value, _REPEATS.value)
+    device = jax.devices()[0].device_kind
+    print(f"{_INSTANCES.value:,} instances on {device} (jax {jax.__version__})")
+    print(f"{'per second':<34}{'best':>14}{'median':>14}")
+    for name, found in figures.items():
+        best, median = found["best_per_s"], found["median_per_s"]
+        print(f"{name:<34}{best:>14,.0f}{median:>14,.0f}")
+    tokens = figures["Sokoban with text: steps"]["message_tokens"]
+    print(f"text: {tokens:.0f} tokens per message, 4 actions per reply")
+    if _JSON.value:
+        record = {
+            "device": device,
+            "machine": platform.machine(),
+            "jax": jax.__version__,
+            "instances": _INSTANCES.value,
+            "figures": figures,
+        }
+        pathlib.Path(_JSON.value).write_text(json.dumps(record, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)
