@@ -45,14 +45,14 @@ def get_config() -> ConfigDict:
     config.mixture.redraw = 0.15
     # The first part of the steps uses `first_share`: learn to play; then `share`:
     # learn to be mediocre.
-    config.mixture.first_part = 0.65
+    config.mixture.first_part = 0.6
     # Discount of the solver: below 1 it prefers short ways where actions are free.
     config.mixture.discount = 0.95
 
     config.optimizer = _optimizer()
 
     config.train = ConfigDict()
-    config.train.num_steps = 1000
+    config.train.num_steps = 800
     # Episodes per forward and backward pass; they are sorted by length first.
     config.train.microbatch_episodes = 6
     # Steps between lines of the log, and between checkpoints.
