@@ -99,7 +99,11 @@ def loss(
       params: the policy's.
       samples: the microbatch.
       num_tokens: trained tokens of the whole minibatch.
-      clip_low, clip_high, entropy_coeff, importance_cap: see `make_update`.
+      clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+      entropy_coeff: weight of the entropy bonus.
+      importance_cap: cap of the truncated importance weights against the sampler. It
+        costs one more forward pass over the kept rows per iteration. None: off, the
+        sampler's log-probabilities are the old ones.
 
     Returns:
       The share of the loss, and the sums over the microbatch's trained tokens.

@@ -3,7 +3,7 @@
 In: the train state, a batch of episodes, a key for the order of the rows. Out: the new
 state and a number per entry of `METRICS`. The story is told by `update`, at the bottom
 of `make_update`: score the groups, keep some, compute advantages, then optimizer steps
-over minibatches of the kept rows, each accumulated over microbatches.
+over minibatches of the kept rows, each accumulated over microbatches (`passes`).
 
 Numbers of rows are data here, not shapes: the kept rows come first in a permutation,
 and only as many minibatches and microbatches run as they fill. Dropped groups cost no
@@ -11,7 +11,6 @@ compute, and another number of them compiles nothing. Reference: RAGEN sections 
 arXiv 2504.20073; StarPO-S is `keep_fraction` < 1 with `clip_high` > `clip_low`.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -23,9 +22,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.filters import RULES, SCORES, ZERO_SCORE
 from ragen_jax.algo.masked import masked_mean
-from ragen_jax.learner.logprobs import token_log_probs
-from ragen_jax.learner.objective import Samples, TokenSums, gather_samples, loss
-from ragen_jax.learner.sharding import by_rows, replicated
+from ragen_jax.learner.objective import TokenSums, gather_samples
+from ragen_jax.learner.passes import Passes, kept_first
+from ragen_jax.learner.sharding import replicated
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params, Trajectory
@@ -77,143 +76,97 @@ def make_update(
     token of its minibatch is trained on.
 
     Args:
-      policy: the network.
-      optimizer: made by `build_optimizer`.
+      policy, optimizer: the network and what `build_optimizer` made.
       shardings: where the state lives, see `state_shardings`.
-      num_groups, group_size: layout of the trajectory's rows.
-      temperature: the sampler's.
       learning_rate: the optimizer's, for the record.
-      minibatch_rows: rows per optimizer step; the last minibatch may have fewer.
-      microbatch_rows: rows per forward and backward pass, a divisor of it.
-      epochs: passes over the kept rows, each in an order of its own.
-      logprob_chunk_tokens: tokens whose logits exist at a time.
-      advantage: entry of `ADVANTAGES`.
-      clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
-      entropy_coeff: weight of the entropy bonus.
-      importance_cap: cap of the truncated importance weights against the sampler. It
-        costs one more forward pass over the kept rows. None: off, the sampler's
-        log-probabilities are the old ones.
-      keep_fraction: share of the groups kept by reward standard deviation.
+      others: the configuration's keys of these names, see `configs/base.py`.
+
+    Raises:
+      ValueError: the sizes do not fit each other or, when called, the trajectory.
     """
-    mesh = shardings.iteration.mesh
-    log_prob_fn = functools.partial(
-        token_log_probs,
-        policy,
+    _check_division(minibatch_rows, microbatch_rows)
+    passes = Passes(
+        policy=policy,
+        shardings=shardings,
+        microbatch_rows=microbatch_rows,
         temperature=temperature,
-        chunk_tokens=logprob_chunk_tokens,
-        row_sharding=by_rows(mesh),
-    )
-    loss_fn = functools.partial(
-        loss,
-        log_prob_fn,
+        logprob_chunk_tokens=logprob_chunk_tokens,
         clip_low=clip_low,
         clip_high=clip_high,
         entropy_coeff=entropy_coeff,
         importance_cap=importance_cap,
     )
-    take = functools.partial(_take_rows, sharding=by_rows(mesh))
-    score_groups, choose_groups = SCORES["reward_std"], RULES["top_fraction"]
-    estimate_advantages = ADVANTAGES[advantage]
 
     def update(state, trajectory, key):
-        scores = score_groups(trajectory, group_size=group_size)
-        kept_groups = choose_groups(scores, keep_fraction=keep_fraction)
-        kept = jnp.repeat(kept_groups, group_size, total_repeat_length=num_rows)
-        trained = trajectory.loss_mask & kept[:, None]
-        trajectory = trajectory.replace(loss_mask=trained)
-        advantages = estimate_advantages(trajectory, group_size=group_size)
+        _check_rows(trajectory, num_groups, group_size)
+        scores = SCORES["reward_std"](trajectory, group_size=group_size)
+        kept_groups = RULES["top_fraction"](scores, keep_fraction=keep_fraction)
+        kept = jnp.repeat(kept_groups, group_size)
+        trajectory = _drop_rows(trajectory, kept)
+        advantages = ADVANTAGES[advantage](trajectory, group_size=group_size)
         samples = gather_samples(trajectory, advantages)
-        if importance_cap is not None:
-            own = _own_log_probs(
-                log_prob_fn, take, state.params, samples, kept, microbatch_rows
-            )
-            samples = samples.replace(old_log_probs=own)
-        num_minibatches = -(-jnp.sum(kept) // minibatch_rows)
-
-        def step(i, progress):
-            epoch, minibatch = i // num_minibatches, i % num_minibatches
-            order = _kept_first(jax.random.fold_in(key, epoch), kept, minibatch_rows)
-            rows = jax.lax.dynamic_slice_in_dim(
-                order, minibatch * minibatch_rows, minibatch_rows
-            )
-            grads, sums = _accumulate(
-                loss_fn, take, progress.state.params, samples, rows, microbatch_rows
-            )
-            grads = jax.lax.with_sharding_constraint(grads, shardings.params)
-            return _step(optimizer, progress, i, grads, sums)
-
-        zero = jnp.zeros((), jnp.float32)
-        progress = Progress(state, TokenSums.zero(), TokenSums.zero(), zero)
-        progress = jax.lax.fori_loop(0, epochs * num_minibatches, step, progress)
-        stats = _learning_stats(state, progress, epochs * num_minibatches)
-        stats["actor/lr"] = jnp.asarray(learning_rate, jnp.float32)
-        stats |= _filter_stats(scores, kept_groups)
-        new_state = progress.state.replace(iteration=state.iteration + 1)
-        return new_state, stats
-
-    num_rows = num_groups * group_size
-    return jax.jit(
-        update, donate_argnums=0, out_shardings=(shardings, replicated(mesh))
-    )
-
-
-def _kept_first(
-    key: Key[Array, ""], kept: Bool[Array, " B"], multiple: int
-) -> Int[Array, " P"]:
-    """Kept rows in random order, then `B` (no row) up to a multiple of `multiple`."""
-    num_rows = kept.shape[0]
-    draws = jnp.where(kept, jax.random.uniform(key, kept.shape), jnp.inf)
-    order = jnp.argsort(draws, stable=True).astype(jnp.int32)
-    is_row = jnp.arange(num_rows) < jnp.sum(kept)
-    order = jnp.where(is_row, order, num_rows)
-    return jnp.pad(order, (0, -num_rows % multiple), constant_values=num_rows)
-
-
-def _take_rows(samples: Samples, rows: Int[Array, " b"], *, sharding) -> Samples:
-    """Some rows of the samples; index `B` is a row without trained tokens."""
-    is_row = rows < samples.tokens.shape[0]
-    taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), samples)
-    taken = taken.replace(mask=taken.mask & is_row[:, None])
-    return jax.lax.with_sharding_constraint(taken, sharding)
-
-
-def _own_log_probs(
-    log_prob_fn, take, params: Params, samples: Samples, kept, microbatch_rows: int
-) -> Float[Array, "B T"]:
-    """The learner's log-probabilities of the kept rows, 0 elsewhere."""
-    order = _kept_first(jax.random.key(0), kept, microbatch_rows)
-
-    def microbatch(j, log_probs):
-        rows = jax.lax.dynamic_slice_in_dim(order, j * microbatch_rows, microbatch_rows)
-        new, _ = log_prob_fn(params, take(samples, rows).tokens)
-        return log_probs.at[rows].set(new, mode="drop")
-
-    count = -(-jnp.sum(kept) // microbatch_rows)
-    start = jnp.zeros(samples.tokens.shape, jnp.float32)
-    return jax.lax.fori_loop(0, count, microbatch, start)
-
-
-def _accumulate(
-    loss_fn, take, params: Params, samples: Samples, rows, microbatch_rows: int
-) -> tuple[Params, TokenSums]:
-    """Gradient of a minibatch's mean loss over its trained tokens, and its sums."""
-    is_row = rows < samples.tokens.shape[0]
-    tokens_per_row = jnp.sum(samples.mask, axis=1).at[rows].get(mode="clip")
-    num_tokens = jnp.sum(jnp.where(is_row, tokens_per_row, 0)).astype(jnp.float32)
-    differentiate = jax.grad(loss_fn, has_aux=True)
-
-    def microbatch(j, carry):
-        grads, sums = carry
-        part = jax.lax.dynamic_slice_in_dim(rows, j * microbatch_rows, microbatch_rows)
-        new_grads, new_sums = differentiate(
-            params, take(samples, part), jnp.maximum(num_tokens, 1.0)
+        samples = passes.with_old_log_probs(state.params, samples, kept)
+        progress, num_minibatches = _run_minibatches(
+            optimizer,
+            lambda params, rows: passes.gradient(params, samples, rows),
+            (state, kept, key),
+            minibatch_rows=minibatch_rows,
+            epochs=epochs,
         )
-        return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
+        stats = _learning_stats(state, progress, num_minibatches, learning_rate)
+        stats |= _filter_stats(scores, kept_groups)
+        return progress.state.replace(iteration=state.iteration + 1), stats
 
-    # Rows come first: microbatches from here on hold none.
-    count = -(-jnp.sum(is_row) // microbatch_rows)
-    start = (jax.tree.map(jnp.zeros_like, params), TokenSums.zero())
-    return jax.lax.fori_loop(0, count, microbatch, start)
+    whole = replicated(shardings.iteration.mesh)
+    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, whole))
+
+
+def _check_division(minibatch_rows: int, microbatch_rows: int) -> None:
+    if minibatch_rows % microbatch_rows:
+        raise ValueError(
+            f"learner.minibatch_rows = {minibatch_rows} is not a multiple of "
+            f"learner.microbatch_rows = {microbatch_rows}; change one of them"
+        )
+
+
+def _check_rows(trajectory: Trajectory, num_groups: int, group_size: int) -> None:
+    num_rows = trajectory.tokens.shape[0]
+    if num_rows != num_groups * group_size:
+        raise ValueError(
+            f"the trajectory has {num_rows} rows, but this update was made for "
+            f"{num_groups} groups of {group_size}; make both from one configuration"
+        )
+
+
+def _drop_rows(trajectory: Trajectory, kept: Bool[Array, " B"]) -> Trajectory:
+    """The trajectory with nothing to train on outside the kept rows."""
+    return trajectory.replace(loss_mask=trajectory.loss_mask & kept[:, None])
+
+
+def _run_minibatches(
+    optimizer: optax.GradientTransformation,
+    gradient: Callable[[Params, Array], tuple[Params, TokenSums]],
+    start: tuple[TrainState, Bool[Array, " B"], Key[Array, ""]],
+    *,
+    minibatch_rows: int,
+    epochs: int,
+) -> tuple[Progress, Int[Array, ""]]:
+    """Optimizer steps over the kept rows; also returns how many minibatches ran."""
+    state, kept, key = start
+    per_epoch = -(-jnp.sum(kept) // minibatch_rows)
+
+    def step(i, progress):
+        draws = jax.random.uniform(jax.random.fold_in(key, i // per_epoch), kept.shape)
+        order = kept_first(kept, draws, minibatch_rows)
+        first = i % per_epoch * minibatch_rows
+        rows = jax.lax.dynamic_slice_in_dim(order, first, minibatch_rows)
+        grads, sums = gradient(progress.state.params, rows)
+        return _step(optimizer, progress, i, grads, sums)
+
+    zero = jnp.zeros((), jnp.float32)
+    progress = Progress(state, TokenSums.zero(), TokenSums.zero(), zero)
+    num_minibatches = epochs * per_epoch
+    return jax.lax.fori_loop(0, num_minibatches, step, progress), num_minibatches
 
 
 def _step(optimizer, progress: Progress, i, grads: Params, sums: TokenSums) -> Progress:
@@ -246,7 +199,9 @@ def _step(optimizer, progress: Progress, i, grads: Params, sums: TokenSums) -> P
     )
 
 
-def _learning_stats(before: TrainState, progress: Progress, num_minibatches) -> Stats:
+def _learning_stats(
+    before: TrainState, progress: Progress, num_minibatches, learning_rate: float
+) -> Stats:
     """Metrics of the optimizer steps."""
     sums, first, after = progress.sums, progress.first, progress.state
     num_tokens = jnp.maximum(sums.num_tokens, 1.0)
@@ -257,6 +212,7 @@ def _learning_stats(before: TrainState, progress: Progress, num_minibatches) -> 
         "actor/pg_clipfrac": sums.is_clipped / num_tokens,
         "actor/ppo_kl": sums.kl / num_tokens,
         "actor/grad_norm": progress.grad_norm / num_steps,
+        "actor/lr": learning_rate,
         "actor/num_minibatches": num_minibatches,
         "actor/num_tokens": sums.num_tokens,
         "actor/skipped": after.num_skipped - before.num_skipped,

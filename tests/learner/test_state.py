@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from ragen_jax.learner import sharding
 from ragen_jax.learner.optimizer import build_optimizer
@@ -15,7 +16,7 @@ from tests.reference.update_oracle import adamw
 def test_moments_live_with_their_parameters():
     state = tiny.make_state((2, 2, 2))
     where = state_shardings(state)
-    assert where.params["embed"].spec == ("tensor", "fsdp")
+    assert where.params["embed"].spec == PartitionSpec("tensor", "fsdp")
     for moments in (where.opt_state[1][0].mu, where.opt_state[1][0].nu):
         assert moments == where.params
     assert where.opt_state[1][0].count.is_fully_replicated
