@@ -4,6 +4,7 @@ With the tokenization "rows" they are also the tokenizer's own ids of the whole 
 """
 
 import functools
+import pathlib
 import re
 
 import chex
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 import envs
+import ragen_jax
 from envs.base import PlayBudget
 from envs.templates import Cells, Choice, Grid, Number, Template
 from ragen_jax import rngs
@@ -39,6 +41,7 @@ VARIANTS = (
     ("sokoban", {"num_boxes": 2}, {"observation": "grid_coord"}),
     ("sokoban", {}, {"symbols": NEW_SYMBOLS}),
 )
+POCKET = pathlib.Path(ragen_jax.__file__).parent / "pocket"
 NUM_ROWS = 48
 WALLED = Grid("board", ("#", "_", "O", "√", "X", "P", "S"), 6, 5, border=0)
 OPEN = Grid("board", ("P", "_", "O", "G", "X", "√"), 4, 4)
@@ -125,6 +128,20 @@ def test_messages_of_every_environment(
     check(prompts.following, tokenizer, tokenization, fields)
     if not look:
         check(prompts.opening, tokenizer, tokenization, fields)
+
+
+@pytest.mark.parametrize("name", envs.ENVIRONMENTS)
+def test_the_pocket_tokenizer_carries_every_environment(name):
+    tokenizer = load_tokenizer(POCKET)
+    env = envs.make(name)
+    states = played_states(name, ())
+    fields = jax.vmap(env.text_fields, (0, None))(states, env.default_params)
+    fields = jax.device_get(fields) | message_fields(NUM_ROWS)
+    prompts = build_prompts(env, style="terse", budget=BUDGET, length_hint_words=60)
+    check(prompts.following, tokenizer, "symbols", fields)
+    for part in env.template.parts:
+        for symbol in part.symbols if isinstance(part, Grid) else ():
+            assert len(tokenizer.encode(symbol)) == 1
 
 
 @pytest.mark.parametrize("symbols", [WALLED.symbols, NEW_SYMBOLS])
