@@ -133,21 +133,9 @@ def decode_reply(
             step_keys,
             sampler=sampler,
         )
-        is_writing = writing.is_writing
-        is_stop = jnp.any(tokens[:, None] == stop_tokens[None, :], axis=1) & is_writing
-        lengths = writing.lengths + is_writing
-        column = writing.step
-        return _Writing(
-            step=writing.step + 1,
-            context=context,
-            tokens=writing.tokens.at[:, column].set(jnp.where(is_writing, tokens, 0)),
-            log_probs=writing.log_probs.at[:, column].set(
-                jnp.where(is_writing, log_probs, 0.0)
-            ),
-            lengths=lengths,
-            is_writing=is_writing & ~is_stop & (lengths < max_reply_tokens),
-            is_stopped=writing.is_stopped | is_stop,
-        )
+        is_stop = jnp.any(tokens[:, None] == stop_tokens[None, :], axis=1)
+        writing = writing.replace(context=context)
+        return _record(writing, tokens, log_probs, is_stop, max_reply_tokens)
 
     num_rows = starts.shape[0]
     padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
@@ -172,3 +160,26 @@ def decode_reply(
         is_cut=is_active & ~writing.is_stopped,
     )
     return writing.context, reply
+
+
+def _record(
+    writing: _Writing,
+    tokens: Int[Array, " B"],
+    log_probs: Float[Array, " B"],
+    is_stop: Bool[Array, " B"],
+    max_reply_tokens: int,
+) -> _Writing:
+    """Note one step's tokens in the rows that are writing."""
+    is_writing, column = writing.is_writing, writing.step
+    is_stop = is_stop & is_writing
+    lengths = writing.lengths + is_writing
+    return writing.replace(
+        step=column + 1,
+        tokens=writing.tokens.at[:, column].set(jnp.where(is_writing, tokens, 0)),
+        log_probs=writing.log_probs.at[:, column].set(
+            jnp.where(is_writing, log_probs, 0.0)
+        ),
+        lengths=lengths,
+        is_writing=is_writing & ~is_stop & (lengths < max_reply_tokens),
+        is_stopped=writing.is_stopped | is_stop,
+    )

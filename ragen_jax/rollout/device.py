@@ -29,7 +29,7 @@ from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe, tel
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import Params, Trajectory
 
-# Mesh axes that split rows: those of "batch" in `learner/sharding.py`.
+# Mesh axes that split rows: the same as in `learner/sharding.py`.
 ROW_AXES = ("data", "fsdp")
 
 
@@ -131,6 +131,11 @@ def make_collect(
             format_penalty=format_penalty,
         )
 
+    return _compile_over_rows(play, mesh, group_size)
+
+
+def _compile_over_rows(play: Callable, mesh: Mesh, group_size: int) -> Callable:
+    """`play`, compiled, each device playing its own rows."""
     whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
     play_shard = jax.shard_map(
         play,
