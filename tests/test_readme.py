@@ -1,0 +1,59 @@
+"""The README's example game works as printed, and its commands and files exist."""
+
+import pathlib
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs.base import PlayBudget
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def walk():
+    (source,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    module = types.ModuleType("walk")
+    exec(compile(source, "README.md", "exec"), module.__dict__)
+    return module.Walk(length=4)
+
+
+def test_the_example_game_can_be_played(walk):
+    params = walk.default_params
+    key = jax.random.key(0)
+    _, state = walk.reset_env(key, params)
+    assert walk.render(state, params) == "P___\n"
+    rewards = []
+    for action in (0, 1, 1, 1, 1):
+        _, state, reward, terminated, info = walk.step_env(key, state, action, params)
+        rewards.append(float(reward))
+    assert rewards == [0, 0, 0, 1, 0]
+    assert bool(terminated)
+    assert bool(info["success"])
+    assert not bool(info["effective"])
+    assert walk.render(state, params) == "___P\n"
+
+
+def test_the_example_game_has_an_exact_solver(walk):
+    states = jax.vmap(
+        lambda p: walk.reset_env(jax.random.key(0), None)[1].replace(position=p)
+    )(jnp.arange(3))
+    budget = PlayBudget(max_turns=1, max_actions_per_turn=2, max_actions_per_episode=9)
+    solution = walk.solve(states, walk.default_params, budget=budget, discount=0.5)
+    np.testing.assert_allclose(solution.value, [0.25, 0.5, 1.0])
+    np.testing.assert_array_equal(solution.best_success, [0, 1, 1])
+    assert np.all(np.argmax(solution.action_values, axis=1) == 1)
+
+
+def test_commands_and_files_exist():
+    for module in re.findall(r"python -m ([\w.]+)", README):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+    for path in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / path).exists(), path
+    for config in re.findall(r"--config=(configs/\w+\.py)", README):
+        assert (ROOT / config).exists(), config
