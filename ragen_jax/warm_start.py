@@ -50,34 +50,11 @@ def warm_start(config: ConfigDict, workdir: pathlib.Path) -> int:
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
-    say = Console(highlight=False, soft_wrap=True).print
     lock = writer.open_workdir(workdir)
-    _refuse_changes(workdir, config)
-    course = _build_course(config, workdir)
-    root = rngs.root_key(config.seed)
-    state = init_state(course.policy, course.optimizer, rngs.stream(root, "init"))
-    say(
-        f"{sum(x.size for x in jax.tree.leaves(state.params)):,} parameters, "
-        f"{course.tokenizer.vocab_size} tokens, games {', '.join(course.games)}"
-    )
-    state = _train(config, workdir, course, state, root, say)
-    folder = workdir / "model"
-    save_checkpoint(folder, course.model, state.params, workdir / "tokenizer")
-    scores = score_games(
-        course.policy,
-        state.params,
-        course.games,
-        course.dialogues,
-        course.tokenizer,
-        max_reply_tokens=config.max_reply_tokens,
-        **config.evaluation,
-    )
-    text = json.dumps(scores, indent=2) + "\n"
-    writer.write_text_atomically(workdir / "scores.json", text)
-    for name, values in scores.items():
-        say(f"{name:12s} " + "  ".join(f"{k} {v:.3f}" for k, v in values.items()))
-    say(f"the model is in {folder}, its scores in {workdir / 'scores.json'}")
-    os.close(lock)
+    try:
+        _run(config, workdir)
+    finally:
+        os.close(lock)
     return 0
 
 
@@ -189,6 +166,36 @@ def init_state(
         return TrainState(params, optimizer.init(params), zero, zero, zero, zero)
 
     return create(key)
+
+
+def _run(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """The whole warm start, in a folder that is locked."""
+    say = Console(highlight=False, soft_wrap=True).print
+    _refuse_changes(workdir, config)
+    course = _build_course(config, workdir)
+    root = rngs.root_key(config.seed)
+    state = init_state(course.policy, course.optimizer, rngs.stream(root, "init"))
+    say(
+        f"{sum(x.size for x in jax.tree.leaves(state.params)):,} parameters, "
+        f"{course.tokenizer.vocab_size} tokens, games {', '.join(course.games)}"
+    )
+    state = _train(config, workdir, course, state, root, say)
+    folder = workdir / "model"
+    save_checkpoint(folder, course.model, state.params, workdir / "tokenizer")
+    scores = score_games(
+        course.policy,
+        state.params,
+        course.games,
+        course.dialogues,
+        course.tokenizer,
+        max_reply_tokens=config.max_reply_tokens,
+        **config.evaluation,
+    )
+    text = json.dumps(scores, indent=2) + "\n"
+    writer.write_text_atomically(workdir / "scores.json", text)
+    for name, values in scores.items():
+        say(f"{name:12s} " + "  ".join(f"{k} {v:.3f}" for k, v in values.items()))
+    say(f"the model is in {folder}, its scores in {workdir / 'scores.json'}")
 
 
 @dataclasses.dataclass(frozen=True)
