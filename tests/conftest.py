@@ -20,6 +20,7 @@ install_import_hook(
     [
         "envs.solvers",
         "envs.sokoban_rooms",
+        "envs.sokoban_solver",
         "ragen_jax.algo",
         "ragen_jax.learner.logprobs",
         "ragen_jax.rollout.sampling",
