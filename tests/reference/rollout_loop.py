@@ -46,7 +46,14 @@ class RolloutLoop:
         self._read = jax.jit(functools.partial(read, policy))
         self._step = jax.jit(functools.partial(decode_step, policy, sampler=sampler))
         self._fold = jax.jit(jax.vmap(jax.random.fold_in, (0, None)))
+        self._reset = jax.jit(env.reset_env)
         self._env_step = jax.jit(env.step_env)
+        self._is_over = jax.jit(
+            lambda state: (
+                env.is_terminated(state, env_params)
+                | env.is_truncated(state, env_params)
+            )
+        )
         self._fields = jax.jit(env.text_fields)
         self._names = jax.jit(env.action_names)
         self._stops = set(np.asarray(dialogue.stop_tokens).tolist())
@@ -55,9 +62,7 @@ class RolloutLoop:
         """A trajectory of NumPy arrays."""
         num_rows = keys.noise.shape[0]
         group_size = num_rows // keys.level.shape[0]
-        resets = [
-            jax.jit(self.env.reset_env)(key, self.env_params)[1] for key in keys.level
-        ]
+        resets = [self._reset(key, self.env_params)[1] for key in keys.level]
         rows = [_Row(resets[i // group_size], self.budget) for i in range(num_rows)]
         context = Context(
             init_cache(self.policy.config, num_rows, 0, self.policy.dtype),
@@ -139,10 +144,7 @@ class RolloutLoop:
             actions.append(action)
             effective += int(info["effective"])
             reward += np.float32(paid)
-            row.is_over = bool(
-                self.env.is_terminated(row.state, self.env_params)
-                or self.env.is_truncated(row.state, self.env_params)
-            )
+            row.is_over = bool(self._is_over(row.state))
             if row.is_over:
                 break
         is_punished = not valid or len(valid) < len(names)
