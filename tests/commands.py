@@ -65,21 +65,17 @@ def train_command(model, workdir, task="sokoban", **changes) -> list[str]:
     )
 
 
-def environment(cache: pathlib.Path) -> dict[str, str]:
-    """One CPU device, and a compilation cache of the tests' own."""
-    return os.environ | {
-        "XLA_FLAGS": "",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "HF_HUB_OFFLINE": "1",
-    }
+def environment() -> dict[str, str]:
+    """One CPU device; the rest as the tests have it (see `conftest.py`)."""
+    return os.environ | {"XLA_FLAGS": ""}
 
 
-def run(words, cache, timeout=300) -> subprocess.CompletedProcess:
+def run(words, timeout=300, typed="") -> subprocess.CompletedProcess:
     return subprocess.run(
         words,
+        input=typed,
         cwd=ROOT,
-        env=environment(cache),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -87,11 +83,11 @@ def run(words, cache, timeout=300) -> subprocess.CompletedProcess:
     )
 
 
-def start(words, cache) -> subprocess.Popen:
+def start(words) -> subprocess.Popen:
     return subprocess.Popen(
         words,
         cwd=ROOT,
-        env=environment(cache),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -6,6 +6,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
+# Many tests build the same programs: compile each once per checkout.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR",
+    os.path.join(os.path.dirname(__file__), "..", ".pytest_cache", "compiled"),
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 # Nothing in the tests may reach for a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -20,7 +26,6 @@ install_import_hook(
     [
         "envs.solvers",
         "envs.sokoban_rooms",
-        "envs.sokoban_solver",
         "ragen_jax.algo",
         "ragen_jax.learner.logprobs",
         "ragen_jax.rollout.sampling",

@@ -1,17 +1,15 @@
 """The commands as users call them: what they print, write and refuse."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from configs import sokoban
 from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.train import train
 from tests import commands
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +18,11 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, cache, model):
+def trained(tmp_path_factory, model):
     """A short finished run."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
     words = commands.train_command(model, workdir, train__num_iterations=2)
-    done = commands.run(words, cache)
+    done = commands.run(words)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -59,10 +57,10 @@ def test_a_run_leaves_what_the_readme_names(trained):
     assert json.loads(episodes[0])["turns"][0]["observation"].startswith("<|im_start|>")
 
 
-def test_evaluate_a_run(trained, tmp_path, cache):
+def test_evaluate_a_run(trained, tmp_path):
     output = tmp_path / "episodes.jsonl"
     words = commands.command("evaluate", f"--run={trained}", f"--output={output}")
-    done = commands.run(words, cache)
+    done = commands.run(words)
     assert done.returncode == 0, done.stderr
     assert "95 % interval" in done.stdout
     assert "regret" in done.stdout
@@ -77,7 +75,7 @@ def test_evaluate_a_run(trained, tmp_path, cache):
     assert shown == {k: v for k, v in last.items() if k.startswith("val-env/")}
 
 
-def test_evaluate_weights_in_hugging_face_layout(model, cache):
+def test_evaluate_weights_in_hugging_face_layout(model):
     words = commands.command(
         "evaluate",
         "--config=configs/sokoban.py",
@@ -85,14 +83,14 @@ def test_evaluate_weights_in_hugging_face_layout(model, cache):
         "--num_prompts=4",
         "--temperature=0",
     )
-    done = commands.run(words, cache)
+    done = commands.run(words)
     assert done.returncode == 0, done.stderr
 
 
-def test_export_holds_the_trained_weights(trained, tmp_path, cache, model):
+def test_export_holds_the_trained_weights(trained, tmp_path, model):
     folder = tmp_path / "exported"
     words = commands.command("export", f"--run={trained}", f"--output={folder}")
-    done = commands.run(words, cache)
+    done = commands.run(words)
     assert done.returncode == 0, done.stderr
     config, params = load_checkpoint(folder)
     before_config, before = load_checkpoint(model)
@@ -100,55 +98,81 @@ def test_export_holds_the_trained_weights(trained, tmp_path, cache, model):
     pairs = zip(commands.leaves_of(params), commands.leaves_of(before), strict=True)
     assert any(not np.array_equal(a, b) for a, b in pairs)
     assert (folder / "tokenizer.json").exists()
-    again = commands.run(words, cache)
+    again = commands.run(words)
     assert again.returncode == 2
     assert "exists already" in again.stderr
 
 
-@pytest.mark.parametrize("player", ["policy", "solver"])
-def test_watch(trained, cache, player):
-    words = commands.command("play", f"--run={trained}", f"--player={player}")
-    done = commands.run(words, cache)
+def test_watch_the_policy(trained):
+    words = commands.command("play", f"--run={trained}", "--player=policy")
+    done = commands.run(words)
     assert done.returncode == 0, done.stderr
     assert "<|im_start|>user" in done.stdout
     assert "won, return" in done.stdout
-    if player == "solver":
-        assert "not won" not in done.stdout
+
+
+def test_watch_the_solver():
+    """The first validation level takes it one reply."""
+    words = commands.command("play", "--config=configs/sokoban.py", "--player=solver")
+    done = commands.run(words)
+    assert done.returncode == 0, done.stderr
+    assert "</think><answer>" in done.stdout
+    assert "\nwon, return" in done.stdout
+
+
+def test_play_in_person():
+    """Bare answers and whole replies are read; leaving is no error."""
+    words = commands.command("play", "--config=configs/frozen_lake.py")
+    typed = "Left || Up\n</think><answer>Sideways</answer>\n"
+    done = commands.run(words, typed=typed)
+    assert done.returncode == 0, done.stderr
+    assert "[2 actions run, reward 0, penalty 0]" in done.stdout
+    assert "[0 actions run, reward 0, penalty -0.1]" in done.stdout
+    assert "Invalid" in done.stdout
+    assert "left the game" in done.stdout
 
 
 BAD = {
-    "unknown environment": (
-        {"env__name": "chess"},
-        "sokoban",
-    ),
+    "unknown environment": ({"env.name": "chess"}, "sokoban"),
     "an action limit of 0": (
-        {"rollout__max_actions_per_turn": 0},
+        {"rollout.max_actions_per_turn": 0},
         "rollout.max_actions_per_turn = 0",
     ),
-    "groups that do not divide": (
-        {"learner__minibatch_rows": 6},
-        "not a multiple",
-    ),
-    "unknown key": ({"rollout__num_group": 3}, "Did you mean"),
-    "wrong type": ({"rollout__num_groups": "many"}, "rollout.num_groups"),
-    "no such model": ({"model__path": "/nowhere/at/all"}, "/nowhere/at/all"),
-    "a key without effect": ({"prompt__length_hint_words": 5}, "no effect"),
-    "a bad environment argument": (
-        {"env__kwargs": "{'boxes': 2}"},
-        "num_boxes",
-    ),
-    "a bad environment parameter": (
-        {"env__params": "{'slip': 0.2}"},
-        "max_steps_in_episode",
-    ),
+    "groups that do not divide": ({"learner.minibatch_rows": 6}, "not a multiple"),
+    "no such model": ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all"),
+    "a bad environment argument": ({"env.kwargs.boxes": 2}, "num_boxes"),
+    "a bad environment parameter": ({"env.params.slip": 0.2}, "max_steps_in_episode"),
+    "a dialogue beyond the model": ({"rollout.max_reply_tokens": 900}, "2048"),
+    "coordinates it cannot read": ({"env.kwargs.observation": "map"}, "grid_coord"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence_and_writes_nothing(case, tmp_path, cache, model):
+def test_bad_settings_are_refused_before_anything_is_written(case, tmp_path, model):
     changes, words = BAD[case]
+    config = sokoban.get_config()
+    config.unlock()
+    config.update_from_flattened_dict(
+        commands.TINY | {"model.path": str(model)} | changes
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+FLAGS = {
+    "unknown key": (["--config.rollout.num_group=3"], "Did you mean"),
+    "wrong type": (["--config.rollout.num_groups=many"], "rollout.num_groups"),
+    "a key without effect": (["--config.prompt.length_hint_words=5"], "no effect"),
+}
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_bad_input_is_one_sentence_and_exit_status_2(case, tmp_path):
+    arguments, words = FLAGS[case]
     workdir = tmp_path / "run"
-    done = commands.run(commands.train_command(model, workdir, **changes), cache)
+    start = commands.command("train", "--config=configs/sokoban.py")
+    done = commands.run([*start, f"--workdir={workdir}", *arguments])
     assert done.returncode == 2, done.stdout
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
@@ -157,14 +181,14 @@ def test_bad_input_is_one_sentence_and_writes_nothing(case, tmp_path, cache, mod
     assert not workdir.exists()
 
 
-def test_an_unwritable_workdir(tmp_path, cache, model):
+def test_an_unwritable_workdir(tmp_path, model):
     (tmp_path / "file").write_text("")
-    done = commands.run(commands.train_command(model, tmp_path / "file/run"), cache)
+    done = commands.run(commands.train_command(model, tmp_path / "file/run"))
     assert done.returncode == 2
     assert "cannot write to the run folder" in done.stderr
 
 
-def test_a_checkpoint_of_another_model(trained, tmp_path, cache, model):
+def test_a_checkpoint_of_another_model(trained, tmp_path, model):
     """Someone swaps the weights under a run that is then resumed."""
     other = commands.tiny_model(tmp_path / "other", hidden_size=48, head_dim=24)
     words = commands.command(
@@ -176,17 +200,18 @@ def test_a_checkpoint_of_another_model(trained, tmp_path, cache, model):
     config["model"]["path"] = str(other)
     (moved / "config.json").write_text(json.dumps(config))
     words = commands.command("evaluate", f"--run={moved}")
-    done = commands.run(words, cache)
+    done = commands.run(words)
     assert done.returncode == 2
-    assert "another model (head_dim: 16 there, 24 here" in done.stderr
+    assert "holds another model" in done.stderr
+    assert "hidden_size: 32 there, 48 here" in done.stderr
 
 
-def test_a_damaged_checkpoint(trained, tmp_path, cache):
+def test_a_damaged_checkpoint(trained, tmp_path):
     moved = tmp_path / "run"
     commands.copy(trained, moved)
     for path in (moved / "checkpoints").rglob("*"):
         if path.is_file() and "state" in path.parts and path.stat().st_size > 1000:
             path.write_bytes(path.read_bytes()[:100])
-    done = commands.run(commands.command("evaluate", f"--run={moved}"), cache)
+    done = commands.run(commands.command("evaluate", f"--run={moved}"))
     assert done.returncode == 2
     assert "cannot be read" in done.stderr

@@ -11,19 +11,14 @@ from tests import commands
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, cache, model):
+def uninterrupted(tmp_path_factory, model):
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    done = commands.run(commands.train_command(model, workdir), cache)
+    done = commands.run(commands.train_command(model, workdir))
     assert done.returncode == 0, done.stderr
     assert "held-out success" in done.stdout
     return workdir, done.stdout
@@ -35,9 +30,9 @@ def digest(output: str) -> str:
     return line.split("sha256 ")[1].split()[0]
 
 
-def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, cache, model):
+def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
-    again = commands.run(commands.train_command(model, tmp_path / "run"), cache)
+    again = commands.run(commands.train_command(model, tmp_path / "run"))
     assert again.returncode == 0, again.stderr
     assert digest(again.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
@@ -47,14 +42,14 @@ def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, cache, model):
     assert digest(other.stdout) != digest(output)
 
 
-def test_killed_at_random_instants(uninterrupted, tmp_path, cache, model):
+def test_killed_at_random_instants(uninterrupted, tmp_path, model):
     """Kills while compiling, rolling out, updating and (seen on disk) while saving."""
     workdir, output = uninterrupted
     words = commands.train_command(model, tmp_path / "run")
     random = np.random.default_rng(0)
     during_save = 0
     for attempt in itertools.count():
-        process = commands.start(words, cache)
+        process = commands.start(words)
         wait_for_save = attempt % 2 == 0
         deadline = time.monotonic() + (60 if wait_for_save else random.uniform(4, 14))
         while time.monotonic() < deadline and process.poll() is None:
@@ -67,17 +62,17 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, cache, model):
         process.kill()
         process.wait()
     output_again, _ = process.communicate(timeout=300)
-    final = commands.run(words, cache)
+    final = commands.run(words)
     assert final.returncode == 0, output_again + final.stderr
     assert during_save >= 1
     assert digest(final.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
-def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, cache, model):
+def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
     words = commands.train_command(model, tmp_path / "run", checkpoint__every=100)
-    process = commands.start(words, cache)
+    process = commands.start(words)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
         assert process.poll() is None, process.stdout.read()
@@ -86,26 +81,26 @@ def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, cache, model)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 143
     assert "stopped after iteration" in said
-    resumed = commands.run(words, cache)
+    resumed = commands.run(words)
     assert resumed.returncode == 0, resumed.stderr
     assert digest(resumed.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
-def test_changed_settings_are_refused_with_the_list(uninterrupted, cache, model):
+def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
     workdir, _ = uninterrupted
     before = commands.record_of(workdir)
     words = commands.train_command(model, workdir, seed=5, rollout__temperature=0.7)
-    refused = commands.run(words, cache)
+    refused = commands.run(words)
     assert refused.returncode == 2
     assert "seed: 0 -> 5" in refused.stderr
     assert "rollout.temperature: 1.0 -> 0.7" in refused.stderr
     assert commands.record_of(workdir) == before
 
 
-def test_a_longer_run_continues(uninterrupted, tmp_path, cache, model):
+def test_a_longer_run_continues(uninterrupted, tmp_path, model):
     words = commands.train_command(model, tmp_path / "run", train__num_iterations=3)
-    assert commands.run(words, cache).returncode == 0
-    longer = commands.run(commands.train_command(model, tmp_path / "run"), cache)
+    assert commands.run(words).returncode == 0
+    longer = commands.run(commands.train_command(model, tmp_path / "run"))
     assert longer.returncode == 0, longer.stderr
     assert digest(longer.stdout) == digest(uninterrupted[1])
