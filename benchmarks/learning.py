@@ -24,7 +24,7 @@ def read(workdir: pathlib.Path) -> dict:
     config = json.loads((workdir / "config.json").read_text())
     (env,) = {k.split("/")[1] for k in records[0] if k.startswith("val-env/")}
     measured = [r for r in records if f"val-env/{env}/success" in r]
-    seconds = sum(v for r in records for k, v in r.items() if k.startswith("timing_s/"))
+    seconds = [r["timing_s/rollout"] + r["timing_s/update"] for r in records[1:]]
     return {
         "name": workdir.name,
         "env": env,
@@ -36,22 +36,22 @@ def read(workdir: pathlib.Path) -> dict:
         "ceiling": measured[-1][f"val-env/{env}/ceiling"],
         "train_at": [r["iteration"] for r in records[1:]],
         "train": [r[f"train/{env}/success"] for r in records[1:]],
-        "minutes": seconds / 60,
+        "seconds": statistics.median(seconds),
     }
 
 
 def table(runs: list[dict]) -> str:
     """Markdown: one row per run."""
     lines = [
-        "| game | seed | iterations | minutes | held-out success, start | end (95 % "
-        "interval) | gain, points | best possible |",
+        "| game | seed | iterations | median s/iteration | held-out success, start "
+        "| end (95 % interval) | gain, points | best possible |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for run in runs:
         start, end = run["success"][0], run["success"][-1]
         interval = f"{run['low'][-1]:.1%} to {run['high'][-1]:.1%}"
         lines.append(
-            f"| {run['env']} | {run['seed']} | {run['at'][-1]} | {run['minutes']:.1f} "
+            f"| {run['env']} | {run['seed']} | {run['at'][-1]} | {run['seconds']:.1f} "
             f"| {start:.1%} | {end:.1%} ({interval}) | {100 * (end - start):+.1f} "
             f"| {run['ceiling']:.1%} |"
         )

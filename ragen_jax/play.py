@@ -5,7 +5,6 @@ what the game made of each reply. The turns are the rollout's own: only the resp
 differs.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -23,19 +22,13 @@ from ragen_jax.rollout.device import (
     start_episodes,
 )
 from ragen_jax.rollout.episodes import episodes
-from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe
+from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe, tell
 from ragen_jax.text import chat
 from ragen_jax.trained import Trained
 from ragen_jax.types import Reply
 
 # The solver prefers short ways where actions are free.
 _SOLVER_DISCOUNT = 0.95
-_ALWAYS_BEST = demonstrations.Mixture(
-    shares=np.ones(1, np.float32),
-    thoughts=np.array([demonstrations.READING], np.int32),
-    noise=np.zeros(1, np.float32),
-    redraw=np.float32(0),
-)
 
 
 def level_keys(trained: Trained, level: int) -> RolloutKeys:
@@ -71,11 +64,17 @@ def watch_policy(trained: Trained, level: int) -> dict:
 def watch_solver(trained: Trained, level: int) -> dict:
     """The exact solver's episode on a level, in the same form."""
     game, rollout = trained.program.game, trained.config.rollout
+    always_best = demonstrations.Mixture(
+        shares=jnp.ones(1),
+        thoughts=jnp.array([demonstrations.READING]),
+        noise=jnp.zeros(1),
+        redraw=jnp.float32(0),
+    )
     responder = demonstrations.build_responder(
         game.env,
         game.params,
         game.tokenizer,
-        _ALWAYS_BEST,
+        always_best,
         tokenization=trained.config.prompt.tokenization,
         budget=game.budget,
         max_reply_tokens=rollout.max_reply_tokens,
@@ -147,23 +146,28 @@ def play(
     """
     responder = typed_responder(max_reply_tokens)
     table = Table(game.env, game.params, game.dialogue, responder, format_penalty)
+
+    @jax.jit
+    def open_turn(episode: Play, turn) -> Play:
+        return tell(table, game.dialogue.following, episode, turn, 0)
+
+    @jax.jit
+    def close_turn(episode: Play, turn) -> Play:
+        sample_keys = fold_turn(keys.sample, turn)
+        noise_keys = fold_turn(keys.noise, turn)
+        return answer(
+            table, episode, turn, sample_keys=sample_keys, noise_keys=noise_keys
+        )
+
     episode = start_episodes(table, keys, budget=game.budget)
     for turn in range(game.budget.max_turns):
         before = int(episode.transcript.lengths[0])
-        episode = observe(table, episode, turn, 0)
+        episode = open_turn(episode, turn) if turn else observe(table, episode, 0, 0)
         after = int(episode.transcript.lengths[0])
-        say(
-            game.tokenizer.decode(
-                np.asarray(episode.transcript.tokens[0, before:after])
-            )
-        )
+        message = np.asarray(episode.transcript.tokens[0, before:after])
+        say(game.tokenizer.decode(message))
         reply = _prepare(game, episode, read_line, say, max_reply_tokens)
-        run = jax.jit(functools.partial(answer, table, turn=turn))
-        episode = run(
-            episode.replace(carry=reply),
-            sample_keys=fold_turn(keys.sample, turn),
-            noise_keys=fold_turn(keys.noise, turn),
-        )
+        episode = close_turn(episode.replace(carry=reply), turn)
         record = jax.tree.map(lambda x, turn=turn: x[0, turn], episode.turns)
         say(
             f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "

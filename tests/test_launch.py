@@ -142,7 +142,7 @@ BAD = {
     "no such model": ({"model.path": "/nowhere/at/all"}, "/nowhere/at/all"),
     "a bad environment argument": ({"env.kwargs.boxes": 2}, "num_boxes"),
     "a bad environment parameter": ({"env.params.slip": 0.2}, "max_steps_in_episode"),
-    "a dialogue beyond the model": ({"rollout.max_reply_tokens": 900}, "2048"),
+    "a dialogue beyond the model": ({"rollout.max_reply_tokens": 1000}, "2048"),
     "coordinates it cannot read": ({"env.kwargs.observation": "map"}, "grid_coord"),
 }
 

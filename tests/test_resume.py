@@ -36,9 +36,7 @@ def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
     assert again.returncode == 0, again.stderr
     assert digest(again.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
-    other = commands.run(
-        commands.train_command(model, tmp_path / "other", seed=1), cache
-    )
+    other = commands.run(commands.train_command(model, tmp_path / "other", seed=1))
     assert digest(other.stdout) != digest(output)
 
 
