@@ -19,7 +19,8 @@ def get_config() -> ConfigDict:
     config.env = ConfigDict()
     # Name in the table of `envs/__init__.py`.
     config.env.name = "sokoban"
-    # Constructor arguments of that environment (sizes, symbols, observation, ...).
+    # Constructor arguments of that environment (sizes, symbols, observation, ...);
+    # on the command line "--config.env.kwargs={'num_boxes': 2}".
     config.env.kwargs = ConfigDict()
     # Values of its `EnvParams` that differ from the environment's own defaults.
     config.env.params = ConfigDict()

@@ -3,7 +3,7 @@
     python -m launch.sft --config=configs/pocket.py --workdir=runs/pocket
 
 About 15 minutes on 2 CPU cores. Writes a Hugging Face folder, `runs/pocket/model`; the
-one shipped in `ragen_jax/pocket` was made so, its README has the scores.
+one shipped in `ragen_jax/pocket` was made so (see its README for the scores).
 """
 
 from ml_collections import ConfigDict

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     trained = open_trained(run, config)
     try:
         PLAYERS[_PLAYER.value](play, trained, _LEVEL.value)
-    except EOFError:
+    except (EOFError, KeyboardInterrupt):
         print("\nleft the game")
     return 0
 

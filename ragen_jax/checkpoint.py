@@ -18,14 +18,20 @@ class Checkpointer:
 
     Args:
       workdir: the run folder.
-      keep: newest checkpoints kept, older ones are deleted.
+      keep: newest checkpoints kept, older ones are deleted. None: only read, and leave
+        the folder alone, which another process may be training in.
     """
 
-    def __init__(self, workdir: pathlib.Path, *, keep: int):
+    def __init__(self, workdir: pathlib.Path, *, keep: int | None):
         self._folder = (workdir / "checkpoints").resolve()
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, cleanup_tmp_directories=True
-        )
+        if keep is None:
+            options = ocp.CheckpointManagerOptions(
+                read_only=True, create=False, save_interval_steps=0
+            )
+        else:
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=keep, create=True, cleanup_tmp_directories=True
+            )
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     @property

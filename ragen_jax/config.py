@@ -83,6 +83,9 @@ _CHOICES: dict[str, Collection[str]] = {
 }
 
 
+_KNOWN = (*OPTIONAL_KEYS, *_POSITIVE_INTEGERS, *_RANGES, *_CHOICES)
+
+
 def flatten(config: ConfigDict) -> dict[str, object]:
     """Every leaf by its dotted path, in the order of the file."""
     leaves: dict[str, object] = {}
@@ -110,6 +113,12 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
       ValueError: the first rule that is broken, and the cure.
     """
     leaves = flatten(config)
+    missing = [key for key in _KNOWN if key not in leaves]
+    if missing:
+        raise ValueError(
+            f"this is no training configuration, it lacks {missing[0]}; use a task "
+            "file such as configs/sokoban.py (configs/pocket.py is for launch.sft)"
+        )
     for key, value in leaves.items():
         if value is None and key not in OPTIONAL_KEYS:
             raise ValueError(
@@ -135,6 +144,11 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
 
 def _check_pairs(config: ConfigDict) -> None:
     """Rules between keys."""
+    if config.seed == config.evaluation.seed:
+        raise ValueError(
+            f"seed = evaluation.seed = {config.seed}: training would meet the "
+            "validation levels; use another seed"
+        )
     rows = config.rollout.num_groups * config.rollout.group_size
     shards = config.mesh.data * config.mesh.fsdp
     devices = shards * config.mesh.tensor

@@ -18,7 +18,6 @@ from ragen_jax.rollout.device import (
     RolloutKeys,
     fold_turn,
     play_episodes,
-    rollout_keys,
     start_episodes,
 )
 from ragen_jax.rollout.episodes import episodes
@@ -38,8 +37,12 @@ def level_keys(trained: Trained, level: int) -> RolloutKeys:
     """
     seed = trained.config.evaluation.seed
     root = rngs.stream(rngs.root_key(seed), "evaluation")
-    keys = rollout_keys(root, level + 1, 1)
-    return jax.tree.map(lambda x: x[level:], keys)
+    return RolloutKeys(
+        *(
+            jax.random.fold_in(rngs.stream(root, name), level)[None]
+            for name in ("level", "noise", "sample")
+        )
+    )
 
 
 def watch_policy(trained: Trained, level: int) -> dict:

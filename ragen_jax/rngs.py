@@ -16,7 +16,7 @@ STREAMS = (
     "sample",  # the sampler's draws, per row
     "shuffle",  # order of the rows in an epoch
     "init",  # parameters made from nothing
-    "evaluation",  # root of the validation prompts: never shared with training
+    "evaluation",  # root of the validation prompts; their seed is never training's
     "demonstration",  # supervised warm start
 )
 

@@ -39,6 +39,11 @@ class Run:
         )
         latest = self._checkpointer.latest
         self.start = 0 if latest is None else latest
+        if self.start > config.train.num_iterations:
+            raise ValueError(
+                f"{self._workdir} has {self.start} iterations already, more than "
+                f"train.num_iterations = {config.train.num_iterations}; raise it"
+            )
         self.state = program.state
         if latest is not None:
             abstract = checkpoint.abstract_state(program.state)
@@ -88,9 +93,10 @@ class Run:
         )
         if skipped >= limit:
             raise ValueError(
-                f"{skipped} updates in a row had a non-finite gradient; lower "
-                "optimizer.learning_rate and start again from the last checkpoint in "
-                f"{self._workdir / 'checkpoints'}"
+                f"{skipped} updates in a row had a non-finite gradient; export the "
+                f"last checkpoint (python -m launch.export --run={self._workdir} "
+                "--output=FOLDER) and start a new --workdir from it "
+                "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
             )
 
     def summary(self, env_name: str, state: TrainState) -> str:

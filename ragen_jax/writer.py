@@ -54,7 +54,10 @@ def open_workdir(workdir: pathlib.Path) -> int:
 def write_text_atomically(path: pathlib.Path, text: str) -> None:
     """Write a whole file or nothing: a temporary neighbour, then a rename."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
@@ -63,7 +66,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")
+    lines = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines[:-1]]
 
 
@@ -86,7 +89,7 @@ class RunWriter:
         for path in self._folder.iterdir():
             if not path.name.startswith("iteration_") or _iteration(path) > after:
                 path.unlink()
-        self._metrics = (workdir / "metrics.jsonl").open("a")
+        self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = self._draw_events(kept) if tensorboard else None
 
     def scalars(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -126,7 +129,8 @@ class RunWriter:
         for record in records:
             self._add_scalars(events, record)
         for path in sorted(self._folder.glob("iteration_*.jsonl")):
-            episodes = [json.loads(line) for line in path.read_text().splitlines()]
+            text = path.read_text(encoding="utf-8")
+            episodes = [json.loads(line) for line in text.splitlines()]
             self._add_episodes(events, _iteration(path), episodes)
         return events
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from configs import bandit, base, frozen_lake, sizes, sokoban
+from configs import bandit, base, frozen_lake, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
 
 
@@ -40,6 +40,7 @@ def test_every_preset_is_valid(task, size):
         ({"mesh__data": 3}, "cannot be split"),
         ({"optimizer__learning_rate": float("nan")}, "finite"),
         ({"seed": -1}, "seed = -1"),
+        ({"seed": 123}, "validation levels"),
     ],
 )
 def test_a_broken_rule_names_key_and_cure(changes, words):
@@ -99,3 +100,8 @@ def test_every_key_is_read_somewhere():
 def test_unknown_preset_lists_the_choices():
     with pytest.raises(ValueError, match="pocket, qwen2"):
         sokoban.get_config("gpt-5")
+
+
+def test_another_command_s_configuration_is_named_as_such():
+    with pytest.raises(ValueError, match="no training configuration"):
+        config_lib.validate(pocket.get_config())
