@@ -21,7 +21,7 @@ from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.tokenizers import train_qwen_style
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=3, max_actions_per_episode=5)
-REPLY_TOKENS = 14
+REPLY_TOKENS = 20
 TEMPERATURE = 0.9
 VOCAB = 640
 # Shapes of the tokens at every trace of the network.
