@@ -89,6 +89,8 @@ class RunWriter:
         for path in self._folder.iterdir():
             if not path.name.startswith("iteration_") or _iteration(path) > after:
                 path.unlink()
+        for path in workdir.glob("events.out.tfevents.*"):
+            path.unlink()
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = self._draw_events(kept) if tensorboard else None
 
@@ -123,8 +125,6 @@ class RunWriter:
             self._events.close()
 
     def _draw_events(self, records: Iterable[Mapping]) -> SummaryWriter:
-        for path in self._workdir.glob("events.out.tfevents.*"):
-            path.unlink()
         events = SummaryWriter(str(self._workdir), flush_secs=10)
         for record in records:
             self._add_scalars(events, record)

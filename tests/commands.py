@@ -13,6 +13,7 @@ import numpy as np
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.qwen2 import Qwen2Config, build_policy
 from ragen_jax.program import POCKET
+from ragen_jax.writer import TIMING_PREFIXES
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -101,7 +102,7 @@ def record_of(workdir: pathlib.Path) -> dict[str, object]:
         {
             k: v
             for k, v in json.loads(line).items()
-            if not k.startswith(("timing_s/", "perf/", "time"))
+            if not k.startswith(TIMING_PREFIXES)
         }
         for line in lines
     ]

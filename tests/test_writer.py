@@ -85,3 +85,9 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot write to the run folder"):
         writer.open_workdir(tmp_path / "file" / "run")
+
+
+def test_resuming_without_tensorboard_leaves_no_events_of_later_iterations(tmp_path):
+    write(tmp_path, range(4))
+    writer.RunWriter(tmp_path, after=1, tensorboard=False).close()
+    assert not list(tmp_path.glob("events.out.tfevents.*"))
