@@ -99,11 +99,7 @@ def record_of(workdir: pathlib.Path) -> dict[str, object]:
     """Everything a run leaves that must not depend on when it was interrupted."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     metrics = [
-        {
-            k: v
-            for k, v in json.loads(line).items()
-            if not k.startswith(TIMING_PREFIXES)
-        }
+        {k: v for k, v in json.loads(line).items() if not k.startswith(TIMING_PREFIXES)}
         for line in lines
     ]
     trajectories = {p.name: p.read_text() for p in (workdir / "trajectories").iterdir()}
