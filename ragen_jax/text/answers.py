@@ -30,9 +30,9 @@ from typing import Protocol
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Int, UInt8
+from jaxtyping import Array, Bool, Int, UInt8, UInt32
 
-from ragen_jax.text import byte_search, byte_tables
+from ragen_jax.text import bits, byte_search, byte_tables
 from ragen_jax.types import ParsedAnswer
 
 THINK_END = b"</think>"
@@ -47,11 +47,6 @@ REMOVED = (
     b"<|im_end|>",
 )
 SEPARATOR = b"||"
-
-# Blanks between `</think>` and `<answer>` that are looked across at no extra cost.
-NEAR_WHITE = 3
-# Codes of a byte for the fills; 0 always means "not known yet".
-OTHER, MARK = 1, 2
 
 
 class HasTokenBytes(Protocol):
@@ -100,22 +95,20 @@ class AnswerParser:
         num_bytes = text.shape[0] - self._tail
         has_format, start, stop = _find_answer(text, num_bytes)
         answer = lax.dynamic_slice(text, (start,), (self._window + self._margin,))
+        # Nearly all answers fit in the window and hold no markup. The others are read
+        # again from the whole text, which costs nothing unless some row asks for it.
         parsed = self._read_names(answer, self._window, stop - start)
-        # Nearly all answers are short and hold no markup. The others take a second
-        # look at the whole text, which costs nothing unless some row asks for it.
-        is_markup = (answer == ord("<")) & (
-            byte_search.positions(answer.shape[0]) < stop - start
-        )
+        inside = jnp.arange(answer.shape[0]) < stop - start
+        is_markup = (answer == ord("<")) & inside
         is_hard = jnp.any(is_markup) | (stop - start > self._window)
-
-        def read_whole(_, text, start, stop):
-            padded = jnp.pad(text, (0, num_bytes))
-            whole = lax.dynamic_slice(padded, (start,), (num_bytes + self._margin,))
-            cleaned, size = _remove_literals(whole, num_bytes, stop - start)
-            return self._read_names(cleaned, num_bytes, size)
-
         names, num_listed = byte_search.rarely(
-            is_hard, read_whole, parsed, text, start, stop
+            is_hard,
+            lambda _, parser, *answer: parser._read_whole(*answer),
+            parsed,
+            self,
+            text,
+            start,
+            stop,
         )
         return ParsedAnswer(
             names=names,
@@ -168,32 +161,44 @@ class AnswerParser:
         Returns the index of each name that counts, -1 where it is unknown or missing,
         and the number of all names listed.
         """
-        content, ends_separator = _split(answer, num_bytes, size)
-        # The piece each content cell belongs to, counted from 1.
-        ranks = byte_search.running_count(_begin_pieces(content, ends_separator))
-        ranks_of_content = jnp.where(content, ranks, 0)
-        cells = byte_search.positions(num_bytes)
+        content, begins = _split(answer[:num_bytes], size)
+        num_words = content.shape[0]
 
-        # A loop, for XLA computes what a loop closes over once, and what a reduction
-        # reads again for every reduction.
-        def read(rank: Int[Array, ""]) -> Int[Array, ""]:
-            in_piece = ranks_of_content == rank
-            start = jnp.min(jnp.where(in_piece, cells, num_bytes))
-            end = jnp.max(jnp.where(in_piece, cells, -1))
+        def read(
+            begins: UInt32[Array, " W"], _: None
+        ) -> tuple[UInt32[Array, " W"], Int[Array, ""]]:
+            start = bits.first(begins)
+            behind = begins & ~bits.below(start + 1, num_words)
+            # Behind the last piece, the size is not positive and no name has it.
+            end = bits.last(content & bits.below(bits.first(behind), num_words))
             piece = lax.dynamic_slice(answer, (start,), (self.name_bytes.shape[1],))
-            return self._look_up(piece, end - start + 1)
+            return behind, self._look_up(piece, end - start + 1)
 
-        names = lax.map(read, jnp.arange(1, self.max_actions + 1, dtype=cells.dtype))
-        return names, ranks[-1].astype(jnp.int32)
+        # A scan, for it is traced and compiled once for all names.
+        _, names = lax.scan(read, begins, length=self.max_actions)
+        return names, bits.count(begins)
+
+    def _read_whole(
+        self,
+        text: UInt8[Array, " N+tail"],
+        start: Int[Array, ""],
+        stop: Int[Array, ""],
+    ) -> tuple[Int[Array, " A"], Int[Array, ""]]:
+        """`_read_names` of an answer of any length, with literals in it."""
+        num_bytes = text.shape[0] - self._tail
+        padded = jnp.pad(text, (0, num_bytes))
+        answer = lax.dynamic_slice(padded, (start,), (num_bytes + self._margin,))
+        answer, size = _remove_literals(answer, num_bytes, stop - start)
+        return self._read_names(answer, num_bytes, size)
 
     def _look_up(
         self, piece: UInt8[Array, " E"], size: Int[Array, ""]
     ) -> Int[Array, ""]:
         """Index of the name `piece[:size]`, -1 if there is none; size may exceed E."""
-        is_padding = byte_search.positions(piece.shape[0]) >= size
+        is_padding = jnp.arange(piece.shape[0]) >= size
         piece = jnp.where(is_padding, 0, byte_search.to_lower(piece))
         is_name = jnp.all(piece[None, :] == self.name_bytes, axis=1)
-        is_name &= self.name_lengths == size.astype(jnp.int32)
+        is_name &= self.name_lengths == size
         return jnp.max(jnp.where(is_name, jnp.arange(is_name.shape[0]), -1))
 
 
@@ -268,31 +273,23 @@ def _find_answer(
     after that: were there none, no later pair of tags would have one either. 0, 0
     where there is no answer.
     """
-    begins = byte_search.find(text, ANSWER_BEGIN, num_bytes)
-    is_white = byte_search.is_white(text)
-    codes = jnp.where(is_white, 0, OTHER).astype(jnp.uint8)
-    codes = codes.at[:num_bytes].set(jnp.where(begins, MARK, codes[:num_bytes]))
-    codes = byte_search.fill_from_right(codes, OTHER, reach=NEAR_WHITE)
-    ends_thought = byte_search.find(text, THINK_END, num_bytes)
-    behind = slice(len(THINK_END), len(THINK_END) + num_bytes)
-
-    def look_further(codes: UInt8[Array, " Y"]) -> UInt8[Array, " Y"]:
-        return byte_search.fill_from_right(codes, OTHER, first_stride=NEAR_WHITE + 1)
-
-    is_unknown = jnp.any(ends_thought & (codes[behind] == 0))
-    codes = byte_search.rarely(is_unknown, look_further, codes)
-
-    cells = byte_search.positions(num_bytes)
-    thought = byte_search.first(ends_thought & (codes[behind] == MARK))
-    start = byte_search.first(begins & (cells > thought)) + len(ANSWER_BEGIN)
-    ends = byte_search.find(text, ANSWER_END, num_bytes)
-    stop = byte_search.first(ends & (cells >= start))
-    has_format = stop < num_bytes
+    begins, ends_thought, ends = (
+        bits.pack(byte_search.find(text, tag, num_bytes))
+        for tag in (ANSWER_BEGIN, THINK_END, ANSWER_END)
+    )
+    # A carry from behind each thought runs through the white space there is and stops
+    # where the answer has to begin.
+    white = bits.pack(byte_search.is_white(text[:num_bytes]))
+    behind_thought = bits.raised(ends_thought, len(THINK_END))
+    reached = bits.add(white, behind_thought) & ~white
+    start = bits.first(begins & reached) + len(ANSWER_BEGIN)
+    ends &= ~bits.below(start, ends.shape[0])
+    has_format = jnp.any(ends != 0)
     zero = jnp.zeros_like(start)
     return (
         has_format,
         jnp.where(has_format, start, zero),
-        jnp.where(has_format, stop, zero),
+        jnp.where(has_format, bits.first(ends), zero),
     )
 
 
@@ -300,7 +297,6 @@ def _remove_literals(
     answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
 ) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
     """Deletes the literals of `REMOVED` from `answer[:size]`, one after the other."""
-    cells = byte_search.positions(num_bytes)
     literals, widths = byte_tables.tabulate(REMOVED)
 
     def remove(
@@ -318,42 +314,35 @@ def _remove_literals(
         i: Int[Array, ""], state: tuple[UInt8[Array, " Y"], Int[Array, ""]]
     ) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
         text, size = state
-        width = widths[i].astype(size.dtype)
+        width = widths[i]
         starts = byte_search.find_row(text, literals[i], num_bytes)
         # A literal holds `<` only in front, so its occurrences never overlap.
-        starts &= cells + width <= size
+        starts &= jnp.arange(num_bytes) + width <= size
         return byte_search.rarely(jnp.any(starts), remove, state, starts, width)
 
     return lax.fori_loop(0, len(REMOVED), remove_next, (answer, size))
 
 
 def _split(
-    answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
-) -> tuple[Bool[Array, " X"], Bool[Array, " X"]]:
-    """Cells of `answer[:size]` that hold content, and those where a separator ends.
+    text: UInt8[Array, " X"], size: Int[Array, ""]
+) -> tuple[UInt32[Array, " W"], UInt32[Array, " W"]]:
+    """Cells of `text[:size]` that hold content, and those of them that begin a piece.
 
     In a run of bars, the first and second make a separator, the third and fourth, and
     so on; the last of an odd run is content.
     """
-    text, cells = answer[:num_bytes], byte_search.positions(num_bytes)
-    inside = cells < jnp.minimum(size, num_bytes).astype(cells.dtype)
-    is_bar = inside & (text == SEPARATOR[0])
-    follows_bar = jnp.pad(is_bar[:-1], (1, 0))
-    precedes_bar = jnp.pad(is_bar[1:], (0, 1))
-    # OTHER: an even number of bars up to here; MARK: odd. Two cells back in a run
-    # the number is even or odd alike.
-    codes = jnp.where(is_bar, jnp.where(follows_bar, 0, MARK), OTHER).astype(jnp.uint8)
-    codes = byte_search.fill_from_left(codes, OTHER, first_stride=2)
-    begins_separator = is_bar & (codes == MARK) & precedes_bar
-    ends_separator = is_bar & (codes == OTHER)
-    is_blank = begins_separator | ends_separator | byte_search.is_white(text)
-    return inside & ~is_blank, ends_separator
-
-
-def _begin_pieces(
-    content: Bool[Array, " X"], ends_separator: Bool[Array, " X"]
-) -> Bool[Array, " X"]:
-    """The first content cell of every piece that has any."""
-    codes = jnp.where(content, OTHER, jnp.where(ends_separator, MARK, 0))
-    codes = byte_search.fill_from_left(codes.astype(jnp.uint8), MARK)
-    return content & (jnp.pad(codes[:-1], (1, 0), constant_values=MARK) == MARK)
+    bars = bits.pack(text == SEPARATOR[0])
+    inside = bits.below(size, bars.shape[0])
+    bars &= inside
+    # A carry from the first bar of a run clears the run. Every second bar of one that
+    # begins at an even cell is at an odd one.
+    begins_run = bars & ~bits.raised(bars, 1)
+    of_even_run = bars & ~bits.add(bars, begins_run & bits.EVEN)
+    of_odd_run = bars & ~of_even_run
+    ends_separator = (of_even_run & ~bits.EVEN) | (of_odd_run & bits.EVEN)
+    separators = ends_separator | bits.lowered(ends_separator, 1)
+    white = bits.pack(byte_search.is_white(text))
+    content = inside & ~white & ~separators
+    # A carry from the start, and one from each separator, stop at the first content.
+    begins_piece = content & bits.add(~content, ends_separator, carry=True)
+    return content, begins_piece

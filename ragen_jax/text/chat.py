@@ -21,26 +21,36 @@ START = "<|im_start|>"
 END = "<|im_end|>"
 # Every reply starts with a thought: the header ends with the opening tag.
 FORCED_PREFIX = "<think>"
+SYSTEM_HEADER = f"{START}system\n"
+USER_HEADER = f"{START}user\n"
 REPLY_HEADER = f"{START}assistant\n{FORCED_PREFIX}"
 
 
-def message(role: str, content: Template) -> Template:
-    """A whole message: header, content, end of turn."""
-    header = Template((f"{START}{role}\n",))
-    return header + content + Template((f"{END}\n",))
+def beginning(system: Template) -> Template:
+    """The system message and the header of the user's message."""
+    header, end = Template((SYSTEM_HEADER,)), Template((f"{END}\n", USER_HEADER))
+    return header + system + end
 
 
-def opening(system: Template, user: Template) -> Template:
-    """Everything before the first reply."""
-    reply_header = Template((REPLY_HEADER,))
-    return message("system", system) + message("user", user) + reply_header
+def request(user: Template) -> Template:
+    """The rest of the user's message and the header of the reply."""
+    return user + Template((f"{END}\n", REPLY_HEADER))
 
 
-def following(user: Template) -> Template:
-    """Everything between two replies.
+def rest_of_reply() -> Template:
+    """From the end of a reply to the header of the next user message.
 
     Field `was_cut`: 1 where the last reply does not end with the end-of-turn token
     (the length limit cut it, or another stop token ended it), else 0.
     """
-    rest_of_reply = Template((Choice("was_cut", ("", END)), "\n"))
-    return rest_of_reply + message("user", user) + Template((REPLY_HEADER,))
+    return Template((Choice("was_cut", ("", END)), "\n", USER_HEADER))
+
+
+def opening(system: Template, user: Template) -> Template:
+    """Everything before the first reply."""
+    return beginning(system) + request(user)
+
+
+def following(user: Template) -> Template:
+    """Everything between two replies; has the field of `rest_of_reply`."""
+    return rest_of_reply() + request(user)

@@ -188,9 +188,12 @@ class DeviceTemplate:
         Raises:
           KeyError: a field of the template has no value.
         """
+        return concatenate(self.segments(fields))
+
+    def segments(self, fields: Fields) -> list[Segments]:
+        """The same before it is joined, for texts with something else in them."""
         values = {name: jnp.asarray(fields[name]) for name in self.fields}
-        segments = [s for block in self.blocks for s in block.segments(values)]
-        return _concatenate(segments)
+        return [s for block in self.blocks for s in block.segments(values)]
 
 
 def compile_template(
@@ -224,17 +227,37 @@ def compile_template(
     pieces.encode_pieces(layouts, tokenizer, ids)
     pieces.check_joints(layouts, ids, tokenizer, tokenization)
     blocks = tuple(_block(layout, ids, tokenization) for layout in layouts)
-    zeros = _zero_fields(template)
-    shapes = [
-        jax.eval_shape(block.segments, {n: zeros[n] for n in template.fields})
-        for block in blocks
-    ]
+    fields = _field_shapes(template)
+    shapes = [jax.eval_shape(block.segments, fields) for block in blocks]
     max_tokens = sum(s.tokens.size for segments in shapes for s in segments)
     return DeviceTemplate(blocks, tuple(dict.fromkeys(template.fields)), max_tokens)
 
 
-def _concatenate(segments: list[Segments]) -> TokenSpan:
-    """Joins segments, leaving out what does not count."""
+def check_neighbours(
+    first: Template,
+    second: Template,
+    tokenizer: Tokenizer,
+    tokenization: str,
+    known_ids: dict[str, list[int]],
+) -> None:
+    """Checks that two templates, compiled one by one, may stand side by side.
+
+    Args:
+      known_ids: ids of all their pieces, see `compile_template`.
+
+    Raises:
+      ValueError: pieces that touch there do not keep their own tokens.
+    """
+    layouts = [
+        layout
+        for template in (first, second)
+        for layout in pieces.cut(template.parts, tokenization)
+    ]
+    pieces.check_joints(layouts, known_ids, tokenizer, tokenization)
+
+
+def concatenate(segments: list[Segments]) -> TokenSpan:
+    """Joins the segments of one row, leaving out what does not count."""
     source = jnp.concatenate([s.tokens.reshape(-1) for s in segments])
     width = source.shape[0]
     num_fixed = _leading_fixed(segments)
@@ -269,13 +292,14 @@ def _leading_fixed(segments: list[Segments]) -> int:
     return total
 
 
-def _zero_fields(template: Template) -> Fields:
-    def zero(part):
+def _field_shapes(template: Template) -> dict[str, jax.ShapeDtypeStruct]:
+    def shape(part):
         has_cells = isinstance(part, Grid | Cells)
-        return jnp.zeros((part.rows, part.cols) if has_cells else (), jnp.int32)
+        size = (part.rows, part.cols) if has_cells else ()
+        return jax.ShapeDtypeStruct(size, jnp.int32)
 
     return {
-        part.name: zero(part) for part in template.parts if not isinstance(part, str)
+        part.name: shape(part) for part in template.parts if not isinstance(part, str)
     }
 
 

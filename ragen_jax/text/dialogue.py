@@ -13,8 +13,9 @@ from envs.base import PlayBudget, TextEnvironment
 from ragen_jax.text import chat
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.device_text import DeviceTemplate, compile_template
-from ragen_jax.text.prompts import Prompts, build_prompts
+from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
 from ragen_jax.text.tokenizer import Tokenizer
+from ragen_jax.text.windows import WindowTemplates, build_windows
 
 
 @struct.dataclass
@@ -30,6 +31,8 @@ class Dialogue:
       stop_token: id of the end-of-turn token, the one the template appends to a reply
         that was cut.
       max_trajectory_tokens: `T`, no dialogue is longer.
+      windows: what the model reads before a reply; None where it reads the whole
+        dialogue (see `ragen_jax.text.windows`).
     """
 
     opening: DeviceTemplate
@@ -39,6 +42,14 @@ class Dialogue:
     prompts: Prompts = struct.field(pytree_node=False)
     stop_token: int = struct.field(pytree_node=False)
     max_trajectory_tokens: int = struct.field(pytree_node=False)
+    windows: WindowTemplates | None
+
+    @property
+    def max_window_tokens(self) -> int:
+        """The most tokens the model sees at once, its reply included: `W`, or `T`."""
+        if self.windows is None:
+            return self.max_trajectory_tokens
+        return self.windows.max_tokens
 
 
 def build_dialogue(
@@ -50,6 +61,8 @@ def build_dialogue(
     budget: PlayBudget,
     max_reply_tokens: int,
     length_hint_words: int,
+    context: str = "full",
+    context_turns: int | None = None,
 ) -> Dialogue:
     """Words, compiles and sizes the dialogue of a game.
 
@@ -61,20 +74,35 @@ def build_dialogue(
       budget: turns and actions of an episode.
       max_reply_tokens: `R`, the stop token included.
       length_hint_words: longest reply asked for.
+      context: how much of the dialogue the model sees, an entry of `windows.CONTEXTS`.
+      context_turns: turns it sees then, the one to be answered included; None for
+        "full".
 
     Raises:
-      ValueError: an unknown style or tokenization, a text that the tokenizer cannot
-        carry in pieces, a tokenizer without ChatML's tokens, or a checkpoint whose
-        replies do not end with the end-of-turn token.
+      ValueError: an unknown style, tokenization or context, turns that do not go with
+        the context, a text that the tokenizer cannot carry in pieces, a tokenizer
+        without ChatML's tokens, or a checkpoint whose replies do not end with the
+        end-of-turn token.
     """
-    prompts = build_prompts(
+    wording = build_wording(
         env, style=style, budget=budget, length_hint_words=length_hint_words
     )
+    prompts = cut_messages(wording)
     stop_token, stop_tokens = _stop_tokens(tokenizer)
     ids = {}
     opening, following = (
         compile_template(message, tokenizer, tokenization, known_ids=ids)
         for message in (prompts.opening, prompts.following)
+    )
+    windows = build_windows(
+        wording,
+        tokenizer,
+        tokenization=tokenization,
+        context=context,
+        context_turns=context_turns,
+        max_turns=budget.max_turns,
+        max_reply_tokens=max_reply_tokens,
+        known_ids=ids,
     )
     parser = build_parser(
         tokenizer,
@@ -92,6 +120,7 @@ def build_dialogue(
         prompts=prompts,
         stop_token=stop_token,
         max_trajectory_tokens=opening.max_tokens + replies + between,
+        windows=windows,
     )
 
 

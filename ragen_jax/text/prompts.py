@@ -6,9 +6,10 @@ what follows each reply, chat markup included. Tokens and parsing are other modu
 Styles: "full" explains everything, for models that have never seen the game; "terse"
 spends as few tokens as it can, for the pocket model that was trained on it.
 
-Fields besides the environment's own: `turn` (from 1), `actions_left`; in `following`
-also `reward_hundredths` (the last turn's reward, penalty not included), `was_invalid`
-(1 where the last reply held no valid action) and `was_cut` (see `chat.following`).
+Fields besides the environment's own: `turn` (from 1), `actions_left`; in what tells of
+a past turn also `reward_hundredths` (that turn's reward, penalty not included),
+`was_invalid` (1 where its reply held no valid action) and `was_cut` (see
+`chat.rest_of_reply`).
 
 What the messages carry follows RAGEN (arXiv 2504.20073); the words are our own.
 """
@@ -26,6 +27,29 @@ SEPARATOR = answers.SEPARATOR.decode()
 
 
 @dataclasses.dataclass(frozen=True)
+class Wording:
+    """What is said in a game, before it is cut into messages.
+
+    Attributes:
+      system: the system message.
+      turn: a turn's own: its number, the state, the limits. Not a word about others.
+      result: what the turn before brought; stands before `turn`.
+      past_heading, turn_heading: stand before the past turns and before `turn` in a
+        message that tells both.
+      past_turn: a turn of which the message also tells the reply; up to the reply.
+      past_result: what that turn brought, from the end of its reply on.
+    """
+
+    system: Template
+    turn: Template
+    result: Template
+    past_heading: str
+    turn_heading: str
+    past_turn: Template
+    past_result: Template
+
+
+@dataclasses.dataclass(frozen=True)
 class Prompts:
     """Whole messages with their chat markup.
 
@@ -38,10 +62,10 @@ class Prompts:
     following: Template
 
 
-def build_prompts(
+def build_wording(
     env: TextEnvironment, *, style: str, budget: PlayBudget, length_hint_words: int
-) -> Prompts:
-    """The messages of a game.
+) -> Wording:
+    """What is said in a game.
 
     Args:
       env: whose instruction and state template are shown.
@@ -60,42 +84,75 @@ def build_prompts(
     return PROMPT_STYLES[style](env, budget, length_hint_words)
 
 
-def full(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Prompts:
-    """Everything said in sentences."""
-    system = Template((f"{_PERSONA}\n\n{env.instruction}\n\n{_rules(env, budget)}",))
-    state = Template(("State:\n",)) + env.template
-    state += Template(("Actions left: ", _actions_left(budget), "\n"))
-    state += Template((_request(budget, length_hint_words),))
-    turn = Template(("Turn ", _turn(budget), "\n")) + state
-    result = Template(
-        (
-            "Reward of your last turn: ",
-            _REWARD,
-            "\n",
-            Choice("was_invalid", ("", _WARNING)),
+def build_prompts(
+    env: TextEnvironment, *, style: str, budget: PlayBudget, length_hint_words: int
+) -> Prompts:
+    """The messages of a game; arguments and errors are those of `build_wording`."""
+    return cut_messages(
+        build_wording(
+            env, style=style, budget=budget, length_hint_words=length_hint_words
         )
     )
-    return Prompts(chat.opening(system, turn), chat.following(result + turn))
 
 
-def terse(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Prompts:
+def cut_messages(wording: Wording) -> Prompts:
+    """Each turn's message; from the second on it tells what the last turn brought."""
+    return Prompts(
+        opening=chat.opening(wording.system, wording.turn),
+        following=chat.following(wording.result + wording.turn),
+    )
+
+
+def full(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Wording:
+    """Everything said in sentences."""
+    state = _turn(budget) + Template(("State:\n",)) + env.template
+    limits = (
+        "Actions left: ",
+        _actions_left(budget),
+        "\n",
+        _request(budget, length_hint_words),
+    )
+    return Wording(
+        system=Template((f"{_PERSONA}\n\n{env.instruction}\n\n{_rules(env, budget)}",)),
+        turn=state + Template(limits),
+        result=_result("Reward of your last turn: ", "Your last reply"),
+        past_heading="Your last turns, the oldest first:\n",
+        turn_heading="Your turn now:\n",
+        past_turn=state + Template((f"Your reply: {chat.FORCED_PREFIX}",)),
+        past_result=Template(("\n",)) + _result("Reward: ", "That reply"),
+    )
+
+
+def terse(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Wording:
     """The game's name, then numbers and the state. Says nothing about the length."""
     del length_hint_words
-    system = Template((env.name.lower(),))
-    turn = Template(("Turn ", _turn(budget), "\n")) + env.template
+    turn = _turn(budget) + env.template
     turn += Template(("Left ", _actions_left(budget)))
     result = Template(
         ("Reward ", _REWARD, "\n", Choice("was_invalid", ("", "Invalid\n")))
     )
-    return Prompts(chat.opening(system, turn), chat.following(result + turn))
+    return Wording(
+        system=Template((env.name.lower(),)),
+        turn=turn,
+        result=result,
+        past_heading="",
+        turn_heading="",
+        past_turn=turn + Template((f"\n{chat.FORCED_PREFIX}",)),
+        past_result=Template(("\n",)) + result,
+    )
 
 
-def _turn(budget: PlayBudget) -> Number:
-    return Number("turn", 1, budget.max_turns)
+def _turn(budget: PlayBudget) -> Template:
+    return Template(("Turn ", Number("turn", 1, budget.max_turns), "\n"))
 
 
 def _actions_left(budget: PlayBudget) -> Number:
     return Number("actions_left", 0, budget.max_actions_per_episode)
+
+
+def _result(reward: str, reply: str) -> Template:
+    warning = f"{reply} held no valid action, so nothing happened.\n"
+    return Template((reward, _REWARD, "\n", Choice("was_invalid", ("", warning))))
 
 
 def _rules(env: TextEnvironment, budget: PlayBudget) -> str:
@@ -131,7 +188,6 @@ def _count(number: int, noun: str) -> str:
 
 
 _PERSONA = "You play a game in text, turn by turn, and aim for the highest reward."
-_WARNING = "Your last reply held no valid action, so nothing happened.\n"
 _REWARD = Number(
     "reward_hundredths", -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS, decimals=2
 )
