@@ -4,6 +4,8 @@
 `h // (H / J)`. Keys and values are never repeated. Scores and softmax are float32.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 # Scores of slots a query may not see; finite, so that no row of scores can give NaN.
 MASKED_SCORE = -1e30
+
+# On CPUs: slots are read in steps of this many, or in this many steps at most; ...
+LIVE_SLOTS_STEP, LIVE_SLOTS_SIZES = 64, 8
+# ... and messages attend this many rows at a time.
+BLOCK_ROWS = 16
 
 
 def rope_angles(
@@ -58,18 +65,68 @@ def attend(
     limits: Int[Array, "B Q"],
 ) -> Float[Array, "B Q H F"]:
     """Softmax attention; a query sees the slots up to and including its limit."""
+    queries = _by_kv_head(queries, keys)
+    is_seen = _is_seen(limits, keys.shape[-1])
+    mixed = attend_many(queries, keys, values, is_seen)
+    return mixed.reshape(*limits.shape, -1, keys.shape[2])
+
+
+def attend_cached(
+    queries: Float[Array, "B Q H F"],
+    keys: Float[Array, "B J F S"],
+    values: Float[Array, "B J S F"],
+    limits: Int[Array, "B Q"],
+) -> Float[Array, "B Q H F"]:
+    """The same where most slots may be empty yet; not for gradients."""
+    queries = _by_kv_head(queries, keys)
+
+    def everything(queries, keys, values, limits):
+        is_seen = _is_seen(limits, keys.shape[-1])
+        return attend_many(queries, keys, values, is_seen)
+
+    mixed = jax.lax.platform_dependent(
+        queries, keys, values, limits, cpu=attend_live, default=everything
+    )
+    return mixed.reshape(*limits.shape, -1, keys.shape[2])
+
+
+def _by_kv_head(queries: Float[Array, "B Q H F"], keys) -> Float[Array, "B Q J g F"]:
+    """Scaled queries, grouped by the key/value head they read."""
     batch, num_queries, num_heads, head_dim = queries.shape
-    num_kv_heads, num_slots = values.shape[1:3]
+    num_kv_heads = keys.shape[1]
     shape = (batch, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    queries = queries.reshape(shape) * (head_dim**-0.5)
-    is_seen = jnp.arange(num_slots)[None, None] <= limits[:, :, None]
-    if num_queries == 1:
-        mixed = jax.lax.platform_dependent(
-            queries, keys, values, is_seen, cpu=attend_one, default=attend_many
-        )
-    else:
-        mixed = attend_many(queries, keys, values, is_seen)
-    return mixed.reshape(batch, num_queries, num_heads, head_dim)
+    return queries.reshape(shape) * (head_dim**-0.5)
+
+
+def _is_seen(limits: Int[Array, "B Q"], num_slots: int) -> Bool[Array, "B Q S"]:
+    return jnp.arange(num_slots)[None, None] <= limits[:, :, None]
+
+
+def attend_live(
+    queries: Float[Array, "B Q J g F"],
+    keys: Float[Array, "B J F S"],
+    values: Float[Array, "B J S F"],
+    limits: Int[Array, "B Q"],
+) -> Float[Array, "B Q J g F"]:
+    """Attention over as many leading slots as any query may see, for CPUs.
+
+    Their number is rounded up to one of a few sizes, each compiled. What is left out
+    would have had weight 0: the result is the same to the bit.
+    """
+    num_slots = keys.shape[-1]
+    step = max(LIVE_SLOTS_STEP, -(-num_slots // LIVE_SLOTS_SIZES))
+    sizes = [*range(step, num_slots, step), num_slots]
+
+    def over(size: int, queries, keys, values, limits):
+        keys, values = keys[..., :size], values[:, :, :size]
+        is_seen = _is_seen(limits, size)
+        if queries.shape[1] == 1:
+            return attend_one(queries, keys, values, is_seen)
+        return attend_in_blocks(queries, keys, values, is_seen)
+
+    index = jnp.max(limits) // step
+    branches = [functools.partial(over, size) for size in sizes]
+    return jax.lax.switch(index, branches, queries, keys, values, limits)
 
 
 def attend_many(
@@ -78,11 +135,32 @@ def attend_many(
     values: Float[Array, "B J S F"],
     is_seen: Bool[Array, "B Q S"],
 ) -> Float[Array, "B Q J g F"]:
-    """Attention as two batched matrix products: any number of scaled queries."""
-    scores = einsum_float32("bqjgf,bjfs->bjgqs", queries, keys)
+    """Attention as two batched matrix products: any number of scaled queries.
+
+    Queries are laid out like the scores first: on CPUs the products, and even more so
+    their gradients, then take half the time.
+    """
+    queries = jnp.transpose(queries, (0, 2, 3, 1, 4))
+    scores = einsum_float32("bjgqf,bjfs->bjgqs", queries, keys)
     scores = jnp.where(is_seen[:, None, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    return jnp.einsum("bjgqs,bjsf->bqjgf", weights, values).astype(queries.dtype)
+    mixed = jnp.einsum("bjgqs,bjsf->bjgqf", weights, values).astype(queries.dtype)
+    return jnp.transpose(mixed, (0, 3, 1, 2, 4))
+
+
+def attend_in_blocks(
+    queries: Float[Array, "B Q J g F"],
+    keys: Float[Array, "B J F S"],
+    values: Float[Array, "B J S F"],
+    is_seen: Bool[Array, "B Q S"],
+) -> Float[Array, "B Q J g F"]:
+    """`attend_many`, a few rows at a time: their scores stay in a CPU's cache."""
+    arrays = (queries, keys, values, is_seen)
+    return jax.lax.map(
+        lambda row: attend_many(*(x[None] for x in row))[0],
+        arrays,
+        batch_size=BLOCK_ROWS,
+    )
 
 
 def attend_one(

@@ -1,9 +1,10 @@
-"""Records transformers' logits for machines without torch.
+"""Records transformers' and PEFT's logits for machines without torch.
 
-    pip install torch && python -m tests.models.make_reference_logits
+    pip install torch peft && python -m tests.models.make_reference_logits
 
-Writes `tests/models/reference/<case>.npz`: float32 logits of the tokens that are no
-padding. Weights and tokens are not recorded, `random_models` makes them again.
+Writes `tests/models/reference/<case>.npz` and `peft_<case>.npz`: float32 logits of the
+tokens that are no padding. Weights and tokens are not recorded, `random_models` and
+`random_adapters` make them again.
 """
 
 import tempfile
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.models.peft_logits import peft_logits
+from tests.models.random_adapters import ALPHA, PEFT_CASES, RANK, make_adapters
 from tests.models.random_models import (
     CASES,
     make_tensors,
@@ -30,9 +33,24 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_folder(Path(folder), hf_config, make_tensors(hf_config))
             logits = torch_logits(Path(folder), make_tokens(hf_config["vocab_size"]))
-        path = REFERENCE / f"{name}.npz"
-        np.savez(path, logits=real_rows(logits))
-        print(f"{path.name}: standard deviation {real_rows(logits).std():.2f}")
+        _record(f"{name}.npz", logits)
+    for name, names in PEFT_CASES.items():
+        hf_config = CASES[name]
+        with tempfile.TemporaryDirectory() as folder:
+            logits = peft_logits(
+                write_folder(Path(folder), hf_config, make_tensors(hf_config)),
+                make_adapters(hf_config, names),
+                names,
+                rank=RANK,
+                alpha=ALPHA,
+                tokens=make_tokens(hf_config["vocab_size"]),
+            )
+        _record(f"peft_{name}.npz", logits)
+
+
+def _record(name: str, logits: np.ndarray) -> None:
+    np.savez(REFERENCE / name, logits=real_rows(logits))
+    print(f"{name}: standard deviation {real_rows(logits).std():.2f}")
 
 
 if __name__ == "__main__":

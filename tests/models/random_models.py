@@ -65,7 +65,7 @@ LENGTHS = (24, 9, 17)
 def make_tensors(hf_config, seed: int = 0) -> dict[str, np.ndarray]:
     """Float32 weights by Hugging Face name and in Hugging Face shape."""
     config = Qwen2Config.from_hf(hf_config)
-    shapes = _hf_shapes(config)
+    shapes = hf_shapes(config)
     random = np.random.RandomState(seed)
     tensors = {}
     for name in sorted(shapes):
@@ -85,7 +85,7 @@ def _scaled(name: str, noise: np.ndarray, config: Qwen2Config) -> np.ndarray:
     return noise / noise.shape[1] ** 0.5
 
 
-def _hf_shapes(config: Qwen2Config) -> dict[str, tuple[int, ...]]:
+def hf_shapes(config: Qwen2Config) -> dict[str, tuple[int, ...]]:
     """Written out here, not asked of the code under test."""
     width, inner = config.hidden_size, config.intermediate_size
     heads = config.num_attention_heads * config.head_dim

@@ -11,6 +11,15 @@ import numpy as np
 import pytest
 
 from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
+from ragen_jax.models.lora import LINEAR_NAMES, LoraConfig, build_lora_policy
+from tests.models.random_adapters import (
+    ALPHA,
+    PEFT_CASES,
+    RANK,
+    as_our_tree,
+    full_logits,
+    make_adapters,
+)
 from tests.models.random_models import (
     CASES,
     make_tensors,
@@ -76,3 +85,42 @@ def test_we_load_the_export_of_transformers(tmp_path):
     ours = params["layers"]["1"]["mlp"]["up_proj"]["kernel"].T
     theirs = model.model.layers[1].mlp.up_proj.weight.detach().float().numpy()
     np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["qwen_heads_untied", "own_head_size", "small_tied"])
+def test_transformers_loads_merged_adapters(name, tmp_path):
+    from tests.models.torch_logits import torch_logits
+
+    hf_config = CASES[name]
+    tokens = make_tokens(hf_config["vocab_size"])
+    folder = write_folder(tmp_path / "base", hf_config, make_tensors(hf_config))
+    config, base = load_checkpoint(folder)
+    policy = build_lora_policy(config, lora=LoraConfig(rank=RANK, alpha=ALPHA))
+    adapters = as_our_tree(make_adapters(hf_config, LINEAR_NAMES))
+    save_checkpoint(tmp_path / "merged", config, policy.merge(base, adapters))
+    theirs = real_rows(torch_logits(tmp_path / "merged", tokens))
+    params = {"base": base, "adapters": adapters}
+    ours = real_rows(full_logits(policy, params, tokens))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PEFT_CASES)
+def test_adapted_logits_equal_those_of_peft(name, tmp_path):
+    pytest.importorskip("peft")  # its logits are recorded, see test_lora
+    from tests.models.peft_logits import peft_logits
+
+    hf_config, names = CASES[name], PEFT_CASES[name]
+    tokens = make_tokens(hf_config["vocab_size"])
+    folder = write_folder(tmp_path, hf_config, make_tensors(hf_config, seed=7))
+    rank, alpha = 3, 2.0
+    by_name = make_adapters(hf_config, names, rank=rank, seed=8)
+    theirs = real_rows(
+        peft_logits(folder, by_name, names, rank=rank, alpha=alpha, tokens=tokens)
+    )
+    config, base = load_checkpoint(folder)
+    policy = build_lora_policy(
+        config, lora=LoraConfig(rank=rank, alpha=alpha, targets=names)
+    )
+    params = {"base": base, "adapters": as_our_tree(by_name)}
+    ours = real_rows(full_logits(policy, params, tokens))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)

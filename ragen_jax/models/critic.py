@@ -1,0 +1,113 @@
+"""The critic: how much reward is still to come, at every token.
+
+In: hidden states. Out: one float32 number each, from a value head (width -> 1). The
+hidden states are those of a trunk of its own, which starts as a copy of the policy
+(RAGEN's default), or the policy's. Knows nothing of rewards or losses.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
+from ragen_jax.models.qwen2 import Policy, build_policy, logical_axes
+from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.types import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic:
+    """A critic as pure functions on its parameters, `{"head": ..., ...}`.
+
+    Attributes:
+      trunk: reads the tokens. None: the policy's hidden states are used.
+      init: (policy's params, key) -> the critic's. The head starts at 0, and so do all
+        values.
+      trunk_params: (critic's params, frozen params) -> those that `trunk` takes.
+      logical_axes: names of the parameters' axes, see `ragen_jax/models/qwen2.py`.
+    """
+
+    trunk: Policy | None
+    init: Callable[[Params, Array], Params]
+    trunk_params: Callable[[Params, Params | None], Params]
+    logical_axes: Params
+
+    @staticmethod
+    def values(params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "..."]:
+        """The value head, in float32."""
+        head = params["head"]
+        return hidden.astype(jnp.float32) @ head["kernel"] + head["bias"][0]
+
+
+def build_critic(
+    config: Qwen2Config, trunk: str, *, dtype, lora: LoraConfig | None = None
+) -> Critic:
+    """A critic for a policy of this shape.
+
+    Args:
+      config: the policy's.
+      trunk: entry of `TRUNKS`.
+      dtype: of the trunk's computation.
+      lora: adapters of a trunk of its own, over the frozen policy. None: all of it is
+        trained.
+    """
+    return TRUNKS[trunk](config, dtype, lora)
+
+
+def separate(config: Qwen2Config, dtype, lora: LoraConfig | None) -> Critic:
+    """A network of its own, of the policy's shape without the output head."""
+    headless = dataclasses.replace(config, tie_word_embeddings=True)
+    if lora is not None:
+        return _adapted(headless, dtype, lora)
+
+    def init(params: Params, key: Array) -> Params:
+        del key
+        return {"head": _new_head(config), "trunk": _without_head(params)}
+
+    return Critic(
+        trunk=build_policy(headless, dtype=dtype),
+        init=init,
+        trunk_params=lambda params, frozen: params["trunk"],
+        logical_axes={"head": _HEAD_AXES, "trunk": logical_axes(headless)},
+    )
+
+
+def shared(config: Qwen2Config, dtype, lora: LoraConfig | None) -> Critic:
+    """A head on the policy's own hidden states; its loss trains the policy's trunk."""
+    del dtype, lora
+    return Critic(
+        trunk=None,
+        init=lambda params, key: {"head": _new_head(config)},
+        trunk_params=lambda params, frozen: {},
+        logical_axes={"head": _HEAD_AXES},
+    )
+
+
+def _adapted(headless: Qwen2Config, dtype, lora: LoraConfig) -> Critic:
+    """Adapters of its own over the policy that the run started from."""
+    trunk = build_lora_policy(headless, lora=lora, dtype=dtype)
+
+    def init(params: Params, key: Array) -> Params:
+        del params
+        return {"head": _new_head(headless), "adapters": trunk.init_adapters(key)}
+
+    def trunk_params(params: Params, frozen: Params | None) -> Params:
+        return {"base": _without_head(frozen), "adapters": params["adapters"]}
+
+    axes = {"head": _HEAD_AXES, "adapters": adapter_axes(headless, lora)}
+    return Critic(trunk, init, trunk_params, axes)
+
+
+def _without_head(params: Params) -> Params:
+    return {name: x for name, x in params.items() if name != "lm_head"}
+
+
+def _new_head(config: Qwen2Config) -> Params:
+    return {"kernel": jnp.zeros(config.hidden_size), "bias": jnp.zeros(1)}
+
+
+_HEAD_AXES = {"kernel": ("norm",), "bias": ("norm",)}
+
+TRUNKS = {"separate": separate, "shared": shared}

@@ -1,0 +1,276 @@
+"""Low-rank adapters: a frozen network and a small trainable change to it.
+
+In: a network's shape and which of its matrices may change. Out: a `Policy` whose
+parameters are `{"base": params, "adapters": adapters}`, where `base` is a plain
+Qwen-2.5 tree, never copied or changed, so that several sets of adapters (actor, critic)
+and the reference policy can share it. Which of the two is differentiated is the
+caller's choice; this file knows nothing of optimizers.
+
+Source: LoRA, arXiv 2106.09685, in the conventions of Hugging Face PEFT: a kernel `W`
+acts as `W + a @ b * alpha / rank`.
+
+Why not `qwix` (0.1.8): its LoRA patches `jax.lax.dot_general` while the network runs,
+and creates the adapters during a first run on real arrays, next to the kernels. On
+these modules and JAX 0.10 that works only with its `disable_jit`; shardings come from
+arrays, not from logical axes; and merging is left to the user. Here an adapter is two
+lines in `Linear`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Key
+
+from ragen_jax.models.qwen2 import Linear, Policy, Qwen2, build_policy
+from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.types import Params
+
+# Every matrix of a layer, by the names of the checkpoint (PEFT's "all-linear"). The
+# embedding and the output head are never adapted.
+LINEAR_NAMES = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Size and place of the adapters.
+
+    Attributes:
+      rank: columns of `lora_a` and rows of `lora_b`.
+      alpha: the change is multiplied by `alpha / rank`.
+      targets: "all", or names out of `LINEAR_NAMES`; the same in every layer.
+    """
+
+    rank: int = 64
+    alpha: float = 64.0
+    targets: str | tuple[str, ...] = ALL
+
+    def __post_init__(self):
+        rank, alpha, targets = self.rank, self.alpha, self.targets
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+            raise ValueError(
+                f"lora rank = {rank!r} must be an integer of at least 1; to train "
+                "without adapters use build_policy"
+            )
+        is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+        if not is_number or not 0 < alpha < math.inf:
+            raise ValueError(f"lora alpha = {alpha!r} must be a positive number")
+        if targets == ALL:
+            return
+        choices = f"{ALL!r} or a tuple of names out of {', '.join(LINEAR_NAMES)}"
+        if not isinstance(targets, tuple) or not targets:
+            raise ValueError(f"lora targets = {targets!r} must be {choices}")
+        unknown = [name for name in targets if name not in LINEAR_NAMES]
+        if unknown:
+            raise ValueError(f"lora.targets holds {unknown[0]!r}; use {choices}")
+        if len(set(targets)) != len(targets):
+            raise ValueError(f"lora targets = {targets!r} names a matrix twice")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The targets, spelled out."""
+        return LINEAR_NAMES if self.targets == ALL else self.targets
+
+    @property
+    def scale(self) -> float:
+        """`alpha / rank`, what the product of an adapter's matrices is multiplied by.
+
+        Section 4.1 of the paper: alpha then acts about like the learning rate, and need
+        not be tuned again for another rank.
+        """
+        return self.alpha / self.rank
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraPolicy(Policy):
+    """A `Policy` whose parameters are `{"base": params, "adapters": adapters}`.
+
+    `forward`, `logits` and `cast_params` take that pair; the base alone is the
+    parameter tree of `build_policy(config)`. To train the adapters, differentiate with
+    respect to them alone: `grad(lambda adapters: loss({"base": base, "adapters":
+    adapters}))` computes no gradient of any matrix of the base.
+
+    Attributes:
+      lora: size and place of the adapters.
+      init_adapters: key -> fresh adapters, float32, which change nothing yet.
+      merge: (base, adapters) -> params of the plain policy, in the base's dtype:
+        for export, and for sampling at the plain model's speed.
+    """
+
+    lora: LoraConfig
+    init_adapters: Callable[[Array], Params]
+    merge: Callable[[Params, Params], Params]
+
+
+def build_lora_policy(
+    config: Qwen2Config,
+    *,
+    lora: LoraConfig,
+    dtype="float32",
+    remat_layers: bool = False,
+) -> LoraPolicy:
+    """The pure functions of an adapted network of this shape.
+
+    Args:
+      config: the network's shape.
+      lora: size and place of the adapters.
+      dtype, remat_layers: see `build_policy`.
+
+    The functions raise ValueError for adapters made for another config.
+    """
+    plain = build_policy(config, dtype=dtype, remat_layers=remat_layers)
+    network = _abstract_network(config, lora, dtype=dtype, remat_layers=remat_layers)
+    graphdef, expected, _ = nnx.split(network, nnx.LoRAParam, ...)
+    expected = nnx.to_pure_dict(expected)
+
+    def init_fresh(key: Key[Array, ""]) -> Params:
+        return _init_adapters(expected, key)
+
+    def init(key: Key[Array, ""]) -> Params:
+        base_key, adapters_key = jax.random.split(key)
+        return {"base": plain.init(base_key), "adapters": init_fresh(adapters_key)}
+
+    def forward(params, tokens, positions, cache):
+        _check_adapters(params["adapters"], expected)
+        params = jax.tree.map(jnp.asarray, params)
+        network = nnx.merge(graphdef, params["adapters"], params["base"])
+        return network(tokens, positions, cache)
+
+    def logits(params, hidden):
+        return plain.logits(params["base"], hidden)
+
+    def merge(base: Params, adapters: Params) -> Params:
+        _check_adapters(adapters, expected)
+        return _merge(base, adapters, lora.scale)
+
+    functions = (init, forward, logits, plain.cast_params)
+    return LoraPolicy(config, plain.dtype, *functions, lora, init_fresh, merge)
+
+
+def abstract_adapters(config: Qwen2Config, lora: LoraConfig) -> Params:
+    """The tree of the adapters, as `jax.ShapeDtypeStruct`s.
+
+    At the place of each adapted matrix [in, out] of the plain tree it has `lora_a`
+    [in, rank] and `lora_b` [rank, out].
+    """
+    return nnx.to_pure_dict(_abstract_state(config, lora))
+
+
+def adapter_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
+    """The adapters' tree with a tuple of axis names per array, as `logical_axes`.
+
+    `lora_a` is split as its kernel's input, `lora_b` as its output; the axis "rank" is
+    to be whole everywhere.
+    """
+    return nnx.to_pure_dict(
+        jax.tree.map(
+            lambda variable: variable.get_metadata("logical_axes"),
+            _abstract_state(config, lora),
+            is_leaf=lambda x: isinstance(x, nnx.Variable),
+        )
+    )
+
+
+def num_adapter_params(config: Qwen2Config, lora: LoraConfig) -> int:
+    """Numbers to train, all adapters together."""
+    leaves = jax.tree.leaves(abstract_adapters(config, lora))
+    return sum(math.prod(leaf.shape) for leaf in leaves)
+
+
+def _abstract_network(
+    config: Qwen2Config, lora: LoraConfig, *, dtype, remat_layers: bool
+) -> Qwen2:
+    """The network with its adapters, descriptions in place of arrays."""
+
+    def make() -> Qwen2:
+        network = Qwen2(
+            config,
+            dtype=jnp.dtype(dtype),
+            remat_layers=remat_layers,
+            rngs=nnx.Rngs(params=0),
+        )
+        for path, module in nnx.iter_modules(network):
+            if isinstance(module, Linear) and path[-1] in lora.names:
+                module.add_adapter(lora.rank, lora.scale)
+        return network
+
+    return nnx.eval_shape(make)
+
+
+def _abstract_state(config: Qwen2Config, lora: LoraConfig) -> nnx.State:
+    network = _abstract_network(config, lora, dtype="float32", remat_layers=False)
+    return nnx.state(network, nnx.LoRAParam)
+
+
+def _init_adapters(expected: Params, key: Key[Array, ""]) -> Params:
+    """Normal `lora_a` of variance 1 / (3 in), zero `lora_b`.
+
+    The paper draws `a` from a Gaussian and does not say how wide. The variance is that
+    of PEFT's default (uniform in +-1/sqrt(in)), which RAGEN trains with; other than
+    PEFT's own Gaussian (1/rank) it keeps `x @ a` of one size for all ranks and widths.
+    """
+    leaves, structure = jax.tree.flatten_with_path(expected)
+    keys = jax.random.split(key, len(leaves))
+
+    def draw(path, shape, key) -> Array:
+        if path[-1].key == "lora_b":
+            return jnp.zeros(shape)
+        return jax.random.normal(key, shape) / math.sqrt(3 * shape[0])
+
+    drawn = [
+        draw(path, leaf.shape, key)
+        for (path, leaf), key in zip(leaves, keys, strict=True)
+    ]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _merge(base: Params, adapters: Params, scale: float) -> Params:
+    """The base with `kernel + lora_a @ lora_b * scale` in place of adapted kernels.
+
+    Summed in float32, at full precision on every device, then in the kernel's dtype.
+    """
+    merged = dict(base)
+    for name, below in adapters.items():
+        if "lora_a" not in below:
+            merged[name] = _merge(base[name], below, scale)
+            continue
+        kernel = base[name]["kernel"]
+        a, b = (jnp.asarray(below[x], jnp.float32) for x in ("lora_a", "lora_b"))
+        change = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST) * scale
+        summed = jnp.asarray(kernel, jnp.float32) + change
+        merged[name] = base[name] | {"kernel": summed.astype(kernel.dtype)}
+    return merged
+
+
+def _check_adapters(adapters: Params, expected: Params) -> None:
+    """Raises ValueError unless every array is where, and as large as, expected."""
+    given, wanted = (
+        {
+            jax.tree_util.keystr(path): x.shape
+            for path, x in jax.tree.leaves_with_path(t)
+        }
+        for t in (adapters, expected)
+    )
+    for path in sorted(given.keys() ^ wanted.keys()):
+        problem = "lack" if path in wanted else "hold the unexpected"
+        raise ValueError(
+            f"the adapters {problem} {path}; use the lora targets they were made with"
+        )
+    for path, shape in wanted.items():
+        if given[path] != shape:
+            raise ValueError(
+                f"adapter {path} has shape {given[path]}, not {shape}; use the lora "
+                "rank and the network it was made with"
+            )
