@@ -1,46 +1,329 @@
 """How much better than expected each sampled token did.
 
-In: a trajectory. Out: one advantage per token, 0 where `loss_mask` is False. Every
-entry of `ADVANTAGES` is called as
+In: a `Credit`. Out: an `Estimate`, 0 where `loss_mask` is False. Every entry of
+`ADVANTAGES` is called as
 
-    estimator(trajectory, *, group_size) -> Float[B, T]
+    estimator(credit, *, group_size, <own options>) -> Estimate
 
-and whatever an entry needs beyond that (critic values, discounts) are keyword arguments
-of its own, bound by the caller that has them. Rows that the group filter dropped arrive
-with an empty `loss_mask`: statistics over a batch leave them out by themselves.
+and its own options are the configuration keys it reads (`options.own_options`). Tokens
+that are not trained on are stepped over: what the environment says between two replies
+costs no discount and breaks no chain. Rows that a filter dropped have no trained token
+and take no part in any statistic. A group of which one row is left has mean 0 and
+standard deviation 1, as in RAGEN: there is nothing to compare the row with.
 """
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, UInt32
 
-from ragen_jax.algo.masked import masked_mean, masked_variance
-from ragen_jax.algo.rewards import episode_rewards
-from ragen_jax.types import Trajectory
+from ragen_jax.algo.credit import (
+    Credit,
+    Estimate,
+    last_trained_of_turns,
+    spread_turns,
+    takes_part,
+    turn_sums,
+)
+from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.algo.rewards import turn_rewards
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).
 _STD_EPSILON = 1e-6
+# Added to the variance that whitening divides by (RAGEN, veRL).
+_VARIANCE_EPSILON = 1e-8
 
 
-def grpo(trajectory: Trajectory, *, group_size: int) -> Float[Array, "B T"]:
+def gae(credit: Credit, *, group_size: int, gamma: float, lam: float) -> Estimate:
+    """Generalised advantage estimation (arXiv 1506.02438), whitened.
+
+        delta_t = r_t + gamma * V_{t+1} - V_t
+        A_t = delta_t + gamma * lam * A_{t+1}          return_t = A_t + V_t
+
+    where t + 1 is the next trained token of the row; past its last, V and A are 0.
+    Advantages are whitened over the trained tokens of the batch, returns are not.
+
+    Args:
+      credit: with the critic's values.
+      group_size: not looked at; groups are nothing to a critic.
+      gamma: discount per trained token.
+      lam: 0 trusts the critic for all but one step, 1 trusts only what was paid.
+    """
+    del group_size
+    mask = credit.loss_mask
+    rewards, values = jnp.where(mask, credit.rewards, 0.0), _values(credit)
+
+    def step(carry, token):
+        next_value, next_advantage = carry
+        is_trained, reward, value = token
+        delta = reward + gamma * next_value - value
+        advantage = delta + gamma * lam * next_advantage
+        carry = (
+            jnp.where(is_trained, value, next_value),
+            jnp.where(is_trained, advantage, next_advantage),
+        )
+        return carry, advantage
+
+    zero = jnp.zeros_like(values[:, 0])
+    advantages = _scan_back(step, (zero, zero), mask, rewards, values)
+    return _criticised(advantages, values, mask)
+
+
+def bi_level_gae(
+    credit: Credit,
+    *,
+    group_size: int,
+    gamma: float,
+    lam: float,
+    high_level_gamma: float,
+) -> Estimate:
+    """GAE over turns, then over the tokens of each turn (VAGEN; RAGEN section 5.5).
+
+    Turns, with `r_k` the sum of turn k's token rewards and `V_k` the value at its last
+    trained token:
+
+        A_k = r_k + high_level_gamma * (V_{k+1} + lam * A_{k+1}) - V_k
+
+    Tokens: the last of turn k has `A = A_k`; before it, with the turn's next token,
+
+        A_t = gamma * (V_{t+1} + lam * A_{t+1}) - V_t          return_t = A_t + V_t
+
+    Whitened as in `gae`. A turn without reward is a turn like any other.
+
+    Args:
+      credit: with the critic's values.
+      group_size: not looked at.
+      gamma: discount per trained token inside a turn.
+      lam: as in `gae`, on both levels.
+      high_level_gamma: discount per turn.
+    """
+    del group_size
+    mask, turn_index, values = credit.loss_mask, credit.turn_index, _values(credit)
+    num_turns = credit.turns.played.shape[1]
+    sums = turn_sums(credit.rewards, mask, turn_index, num_turns)
+    rewards = spread_turns(sums, turn_index)
+    is_last = last_trained_of_turns(mask, turn_index, num_turns)
+
+    def step(carry, token):
+        turn_value, turn_advantage, next_value, next_advantage = carry
+        is_trained, ends_turn, reward, value = token
+        ahead = turn_value + lam * turn_advantage
+        of_turn = reward + high_level_gamma * ahead - value
+        of_token = gamma * (next_value + lam * next_advantage) - value
+        advantage = jnp.where(ends_turn, of_turn, of_token)
+        carry = (
+            jnp.where(ends_turn, value, turn_value),
+            jnp.where(ends_turn, of_turn, turn_advantage),
+            jnp.where(is_trained, value, next_value),
+            jnp.where(is_trained, advantage, next_advantage),
+        )
+        return carry, advantage
+
+    zero = jnp.zeros_like(values[:, 0])
+    start = (zero, zero, zero, zero)
+    advantages = _scan_back(step, start, mask, is_last, rewards, values)
+    return _criticised(advantages, values, mask)
+
+
+def grpo(credit: Credit, *, group_size: int) -> Estimate:
     """Group-relative advantages over whole episodes (GRPO, arXiv 2402.03300).
-
-    An episode's score is its summed reward, format penalties included;
 
         advantage = (score - mean) / (std + 1e-6)
 
-    with the mean and the standard deviation (n - 1 in the denominator) of the group's
-    scores. It is the same at each of the episode's sampled tokens. A group of one has
-    mean 0 and standard deviation 1, as in RAGEN: its advantage is its score.
+    with the mean and the standard deviation (n - 1) of the scores of the group. A score
+    is the sum of an episode's token rewards; its advantage is the same at every token.
     """
-    scores = episode_rewards(trajectory.turns).reshape(-1, group_size)
-    if group_size == 1:
-        mean, std = jnp.zeros_like(scores), jnp.ones_like(scores)
-    else:
-        everyone = jnp.ones(scores.shape, bool)
-        mean = masked_mean(scores, everyone, axis=1)[:, None]
-        std = jnp.sqrt(masked_variance(scores, everyone, axis=1, ddof=1))[:, None]
-    advantages = ((scores - mean) / (std + _STD_EPSILON)).reshape(-1)
-    return jnp.where(trajectory.loss_mask, advantages[:, None], 0.0)
+    return _at_every_token(_group_relative(credit, group_size), credit)
 
 
-ADVANTAGES = {"grpo": grpo}
+def dr_grpo(credit: Credit, *, group_size: int) -> Estimate:
+    """`score - group mean` (Dr. GRPO, arXiv 2503.20783): easy and hard groups, which
+    spread less, do not weigh more."""
+    scores, mean, _, _ = _grouped_scores(credit, group_size)
+    return _at_every_token((scores - mean).reshape(-1), credit)
+
+
+def rloo(credit: Credit, *, group_size: int) -> Estimate:
+    """`score - mean of the group's other scores` (RLOO, arXiv 2402.14740)."""
+    scores, mean, _, count = _grouped_scores(credit, group_size)
+    # (x - mean) * n / (n - 1) is x minus the mean of the n - 1 others.
+    correction = jnp.where(count > 1, count / jnp.maximum(count - 1, 1), 1.0)
+    return _at_every_token(((scores - mean) * correction).reshape(-1), credit)
+
+
+def reinforce(credit: Credit, *, group_size: int, gamma: float) -> Estimate:
+    """Discounted reward from the token on (REINFORCE, Williams 1992), no baseline.
+
+    Args:
+      credit: no values needed.
+      group_size: not looked at.
+      gamma: discount per trained token.
+    """
+    del group_size
+    return Estimate(_rewards_to_go(credit, gamma))
+
+
+def reinforce_plus_plus(credit: Credit, *, group_size: int, gamma: float) -> Estimate:
+    """`reinforce`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
+    del group_size
+    return Estimate(_whiten(_rewards_to_go(credit, gamma), credit.loss_mask))
+
+
+def reinforce_plus_plus_baseline(credit: Credit, *, group_size: int) -> Estimate:
+    """`dr_grpo`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
+    centred = dr_grpo(credit, group_size=group_size).advantages
+    return Estimate(_whiten(centred, credit.loss_mask))
+
+
+def gigpo(
+    credit: Credit, *, group_size: int, gamma: float, step_weight: float
+) -> Estimate:
+    """Group-in-group advantages (GiGPO, arXiv 2505.10978).
+
+        advantage = grpo's + step_weight * (R_k - mean) / (std + 1e-6)
+
+    where `R_k` is the turn's discounted reward from here on, and mean and std (n - 1)
+    are over all turns of the group's episodes that began in the same state. A state met
+    once adds nothing. Rewards per turn come from `credit.turns`: a step has its own
+    reward wherever the episode's was placed.
+
+    Args:
+      credit: with state hashes.
+      group_size: rows per group.
+      gamma: discount per turn.
+      step_weight: weight of the step's against the episode's advantage (omega).
+    """
+    if credit.state_hashes is None:
+        raise ValueError("gigpo compares equal states and needs credit.state_hashes")
+    mask, turn_index = credit.loss_mask, credit.turn_index
+    returns = _turn_returns(turn_rewards(credit.turns), gamma)
+    num_turns = returns.shape[1]
+    ones = jnp.ones(mask.shape, jnp.float32)
+    counts = turn_sums(ones, mask, turn_index, num_turns) > 0
+
+    def grouped(x):
+        return x.reshape(-1, group_size, *x.shape[1:])
+
+    of_steps = jax.vmap(_step_advantages)(
+        grouped(returns), grouped(counts), grouped(credit.state_hashes)
+    )
+    of_steps = spread_turns(of_steps.reshape(returns.shape), turn_index)
+    of_episodes = _group_relative(credit, group_size)[:, None]
+    return Estimate(jnp.where(mask, of_episodes + step_weight * of_steps, 0.0))
+
+
+def _step_advantages(
+    returns: Float[Array, "N K"],
+    counts: Bool[Array, "N K"],
+    hashes: UInt32[Array, "N K 2"],
+) -> Float[Array, "N K"]:
+    """One group's turns, each compared with those that began in its state.
+
+    All pairs of turns are compared: (N K)^2 comparisons per group.
+    """
+    flat, states = returns.reshape(-1), hashes.reshape(-1, 2)
+    peers = jnp.all(states[:, None] == states[None], axis=-1) & counts.reshape(1, -1)
+    spread = jnp.broadcast_to(flat, peers.shape)
+    mean, std, _ = _statistics(spread, peers)
+    return ((flat - mean) / (std + _STD_EPSILON)).reshape(returns.shape)
+
+
+def _turn_returns(rewards: Float[Array, "B K"], gamma: float) -> Float[Array, "B K"]:
+    def step(later, reward):
+        total = reward + gamma * later
+        return total, total
+
+    return _scan_back(step, jnp.zeros_like(rewards[:, 0]), rewards)
+
+
+def _rewards_to_go(credit: Credit, gamma: float) -> Float[Array, "B T"]:
+    mask = credit.loss_mask
+    rewards = jnp.where(mask, credit.rewards, 0.0)
+
+    def step(later, token):
+        is_trained, reward = token
+        total = jnp.where(is_trained, reward + gamma * later, later)
+        return total, total
+
+    totals = _scan_back(step, jnp.zeros_like(rewards[:, 0]), mask, rewards)
+    return jnp.where(mask, totals, 0.0)
+
+
+def _scan_back(step, start, *columns):
+    """Scan from the last column to the first; a single array is passed as it is."""
+    xs = tuple(x.T for x in columns)
+    xs = xs[0] if len(xs) == 1 else xs
+    return jax.lax.scan(step, start, xs, reverse=True)[1].T
+
+
+def _values(credit: Credit) -> Float[Array, "B T"]:
+    if credit.values is None:
+        raise ValueError("this estimator needs a critic: credit.values is None")
+    return jnp.where(credit.loss_mask, credit.values, 0.0)
+
+
+def _criticised(advantages, values, mask) -> Estimate:
+    """Whitened advantages, and what the critic should have said."""
+    returns = jnp.where(mask, advantages + values, 0.0)
+    return Estimate(_whiten(advantages, mask), returns)
+
+
+def _whiten(x: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B T"]:
+    """Mean 0, variance (n - 1) 1 over the selected entries; a single one becomes 0."""
+    variance = masked_variance(x, mask, ddof=1)
+    whitened = (x - masked_mean(x, mask)) / jnp.sqrt(variance + _VARIANCE_EPSILON)
+    return jnp.where(mask, whitened, 0.0)
+
+
+def _at_every_token(advantages: Float[Array, " B"], credit: Credit) -> Estimate:
+    return Estimate(jnp.where(credit.loss_mask, advantages[:, None], 0.0))
+
+
+def _group_relative(credit: Credit, group_size: int) -> Float[Array, " B"]:
+    scores, mean, std, _ = _grouped_scores(credit, group_size)
+    return ((scores - mean) / (std + _STD_EPSILON)).reshape(-1)
+
+
+def _grouped_scores(
+    credit: Credit, group_size: int
+) -> tuple[
+    Float[Array, "G N"], Float[Array, "G 1"], Float[Array, "G 1"], Float[Array, "G 1"]
+]:
+    """Each episode's sum of token rewards; mean, standard deviation and size of groups.
+
+    Only rows that take part count. A group of one: mean 0, standard deviation 1.
+    """
+    scores = masked_sum(credit.rewards, credit.loss_mask, axis=1)
+    scores = scores.reshape(-1, group_size)
+    mask = takes_part(credit.loss_mask).reshape(-1, group_size)
+    mean, std, count = (x[:, None] for x in _statistics(scores, mask))
+    mean, std = jnp.where(count == 1, 0.0, mean), jnp.where(count == 1, 1.0, std)
+    return scores, mean, std, count
+
+
+def _statistics(
+    x: Float[Array, "M N"], mask: Bool[Array, "M N"]
+) -> tuple[Float[Array, " M"], Float[Array, " M"], Float[Array, " M"]]:
+    """Mean, standard deviation (n - 1) and number of each row's selected entries.
+
+    The mean of equal numbers is that number, exactly: one rounding error away from it,
+    their deviation would be as large as their spread, and noise be scaled up to 1.
+    """
+    mean = masked_mean(x, mask, axis=1)
+    std = jnp.sqrt(masked_variance(x, mask, axis=1, ddof=1))
+    smallest = jnp.min(x, axis=1, initial=jnp.inf, where=mask)
+    is_flat = smallest == jnp.max(x, axis=1, initial=-jnp.inf, where=mask)
+    mean, std = jnp.where(is_flat, smallest, mean), jnp.where(is_flat, 0.0, std)
+    return mean, std, jnp.sum(mask, axis=1, dtype=jnp.float32)
+
+
+ADVANTAGES = {
+    "gae": gae,
+    "bi_level_gae": bi_level_gae,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce": reinforce,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "gigpo": gigpo,
+}

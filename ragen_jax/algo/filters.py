@@ -1,46 +1,330 @@
-"""Which groups are worth learning from (StarPO-S, arXiv 2504.20073 section 4.3).
+"""Which groups, or rows, are worth learning from (StarPO-S, RAGEN-2).
 
-Two tables: a score per group, called as `score(trajectory, *, group_size) -> Float[G]`,
-and a rule that turns scores into a choice, called as `rule(scores, ...) -> Bool[G]`
-with keyword arguments of its own. Scores read the environment's rewards, never
-normalised or penalised ones. The kept groups stay in their original order: the choice
-is a mask.
+Two tables. A score per group, and a rule that turns scores into a choice of rows:
+
+    score(trajectory, *, group_size, <data>) -> Float[G]
+    rule(scores, *, group_size or rewards, <own options>) -> Bool[G, N]
+
+where `options.own_options` and `options.needed_data` tell what an entry wants by
+keyword. Scores read the environment's rewards, never normalised or penalised ones. The
+choice is a mask: kept groups stay where they are, and all rows of a group share its
+fate except under `within_group`. A choice may be empty.
+
+Two options are shared. `direction`: "largest" or "smallest" scores are wanted; of equal
+scores the earlier group wins, and not-a-number is wanted last in either direction.
+`keep_zero`: groups whose score is 0 are candidates at all (a score of not-a-number
+counts as 0 here).
+
+Sources: StarPO-S, arXiv 2504.20073 section 4.3; SNR-adaptive filtering, arXiv
+2604.06268; details as in RAGEN. Where paper and code part, each way has a name here:
+`docs/algorithms.md`.
 """
 
 import math
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.masked import masked_variance
+from ragen_jax.algo.credit import takes_part
+from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.types import Trajectory
 
 # A score this small counts as zero (RAGEN).
 ZERO_SCORE = 1e-10
+# Added to a share of groups before it is rounded down: 0.29 * 100 is 28.999..., and a
+# share meant exactly must not lose a group to rounding.
+_ROUNDING = 1e-9
+# Two variances closer than this share of the larger are equal (float32 rounding).
+_EQUAL_VARIANCES = 1e-5
 
 
 def reward_std(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
-    """Standard deviation (n - 1) of the raw episode rewards; 0 for a group of one."""
-    rewards = raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
+    """Standard deviation (n - 1) of the raw episode rewards; 0 for a group of one.
+
+    RAGEN's code calls it "reward_variance".
+    """
+    return jnp.sqrt(reward_variance(trajectory, group_size=group_size))
+
+
+def reward_variance(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+    """Variance (n - 1) of the raw episode rewards, as the RAGEN-2 paper has it."""
+    rewards = _grouped_rewards(trajectory, group_size)
     everyone = jnp.ones(rewards.shape, bool)
-    return jnp.sqrt(masked_variance(rewards, everyone, axis=1, ddof=1))
+    return masked_variance(rewards, everyone, axis=1, ddof=1)
+
+
+def reward_mean(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+    """Mean of the raw episode rewards."""
+    return jnp.mean(_grouped_rewards(trajectory, group_size), axis=1)
+
+
+def reward_sum(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+    """Sum of the raw episode rewards."""
+    return jnp.sum(_grouped_rewards(trajectory, group_size), axis=1)
+
+
+def length(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+    """Mean number of trained tokens per episode."""
+    lengths = jnp.sum(trajectory.loss_mask, axis=1, dtype=jnp.float32)
+    return jnp.mean(lengths.reshape(-1, group_size), axis=1)
+
+
+def entropy(
+    trajectory: Trajectory, *, group_size: int, entropies: Float[Array, "B T"]
+) -> Float[Array, " G"]:
+    """Mean over the episodes that have trained tokens of their mean token entropy."""
+    means, mask = _episode_entropies(trajectory, group_size, entropies)
+    return masked_mean(means, mask, axis=1)
+
+
+def entropy_std(
+    trajectory: Trajectory, *, group_size: int, entropies: Float[Array, "B T"]
+) -> Float[Array, " G"]:
+    """Standard deviation (n - 1) of what `entropy` is the mean of."""
+    means, mask = _episode_entropies(trajectory, group_size, entropies)
+    return jnp.sqrt(masked_variance(means, mask, axis=1, ddof=1))
 
 
 def top_fraction(
-    scores: Float[Array, " G"], *, keep_fraction: float
-) -> Bool[Array, " G"]:
-    """Keep the `max(1, floor(keep_fraction * G))` groups with the largest scores.
+    scores: Float[Array, " G"],
+    *,
+    group_size: int,
+    direction: str,
+    keep_zero: bool,
+    keep_fraction: float,
+) -> Bool[Array, "G N"]:
+    """Keep the `max(1, floor(keep_fraction * G))` most wanted groups.
 
-    Groups with a score of zero may be among them. Of equal scores the earlier group
-    wins; not-a-number is the smallest score.
+    The fraction is of all groups, also where fewer are candidates.
     """
-    num_groups = scores.shape[0]
-    # 0.29 * 100 is 28.999...: a share meant exactly must not lose a group to rounding.
-    num_kept = max(1, math.floor(keep_fraction * num_groups + 1e-9))
-    best = jnp.argsort(-scores, stable=True)[:num_kept]
-    return jnp.zeros(num_groups, bool).at[best].set(True)
+    count = max(1, math.floor(keep_fraction * scores.shape[0] + _ROUNDING))
+    candidates = _candidates(scores, keep_zero)
+    kept = candidates & (_ranks(scores, candidates, direction) < count)
+    return _whole_groups(kept, group_size)
 
 
-SCORES = {"reward_std": reward_std}
-RULES = {"top_fraction": top_fraction}
+def top_k(
+    scores: Float[Array, " G"],
+    *,
+    group_size: int,
+    direction: str,
+    keep_zero: bool,
+    top_k: int,
+) -> Bool[Array, "G N"]:
+    """Keep the `max(1, top_k)` most wanted groups, or as many as are candidates."""
+    candidates = _candidates(scores, keep_zero)
+    kept = candidates & (_ranks(scores, candidates, direction) < max(1, top_k))
+    return _whole_groups(kept, group_size)
+
+
+def top_p(
+    scores: Float[Array, " G"],
+    *,
+    group_size: int,
+    direction: str,
+    keep_zero: bool,
+    top_p: float,
+    top_p_epsilon: float,
+) -> Bool[Array, "G N"]:
+    """Keep the fewest most wanted groups whose scores add up to a share of the total.
+
+    Groups are taken in order while their sum is below `top_p * total - top_p_epsilon`
+    and the next score is above 0. Scores that begin at 0 or below keep nothing, nor
+    does a threshold that is not above 0. `top_p >= 1` keeps all.
+    """
+    candidates = _candidates(scores, keep_zero)
+    if top_p >= 1:
+        return _whole_groups(candidates, group_size)
+    order = jnp.argsort(_ranks(scores, candidates, direction))
+    mass = jnp.where(candidates & ~jnp.isnan(scores), scores, 0.0)[order]
+    before, total = _running_sums(mass)
+    is_stop = (before >= top_p * total - top_p_epsilon) | (mass <= 0)
+    # RAGEN also drops what was taken if the walk ends short of the threshold. It
+    # cannot: by then it has taken all scores above 0, and the others add nothing.
+    taken = jnp.cumsum(is_stop) == 0
+    kept = jnp.zeros_like(candidates).at[order].set(taken)
+    return _whole_groups(kept, group_size)
+
+
+def top_p_softmax(
+    scores: Float[Array, " G"],
+    *,
+    group_size: int,
+    direction: str,
+    keep_zero: bool,
+    top_p: float,
+) -> Bool[Array, "G N"]:
+    """Keep the fewest most wanted groups with a share `top_p` of softmax(+-scores).
+
+    Not empty while there is a candidate, and not free of scale: rewards ten times as
+    large choose other groups. `top_p >= 1` keeps all.
+    """
+    candidates = _candidates(scores, keep_zero)
+    if top_p >= 1:
+        return _whole_groups(candidates, group_size)
+    candidates &= ~jnp.isnan(scores)
+    mass = jax.nn.softmax(_wish(scores, direction), where=candidates)
+    order = jnp.argsort(_ranks(scores, candidates, direction))
+    before, _ = _running_sums(mass[order])
+    taken = (before < top_p) & candidates[order]
+    kept = jnp.zeros_like(candidates).at[order].set(taken)
+    return _whole_groups(kept, group_size)
+
+
+def min_p(
+    scores: Float[Array, " G"],
+    *,
+    group_size: int,
+    direction: str,
+    keep_zero: bool,
+    min_p: float,
+) -> Bool[Array, "G N"]:
+    """Keep groups whose score comes up to a share of the best one.
+
+    Largest: `score >= min_p * max - 1e-10`. Smallest: `score <= min / (min_p + 1e-10) +
+    1e-10`. Not-a-number never does.
+    """
+    candidates = _candidates(scores, keep_zero) & ~jnp.isnan(scores)
+    if direction == "largest":
+        best = jnp.max(scores, initial=-jnp.inf, where=candidates)
+        is_near = scores >= min_p * best - ZERO_SCORE
+    else:
+        best = jnp.min(scores, initial=jnp.inf, where=candidates)
+        is_near = scores <= best / (min_p + ZERO_SCORE) + ZERO_SCORE
+    return _whole_groups(candidates & is_near, group_size)
+
+
+def quantile_band(
+    scores: Float[Array, " G"],
+    *,
+    group_size: int,
+    keep_zero: bool,
+    quantile_low: float,
+    quantile_high: float,
+) -> Bool[Array, "G N"]:
+    """Keep groups from one quantile of the candidates' scores up to another.
+
+    Of n candidates in ascending order, those from `floor(quantile_low * n)` up to and
+    without `floor(quantile_high * n)`: adjoining bands share the groups out among them.
+    Not-a-number is in no band.
+    """
+    candidates = _candidates(scores, keep_zero) & ~jnp.isnan(scores)
+    ranks = _ranks(scores, candidates, "smallest")
+    count = jnp.sum(candidates)
+
+    def rank_at(quantile):
+        # One entry per possible count, rounded exactly, on the host.
+        counts = range(scores.shape[0] + 1)
+        table = [math.floor(quantile * n + _ROUNDING) for n in counts]
+        return jnp.asarray(table, jnp.int32)[count]
+
+    is_inside = (rank_at(quantile_low) <= ranks) & (ranks < rank_at(quantile_high))
+    return _whole_groups(candidates & is_inside, group_size)
+
+
+def within_group(
+    scores: Float[Array, " G"],
+    *,
+    rewards: Float[Array, "G N"],
+    keep_zero: bool,
+    rows_per_group: int,
+) -> Bool[Array, "G N"]:
+    """Keep, of each candidate group, the rows whose rewards differ most.
+
+    The j lowest and k - j highest of a group's rewards, with k = `rows_per_group` and
+    the j that makes their variance largest: no other k rows have a larger one. Of equal
+    variances the smallest j, of equal rewards the earlier row is the lower one.
+    """
+    chosen = jax.vmap(_extremes, in_axes=(0, None))(rewards, rows_per_group)
+    return chosen & _candidates(scores, keep_zero)[:, None]
+
+
+def _extremes(rewards: Float[Array, " N"], count: int) -> Bool[Array, " N"]:
+    """One group's choice. Rows whose reward is not a number are never chosen."""
+    is_number = ~jnp.isnan(rewards)
+    ranks = _ranks(rewards, is_number, "smallest")
+    num_numbers = jnp.sum(is_number)
+    count = jnp.minimum(count, num_numbers)
+
+    def choose(num_lowest):
+        is_low = ranks < num_lowest
+        return is_number & (is_low | (ranks >= num_numbers - count + num_lowest))
+
+    num_lowest = jnp.arange(rewards.shape[0] + 1)
+    chosen = jax.vmap(choose)(num_lowest)
+    spread = jnp.broadcast_to(rewards, chosen.shape)
+    variances = masked_variance(spread, chosen, axis=1, ddof=0)
+    variances = jnp.where(num_lowest <= count, variances, -1.0)
+    is_best = variances >= jnp.max(variances) * (1.0 - _EQUAL_VARIANCES)
+    return chosen[jnp.argmax(is_best)]
+
+
+def _grouped_rewards(trajectory: Trajectory, group_size: int) -> Float[Array, "G N"]:
+    return raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
+
+
+def _episode_entropies(
+    trajectory: Trajectory, group_size: int, entropies: Float[Array, "B T"]
+) -> tuple[Float[Array, "G N"], Bool[Array, "G N"]]:
+    """Mean entropy of each episode's trained tokens, and whether it has any."""
+    mask = trajectory.loss_mask
+    means = masked_mean(entropies, mask, axis=1)
+    return means.reshape(-1, group_size), takes_part(mask).reshape(-1, group_size)
+
+
+def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"]:
+    if keep_zero:
+        return jnp.ones(scores.shape, bool)
+    return jnp.abs(scores) > ZERO_SCORE
+
+
+def _wish(scores: Float[Array, " G"], direction: str) -> Float[Array, " G"]:
+    """The larger, the more wanted."""
+    if direction not in ("largest", "smallest"):
+        raise ValueError(f"direction = {direction!r}; choose 'largest' or 'smallest'")
+    return scores if direction == "largest" else -scores
+
+
+def _ranks(
+    scores: Float[Array, " G"], candidates: Bool[Array, " G"], direction: str
+) -> Int[Array, " G"]:
+    """0 for the most wanted candidate, and so on; then the others."""
+    # Not-a-number is sorted last.
+    key = jnp.where(candidates, -_wish(scores, direction), jnp.nan)
+    order = jnp.argsort(key, stable=True)
+    ranks = jnp.arange(scores.shape[0], dtype=jnp.int32)
+    return jnp.zeros_like(ranks).at[order].set(ranks)
+
+
+def _running_sums(
+    mass: Float[Array, " G"],
+) -> tuple[Float[Array, " G"], Float[Array, ""]]:
+    """The sum of what comes before each entry, and of all, of the same roundings."""
+    sums = jnp.cumsum(mass)
+    return jnp.concatenate([jnp.zeros_like(sums[:1]), sums[:-1]]), sums[-1]
+
+
+def _whole_groups(kept: Bool[Array, " G"], group_size: int) -> Bool[Array, "G N"]:
+    return jnp.broadcast_to(kept[:, None], (kept.shape[0], group_size))
+
+
+SCORES = {
+    "reward_std": reward_std,
+    "reward_variance": reward_variance,
+    "reward_mean": reward_mean,
+    "reward_sum": reward_sum,
+    "length": length,
+    "entropy": entropy,
+    "entropy_std": entropy_std,
+}
+RULES = {
+    "top_fraction": top_fraction,
+    "top_k": top_k,
+    "top_p": top_p,
+    "top_p_softmax": top_p_softmax,
+    "min_p": min_p,
+    "quantile_band": quantile_band,
+    "within_group": within_group,
+}

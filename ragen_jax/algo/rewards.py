@@ -1,15 +1,37 @@
-"""What an episode was worth, from the per-turn records.
+"""What an episode was worth, and which token is told.
 
 Two sums, and they are not interchangeable: the group filter looks at what the game paid
 (`raw_episode_rewards`), the learner at what the policy is to be blamed or praised for
-(`episode_rewards`). Reference: RAGEN's reward placement, arXiv 2504.20073 section 3.
+(`episode_rewards`). The learner's are placed on tokens by an entry of
+`REWARD_PLACEMENTS`, called as
+
+    placement(trajectory, *, <data>, <options>) -> Float[B, T]
+
+where `options.own_options` tells data from options. Rows without a trained token have
+nowhere to put a reward and take no part in normalisation: a caller that wants it over
+all rows places before it filters. Reference: arXiv 2504.20073 section 3, and RAGEN's
+reward normalisation; unlike there, format penalties count in both placements, and the
+filter never sees a normalised reward.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.masked import masked_sum
-from ragen_jax.types import Turns
+from ragen_jax.algo.credit import (
+    last_trained,
+    last_trained_of_turns,
+    spread_turns,
+    takes_part,
+)
+from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.types import Trajectory, Turns
+
+# A standard deviation up to this counts as zero, and it is added to it (RAGEN).
+_STD_EPSILON = 1e-6
+# Bounds of the asymmetric clip (RAGEN): a failure is told less loudly than a success.
+_LOWEST, _HIGHEST = -1.0, 3.0
+# Bound on one correction of the KL coefficient (arXiv 1909.08593).
+_MAX_KL_ERROR = 0.2
 
 
 def raw_episode_rewards(turns: Turns) -> Float[Array, " B"]:
@@ -21,3 +43,156 @@ def episode_rewards(turns: Turns) -> Float[Array, " B"]:
     """Sum of the environment's rewards and of the format penalties (<= 0)."""
     penalties = masked_sum(turns.penalty.astype(jnp.float32), turns.played, axis=1)
     return raw_episode_rewards(turns) + penalties
+
+
+def turn_rewards(turns: Turns) -> Float[Array, "B K"]:
+    """Each turn's reward and format penalty, 0 where not played."""
+    total = turns.reward.astype(jnp.float32) + turns.penalty.astype(jnp.float32)
+    return jnp.where(turns.played, total, 0.0)
+
+
+def at_episode_end(
+    trajectory: Trajectory,
+    *,
+    group_size: int,
+    env_index: Int[Array, " B"] | None,
+    normalization: str,
+    grouping: str,
+) -> Float[Array, "B T"]:
+    """The episode's normalised total at its last trained token.
+
+    Args:
+      trajectory: the episodes.
+      group_size: rows per group.
+      env_index: which environment a row played, for grouping "environment".
+      normalization: entry of `NORMALIZATIONS`.
+      grouping: entry of `GROUPINGS`: the rows that are compared with each other.
+    """
+    totals = episode_rewards(trajectory.turns)
+    labels = GROUPINGS[grouping](totals, group_size=group_size, env_index=env_index)
+    everyone = takes_part(trajectory.loss_mask)
+    peers = (labels[:, None] == labels[None]) & everyone[None]
+    # A total that is compared with nothing but itself would become 0 everywhere.
+    is_alone = jnp.all(jnp.sum(peers, axis=1) <= 1, where=everyone)
+    normalized = NORMALIZATIONS[normalization](totals, peers)
+    totals = jnp.where(is_alone, totals, normalized)
+    return jnp.where(last_trained(trajectory.loss_mask), totals[:, None], 0.0)
+
+
+def at_turn_ends(trajectory: Trajectory) -> Float[Array, "B T"]:
+    """Each turn's reward and format penalty at the turn's last trained token."""
+    rewards = turn_rewards(trajectory.turns)
+    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
+    is_last = last_trained_of_turns(mask, turn_index, rewards.shape[1])
+    return jnp.where(is_last, spread_turns(rewards, turn_index), 0.0)
+
+
+def identity(
+    totals: Float[Array, " B"], peers: Bool[Array, "B B"]
+) -> Float[Array, " B"]:
+    """The totals as they are."""
+    del peers
+    return totals
+
+
+def mean(totals: Float[Array, " B"], peers: Bool[Array, "B B"]) -> Float[Array, " B"]:
+    """`x - mean` of each row's peers (`peers[i, j]`: row j is a peer of row i)."""
+    return totals - masked_mean(jnp.broadcast_to(totals, peers.shape), peers, axis=1)
+
+
+def mean_std(
+    totals: Float[Array, " B"], peers: Bool[Array, "B B"]
+) -> Float[Array, " B"]:
+    """`(x - mean) / (std + 1e-6)`, with n - 1 in it; 0 where the std is up to 1e-6."""
+    spread = jnp.broadcast_to(totals, peers.shape)
+    std = jnp.sqrt(masked_variance(spread, peers, axis=1, ddof=1))
+    scaled = mean(totals, peers) / (std + _STD_EPSILON)
+    return jnp.where(std <= _STD_EPSILON, 0.0, scaled)
+
+
+def asymmetric_clip(
+    totals: Float[Array, " B"], peers: Bool[Array, "B B"]
+) -> Float[Array, " B"]:
+    """`mean_std`, clipped to [-1, 3]."""
+    return jnp.clip(mean_std(totals, peers), _LOWEST, _HIGHEST)
+
+
+def by_state(
+    totals: Float[Array, " B"], *, group_size: int, env_index: Int[Array, " B"] | None
+) -> Int[Array, " B"]:
+    """Rows of one group, which began in the same state, share a label."""
+    del env_index
+    return jnp.arange(totals.shape[0]) // group_size
+
+
+def by_batch(
+    totals: Float[Array, " B"], *, group_size: int, env_index: Int[Array, " B"] | None
+) -> Int[Array, " B"]:
+    """All rows share a label."""
+    del group_size, env_index
+    return jnp.zeros(totals.shape, jnp.int32)
+
+
+def by_environment(
+    totals: Float[Array, " B"], *, group_size: int, env_index: Int[Array, " B"] | None
+) -> Int[Array, " B"]:
+    """Rows of one environment share a label."""
+    del totals, group_size
+    if env_index is None:
+        raise ValueError(
+            "rewards grouped by environment need to know which environment each row "
+            "played; pass env_index, or group by state or batch"
+        )
+    return env_index
+
+
+def penalize_kl(
+    rewards: Float[Array, "B T"],
+    kl: Float[Array, "B T"],
+    loss_mask: Bool[Array, "B T"],
+    *,
+    kl_coeff: Float[Array, ""] | float,
+) -> Float[Array, "B T"]:
+    """`rewards - kl_coeff * kl` at each trained token.
+
+    `kl` estimates how far the sampling policy has moved from the reference there, by an
+    entry of `losses.KL_ESTIMATORS`. The charge falls on every trained token, so that
+    turn borders must not be read off the rewards.
+    """
+    return jnp.where(loss_mask, rewards - kl_coeff * kl, rewards)
+
+
+def adapt_kl_coeff(
+    kl_coeff: Float[Array, ""],
+    kl: Float[Array, ""],
+    *,
+    num_rows: Int[Array, ""] | int,
+    kl_target: float,
+    kl_horizon: float | int,
+) -> Float[Array, ""]:
+    """The KL coefficient of the next iteration (arXiv 1909.08593 section 2.2).
+
+        error = clip(kl / kl_target - 1, -0.2, 0.2)
+        coeff <- coeff * (1 + error * num_rows / kl_horizon)
+
+    Args:
+      kl_coeff: the coefficient `kl` was measured under.
+      kl: mean KL per trained token of this iteration.
+      num_rows: episodes it was measured on; with none, the coefficient stays.
+      kl_target: the KL to be held (0.1 in RAGEN).
+      kl_horizon: episodes over which a full error multiplies by e^0.2 (10,000).
+    """
+    error = jnp.clip(kl / kl_target - 1.0, -_MAX_KL_ERROR, _MAX_KL_ERROR)
+    # A measurement that is not a number would be the coefficient's for good.
+    error = jnp.where(jnp.isnan(error), 0.0, error)
+    return kl_coeff * (1.0 + error * num_rows / kl_horizon)
+
+
+REWARD_PLACEMENTS = {"episode": at_episode_end, "turn": at_turn_ends}
+NORMALIZATIONS = {
+    "identity": identity,
+    "mean": mean,
+    "mean_std": mean_std,
+    "asymmetric_clip": asymmetric_clip,
+}
+GROUPINGS = {"state": by_state, "batch": by_batch, "environment": by_environment}

@@ -1,61 +1,350 @@
-"""Every advantage estimator: its contract, and its oracle."""
+"""Every advantage estimator: its contract, its oracle, and what it must not see."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ragen_jax.algo.advantages import ADVANTAGES, grpo
-from tests.reference import advantages_oracle
-from tests.trajectories import make_trajectory, make_turns
+from ragen_jax.algo.advantages import ADVANTAGES, bi_level_gae, gae, gigpo, grpo
+from ragen_jax.algo.credit import Credit, make_credit, turn_sums
+from ragen_jax.algo.rewards import at_turn_ends, turn_rewards
+from tests.algo.calls import OPTIONS, compiled, options_of
+from tests.reference import advantages_oracle as oracle
+from tests.trajectories import make_dialogues, make_trajectory, make_turns
 
-REWARDS = [0.0, 1.0, 1.0, 0.0, 3.0, 3.0, 3.0, 3.0, -1.0, 0.5, 10.9, -0.4]
+SIZE, ROWS = 4, 12
+CRITICS = ("gae", "bi_level_gae")
+SEEDS = st.integers(0, 2**16)
+few = settings(max_examples=8, deadline=None)
+
+
+def run(name, credit, group_size=SIZE):
+    return compiled(ADVANTAGES[name], group_size=group_size)(credit)
+
+
+def make_random(seed) -> Credit:
+    """Turn rewards, a critic, few states, some rows dropped; not-a-number elsewhere."""
+    random = np.random.default_rng(seed)
+    trajectory = make_dialogues(ROWS, seed=seed)
+    is_kept = random.random((ROWS, 1)) < 0.8
+    is_kept[0] = is_kept[1] = True
+    mask = trajectory.loss_mask & is_kept
+    trajectory = trajectory.replace(loss_mask=mask)
+    shape = trajectory.tokens.shape
+    return make_credit(
+        trajectory,
+        jnp.where(mask, at_turn_ends(trajectory), jnp.nan),
+        values=jnp.asarray(np.where(mask, random.normal(size=shape), np.nan), "f4"),
+        state_hashes=jnp.asarray(random.integers(0, 2, (ROWS, 3, 2)), jnp.uint32),
+    )
+
+
+def make_scored(scores) -> Credit:
+    """One turn per row, its score at its last trained token."""
+    trajectory = make_trajectory([float(s) for s in scores])
+    return make_credit(trajectory, at_turn_ends(trajectory))
+
+
+def expected(name, credit, group_size=SIZE):
+    """What the oracle says: (advantages, returns or None)."""
+    mask, turn_index = np.asarray(credit.loss_mask), np.asarray(credit.turn_index)
+    rewards = np.where(mask, credit.rewards, 0.0).astype(float)
+    scores = [float(s) for s in rewards.sum(axis=1)]
+    values = None if credit.values is None else np.asarray(credit.values, float)
+    gamma, lam = OPTIONS["gamma"], OPTIONS["lam"]
+    high = OPTIONS["high_level_gamma"]
+    if name == "gae":
+        return oracle.gae(rewards, values, mask, gamma, lam)
+    if name == "bi_level_gae":
+        return oracle.bi_level_gae(rewards, values, mask, turn_index, gamma, lam, high)
+    if name in ("reinforce", "reinforce_plus_plus"):
+        return getattr(oracle, name)(rewards, mask, gamma), None
+    if name == "gigpo":
+        states = [[tuple(h) for h in row] for row in np.asarray(credit.state_hashes)]
+        per_turn = np.asarray(turn_rewards(credit.turns), float).tolist()
+        options = {"gamma": gamma, "step_weight": OPTIONS["step_weight"]}
+        options["group_size"] = group_size
+        return oracle.gigpo(scores, per_turn, states, mask, turn_index, **options), None
+    return getattr(oracle, name)(scores, group_size, mask), None
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_contract(name):
-    """Shape, dtype, nothing off the mask, and no look at what is not a token."""
-    trajectory = make_trajectory(REWARDS)
-    estimate = jax.jit(lambda t: ADVANTAGES[name](t, group_size=4))
-    advantages = estimate(trajectory)
-    assert advantages.shape == trajectory.tokens.shape
-    assert advantages.dtype == jnp.float32
-    assert np.isfinite(advantages).all()
-    assert not advantages[~trajectory.loss_mask].any()
-    assert advantages[trajectory.loss_mask].any()
-    is_token = np.arange(12)[None] < np.asarray(trajectory.lengths)[:, None]
-    noisy = trajectory.replace(
-        tokens=jnp.where(is_token, trajectory.tokens, 10**6),
-        sample_log_probs=jnp.where(is_token, trajectory.sample_log_probs, jnp.nan),
+    """Shape, dtype, nothing off the mask, no look at what is not a trained token."""
+    credit = make_random(0)
+    estimate = run(name, credit)
+    for x in jax.tree.leaves(estimate):
+        assert x.shape == credit.rewards.shape
+        assert x.dtype == jnp.float32
+        assert np.isfinite(x).all()
+        assert not x[~credit.loss_mask].any()
+        assert x[credit.loss_mask].any()
+    assert (estimate.returns is not None) == (name in CRITICS)
+    noisy = credit.replace(
+        rewards=jnp.where(credit.loss_mask, credit.rewards, 1e9),
+        values=jnp.where(credit.loss_mask, credit.values, 1e9),
+        turn_index=jnp.where(credit.turn_index < 0, 99, credit.turn_index),
     )
-    np.testing.assert_array_equal(estimate(noisy), advantages)
+    jax.tree.map(np.testing.assert_array_equal, run(name, noisy), estimate)
 
 
-@pytest.mark.parametrize("group_size", [1, 2, 3, 4, 12])
-def test_grpo_equals_oracle(group_size):
-    trajectory = make_trajectory(REWARDS, seed=group_size)
-    expected = advantages_oracle.grpo(
-        REWARDS, group_size, np.asarray(trajectory.loss_mask)
+@pytest.mark.parametrize("name", ADVANTAGES)
+@few
+@given(seed=SEEDS)
+def test_equals_oracle(name, seed):
+    credit = make_random(seed)
+    advantages, returns = expected(name, credit)
+    estimate = run(name, credit)
+    np.testing.assert_allclose(estimate.advantages, advantages, rtol=1e-4, atol=1e-4)
+    if returns is not None:
+        np.testing.assert_allclose(estimate.returns, returns, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 3, 12])
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_every_group_size_equals_oracle(name, group_size):
+    credit = make_random(group_size)
+    estimate = run(name, credit, group_size)
+    advantages, _ = expected(name, credit, group_size)
+    np.testing.assert_allclose(estimate.advantages, advantages, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_compiles_once(name):
+    for seed in range(3):
+        run(name, make_random(seed))
+    assert compiled(ADVANTAGES[name], group_size=SIZE)._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@few
+@given(seed=SEEDS)
+def test_padding_does_not_matter(name, seed):
+    credit = make_random(seed)
+
+    def pad(x, value):
+        return jnp.pad(x, ((0, 0), (0, 5)), constant_values=value)
+
+    padded = credit.replace(
+        rewards=pad(credit.rewards, 7.0),
+        loss_mask=pad(credit.loss_mask, False),
+        turn_index=pad(credit.turn_index, -1),
+        values=pad(credit.values, 7.0),
     )
-    actual = grpo(trajectory, group_size=group_size)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    # Reductions over more entries come in another order.
+    np.testing.assert_allclose(
+        run(name, padded).advantages[:, :-5],
+        run(name, credit).advantages,
+        atol=2e-5,
+        rtol=1e-4,
+    )
 
 
-def test_grpo_scores_hold_the_format_penalty():
-    turns = make_turns([[1.0], [1.0]], penalty=[[0.0], [-0.1]])
-    trajectory = make_trajectory([0.0, 0.0]).replace(turns=turns)
-    advantages = grpo(trajectory, group_size=2)
-    expected = advantages_oracle.grpo([1.0, 0.9], 2, np.asarray(trajectory.loss_mask))
-    np.testing.assert_allclose(advantages, expected, rtol=1e-4)
+@pytest.mark.parametrize("name", ADVANTAGES)
+@few
+@given(seed=SEEDS)
+def test_dropped_rows_do_not_matter(name, seed):
+    """Whatever stands in a row without trained tokens, nobody else's estimate moves."""
+    credit = make_random(seed)
+    is_dropped = ~credit.loss_mask.any(axis=1)
+    turns = credit.turns
+    noisy = credit.replace(
+        turns=turns.replace(
+            reward=jnp.where(is_dropped[:, None], 50.0, turns.reward),
+            played=turns.played | is_dropped[:, None],
+        ),
+        state_hashes=jnp.where(is_dropped[:, None, None], 1, credit.state_hashes),
+    )
+    jax.tree.map(np.testing.assert_array_equal, run(name, noisy), run(name, credit))
 
 
-def test_grpo_of_equal_scores_is_zero():
-    assert not grpo(make_trajectory([0.7] * 4), group_size=4).any()
+@pytest.mark.parametrize("name", ADVANTAGES)
+@few
+@given(seed=SEEDS)
+def test_a_dropped_group_might_as_well_not_be_there(name, seed):
+    credit = make_random(seed)
+    is_kept = jnp.arange(ROWS)[:, None] < 8
+    dropped = credit.replace(loss_mask=credit.loss_mask & is_kept)
+    absent = jax.tree.map(lambda x: x[:8], credit)
+    np.testing.assert_allclose(
+        run(name, dropped).advantages[:8],
+        run(name, absent).advantages,
+        atol=2e-5,
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+@few
+@given(seed=SEEDS)
+def test_the_order_of_groups_does_not_matter(name, seed):
+    credit = make_random(seed)
+    order = np.asarray([2, 0, 1])[:, None] * SIZE + np.arange(SIZE)
+    permuted = jax.tree.map(lambda x: x[order.reshape(-1)], credit)
+    np.testing.assert_allclose(
+        run(name, permuted).advantages,
+        run(name, credit).advantages[order.reshape(-1)],
+        atol=2e-5,
+        rtol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_no_trained_token_at_all(name):
+    credit = make_random(0)
+    silent = credit.replace(loss_mask=jnp.zeros_like(credit.loss_mask))
+    for x in jax.tree.leaves(run(name, silent)):
+        assert not x.any()
+
+
+GROUP_RELATIVE = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline")
+
+
+@pytest.mark.parametrize("name", GROUP_RELATIVE)
+@few
+@given(seed=SEEDS)
+def test_a_groups_bonus_does_not_matter(name, seed):
+    """The same number added to every score of a group changes nothing."""
+    scores = np.random.default_rng(seed).integers(-4, 5, ROWS) / 4
+    bonus = np.repeat([0.0, 2.0, -1.0], SIZE)
+    np.testing.assert_allclose(
+        run(name, make_scored(scores + bonus)).advantages,
+        run(name, make_scored(scores)).advantages,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus", *CRITICS])
+def test_the_scale_of_rewards_does_not_matter(name):
+    credit = make_random(1)
+    scaled = credit.replace(rewards=4 * credit.rewards, values=4 * credit.values)
+    np.testing.assert_allclose(
+        run(name, scaled).advantages, run(name, credit).advantages, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", ["gae", "reinforce_plus_plus", CRITICS[1]])
+def test_whitened_over_trained_tokens(name):
+    credit = make_random(2)
+    chosen = np.asarray(run(name, credit).advantages)[np.asarray(credit.loss_mask)]
+    assert chosen.mean() == pytest.approx(0, abs=1e-6)
+    assert chosen.std(ddof=1) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [*GROUP_RELATIVE, "gigpo"])
+@pytest.mark.parametrize("group_size", [3, 6])
+def test_equal_scores_are_worth_exactly_nothing(name, group_size):
+    """Rounding must not make a deviation where there is none (10.9 * 3 / 3 != 10.9)."""
+    credit = make_scored([10.9, 0.7] * 6).replace(
+        state_hashes=jnp.zeros((ROWS, 1, 2), jnp.uint32)
+    )
+    order = np.argsort(np.arange(ROWS) % 2, kind="stable")
+    equal = jax.tree.map(lambda x: x[order], credit)
+    assert not run(name, equal, group_size).advantages.any()
+
+
+# By hand: one row, trained tokens at 1, 3 and 4, the environment speaks at 2.
+MASK = jnp.asarray([[False, True, False, True, True, False]])
+VALUES = jnp.asarray([[9.0, 0.5, 9.0, 0.25, 0.5, 9.0]])
+TURN = jnp.asarray([[0, 0, 1, 1, 1, -1]], jnp.int32)
+
+
+def by_hand(estimator, rewards, **options):
+    credit = Credit(
+        rewards=jnp.asarray([rewards]),
+        loss_mask=MASK,
+        turn_index=TURN,
+        turns=make_turns([[0.0, 0.0]]),
+        values=VALUES,
+    )
+    estimate = estimator(credit, group_size=1, **options)
+    return np.asarray(estimate.returns)[np.asarray(MASK)]
+
+
+def test_gae_by_hand():
+    """Undiscounted, the return is what is paid from here on, whoever speaks between."""
+    rewards = [0.0, 0.0, 5.0, 0.0, 1.0, 0.0]
+    np.testing.assert_allclose(by_hand(gae, rewards, gamma=1.0, lam=1.0), [1, 1, 1])
+    # delta = -.375, 0, .5; A = -.34375, .125, .5
+    returns = by_hand(gae, rewards, gamma=0.5, lam=0.5)
+    np.testing.assert_allclose(returns, [0.15625 + 0, 0.375, 1.0], atol=1e-6)
+
+
+def test_bi_level_gae_by_hand():
+    """Turn 0 pays nothing and is a turn: its value stands between its token and V_1."""
+    rewards = [0.0, 0.0, 5.0, 0.0, 1.0, 0.0]
+    options = {"gamma": 1.0, "lam": 1.0, "high_level_gamma": 0.5}
+    # A_1 = 1 - .5 = .5, A_0 = 0 + .5 * (.5 + .5) - .5 = 0; returns .5, then 1, 1.
+    np.testing.assert_allclose(by_hand(bi_level_gae, rewards, **options), [0.5, 1, 1])
+
+
+def test_bi_level_gae_of_one_turn_is_gae():
+    credit = make_random(3)
+    one = credit.replace(turn_index=jnp.where(credit.turn_index < 0, -1, 0))
+    total = turn_sums(one.rewards, one.loss_mask, one.turn_index, 1)
+    last = np.asarray(one.loss_mask)[:, ::-1].argmax(axis=1)
+    is_last = np.arange(20)[None, ::-1] == last[:, None]
+    one = one.replace(rewards=jnp.where(is_last & one.loss_mask, total, 0.0))
+    np.testing.assert_allclose(
+        run("bi_level_gae", one).returns, run("gae", one).returns, atol=1e-5
+    )
+
+
+def test_grpo_by_hand():
+    """Scores 0 and 1: mean 1/2, std sqrt(1/2)."""
+    credit = make_scored([0.0, 1.0])
+    advantages = np.asarray(grpo(credit, group_size=2).advantages)
+    mask = np.asarray(credit.loss_mask)
+    np.testing.assert_allclose(advantages[0][mask[0]], -np.sqrt(0.5), rtol=1e-5)
+    np.testing.assert_allclose(advantages[1][mask[1]], np.sqrt(0.5), rtol=1e-5)
 
 
 def test_grpo_of_a_group_of_one_is_its_score():
-    trajectory = make_trajectory([2.0, -3.0])
-    advantages = grpo(trajectory, group_size=1)
+    credit = make_scored([2.0, -3.0])
+    advantages = grpo(credit, group_size=1).advantages
     for row, score in enumerate([2.0, -3.0]):
-        mine = np.asarray(advantages[row])[np.asarray(trajectory.loss_mask[row])]
+        mine = np.asarray(advantages[row])[np.asarray(credit.loss_mask[row])]
         np.testing.assert_allclose(mine, score / (1 + 1e-6), rtol=1e-6)
+
+
+def steps_only(credit, **changes):
+    """GiGPO's advantages without the episodes' part."""
+    options = options_of(gigpo, step_weight=1.0, **changes)
+    whole = gigpo(credit, group_size=2, **options).advantages
+    return np.asarray(whole - grpo(credit, group_size=2).advantages)
+
+
+def test_gigpo_compares_equal_states_of_a_group():
+    """Rows 0 and 1 begin alike: 1 beats 0. Rows 2 and 3 never meet, and 3 meets row 0
+    only, which is of another group."""
+    credit = make_scored([0.0, 1.0, 0.0, 1.0])
+    states = jnp.asarray([[[7, 1]], [[7, 1]], [[7, 2]], [[7, 1]]], jnp.uint32)
+    steps = steps_only(credit.replace(state_hashes=states), gamma=0.9)
+    mask = np.asarray(credit.loss_mask)
+    np.testing.assert_allclose(steps[0][mask[0]], -np.sqrt(0.5), rtol=1e-5)
+    np.testing.assert_allclose(steps[1][mask[1]], np.sqrt(0.5), rtol=1e-5)
+    assert not steps[2:].any()
+
+
+def test_estimators_say_what_they_lack():
+    bare = make_scored([0.0, 1.0])
+    for name in CRITICS:
+        with pytest.raises(ValueError, match="needs a critic"):
+            run(name, bare, 2)
+    with pytest.raises(ValueError, match="equal states"):
+        run("gigpo", bare, 2)
+
+
+def test_options_change_something():
+    """Each own option of each estimator."""
+    credit = make_random(5)
+    for name, entry in ADVANTAGES.items():
+        usual = run(name, credit).advantages
+        for option, value in options_of(entry).items():
+            changed = options_of(entry, **{option: value / 2})
+            other = functools.partial(entry, group_size=SIZE, **changed)
+            assert (other(credit).advantages != usual).any(), (name, option)

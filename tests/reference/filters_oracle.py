@@ -1,27 +1,134 @@
-"""Group scores and choices by hand, one group at a time."""
+"""Group scores and choices by hand, one group at a time.
 
+Choices are lists of indices of what is kept. Scores are numbers, never not-a-number,
+unless a function says so.
+"""
+
+import itertools
 import math
+
+
+def groups_of(numbers: list, group_size: int) -> list[list]:
+    return [
+        numbers[first : first + group_size]
+        for first in range(0, len(numbers), group_size)
+    ]
+
+
+def std(numbers: list[float]) -> float:
+    """With n - 1; 0 of fewer than two numbers."""
+    if len(numbers) < 2:
+        return 0.0
+    mean = sum(numbers) / len(numbers)
+    return math.sqrt(sum((x - mean) ** 2 for x in numbers) / (len(numbers) - 1))
 
 
 def reward_std(rewards: list[float], group_size: int) -> list[float]:
     """Standard deviation (n - 1) of each group's rewards; 0 for a group of one."""
-    scores = []
-    for first in range(0, len(rewards), group_size):
-        group = rewards[first : first + group_size]
-        mean = sum(group) / group_size
-        squares = sum((reward - mean) ** 2 for reward in group)
-        scores.append(math.sqrt(squares / max(1, group_size - 1)))
-    return scores
+    return [std(group) for group in groups_of(rewards, group_size)]
 
 
-def top_fraction(scores: list[float], keep_fraction: float) -> list[bool]:
-    """The `max(1, floor(fraction * G))` best; of equals, the first."""
-    num_kept = max(1, int(keep_fraction * len(scores)))
-    kept = [False] * len(scores)
-    for _ in range(num_kept):
-        best = None
-        for g, score in enumerate(scores):
-            if not kept[g] and (best is None or score > scores[best]):
-                best = g
-        kept[best] = True
+def reward_variance(rewards: list[float], group_size: int) -> list[float]:
+    return [std(group) ** 2 for group in groups_of(rewards, group_size)]
+
+
+def reward_mean(rewards: list[float], group_size: int) -> list[float]:
+    return [sum(group) / group_size for group in groups_of(rewards, group_size)]
+
+
+def reward_sum(rewards: list[float], group_size: int) -> list[float]:
+    return [sum(group) for group in groups_of(rewards, group_size)]
+
+
+def length(mask, group_size: int) -> list[float]:
+    """Mean number of trained tokens."""
+    return reward_mean([float(sum(row)) for row in mask], group_size)
+
+
+def episode_entropies(mask, entropies, group_size: int) -> list[list[float]]:
+    """Of each group, the mean entropies of the rows that have trained tokens."""
+    means = []
+    for row, chosen in zip(entropies, mask, strict=True):
+        numbers = [float(h) for h, m in zip(row, chosen, strict=True) if m]
+        means.append(sum(numbers) / len(numbers) if numbers else None)
+    return [[m for m in g if m is not None] for g in groups_of(means, group_size)]
+
+
+def entropy(mask, entropies, group_size: int) -> list[float]:
+    groups = episode_entropies(mask, entropies, group_size)
+    return [sum(group) / len(group) if group else 0.0 for group in groups]
+
+
+def entropy_std(mask, entropies, group_size: int) -> list[float]:
+    return [std(group) for group in episode_entropies(mask, entropies, group_size)]
+
+
+def queue(scores: list[float], direction: str, keep_zero: bool) -> list[int]:
+    """Candidates, the most wanted first; of equals, the first."""
+    sign = -1 if direction == "largest" else 1
+    chosen = [g for g, s in enumerate(scores) if keep_zero or abs(s) > 1e-10]
+    return sorted(chosen, key=lambda g: sign * scores[g])
+
+
+def top_fraction(scores, direction, keep_zero, keep_fraction) -> list[int]:
+    """The `max(1, floor(fraction of all groups))` most wanted."""
+    count = max(1, int(keep_fraction * len(scores)))
+    return queue(scores, direction, keep_zero)[:count]
+
+
+def top_k(scores, direction, keep_zero, count) -> list[int]:
+    return queue(scores, direction, keep_zero)[: max(1, count)]
+
+
+def top_p(scores, direction, keep_zero, share, epsilon) -> list[int]:
+    """Walk down the queue until the threshold is reached, or give up at a zero."""
+    waiting = queue(scores, direction, keep_zero)
+    if share >= 1:
+        return waiting
+    threshold = share * sum(scores[g] for g in waiting) - epsilon
+    kept, total = [], 0.0
+    while total < threshold and waiting and scores[waiting[0]] > 0:
+        total += scores[waiting[0]]
+        kept.append(waiting.pop(0))
+    return kept if total >= threshold else []
+
+
+def top_p_softmax(scores, direction, keep_zero, share) -> list[int]:
+    """Walk down the queue until the probabilities add up to the share."""
+    waiting = queue(scores, direction, keep_zero)
+    if share >= 1:
+        return waiting
+    sign = 1 if direction == "largest" else -1
+    masses = [math.exp(sign * scores[g]) for g in waiting]
+    kept, total = [], 0.0
+    for g, mass in zip(waiting, masses, strict=True):
+        if total >= share:
+            break
+        kept.append(g)
+        total += mass / sum(masses)
     return kept
+
+
+def min_p(scores, direction, keep_zero, share) -> list[int]:
+    candidates = queue(scores, direction, keep_zero)
+    if not candidates:
+        return []
+    best = scores[candidates[0]]
+    if direction == "largest":
+        return [g for g in candidates if scores[g] >= share * best - 1e-10]
+    return [g for g in candidates if scores[g] <= best / (share + 1e-10) + 1e-10]
+
+
+def quantile_band(scores, keep_zero, low, high) -> list[int]:
+    """A slice of the candidates in ascending order."""
+    candidates = queue(scores, "smallest", keep_zero)
+    n = len(candidates)
+    return candidates[math.floor(low * n) : math.floor(high * n)]
+
+
+def largest_variance(rewards: list[float], count: int) -> float:
+    """The best that any `count` of these rewards can have, by trying all of them."""
+    return max(
+        sum((x - sum(chosen) / count) ** 2 for x in chosen) / count
+        for chosen in itertools.combinations(rewards, count)
+    )

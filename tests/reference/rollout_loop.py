@@ -2,7 +2,9 @@
 
 Text is rendered and tokenized on the host, answers are read by the regex oracle, games
 are stepped one row at a time. Only the network is shared with the compiled rollout: the
-same `read` and `decode_step`, jitted on their own, with the same shapes.
+same `read` and `decode_step`, jitted on their own, with the same shapes. Where the
+model sees windows of the dialogue they are written by `windows_oracle`, from recorded
+ids and rendered strings.
 """
 
 import functools
@@ -14,7 +16,8 @@ import numpy as np
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.rollout.decode import Context, decode_step, read
 from ragen_jax.rollout.sampling import sample
-from ragen_jax.types import TokenSpan, Trajectory, Turns
+from ragen_jax.types import TokenSpan, Trajectory, Turns, Windows
+from tests.reference import state_hash_oracle, windows_oracle
 from tests.reference.answer_oracle import parse_reply
 
 
@@ -35,11 +38,14 @@ class RolloutLoop:
         temperature,
         top_k=None,
         top_p=None,
+        write_window=None,
     ):
+        """`write_window(told) -> pieces`: see `windows_oracle`; None: no windows."""
         self.env, self.env_params, self.policy = env, env_params, policy
         self.dialogue, self.tokenizer = dialogue, tokenizer
         self.budget, self.max_reply_tokens = budget, max_reply_tokens
         self.format_penalty = format_penalty
+        self.write_window = write_window
         sampler = functools.partial(
             sample, temperature=temperature, top_k=top_k, top_p=top_p
         )
@@ -61,7 +67,7 @@ class RolloutLoop:
     def collect(self, params, keys) -> Trajectory:
         """A trajectory of NumPy arrays."""
         num_rows = keys.noise.shape[0]
-        group_size = num_rows // keys.level.shape[0]
+        self._group_size = group_size = num_rows // keys.level.shape[0]
         resets = [self._reset(key, self.env_params)[1] for key in keys.level]
         rows = [_Row(resets[i // group_size], self.budget) for i in range(num_rows)]
         context = Context(
@@ -81,34 +87,60 @@ class RolloutLoop:
         return self._trajectory(rows)
 
     def _tell(self, params, context, rows, turn):
-        prompts, compiled = self.dialogue.prompts, self.dialogue
-        template = prompts.opening if turn == 0 else prompts.following
+        compiled = self.dialogue
         width = (compiled.opening if turn == 0 else compiled.following).max_tokens
+        if turn > 0 and self.write_window is not None:
+            width = compiled.max_window_tokens - self.max_reply_tokens
         tokens = np.zeros((len(rows), width), np.int32)
         lengths = np.zeros(len(rows), np.int32)
         starts = np.zeros(len(rows), np.int32)
         for i, row in enumerate(rows):
             if not row.is_active:
                 continue
-            fields = jax.device_get(self._fields(row.state, self.env_params))
-            numbers = {"turn": turn + 1, "actions_left": row.actions_left}
-            text = template.render(fields | numbers | row.last)
-            message = self.tokenizer.encode(text)
-            tokens[i, : len(message)] = message
-            lengths[i], starts[i] = len(message), len(row.tokens)
-            row.extend(message, [0.0] * len(message), turn, is_sampled=False)
-        slots = compiled.max_trajectory_tokens + 1
+            starts[i], prompt = self._message(row, turn)
+            tokens[i, : len(prompt)] = prompt
+            lengths[i] = len(prompt)
+            row.num_read = starts[i] + len(prompt)
+        slots = compiled.max_window_tokens + 1
+        # The rows of a level are told the same: the first message is read once.
+        once = self._group_size if turn == 0 else 1
         room = width if turn == 0 else slots
         context = context.replace(cache=grow_cache(context.cache, room))
-        context = self._read(params, context, TokenSpan(tokens, lengths), starts)
+        context = jax.tree.map(lambda x: x[::once], context)
+        span = TokenSpan(tokens[::once], lengths[::once])
+        context = self._read(params, context, span, starts[::once])
+        context = jax.tree.map(lambda x: jnp.repeat(x, once, axis=0), context)
         return context.replace(cache=grow_cache(context.cache, slots))
+
+    def _message(self, row, turn):
+        """Says a turn's message; what the model reads, and where that begins."""
+        prompts = self.dialogue.prompts
+        fields = jax.device_get(self._fields(row.state, self.env_params))
+        fields |= {"turn": turn + 1, "actions_left": row.actions_left}
+        template = prompts.opening if turn == 0 else prompts.following
+        message = self.tokenizer.encode(template.render(fields | row.last))
+        before = len(row.tokens)
+        row.extend(message, [0.0] * len(message), turn, is_sampled=False)
+        if self.write_window is None:
+            return before, message
+        told = windows_oracle.Told(
+            opening=prompts.opening.render(fields),
+            state=self.env.template.render(fields),
+            message=message,
+            turn=turn + 1,
+            actions_left=row.actions_left,
+        )
+        row.told.append(told)
+        window = windows_oracle.join(self.write_window(row.told), self.tokenizer)
+        row.windows[turn] = window
+        return 0, window.ids
 
     def _reply(self, params, context, rows, turn_keys):
         for row in rows:
             row.reply, row.reply_log_probs = [], []
         writing = [row for row in rows if row.is_active]
         for step in range(self.max_reply_tokens):
-            positions = [len(row.tokens) + len(row.reply) for row in rows]
+            positions = [row.num_read + len(row.reply) for row in rows]
             context, tokens, log_probs = self._step(
                 params,
                 context,
@@ -123,6 +155,8 @@ class RolloutLoop:
             writing = [row for row in writing if row.reply[-1] not in self._stops]
             if not writing:
                 break
+        for row in rows:
+            row.num_read += len(row.reply)
         return context
 
     def _act(self, row, turn, noise_key):
@@ -135,6 +169,9 @@ class RolloutLoop:
         )
         known = np.asarray(self._names(row.state, self.env_params)).tolist()
         valid = [known.index(name) for name in names if name in known]
+        seen = state_hash_oracle.hash_fields(
+            jax.device_get(self._fields(row.state, self.env_params))
+        )
         actions, effective, reward = [], 0, np.float32(0)
         for action in valid[: row.actions_left]:
             key = jax.random.fold_in(noise_key, len(actions))
@@ -163,6 +200,7 @@ class RolloutLoop:
             "num_effective": effective,
             "actions": actions + [-1] * room,
             "actions_left": row.actions_left,
+            "state_hash": seen,
         }
         row.actions_left -= len(actions)
         row.last = {
@@ -171,6 +209,10 @@ class RolloutLoop:
             "was_cut": int(row.reply[-1] != self.dialogue.stop_token),
         }
         row.is_active = not row.is_over and row.actions_left > 0
+        if self.write_window is not None:
+            row.told[-1].reply, row.told[-1].last = row.reply, row.last
+            row.told[-1].was_stopped = row.reply[-1] in self._stops
+            row.windows[turn].reply = row.reply
 
     def _trajectory(self, rows) -> Trajectory:
         width = self.dialogue.max_trajectory_tokens
@@ -184,6 +226,7 @@ class RolloutLoop:
         is_float = ("reward", "penalty")
         is_bool = ("played", "reply_is_cut", "has_format")
         dtypes = dict.fromkeys(is_float, np.float32) | dict.fromkeys(is_bool, bool)
+        dtypes["state_hash"] = np.uint32
         names = rows[0].turns[0]
         turns = Turns(**{n: column(n, dtypes.get(n, np.int32)) for n in names})
         terminated = [
@@ -204,7 +247,21 @@ class RolloutLoop:
             initial_state=jax.tree.map(
                 lambda *leaves: np.stack(leaves), *[row.initial for row in rows]
             ),
+            windows=None if self.write_window is None else self._windows(rows),
         )
+
+    def _windows(self, rows) -> Windows:
+        shape = (len(rows), self.budget.max_turns)
+        tokens = np.zeros((*shape, self.dialogue.max_window_tokens), np.int32)
+        lengths, starts = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self.window_texts = {}
+        for i, row in enumerate(rows):
+            for turn, window in row.windows.items():
+                whole = window.ids + window.reply
+                tokens[i, turn, : len(whole)] = whole
+                lengths[i, turn], starts[i, turn] = len(whole), len(window.ids)
+                self.window_texts[i, turn] = window.text
+        return Windows(tokens=tokens, lengths=lengths, reply_start=starts)
 
 
 class _Row:
@@ -215,9 +272,11 @@ class _Row:
         self.is_active, self.is_over = True, False
         self.actions_left = budget.max_actions_per_episode
         self.last = {"reward_hundredths": 0, "was_invalid": 0, "was_cut": 0}
+        self.num_read, self.told, self.windows = 0, [], {}
         self.tokens, self.mask, self.turn_index, self.log_probs = [], [], [], []
         nothing = dict.fromkeys(Turns.__dataclass_fields__, 0)
         nothing["actions"] = [-1] * budget.max_actions_per_turn
+        nothing["state_hash"] = [0, 0]
         self.turns = [nothing] * budget.max_turns
 
     def extend(self, tokens, log_probs, turn, *, is_sampled):

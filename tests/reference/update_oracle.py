@@ -22,36 +22,39 @@ def naive_log_probs(policy, params, tokens, temperature):
     return jnp.pad(jnp.log(chosen), front), jnp.pad(entropy, front)
 
 
-def learn(policy, params, trajectory, key, settings, optimizer) -> tuple[dict, int]:
+def learn(policy, params, trajectory, key, config) -> tuple[dict, int]:
     """Parameters after one iteration, as NumPy arrays, and the steps it took."""
+    loss_settings, optimizer = config.loss, config.optimizer
+    temperature = config.rollout.temperature
     rewards = [float(r) for r in trajectory.turns.reward[:, 0]]
-    size = settings["group_size"]
-    kept = np.repeat(
-        filters_oracle.top_fraction(
-            filters_oracle.reward_std(rewards, size), settings["keep_fraction"]
-        ),
-        size,
+    size = config.rollout.group_size
+    scores = filters_oracle.reward_std(rewards, size)
+    chosen = filters_oracle.top_fraction(
+        scores, "largest", True, config.filter.keep_fraction
     )
+    kept = np.repeat([g in chosen for g in range(len(scores))], size)
     mask = np.asarray(trajectory.loss_mask)
     advantages = advantages_oracle.grpo(rewards, size, mask)
     sampled = trajectory.sample_log_probs
     old = sampled
-    if settings["importance_cap"] is not None:
-        old, _ = naive_log_probs(
-            policy, params, trajectory.tokens, settings["temperature"]
-        )
+    if loss_settings.importance_cap is not None:
+        old, _ = naive_log_probs(policy, params, trajectory.tokens, temperature)
 
     def loss(params, rows):
         log_probs, entropy = naive_log_probs(
-            policy, params, trajectory.tokens[rows], settings["temperature"]
+            policy, params, trajectory.tokens[rows], temperature
         )
         ratio = jnp.exp(log_probs - old[rows])
-        bounded = jnp.clip(ratio, 1 - settings["clip_low"], 1 + settings["clip_high"])
+        bounded = jnp.clip(
+            ratio, 1 - loss_settings.clip_low, 1 + loss_settings.clip_high
+        )
         gain = jnp.minimum(ratio * advantages[rows], bounded * advantages[rows])
-        if settings["importance_cap"] is not None:
+        worst = loss_settings.dual_clip * advantages[rows]
+        gain = jnp.where(advantages[rows] < 0, jnp.maximum(gain, worst), gain)
+        if loss_settings.importance_cap is not None:
             weight = jnp.exp(old[rows] - sampled[rows])
-            gain = gain * jnp.minimum(weight, settings["importance_cap"])
-        gain = gain + settings["entropy_coeff"] * entropy
+            gain = gain * jnp.minimum(weight, loss_settings.importance_cap)
+        gain = gain + loss_settings.entropy_coeff * entropy
         return -jnp.sum(gain * mask[rows]) / mask[rows].sum()
 
     mask = jnp.asarray(mask)
@@ -61,12 +64,12 @@ def learn(policy, params, trajectory, key, settings, optimizer) -> tuple[dict, i
     first = {name: np.zeros_like(x) for name, x in params.items()}
     second = {name: np.zeros_like(x) for name, x in params.items()}
     step = 0
-    for epoch in range(settings["epochs"]):
+    for epoch in range(config.learner.epochs):
         epoch_key = jax.random.fold_in(key, epoch)
         draws = np.asarray(jax.random.uniform(epoch_key, kept.shape))
         order = sorted(np.flatnonzero(kept), key=lambda row: draws[row])
-        for start in range(0, len(order), settings["minibatch_rows"]):
-            rows = np.asarray(order[start : start + settings["minibatch_rows"]])
+        for start in range(0, len(order), config.learner.minibatch_rows):
+            rows = np.asarray(order[start : start + config.learner.minibatch_rows])
             now = {k: jnp.asarray(x, jnp.float32) for k, x in params.items()}
             grads = differentiate(now, rows)
             grads = {name: np.asarray(x, np.float64) for name, x in grads.items()}

@@ -1,0 +1,43 @@
+"""Calls of table entries with all they may want by keyword, compiled once per entry."""
+
+import functools
+
+import jax
+
+from ragen_jax.algo.options import needed_data, own_options
+
+OPTIONS = {
+    "gamma": 0.9,
+    "lam": 0.8,
+    "high_level_gamma": 0.95,
+    "step_weight": 0.5,
+    "direction": "largest",
+    "keep_zero": True,
+    "keep_fraction": 0.5,
+    "top_k": 2,
+    "top_p": 0.9,
+    "top_p_epsilon": 0.01,
+    "min_p": 0.37,
+    "quantile_low": 0.25,
+    "quantile_high": 0.75,
+    "rows_per_group": 2,
+    "clip_low": 0.2,
+    "clip_high": 0.28,
+    "dual_clip": 3.0,
+    "normalization": "mean_std",
+    "grouping": "state",
+}
+
+
+def options_of(entry, **changes):
+    """The entry's own options, the usual ones unless changed."""
+    assert set(changes) <= set(own_options(entry))
+    return {name: (OPTIONS | changes)[name] for name in own_options(entry)}
+
+
+@functools.cache
+def compiled(entry, **fixed):
+    """The entry with `fixed` keywords and the usual options, as one program."""
+    options = {k: v for k, v in fixed.items() if k in own_options(entry)}
+    data = {k: v for k, v in fixed.items() if k in needed_data(entry)}
+    return jax.jit(functools.partial(entry, **options_of(entry, **options), **data))

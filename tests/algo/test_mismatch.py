@@ -1,0 +1,61 @@
+"""Sampler against learner: the metrics, and that microbatches add up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.algo.mismatch import (
+    MISMATCH_METRICS,
+    MismatchSums,
+    mismatch_metrics,
+    mismatch_sums,
+)
+from tests.reference import losses_oracle as oracle
+
+
+def make_pair(seed=0):
+    random = np.random.default_rng(seed)
+    mask = random.random((6, 9)) < 0.6
+    learner = np.where(mask, -3 * random.random(mask.shape), np.nan)
+    sampler = learner + 0.3 * random.normal(size=mask.shape)
+    return *(jnp.asarray(x, jnp.float32) for x in (learner, sampler)), jnp.asarray(mask)
+
+
+def test_metrics_equal_oracle():
+    learner, sampler, mask = make_pair()
+    actual = mismatch_metrics(jax.jit(mismatch_sums)(learner, sampler, mask))
+    chosen = (np.asarray(x)[np.asarray(mask)].tolist() for x in (learner, sampler))
+    expected = oracle.mismatch(*chosen)
+    assert set(actual) == set(expected) == set(MISMATCH_METRICS)
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=1e-4, err_msg=name)
+    assert 0.5 < actual["effective_sample_size"] < 0.99
+
+
+def test_parts_add_up():
+    learner, sampler, mask = make_pair()
+    whole = mismatch_sums(learner, sampler, mask)
+    total = MismatchSums.zero()
+    for start in (0, 2, 4):
+        rows = slice(start, start + 2)
+        total = total.plus(mismatch_sums(learner[rows], sampler[rows], mask[rows]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), total, whole)
+
+
+def test_equal_probabilities_mismatch_in_nothing():
+    learner, _, mask = make_pair()
+    metrics = mismatch_metrics(mismatch_sums(learner, learner, mask))
+    assert metrics.pop("effective_sample_size") == pytest.approx(1.0)
+    assert not any(metrics.values())
+
+
+def test_no_token_at_all():
+    assert not any(mismatch_metrics(MismatchSums.zero()).values())
+
+
+def test_compiles_once():
+    jitted = jax.jit(mismatch_sums)
+    for seed in range(3):
+        jitted(*make_pair(seed))
+    assert jitted._cache_size() == 1
