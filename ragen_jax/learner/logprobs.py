@@ -1,8 +1,11 @@
-"""Log-probability and entropy of every token, without the logits of every token.
+"""What networks say of every token, without the logits of every token.
 
-In: a policy, its parameters and whole rows of tokens. Out: float32 numbers per token,
+In: a network, its parameters and whole rows of tokens. Out: float32 numbers per token,
 differentiable. The output head runs over chunks of positions, and again in the backward
 pass, so that of the `[b, T, V]` logits only one chunk exists at a time.
+
+Index `t` speaks of the moment at which token `t` was drawn, with the tokens before it
+read. Index 0, which nothing precedes, is 0.
 """
 
 import jax
@@ -10,45 +13,58 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
+from ragen_jax.models.critic import Critic
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params
 
 
-def token_log_probs(
+def hidden_states(
     policy: Policy,
     params: Params,
     tokens: Int[Array, "b T"],
-    *,
-    temperature: float,
-    chunk_tokens: int,
     row_sharding: NamedSharding | None = None,
-) -> tuple[Float[Array, "b T"], Float[Array, "b T"]]:
-    """Log-probability of each token given those before it, and the entropy there.
-
-    Index `t` speaks of the distribution that token `t` was drawn from: the softmax of
-    the logits after tokens `0..t-1`, divided by the temperature. Index 0, which nothing
-    precedes, is 0 in both.
+) -> Float[Array, "b T D"]:
+    """The last hidden state after each token.
 
     Args:
       policy, params: the network.
       tokens: rows from their first token on; what stands behind a row's last token has
         no influence on what stands before.
-      temperature: of the sampler.
-      chunk_tokens: logits that exist at a time, counted in tokens (at least one
-        position of every row).
       row_sharding: where rows live; None leaves it to the compiler. On a mesh that
         splits rows, parameters and heads at once XLA's partitioner loses a sum over
         devices in the backward pass unless it is told (openxla/xla#40034).
+    """
+    order = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    positions = jnp.broadcast_to(order, tokens.shape)
+    hidden, _ = policy.forward(params, tokens, positions, None)
+    if row_sharding is not None:
+        hidden = jax.lax.with_sharding_constraint(hidden, row_sharding)
+    return hidden
+
+
+def token_log_probs(
+    policy: Policy,
+    params: Params,
+    hidden: Float[Array, "b T D"],
+    tokens: Int[Array, "b T"],
+    *,
+    temperature: float,
+    chunk_tokens: int,
+) -> tuple[Float[Array, "b T"], Float[Array, "b T"]]:
+    """Log-probability of each token given those before it, and the entropy there.
+
+    Args:
+      policy, params: the network.
+      hidden: its hidden states, see `hidden_states`.
+      tokens: the rows.
+      temperature: of the sampler; logits are divided by it.
+      chunk_tokens: logits that exist at a time, counted in tokens (at least one
+        position of every row).
 
     Returns:
       Log-probabilities and entropies (nats), float32.
     """
     num_rows, num_tokens = tokens.shape
-    order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
-    positions = jnp.broadcast_to(order, tokens.shape)
-    hidden, _ = policy.forward(params, tokens, positions, None)
-    if row_sharding is not None:
-        hidden = jax.lax.with_sharding_constraint(hidden, row_sharding)
 
     @jax.checkpoint
     def head(hidden_chunk, targets):
@@ -74,3 +90,15 @@ def token_log_probs(
     chunks = split(hidden[:, :-1]), split(tokens[:, 1:])
     log_probs, entropy = jax.lax.map(lambda pair: head(*pair), chunks)
     return join(log_probs), join(entropy)
+
+
+def token_values(
+    critic: Critic, params: Params, hidden: Float[Array, "b T D"]
+) -> Float[Array, "b T"]:
+    """The critic's value at the moment each token is drawn.
+
+    Args:
+      critic, params: the critic.
+      hidden: states that its head reads: its own trunk's, or the policy's.
+    """
+    return jnp.pad(critic.values(params, hidden[:, :-1]), [(0, 0), (1, 0)])

@@ -1,18 +1,30 @@
 """What a minibatch is asked to minimise.
 
-In: the policy's log-probabilities as a function, some rows of samples. Out: their share
-of the minibatch's loss and the sums its metrics are made of. Nothing here knows how
-rows become minibatches.
+In: what the networks say of some rows, and those rows' samples. Out: their share of the
+minibatch's loss and the sums its metrics are made of. Nothing here knows how rows
+become minibatches.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.losses import clipped_policy_loss, importance_weights
+from ragen_jax.algo.credit import Estimate
+from ragen_jax.algo.losses import (
+    AGGREGATIONS,
+    POLICY_LOSSES,
+    clipped_value_loss,
+    importance_weights,
+)
 from ragen_jax.algo.masked import masked_sum
-from ragen_jax.types import Params, Trajectory
+from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
+from ragen_jax.algo.options import own_options
+from ragen_jax.learner.credit import KLPenalty, Readings
+from ragen_jax.learner.rows import row_tokens, to_rows
+from ragen_jax.types import Trajectory
 
 
 @struct.dataclass
@@ -23,16 +35,26 @@ class Samples:
       tokens: the dialogue; 0 behind its last token.
       mask: the token is trained on.
       advantages: per token, 0 where not trained on.
+      returns: what the critic should have said; None without a critic.
       sample_log_probs: the sampler's log-probability of each trained token.
-      old_log_probs: denominator of the ratio: the sampler's log-probabilities, or the
-        learner's own at the start of the iteration when importance weights are on.
+      readings: what the networks said before any step.
     """
 
     tokens: Int[Array, "b T"]
     mask: Bool[Array, "b T"]
     advantages: Float[Array, "b T"]
+    returns: Float[Array, "b T"] | None
     sample_log_probs: Float[Array, "b T"]
-    old_log_probs: Float[Array, "b T"]
+    readings: Readings
+
+
+@struct.dataclass
+class Predictions:
+    """What the networks say now; `values` is None without a critic."""
+
+    log_probs: Float[Array, "b T"]
+    entropy: Float[Array, "b T"]
+    values: Float[Array, "b T"] | None
 
 
 @struct.dataclass
@@ -40,9 +62,11 @@ class TokenSums:
     """Sums over trained tokens; divide by `num_tokens` to get means.
 
     Attributes:
-      policy_loss, entropy, is_clipped, kl: of the metrics of that name.
-      difference: |learner's - sampler's log-probability|.
-      max_difference: the largest of them (a maximum, not a sum).
+      policy_loss, entropy, is_clipped: of the metrics of that name.
+      kl: old - new log-probability.
+      ref_kl: the KL penalty's estimate, 0 unless it is part of the loss.
+      value_loss, value_is_clipped, value: the critic's, 0 without one.
+      mismatch: learner against sampler.
       num_tokens: how many tokens were summed over.
     """
 
@@ -50,85 +74,140 @@ class TokenSums:
     entropy: Float[Array, ""]
     is_clipped: Float[Array, ""]
     kl: Float[Array, ""]
-    difference: Float[Array, ""]
-    max_difference: Float[Array, ""]
+    ref_kl: Float[Array, ""]
+    value_loss: Float[Array, ""]
+    value_is_clipped: Float[Array, ""]
+    value: Float[Array, ""]
+    mismatch: MismatchSums
     num_tokens: Float[Array, ""]
 
     @classmethod
     def zero(cls) -> "TokenSums":
-        return cls(*(jnp.zeros((), jnp.float32) for _ in range(7)))
+        names = [field.name for field in dataclasses.fields(cls)]
+        sums = {name: jnp.zeros((), jnp.float32) for name in names}
+        return cls(**sums | {"mismatch": MismatchSums.zero()})
 
     def plus(self, other: "TokenSums") -> "TokenSums":
-        largest = jnp.maximum(self.max_difference, other.max_difference)
-        return jax.tree.map(jnp.add, self, other).replace(max_difference=largest)
+        mismatch = self.mismatch.plus(other.mismatch)
+        return jax.tree.map(jnp.add, self, other).replace(mismatch=mismatch)
 
 
-def gather_samples(trajectory: Trajectory, advantages: Float[Array, "B T"]) -> Samples:
-    """The loss's view of a trajectory; padding, which may be anything, becomes 0."""
-    tokens, mask = trajectory.tokens, trajectory.loss_mask
-    sampled = jnp.where(mask, trajectory.sample_log_probs, 0.0)
-    order = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    return Samples(
-        tokens=jnp.where(order[None] < trajectory.lengths[:, None], tokens, 0),
-        mask=mask,
-        advantages=advantages,
-        sample_log_probs=sampled,
-        old_log_probs=sampled,
-    )
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The loss; see `configs/base.py` for what the settings mean.
 
+        loss = sum over trained tokens of weight * (policy loss - entropy_coeff *
+               entropy + kl_coeff * KL + value_coeff * value loss)
 
-def loss(
-    log_prob_fn,
-    params: Params,
-    samples: Samples,
-    num_tokens: Float[Array, ""],
-    *,
-    clip_low: float,
-    clip_high: float,
-    entropy_coeff: float,
-    importance_cap: float | None,
-) -> tuple[Float[Array, ""], TokenSums]:
-    """A microbatch's share of the loss of a minibatch.
+    with weights of the whole minibatch that `aggregation` chooses.
 
-        loss = sum over trained tokens of (policy loss - entropy_coeff * entropy)
-               / num_tokens
-
-    Args:
-      log_prob_fn: (params, tokens) -> log-probabilities and entropies, see
-        `token_log_probs`.
-      params: the policy's.
-      samples: the microbatch.
-      num_tokens: trained tokens of the whole minibatch.
-      clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+    Attributes:
+      policy: entry of `POLICY_LOSSES`; clip_low, clip_high and dual_clip are options.
+      aggregation: entry of `AGGREGATIONS`.
       entropy_coeff: weight of the entropy bonus.
       importance_cap: cap of the truncated importance weights against the sampler. It
         costs one more forward pass over the kept rows per iteration. None: off, the
         sampler's log-probabilities are the old ones.
-
-    Returns:
-      The share of the loss, and the sums over the microbatch's trained tokens.
+      kl_penalty: its term is part of the loss if so placed.
+      clip_value: see `clipped_value_loss`.
+      value_coeff: weight of the critic's loss.
     """
-    log_probs, entropy = log_prob_fn(params, samples.tokens)
-    policy_loss, is_clipped = clipped_policy_loss(
-        log_probs,
-        samples.old_log_probs,
-        samples.advantages,
-        clip_low=clip_low,
-        clip_high=clip_high,
-    )
-    if importance_cap is not None:
-        policy_loss = policy_loss * importance_weights(
-            samples.old_log_probs, samples.sample_log_probs, cap=importance_cap
+
+    policy: str
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    aggregation: str
+    entropy_coeff: float
+    importance_cap: float | None
+    kl_penalty: KLPenalty
+    clip_value: float | None
+    value_coeff: float
+
+    def weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
+        """Weight of every token of a minibatch."""
+        return AGGREGATIONS[self.aggregation](mask)
+
+    def loss(
+        self,
+        now: Predictions,
+        samples: Samples,
+        weights: Float[Array, "b T"],
+        kl_coeff: Float[Array, ""],
+    ) -> tuple[Float[Array, ""], TokenSums]:
+        """A microbatch's share of the loss, and the sums over its trained tokens."""
+        mask, readings = samples.mask, samples.readings
+        policy_loss, is_clipped = self._policy_loss(now.log_probs, samples)
+        terms = policy_loss - self.entropy_coeff * now.entropy
+        ref_kl = jnp.zeros(mask.shape)
+        if self.kl_penalty.placement == "loss":
+            ref_kl = self.kl_penalty.estimate(
+                now.log_probs, readings.ref_log_probs, mask
+            )
+            terms = terms + kl_coeff * ref_kl
+        value_loss, value_is_clipped = jnp.zeros(mask.shape), jnp.zeros(mask.shape)
+        values = jnp.zeros(mask.shape)
+        if now.values is not None:
+            values = now.values
+            value_loss, value_is_clipped = clipped_value_loss(
+                values,
+                readings.values,
+                samples.returns,
+                mask,
+                clip_value=self.clip_value,
+            )
+            terms = terms + self.value_coeff * value_loss
+        sums = TokenSums(
+            policy_loss=masked_sum(policy_loss, mask),
+            entropy=masked_sum(now.entropy, mask),
+            is_clipped=masked_sum(is_clipped.astype(jnp.float32), mask),
+            kl=masked_sum(readings.old_log_probs - now.log_probs, mask),
+            ref_kl=masked_sum(ref_kl, mask),
+            value_loss=masked_sum(value_loss, mask),
+            value_is_clipped=masked_sum(value_is_clipped.astype(jnp.float32), mask),
+            value=masked_sum(values, mask),
+            mismatch=mismatch_sums(now.log_probs, samples.sample_log_probs, mask),
+            num_tokens=jnp.sum(mask, dtype=jnp.float32),
         )
-    total = masked_sum(policy_loss - entropy_coeff * entropy, samples.mask)
-    difference = jnp.abs(log_probs - samples.sample_log_probs)
-    sums = TokenSums(
-        policy_loss=masked_sum(policy_loss, samples.mask),
-        entropy=masked_sum(entropy, samples.mask),
-        is_clipped=masked_sum(is_clipped.astype(jnp.float32), samples.mask),
-        kl=masked_sum(samples.old_log_probs - log_probs, samples.mask),
-        difference=masked_sum(difference, samples.mask),
-        max_difference=jnp.max(jnp.where(samples.mask, difference, 0.0)),
-        num_tokens=jnp.sum(samples.mask, dtype=jnp.float32),
+        return masked_sum(weights * terms, mask), sums
+
+    def _policy_loss(self, log_probs, samples: Samples):
+        entry, old = POLICY_LOSSES[self.policy], samples.readings.old_log_probs
+        options = {name: getattr(self, name) for name in own_options(entry)}
+        loss, is_clipped = entry(
+            log_probs, old, samples.advantages, samples.mask, **options
+        )
+        weights = importance_weights(
+            old, samples.sample_log_probs, cap=self.importance_cap
+        )
+        return loss * weights, is_clipped
+
+
+def gather_samples(
+    trajectory: Trajectory, estimate: Estimate, readings: Readings
+) -> Samples:
+    """The loss's view of a trajectory, in the rows that networks read.
+
+    Args:
+      trajectory: without its dropped rows.
+      estimate: per token of the dialogue.
+      readings: per token of the rows.
+    """
+    mask, sampled = trajectory.loss_mask, trajectory.sample_log_probs
+    by_token = (
+        mask,
+        estimate.advantages,
+        estimate.returns,
+        jnp.where(mask, sampled, 0.0),
     )
-    return total / num_tokens, sums
+    mask, advantages, returns, sampled = jax.tree.map(
+        lambda x: to_rows(x, trajectory), by_token
+    )
+    return Samples(
+        tokens=row_tokens(trajectory),
+        mask=mask,
+        advantages=advantages,
+        returns=returns,
+        sample_log_probs=sampled,
+        readings=readings,
+    )

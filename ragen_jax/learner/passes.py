@@ -1,113 +1,203 @@
 """Forward and backward passes over chosen rows, one microbatch at a time.
 
-In: parameters, the samples of all rows and indices of some, kept rows first. Out: their
-log-probabilities, or the gradient of their loss. Only as many microbatches run as the
-rows fill. What the rows were chosen for is the caller's business.
+In: networks, the samples of all rows and indices of some, kept rows first. Out: what
+the networks say of them, or the gradient of their loss. Only as many microbatches run
+as the rows fill. What the rows were chosen for is the caller's business.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ragen_jax.learner.logprobs import token_log_probs
-from ragen_jax.learner.objective import Samples, TokenSums, loss
+from ragen_jax.learner.credit import Readings
+from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
+from ragen_jax.learner.objective import Objective, Predictions, Samples, TokenSums
 from ragen_jax.learner.sharding import by_rows
-from ragen_jax.learner.state import TrainState
+from ragen_jax.models.critic import Critic
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params
+
+# Parameters that are trained, of both networks; the critic's are None without one.
+Weights = tuple[Params, Params | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Passes:
-    """How a network reads rows.
+    """How networks read rows.
 
     Attributes:
-      policy: the network.
-      shardings: of the train state, see `state_shardings`.
+      policy: the network that is trained, with adapters or without.
+      policy_params: (trained parameters, frozen parameters) -> those that it takes.
+      reference: the network of the frozen parameters, those the policy started with.
+      critic: None where the estimator needs none.
+      mesh: rows are split over it.
+      weight_shardings: where gradients live.
       microbatch_rows: rows per pass.
       temperature, logprob_chunk_tokens: see `token_log_probs`.
-      clip_low, clip_high, entropy_coeff, importance_cap: see `objective.loss`.
+      objective: the loss.
     """
 
     policy: Policy
-    shardings: TrainState
+    policy_params: Callable[[Params, Params | None], Params]
+    reference: Policy
+    critic: Critic | None
+    mesh: Mesh
+    weight_shardings: PyTree
     microbatch_rows: int
     temperature: float
     logprob_chunk_tokens: int
-    clip_low: float
-    clip_high: float
-    entropy_coeff: float
-    importance_cap: float | None
+    objective: Objective
 
-    def with_old_log_probs(
-        self, params: Params, samples: Samples, kept: Bool[Array, " B"]
-    ) -> Samples:
-        """The samples with the log-probabilities that ratios are taken against.
+    def read(
+        self,
+        weights: Weights,
+        frozen: Params | None,
+        tokens: Int[Array, "B T"],
+        sample_log_probs: Float[Array, "B T"],
+        kept: Bool[Array, " B"],
+    ) -> Readings:
+        """What the loss compares the steps with; only what it needs is computed.
 
-        The sampler's own serve, unless importance weights are to correct them: then the
-        learner computes those of the kept rows itself.
+        Args:
+          weights: of the networks.
+          frozen: parameters the policy started with, where anything needs them.
+          tokens: of all rows.
+          sample_log_probs: the sampler's. They are the old log-probabilities unless
+            importance weights are to correct them.
+          kept: rows to read; the others' readings are 0.
         """
-        if self.importance_cap is None:
-            return samples
-        order = kept_first(kept, jnp.zeros(kept.shape), self.microbatch_rows)
+        old, ref, values = sample_log_probs, None, None
+        params = self.policy_params(weights[0], frozen)
+        if self.objective.importance_cap is not None:
+            old = self.over_rows(
+                lambda rows: self._log_probs(self.policy, params, rows)[0], tokens, kept
+            )
+        if self.objective.kl_penalty.placement is not None:
+            ref = self.over_rows(
+                lambda rows: self._log_probs(self.reference, frozen, rows)[0],
+                tokens,
+                kept,
+            )
+        if self.critic is not None:
+            values = self.over_rows(
+                lambda rows: self._values(weights, frozen, rows), tokens, kept
+            )
+        return Readings(old_log_probs=old, ref_log_probs=ref, values=values)
 
-        def microbatch(j, log_probs):
-            rows = self._microbatch(order, j)
-            new, _ = self._log_probs(params, self._take(samples, rows).tokens)
-            return log_probs.at[rows].set(new, mode="drop")
-
-        count = -(-jnp.sum(kept) // self.microbatch_rows)
-        start = jnp.zeros_like(samples.old_log_probs)
-        old = jax.lax.fori_loop(0, count, microbatch, start)
-        return samples.replace(old_log_probs=old)
+    def entropies(
+        self, weights: Weights, frozen: Params | None, tokens: Int[Array, "B T"]
+    ) -> Float[Array, "B T"]:
+        """The policy's entropy at every token of every row."""
+        everyone = jnp.ones(tokens.shape[0], bool)
+        params = self.policy_params(weights[0], frozen)
+        return self.over_rows(
+            lambda rows: self._log_probs(self.policy, params, rows)[1], tokens, everyone
+        )
 
     def gradient(
-        self, params: Params, samples: Samples, rows: Int[Array, " M"]
-    ) -> tuple[Params, TokenSums]:
-        """Gradient of a minibatch's mean loss over its trained tokens, and its sums."""
+        self,
+        weights: Weights,
+        frozen: Params | None,
+        samples: Samples,
+        rows: Int[Array, " M"],
+        kl_coeff: Float[Array, ""],
+    ) -> tuple[Weights, TokenSums]:
+        """Gradient of a minibatch's loss, and its sums.
+
+        Args:
+          weights: of the networks; the gradient is theirs.
+          frozen: see `read`.
+          samples: of all rows.
+          rows: the minibatch, index `B` for no row; rows come before those.
+          kl_coeff: weight of the KL penalty.
+        """
         is_row = rows < samples.tokens.shape[0]
-        tokens_per_row = jnp.sum(samples.mask, axis=1).at[rows].get(mode="clip")
-        num_tokens = jnp.sum(jnp.where(is_row, tokens_per_row, 0)).astype(jnp.float32)
+        mask = samples.mask.at[rows].get(mode="clip") & is_row[:, None]
+        token_weights = self.objective.weights(mask)
+
+        def loss(weights, part, part_weights):
+            now = self._predict(weights, frozen, part.tokens)
+            return self.objective.loss(now, part, part_weights, kl_coeff)
 
         def microbatch(j, carry):
             grads, sums = carry
             part = self._take(samples, self._microbatch(rows, j))
-            new_grads, new_sums = jax.grad(self._loss, has_aux=True)(
-                params, part, jnp.maximum(num_tokens, 1.0)
+            part_weights = self._microbatch(token_weights, j)
+            new_grads, new_sums = jax.grad(loss, has_aux=True)(
+                weights, part, part_weights
             )
             return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
 
         # Rows come first: microbatches from here on hold none.
         count = -(-jnp.sum(is_row) // self.microbatch_rows)
-        start = (jax.tree.map(jnp.zeros_like, params), TokenSums.zero())
+        start = (jax.tree.map(jnp.zeros_like, weights), TokenSums.zero())
         grads, sums = jax.lax.fori_loop(0, count, microbatch, start)
-        return jax.lax.with_sharding_constraint(grads, self.shardings.params), sums
+        return jax.lax.with_sharding_constraint(grads, self.weight_shardings), sums
 
-    def _loss(self, params, samples, num_tokens):
-        return loss(
-            self._log_probs,
-            params,
-            samples,
-            num_tokens,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            entropy_coeff=self.entropy_coeff,
-            importance_cap=self.importance_cap,
-        )
+    def over_rows(
+        self,
+        function: Callable[[Int[Array, "m T"]], Float[Array, "m T"]],
+        tokens: Int[Array, "B T"],
+        kept: Bool[Array, " B"],
+    ) -> Float[Array, "B T"]:
+        """`function` of the kept rows' tokens, 0 in the other rows."""
+        order = kept_first(kept, jnp.zeros(kept.shape), self.microbatch_rows)
 
-    def _log_probs(self, params, tokens):
+        def microbatch(j, out):
+            rows = self._microbatch(order, j)
+            part = self._split(tokens.at[rows].get(mode="clip"))
+            return out.at[rows].set(function(part), mode="drop")
+
+        count = -(-jnp.sum(kept) // self.microbatch_rows)
+        start = jnp.zeros(tokens.shape, jnp.float32)
+        return jax.lax.fori_loop(0, count, microbatch, start)
+
+    def _predict(
+        self, weights: Weights, frozen: Params | None, tokens: Int[Array, "m T"]
+    ) -> Predictions:
+        params, critic_params = self.policy_params(weights[0], frozen), weights[1]
+        hidden = self._hidden(self.policy, params, tokens)
+        log_probs, entropy = self._score(self.policy, params, hidden, tokens)
+        values = None
+        if self.critic is not None:
+            if self.critic.trunk is not None:
+                trunk_params = self.critic.trunk_params(critic_params, frozen)
+                hidden = self._hidden(self.critic.trunk, trunk_params, tokens)
+            values = token_values(self.critic, critic_params, hidden)
+        return Predictions(log_probs=log_probs, entropy=entropy, values=values)
+
+    def _values(
+        self, weights: Weights, frozen: Params | None, tokens: Int[Array, "m T"]
+    ) -> Float[Array, "m T"]:
+        trunk, params = self.policy, self.policy_params(weights[0], frozen)
+        if self.critic.trunk is not None:
+            trunk = self.critic.trunk
+            params = self.critic.trunk_params(weights[1], frozen)
+        hidden = self._hidden(trunk, params, tokens)
+        return token_values(self.critic, weights[1], hidden)
+
+    def _log_probs(self, policy: Policy, params: Params, tokens: Int[Array, "m T"]):
+        hidden = self._hidden(policy, params, tokens)
+        return self._score(policy, params, hidden, tokens)
+
+    def _hidden(self, trunk: Policy, params: Params, tokens: Int[Array, "m T"]):
+        return hidden_states(trunk, params, tokens, by_rows(self.mesh))
+
+    def _score(self, policy, params: Params, hidden, tokens: Int[Array, "m T"]):
         return token_log_probs(
-            self.policy,
+            policy,
             params,
+            hidden,
             tokens,
             temperature=self.temperature,
             chunk_tokens=self.logprob_chunk_tokens,
-            row_sharding=by_rows(self.shardings.iteration.mesh),
         )
 
-    def _microbatch(self, rows: Int[Array, " M"], j) -> Int[Array, " m"]:
+    def _microbatch(self, rows, j):
         first = j * self.microbatch_rows
         return jax.lax.dynamic_slice_in_dim(rows, first, self.microbatch_rows)
 
@@ -115,9 +205,10 @@ class Passes:
         """Some rows; index `B` is a row without trained tokens."""
         is_row = rows < samples.tokens.shape[0]
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), samples)
-        taken = taken.replace(mask=taken.mask & is_row[:, None])
-        split = by_rows(self.shardings.iteration.mesh)
-        return jax.lax.with_sharding_constraint(taken, split)
+        return self._split(taken.replace(mask=taken.mask & is_row[:, None]))
+
+    def _split(self, tree):
+        return jax.lax.with_sharding_constraint(tree, by_rows(self.mesh))
 
 
 def kept_first(

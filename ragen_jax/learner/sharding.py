@@ -130,4 +130,5 @@ LOGICAL_AXES = {
     "kv_heads": "tensor",
     "mlp": "tensor",
     "norm": None,
+    "rank": None,
 }

@@ -5,40 +5,74 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ragen_jax.learner.sharding import param_shardings, replicated
 from ragen_jax.types import Params
 
 
 @struct.dataclass
-class TrainState:
-    """Parameters, optimizer and counters.
-
-    Attributes:
-      params: the policy's parameters, float32.
-      opt_state: the optimizer's state.
-      iteration: calls of `update` so far.
-      num_updates: optimizer steps taken.
-      num_skipped: optimizer steps not taken because the gradient was not finite.
-      consecutive_skipped: those of them since the last step that was taken.
-    """
+class Network:
+    """Parameters, float32, and their optimizer's state."""
 
     params: Params
     opt_state: optax.OptState
+
+
+@struct.dataclass
+class TrainState:
+    """Networks and counters.
+
+    Attributes:
+      policy: the policy.
+      critic: the critic, None where the estimator needs none.
+      kl_coeff: weight of the KL penalty, which an adaptive controller changes.
+      iteration: calls of `update` so far.
+      num_updates: optimizer steps taken.
+      num_skipped: optimizer steps not taken because a gradient was not finite.
+      consecutive_skipped: those of them since the last step that was taken.
+    """
+
+    policy: Network
+    critic: Network | None
+    kl_coeff: Float[Array, ""]
     iteration: Int[Array, ""]
     num_updates: Int[Array, ""]
     num_skipped: Int[Array, ""]
     consecutive_skipped: Int[Array, ""]
 
+    @property
+    def params(self) -> Params:
+        """The policy's parameters."""
+        return self.policy.params
+
 
 def init_state(
+    policy: Network, critic: Network | None, mesh: Mesh, *, kl_coeff: float
+) -> TrainState:
+    """A state before the first iteration; the networks are those of `init_network`."""
+    whole = replicated(mesh)
+
+    def scalar(value, dtype):
+        return jax.device_put(jnp.asarray(value, dtype), whole)
+
+    names = ("iteration", "num_updates", "num_skipped", "consecutive_skipped")
+    return TrainState(
+        policy=policy,
+        critic=critic,
+        kl_coeff=scalar(kl_coeff, jnp.float32),
+        # A buffer each: the update donates them all.
+        **{name: scalar(0, jnp.int32) for name in names},
+    )
+
+
+def init_network(
     params: Params,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     logical_axes: PyTree,
-) -> TrainState:
-    """A state before the first iteration, on its devices. `params` are copied.
+) -> Network:
+    """A network and a fresh optimizer on their devices. `params` are copied.
 
     Args:
       params: starting point, of any floating dtype.
@@ -50,35 +84,37 @@ def init_state(
       ValueError: the parameters do not fit the mesh, see `param_shardings`.
     """
 
-    def create(params: Params) -> TrainState:
-        zero = jnp.zeros((), jnp.int32)
-        return TrainState(params, optimizer.init(params), zero, zero, zero, zero)
+    def create(params: Params) -> Network:
+        return Network(params, optimizer.init(params))
 
     abstract = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), params
     )
     by_param = param_shardings(abstract, logical_axes, mesh)
     whole = replicated(mesh)
-    state = jax.eval_shape(create, abstract)
-    shardings = jax.tree.map(lambda _: whole, state).replace(
+    network = jax.eval_shape(create, abstract)
+    shardings = Network(
         params=by_param,
         opt_state=optax.tree_map_params(
             optimizer,
             lambda _, sharding: sharding,
-            state.opt_state,
+            network.opt_state,
             by_param,
             transform_non_params=lambda _: whole,
         ),
     )
-    # The update donates the state: it must not share buffers with the caller's arrays.
-    placed = jax.tree.map(
-        lambda x, sharding: jax.device_put(
-            jnp.asarray(x, jnp.float32), sharding, may_alias=False
-        ),
-        params,
-        by_param,
-    )
+    placed = place_params(params, by_param)
     return jax.jit(create, out_shardings=shardings, donate_argnums=0)(placed)
+
+
+def place_params(params: Params, shardings: PyTree) -> Params:
+    """A float32 copy on its devices; it shares no buffer, so that it may be donated."""
+    # `may_alias=False` does not hold for arrays that become copies on several devices.
+    return jax.tree.map(
+        lambda x, sharding: jax.device_put(jnp.array(x, jnp.float32), sharding),
+        params,
+        shardings,
+    )
 
 
 def state_shardings(state: TrainState) -> TrainState:

@@ -2,15 +2,18 @@
 
 In: the train state, a batch of episodes, a key for the order of the rows. Out: the new
 state and a number per entry of `METRICS`. The story is told by `update`, at the bottom
-of `make_update`: score the groups, keep some, compute advantages, then optimizer steps
-over minibatches of the kept rows, each accumulated over microbatches (`passes`).
+of `make_update`: filter the groups (`choice`), let the networks read what is kept
+(`passes`), share out the reward (`credit`), then optimizer steps over minibatches, each
+accumulated over microbatches.
 
 Numbers of rows are data here, not shapes: the kept rows come first in a permutation,
 and only as many minibatches and microbatches run as they fill. Dropped groups cost no
 compute, and another number of them compiles nothing. Reference: RAGEN sections 3 and 4,
-arXiv 2504.20073; StarPO-S is `keep_fraction` < 1 with `clip_high` > `clip_low`.
+arXiv 2504.20073; StarPO-S is a filter, no KL and `clip_high` > `clip_low`.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -19,14 +22,15 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ragen_jax.algo.advantages import ADVANTAGES
-from ragen_jax.algo.filters import RULES, SCORES, ZERO_SCORE
-from ragen_jax.algo.masked import masked_mean
+from ragen_jax.learner.choice import Choice, choice_stats
+from ragen_jax.learner.credit import CreditAssignment
 from ragen_jax.learner.objective import TokenSums, gather_samples
-from ragen_jax.learner.passes import Passes, kept_first
+from ragen_jax.learner.optimizer import Schedule
+from ragen_jax.learner.passes import Passes, Weights, kept_first
+from ragen_jax.learner.rows import from_rows, row_tokens, rows_of, to_rows
 from ragen_jax.learner.sharding import replicated
-from ragen_jax.learner.state import TrainState
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.learner.state import Network, TrainState
+from ragen_jax.learner.stats import credit_stats, learning_stats
 from ragen_jax.types import Params, Trajectory
 
 Stats = dict[str, Float[Array, ""]]
@@ -40,85 +44,134 @@ class Progress:
       state: the train state.
       sums: over the minibatches whose step was taken.
       first: of the first minibatch, computed with the sampler's own parameters.
-      grad_norm: sum of the gradient's norms over the steps taken.
+      grad_norm, critic_grad_norm: sums of the gradients' norms over the steps taken.
     """
 
     state: TrainState
     sums: TokenSums
     first: TokenSums
     grad_norm: Float[Array, ""]
+    critic_grad_norm: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """How gradients become steps.
+
+    Attributes:
+      optimizer: of both networks, see `build_optimizer`.
+      policy_rate, critic_rate: learning rates, see `build_schedule`.
+      warmup_updates: updates in which only the critic is trained.
+    """
+
+    optimizer: optax.GradientTransformation
+    policy_rate: Schedule
+    critic_rate: Schedule
+    warmup_updates: int
+
+    def step(self, state: TrainState, grads: Weights) -> TrainState:
+        """The state after one step of each network."""
+        policy_grads, critic_grads = grads
+        policy_rate, critic_rate = self.rates(state.iteration)
+        stepped = self._advance(state.policy, policy_grads, policy_rate)
+        # A rate of 0 is not enough: moments must not move either.
+        policy = _choose(self._is_warm(state.iteration), stepped, state.policy)
+        critic = state.critic
+        if critic is not None:
+            critic = self._advance(critic, critic_grads, critic_rate)
+        return state.replace(policy=policy, critic=critic)
+
+    def rates(self, iteration) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Learning rates of the policy, 0 while it waits, and of the critic."""
+        rate = jnp.where(self._is_warm(iteration), self.policy_rate(iteration), 0.0)
+        return rate, self.critic_rate(iteration)
+
+    def _is_warm(self, iteration) -> Bool[Array, ""]:
+        return iteration >= self.warmup_updates
+
+    def _advance(self, network: Network, grads: Params, rate) -> Network:
+        directions, opt_state = self.optimizer.update(
+            grads, network.opt_state, network.params
+        )
+        changes = jax.tree.map(lambda x: -rate * x, directions)
+        return Network(optax.apply_updates(network.params, changes), opt_state)
 
 
 def make_update(
-    policy: Policy,
-    optimizer: optax.GradientTransformation,
+    passes: Passes,
+    trainer: Trainer,
+    choose: Callable[[Trajectory, Float[Array, "B T"] | None], Choice],
+    credit: CreditAssignment,
     shardings: TrainState,
     *,
     num_groups: int,
     group_size: int,
-    temperature: float,
-    learning_rate: float,
     minibatch_rows: int,
-    microbatch_rows: int,
     epochs: int,
-    logprob_chunk_tokens: int,
-    advantage: str,
-    clip_low: float,
-    clip_high: float,
-    entropy_coeff: float,
-    importance_cap: float | None,
-    keep_fraction: float,
-) -> Callable[[TrainState, Trajectory, Key[Array, ""]], tuple[TrainState, Stats]]:
-    """Build the compiled `update(state, trajectory, key) -> (state, stats)`.
+    reads_entropies: bool,
+) -> Callable[..., tuple[TrainState, Stats]]:
+    """Build the compiled `update(frozen, state, trajectory, key) -> (state, stats)`.
 
-    The state is donated: use the returned one. An optimizer step is not taken, and
-    counted, when the gradient is not finite; it is not taken, and not counted, when no
-    token of its minibatch is trained on.
+    `frozen` are the parameters the policy started with, where adapters stand on them or
+    a KL penalty keeps it near them; else None. The state is donated: use the returned
+    one. An optimizer step is not taken, and counted, when a gradient is not finite; it
+    is not taken, and not counted, when no token of its minibatch is trained on.
 
     Args:
-      policy, optimizer: the network and what `build_optimizer` made.
+      passes, trainer, choose, credit: the parts, each documented where it is made.
       shardings: where the state lives, see `state_shardings`.
-      learning_rate: the optimizer's, for the record.
-      others: the configuration's keys of these names, see `configs/base.py`.
+      num_groups, group_size, minibatch_rows, epochs: see `configs/base.py`.
+      reads_entropies: the filter's score needs per-token entropies of all rows.
 
     Raises:
       ValueError: the sizes do not fit each other or, when called, the trajectory.
     """
-    _check_division(minibatch_rows, microbatch_rows)
-    passes = Passes(
-        policy=policy,
-        shardings=shardings,
-        microbatch_rows=microbatch_rows,
-        temperature=temperature,
-        logprob_chunk_tokens=logprob_chunk_tokens,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        entropy_coeff=entropy_coeff,
-        importance_cap=importance_cap,
-    )
+    _check_division(minibatch_rows, passes.microbatch_rows)
+    kl_penalty = passes.objective.kl_penalty
 
-    def update(state, trajectory, key):
+    def update(frozen, state, trajectory, key):
         _check_rows(trajectory, num_groups, group_size)
-        scores = SCORES["reward_std"](trajectory, group_size=group_size)
-        kept_groups = RULES["top_fraction"](scores, keep_fraction=keep_fraction)
-        kept = jnp.repeat(kept_groups, group_size)
-        trajectory = _drop_rows(trajectory, kept)
-        advantages = ADVANTAGES[advantage](trajectory, group_size=group_size)
-        samples = gather_samples(trajectory, advantages)
-        samples = passes.with_old_log_probs(state.params, samples, kept)
+        now, tokens, entropies = weights(state), row_tokens(trajectory), None
+        if reads_entropies:
+            entropies = from_rows(passes.entropies(now, frozen, tokens), trajectory)
+        choice = choose(trajectory, entropies)
+        stats = choice_stats(trajectory, choice, group_size=group_size)
+        trajectory = _drop_rows(trajectory, choice.kept)
+        sampled = jnp.where(trajectory.loss_mask, trajectory.sample_log_probs, 0.0)
+        sampled, kept = to_rows(sampled, trajectory), rows_of(choice.kept, trajectory)
+        readings = passes.read(now, frozen, tokens, sampled, kept)
+        readings_by_token = jax.tree.map(lambda y: from_rows(y, trajectory), readings)
+        estimate, kl = credit.assign(
+            trajectory,
+            readings_by_token,
+            group_size=group_size,
+            loss_scale=choice.loss_scale,
+            kl_penalty=kl_penalty,
+            kl_coeff=state.kl_coeff,
+        )
+        samples = gather_samples(trajectory, estimate, readings)
         progress, num_minibatches = _run_minibatches(
-            optimizer,
-            lambda params, rows: passes.gradient(params, samples, rows),
+            trainer,
+            functools.partial(passes.gradient, frozen=frozen, samples=samples),
             (state, kept, key),
             minibatch_rows=minibatch_rows,
             epochs=epochs,
         )
-        stats = _learning_stats(state, progress, num_minibatches, learning_rate)
-        stats |= _filter_stats(scores, kept_groups)
-        return progress.state.replace(iteration=state.iteration + 1), stats
+        stats |= learning_stats(state, progress, num_minibatches, trainer, kl)
+        stats |= credit_stats(trajectory.loss_mask, estimate, readings_by_token)
+        num_rows = _num_measured(choice, progress)
+        kl_coeff = kl_penalty.adapt(state.kl_coeff, stats["actor/ref_kl"], num_rows)
+        return progress.state.replace(
+            iteration=state.iteration + 1, kl_coeff=kl_coeff
+        ), stats
 
-    whole = replicated(shardings.iteration.mesh)
-    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, whole))
+    whole = replicated(passes.mesh)
+    return jax.jit(update, donate_argnums=1, out_shardings=(shardings, whole))
+
+
+def weights(state: TrainState) -> Weights:
+    """Parameters of both networks."""
+    return state.policy.params, None if state.critic is None else state.critic.params
 
 
 def _check_division(minibatch_rows: int, microbatch_rows: int) -> None:
@@ -143,9 +196,14 @@ def _drop_rows(trajectory: Trajectory, kept: Bool[Array, " B"]) -> Trajectory:
     return trajectory.replace(loss_mask=trajectory.loss_mask & kept[:, None])
 
 
+def _num_measured(choice: Choice, progress: Progress) -> Int[Array, ""]:
+    """Rows the KL was measured on: none, which is no KL of 0, without any step."""
+    return jnp.sum(choice.kept) * (progress.sums.num_tokens > 0)
+
+
 def _run_minibatches(
-    optimizer: optax.GradientTransformation,
-    gradient: Callable[[Params, Array], tuple[Params, TokenSums]],
+    trainer: Trainer,
+    gradient: Callable[..., tuple[Weights, TokenSums]],
     start: tuple[TrainState, Bool[Array, " B"], Key[Array, ""]],
     *,
     minibatch_rows: int,
@@ -160,25 +218,26 @@ def _run_minibatches(
         order = kept_first(kept, draws, minibatch_rows)
         first = i % per_epoch * minibatch_rows
         rows = jax.lax.dynamic_slice_in_dim(order, first, minibatch_rows)
-        grads, sums = gradient(progress.state.params, rows)
-        return _step(optimizer, progress, i, grads, sums)
+        now = progress.state
+        grads, sums = gradient(weights(now), rows=rows, kl_coeff=now.kl_coeff)
+        return _step(trainer, progress, i, grads, sums)
 
     zero = jnp.zeros((), jnp.float32)
-    progress = Progress(state, TokenSums.zero(), TokenSums.zero(), zero)
+    progress = Progress(state, TokenSums.zero(), TokenSums.zero(), zero, zero)
     num_minibatches = epochs * per_epoch
     return jax.lax.fori_loop(0, num_minibatches, step, progress), num_minibatches
 
 
-def _step(optimizer, progress: Progress, i, grads: Params, sums: TokenSums) -> Progress:
+def _step(
+    trainer: Trainer, progress: Progress, i, grads: Weights, sums: TokenSums
+) -> Progress:
     """Take one optimizer step, unless its gradient is empty or not finite."""
     state = progress.state
-    norm = optax.tree.norm(grads)
-    is_finite = jnp.isfinite(norm)
+    policy_norm = optax.tree.norm(grads[0])
+    critic_norm = jnp.float32(0) if grads[1] is None else optax.tree.norm(grads[1])
+    is_finite = jnp.isfinite(policy_norm) & jnp.isfinite(critic_norm)
     is_taken = is_finite & (sums.num_tokens > 0)
-    changes, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    stepped = state.replace(
-        params=optax.apply_updates(state.params, changes),
-        opt_state=opt_state,
+    stepped = trainer.step(state, grads).replace(
         num_updates=state.num_updates + 1,
         consecutive_skipped=jnp.zeros_like(state.consecutive_skipped),
     )
@@ -187,75 +246,16 @@ def _step(optimizer, progress: Progress, i, grads: Params, sums: TokenSums) -> P
         num_skipped=state.num_skipped + skip,
         consecutive_skipped=state.consecutive_skipped + skip,
     )
-
-    def choose(condition, new, old):
-        return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
-
     return Progress(
-        state=choose(is_taken, stepped, stayed),
-        sums=choose(is_taken, progress.sums.plus(sums), progress.sums),
-        first=choose(i == 0, sums, progress.first),
-        grad_norm=progress.grad_norm + jnp.where(is_taken, norm, 0.0),
+        state=_choose(is_taken, stepped, stayed),
+        sums=_choose(is_taken, progress.sums.plus(sums), progress.sums),
+        first=_choose(i == 0, sums, progress.first),
+        grad_norm=progress.grad_norm + jnp.where(is_taken, policy_norm, 0.0),
+        critic_grad_norm=progress.critic_grad_norm
+        + jnp.where(is_taken, critic_norm, 0.0),
     )
 
 
-def _learning_stats(
-    before: TrainState, progress: Progress, num_minibatches, learning_rate: float
-) -> Stats:
-    """Metrics of the optimizer steps."""
-    sums, first, after = progress.sums, progress.first, progress.state
-    num_tokens = jnp.maximum(sums.num_tokens, 1.0)
-    num_steps = jnp.maximum(after.num_updates - before.num_updates, 1)
-    stats = {
-        "actor/pg_loss": sums.policy_loss / num_tokens,
-        "actor/entropy": sums.entropy / num_tokens,
-        "actor/pg_clipfrac": sums.is_clipped / num_tokens,
-        "actor/ppo_kl": sums.kl / num_tokens,
-        "actor/grad_norm": progress.grad_norm / num_steps,
-        "actor/lr": learning_rate,
-        "actor/num_minibatches": num_minibatches,
-        "actor/num_tokens": sums.num_tokens,
-        "actor/skipped": after.num_skipped - before.num_skipped,
-        "actor/consecutive_skipped": after.consecutive_skipped,
-        "actor/sampler_log_prob_difference": first.difference
-        / jnp.maximum(first.num_tokens, 1.0),
-        "actor/sampler_log_prob_difference_max": first.max_difference,
-    }
-    return {name: jnp.asarray(x, jnp.float32) for name, x in stats.items()}
-
-
-def _filter_stats(scores: Float[Array, " G"], kept: Bool[Array, " G"]) -> Stats:
-    """Metrics of the group filter."""
-    stats = {
-        "rollout/in_group_reward_std": jnp.mean(scores),
-        "rollout/chosen_in_group_reward_std": masked_mean(scores, kept),
-        "rollout/filter_kept_ratio": jnp.mean(kept, dtype=jnp.float32),
-        "rollout/filter_kept_count": jnp.sum(kept),
-        "rollout/filter_zero_count": jnp.sum(jnp.abs(scores) <= ZERO_SCORE),
-    }
-    return {name: jnp.asarray(x, jnp.float32) for name, x in stats.items()}
-
-
-# Every number `update` reports. Means are over the trained tokens of the optimizer
-# steps taken, each computed before its step; 0 when none was taken.
-METRICS = {
-    "actor/pg_loss": "mean policy loss per token",
-    "actor/entropy": "mean entropy (nats) at the sampling temperature",
-    "actor/pg_clipfrac": "share of tokens whose loss was clipped",
-    "actor/ppo_kl": "mean of old - new log-probability",
-    "actor/grad_norm": "mean global norm of the gradient before clipping",
-    "actor/lr": "learning rate",
-    "actor/num_minibatches": "minibatches run",
-    "actor/num_tokens": "tokens trained on, counted once per epoch",
-    "actor/skipped": "steps not taken because the gradient was not finite",
-    "actor/consecutive_skipped": "those in a row up to now, across iterations",
-    "actor/sampler_log_prob_difference": "mean |learner's - sampler's log-probability| "
-    "over the first minibatch, before any step",
-    "actor/sampler_log_prob_difference_max": "the largest of these differences",
-    "rollout/in_group_reward_std": "mean over all groups of the raw rewards' "
-    "standard deviation",
-    "rollout/chosen_in_group_reward_std": "the same over the kept groups",
-    "rollout/filter_kept_ratio": "share of groups kept",
-    "rollout/filter_kept_count": "groups kept",
-    "rollout/filter_zero_count": "groups whose standard deviation is 0",
-}
+def _choose(condition, new, old):
+    """One of two trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from ragen_jax.learner.logprobs import token_log_probs
+from ragen_jax.learner.logprobs import hidden_states, token_log_probs
 from tests.learner import tiny
 from tests.reference import losses_oracle
 from tests.reference.update_oracle import naive_log_probs
@@ -19,6 +19,7 @@ def chunked(params, tokens=TOKENS, *, chunk_tokens=12, temperature=0.7):
     return token_log_probs(
         tiny.POLICY,
         params,
+        hidden_states(tiny.POLICY, params, tokens),
         tokens,
         temperature=temperature,
         chunk_tokens=chunk_tokens,

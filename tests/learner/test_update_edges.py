@@ -25,7 +25,9 @@ def start_params():
 def test_a_changed_number_of_kept_rows_compiles_nothing(monkeypatch):
     """Also no group at all: then nothing is learned and nothing breaks."""
     monkeypatch.setitem(
-        filters.RULES, "top_fraction", lambda scores, *, keep_fraction: scores > 0.9
+        filters.RULES,
+        "top_fraction",
+        lambda scores, **options: jnp.repeat(scores[:, None] > 0.9, 4, axis=1),
     )
     own = dataclasses.replace(tiny.POLICY, config="another rule")
     state, update = tiny.build(policy=own, minibatch_rows=4)
@@ -38,10 +40,10 @@ def test_a_changed_number_of_kept_rows_compiles_nothing(monkeypatch):
         assert stats["actor/num_minibatches"] == kept
         assert state.num_updates - before.num_updates == kept
         chex.assert_tree_all_finite((state, stats))
-    assert update._cache_size() == 1
+    assert update.func._cache_size() == 1
     assert state.iteration == 4
     chex.assert_trees_all_equal(state.params, before.params)
-    chex.assert_trees_all_equal(state.opt_state, before.opt_state)
+    chex.assert_trees_all_equal(state.policy.opt_state, before.policy.opt_state)
 
 
 def test_dropped_groups_are_not_computed():
@@ -65,10 +67,10 @@ def test_the_state_is_donated():
     state, update = tiny.build()
     new_state, _ = update(state, make_trajectory(REWARDS), KEY)
     assert state.params["embed"].is_deleted()
-    assert state.opt_state[1][0].mu["embed"].is_deleted()
-    count = update._cache_size()
+    assert state.policy.opt_state[1].mu["embed"].is_deleted()
+    count = update.func._cache_size()
     update(new_state, make_trajectory(REWARDS), KEY)
-    assert update._cache_size() == count
+    assert update.func._cache_size() == count
 
 
 def test_a_step_that_is_not_finite_is_not_taken():
@@ -81,7 +83,7 @@ def test_a_step_that_is_not_finite_is_not_taken():
     assert state.num_skipped == stats["actor/skipped"] == 4
     assert state.num_updates == 12
     assert stats["actor/num_minibatches"] == 16
-    chex.assert_tree_all_finite((state.params, state.opt_state))
+    chex.assert_tree_all_finite((state.params, state.policy.opt_state))
     assert np.isfinite(stats["actor/pg_loss"])
     assert np.isfinite(stats["actor/grad_norm"])
 
@@ -95,7 +97,7 @@ def test_a_step_that_is_not_finite_is_not_taken():
         assert stats["actor/consecutive_skipped"] == in_a_row
         assert stats["actor/skipped"] == 16
     chex.assert_trees_all_equal(state.params, before.params)
-    chex.assert_trees_all_equal(state.opt_state, before.opt_state)
+    chex.assert_trees_all_equal(state.policy.opt_state, before.policy.opt_state)
     state, stats = update(state, whole, KEY)
     assert stats["actor/consecutive_skipped"] == stats["actor/skipped"] == 0
     assert state.num_skipped == 4 + 32
@@ -108,7 +110,7 @@ def test_no_trained_token_at_all_takes_no_step():
     before = tiny.host(state)
     state, stats = update(state, silent, KEY)
     chex.assert_trees_all_equal(state.params, before.params)
-    chex.assert_trees_all_equal(state.opt_state, before.opt_state)
+    chex.assert_trees_all_equal(state.policy.opt_state, before.policy.opt_state)
     assert state.num_updates == state.num_skipped == 0
     chex.assert_tree_all_finite(stats)
 
@@ -144,7 +146,7 @@ def test_good_episodes_become_likelier(sign):
     def log_probs(params):
         return np.asarray(
             update_oracle.naive_log_probs(
-                tiny.POLICY, params, trajectory.tokens, tiny.SETTINGS["temperature"]
+                tiny.POLICY, params, trajectory.tokens, tiny.TEMPERATURE
             )[0]
         )
 
@@ -165,7 +167,7 @@ def test_entropy_bonus_raises_entropy():
 
     def mean_entropy(params):
         _, entropy = update_oracle.naive_log_probs(
-            tiny.POLICY, params, trajectory.tokens, tiny.SETTINGS["temperature"]
+            tiny.POLICY, params, trajectory.tokens, tiny.TEMPERATURE
         )
         return np.asarray(entropy)[mask].mean()
 

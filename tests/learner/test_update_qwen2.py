@@ -4,10 +4,12 @@ import chex
 import jax
 import pytest
 
+from ragen_jax.algorithm_config import needs_critic
+from ragen_jax.config import flatten
 from ragen_jax.learner import sharding
-from ragen_jax.learner.optimizer import build_optimizer
-from ragen_jax.learner.state import init_state, state_shardings
-from ragen_jax.learner.update import make_update
+from ragen_jax.learning import Networks, build_learner
+from ragen_jax.models.critic import build_critic
+from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.qwen2 import build_policy, logical_axes
 from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.learner import tiny
@@ -27,31 +29,43 @@ CONFIG = Qwen2Config(
 )
 
 
-def after(data: int, fsdp: int, tensor: int):
+def after(data: int, fsdp: int, tensor: int, *, lora=None, **settings):
     """State and stats on the host after one iteration on a mesh."""
-    policy = build_policy(CONFIG)
     # Adam's first step is the gradient's sign, so the parameters alone would hide a
     # gradient of the wrong size: the test compares the first moment, too.
-    optimizer = build_optimizer(**tiny.OPTIMIZER | {"learning_rate": 1e-3})
-    params = policy.init(jax.random.key(0))
+    config = tiny.make_config(optimizer__learning_rate=1e-3, **settings)
+    policy, critic = build_policy(CONFIG), None
+    if needs_critic(flatten(config)):
+        trunk = config.critic.trunk
+        critic = build_critic(CONFIG, trunk, dtype="float32", lora=lora)
     mesh = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)
-    state = init_state(params, optimizer, mesh, logical_axes(CONFIG))
-    update = make_update(policy, optimizer, state_shardings(state), **tiny.SETTINGS)
+    params, axes = policy.init(jax.random.key(0)), logical_axes(CONFIG)
+    networks = Networks(policy, params, axes, critic, lora)
+    learner = build_learner(config, networks, mesh)
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
-    state, stats = update(state, trajectory, jax.random.key(7))
+    state, stats = learner.update(learner.init(), trajectory, jax.random.key(7))
     return tiny.host(state), jax.device_get(stats)
 
 
-@pytest.fixture(scope="module")
-def on_one_device():
-    return after(1, 1, 1)
+SETTINGS = {
+    "grpo": {},
+    "ppo": {"advantage": "gae", "placement": "loss"},
+    "adapters": {"advantage": "gae", "lora": LoraConfig(rank=2, alpha=4.0)},
+    "shared": {"advantage": "gae", "trunk": "shared", "importance_cap": 2.0},
+}
 
 
-@pytest.mark.parametrize("mesh", [(2, 2, 2)])
-def test_devices_do_not_matter(on_one_device, mesh):
-    state, stats = after(*mesh)
-    expected_state, expected_stats = on_one_device
-    first, expected_first = (s.opt_state[1][0].mu for s in (state, expected_state))
-    chex.assert_trees_all_close(first, expected_first, atol=1e-7, rtol=1e-4)
-    chex.assert_trees_all_close(state.params, expected_state.params, atol=1e-6)
-    chex.assert_trees_all_close(stats, expected_stats, atol=1e-5)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_devices_do_not_matter(settings):
+    expected_state, expected_stats = after(1, 1, 1, **settings)
+    state, stats = after(2, 2, 2, **settings)
+    for network, expected in (
+        (state.policy, expected_state.policy),
+        (state.critic, expected_state.critic),
+    ):
+        if network is None:
+            continue
+        first, expected_first = (n.opt_state[1].mu for n in (network, expected))
+        chex.assert_trees_all_close(first, expected_first, atol=1e-6, rtol=1e-3)
+        chex.assert_trees_all_close(network.params, expected.params, atol=1e-5)
+    chex.assert_trees_all_close(stats, expected_stats, atol=1e-4, rtol=1e-4)

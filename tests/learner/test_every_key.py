@@ -1,0 +1,205 @@
+"""Every key of the configuration changes something, and the table here knows what.
+
+A key that none of the tables names fails the test: whoever adds one says here what it
+changes. Updates run without compilation, as in `test_algorithms.py`.
+"""
+
+import functools
+import pathlib
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from configs import base
+from ragen_jax.config import flatten, validate
+from tests.learner import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+KEY = jax.random.key(2)
+
+# Few passes of Python: nothing here is compiled.
+FAST = {"learner.microbatch_rows": 8, "learner.logprob_chunk_tokens": 4096}
+PPO = {"algo.advantage": "gae", "algo.lam": 0.9}
+BI_LEVEL = {"algo.advantage": "bi_level_gae", "algo.reward_placement": "turn"}
+REINFORCE = {"algo.advantage": "reinforce", "algo.normalization": "mean"}
+KL = {"kl.placement": "loss", "kl.coeff": 0.3}
+STEPS = {"learner.minibatch_rows": 4, "learner.microbatch_rows": 4}
+
+
+def rule(name, **options):
+    own = {f"filter.{key}": value for key, value in options.items()}
+    return {"filter.rule": name, "filter.keep_fraction": None} | own
+
+
+TOP_P = rule("top_p", top_p=0.6)
+BAND = rule("quantile_band", quantile_low=0.25, quantile_high=0.75)
+LINEAR = {"schedule.shape": "linear", "schedule.decay_updates": 4}
+
+# Key -> the setting in which it is effective, and the keys' new values: after an update
+# (two, where the schedule is asked about) the networks or the KL weight are others.
+CHANGES = {
+    "algo.advantage": ({}, "rloo"),
+    "algo.gamma": (PPO, 0.9),
+    "algo.lam": (PPO, 0.5),
+    "algo.high_level_gamma": (BI_LEVEL, 0.5),
+    "algo.step_weight": ({"algo.advantage": "gigpo"}, 2.0),
+    "algo.reward_placement": (PPO, "turn"),
+    "algo.normalization": (REINFORCE, "mean_std"),
+    "algo.grouping": (REINFORCE, "batch"),
+    "algo.weigh_groups": ({}, True),
+    "algo.weigh_lengths": ({}, True),
+    "algo.zero_task": ({}, True),
+    "kl.placement": (KL, "reward"),
+    "kl.coeff": (KL, 0.9),
+    "kl.estimator": (KL, "k1"),
+    "kl.target": (KL, 0.5),
+    "kl.horizon": (KL | {"kl.target": 0.5}, 77),
+    "filter.score": ({}, "length"),
+    "filter.rule": (TOP_P, "top_p_softmax"),
+    "filter.keep_fraction": ({}, 0.25),
+    "filter.top_k": (rule("top_k", top_k=2), 1),
+    "filter.top_p": (TOP_P, 0.2),
+    "filter.min_p": (rule("min_p", min_p=0.99), 0.1),
+    "filter.quantile_low": (BAND, 0.5),
+    "filter.quantile_high": (BAND, 0.5),
+    "filter.rows_per_group": (rule("within_group", rows_per_group=2), 3),
+    "filter.top_p_epsilon": (TOP_P, 1.0),
+    "filter.direction": ({}, "smallest"),
+    "filter.keep_zero": ({"filter.keep_fraction": 1.0}, False),
+    "filter.loss_scale": ({}, "linear"),
+    "loss.policy": ({}, "cispo"),
+    "loss.clip_low": ({}, 0.01),
+    "loss.clip_high": ({}, 0.01),
+    "loss.dual_clip": ({"loss.dual_clip": 1.01}, None),
+    "loss.aggregation": ({}, "seq_mean_token_mean"),
+    "loss.entropy_coeff": ({}, 0.5),
+    "loss.importance_cap": ({}, 1.05),
+    "critic.trunk": (PPO, "shared"),
+    "critic.learning_rate": (PPO, 0.5),
+    "critic.clip_value": (PPO | STEPS, 1e-3),
+    "critic.loss_coeff": (PPO, 1e-3),
+    "critic.warmup_updates": (PPO, 1),
+    "optimizer.learning_rate": ({}, 0.5),
+    "optimizer.beta1": ({}, 0.5),
+    "optimizer.beta2": ({}, 0.5),
+    "optimizer.weight_decay": ({}, 0.5),
+    "optimizer.max_grad_norm": ({}, 1e-3),
+    "schedule.shape": (LINEAR, "cosine"),
+    "schedule.warmup_updates": ({}, 2),
+    "schedule.decay_updates": (LINEAR, 3),
+    "schedule.final_fraction": (LINEAR, 0.5),
+    "learner.minibatch_rows": ({"learner.microbatch_rows": 4}, 4),
+    "learner.epochs": ({}, 2),
+    "rollout.temperature": ({}, 0.9),
+    # The rows stay sixteen.
+    "rollout.num_groups": ({}, {"rollout.num_groups": 2, "rollout.group_size": 8}),
+    "rollout.group_size": ({}, {"rollout.num_groups": 8, "rollout.group_size": 2}),
+}
+# These change speed and memory alone: results are equal but for rounding.
+SPEED = {
+    "learner.microbatch_rows": ({}, 2),
+    "learner.logprob_chunk_tokens": ({}, 64),
+}
+# Not the update's business: a test file that is about them, by name.
+ELSEWHERE = {
+    "seed": "tests/test_resume.py",
+    "env.name": "tests/envs/test_contract.py",
+    "env.mix": "tests/test_mix.py",
+    "prompt.style": "tests/text/test_prompts.py",
+    "prompt.tokenization": "tests/text/test_dialogue.py",
+    "prompt.length_hint_words": "tests/text/test_prompts.py",
+    "model.path": "tests/test_launch.py",
+    "model.dtype": "tests/models/test_qwen2.py",
+    "lora.rank": "tests/models/test_lora.py",
+    "lora.alpha": "tests/models/test_lora.py",
+    "lora.targets": "tests/models/test_lora.py",
+    "rollout.max_turns": "tests/rollout/test_turns.py",
+    "rollout.max_actions_per_turn": "tests/rollout/players.py",
+    "rollout.max_actions_per_episode": "tests/rollout/players.py",
+    "rollout.max_reply_tokens": "tests/rollout/test_decode.py",
+    "rollout.context": "tests/rollout/test_windows.py",
+    "rollout.context_turns": "tests/rollout/test_windows.py",
+    "rollout.top_k": "tests/rollout/test_sampling.py",
+    "rollout.top_p": "tests/rollout/test_sampling.py",
+    "rollout.format_penalty": "tests/rollout/test_turns.py",
+    # Speed alone.
+    "rollout.decode_chunk_tokens": "tests/rollout/test_decode.py",
+    "learner.updates_per_rollout": "tests/test_train.py",
+    # Devices do not matter.
+    "mesh.data": "tests/learner/test_sharding.py",
+    "mesh.fsdp": "tests/learner/test_sharding.py",
+    "mesh.tensor": "tests/learner/test_sharding.py",
+    "train.num_iterations": "tests/test_resume.py",
+    "train.max_skipped_updates": "tests/test_train.py",
+    "train.max_empty_iterations": "tests/test_early_stop.py",
+    "train.min_spread_fraction": "tests/test_early_stop.py",
+    "train.collapse_window": "tests/test_early_stop.py",
+    "train.min_success": "tests/test_early_stop.py",
+    "train.failure_window": "tests/test_early_stop.py",
+    "evaluation.every": "tests/test_config.py",
+    "evaluation.num_prompts": "tests/test_trained.py",
+    "evaluation.temperature": "tests/test_program.py",
+    "evaluation.seed": "tests/test_program.py",
+    "checkpoint.every": "tests/test_resume.py",
+    "checkpoint.keep": "tests/test_config.py",
+    "logging.trajectories_every": "tests/test_train.py",
+    "logging.trajectories_per_iteration": "tests/test_train.py",
+    "logging.tensorboard": "tests/test_writer.py",
+}
+
+
+def learned(changes):
+    """Networks and KL weight after an update or two."""
+    return _learned(tuple(sorted((FAST | changes).items(), key=str)))
+
+
+@functools.cache
+def _learned(items):
+    settings = {key.replace(".", "__"): value for key, value in items}
+    validate(tiny.make_config(**settings))
+    num_updates = 2 if "schedule__shape" in settings else 1
+    with jax.disable_jit():
+        state, update = tiny.build(**settings)
+        for i in range(num_updates):
+            key = jax.random.fold_in(KEY, i)
+            state, _ = update(state, tiny.make_episodes(), key)
+    state = tiny.host(state)
+    chex.assert_tree_all_finite(state)
+    return state.policy, state.critic, state.kl_coeff
+
+
+def both(key, case):
+    setting, change = case
+    change = change if isinstance(change, dict) else {key: change}
+    leaves = flatten(tiny.make_config())
+    assert any((leaves | setting).get(k) != value for k, value in change.items())
+    return learned(setting), learned(setting | change)
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_changes_what_is_learned(key):
+    before, after = both(key, CHANGES[key])
+    if jax.tree.structure(before) == jax.tree.structure(after):
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+        assert any(not np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("key", SPEED)
+def test_changes_speed_alone(key):
+    before, after = both(key, SPEED[key])
+    chex.assert_trees_all_close(before, after, atol=1e-6)
+
+
+def test_every_key_is_in_one_table():
+    tables = [set(CHANGES), set(SPEED), set(ELSEWHERE)]
+    known = set().union(*tables)
+    assert len(known) == sum(map(len, tables))
+    assert known == set(flatten(base.get_config()))
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_the_other_tests_name_the_key(key):
+    name = key.rsplit(".", 1)[-1].removeprefix("decode_")
+    assert name in (ROOT / ELSEWHERE[key]).read_text(), ELSEWHERE[key]
