@@ -10,6 +10,7 @@ row has finished; each part of a turn is compiled once, however many turns there
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -25,9 +26,17 @@ from ragen_jax.models.qwen2 import Policy
 from ragen_jax.rollout.decode import Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.trajectory import empty_transcript, empty_turns
-from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe, tell
+from ragen_jax.rollout.turns import (
+    Play,
+    Responder,
+    Table,
+    answer,
+    tell_following,
+    tell_opening,
+)
+from ragen_jax.rollout.windows import empty_memory
 from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.types import Params, Trajectory
+from ragen_jax.types import Params, TokenSpan, Trajectory
 
 # Mesh axes that split rows: the same as in `learner/sharding.py`.
 ROW_AXES = ("data", "fsdp")
@@ -110,6 +119,8 @@ def make_collect(
     sampler = functools.partial(
         sample, temperature=temperature, top_k=top_k, top_p=top_p
     )
+    # A device may hold part of a group.
+    rows_per_level = math.gcd(group_size, num_rows // num_shards)
 
     def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
         responder = model_responder(
@@ -119,6 +130,7 @@ def make_collect(
             stop_tokens=dialogue.stop_tokens,
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=decode_chunk_tokens,
+            rows_per_level=rows_per_level,
         )
         return play_episodes(
             env,
@@ -163,26 +175,40 @@ def model_responder(
     stop_tokens: Int[Array, " n"],
     max_reply_tokens: int,
     chunk_tokens: int,
+    rows_per_level: int = 1,
 ) -> Responder:
-    """The policy as a `Responder`: it reads into its KV cache and writes from it."""
+    """The policy as a `Responder`: it reads into its KV cache and writes from it.
+
+    Args:
+      rows_per_level: adjacent rows that play the same level. Their first message is the
+        same: it is read once.
+      others: see `decode_reply`.
+    """
     params = policy.cast_params(params)
 
-    def init(num_rows: int) -> Context:
+    def init(num_rows: int, slots: int = 0) -> Context:
         width = policy.config.hidden_size
         return Context(
-            cache=init_cache(policy.config, num_rows, 0, policy.dtype),
+            cache=init_cache(policy.config, num_rows, slots, policy.dtype),
             hidden=jnp.zeros((num_rows, width), policy.dtype),
         )
 
     def observe(context, span, starts, is_active, slots) -> Context:
-        # The first message is read with no more slots than it fills.
-        is_first = context.cache.num_slots == 0
-        room = span.tokens.shape[1] if is_first else slots
-        context = context.replace(cache=grow_cache(context.cache, room))
-        # Finished rows may be too full for the span: they overwrite their beginning.
-        starts = jnp.where(is_active, starts, 0)
-        context = read(policy, params, context, span, starts)
+        if context.cache.num_slots == 0:
+            context = read_first(span)
+        else:
+            # Finished rows may be too full for the span: they overwrite their start.
+            starts = jnp.where(is_active, starts, 0)
+            context = read(policy, params, context, span, starts)
         return context.replace(cache=grow_cache(context.cache, slots))
+
+    def read_first(span: TokenSpan) -> Context:
+        """With no more slots than it fills."""
+        once = jax.tree.map(lambda x: x[::rows_per_level], span)
+        empty = init(*once.tokens.shape)
+        starts = jnp.zeros_like(once.length)
+        context = read(policy, params, empty, once, starts)
+        return jax.tree.map(lambda x: jnp.repeat(x, rows_per_level, axis=0), context)
 
     def reply(context, starts, states, keys, turn, is_active):
         del states, turn
@@ -226,10 +252,21 @@ def play_episodes(
     """
     _check_dialogue(dialogue, budget, max_reply_tokens)
     table = Table(env, env_params, dialogue, responder, format_penalty)
-    slots = dialogue.max_trajectory_tokens + 1
+    slots = dialogue.max_window_tokens + 1
     play = start_episodes(table, keys, budget=budget)
     initial_state = play.states
-    play = observe(table, play, 0, slots)
+    play = tell_opening(table, play, slots)
+
+    def tell_next(turn, play):
+        # A single turn has no next message, nor room for one.
+        if budget.max_turns == 1:
+            return play
+        return jax.lax.cond(
+            goes_on(turn, play),
+            lambda play: tell_following(table, play, turn, slots),
+            lambda play: play,
+            play,
+        )
 
     def take_turn(carry):
         turn, play = carry
@@ -238,13 +275,7 @@ def play_episodes(
             fold_turn(keys.noise, turn),
         )
         play = answer(table, play, turn, sample_keys=sample_keys, noise_keys=noise_keys)
-        play = jax.lax.cond(
-            goes_on(turn + 1, play),
-            lambda play: tell(table, dialogue.following, play, turn + 1, slots),
-            lambda play: play,
-            play,
-        )
-        return turn + 1, play
+        return turn + 1, tell_next(turn + 1, play)
 
     def goes_on(turn, play):
         return (turn < budget.max_turns) & jnp.any(play.is_active)
@@ -265,6 +296,7 @@ def play_episodes(
         truncated=~terminated,
         success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
         initial_state=initial_state,
+        windows=play.memory and play.memory.windows,
     )
 
 
@@ -282,11 +314,13 @@ def start_episodes(table: Table, keys: RolloutKeys, *, budget: PlayBudget) -> Pl
     return Play(
         states=jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states),
         carry=table.responder.init(num_rows),
+        num_read=zeros,
         transcript=empty_transcript(num_rows, max_tokens),
         turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
         actions_left=zeros + budget.max_actions_per_episode,
         is_active=jnp.ones(num_rows, bool),
         last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
+        memory=empty_memory(table.dialogue, num_rows, budget.max_turns),
     )
 
 

@@ -23,7 +23,8 @@ def episodes(
     list with `observation` and `reply` (texts with their markup), `actions` (the
     environment's numbers, as executed), `reward`, `penalty`, `actions_left` (before the
     turn), `listed`, `valid` and `effective` (counts), `has_format`, `is_cut`,
-    `reply_tokens` and `log_prob` (of the whole reply).
+    `reply_tokens` and `log_prob` (of the whole reply). Where the model did not see the
+    whole dialogue a turn also has `window`, what it read before its reply.
     """
     rows = slice(0, count)
     shown = jax.device_get(
@@ -52,9 +53,14 @@ def _turn(one: Trajectory, turn: int, tokenizer: Tokenizer) -> dict[str, Any]:
     record: Turns = jax.tree.map(lambda x: x[turn], one.turns)
     message = (one.turn_index == turn) & ~one.loss_mask
     reply = slice(record.reply_start, record.reply_start + record.reply_length)
+    seen = {}
+    if one.windows is not None:
+        prompt = one.windows.tokens[turn, : one.windows.reply_start[turn]]
+        seen["window"] = tokenizer.decode(prompt)
     return {
         "turn": turn + 1,
         "observation": tokenizer.decode(one.tokens[message]),
+        **seen,
         "reply": tokenizer.decode(one.tokens[reply]),
         "actions": record.actions[: record.num_executed].tolist(),
         "reward": float(record.reward),

@@ -7,7 +7,7 @@ mask recorded at the moment of appending. Knows nothing of games or models.
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.types import Reply, TokenSpan, Turns
 
@@ -77,6 +77,7 @@ def empty_turns(num_rows: int, num_turns: int, num_actions: int) -> Turns:
         num_effective=zeros(jnp.int32),
         actions=jnp.full((*shape, num_actions), -1, jnp.int32),
         actions_left=zeros(jnp.int32),
+        state_hash=jnp.zeros((*shape, 2), jnp.uint32),
     )
 
 
@@ -97,20 +98,12 @@ def _append(
     is_sampled: bool,
     turn: Turn,
 ) -> Transcript:
-    width = span.tokens.shape[1]
-    is_new = jnp.arange(width)[None, :] < span.length[:, None]
     # Rows without news may be too full for the span: they rewrite their beginning.
     starts = jnp.where(span.length > 0, transcript.lengths, 0)
 
-    def write_row(column, new, is_new, start):
-        old = jax.lax.dynamic_slice(column, (start,), (width,))
-        return jax.lax.dynamic_update_slice(
-            column, jnp.where(is_new, new, old), (start,)
-        )
-
     def write(column, new):
         new = jnp.broadcast_to(jnp.asarray(new, column.dtype), span.tokens.shape)
-        return jax.vmap(write_row)(column, new, is_new, starts)
+        return write_rows(column, new, span.length, starts)
 
     return Transcript(
         tokens=write(transcript.tokens, span.tokens),
@@ -119,3 +112,25 @@ def _append(
         turn_index=write(transcript.turn_index, turn),
         log_probs=write(transcript.log_probs, log_probs),
     )
+
+
+def write_rows(
+    column: Shaped[Array, "B T"],
+    new: Shaped[Array, "B O"],
+    lengths: Int[Array, " B"],
+    starts: Int[Array, " B"],
+) -> Shaped[Array, "B T"]:
+    """Put the first `lengths` entries of each row of `new` at `starts` of its column.
+
+    `starts` leave room for the whole width of `new`; the rest stays as it is.
+    """
+    width = new.shape[1]
+    is_new = jnp.arange(width)[None, :] < lengths[:, None]
+
+    def write_row(column, new, is_new, start):
+        old = jax.lax.dynamic_slice(column, (start,), (width,))
+        return jax.lax.dynamic_update_slice(
+            column, jnp.where(is_new, new, old), (start,)
+        )
+
+    return jax.vmap(write_row)(column, new, is_new, starts)

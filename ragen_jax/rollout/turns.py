@@ -1,7 +1,11 @@
-"""One turn of every row: say the message, get the reply, act on it.
+"""One turn of every row: say the message, read, get the reply, act on it.
 
 In: episodes in progress. Out: the same, one turn further. Who replies is a `Responder`;
 what a turn does is the same for all of them.
+
+What the responder reads before its reply is either the message alone, because it
+remembers the dialogue before it, or a window of the dialogue, from scratch. Either way
+the dialogue is recorded in full.
 """
 
 import functools
@@ -14,17 +18,20 @@ from flax import struct
 from jaxtyping import Array, Bool, Int, Key
 
 from envs.base import EnvParams, TextEnvironment
-from ragen_jax.rollout.acting import run_actions, valid_actions
+from ragen_jax.rollout.acting import Outcome, run_actions, valid_actions
+from ragen_jax.rollout.state_hash import hash_fields
 from ragen_jax.rollout.trajectory import (
     Transcript,
+    Turn,
     append_message,
     append_reply,
     record_turn,
 )
+from ragen_jax.rollout.windows import Memory, note_prompt, note_reply, recall
 from ragen_jax.text.device_text import DeviceTemplate
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS
-from ragen_jax.types import EnvState, Reply, Turns
+from ragen_jax.types import EnvState, Reply, TokenSpan, Turns
 
 Carry = Any  # a responder's own memory, rows leading
 
@@ -34,9 +41,10 @@ class Responder(NamedTuple):
 
     Attributes:
       init: `(num_rows) -> carry`, before anything was read.
-      observe: `(carry, span, starts, is_active, slots) -> carry`: read a message that
-        begins at token `starts` of each row. After the first message the carry keeps
-        its shapes; no row ever exceeds `slots - 1` tokens (a Python int).
+      observe: `(carry, span, starts, is_active, slots) -> carry`: read a span that
+        begins at token `starts` of each row's memory; what the row held from there on
+        is forgotten. After the first span the carry keeps its shapes; no row ever
+        exceeds `slots - 1` tokens (a Python int).
       reply: `(carry, starts, states, keys, turn, is_active) -> (carry, Reply)`: answer,
         beginning at token `starts`, in the game state `states`, with the turn's keys.
         Rows that are not active get a reply of length 0. `turn` may be traced.
@@ -52,16 +60,21 @@ class Play:
     """Episodes in progress.
 
     Attributes:
+      num_read: tokens in the responder's memory, its own replies included.
       last: the last turn as the next message tells it (fields of `following`).
+      memory: what windows are made of; None where the responder reads every message and
+        forgets none.
     """
 
     states: EnvState
     carry: Carry
+    num_read: Int[Array, " B"]
     transcript: Transcript
     turns: Turns
     actions_left: Int[Array, " B"]
     is_active: Bool[Array, " B"]
     last: dict[str, Int[Array, " B"]]
+    memory: Memory | None
 
 
 class Table(NamedTuple):
@@ -74,51 +87,56 @@ class Table(NamedTuple):
     format_penalty: float
 
 
-def observe(table: Table, play: Play, turn: int, slots: int) -> Play:
-    """Say the message of a turn known in advance: the opening, or a following one."""
-    is_first = turn == 0
-    template = table.dialogue.opening if is_first else table.dialogue.following
-    return tell(table, template, play, turn, slots)
+def tell_opening(table: Table, play: Play, slots: int) -> Play:
+    """Say the first message, before the reply of turn 0. `slots`: see `Responder`."""
+    message = _say(table.dialogue.opening, play, _fields(table, play, 0))
+    return _read(table, play, message, message, 0, slots)
 
 
-def tell(
-    table: Table,
-    template: DeviceTemplate,
-    play: Play,
-    turn: int | Int[Array, ""],
-    slots: int,
-) -> Play:
-    """Say a message to every active row, before its reply of `turn` (from 0).
+def tell_following(table: Table, play: Play, turn: Turn, slots: int) -> Play:
+    """Say the message before the reply of a later turn to every active row.
 
-    `slots` is the responder's (see `Responder.observe`).
+    `slots`: see `Responder`.
     """
-    env = table.env
-    fields = jax.vmap(env.text_fields, (0, None))(play.states, table.env_params)
-    numbers = {
-        "turn": jnp.full_like(play.actions_left, turn + 1),
-        "actions_left": play.actions_left,
-    }
-    span = jax.vmap(template.tokens)(fields | numbers | play.last)
-    span = span.replace(length=jnp.where(play.is_active, span.length, 0))
-    starts = play.transcript.lengths
-    carry = table.responder.observe(play.carry, span, starts, play.is_active, slots)
-    transcript = append_message(play.transcript, span, turn)
-    return play.replace(carry=carry, transcript=transcript)
+    fields = _fields(table, play, turn)
+    message = _say(table.dialogue.following, play, fields | play.last)
+    if play.memory is None:
+        return _read(table, play, message, message, turn, slots)
+    window = _to_active(recall(play.memory, table.dialogue.windows, fields), play)
+    play = play.replace(num_read=jnp.zeros_like(play.num_read))
+    return _read(table, play, message, window, turn, slots)
+
+
+def _read(
+    table: Table, play: Play, message: TokenSpan, prompt: TokenSpan, turn: Turn, slots
+) -> Play:
+    """Record a message; let the responder read the prompt that stands for it."""
+    carry = table.responder.observe(
+        play.carry, prompt, play.num_read, play.is_active, slots
+    )
+    memory = play.memory
+    if memory is not None:
+        memory = note_prompt(memory, prompt, turn)
+    return play.replace(
+        carry=carry,
+        num_read=play.num_read + prompt.length,
+        transcript=append_message(play.transcript, message, turn),
+        memory=memory,
+    )
 
 
 def answer(
     table: Table,
     play: Play,
-    turn: int | Int[Array, ""],
+    turn: Turn,
     *,
     sample_keys: Key[Array, " B"],
     noise_keys: Key[Array, " B"],
 ) -> Play:
     """Let every active row reply, and act on what it says. Keys are the turn's."""
     env, env_params = table.env, table.env_params
-    starts = play.transcript.lengths
     carry, reply = table.responder.reply(
-        play.carry, starts, play.states, sample_keys, turn, play.is_active
+        play.carry, play.num_read, play.states, sample_keys, turn, play.is_active
     )
     parsed = jax.vmap(table.dialogue.parser.parse)(reply.tokens, reply.length)
     names = jax.vmap(env.action_names, (0, None))(play.states, env_params)
@@ -133,7 +151,7 @@ def answer(
         played=play.is_active,
         reward=outcome.reward,
         penalty=jnp.where(was_invalid | has_unknown, table.format_penalty, 0.0),
-        reply_start=starts,
+        reply_start=play.transcript.lengths,
         reply_length=reply.length,
         reply_is_cut=reply.is_cut,
         has_format=parsed.has_format,
@@ -143,26 +161,64 @@ def answer(
         num_effective=outcome.num_effective,
         actions=outcome.actions,
         actions_left=play.actions_left,
+        state_hash=jax.vmap(hash_fields)(_game_fields(table, play)),
     )
     actions_left = play.actions_left - outcome.num_executed
     is_over = outcome.terminated | outcome.truncated | (actions_left == 0)
+    last = _told(table, reply, outcome, was_invalid)
+    memory = play.memory
+    if memory is not None:
+        fields = _fields(table, play, turn) | last
+        memory = note_reply(memory, table.dialogue.windows, fields, reply, turn)
+    return Play(
+        states=states,
+        carry=carry,
+        num_read=play.num_read + reply.length,
+        transcript=append_reply(play.transcript, reply, turn),
+        turns=record_turn(play.turns, turn, record),
+        actions_left=actions_left,
+        is_active=play.is_active & ~is_over,
+        last=last,
+        memory=memory,
+    )
+
+
+def _game_fields(table: Table, play: Play) -> dict[str, Array]:
+    """What the game shows now."""
+    return jax.vmap(table.env.text_fields, (0, None))(play.states, table.env_params)
+
+
+def _fields(table: Table, play: Play, turn: Turn) -> dict[str, Array]:
+    """What a message tells of its own turn."""
+    return _game_fields(table, play) | {
+        "turn": jnp.full_like(play.actions_left, turn + 1),
+        "actions_left": play.actions_left,
+    }
+
+
+def _told(
+    table: Table, reply: Reply, outcome: Outcome, was_invalid: Bool[Array, " B"]
+) -> dict[str, Array]:
+    """What is told of a turn that was played."""
     # Replies that the limit cut, or that ended with another stop token.
     last_tokens = jnp.take_along_axis(
         reply.tokens, jnp.maximum(reply.length - 1, 0)[:, None], axis=1
     )[:, 0]
     hundredths = jnp.round(outcome.reward * 100).astype(jnp.int32)
-    return Play(
-        states=states,
-        carry=carry,
-        transcript=append_reply(play.transcript, reply, turn),
-        turns=record_turn(play.turns, turn, record),
-        actions_left=actions_left,
-        is_active=play.is_active & ~is_over,
-        last={
-            "reward_hundredths": jnp.clip(
-                hundredths, -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS
-            ),
-            "was_invalid": was_invalid.astype(jnp.int32),
-            "was_cut": (last_tokens != table.dialogue.stop_token).astype(jnp.int32),
-        },
-    )
+    return {
+        "reward_hundredths": jnp.clip(
+            hundredths, -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS
+        ),
+        "was_invalid": was_invalid.astype(jnp.int32),
+        "was_cut": (last_tokens != table.dialogue.stop_token).astype(jnp.int32),
+    }
+
+
+def _say(template: DeviceTemplate, play: Play, fields: dict[str, Array]) -> TokenSpan:
+    """A message to every active row."""
+    return _to_active(jax.vmap(template.tokens)(fields), play)
+
+
+def _to_active(span: TokenSpan, play: Play) -> TokenSpan:
+    """Nothing to the rows that have finished."""
+    return span.replace(length=jnp.where(play.is_active, span.length, 0))

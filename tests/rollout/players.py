@@ -12,6 +12,7 @@ import numpy as np
 
 import envs
 from envs.base import PlayBudget
+from ragen_jax import program
 from ragen_jax.learner.sharding import make_mesh
 from ragen_jax.models.qwen2 import Policy, build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
@@ -41,9 +42,16 @@ MODEL = Qwen2Config(
 )
 
 
+# Tokenizer -> how boards are cut for it.
+WORDS = {"bpe": "rows", "pocket": "symbols"}
+POCKET = pathlib.Path(program.__file__).parent / "pocket"
+
+
 @functools.cache
-def tokenizer():
-    """A byte-level BPE with two stop tokens and a token per tag."""
+def tokenizer(words: str = "bpe"):
+    """The pocket model's, or a BPE with two stop tokens and a token per tag."""
+    if words == "pocket":
+        return load_tokenizer(POCKET)
     with tempfile.TemporaryDirectory() as folder:
         path = train_qwen_style(
             pathlib.Path(folder) / "bpe",
@@ -54,17 +62,17 @@ def tokenizer():
 
 
 @functools.cache
-def game(name: str, budget: PlayBudget = BUDGET):
+def game(name: str, budget: PlayBudget = BUDGET, *, words: str = "bpe", **changes):
     """An environment and its dialogue."""
     env = envs.make(name, **GAMES[name])
+    settings = {"style": "terse", "tokenization": WORDS[words]}
     dialogue = build_dialogue(
         env,
-        tokenizer(),
-        style="terse",
-        tokenization="rows",
+        tokenizer(words),
         budget=budget,
         max_reply_tokens=REPLY_TOKENS,
         length_hint_words=100,
+        **settings | changes,
     )
     return env, dialogue
 
@@ -102,13 +110,14 @@ def speaker() -> Policy:
 
 
 @functools.cache
-def speaker_params(name: str):
+def speaker_params(name: str, words: str = "bpe"):
     """Parameters that mostly walk along replies of a game."""
     env, _ = game(name)
+    encode = tokenizer(words).encode
     bias = np.zeros((VOCAB, VOCAB), np.float32)
-    before = tokenizer().encode("<|im_start|>assistant\n<think>")[-1]
+    before = encode("<|im_start|>assistant\n<think>")[-1]
     for text in answers(env):
-        chain = [before, *tokenizer().encode(text)]
+        chain = [before, *encode(text)]
         for first, second in itertools.pairwise(chain):
             bias[first, second] = 12
     params = jax.jit(speaker().init)(jax.random.key(7))

@@ -1,0 +1,82 @@
+"""One batch from the rollouts of several environments.
+
+In: a trajectory per environment. Out: one trajectory with all their rows, in order. It
+is what the learner sees of a mix: which row played what is told by `env_index`, not by
+the padding.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from ragen_jax.types import Trajectory, Windows
+
+# What the token arrays of a shorter trajectory are filled up with: nothing of it is
+# read, trained on or counted.
+_PADDING = {
+    "tokens": 0,
+    "loss_mask": False,
+    "turn_index": -1,
+    "sample_log_probs": 0.0,
+}
+_WINDOW_PADDING = {"tokens": 0}
+
+T = TypeVar("T", Trajectory, Windows)
+
+
+def make_join(sharding: NamedSharding) -> Callable[[Sequence[Trajectory]], Trajectory]:
+    """`join_rollouts`, compiled; a single rollout is its own batch, untouched.
+
+    Args:
+      sharding: of the batch, along its rows.
+    """
+    compiled = jax.jit(join_rollouts, out_shardings=sharding)
+    return lambda rollouts: rollouts[0] if len(rollouts) == 1 else compiled(rollouts)
+
+
+def join_rollouts(rollouts: Sequence[Trajectory]) -> Trajectory:
+    """All rows of several trajectories, those of the first one first.
+
+    Token arrays are padded to the longest `T`, windows to the longest `W`. `env_index`
+    is the position in `rollouts`; `initial_state` is None, as every environment has
+    states of its own.
+
+    Raises:
+      ValueError: the numbers of turns or of actions per turn differ.
+    """
+    shapes = [rollout.turns.actions.shape[1:] for rollout in rollouts]
+    if len(set(shapes)) > 1:
+        raise ValueError(
+            f"rollouts of (turns, actions per turn) {shapes} cannot be joined; play "
+            "all environments with one budget"
+        )
+    parts = [
+        rollout.replace(
+            initial_state=None,
+            env_index=jnp.full(rollout.lengths.shape, i, jnp.int32),
+        )
+        for i, rollout in enumerate(rollouts)
+    ]
+    parts = _pad(parts, _PADDING)
+    if parts[0].windows is not None:
+        windows = _pad([part.windows for part in parts], _WINDOW_PADDING)
+        pairs = zip(parts, windows, strict=True)
+        parts = [part.replace(windows=own) for part, own in pairs]
+    return jax.tree.map(lambda *columns: jnp.concatenate(columns), *parts)
+
+
+def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:
+    """The parts with these fields' last axis as long as the longest."""
+    longest = max(part.tokens.shape[-1] for part in parts)
+
+    def fill(x, value):
+        widths = [(0, 0)] * (x.ndim - 1) + [(0, longest - x.shape[-1])]
+        return jnp.pad(x, widths, constant_values=value)
+
+    return [
+        part.replace(**{n: fill(getattr(part, n), v) for n, v in padding.items()})
+        for part in parts
+    ]

@@ -1,0 +1,40 @@
+"""Hashes of what a game shows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs
+from envs import ENVIRONMENTS
+from ragen_jax.rollout.state_hash import hash_fields
+from tests.reference import state_hash_oracle
+
+
+def start_fields(name: str, count: int):
+    """What `count` levels show at their start."""
+    env = envs.make(name)
+    params = env.default_params
+    keys = jax.random.split(jax.random.key(0), count)
+    _, states = jax.vmap(env.reset_env, (0, None))(keys, params)
+    return jax.vmap(env.text_fields, (0, None))(states, params)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_equal_pictures_and_only_those_share_a_hash(name):
+    fields = start_fields(name, 300)
+    hashes = np.asarray(jax.jit(jax.vmap(hash_fields))(fields))
+    rows = np.concatenate(
+        [np.reshape(x, (300, -1)) for x in jax.tree.leaves(fields)], axis=1
+    )
+    same_picture = (rows[:, None] == rows[None]).all(-1)
+    same_hash = (hashes[:, None] == hashes[None]).all(-1)
+    np.testing.assert_array_equal(same_hash, same_picture)
+
+
+def test_equals_the_oracle_and_tells_places_apart():
+    fields = {"a": jnp.array([3, -1, 0]), "b": jnp.array([[7, 7], [0, 2]])}
+    swapped = {"a": jnp.array([-1, 3, 0]), "b": fields["b"]}
+    expected = state_hash_oracle.hash_fields(fields)
+    assert hash_fields(fields).tolist() == expected
+    assert hash_fields(swapped).tolist() != expected
