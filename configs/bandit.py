@@ -1,6 +1,8 @@
 """Bandit: one choice between a safe and a risky arm, known only by their names.
 
 python -m launch.train --config=configs/bandit.py --workdir=runs/bandit
+
+Presets (`configs/sizes.py`): --config=configs/bandit.py:pocket,starpo_s,grpo
 """
 
 from ml_collections import ConfigDict
@@ -8,11 +10,11 @@ from ml_collections import ConfigDict
 from configs import base, sizes
 
 
-def get_config(size: str = "pocket") -> ConfigDict:
-    """Bandit at the given size preset (see `configs/sizes.py`)."""
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """Bandit with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     config.env.name = "bandit"
-    sizes.apply_size(config, size)
+    sizes.apply_presets(config, presets)
     config.rollout.max_turns = 1
     config.rollout.max_actions_per_turn = 1
     config.rollout.max_actions_per_episode = 1

@@ -24,6 +24,13 @@ def get_config() -> ConfigDict:
     config.env.kwargs = ConfigDict()
     # Values of its `EnvParams` that differ from the environment's own defaults.
     config.env.params = ConfigDict()
+    # Several environments in one batch, in place of the three keys above: entries
+    # (name, groups), in the order of the rows; the groups add up to
+    # `rollout.num_groups`. On the command line
+    # "--config.env.mix=(('sokoban', 16), ('frozen_lake', 16))". A third item may hold
+    # an entry's own {'kwargs': {...}, 'params': {...}, 'label': name in the metrics}.
+    # All share `rollout` and `evaluation`. None: only `env.name`.
+    config.env.mix = placeholder(tuple)
 
     config.prompt = ConfigDict()
     # Wording: "full" for real models, "terse" for the pocket model.
@@ -40,6 +47,15 @@ def get_config() -> ConfigDict:
     # Computation dtype of the network; parameters and moments stay float32.
     config.model.dtype = "float32"
 
+    config.lora = ConfigDict()
+    # Train adapters of this rank (RAGEN: 64) over the frozen model, in the policy and
+    # in a critic's own trunk, at about ten times the learning rates. None: train all.
+    config.lora.rank = placeholder(int)
+    # Their change is multiplied by alpha / rank.
+    config.lora.alpha = 64.0
+    # "all", or names of linear layers separated by commas: "q_proj,v_proj".
+    config.lora.targets = "all"
+
     config.rollout = ConfigDict()
     # Groups per iteration (P in the paper): each plays one level.
     config.rollout.num_groups = 16
@@ -52,9 +68,16 @@ def get_config() -> ConfigDict:
     # Actions run in one episode.
     config.rollout.max_actions_per_episode = 10
     # Tokens sampled per reply, the stop token included.
-    config.rollout.max_reply_tokens = 32
+    config.rollout.max_reply_tokens = 24
     config.rollout.temperature = 1.0
-    # Truncated sampling. None = off. Training with either needs `algo.importance_cap`.
+    # How much of the dialogue the model sees, an entry of CONTEXTS in
+    # `ragen_jax/text/windows.py`: "full", "last_k" (the last turns) or "single_turn"
+    # (one message that tells them). Windows are learned from turn by turn: rows of a
+    # minibatch are turns then. See `docs/context.md`.
+    config.rollout.context = "full"
+    # Turns it sees, the one to be answered included. None with "full".
+    config.rollout.context_turns = placeholder(int)
+    # Truncated sampling. None = off. Training with either needs `loss.importance_cap`.
     config.rollout.top_k = placeholder(int)
     config.rollout.top_p = placeholder(float)
     # Paid once per turn when no listed action is valid or one is unknown.
@@ -62,37 +85,24 @@ def get_config() -> ConfigDict:
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
 
-    config.algo = ConfigDict()
-    # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`.
-    config.algo.advantage = "grpo"
-    # The ratio is clipped to [1 - clip_low, 1 + clip_high] (StarPO-S: 0.2/0.28).
-    config.algo.clip_low = 0.2
-    config.algo.clip_high = 0.28
-    # Weight of the entropy bonus (RAGEN: 0.001).
-    config.algo.entropy_coeff = 0.001
-    # Truncated importance weights: cap on pi_old / pi_sampled. None = off.
-    config.algo.importance_cap = placeholder(float)
-
-    config.filter = ConfigDict()
-    # Share of the groups kept, those with the largest reward standard deviation
-    # (StarPO-S: 0.25); 1.0 keeps all.
-    config.filter.keep_fraction = 0.25
-
-    config.optimizer = ConfigDict()
-    config.optimizer.learning_rate = 2e-4
-    config.optimizer.beta1 = 0.9
-    config.optimizer.beta2 = 0.999
-    config.optimizer.weight_decay = 0.01
-    # Global norm the gradient is clipped to.
-    config.optimizer.max_grad_norm = 1.0
+    config.algo = _credit()
+    config.kl = _kl()
+    config.filter = _filter()
+    config.loss = _loss()
+    config.critic = _critic()
+    config.optimizer = _optimizer()
+    config.schedule = _schedule()
 
     config.learner = ConfigDict()
     # Rows per optimizer step (paper: 32). Fixed: a last, partial minibatch is padded.
     config.learner.minibatch_rows = 32
     # Rows per forward and backward pass. Small is fast on CPUs (cache), large on GPUs.
     config.learner.microbatch_rows = 8
-    # Passes over the kept rows per iteration.
+    # Passes over the kept rows per update.
     config.learner.epochs = 1
+    # Updates per rollout batch (the paper's Online-k: k); each filters it, reads it
+    # and assigns credit anew; the metrics are the last one's. 1 is on-policy.
+    config.learner.updates_per_rollout = 1
     # Tokens whose logits exist at a time.
     config.learner.logprob_chunk_tokens = 1024
 
@@ -106,11 +116,22 @@ def get_config() -> ConfigDict:
     config.train.num_iterations = 40
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
+    # Stop after this many iterations in a row in which the filter kept nothing.
+    config.train.max_empty_iterations = 5
+    # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5). Stop when the
+    # mean reward spread of the groups stayed below this share of what it was in the
+    # first `collapse_window` iterations, for as many iterations in a row.
+    config.train.min_spread_fraction = placeholder(float)
+    config.train.collapse_window = 10
+    # Stop when held-out success was below this in so many evaluations in a row.
+    config.train.min_success = placeholder(float)
+    config.train.failure_window = 5
 
     config.evaluation = ConfigDict()
     # Iterations between evaluations; also before the first and after the last.
     # None = off.
     config.evaluation.every = 10
+    # Prompts, of each environment.
     config.evaluation.num_prompts = 256
     config.evaluation.temperature = 0.5
     # Root of the validation levels, a range of its own.
@@ -125,9 +146,148 @@ def get_config() -> ConfigDict:
     config.logging = ConfigDict()
     # Iterations between trajectory files and TensorBoard samples. None = off.
     config.logging.trajectories_every = 1
-    # Episodes written each time, whole groups first.
+    # Episodes written each time (of each environment), whole groups first.
     config.logging.trajectories_per_iteration = 8
     # TensorBoard event files.
     config.logging.tensorboard = True
 
     return config
+
+
+def _credit() -> ConfigDict:
+    """From rewards to advantages. `docs/algorithms.md` says what suits when."""
+    algo = ConfigDict()
+    # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`.
+    algo.advantage = "grpo"
+    # Discount per token, or per turn where the estimator counts turns, and GAE's
+    # lambda (RAGEN: 1 and 1).
+    algo.gamma = 1.0
+    algo.lam = 1.0
+    # Discount between turns of "bi_level_gae" (RAGEN: 0.95).
+    algo.high_level_gamma = 0.95
+    # Weight of the step advantage of "gigpo" (its paper: 1).
+    algo.step_weight = 1.0
+    # "episode": all reward at the last sampled token. "turn": at each turn's last.
+    algo.reward_placement = "episode"
+    # With "episode": entry of NORMALIZATIONS, over rows of the same `grouping`
+    # ("state": the group, "batch", "environment").
+    algo.normalization = "identity"
+    algo.grouping = "state"
+    # Multiply a group's advantages by its reward std over the largest (soft filter).
+    algo.weigh_groups = False
+    # Divide a row's advantages by its length over the mean length.
+    algo.weigh_lengths = False
+    # Ablation: no task advantage, only entropy and KL terms are left.
+    algo.zero_task = False
+    return algo
+
+
+def _kl() -> ConfigDict:
+    """Holding the policy near the one it started from."""
+    kl = ConfigDict()
+    # "loss": a term of the loss. "reward": taken off every token's reward. None: off,
+    # and no reference model is kept (StarPO-S).
+    kl.placement = placeholder(str)
+    # Its weight (vanilla StarPO: 0.001); where it adapts, the weight at the start.
+    kl.coeff = 0.001
+    # Entry of KL_ESTIMATORS in `ragen_jax/algo/losses.py`.
+    kl.estimator = "k3"
+    # Adapt the weight so that the KL per token stays near this (veRL: 0.1). None: it
+    # is fixed.
+    kl.target = placeholder(float)
+    # Episodes over which an adaptive weight changes.
+    kl.horizon = 10_000
+    return kl
+
+
+def _filter() -> ConfigDict:
+    """Which groups are learned from; `ragen_jax/algo/filters.py` has the tables."""
+    keep = ConfigDict()
+    # Entry of SCORES: what a group is judged by (raw rewards, never normalised ones).
+    keep.score = "reward_std"
+    # Entry of RULES. A rule's own options must be set, those of others must be None.
+    keep.rule = "top_fraction"
+    # "top_fraction": share of the groups kept (StarPO-S: 0.25); 1.0 keeps all.
+    keep.keep_fraction = 0.25
+    # "top_k": number of groups kept.
+    keep.top_k = placeholder(int)
+    # "top_p", "top_p_softmax": share of the score's mass kept (RAGEN-2: 0.9).
+    keep.top_p = placeholder(float)
+    # "min_p": groups that score at least this share of the best are kept.
+    keep.min_p = placeholder(float)
+    # "quantile_band": groups whose score lies between these quantiles.
+    keep.quantile_low = placeholder(float)
+    keep.quantile_high = placeholder(float)
+    # "within_group": rows kept of every group, those with extreme rewards.
+    keep.rows_per_group = placeholder(int)
+    # "top_p": the mass kept may miss its goal by this much (RAGEN: 0.01).
+    keep.top_p_epsilon = 0.01
+    # "largest" or "smallest" scores.
+    keep.direction = "largest"
+    # Groups whose score is 0 may be kept.
+    keep.keep_zero = True
+    # Factor on the advantages: entry of FILTER_LOSS_SCALES in
+    # `ragen_jax/algo/weights.py`, of the share of groups kept.
+    keep.loss_scale = "none"
+    return keep
+
+
+def _loss() -> ConfigDict:
+    """The policy's loss."""
+    loss = ConfigDict()
+    # Entry of POLICY_LOSSES in `ragen_jax/algo/losses.py`.
+    loss.policy = "ppo"
+    # The ratio is clipped to [1 - clip_low, 1 + clip_high] (StarPO-S: 0.2/0.28).
+    loss.clip_low = 0.2
+    loss.clip_high = 0.28
+    # "ppo": bound on the ratio of tokens with a negative advantage (RAGEN: 3). None:
+    # off.
+    loss.dual_clip = 3.0
+    # Entry of AGGREGATIONS: how tokens of a minibatch are weighed.
+    loss.aggregation = "token_mean"
+    # Weight of the entropy bonus (RAGEN: 0.001).
+    loss.entropy_coeff = 0.001
+    # Truncated importance weights: cap on pi_old / pi_sampled. None = off.
+    loss.importance_cap = placeholder(float)
+    return loss
+
+
+def _critic() -> ConfigDict:
+    """The critic; only where `algo.advantage` reads values ("gae", "bi_level_gae")."""
+    critic = ConfigDict()
+    # Entry of TRUNKS in `ragen_jax/models/critic.py`: "separate" or "shared".
+    critic.trunk = "separate"
+    critic.learning_rate = 1e-5
+    # A value may move this far from its old estimate (RAGEN: 0.5). None: any distance.
+    critic.clip_value = 0.5
+    # Weight of its loss; with a separate trunk only gradient clipping notices.
+    critic.loss_coeff = 1.0
+    # Updates at the start in which only the critic is trained.
+    critic.warmup_updates = 0
+    return critic
+
+
+def _optimizer() -> ConfigDict:
+    """AdamW, of the policy and of the critic."""
+    optimizer = ConfigDict()
+    optimizer.learning_rate = 2e-4
+    optimizer.beta1 = 0.9
+    optimizer.beta2 = 0.999
+    optimizer.weight_decay = 0.01
+    # Global norm the gradient is clipped to, each network's by itself.
+    optimizer.max_grad_norm = 1.0
+    return optimizer
+
+
+def _schedule() -> ConfigDict:
+    """The learning rates' course, by updates (one per iteration, see `learner`)."""
+    schedule = ConfigDict()
+    # Entry of SCHEDULES in `ragen_jax/learner/optimizer.py`: "constant", "linear" or
+    # "cosine" down to `final_fraction` of the rate.
+    schedule.shape = "constant"
+    # Updates of a linear rise at the start.
+    schedule.warmup_updates = 0
+    # Update at which `final_fraction` is reached; None where the rate is constant.
+    schedule.decay_updates = placeholder(int)
+    schedule.final_fraction = 0.0
+    return schedule

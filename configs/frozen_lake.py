@@ -1,6 +1,8 @@
 """FrozenLake, 4x4, slippery (success rate 0.8): moves may slip sideways.
 
 python -m launch.train --config=configs/frozen_lake.py --workdir=runs/frozen_lake
+
+Presets (`configs/sizes.py`): --config=configs/frozen_lake.py:pocket,starpo_s,grpo
 """
 
 from ml_collections import ConfigDict
@@ -8,9 +10,9 @@ from ml_collections import ConfigDict
 from configs import base, sizes
 
 
-def get_config(size: str = "pocket") -> ConfigDict:
-    """FrozenLake at the given size preset (see `configs/sizes.py`)."""
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """FrozenLake with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     config.env.name = "frozen_lake"
-    sizes.apply_size(config, size)
+    sizes.apply_presets(config, presets)
     return config

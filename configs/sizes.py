@@ -1,10 +1,14 @@
-"""Size presets: the part of a configuration that depends on the model, not the task.
+"""Presets: the part of a configuration that depends on the model, not the task.
 
 `--config=configs/sokoban.py:qwen2.5-0.5b` applies the entry of that name on top of the
-task's own settings.
+task's own settings. One name of each kind may be given, in any order, separated by
+commas: a size, a variant and an estimator (`configs/algorithms.py`), as in
+`:pocket,starpo_s,grpo`.
 """
 
 from ml_collections import ConfigDict
+
+from configs import algorithms
 
 
 def pocket(config: ConfigDict) -> None:
@@ -14,8 +18,11 @@ def pocket(config: ConfigDict) -> None:
     """
     config.rollout.num_groups = 32
     config.rollout.group_size = 8
+    # Its replies take 20 tokens.
+    config.rollout.decode_chunk_tokens = 4
     config.filter.keep_fraction = 0.5
     config.optimizer.learning_rate = 2e-4
+    config.critic.learning_rate = 1e-3
     config.train.num_iterations = 40
     config.evaluation.every = 10
 
@@ -33,8 +40,10 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.rollout.max_actions_per_episode = 10
     config.rollout.max_reply_tokens = 400
     config.rollout.temperature = 1.0
+    config.algo.advantage = "gae"
     config.filter.keep_fraction = 0.25
     config.optimizer.learning_rate = 1e-6
+    config.critic.learning_rate = 1e-5
     config.learner.minibatch_rows = 32
     config.learner.microbatch_rows = 4
     config.train.num_iterations = 200
@@ -57,15 +66,36 @@ def qwen_three_billion(config: ConfigDict) -> None:
     _qwen(config, "Qwen/Qwen2.5-3B-Instruct")
 
 
-def apply_size(config: ConfigDict, name: str) -> None:
-    """Apply a size preset in place.
+def apply_presets(config: ConfigDict, names: str) -> None:
+    """Apply presets in place: size, then variant, then estimator.
+
+    Args:
+      config: changed in place.
+      names: separated by commas; without a size, "pocket".
 
     Raises:
-      ValueError: no preset has this name; the message lists those that exist.
+      ValueError: there is no such preset, or two of one kind; the message lists them.
     """
-    if name not in SIZES:
-        raise ValueError(f"no preset {name!r}; presets are {', '.join(SIZES)}")
-    SIZES[name](config)
+    kinds = {
+        "size": SIZES,
+        "variant": algorithms.VARIANTS,
+        "estimator": algorithms.ESTIMATORS,
+    }
+    listed = "; ".join(f"{kind}: {', '.join(table)}" for kind, table in kinds.items())
+    chosen = {"size": "pocket"}
+    given = {}
+    for name in filter(None, names.split(",")):
+        kind = next((k for k, table in kinds.items() if name in table), None)
+        if kind is None:
+            raise ValueError(f"no preset {name!r}; presets are {listed}")
+        if kind in given:
+            raise ValueError(
+                f"presets {given[kind]!r} and {name!r} both choose the {kind}; give "
+                f"one of each kind ({listed})"
+            )
+        given[kind] = name
+    for kind, name in (chosen | given).items():
+        kinds[kind][name](config)
 
 
 SIZES = {

@@ -1,6 +1,8 @@
 """Sokoban, 6x6 with one box: the task of the paper's main figures.
 
 python -m launch.train --config=configs/sokoban.py --workdir=runs/sokoban
+
+Presets (`configs/sizes.py`): --config=configs/sokoban.py:pocket,starpo_s,grpo
 """
 
 from ml_collections import ConfigDict
@@ -8,9 +10,9 @@ from ml_collections import ConfigDict
 from configs import base, sizes
 
 
-def get_config(size: str = "pocket") -> ConfigDict:
-    """Sokoban at the given size preset (see `configs/sizes.py`)."""
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """Sokoban with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     config.env.name = "sokoban"
-    sizes.apply_size(config, size)
+    sizes.apply_presets(config, presets)
     return config

@@ -1,11 +1,14 @@
 """What every command shares: the `--config` flag, and errors as one sentence.
 
 Flags are absl's and ml_collections' own; on top, `None` is accepted as the value of an
-optional key, and anything a user can get wrong ends as `error: <sentence>` on standard
-error with exit status 2 instead of a traceback.
+optional key and new keys in the sections that are open, and anything a user can get
+wrong ends as `error: <sentence>` on standard error with exit status 2 instead of a
+traceback.
 """
 
+import ast
 import difflib
+import functools
 import os
 import re
 import sys
@@ -14,20 +17,26 @@ from collections.abc import Callable, Sequence
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-_NONE_OVERRIDE = re.compile(r"^--?config\.([\w.]+)=[Nn]one$")
+_OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
+# Keys whose names depend on the environment, so that no file lists them all.
+_OPEN_KEY = re.compile(
+    r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|planning_params))\.\w+"
+)
 
 
 def define_config() -> flags.FlagHolder:
     """Define `--config=FILE[:PRESET]` with `--config.key=value` overrides."""
     return config_flags.DEFINE_config_file(
-        "config", None, "Configuration file, e.g. configs/sokoban.py[:PRESET]."
+        "config",
+        None,
+        "Configuration file, e.g. configs/sokoban.py[:PRESET].",
+        sys_argv=[word for word in sys.argv if not _is_own(word)],
     )
 
 
 def overridden_keys(argv: Sequence[str]) -> list[str]:
     """Dotted paths of the keys set on the command line."""
-    found = (re.match(r"^--?(?:no)?config\.([\w.]+)", word) for word in argv)
-    return [match.group(1) for match in found if match]
+    return [match.group(1) for match in map(_OVERRIDE.match, argv) if match]
 
 
 def read_config(holder: flags.FlagHolder, argv: Sequence[str]) -> ConfigDict:
@@ -52,23 +61,67 @@ def read_optional_config(
     if not isinstance(config, ConfigDict):
         path = config_flags.get_config_filename(flags.FLAGS[holder.name])
         raise ValueError(f"there is no configuration file {path.split(':')[0]}")
-    for word in argv:
-        match = _NONE_OVERRIDE.match(word)
-        if match:
-            _set_none(config, match.group(1))
+    for key, value in _own_overrides(argv).items():
+        _set(config, key, value)
     return config
 
 
-def _set_none(config: ConfigDict, key: str) -> None:
-    """Switch an optional key off."""
+def _own_overrides(argv: Sequence[str]) -> dict[str, object]:
+    """The overrides that are read here, without those that a later word replaces."""
+    own: dict[str, object] = {}
+    for word in argv:
+        match = _OVERRIDE.match(word)
+        if match:
+            key, text = match.groups()
+            # A section replaces its keys.
+            own = {k: v for k, v in own.items() if not f"{k}.".startswith(f"{key}.")}
+            if _is_own(word):
+                own[key] = _literal(text)
+    return own
+
+
+def _is_own(word: str) -> bool:
+    """Whether ml_collections could not read this word."""
+    match = _OVERRIDE.match(word)
+    if not match or match.group(2) is None:
+        return False
+    key, text = match.groups()
+    return text in ("None", "none") or bool(_OPEN_KEY.fullmatch(key))
+
+
+def _literal(text: str) -> object:
+    """A Python literal; anything else is a string."""
+    try:
+        return ast.literal_eval(
+            text.capitalize() if text in ("true", "false", "none") else text
+        )
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _set(config: ConfigDict, key: str, value: object) -> None:
+    """Set a key to None, or any value to a key of an open section."""
     from ragen_jax.config import flatten
 
     known = flatten(config)
-    if key not in known:
+    *sections, name = key.split(".")
+    is_open = _OPEN_KEY.fullmatch(key) and _has(config, sections)
+    if key not in known and not is_open:
         close = difflib.get_close_matches(key, known, n=1)
         hint = f' Did you mean "{close[0]}"?' if close else ""
         raise ValueError(f"no configuration key {key!r}.{hint}")
-    config.update_from_flattened_dict({key: None})
+    section = functools.reduce(ConfigDict.__getitem__, sections, config)
+    with section.unlocked(), section.ignore_type():
+        section[name] = value
+
+
+def _has(config: ConfigDict, sections: Sequence[str]) -> bool:
+    """Whether there is a section under this path."""
+    for name in sections:
+        if name not in config:
+            return False
+        config = config[name]
+    return isinstance(config, ConfigDict)
 
 
 def enable_compilation_cache() -> None:
@@ -83,7 +136,7 @@ def enable_compilation_cache() -> None:
         folder = os.path.join(root, "ragen_jax", "compiled")
         jax.config.update("jax_compilation_cache_dir", folder)
     # Small programs count too: a start-up runs many of them.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def run(main: Callable[[list[str]], int]) -> None:
@@ -113,7 +166,11 @@ def _parse_flags(argv: Sequence[str]) -> None:
     Raises:
       ValueError: with the user's part of whatever absl or ml_collections said.
     """
-    words = [word for word in argv if not _NONE_OVERRIDE.match(word)]
+    for word in argv:
+        match = _OVERRIDE.match(word)
+        if match and _OPEN_KEY.fullmatch(match.group(1)) and match.group(2) is None:
+            raise ValueError(f"{word} has no value; write {word}=VALUE")
+    words = [word for word in argv if not _is_own(word)]
     try:
         rest = flags.FLAGS(words)
     except (flags.Error, AttributeError, KeyError, TypeError) as error:

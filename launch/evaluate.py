@@ -6,6 +6,7 @@ python -m launch.evaluate --config=configs/sokoban.py --config.model.path=FOLDER
 
 import json
 import pathlib
+from collections.abc import Mapping
 
 from absl import flags
 
@@ -22,7 +23,6 @@ def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     command.enable_compilation_cache()
     from ragen_jax.evaluate import evaluate
-    from ragen_jax.rollout.episodes import episodes
     from ragen_jax.trained import open_trained
     from ragen_jax.writer import write_text_atomically
 
@@ -32,25 +32,36 @@ def main(argv: list[str]) -> int:
     }
     changes = {key: value for key, value in changes.items() if value is not None}
     run = pathlib.Path(_RUN.value) if _RUN.value else None
-    trained = open_trained(run, config, changes)
-    metrics, trajectory = evaluate(trained.program, trained.params)
-    name = f"val-env/{trained.program.game.env.name}/"
-    shown = {key.removeprefix(name): value for key, value in metrics.items()}
-    print(f"{trained.name}: {trained.program.game.env.name}, {len(trajectory.success)}")
-    print(
-        f"success {shown['success']:.1%} "
-        f"(95 % interval {shown['success_low']:.1%} to {shown['success_high']:.1%}), "
-        f"best possible {shown['ceiling']:.1%}, regret {shown['regret']:.1%}"
+    trained = open_trained(
+        run, config, changes=changes, overrides=command.overridden_keys(argv)
     )
+    program = trained.program
+    metrics, rollouts = evaluate(program, trained.params)
+    print(f"{trained.name}: {', '.join(program.names)}, {len(rollouts[0].success)}")
+    for name in program.names:
+        prefix = f"{name}: " if len(program.names) > 1 else ""
+        print(prefix + _sentence(metrics, f"val-env/{name}/"))
     print(json.dumps(metrics, indent=2, sort_keys=True))
     if _OUTPUT.value:
         path = pathlib.Path(_OUTPUT.value)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = episodes(trajectory, trained.program.game.tokenizer)
+        lines = program.episodes(rollouts)
         text = "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in lines)
         write_text_atomically(path, text)
         print(f"episodes written to {path}")
     return 0
+
+
+def _sentence(metrics: Mapping[str, float], prefix: str) -> str:
+    """An environment's success next to what is possible."""
+    success, low, high, ceiling, regret = (
+        metrics[prefix + name]
+        for name in ("success", "success_low", "success_high", "ceiling", "regret")
+    )
+    return (
+        f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
+        f"best possible {ceiling:.1%}, regret {regret:.1%}"
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 python -m launch.play --config=configs/sokoban.py
 python -m launch.play --run=runs/sokoban --player=policy --level=3
+python -m launch.play --run=runs/mix --env=FrozenLake
 """
 
 import pathlib
@@ -15,6 +16,7 @@ _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoi
 _PLAYER = flags.DEFINE_enum(
     "player", "human", ["human", "policy", "solver"], "Who plays."
 )
+_ENV = flags.DEFINE_string("env", None, "Which environment of a mix; else the first.")
 _LEVEL = flags.DEFINE_integer("level", 0, "Which level; any number from 0.")
 
 
@@ -27,7 +29,9 @@ def main(argv: list[str]) -> int:
     from ragen_jax.trained import open_trained
 
     run = pathlib.Path(_RUN.value) if _RUN.value else None
-    trained = open_trained(run, config)
+    trained = open_trained(run, config, overrides=command.overridden_keys(argv))
+    if _ENV.value:
+        trained = trained.only(_ENV.value)
     try:
         PLAYERS[_PLAYER.value](play, trained, _LEVEL.value)
     except (EOFError, KeyboardInterrupt):

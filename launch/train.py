@@ -8,17 +8,19 @@ import pathlib
 from absl import flags
 
 from launch import command
+from launch.lasting import lasting_objects
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")
 
 
 def main(argv: list[str]) -> int:
-    config = command.read_config(_CONFIG, argv)
-    if not _WORKDIR.value:
-        raise ValueError("no run folder given; add e.g. --workdir=runs/sokoban")
-    command.enable_compilation_cache()
-    from ragen_jax.train import train
+    with lasting_objects():
+        config = command.read_config(_CONFIG, argv)
+        if not _WORKDIR.value:
+            raise ValueError("no run folder given; add e.g. --workdir=runs/sokoban")
+        command.enable_compilation_cache()
+        from ragen_jax.train import train
 
     return train(config, pathlib.Path(_WORKDIR.value), command.overridden_keys(argv))
 

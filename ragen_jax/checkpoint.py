@@ -2,15 +2,40 @@
 
 In: a train state on the device. Out: a folder per saved iteration under `checkpoints/`,
 complete or absent, never half-written. Everything else a resumed run needs is derived
-from the seed and the iteration number, so the state is all there is to save.
+from the seed and the iteration number, so the state is all there is to save. With it
+goes its identity: the model and the tokenizer without which the numbers mean nothing.
 """
 
+import hashlib
+import json
 import pathlib
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
 from ragen_jax.learner.state import TrainState
+from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.text.tokenizer import Tokenizer
+
+_TOKENIZER_DIGEST = "tokenizer_sha256"
+
+
+def identity(model: Qwen2Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What weights belong to: a model's `config.json`, and its tokenizer's digest.
+
+    The digest is over the bytes of the files that define the ids, and the stop tokens.
+    """
+    folder = tokenizer.folder
+    names = ("tokenizer.json",)
+    if not (folder / "tokenizer.json").is_file():
+        names = ("vocab.json", "merges.txt", "added_tokens.json")
+    sha = hashlib.sha256()
+    for name in names:
+        if (folder / name).is_file():
+            sha.update((folder / name).read_bytes())
+    sha.update(json.dumps(tokenizer.stop_ids).encode())
+    return model.to_hf() | {_TOKENIZER_DIGEST: sha.hexdigest()}
 
 
 class Checkpointer:
@@ -39,42 +64,42 @@ class Checkpointer:
         """Iteration of the newest complete checkpoint, None when there is none."""
         return self._manager.latest_step()
 
-    def save(self, iteration: int, state: TrainState, model: dict) -> None:
+    def save(self, iteration: int, state: TrainState, owner: dict[str, Any]) -> None:
         """Start saving; the state is copied before this returns.
 
         Args:
           iteration: updates made so far, the checkpoint's name.
           state: the train state.
-          model: the model's `config.json` content, checked when restoring.
+          owner: the `identity` of its model, checked when restoring.
         """
         if iteration == self.latest:
             return
         self._manager.save(
             iteration,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(model)
+                state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(owner)
             ),
         )
 
-    def restore(self, iteration: int, abstract: TrainState, model: dict) -> TrainState:
-        """Read a checkpoint into the shapes, dtypes and shardings of `abstract`.
+    def restore(
+        self, iteration: int, state: TrainState, owner: dict[str, Any]
+    ) -> TrainState:
+        """Read a checkpoint in place of a state, whose buffers are freed.
+
+        Args:
+          iteration: the checkpoint's name.
+          state: gives shapes, dtypes and shardings. Two states may not fit in memory:
+            it is gone afterwards.
+          owner: the `identity` of its model.
 
         Raises:
           ValueError: it is another model's, or its files are damaged.
         """
         where = self._folder / str(iteration)
         saved = self._read(where, iteration, model=ocp.args.JsonRestore())["model"]
-        different = [
-            f"{key}: {saved.get(key)} there, {model.get(key)} here"
-            for key in sorted(saved.keys() | model.keys())
-            if saved.get(key) != model.get(key)
-        ]
-        if different:
-            raise ValueError(
-                f"{where} holds another model ({'; '.join(different)}); use the "
-                "model.path it was trained from or another --workdir"
-            )
-        restore = ocp.args.StandardRestore(abstract)
+        _refuse_another(where, saved, owner)
+        restore = ocp.args.StandardRestore(_abstract(state))
+        jax.tree.map(lambda x: x.delete(), state)
         return self._read(where, iteration, state=restore)["state"]
 
     def wait(self) -> None:
@@ -95,7 +120,23 @@ class Checkpointer:
             ) from error
 
 
-def abstract_state(state: TrainState) -> TrainState:
+def _refuse_another(
+    where: pathlib.Path, saved: dict[str, Any], owner: dict[str, Any]
+) -> None:
+    different = {
+        key: f"{key}: {saved.get(key)} there, {owner.get(key)} here"
+        for key in sorted(saved.keys() | owner.keys())
+        if saved.get(key) != owner.get(key)
+    }
+    if different:
+        what = "tokenizer" if list(different) == [_TOKENIZER_DIGEST] else "model"
+        raise ValueError(
+            f"{where} was trained with another {what} ({'; '.join(different.values())})"
+            "; put back what model.path held then, or use another --workdir"
+        )
+
+
+def _abstract(state: TrainState) -> TrainState:
     """Shapes, dtypes and shardings of a train state, without its numbers."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state

@@ -8,25 +8,29 @@ constructor arguments) is checked where those are built.
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import jax
 from ml_collections import ConfigDict
 
 from envs.base import PlayBudget
-from ragen_jax.algo.advantages import ADVANTAGES
+from ragen_jax import algorithm_config
+from ragen_jax.mix import check_mix
+from ragen_jax.text.windows import CONTEXTS
 
 # Keys that may be None, which means "off".
 OPTIONAL_KEYS = (
+    "env.mix",
     "rollout.top_k",
     "rollout.top_p",
-    "algo.importance_cap",
+    "rollout.context_turns",
     "evaluation.every",
     "logging.trajectories_every",
+    *algorithm_config.OPTIONAL_KEYS,
 )
 
 # Keys a resumed run may change: they do not touch what is learned.
-FREE_ON_RESUME = ("train.num_iterations", "evaluation.", "checkpoint.", "logging.")
+FREE_ON_RESUME = ("train.", "evaluation.", "checkpoint.", "logging.")
 
 _POSITIVE_INTEGERS = (
     "rollout.num_groups",
@@ -36,6 +40,7 @@ _POSITIVE_INTEGERS = (
     "rollout.max_actions_per_episode",
     "rollout.max_reply_tokens",
     "rollout.decode_chunk_tokens",
+    "rollout.context_turns",
     "rollout.top_k",
     "learner.minibatch_rows",
     "learner.microbatch_rows",
@@ -53,37 +58,35 @@ _POSITIVE_INTEGERS = (
     "logging.trajectories_every",
     "logging.trajectories_per_iteration",
     "prompt.length_hint_words",
+    *algorithm_config.POSITIVE_INTEGERS,
 )
 
 # key -> (rule in words, test)
-_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+Ranges = Mapping[str, tuple[str, Callable[[float], bool]]]
+RANGES: Ranges = {
     "seed": ("at least 0 and below 2**32", lambda x: 0 <= x < 2**32),
     "evaluation.seed": ("at least 0 and below 2**32", lambda x: 0 <= x < 2**32),
     "rollout.temperature": ("above 0 (sampling)", lambda x: x > 0),
     "rollout.top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
     "rollout.format_penalty": ("at most 0 (it is added)", lambda x: x <= 0),
-    "algo.clip_low": ("between 0 and 1", lambda x: 0 < x < 1),
-    "algo.clip_high": ("above 0", lambda x: x > 0),
-    "algo.entropy_coeff": ("at least 0", lambda x: x >= 0),
-    "algo.importance_cap": ("at least 1", lambda x: x >= 1),
-    "filter.keep_fraction": ("above 0 and at most 1", lambda x: 0 < x <= 1),
     "optimizer.learning_rate": ("above 0", lambda x: x > 0),
     "optimizer.beta1": ("at least 0 and below 1", lambda x: 0 <= x < 1),
     "optimizer.beta2": ("at least 0 and below 1", lambda x: 0 <= x < 1),
     "optimizer.weight_decay": ("at least 0", lambda x: x >= 0),
     "optimizer.max_grad_norm": ("above 0", lambda x: x > 0),
     "evaluation.temperature": ("at least 0 (0 is greedy)", lambda x: x >= 0),
+    **algorithm_config.RANGES,
 }
 
-_CHOICES: dict[str, Collection[str]] = {
-    "algo.advantage": ADVANTAGES,
+CHOICES: Mapping[str, Collection[str]] = {
+    "rollout.context": CONTEXTS,
     "prompt.style": ("full", "terse"),
     "prompt.tokenization": ("symbols", "rows"),
     "model.dtype": ("float32", "bfloat16"),
+    **algorithm_config.CHOICES,
 }
 
-
-_KNOWN = (*OPTIONAL_KEYS, *_POSITIVE_INTEGERS, *_RANGES, *_CHOICES)
+_KNOWN = (*OPTIONAL_KEYS, *_POSITIVE_INTEGERS, *RANGES, *CHOICES)
 
 
 def flatten(config: ConfigDict) -> dict[str, object]:
@@ -112,6 +115,27 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     Raises:
       ValueError: the first rule that is broken, and the cure.
     """
+    check_kind(config)
+    leaves = flatten(config)
+    check_values(
+        leaves,
+        optional=OPTIONAL_KEYS,
+        positive_integers=_POSITIVE_INTEGERS,
+        ranges=RANGES,
+        choices=CHOICES,
+    )
+    _check_pairs(config)
+    check_mix(leaves)
+    algorithm_config.check_algorithm(leaves)
+    _check_effective(leaves, overrides)
+
+
+def check_kind(config: ConfigDict) -> None:
+    """Refuse another command's configuration.
+
+    Raises:
+      ValueError: a key that training needs is missing.
+    """
     leaves = flatten(config)
     missing = [key for key in _KNOWN if key not in leaves]
     if missing:
@@ -119,36 +143,51 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
             f"this is no training configuration, it lacks {missing[0]}; use a task "
             "file such as configs/sokoban.py (configs/pocket.py is for launch.sft)"
         )
+
+
+def check_values(
+    leaves: Mapping[str, object],
+    *,
+    optional: Collection[str],
+    positive_integers: Collection[str],
+    ranges: Ranges,
+    choices: Mapping[str, Collection[str]],
+) -> None:
+    """Check every key by itself.
+
+    Args:
+      leaves: all keys and their values.
+      optional: keys that may be None; other rules hold where they are not.
+      positive_integers: keys whose values are at least 1.
+      ranges: see `RANGES`.
+      choices: key -> allowed values.
+
+    Raises:
+      ValueError: the first rule that is broken, and the cure.
+    """
     for key, value in leaves.items():
-        if value is None and key not in OPTIONAL_KEYS:
+        if value is None and key not in optional:
             raise ValueError(
-                f"{key} is None; only {', '.join(OPTIONAL_KEYS)} may be None: give it "
-                "a value"
+                f"{key} is None; only {', '.join(optional)} may be None: give it a "
+                "value"
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key} = {value}; it must be a finite number")
-    for key in _POSITIVE_INTEGERS:
+    for key in positive_integers:
         if leaves[key] is not None and leaves[key] < 1:
             raise ValueError(f"{key} = {leaves[key]}; it must be at least 1")
-    for key, (rule, holds) in _RANGES.items():
+    for key, (rule, holds) in ranges.items():
         if leaves[key] is not None and not holds(leaves[key]):
             raise ValueError(f"{key} = {leaves[key]}; it must be {rule}")
-    for key, choices in _CHOICES.items():
-        if leaves[key] not in choices:
+    for key, allowed in choices.items():
+        if leaves[key] is not None and leaves[key] not in allowed:
             raise ValueError(
-                f"{key} = {leaves[key]!r}; choose one of {', '.join(sorted(choices))}"
+                f"{key} = {leaves[key]!r}; choose one of {', '.join(sorted(allowed))}"
             )
-    _check_pairs(config)
-    _check_effective(leaves, overrides)
 
 
 def _check_pairs(config: ConfigDict) -> None:
     """Rules between keys."""
-    if config.seed == config.evaluation.seed:
-        raise ValueError(
-            f"seed = evaluation.seed = {config.seed}: training would meet the "
-            "validation levels; use another seed"
-        )
     rows = config.rollout.num_groups * config.rollout.group_size
     shards = config.mesh.data * config.mesh.fsdp
     devices = shards * config.mesh.tensor
@@ -179,29 +218,33 @@ def _check_pairs(config: ConfigDict) -> None:
             f"evaluation.num_prompts = {config.evaluation.num_prompts} cannot be split "
             f"over mesh.data x mesh.fsdp = {shards} devices; use a multiple of {shards}"
         )
-    if config.algo.advantage == "grpo" and config.rollout.group_size < 2:
+    context, turns = config.rollout.context, config.rollout.context_turns
+    if (context == "full") != (turns is None):
+        cure = "None" if context == "full" else "a number of turns"
         raise ValueError(
-            "rollout.group_size = 1 leaves algo.advantage = 'grpo' nothing to compare "
-            "a rollout with; use a group size of at least 2"
+            f"rollout.context = {context!r} with rollout.context_turns = {turns}; set "
+            f"that to {cure}"
         )
     truncated = [k for k in ("top_k", "top_p") if config.rollout[k] is not None]
-    if truncated and config.algo.importance_cap is None:
+    if truncated and config.loss.importance_cap is None:
         raise ValueError(
             f"rollout.{truncated[0]} = {config.rollout[truncated[0]]} samples from "
             "another distribution than the one that is trained; set "
-            "algo.importance_cap (2.0 is usual) or leave truncated sampling off"
+            "loss.importance_cap (2.0 is usual) or leave truncated sampling off"
         )
 
 
 def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> None:
     """Refuse keys the user set that would change nothing."""
-    useless = {}
+    useless = algorithm_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"
         )
+    if leaves["env.mix"] is not None:
+        useless["env.name"] = "env.mix names the environments"
     if leaves["prompt.style"] == "terse":
         useless["prompt.length_hint_words"] = "the terse wording has no length hint"
     for key in overrides:

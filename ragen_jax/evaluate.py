@@ -1,6 +1,6 @@
 """Success on fixed validation prompts, with its interval and the exact ceiling.
 
-In: a program and parameters. Out: metrics and the trajectory they were read from. The
+In: a program and parameters. Out: metrics and the trajectories they were read from. The
 prompts come from a random stream of their own, are the same at every call, and each is
 played once.
 """
@@ -10,7 +10,7 @@ import math
 import jax
 import numpy as np
 
-from ragen_jax.program import Game, Program
+from ragen_jax.program import Program, Task
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.types import Params, Trajectory
 
@@ -27,28 +27,31 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     return max(0.0, centre - half / scale), min(1.0, centre + half / scale)
 
 
-def evaluate(program: Program, params: Params) -> tuple[dict[str, float], Trajectory]:
-    """Play the validation prompts.
+def evaluate(
+    program: Program, params: Params
+) -> tuple[dict[str, float], tuple[Trajectory, ...]]:
+    """Play the validation prompts of every task.
 
     Returns:
-      Metrics named `val-env/<Env>/...` and the trajectory, one row per prompt.
+      Metrics named `val-env/<Env>/...` and a trajectory per task, one row per prompt.
+      Among them `ceiling`, the success of best play on the same levels, `regret`, what
+      is missing to it, and the settings: numbers compare only under the same.
     """
-    trajectory = program.collect_validation(params)
-    metrics = jax.device_get(rollout_metrics(trajectory, group_size=1))
-    metrics |= solver_metrics(program.game, trajectory)
-    low, high = wilson_interval(
-        float(np.sum(jax.device_get(trajectory.success))), len(trajectory.success)
-    )
+    rollouts = program.collect_validation(params)
+    metrics = {}
+    for task, rollout in zip(program.tasks, rollouts, strict=True):
+        own = _measure(task, rollout) | program.validation
+        prefix = f"val-env/{task.game.name}/"
+        metrics |= {prefix + name: float(value) for name, value in own.items()}
+    return metrics, rollouts
+
+
+def _measure(task: Task, rollout: Trajectory) -> dict[str, float]:
+    """Metrics of a task's validation episodes."""
+    metrics = jax.device_get(rollout_metrics(rollout, group_size=1))
+    success = jax.device_get(rollout.success)
+    low, high = wilson_interval(float(np.sum(success)), len(success))
+    ceiling = task.ceiling(rollout.initial_state)
+    regret = ceiling - float(np.mean(success))
     metrics |= {"success_low": low, "success_high": high}
-    prefix = f"val-env/{program.game.env.name}/"
-    return {prefix + name: float(value) for name, value in metrics.items()}, trajectory
-
-
-def solver_metrics(game: Game, trajectory: Trajectory) -> dict[str, float]:
-    """Best play on the same levels: `ceiling` and `regret`, both success rates."""
-    solution = game.env.solve(
-        trajectory.initial_state, game.params, budget=game.budget, discount=1.0
-    )
-    ceiling = float(np.mean(jax.device_get(solution.best_success)))
-    success = float(np.mean(jax.device_get(trajectory.success)))
-    return {"ceiling": ceiling, "regret": ceiling - success}
+    return metrics | {"ceiling": ceiling, "regret": regret}

@@ -53,7 +53,7 @@ def score_games(
             group_size=1,
             budget=game.budget,
             max_reply_tokens=max_reply_tokens,
-            temperature=temperature,
+            temperature=temperature or None,
             top_k=None,
             top_p=None,
             format_penalty=0.0,

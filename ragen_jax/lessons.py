@@ -7,6 +7,7 @@ model and no loss.
 
 import dataclasses
 import pathlib
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -143,24 +144,39 @@ def load_or_build_tokenizer(
 ) -> Tokenizer:
     """The tokenizer in `folder`; made from the games' words when there is none.
 
+    Nothing is written there: `keep_tokenizer` does that.
+
     Raises:
       ValueError: the folder holds something that is no tokenizer.
     """
-    if not (folder / pocket_tokenizer.TOKENIZER_FILE).is_file():
-        texts = []
-        for game in games.values():
-            prompts = build_prompts(
-                game.env,
-                style=prompt["style"],
-                budget=game.budget,
-                length_hint_words=prompt["length_hint_words"],
-            )
-            replies = demonstrations.reply_template(game.env, game.budget)
-            for template in (prompts.opening, prompts.following, replies):
-                texts += pocket_tokenizer.template_texts(template)
+    if _is_complete(folder):
+        return load_tokenizer(folder)
+    texts = []
+    for game in games.values():
+        prompts = build_prompts(
+            game.env,
+            style=prompt["style"],
+            budget=game.budget,
+            length_hint_words=prompt["length_hint_words"],
+        )
+        replies = demonstrations.reply_template(game.env, game.budget)
+        for template in (prompts.opening, prompts.following, replies):
+            texts += pocket_tokenizer.template_texts(template)
+    with tempfile.TemporaryDirectory() as fresh:
         tokenizer = pocket_tokenizer.build_tokenizer(texts)
-        pocket_tokenizer.save_tokenizer(tokenizer, folder)
-    return load_tokenizer(folder)
+        pocket_tokenizer.save_tokenizer(tokenizer, fresh)
+        return load_tokenizer(fresh)
+
+
+def keep_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+    """Write a tokenizer that was made to its folder, unless it came from there."""
+    if not _is_complete(folder):
+        pocket_tokenizer.save_tokenizer(tokenizer.backend, folder)
+
+
+def _is_complete(folder: pathlib.Path) -> bool:
+    """Whether a tokenizer is there; its settings are written last."""
+    return (folder / pocket_tokenizer.SETTINGS_FILE).is_file()
 
 
 def build_dialogues(

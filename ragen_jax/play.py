@@ -21,7 +21,14 @@ from ragen_jax.rollout.device import (
     start_episodes,
 )
 from ragen_jax.rollout.episodes import episodes
-from ragen_jax.rollout.turns import Play, Responder, Table, answer, observe, tell
+from ragen_jax.rollout.turns import (
+    Play,
+    Responder,
+    Table,
+    answer,
+    tell_following,
+    tell_opening,
+)
 from ragen_jax.text import chat
 from ragen_jax.trained import Trained
 from ragen_jax.types import Reply
@@ -52,7 +59,7 @@ def watch_policy(trained: Trained, level: int) -> dict:
         config,
         program.game,
         program.policy,
-        make_mesh(data=1, fsdp=1, tensor=1),
+        make_mesh(**config.mesh),
         num_groups=1,
         group_size=1,
         temperature=config.evaluation.temperature or None,
@@ -152,7 +159,7 @@ def play(
 
     @jax.jit
     def open_turn(episode: Play, turn) -> Play:
-        return tell(table, game.dialogue.following, episode, turn, 0)
+        return tell_following(table, episode, turn, 0)
 
     @jax.jit
     def close_turn(episode: Play, turn) -> Play:
@@ -165,7 +172,7 @@ def play(
     episode = start_episodes(table, keys, budget=game.budget)
     for turn in range(game.budget.max_turns):
         before = int(episode.transcript.lengths[0])
-        episode = open_turn(episode, turn) if turn else observe(table, episode, 0, 0)
+        episode = open_turn(episode, turn) if turn else tell_opening(table, episode, 0)
         after = int(episode.transcript.lengths[0])
         message = np.asarray(episode.transcript.tokens[0, before:after])
         say(game.tokenizer.decode(message))

@@ -1,16 +1,19 @@
 """Builds everything a run needs from its configuration: the only place that does.
 
-In: a validated configuration. Out: a `Program`: the game, the dialogue, the policy and
-the compiled functions that train and evaluate. Sections of the configuration are spread
-as keyword arguments, so a key that no function accepts is a `TypeError` at start-up.
+In: a validated configuration. Out: a `Program`: the games with their dialogues, the
+policy and the compiled functions that train and evaluate. Sections of the configuration
+are spread as keyword arguments, so a key that no function accepts is a `TypeError` at
+start-up.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
@@ -18,20 +21,27 @@ from ml_collections import ConfigDict
 import envs
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import rngs
-from ragen_jax.config import play_budget, validate
+from ragen_jax.algorithm_config import needs_critic
+from ragen_jax.config import flatten, play_budget, validate
 from ragen_jax.learner import sharding
-from ragen_jax.learner.optimizer import build_optimizer
-from ragen_jax.learner.state import TrainState, init_state, state_shardings
-from ragen_jax.learner.update import make_update
+from ragen_jax.learner.state import TrainState
+from ragen_jax.learning import Networks, build_learner
+from ragen_jax.mix import Entry, environments
+from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import resolve_checkpoint
 from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.qwen2 import Policy, Qwen2Config, build_policy, logical_axes
 from ragen_jax.rollout.device import make_collect, rollout_keys
+from ragen_jax.rollout.episodes import episodes
+from ragen_jax.rollout.join import make_join
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
-from ragen_jax.types import Params, Trajectory
+from ragen_jax.types import EnvState, Params, Trajectory
 
 POCKET = pathlib.Path(__file__).parent / "pocket"
+# Keys of `evaluation` that decide what a success rate on validation prompts means.
+VALIDATION_SETTINGS = ("num_prompts", "temperature", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +49,13 @@ class Game:
     """An environment and the dialogue it is played in.
 
     Attributes:
+      name: what metrics call it.
       env, params: the environment and its parameters.
       budget: how much play an episode allows.
       tokenizer, dialogue: how states become tokens and replies become actions.
     """
 
+    name: str
     env: TextEnvironment
     params: EnvParams
     budget: PlayBudget
@@ -52,25 +64,82 @@ class Game:
 
 
 @dataclasses.dataclass(frozen=True)
+class Task:
+    """A game and the compiled functions that play it.
+
+    Attributes:
+      game: what is played.
+      collect: `(params, step_key) -> Trajectory`, training's groups and temperature.
+      collect_validation: the same for the fixed validation prompts, `params` only.
+      ceiling: best possible success on levels, given their states.
+    """
+
+    game: Game
+    collect: Callable[[Params, Key[Array, ""]], Trajectory]
+    collect_validation: Callable[[Params], Trajectory]
+    ceiling: Callable[[EnvState], float]
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """Everything a run needs.
 
     Attributes:
-      game: what is played.
+      tasks: what is played, nearly always one thing; several with `env.mix`.
       policy, model: the network's pure functions and its description.
       state: the train state before the first iteration, on its devices.
-      collect: `(params, step_key) -> Trajectory`, training's groups and temperature.
-      collect_validation: the same for the fixed validation prompts, `params` only.
-      update: `(state, trajectory, key) -> (state, stats)`; donates the state.
+      validation: `VALIDATION_SETTINGS` and their values.
+      join: one batch from the rollouts of all tasks.
+      update: `(state, batch, key) -> (state, stats)`; donates the state.
+      play_params: parameters of the policy in a state, for `collect` and export.
     """
 
-    game: Game
+    tasks: tuple[Task, ...]
     policy: Policy
     model: Qwen2Config
     state: TrainState
-    collect: Callable[[Params, Key[Array, ""]], Trajectory]
-    collect_validation: Callable[[Params], Trajectory]
+    validation: Mapping[str, float]
+    join: Callable[[Sequence[Trajectory]], Trajectory]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
+    play_params: Callable[[TrainState], Params]
+
+    @property
+    def game(self) -> Game:
+        """The first task's."""
+        return self.tasks[0].game
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What metrics call the games."""
+        return tuple(task.game.name for task in self.tasks)
+
+    def collect(self, params: Params, key: Key[Array, ""]) -> tuple[Trajectory, ...]:
+        """One rollout per task, finished."""
+        return self._in_turn(lambda task: task.collect(params, key))
+
+    def collect_validation(self, params: Params) -> tuple[Trajectory, ...]:
+        """The validation episodes of every task, finished."""
+        return self._in_turn(lambda task: task.collect_validation(params))
+
+    def _in_turn(self, play: Callable[[Task], Trajectory]) -> tuple[Trajectory, ...]:
+        # One after the other: programs that are split over the same devices must not
+        # overlap, or collectives of both may wait for each other.
+        return tuple(jax.block_until_ready(play(task)) for task in self.tasks)
+
+    def episodes(
+        self, rollouts: Sequence[Trajectory], count: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Records of the first `count` rows of every rollout, None: of all.
+
+        See `ragen_jax.rollout.episodes`. Where there are several tasks, a record names
+        its own as `environment`.
+        """
+        records = []
+        for name, rollout in zip(self.names, rollouts, strict=True):
+            label = {"environment": name} if len(self.tasks) > 1 else {}
+            found = episodes(rollout, self.game.tokenizer, count)
+            records += [label | record for record in found]
+        return records
 
 
 def model_folder(path: str) -> pathlib.Path:
@@ -78,28 +147,36 @@ def model_folder(path: str) -> pathlib.Path:
     return POCKET if path == "pocket" else resolve_checkpoint(path)
 
 
-def build_game(config: ConfigDict, folder: pathlib.Path) -> Game:
-    """The environment and its dialogue under the checkpoint's tokenizer."""
+def build_game(config: ConfigDict, entry: Entry, tokenizer: Tokenizer) -> Game:
+    """An environment and its dialogue under the checkpoint's tokenizer."""
     kwargs = {
         key: tuple(value) if isinstance(value, list) else value
-        for key, value in config.env.kwargs.items()
+        for key, value in entry.kwargs.items()
     }
-    env = envs.make(config.env.name, **kwargs)
-    tokenizer = load_tokenizer(folder)
+    env = envs.make(entry.name, **kwargs)
     budget = play_budget(config)
     dialogue = build_dialogue(
         env,
         tokenizer,
         budget=budget,
         max_reply_tokens=config.rollout.max_reply_tokens,
+        context=config.rollout.context,
+        context_turns=config.rollout.context_turns,
         **config.prompt,
     )
-    params = env_params(env, config.env.params)
-    return Game(env, params, budget, tokenizer, dialogue)
+    params = env_params(env, entry.params, path=entry.path)
+    return Game(entry.label or env.name, env, params, budget, tokenizer, dialogue)
 
 
-def env_params(env: TextEnvironment, changes: ConfigDict) -> EnvParams:
+def env_params(
+    env: TextEnvironment, changes: Mapping[str, object], *, path: str
+) -> EnvParams:
     """The environment's default parameters with some values changed.
+
+    Args:
+      env: the environment.
+      changes: by the parameter's name.
+      path: where they stand in the configuration.
 
     Raises:
       ValueError: the environment has no parameter of that name.
@@ -109,13 +186,13 @@ def env_params(env: TextEnvironment, changes: ConfigDict) -> EnvParams:
     for name in changes:
         if name not in known:
             raise ValueError(
-                f"env.params.{name}: {env.name} has no such parameter; it has "
+                f"{path}.params.{name}: {env.name} has no such parameter; it has "
                 f"{', '.join(known)}"
             )
     return defaults.replace(**changes)
 
 
-def build_program(config: ConfigDict, overrides=()) -> Program:
+def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:
     """Check the configuration, load the model, tabulate the text, set up the mesh.
 
     Raises:
@@ -123,14 +200,46 @@ def build_program(config: ConfigDict, overrides=()) -> Program:
     """
     validate(config, overrides)
     folder = model_folder(config.model.path)
-    game = build_game(config, folder)
+    tokenizer = load_tokenizer(folder)
+    entries = environments(config)
+    games = [build_game(config, entry, tokenizer) for entry in entries]
     model, params = load_checkpoint(folder)
-    _check_fit(config, game, model)
+    _check_names(games)
+    for game in games:
+        _check_fit(config, game, model)
+    _warn_of_pocket_settings(config, tokenizer)
     policy = build_policy(model, dtype=config.model.dtype)
-    optimizer = build_optimizer(**config.optimizer)
     mesh = sharding.make_mesh(**config.mesh)
-    state = init_state(params, optimizer, mesh, logical_axes(model))
-    num_groups = config.rollout.num_groups
+    learner = build_learner(config, _networks(config, model, policy, params), mesh)
+    return Program(
+        tasks=tuple(
+            build_task(config, game, policy, mesh, index=i, num_groups=entry.num_groups)
+            for i, (game, entry) in enumerate(zip(games, entries, strict=True))
+        ),
+        policy=policy,
+        model=model,
+        state=learner.init(),
+        validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
+        join=make_join(sharding.by_rows(mesh)),
+        update=learner.update,
+        play_params=learner.play_params,
+    )
+
+
+def build_task(
+    config: ConfigDict,
+    game: Game,
+    policy: Policy,
+    mesh: Mesh,
+    *,
+    index: int,
+    num_groups: int,
+) -> Task:
+    """The rollouts of a game, `num_groups` groups in training.
+
+    In training the game number `index` has random streams of its own. The validation
+    prompts of a game are the same in every mix and alone, so that numbers compare.
+    """
     group_size = config.rollout.group_size
     layout = {"num_groups": num_groups, "group_size": group_size}
     collect = collector(config, game, policy, mesh, **layout)
@@ -148,30 +257,34 @@ def build_program(config: ConfigDict, overrides=()) -> Program:
     )
     validation_key = rngs.stream(rngs.root_key(config.evaluation.seed), "evaluation")
     validation_keys = rollout_keys(validation_key, num_prompts, 1)
-    update = make_update(
-        policy,
-        optimizer,
-        state_shardings(state),
-        **layout,
-        temperature=config.rollout.temperature,
-        learning_rate=config.optimizer.learning_rate,
-        **config.learner,
-        **config.algo,
-        **config.filter,
-    )
-    return Program(
+
+    def collect_training(params: Params, step_key: Key[Array, ""]) -> Trajectory:
+        key = rngs.environment_key(step_key, index)
+        return collect(params, game.dialogue, rollout_keys(key, num_groups, group_size))
+
+    return Task(
         game=game,
-        policy=policy,
-        model=model,
-        state=state,
-        collect=lambda params, key: collect(
-            params, game.dialogue, rollout_keys(key, num_groups, group_size)
-        ),
+        collect=collect_training,
         collect_validation=lambda params: collect_validation(
             params, game.dialogue, validation_keys
         ),
-        update=update,
+        ceiling=make_ceiling(game),
     )
+
+
+def _networks(
+    config: ConfigDict, model: Qwen2Config, policy: Policy, params: Params
+) -> Networks:
+    """What the configuration trains."""
+    lora, critic = None, None
+    if config.lora.rank is not None:
+        targets = config.lora.targets
+        targets = targets if targets == "all" else tuple(targets.split(","))
+        lora = LoraConfig(config.lora.rank, config.lora.alpha, targets)
+    if needs_critic(flatten(config)):
+        trunk, dtype = config.critic.trunk, config.model.dtype
+        critic = build_critic(model, trunk, dtype=dtype, lora=lora)
+    return Networks(policy, params, logical_axes(model), critic, lora)
 
 
 def collector(
@@ -186,6 +299,7 @@ def collector(
 ) -> Callable:
     """Rollouts as the configuration has them; `own` replaces settings of sampling."""
     layout = ("num_groups", "group_size", *vars(game.budget))
+    layout += ("context", "context_turns")
     settings = {k: v for k, v in config.rollout.items() if k not in layout}
     return make_collect(
         game.env,
@@ -199,19 +313,71 @@ def collector(
     )
 
 
+def make_ceiling(game: Game) -> Callable[[EnvState], float]:
+    """Best possible success on levels, by the exact solver.
+
+    The answer to the last question is kept: validation always asks about the same
+    levels, and solving them may take as long as playing them.
+    """
+    solved: dict[bytes, float] = {}
+
+    def ceiling(states: EnvState) -> float:
+        leaves = jax.tree.leaves(jax.device_get(states))
+        levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
+        if levels not in solved:
+            solution = game.env.solve(
+                states, game.params, budget=game.budget, discount=1.0
+            )
+            solved.clear()
+            solved[levels] = float(np.mean(jax.device_get(solution.best_success)))
+        return solved[levels]
+
+    return ceiling
+
+
+def _check_names(games: Sequence[Game]) -> None:
+    """Refuse games that metrics could not tell apart."""
+    names = [game.name for game in games]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"env.mix plays two games called {name!r}; give one a label of its "
+                "own, e.g. ('sokoban', 4, {'label': 'Second'})"
+            )
+
+
 def _check_fit(config: ConfigDict, game: Game, model: Qwen2Config) -> None:
     """Refuse what does not fit the model."""
-    needed = game.dialogue.max_trajectory_tokens
+    needed = game.dialogue.max_window_tokens
     if needed > model.max_position_embeddings:
         raise ValueError(
-            f"an episode may need {needed} tokens, but the model reads "
+            f"the model may have to see {needed} tokens at once, but it reads "
             f"{model.max_position_embeddings}; lower rollout.max_turns or "
-            "rollout.max_reply_tokens"
+            "rollout.max_reply_tokens, or let it see a window (rollout.context)"
         )
     if game.tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
             f"the tokenizer in {config.model.path} has {game.tokenizer.vocab_size} "
             f"ids, the model only {model.vocab_size}; they do not belong together"
+        )
+
+
+def _warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
+    """A line on standard error when a real model is spoken to like the pocket model.
+
+    The pocket model and those retrained by `launch.sft` are known by their tokenizer:
+    its first ids are the 256 bytes in order, which no published one's are.
+    """
+    is_pocket = tokenizer.token_bytes[:256] == [bytes([i]) for i in range(256)]
+    prompt = config.prompt
+    if prompt.style == "terse" and not is_pocket:
+        print(
+            f"warning: {config.model.path} is no pocket model, but prompt.style = "
+            f"'terse', prompt.tokenization = {prompt.tokenization!r} and "
+            f"optimizer.learning_rate = {config.optimizer.learning_rate:g} come from "
+            "the pocket preset; use one for real models, e.g. --config=FILE:qwen2.5-"
+            "0.5b (configs/sizes.py has them all)",
+            file=sys.stderr,
         )
 
 

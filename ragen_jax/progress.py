@@ -1,12 +1,13 @@
 """What a person sees while a run works: a live display, or plain lines without one."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-# metric name -> (label, format); `{env}` is the environment's name.
+# metric name -> (label, format); `{env}` is the environment's name. Several
+# environments have their numbers side by side.
 SHOWN = {
     "train/{env}/success": ("success", "{:.1%}"),
     "train/{env}/episodic_return": ("return", "{:.2f}"),
@@ -23,8 +24,8 @@ class Display:
     Use it as a context manager.
     """
 
-    def __init__(self, env_name: str, *, start: int, total: int):
-        self._shown = {k.format(env=env_name): v for k, v in SHOWN.items()}
+    def __init__(self, env_names: Sequence[str], *, start: int, total: int):
+        self._env_names = env_names
         self._console = Console(highlight=False, soft_wrap=True)
         self._start, self._total = start, total
         self._began = time.monotonic()
@@ -42,6 +43,8 @@ class Display:
 
     def __enter__(self) -> "Display":
         self._bar.start()
+        if len(self._env_names) > 1:
+            self.say(f"side by side: {' / '.join(self._env_names)}")
         return self
 
     def __exit__(self, *_) -> None:
@@ -53,11 +56,13 @@ class Display:
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of iteration number `done`."""
-        words = [
-            f"{label} {form.format(metrics[name])}"
-            for name, (label, form) in self._shown.items()
-            if name in metrics
-        ]
+        words = []
+        for name, (label, form) in SHOWN.items():
+            # Not all names hold `{env}`: one entry for each that is left.
+            names = dict.fromkeys(name.format(env=env) for env in self._env_names)
+            values = [form.format(metrics[n]) for n in names if n in metrics]
+            if values:
+                words.append(f"{label} {' / '.join(values)}")
         left = self._time_left(done)
         self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
         self._bar.update(self._task, completed=done, left=left)

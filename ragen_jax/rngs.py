@@ -1,8 +1,9 @@
 """Named random streams.
 
-One root key per run. A step's keys are `fold_in(root, step)`, then one per stream, then
-one per row, so a row's random numbers do not depend on its neighbours, and a resumed
-run draws exactly what the uninterrupted one would have drawn.
+One root key per run. An iteration's key is `fold_in(stream(root, "step"), iteration)`;
+from it comes one key per stream, and from those one per row, so a row's random numbers
+do not depend on its neighbours, and a resumed run draws exactly what the uninterrupted
+one would have drawn.
 """
 
 import jax
@@ -18,6 +19,8 @@ STREAMS = (
     "init",  # parameters made from nothing
     "evaluation",  # root of the validation prompts; their seed is never training's
     "demonstration",  # supervised warm start
+    "step",  # root of the iterations
+    "environment",  # roots of the second and further environments of a mix
 )
 
 
@@ -28,7 +31,7 @@ def root_key(seed: int) -> Key[Array, ""]:
 
 def step_key(root: Key[Array, ""], step) -> Key[Array, ""]:
     """Key of one iteration. `step` may be traced."""
-    return jax.random.fold_in(root, step)
+    return jax.random.fold_in(stream(root, "step"), step)
 
 
 def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
@@ -40,6 +43,13 @@ def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     if name not in STREAMS:
         raise ValueError(f"no random stream {name!r}; streams are {', '.join(STREAMS)}")
     return jax.random.fold_in(key, STREAMS.index(name))
+
+
+def environment_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
+    """Key of one environment of a mix: the first draws what it would draw alone."""
+    if index == 0:
+        return key
+    return jax.random.fold_in(stream(key, "environment"), index)
 
 
 def rows(key: Key[Array, ""], num_rows: int) -> Key[Array, " num_rows"]:

@@ -17,8 +17,9 @@ from ml_collections import ConfigDict
 
 from ragen_jax import checkpoint, writer
 from ragen_jax.config import changed_keys, from_json, to_json
+from ragen_jax.early_stop import stop_reason
 from ragen_jax.learner.state import TrainState
-from ragen_jax.program import Program
+from ragen_jax.program import VALIDATION_SETTINGS, Program
 
 
 class Run:
@@ -26,12 +27,13 @@ class Run:
 
     Attributes:
       start: iterations already done.
-      state: the train state to continue from.
+      state: the train state to continue from. The program's own is gone when another
+        one was restored.
     """
 
     def __init__(self, config: ConfigDict, workdir: pathlib.Path, program: Program):
         self._config, self._workdir = config, pathlib.Path(workdir)
-        self._model = program.model.to_hf()
+        self._owner = checkpoint.identity(program.model, program.game.tokenizer)
         self._lock = writer.open_workdir(self._workdir)
         self._refuse_changes()
         self._checkpointer = checkpoint.Checkpointer(
@@ -46,14 +48,15 @@ class Run:
             )
         self.state = program.state
         if latest is not None:
-            abstract = checkpoint.abstract_state(program.state)
-            self.state = self._checkpointer.restore(latest, abstract, self._model)
+            self.state = self._checkpointer.restore(latest, program.state, self._owner)
         writer.write_text_atomically(self._workdir / "config.json", to_json(config))
         self._writer = writer.RunWriter(
             self._workdir,
             after=-1 if latest is None else latest,
             tensorboard=config.logging.tensorboard,
         )
+        self._validation = {name: f"val-env/{name}/" for name in program.names}
+        self._records: list[Mapping] = writer.read_metrics(self._workdir)
 
     def __enter__(self) -> "Run":
         return self
@@ -66,6 +69,7 @@ class Run:
     def record(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of an iteration."""
         self._writer.scalars(iteration, metrics)
+        self._records.append(metrics)
 
     def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
         """Write sample episodes of an iteration."""
@@ -74,46 +78,54 @@ class Run:
     def save(self, iteration: int, state: TrainState) -> None:
         """Start a checkpoint in the background, after making the record durable."""
         self._writer.sync()
-        self._checkpointer.save(iteration, state, self._model)
+        self._checkpointer.save(iteration, state, self._owner)
 
     def finish(self) -> None:
         """Return once everything is on disk."""
         self._writer.sync()
         self._checkpointer.wait()
 
-    def check_health(self, metrics: Mapping[str, float]) -> None:
-        """Stop a run whose updates are all being skipped.
+    def check_health(self, metrics: Mapping[str, float]) -> str | None:
+        """Why the run should end early; None: it goes on.
 
         Raises:
           ValueError: too many non-finite gradients in a row.
         """
-        skipped, limit = (
-            int(metrics["actor/consecutive_skipped"]),
-            self._config.train.max_skipped_updates,
-        )
-        if skipped >= limit:
+        train = self._config.train
+        skipped = int(metrics["actor/consecutive_skipped"])
+        if skipped >= train.max_skipped_updates:
             raise ValueError(
                 f"{skipped} updates in a row had a non-finite gradient; export the "
                 f"last checkpoint (python -m launch.export --run={self._workdir} "
                 "--output=FOLDER) and start a new --workdir from it "
                 "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
             )
+        return self.reason_to_stop()
 
-    def summary(self, env_name: str, state: TrainState) -> str:
-        """Success before and after, the parameters' fingerprint, where all of it is."""
-        name = f"val-env/{env_name}/success"
-        measured = [
-            r[name]
-            for r in writer.read_metrics(self._workdir)
-            if r.get(name) is not None
-        ]
-        head = (
-            f"held-out success {measured[0]:.1%} -> {measured[-1]:.1%}"
-            if measured
-            else "done (no evaluation asked for)"
+    def reason_to_stop(self) -> str | None:
+        """What the record says against going on; None: nothing.
+
+        A resumed run asks before its first iteration: one that was given up stays so.
+        """
+        train = self._config.train
+        return stop_reason(
+            self._records,
+            success_names=[f"{p}success" for p in self._validation.values()],
+            max_empty_iterations=train.max_empty_iterations,
+            min_spread_fraction=train.min_spread_fraction,
+            collapse_window=train.collapse_window,
+            min_success=train.min_success,
+            failure_window=train.failure_window,
         )
+
+    def summary(self, state: TrainState) -> str:
+        """Success before and after, the parameters' fingerprint, where all of it is."""
+        gains = {n: _gain(self._records, p) for n, p in self._validation.items()}
+        said = "; ".join(gains.values())
+        if len(gains) > 1:
+            said = "".join(f"{n}: {gain}\n" for n, gain in gains.items()) + "done"
         return (
-            f"{head}; parameters sha256 {digest(state.params)}\n"
+            f"{said}; parameters sha256 {digest(state.params)}\n"
             f"everything is in {self._workdir}: metrics.jsonl, trajectories/, "
             "checkpoints/, TensorBoard events"
         )
@@ -129,6 +141,34 @@ class Run:
                 f"{self._workdir} holds a run with other settings ({listed}); use "
                 "those settings to resume it, or another --workdir"
             )
+
+
+def _gain(records: Sequence[Mapping], prefix: str) -> str:
+    """Success of the first and the last evaluation.
+
+    Evaluation settings may change when a run resumes: then the two are different
+    measurements, and it says so.
+    """
+    measured = [r for r in records if r.get(f"{prefix}success") is not None]
+    if not measured:
+        return "done (no evaluation asked for)"
+    before, after = (
+        f"{r[f'{prefix}success']:.1%}" for r in (measured[0], measured[-1])
+    )
+    ways = [
+        ", ".join(
+            f"{name} {record[prefix + name]:g}"
+            for name in VALIDATION_SETTINGS
+            if prefix + name in record
+        )
+        for record in (measured[0], measured[-1])
+    ]
+    if ways[0] == ways[1]:
+        return f"held-out success {before} -> {after}"
+    return (
+        f"held-out success {before} ({ways[0]}) before, {after} ({ways[1]}) after: "
+        "different measurements, do not compare them"
+    )
 
 
 def digest(tree) -> str:

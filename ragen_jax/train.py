@@ -8,18 +8,18 @@ Reference: RAGEN, arXiv 2504.20073, sections 3 and 4.
 import contextlib
 import pathlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import jax
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
 from ragen_jax.evaluate import evaluate
-from ragen_jax.program import build_program
+from ragen_jax.program import Program, build_program
 from ragen_jax.progress import Display
-from ragen_jax.rollout.episodes import episodes
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.run import Run, StopRequest
+from ragen_jax.types import Trajectory
 
 
 def train(
@@ -28,58 +28,61 @@ def train(
     """Train until `train.num_iterations`, resuming what the run folder holds.
 
     Returns:
-      Exit status: 0 when done, 143 (or 130) when a signal asked to stop and the run was
-      saved.
+      Exit status: 0 when done or given up (`early_stop`), 143 (or 130) when a signal
+      asked to stop and the run was saved.
 
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
     program = build_program(config, overrides)
-    game = program.game
     root = rngs.root_key(config.seed)
     total = config.train.num_iterations
     with (
         Run(config, workdir, program) as run,
         StopRequest() as stop,
-        Display(game.env.name, start=run.start, total=total) as display,
+        Display(program.names, start=run.start, total=total) as display,
     ):
         state, timing = run.state, {}
         if run.start == 0 and config.evaluation.every is not None:
             with _timed(timing, "testing"):
-                metrics, _ = evaluate(program, state.params)
+                metrics, _ = evaluate(program, program.play_params(state))
             run.record(0, metrics | timing)
             display.iteration(0, metrics | timing)
+            if stop.requested:
+                return _leave(run, display, stop, 0, total)
 
         for iteration in range(run.start, total):
+            if reason := run.reason_to_stop():
+                display.say(f"stopped early after iteration {iteration}: {reason}")
+                break
             done, timing = iteration + 1, {}
             key = rngs.step_key(root, iteration)
             with _timed(timing, "rollout"):
-                trajectory = jax.block_until_ready(program.collect(state.params, key))
+                params = program.play_params(state)
+                rollouts = program.collect(params, key)
             with _timed(timing, "update"):
-                shuffle_key = rngs.stream(key, "shuffle")
-                state, stats = program.update(state, trajectory, shuffle_key)
+                batch = program.join(rollouts)
+                for reuse in range(config.learner.updates_per_rollout):
+                    shuffle_key = jax.random.fold_in(rngs.stream(key, "shuffle"), reuse)
+                    state, stats = program.update(state, batch, shuffle_key)
                 metrics = jax.device_get(stats)
-            metrics |= _named(
-                f"train/{game.env.name}/",
-                rollout_metrics(trajectory, group_size=config.rollout.group_size),
-            )
+            metrics |= _play_metrics(program, rollouts, config.rollout.group_size)
             if _due(config.evaluation.every, done, total):
                 with _timed(timing, "testing"):
-                    metrics |= evaluate(program, state.params)[0]
+                    params = program.play_params(state)
+                    metrics |= evaluate(program, params)[0]
             if _due(config.logging.trajectories_every, done, total):
                 count = config.logging.trajectories_per_iteration
-                run.write_episodes(done, episodes(trajectory, game.tokenizer, count))
+                run.write_episodes(done, program.episodes(rollouts, count))
             run.record(done, metrics | timing)
             display.iteration(done, metrics | timing)
-            run.check_health(metrics)
-            if _due(config.checkpoint.every, done, total) or stop.requested:
+            reason, is_stopping = run.check_health(metrics), stop.requested
+            if _due(config.checkpoint.every, done, total) or reason or is_stopping:
                 run.save(done, state)
-            if stop.requested:
-                run.finish()
-                display.say(f"stopped after iteration {done} of {total}, saved")
-                return stop.exit_status
+            if is_stopping:
+                return _leave(run, display, stop, done, total)
         run.finish()
-        display.say(run.summary(game.env.name, state))
+        display.say(run.summary(state))
     return 0
 
 
@@ -88,8 +91,22 @@ def _due(every: int | None, done: int, total: int) -> bool:
     return every is not None and (done % every == 0 or done == total)
 
 
-def _named(prefix: str, metrics: dict) -> dict:
-    return {prefix + k: float(v) for k, v in jax.device_get(metrics).items()}
+def _leave(run: Run, display: Display, stop: StopRequest, done: int, total: int) -> int:
+    """Close the run as a signal asked; the exit status that says so."""
+    run.finish()
+    display.say(f"stopped after {done} of {total} iterations, all saved")
+    return stop.exit_status
+
+
+def _play_metrics(
+    program: Program, rollouts: Sequence[Trajectory], group_size: int
+) -> dict[str, float]:
+    """How training's episodes went, as `train/<Env>/...`."""
+    metrics = {}
+    for name, rollout in zip(program.names, rollouts, strict=True):
+        own = jax.device_get(rollout_metrics(rollout, group_size=group_size))
+        metrics |= {f"train/{name}/{k}": float(v) for k, v in own.items()}
+    return metrics
 
 
 @contextlib.contextmanager

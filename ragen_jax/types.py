@@ -2,14 +2,14 @@
 
 Axis letters used throughout the project: `G` groups, `N` rollouts per group, `B = G*N`
 rows, `K` turns, `A` actions per turn, `T` trajectory tokens, `R` reply tokens per turn,
-`O` observation tokens per turn, `S` cache slots, `V` vocabulary, `D` width, `H` query
-heads, `J` key/value heads, `F` head size, `L` layers.
+`O` observation tokens per turn, `S` cache slots, `V` vocabulary, `W` tokens of a
+window, `D` width, `H` query heads, `J` key/value heads, `F` head size, `L` layers.
 """
 
 from typing import Any
 
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 Params = Any  # a nested dict of arrays
 EnvState = Any  # an environment's own state pytree
@@ -78,6 +78,8 @@ class Turns:
       num_effective: executed actions that changed the player's situation.
       actions: environment actions in the order executed, -1 from `num_executed` on.
       actions_left: action budget before the turn.
+      state_hash: of what the game showed before the turn: equal for equal pictures, and
+        for different ones only by an accident of 64 bits.
     """
 
     played: Bool[Array, "B K"]
@@ -93,11 +95,35 @@ class Turns:
     num_effective: Int[Array, "B K"]
     actions: Int[Array, "B K A"]
     actions_left: Int[Array, "B K"]
+    state_hash: UInt32[Array, "B K 2"]
+
+
+@struct.dataclass
+class Windows:
+    """What the model read and wrote, turn by turn, where it did not see everything.
+
+    Each sampled token stands once in the trajectory, at `turns.reply_start[b, k] + i`,
+    and once here, at `reply_start[b, k] + i` of row `(b, k)`;
+    `ragen_jax.algo.windows` goes from one to the other. Zeros where not played.
+
+    Attributes:
+      tokens: the prompt of the turn, then the reply.
+      lengths: tokens that count, prompt and reply.
+      reply_start: index of the reply's first token; the reply's length is
+        `turns.reply_length`.
+    """
+
+    tokens: Int[Array, "B K W"]
+    lengths: Int[Array, "B K"]
+    reply_start: Int[Array, "B K"]
 
 
 @struct.dataclass
 class Trajectory:
     """Whole episodes, as sampled. Rows of a group are adjacent: row = group * N + i.
+
+    The dialogue holds every message and reply in order, however much of it the model
+    saw.
 
     Attributes:
       tokens: every token of the dialogue, from the first slot on without gaps.
@@ -111,7 +137,10 @@ class Trajectory:
       terminated: the game ended by its own rules.
       truncated: a budget (actions, turns, the game's own time limit) ended the episode.
       success: the goal of the game was reached.
-      initial_state: the environment's state before the first turn (leading axis `B`).
+      initial_state: the environment's state before the first turn (leading axis `B`);
+        None where rows of several environments are joined.
+      windows: what the model saw; None where it saw the whole dialogue.
+      env_index: which of several environments the row played; None where there is one.
     """
 
     tokens: Int[Array, "B T"]
@@ -124,3 +153,5 @@ class Trajectory:
     truncated: Bool[Array, " B"]
     success: Bool[Array, " B"]
     initial_state: EnvState
+    windows: Windows | None = None
+    env_index: Int[Array, " B"] | None = None

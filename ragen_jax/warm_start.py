@@ -7,7 +7,9 @@ replies, the end-of-turn token included; what the template says is never in the 
 """
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import pathlib
 import time
@@ -16,142 +18,48 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from ragen_jax import lessons, rngs, writer
-from ragen_jax.checkpoint import Checkpointer, abstract_state
+from ragen_jax.checkpoint import Checkpointer, identity
 from ragen_jax.config import changed_keys, from_json, to_json
 from ragen_jax.demonstrations import Mixture
-from ragen_jax.learner.state import TrainState
+from ragen_jax.imitation import make_step
+from ragen_jax.learner.state import Network, TrainState
 from ragen_jax.lesson_scores import score_games
-from ragen_jax.lessons import Batch, Game
+from ragen_jax.lessons import Game
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.qwen2 import Policy, build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.run import StopRequest
 from ragen_jax.text import chat, pocket_tokenizer
 from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import Params
+from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
+from ragen_jax.warm_start_config import validate_warm_start
 
 # The embedding is padded to a multiple of this, so that it splits over devices.
 VOCABULARY_MULTIPLE = 64
-# A microbatch is computed at the shortest of this many lengths that holds it.
-NUM_WIDTHS = 5
 
 
 def warm_start(config: ConfigDict, workdir: pathlib.Path) -> int:
     """Train on demonstrations, write the model and its scores; resumes.
 
     Returns:
-      Exit status, 0.
+      Exit status: 0 when done, 143 (or 130) when a signal asked to stop and the state
+      was saved.
 
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
+    validate_warm_start(config)
+    course = _build_course(config, workdir / "tokenizer")
     lock = writer.open_workdir(workdir)
     try:
-        _run(config, workdir)
+        return _run(config, workdir, course)
     finally:
         os.close(lock)
-    return 0
-
-
-def make_step(
-    policy: Policy,
-    optimizer: optax.GradientTransformation,
-    demonstrate: Callable,
-    *,
-    microbatch_episodes: int,
-) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """Compiles `step(state, key, mixture, dialogues) -> (state, stats)`.
-
-    The state is donated. `stats`: `loss` in nats per reply token, `accuracy` of the
-    most likely token, `tokens`, and `demonstrated/<game>`, the players' success.
-    """
-
-    def step(state: TrainState, key: Key[Array, ""], mixture: Mixture, dialogues):
-        batch, success = demonstrate(key, mixture, dialogues)
-        gradient, stats = batch_gradient(
-            policy, state.params, batch, microbatch_episodes=microbatch_episodes
-        )
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        state = state.replace(
-            params=optax.apply_updates(state.params, updates),
-            opt_state=opt_state,
-            iteration=state.iteration + 1,
-            num_updates=state.num_updates + 1,
-        )
-        stats |= {f"demonstrated/{name}": rate for name, rate in success.items()}
-        return state, stats
-
-    return jax.jit(step, donate_argnums=0)
-
-
-def batch_gradient(
-    policy: Policy, params: Params, batch: Batch, *, microbatch_episodes: int
-) -> tuple[Params, dict[str, Float[Array, ""]]]:
-    """Gradient of the mean loss per reply token of the whole batch, and `stats`.
-
-    Episodes are sorted by length and taken a few at a time, each few at the shortest
-    of `NUM_WIDTHS` widths that holds them: padding costs as much as text.
-
-    Raises:
-      ValueError: the batch cannot be split evenly.
-    """
-    num_episodes, max_tokens = batch.tokens.shape
-    if num_episodes % microbatch_episodes:
-        raise ValueError(
-            f"{num_episodes} episodes per step cannot be split into microbatches of "
-            f"train.microbatch_episodes = {microbatch_episodes}; change either"
-        )
-    order = jnp.argsort(batch.lengths)
-    chunks = jax.tree.map(
-        lambda x: x[order].reshape(-1, microbatch_episodes, *x.shape[1:]), batch
-    )
-    widths = [-(-max_tokens * (i + 1) // NUM_WIDTHS) for i in range(NUM_WIDTHS)]
-
-    def cut_gradient(width: int):
-        def gradient(params, chunk: Batch):
-            loss = jax.value_and_grad(reply_loss, argnums=1, has_aux=True)
-            (total, hits), gradient = loss(
-                policy, params, chunk.tokens[:, :width], chunk.loss_mask[:, :width]
-            )
-            return gradient, total, hits
-
-        return gradient
-
-    branches = [cut_gradient(width) for width in widths]
-
-    def add(sums, chunk: Batch):
-        needed = jnp.searchsorted(jnp.array(widths), jnp.max(chunk.lengths))
-        new = jax.lax.switch(needed, branches, params, chunk)
-        return jax.tree.map(jnp.add, sums, new), None
-
-    zeros = (jax.tree.map(jnp.zeros_like, params), jnp.float32(0), jnp.int32(0))
-    (gradient, total, hits), _ = jax.lax.scan(add, zeros, chunks)
-    count = jnp.maximum(jnp.sum(batch.loss_mask[:, 1:]), 1)
-    gradient = jax.tree.map(lambda x: x / count, gradient)
-    return gradient, {"loss": total / count, "accuracy": hits / count, "tokens": count}
-
-
-def reply_loss(
-    policy: Policy,
-    params: Params,
-    tokens: Int[Array, "B T"],
-    loss_mask: Bool[Array, "B T"],
-) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Summed cross-entropy of the masked tokens, and how many were most likely."""
-    num_rows, width = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(width - 1)[None], (num_rows, width - 1))
-    hidden, _ = policy.forward(params, tokens[:, :-1], positions, None)
-    logits = policy.logits(params, hidden)
-    targets, is_counted = tokens[:, 1:], loss_mask[:, 1:]
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-    hits = (jnp.argmax(logits, axis=-1) == targets) & is_counted
-    total = jnp.sum(jnp.where(is_counted, losses, 0.0))
-    return total, jnp.sum(hits, dtype=jnp.int32)
 
 
 def init_state(
@@ -163,39 +71,11 @@ def init_state(
     def create(key):
         params = policy.init(key)
         zero = jnp.zeros((), jnp.int32)
-        return TrainState(params, optimizer.init(params), zero, zero, zero, zero)
+        network = Network(params, optimizer.init(params))
+        no_kl = jnp.zeros((), jnp.float32)
+        return TrainState(network, None, no_kl, zero, zero, zero, zero)
 
     return create(key)
-
-
-def _run(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """The whole warm start, in a folder that is locked."""
-    say = Console(highlight=False, soft_wrap=True).print
-    _refuse_changes(workdir, config)
-    course = _build_course(config, workdir)
-    root = rngs.root_key(config.seed)
-    state = init_state(course.policy, course.optimizer, rngs.stream(root, "init"))
-    say(
-        f"{sum(x.size for x in jax.tree.leaves(state.params)):,} parameters, "
-        f"{course.tokenizer.vocab_size} tokens, games {', '.join(course.games)}"
-    )
-    state = _train(config, workdir, course, state, root, say)
-    folder = workdir / "model"
-    save_checkpoint(folder, course.model, state.params, workdir / "tokenizer")
-    scores = score_games(
-        course.policy,
-        state.params,
-        course.games,
-        course.dialogues,
-        course.tokenizer,
-        max_reply_tokens=config.max_reply_tokens,
-        **config.evaluation,
-    )
-    text = json.dumps(scores, indent=2) + "\n"
-    writer.write_text_atomically(workdir / "scores.json", text)
-    for name, values in scores.items():
-        say(f"{name:12s} " + "  ".join(f"{k} {v:.3f}" for k, v in values.items()))
-    say(f"the model is in {folder}, its scores in {workdir / 'scores.json'}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,12 +92,48 @@ class _Course:
     step: Callable[..., tuple[TrainState, dict[str, Array]]]
 
 
-def _build_course(config: ConfigDict, workdir: pathlib.Path) -> _Course:
-    games = {n: lessons.build_game(**section) for n, section in config.games.items()}
-    redraw, discount = _mixture_settings(**config.mixture)
-    tokenizer = lessons.load_or_build_tokenizer(
-        workdir / "tokenizer", games, config.prompt
+def _run(config: ConfigDict, workdir: pathlib.Path, course: _Course) -> int:
+    """The whole warm start, in a folder that is locked."""
+    say = Console(highlight=False, soft_wrap=True).print
+    _refuse_changes(workdir, config)
+    writer.write_text_atomically(workdir / "config.json", to_json(config))
+    lessons.keep_tokenizer(course.tokenizer, workdir / "tokenizer")
+    with StopRequest() as stop:
+        state = _train(config, workdir, course, stop, say)
+    if stop.requested:
+        num_steps = config.train.num_steps
+        say(f"stopped after step {int(state.iteration)} of {num_steps}, saved")
+        return stop.exit_status
+    folder = workdir / "model"
+    save_checkpoint(folder, course.model, state.params, workdir / "tokenizer")
+    scores = score_games(
+        course.policy,
+        state.params,
+        course.games,
+        course.dialogues,
+        course.tokenizer,
+        max_reply_tokens=config.max_reply_tokens,
+        **config.evaluation,
     )
+    text = json.dumps(scores, indent=2) + "\n"
+    writer.write_text_atomically(workdir / "scores.json", text)
+    for name, values in scores.items():
+        say(f"{name:12s} " + "  ".join(f"{k} {v:.3f}" for k, v in values.items()))
+    say(f"the model is in {folder}, its scores in {workdir / 'scores.json'}")
+    return 0
+
+
+def _build_course(config: ConfigDict, tokenizer_folder: pathlib.Path) -> _Course:
+    """Everything the warm start needs, nothing of it written yet.
+
+    Raises:
+      ValueError: a value does not fit a game, the tokenizer or another value.
+    """
+    games = {n: lessons.build_game(**section) for n, section in config.games.items()}
+    mixtures = lessons.build_mixtures(
+        config.demonstrators, redraw=config.mixture.redraw
+    )
+    tokenizer = lessons.load_or_build_tokenizer(tokenizer_folder, games, config.prompt)
     model = _model_config(tokenizer, **config.model)
     policy = build_policy(model)
     optimizer = _build_optimizer(config.train.num_steps, **config.optimizer)
@@ -226,24 +142,31 @@ def _build_course(config: ConfigDict, workdir: pathlib.Path) -> _Course:
         tokenizer,
         tokenization=config.prompt.tokenization,
         max_reply_tokens=config.max_reply_tokens,
-        discount=discount,
+        discount=config.mixture.discount,
     )
+    dialogues = lessons.build_dialogues(
+        games, tokenizer, config.prompt, config.max_reply_tokens
+    )
+    _check_context(dialogues, model)
+    step = make_step(
+        policy,
+        optimizer,
+        demonstrate,
+        microbatch_episodes=config.train.microbatch_episodes,
+    )
+    # Traced now, because some values only the demonstrators can refuse.
+    key = rngs.root_key(config.seed)
+    state = jax.eval_shape(functools.partial(init_state, policy, optimizer), key)
+    jax.eval_shape(step, state, key, mixtures[0], dialogues)
     return _Course(
         games=games,
         tokenizer=tokenizer,
-        dialogues=lessons.build_dialogues(
-            games, tokenizer, config.prompt, config.max_reply_tokens
-        ),
+        dialogues=dialogues,
         model=model,
         policy=policy,
         optimizer=optimizer,
-        mixtures=lessons.build_mixtures(config.demonstrators, redraw=redraw),
-        step=make_step(
-            policy,
-            optimizer,
-            demonstrate,
-            microbatch_episodes=config.train.microbatch_episodes,
-        ),
+        mixtures=mixtures,
+        step=step,
     )
 
 
@@ -251,27 +174,37 @@ def _train(
     config: ConfigDict,
     workdir: pathlib.Path,
     course: _Course,
-    state: TrainState,
-    root: Key[Array, ""],
+    stop: StopRequest,
     say: Callable[[str], None],
 ) -> TrainState:
-    """All steps that are not done yet; a checkpoint now and then."""
-    train, model = config.train, course.model.to_hf()
+    """All steps that are not done yet, or up to a stop; a checkpoint now and then."""
+    train, root = config.train, rngs.root_key(config.seed)
+    owner = identity(course.model, load_tokenizer(workdir / "tokenizer"))
+    state = init_state(course.policy, course.optimizer, rngs.stream(root, "init"))
+    say(
+        f"{sum(x.size for x in jax.tree.leaves(state.params)):,} parameters, "
+        f"{course.tokenizer.vocab_size} tokens, games {', '.join(course.games)}"
+    )
     checkpointer = Checkpointer(workdir, keep=1)
     start = checkpointer.latest or 0
     if start:
-        state = checkpointer.restore(start, abstract_state(state), model)
+        state = checkpointer.restore(start, state, owner)
         say(f"resuming after step {start}")
-    log = _Log(workdir, start=start, total=train.num_steps, say=say)
+    log = _Log(
+        workdir, start=start, total=train.num_steps, every=train.log_every, say=say
+    )
     first_steps = config.mixture.first_part * train.num_steps
     for done in range(start + 1, train.num_steps + 1):
         mixture = course.mixtures[done > first_steps]
         key = rngs.step_key(root, done)
         state, stats = course.step(state, key, mixture, course.dialogues)
-        is_last = done == train.num_steps
-        log.add(stats, done, shows=done % train.log_every == 0 or is_last)
+        log.add(done, stats)
+        is_last = done == train.num_steps or stop.requested
         if done % train.checkpoint_every == 0 or is_last:
-            checkpointer.save(done, state, model)
+            log.sync()
+            checkpointer.save(done, state, owner)
+        if is_last:
+            break
     checkpointer.close()
     log.close()
     return state
@@ -289,6 +222,16 @@ def _model_config(tokenizer: Tokenizer, **sizes) -> Qwen2Config:
     )
 
 
+def _check_context(dialogues: Mapping[str, Dialogue], model: Qwen2Config) -> None:
+    for name, dialogue in dialogues.items():
+        if dialogue.max_trajectory_tokens > model.max_position_embeddings:
+            raise ValueError(
+                f"an episode of {name} may need {dialogue.max_trajectory_tokens} "
+                "tokens, more than model.max_position_embeddings = "
+                f"{model.max_position_embeddings}; raise it or lower max_reply_tokens"
+            )
+
+
 def _build_optimizer(
     num_steps: int,
     *,
@@ -301,11 +244,6 @@ def _build_optimizer(
     max_grad_norm: float,
 ) -> optax.GradientTransformation:
     """Clipping, AdamW, linear warm-up, cosine decay."""
-    if not 0 <= warmup_steps < num_steps:
-        raise ValueError(
-            f"optimizer.warmup_steps = {warmup_steps}; it must be at least 0 and below "
-            f"train.num_steps = {num_steps}"
-        )
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, learning_rate, warmup_steps, num_steps, learning_rate * final_fraction
     )
@@ -315,20 +253,6 @@ def _build_optimizer(
     )
 
 
-def _mixture_settings(
-    *, redraw: float, first_part: float, discount: float
-) -> tuple[float, float]:
-    if not 0 <= first_part <= 1:
-        raise ValueError(
-            f"mixture.first_part = {first_part}; it must lie between 0 and 1"
-        )
-    if not 0 < discount <= 1:
-        raise ValueError(
-            f"mixture.discount = {discount}; it must be above 0 and at most 1"
-        )
-    return redraw, discount
-
-
 def _refuse_changes(workdir: pathlib.Path, config: ConfigDict) -> None:
     """A run folder belongs to one configuration.
 
@@ -336,34 +260,62 @@ def _refuse_changes(workdir: pathlib.Path, config: ConfigDict) -> None:
       ValueError: what is there was made with other settings.
     """
     path = workdir / "config.json"
-    if path.exists():
-        changes = changed_keys(from_json(path.read_text()), config)
-        if changes:
-            listed = "; ".join(f"{k}: {a!r} -> {b!r}" for k, (a, b) in changes.items())
-            raise ValueError(
-                f"{workdir} holds a warm start with other settings ({listed}); use "
-                "those settings to resume it, or another --workdir"
-            )
-    writer.write_text_atomically(path, to_json(config))
+    if not path.exists():
+        return
+    changes = changed_keys(from_json(path.read_text()), config)
+    if changes:
+        listed = "; ".join(f"{k}: {a!r} -> {b!r}" for k, (a, b) in changes.items())
+        raise ValueError(
+            f"{workdir} holds a warm start with other settings ({listed}); use "
+            "those settings to resume it, or another --workdir"
+        )
 
 
 class _Log:
-    """Averages of the steps since the last line, to the console and metrics.jsonl."""
+    """Every step to metrics.jsonl, averages since the last line to the console.
 
-    def __init__(self, workdir: pathlib.Path, *, start: int, total: int, say):
+    Steps are fetched from the device a few at a time, so that it never waits for us.
+    """
+
+    def __init__(
+        self, workdir: pathlib.Path, *, start: int, total: int, every: int, say
+    ):
         self._writer = writer.RunWriter(workdir, after=start, tensorboard=False)
-        self._start, self._total, self._say = start, total, say
+        self._start, self._total, self._every, self._say = start, total, every, say
         self._began = time.monotonic()
-        self._sums: list[Mapping[str, Array]] = []
+        self._on_device: dict[int, Mapping[str, Array]] = {}
+        # What an interrupted run had not averaged yet is in the record; null is NaN.
+        shown = start - start % every
+        self._unshown: list[Mapping[str, float]] = [
+            {k: math.nan if v is None else v for k, v in record.items()}
+            for record in writer.read_metrics(workdir)
+            if record["iteration"] > shown
+        ]
 
-    def add(self, stats: Mapping[str, Array], done: int, *, shows: bool) -> None:
-        self._sums.append(stats)
-        if not shows:
-            return
-        rows = jax.device_get(self._sums)
-        self._sums = []
-        means = {k: float(sum(row[k] for row in rows) / len(rows)) for k in stats}
-        self._writer.scalars(done, means)
+    def add(self, done: int, stats: Mapping[str, Array]) -> None:
+        """Take the stats of step `done`; show a line when one is due."""
+        self._on_device[done] = stats
+        if done % self._every == 0 or done == self._total:
+            self._fetch()
+            self._show(done, stats)
+
+    def sync(self) -> None:
+        """Make the record durable; called before a checkpoint that relies on it."""
+        self._fetch()
+        self._writer.sync()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _fetch(self) -> None:
+        for step, stats in jax.device_get(self._on_device).items():
+            self._writer.scalars(step, stats)
+            self._unshown.append(stats)
+        self._on_device = {}
+
+    def _show(self, done: int, names) -> None:
+        rows, self._unshown = self._unshown, []
+        means = {k: sum(row[k] for row in rows) / len(rows) for k in names}
         seconds = time.monotonic() - self._began
         left = round(seconds / (done - self._start) * (self._total - done))
         players = "  ".join(
@@ -376,6 +328,3 @@ class _Log:
             f"{means['accuracy']:.1%}  demonstrators: {players}  {seconds:.0f}s, "
             f"{left // 60}m{left % 60:02d}s left"
         )
-
-    def close(self) -> None:
-        self._writer.close()

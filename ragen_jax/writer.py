@@ -6,11 +6,13 @@ them. Resuming cuts the record back to the checkpoint's iteration and draws the 
 anew, so that an interrupted run leaves the files of an uninterrupted one.
 """
 
+import collections
 import fcntl
 import json
 import math
 import os
 import pathlib
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -21,6 +23,10 @@ TIMING_PREFIXES = ("timing_s/", "perf/", "time")
 
 # Sample episodes shown as text in TensorBoard per iteration.
 _TENSORBOARD_EPISODES = 2
+
+# Our files in `trajectories/`, and what a killed process leaves of one.
+_EPISODES_FILE = re.compile(r"iteration_(\d{6,})\.jsonl")
+_TORN_EPISODES_FILE = re.compile(r"\.iteration_\d{6,}\.jsonl\.tmp")
 
 
 def open_workdir(workdir: pathlib.Path) -> int:
@@ -82,12 +88,14 @@ class RunWriter:
     def __init__(self, workdir: pathlib.Path, *, after: int, tensorboard: bool):
         self._workdir = workdir
         self._folder = workdir / "trajectories"
-        self._folder.mkdir(exist_ok=True)
         kept = [r for r in read_metrics(workdir) if r["iteration"] <= after]
         text = "".join(_line(record) for record in kept)
         write_text_atomically(workdir / "metrics.jsonl", text)
-        for path in self._folder.iterdir():
-            if not path.name.startswith("iteration_") or _iteration(path) > after:
+        for path in self._folder.glob(".iteration_*"):
+            if _TORN_EPISODES_FILE.fullmatch(path.name):
+                path.unlink()
+        for iteration, path in self._episode_files().items():
+            if iteration > after:
                 path.unlink()
         for path in workdir.glob("events.out.tfevents.*"):
             path.unlink()
@@ -107,6 +115,7 @@ class RunWriter:
 
     def episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
         """Write the iteration's sample episodes, one JSON line each."""
+        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"iteration_{iteration:06d}.jsonl"
         write_text_atomically(path, "".join(_line(episode) for episode in episodes))
         if self._events:
@@ -128,11 +137,20 @@ class RunWriter:
         events = SummaryWriter(str(self._workdir), flush_secs=10)
         for record in records:
             self._add_scalars(events, record)
-        for path in sorted(self._folder.glob("iteration_*.jsonl")):
+        for iteration, path in self._episode_files().items():
             text = path.read_text(encoding="utf-8")
-            episodes = [json.loads(line) for line in text.splitlines()]
-            self._add_episodes(events, _iteration(path), episodes)
+            # Not splitlines: a reply may hold other line separators than "\n".
+            episodes = [json.loads(line) for line in text.split("\n")[:-1]]
+            self._add_episodes(events, iteration, episodes)
         return events
+
+    def _episode_files(self) -> dict[int, pathlib.Path]:
+        """Our files in `trajectories/` by iteration, oldest first."""
+        found = (
+            (_EPISODES_FILE.fullmatch(path.name), path)
+            for path in self._folder.glob("iteration_*")
+        )
+        return dict(sorted((int(m.group(1)), path) for m, path in found if m))
 
     @staticmethod
     def _add_scalars(events: SummaryWriter, record: Mapping) -> None:
@@ -142,9 +160,15 @@ class RunWriter:
 
     @staticmethod
     def _add_episodes(events: SummaryWriter, iteration: int, episodes) -> None:
-        for index, episode in enumerate(episodes[:_TENSORBOARD_EPISODES]):
-            text = "\n".join(f"    {line}" for line in _transcript(episode))
-            events.add_text(f"episodes/{index}", text, iteration)
+        counts = collections.Counter()
+        for episode in episodes:
+            # Only runs of several environments name them.
+            place = f"{episode['environment']}/" if "environment" in episode else ""
+            index = counts[place]
+            counts[place] += 1
+            if index < _TENSORBOARD_EPISODES:
+                text = "\n".join(f"    {line}" for line in _transcript(episode))
+                events.add_text(f"episodes/{place}{index}", text, iteration)
 
 
 def _transcript(episode: Mapping) -> list[str]:
@@ -156,10 +180,6 @@ def _transcript(episode: Mapping) -> list[str]:
         lines.append(f"reward {turn['reward']:g}  penalty {turn['penalty']:g}")
     lines.append(f"return {episode['return']:g}  success {episode['success']}")
     return lines
-
-
-def _iteration(path: pathlib.Path) -> int:
-    return int(path.stem.removeprefix("iteration_"))
 
 
 def _line(record: Mapping) -> str:

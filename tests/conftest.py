@@ -26,7 +26,12 @@ install_import_hook(
     [
         "envs.solvers",
         "envs.sokoban_rooms",
-        "ragen_jax.algo",
+        "ragen_jax.algo.advantages",
+        "ragen_jax.algo.filters",
+        "ragen_jax.algo.losses",
+        "ragen_jax.algo.masked",
+        "ragen_jax.algo.rewards",
+        "ragen_jax.algo.weights",
         "ragen_jax.learner.logprobs",
         "ragen_jax.rollout.sampling",
     ],

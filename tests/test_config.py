@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from configs import bandit, base, frozen_lake, pocket, sizes, sokoban
+from configs import bandit, base, frozen_lake, mix, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
 
 
@@ -17,7 +17,7 @@ def broken(**changes):
     return config
 
 
-@pytest.mark.parametrize("task", [sokoban, frozen_lake, bandit])
+@pytest.mark.parametrize("task", [sokoban, frozen_lake, bandit, mix])
 @pytest.mark.parametrize("size", sorted(sizes.SIZES))
 def test_every_preset_is_valid(task, size):
     config_lib.validate(task.get_config(size))
@@ -40,7 +40,27 @@ def test_every_preset_is_valid(task, size):
         ({"mesh__data": 3}, "cannot be split"),
         ({"optimizer__learning_rate": float("nan")}, "finite"),
         ({"seed": -1}, "seed = -1"),
-        ({"seed": 123}, "validation levels"),
+        (
+            {"rollout__group_size": 1, "algo__advantage": "rloo"},
+            "compares none: bi_level_gae",
+        ),
+        ({"filter__rule": "top_p"}, "needs filter.top_p, which is None"),
+        (
+            {"filter__rule": "top_p", "filter__top_p": 0.9},
+            "filter.keep_fraction = 0.25 is no option of filter.rule = 'top_p'",
+        ),
+        ({"filter__top_p": 1.5}, "filter.top_p = 1.5"),
+        ({"filter__loss_scale": "rho"}, "reads filter.top_p"),
+        ({"kl__target": 0.1}, "has no reference"),
+        ({"kl__placement": "both"}, "choose one of loss, reward"),
+        (
+            {"algo__reward_placement": "turn", "algo__normalization": "mean"},
+            "compares whole episodes",
+        ),
+        ({"algo__grouping": "environment"}, "a run plays one"),
+        ({"loss__dual_clip": 1.0}, "above 1"),
+        ({"schedule__shape": "cosine"}, "schedule.decay_updates = None"),
+        ({"schedule__decay_updates": 10}, "set that to None"),
     ],
 )
 def test_a_broken_rule_names_key_and_cure(changes, words):

@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_model(trained, tmp_path, model):
     words = commands.command("evaluate", f"--run={moved}")
     done = commands.run(words)
     assert done.returncode == 2
-    assert "holds another model" in done.stderr
+    assert "was trained with another model" in done.stderr
     assert "hidden_size: 32 there, 48 here" in done.stderr
 
 

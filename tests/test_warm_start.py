@@ -1,19 +1,25 @@
 """The supervised warm start: its gradient, its settings, its run folder."""
 
+import os
+import re
+import signal
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import pocket
-from ragen_jax import lessons, warm_start
-from ragen_jax.lesson_scores import thought_scores
+from configs import pocket, sokoban
+from ragen_jax import imitation, lessons, warm_start, writer
+from ragen_jax.lesson_scores import score_games, thought_scores
 from ragen_jax.lessons import Batch
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.qwen2 import build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.program import POCKET
 from ragen_jax.text.tokenizer import load_tokenizer
+from ragen_jax.warm_start_config import validate_warm_start
 from tests.trajectories import make_trajectory
 
 TINY = {
@@ -63,7 +69,7 @@ def plain_loss(policy, params, batch):
 def test_sorting_and_cutting_change_no_gradient(model, batch):
     policy, params = model
     gradient, stats = jax.jit(
-        lambda params: warm_start.batch_gradient(
+        lambda params: imitation.batch_gradient(
             policy, params, batch, microbatch_episodes=2
         )
     )(params)
@@ -76,17 +82,11 @@ def test_sorting_and_cutting_change_no_gradient(model, batch):
 def test_what_the_template_says_is_not_learned(model, batch):
     policy, params = model
     silent = batch.replace(loss_mask=jnp.zeros_like(batch.loss_mask))
-    gradient, stats = warm_start.batch_gradient(
+    gradient, stats = imitation.batch_gradient(
         policy, params, silent, microbatch_episodes=8
     )
     assert float(stats["loss"]) == 0
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
-
-
-def test_episodes_must_split_evenly(model, batch):
-    policy, params = model
-    with pytest.raises(ValueError, match="microbatch_episodes = 3; change either"):
-        warm_start.batch_gradient(policy, params, batch, microbatch_episodes=3)
 
 
 def test_the_default_mixtures_are_distributions():
@@ -127,7 +127,7 @@ def tiny_config():
     config.model.update(TINY)
     config.optimizer.warmup_steps = 1
     config.train.update(
-        num_steps=4, microbatch_episodes=2, log_every=2, checkpoint_every=1
+        num_steps=5, microbatch_episodes=2, log_every=2, checkpoint_every=3
     )
     config.evaluation.num_prompts = 8
     return config
@@ -137,31 +137,60 @@ class Killed(Exception):
     """Stands for whatever ends a process."""
 
 
-def test_a_run_writes_a_model_and_resumes_to_the_same_bits(tmp_path, monkeypatch):
+def interrupt(monkeypatch, at, action):
+    """Do something in the middle of a step."""
+    add = warm_start._Log.add
+
+    def interrupted(self, done, stats):
+        add(self, done, stats)
+        if done == at:
+            action()
+
+    monkeypatch.setattr(warm_start._Log, "add", interrupted)
+
+
+def die():
+    raise Killed
+
+
+def record_of(workdir):
+    return [{**r, "time": None} for r in writer.read_metrics(workdir)]
+
+
+def test_a_run_writes_a_model_and_resumes_to_the_same_bits(
+    tmp_path, monkeypatch, capsys
+):
     assert warm_start.warm_start(tiny_config(), tmp_path / "whole") == 0
+    whole_lines = capsys.readouterr().out
     model, _ = load_checkpoint(tmp_path / "whole" / "model")
     tokenizer = load_tokenizer(tmp_path / "whole" / "model")
     assert model.vocab_size >= tokenizer.vocab_size
     assert tokenizer.stop_ids == (tokenizer.id_of("<|im_end|>"),)
     assert (tmp_path / "whole" / "scores.json").is_file()
 
-    add = warm_start._Log.add
-
-    def killed_at_three(self, stats, done, *, shows):
-        if done == 3:
-            raise Killed
-        add(self, stats, done, shows=shows)
-
     with monkeypatch.context() as patch:
-        patch.setattr(warm_start._Log, "add", killed_at_three)
+        interrupt(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert warm_start.warm_start(tiny_config(), tmp_path / "parts") == 143
+    assert "stopped after step 2 of 5, saved" in capsys.readouterr().out
+    assert not (tmp_path / "parts" / "model").exists()
+    with monkeypatch.context() as patch:
+        interrupt(patch, 5, die)
         with pytest.raises(Killed):
-            warm_start.warm_start(tiny_config(), tmp_path / "halves")
-    assert warm_start.warm_start(tiny_config(), tmp_path / "halves") == 0
-    whole, halves = (
+            warm_start.warm_start(tiny_config(), tmp_path / "parts")
+    capsys.readouterr()
+    assert warm_start.warm_start(tiny_config(), tmp_path / "parts") == 0
+    resumed_lines = capsys.readouterr().out
+    assert "resuming after step 3" in resumed_lines
+    whole, parts = (
         (tmp_path / name / "model" / "model.safetensors").read_bytes()
-        for name in ("whole", "halves")
+        for name in ("whole", "parts")
     )
-    assert whole == halves
+    assert whole == parts
+    assert record_of(tmp_path / "whole") == record_of(tmp_path / "parts")
+    assert [r["iteration"] for r in record_of(tmp_path / "whole")] == [1, 2, 3, 4, 5]
+    # Averages over steps of which one was taken before the interruption.
+    assert shown(whole_lines, step=4) == shown(resumed_lines, step=4)
+    assert not (tmp_path / "whole" / "trajectories").exists()
 
     changed = tiny_config()
     changed.optimizer.learning_rate = 1.0
@@ -169,11 +198,66 @@ def test_a_run_writes_a_model_and_resumes_to_the_same_bits(tmp_path, monkeypatch
         warm_start.warm_start(changed, tmp_path / "whole")
 
 
-def test_impossible_schedules_are_refused(tmp_path):
+def shown(lines, step):
+    """Loss and accuracy on the line of a step."""
+    (line,) = re.findall(rf"^ +{step}/5 +loss (\S+) +accuracy (\S+)", lines, re.M)
+    return line
+
+
+BAD = {
+    "optimizer.warmup_steps": (5, "it must be below train.num_steps = 5"),
+    "train.num_steps": (0, "train.num_steps = 0; it must be at least 1"),
+    "train.log_every": (0, "train.log_every = 0; it must be at least 1"),
+    "train.checkpoint_every": (0, "train.checkpoint_every = 0"),
+    "train.microbatch_episodes": (3, "4 episodes per step"),
+    "seed": (None, "seed is None"),
+    "mixture.redraw": (1.5, "mixture.redraw = 1.5; it must be between 0 and 1"),
+    "mixture.discount": (0.0, "mixture.discount = 0.0; it must be above 0"),
+    "games.bandit.max_turns": (0, "games.bandit.max_turns = 0"),
+    "games.bandit.noise": (2.0, "noise of game bandit = 2.0"),
+    "demonstrators.solver.share": (-0.25, "demonstrators.solver.share = -0.25"),
+    "model.num_attention_heads": (3, "not a multiple of model.num_attention_heads"),
+    "model.max_position_embeddings": (9, "max_position_embeddings = 9; raise it"),
+    "max_reply_tokens": (3, "max_reply_tokens = 3; raise it"),
+    "evaluation.temperature": (-1.0, "evaluation.temperature = -1.0"),
+}
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_bad_settings_are_refused_before_anything_is_written(key, tmp_path):
+    value, message = BAD[key]
     config = tiny_config()
-    config.optimizer.warmup_steps = 4
-    with pytest.raises(ValueError, match="warmup_steps = 4; it must be at least 0"):
-        warm_start.warm_start(config, tmp_path)
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        warm_start.warm_start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_shipped_configuration_is_valid_and_a_task_s_is_refused():
+    validate_warm_start(pocket.get_config())
+    with pytest.raises(ValueError, match=r"lacks games; use configs/pocket\.py"):
+        validate_warm_start(sokoban.get_config())
+
+
+def test_a_greedy_player_can_be_scored():
+    """Temperature 0 is greedy, as everywhere."""
+    games = {"bandit": lessons.build_game(**tiny_config().games.bandit)}
+    tokenizer = load_tokenizer(POCKET)
+    prompt = pocket.get_config().prompt
+    shape = Qwen2Config(vocab_size=384, head_dim=8, tie_word_embeddings=True, **TINY)
+    policy = build_policy(shape)
+    scores = score_games(
+        policy,
+        policy.init(jax.random.key(0)),
+        games,
+        lessons.build_dialogues(games, tokenizer, prompt, 16),
+        tokenizer,
+        max_reply_tokens=16,
+        num_prompts=2,
+        temperature=0.0,
+        seed=0,
+    )
+    assert 0 <= scores["bandit"]["success"] <= 1
 
 
 def test_scores_tell_thinking_rows_from_the_others():

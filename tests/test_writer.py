@@ -91,3 +91,20 @@ def test_resuming_without_tensorboard_leaves_no_events_of_later_iterations(tmp_p
     write(tmp_path, range(4))
     writer.RunWriter(tmp_path, after=1, tensorboard=False).close()
     assert not list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_only_files_of_our_own_naming_are_deleted(tmp_path):
+    write(tmp_path, range(3))
+    foreign = ["notes.txt", "iteration_best.jsonl", ".iteration_notes", "iteration_1"]
+    for name in foreign:
+        (tmp_path / "trajectories" / name).write_text("mine")
+    write(tmp_path, [], after=1)
+    ours = ["iteration_000000.jsonl", "iteration_000001.jsonl"]
+    assert sorted(os.listdir(tmp_path / "trajectories")) == sorted(foreign + ours)
+
+
+def test_no_folder_for_episodes_that_are_never_written(tmp_path):
+    record = writer.RunWriter(tmp_path, after=-1, tensorboard=False)
+    record.scalars(0, {"a": 1.0})
+    record.close()
+    assert not (tmp_path / "trajectories").exists()

@@ -26,6 +26,43 @@ def make_turns(reward, *, penalty=None, played=None) -> Turns:
         num_effective=zeros,
         actions=jnp.full((*reward.shape, 2), -1, jnp.int32),
         actions_left=zeros,
+        state_hash=jnp.zeros((*reward.shape, 2), jnp.uint32),
+    )
+
+
+def make_dialogues(
+    num_rows: int, *, num_turns: int = 3, num_tokens: int = 20, seed: int = 0
+) -> Trajectory:
+    """Random episodes of one to `num_turns` turns: observation, reply, observation, ...
+
+    Rewards are exact hundredths. What was not played and what is padding holds values
+    that must not count.
+    """
+    random = np.random.default_rng(seed)
+    turn_index = np.full((num_rows, num_tokens), -1)
+    mask = np.zeros((num_rows, num_tokens), bool)
+    lengths = np.zeros(num_rows, int)
+    played = np.arange(num_turns) < random.integers(1, num_turns + 1, (num_rows, 1))
+    for row, turn in zip(*np.nonzero(played), strict=True):
+        reply = lengths[row] + random.integers(1, 3)
+        end = reply + random.integers(1, 4)
+        mask[row, reply:end] = True
+        # The template ends a reply that was cut, outside the loss.
+        end += random.random() < 0.4
+        turn_index[row, lengths[row] : end] = turn
+        lengths[row] = end
+    rewards = random.integers(-100, 300, played.shape) / 100
+    penalty = np.where(random.random(played.shape) < 0.3, -0.1, 0.0)
+    filler = make_trajectory([0.0] * num_rows, num_tokens=num_tokens, seed=seed)
+    return filler.replace(
+        lengths=jnp.asarray(lengths, jnp.int32),
+        loss_mask=jnp.asarray(mask),
+        turn_index=jnp.asarray(turn_index, jnp.int32),
+        turns=make_turns(
+            np.where(played, rewards, np.nan),
+            penalty=np.where(played, penalty, np.nan),
+            played=played,
+        ),
     )
 
 

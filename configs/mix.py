@@ -1,0 +1,20 @@
+"""Sokoban and FrozenLake in one batch, half of the groups each.
+
+python -m launch.train --config=configs/mix.py --workdir=runs/mix
+
+Training and validation are reported per game. About as long as one game with as many
+groups. Other games: `config.env.mix`, explained in `configs/base.py`.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, sizes
+
+
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """Both games with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
+    config = base.get_config()
+    sizes.apply_presets(config, presets)
+    half = config.rollout.num_groups // 2
+    config.env.mix = (("sokoban", half), ("frozen_lake", half))
+    return config

@@ -1,0 +1,114 @@
+"""The step of the warm start: play demonstrations, learn the replies.
+
+In: a train state and a mixture of demonstrators. Out: the state after one optimizer
+step on fresh episodes, compiled as one program. Knows no files and no configuration.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from ragen_jax.demonstrations import Mixture
+from ragen_jax.learner.state import Network, TrainState
+from ragen_jax.lessons import Batch
+from ragen_jax.models.qwen2 import Policy
+from ragen_jax.types import Params
+
+# A microbatch is computed at the shortest of this many lengths that holds it.
+NUM_WIDTHS = 5
+
+
+def make_step(
+    policy: Policy,
+    optimizer: optax.GradientTransformation,
+    demonstrate: Callable,
+    *,
+    microbatch_episodes: int,
+) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """Compiles `step(state, key, mixture, dialogues) -> (state, stats)`.
+
+    The state is donated. `stats`: `loss` in nats per reply token, `accuracy` of the
+    most likely token, `tokens`, and `demonstrated/<game>`, the players' success.
+    """
+
+    def step(state: TrainState, key: Key[Array, ""], mixture: Mixture, dialogues):
+        batch, success = demonstrate(key, mixture, dialogues)
+        gradient, stats = batch_gradient(
+            policy, state.params, batch, microbatch_episodes=microbatch_episodes
+        )
+        old = state.policy
+        updates, opt_state = optimizer.update(gradient, old.opt_state, old.params)
+        state = state.replace(
+            policy=Network(optax.apply_updates(old.params, updates), opt_state),
+            iteration=state.iteration + 1,
+            num_updates=state.num_updates + 1,
+        )
+        stats |= {f"demonstrated/{name}": rate for name, rate in success.items()}
+        return state, stats
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def batch_gradient(
+    policy: Policy, params: Params, batch: Batch, *, microbatch_episodes: int
+) -> tuple[Params, dict[str, Float[Array, ""]]]:
+    """Gradient of the mean loss per reply token of the whole batch, and `stats`.
+
+    Episodes are sorted by length and taken a few at a time, each few at the shortest
+    of `NUM_WIDTHS` widths that holds them: padding costs as much as text.
+
+    Args:
+      policy, params: the model.
+      batch: a multiple of `microbatch_episodes` episodes.
+      microbatch_episodes: episodes per forward and backward pass.
+    """
+    _, max_tokens = batch.tokens.shape
+    order = jnp.argsort(batch.lengths)
+    chunks = jax.tree.map(
+        lambda x: x[order].reshape(-1, microbatch_episodes, *x.shape[1:]), batch
+    )
+    widths = [-(-max_tokens * (i + 1) // NUM_WIDTHS) for i in range(NUM_WIDTHS)]
+
+    def cut_gradient(width: int):
+        def gradient(params, chunk: Batch):
+            loss = jax.value_and_grad(reply_loss, argnums=1, has_aux=True)
+            (total, hits), gradient = loss(
+                policy, params, chunk.tokens[:, :width], chunk.loss_mask[:, :width]
+            )
+            return gradient, total, hits
+
+        return gradient
+
+    branches = [cut_gradient(width) for width in widths]
+
+    def add(sums, chunk: Batch):
+        needed = jnp.searchsorted(jnp.array(widths), jnp.max(chunk.lengths))
+        new = jax.lax.switch(needed, branches, params, chunk)
+        return jax.tree.map(jnp.add, sums, new), None
+
+    zeros = (jax.tree.map(jnp.zeros_like, params), jnp.float32(0), jnp.int32(0))
+    (gradient, total, hits), _ = jax.lax.scan(add, zeros, chunks)
+    count = jnp.maximum(jnp.sum(batch.loss_mask[:, 1:]), 1)
+    gradient = jax.tree.map(lambda x: x / count, gradient)
+    return gradient, {"loss": total / count, "accuracy": hits / count, "tokens": count}
+
+
+def reply_loss(
+    policy: Policy,
+    params: Params,
+    tokens: Int[Array, "B T"],
+    loss_mask: Bool[Array, "B T"],
+) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Summed cross-entropy of the masked tokens, and how many were most likely."""
+    num_rows, width = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(width - 1)[None], (num_rows, width - 1))
+    hidden, _ = policy.forward(params, tokens[:, :-1], positions, None)
+    logits = policy.logits(params, hidden)
+    targets, is_counted = tokens[:, 1:], loss_mask[:, 1:]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    hits = (jnp.argmax(logits, axis=-1) == targets) & is_counted
+    total = jnp.sum(jnp.where(is_counted, losses, 0.0))
+    return total, jnp.sum(hits, dtype=jnp.int32)

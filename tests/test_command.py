@@ -1,0 +1,64 @@
+"""The command line of a configuration: what is read, and which word wins."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests import commands
+
+PROBE = """
+import json, sys
+from launch import command
+holder = command.define_config()
+def main(argv):
+    config = command.read_config(holder, argv)
+    assert config.is_locked
+    keys = command.overridden_keys(argv)
+    print(json.dumps({"config": config.to_dict(), "keys": keys}))
+    return 0
+command.run(main)
+"""
+
+
+def read(*words) -> subprocess.CompletedProcess:
+    start = [sys.executable, "-c", PROBE, "--config=configs/sokoban.py"]
+    return commands.run([*start, *words])
+
+
+def test_the_last_word_about_a_key_wins():
+    done = read(
+        "--config.rollout.top_k=None",
+        "--config.rollout.top_k=5",
+        "--config.rollout.top_p=0.5",
+        "--config.rollout.top_p=None",
+        "--config.env.kwargs={'num_boxes': 3, 'rows': 8}",
+        "--config.env.kwargs.num_boxes=2",
+        "--config.env.params.slip=0.5",
+        "--config.env.params={'other': True}",
+    )
+    assert done.returncode == 0, done.stderr
+    read_here = json.loads(done.stdout)
+    assert read_here["config"]["rollout"]["top_k"] == 5
+    assert read_here["config"]["rollout"]["top_p"] is None
+    assert read_here["config"]["env"]["kwargs"] == {"num_boxes": 2, "rows": 8}
+    assert read_here["config"]["env"]["params"] == {"other": True}
+    assert "env.kwargs.num_boxes" in read_here["keys"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config.rollout.top_q=None"], 'Did you mean "rollout.top_p"?'),
+        (
+            ["--config.env.kwargs.num_boxes", "2"],
+            "write --config.env.kwargs.num_boxes=VALUE",
+        ),
+    ],
+)
+def test_refusals(words, message):
+    done = read(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,88 @@
+"""Presets: every combination is a valid run, every other word is refused."""
+
+import itertools
+
+import pytest
+
+from configs import algorithms, bandit, base, frozen_lake, sizes, sokoban
+from ragen_jax.config import flatten, validate
+
+TASKS = {"bandit": bandit, "frozen_lake": frozen_lake, "sokoban": sokoban}
+SIZES = ["", *sizes.SIZES]
+VARIANTS = ["", *algorithms.VARIANTS]
+ESTIMATORS = ["", *algorithms.ESTIMATORS]
+
+
+def names(*presets):
+    return ",".join(filter(None, presets))
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_combination_is_valid(task):
+    for combination in itertools.product(SIZES, VARIANTS, ESTIMATORS):
+        config = task.get_config(names(*combination))
+        validate(config)
+        size, _, estimator = combination
+        expected = {"ppo": "gae", "grpo": "grpo"}.get(estimator)
+        if expected is None:
+            expected = "gae" if "qwen" in size else "grpo"
+        assert config.algo.advantage == expected
+
+
+def test_the_order_of_the_words_does_not_matter():
+    words = ("qwen2.5-0.5b", "ragen2", "grpo")
+    expected = flatten(sokoban.get_config(",".join(words)))
+    for permuted in itertools.permutations(words):
+        assert flatten(sokoban.get_config(",".join(permuted))) == expected
+    assert flatten(sokoban.get_config("")) == flatten(sokoban.get_config("pocket"))
+
+
+@pytest.mark.parametrize("size", sizes.SIZES)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_variants_are_what_the_papers_say(size, estimator):
+    """Whatever size and estimator they are combined with."""
+
+    def chosen(variant):
+        return flatten(sokoban.get_config(names(size, variant, estimator)))
+
+    vanilla = chosen("starpo")
+    assert vanilla["filter.keep_fraction"] == 1.0
+    assert vanilla["filter.keep_zero"]
+    assert vanilla["loss.clip_low"] == vanilla["loss.clip_high"] == 0.2
+    assert (vanilla["kl.placement"], vanilla["kl.coeff"]) == ("loss", 0.001)
+    stable = chosen("starpo_s")
+    assert stable["filter.score"] == "reward_std"
+    assert (stable["filter.rule"], stable["filter.keep_fraction"]) == (
+        "top_fraction",
+        0.25,
+    )
+    adaptive = chosen("ragen2")
+    assert (adaptive["filter.rule"], adaptive["filter.top_p"]) == ("top_p", 0.9)
+    assert not adaptive["filter.keep_zero"]
+    for leaves in (stable, adaptive):
+        assert leaves["kl.placement"] is None
+        assert (leaves["loss.clip_low"], leaves["loss.clip_high"]) == (0.2, 0.28)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pocket,gpt", "no preset 'gpt'; presets are size: pocket, "),
+        ("starpo_s,ragen2", "'starpo_s' and 'ragen2' both choose the variant"),
+        ("ppo,grpo", "'ppo' and 'grpo' both choose the estimator"),
+        ("pocket,qwen2.5-3b", "'pocket' and 'qwen2.5-3b' both choose the size"),
+        ("grpo,grpo", "both choose the estimator"),
+        ("pocket, grpo", "no preset ' grpo'"),
+    ],
+)
+def test_a_wrong_combination_is_refused_with_the_list(words, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        sokoban.get_config(words)
+    every = [*sizes.SIZES, *algorithms.VARIANTS, *algorithms.ESTIMATORS]
+    assert all(name in str(refusal.value) for name in every)
+
+
+def test_presets_add_no_key():
+    for task in TASKS.values():
+        config = task.get_config("qwen2.5-0.5b,ragen2,ppo")
+        assert flatten(config).keys() == flatten(base.get_config()).keys()

@@ -1,0 +1,89 @@
+"""The loop itself, in this process: early stops, resuming them, reused rollouts."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from configs import sokoban
+from ragen_jax import train as train_module
+from ragen_jax.program import build_program
+from ragen_jax.train import train
+from tests import commands
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def tiny_config(model, **changes):
+    """Two groups of four, one short turn, no evaluation."""
+    config = sokoban.get_config()
+    keys = commands.TINY | {
+        "model.path": str(model),
+        "rollout.max_turns": 1,
+        "evaluation.every": None,
+        "checkpoint.every": 100,
+        "logging.tensorboard": False,
+        "logging.trajectories_every": 2,
+        "logging.trajectories_per_iteration": 3,
+    }
+    config.update_from_flattened_dict(keys)
+    config.update_from_flattened_dict(
+        {key.replace("__", "."): value for key, value in changes.items()}
+    )
+    return config
+
+
+def iterations(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["iteration"] for line in lines]
+
+
+def test_a_run_that_keeps_nothing_stops_and_stays_stopped(model, tmp_path, capsys):
+    """Random replies earn nothing: no group spreads, and such groups are left out."""
+    workdir = tmp_path / "run"
+    config = tiny_config(model, filter__keep_zero=False, train__max_empty_iterations=2)
+    said = []
+    for _ in range(2):
+        assert train(config, workdir) == 0
+        said.append(capsys.readouterr().out)
+        assert iterations(workdir) == [1, 2]
+        assert [p.name for p in (workdir / "checkpoints").iterdir()] == ["2"]
+    (file,) = (workdir / "trajectories").iterdir()
+    assert file.name == "iteration_000002.jsonl"
+    assert len(file.read_text().splitlines()) == 3
+    reason = "stopped early after iteration 2: the filter kept nothing in 2 iterations"
+    assert all(reason in text for text in said)
+    digests = [text.split("sha256 ")[1].split()[0] for text in said]
+    assert digests[0] == digests[1]
+    # The limits may be changed: they say when to stop, not what is learned.
+    config.train.max_empty_iterations = 3
+    assert train(config, workdir) == 0
+    assert "stopped early after iteration 3" in capsys.readouterr().out
+    assert iterations(workdir) == [1, 2, 3]
+
+
+def test_rollouts_are_reused(model, tmp_path, capsys):
+    digests = set()
+    for count in (1, 2):
+        config = tiny_config(
+            model, train__num_iterations=1, learner__updates_per_rollout=count
+        )
+        assert train(config, tmp_path / str(count)) == 0
+        digests.add(capsys.readouterr().out.split("sha256 ")[1].split()[0])
+    assert len(digests) == 2
+
+
+def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch):
+    def build(config, overrides):
+        program = build_program(config, overrides)
+        stats = {"actor/consecutive_skipped": jnp.float32(2)}
+        return dataclasses.replace(program, update=lambda state, *_: (state, stats))
+
+    monkeypatch.setattr(train_module, "build_program", build)
+    config = tiny_config(model, train__max_skipped_updates=2)
+    with pytest.raises(ValueError, match="2 updates in a row had a non-finite"):
+        train(config, tmp_path / "run")
