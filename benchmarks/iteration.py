@@ -37,14 +37,15 @@ def measure(config, repeats: int) -> dict:
     for iteration in range(repeats + 1):
         key = rngs.step_key(root, iteration)
         began = time.perf_counter()
-        trajectory = jax.block_until_ready(program.collect(state.params, key))
+        rollouts = program.collect(program.play_params(state), key)
         middle = time.perf_counter()
+        batch = program.join(rollouts)
         shuffle_key = rngs.stream(key, "shuffle")
-        state, stats = program.update(state, trajectory, shuffle_key)
+        state, stats = program.update(state, batch, shuffle_key)
         jax.block_until_ready((state, stats))
         rollout.append(middle - began)
         update.append(time.perf_counter() - middle)
-        tokens.append(int(trajectory.loss_mask.sum()))
+        tokens.append(int(batch.loss_mask.sum()))
     return {
         "device": jax.devices()[0].device_kind,
         "machine": platform.machine(),

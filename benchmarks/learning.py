@@ -12,19 +12,29 @@ import sys
 
 from absl import app, flags
 
+from ragen_jax.writer import read_metrics
+
 _OUTPUT = flags.DEFINE_string("output", None, "PNG file to write. None: table only.")
 
 
 def read(workdir: pathlib.Path) -> dict:
-    """What a run's record says about learning."""
-    records = [
-        json.loads(line)
-        for line in (workdir / "metrics.jsonl").read_text().splitlines()
-    ]
+    """What a run's record says about learning.
+
+    Raises:
+      ValueError: the folder holds no run, or one without iterations or evaluations.
+    """
+    records = read_metrics(workdir)
+    trained = [r for r in records if "timing_s/update" in r]
+    measured = [r for r in records if any(k.startswith("val-env/") for k in r)]
+    if not trained or not measured:
+        raise ValueError(
+            f"{workdir} holds a record of {len(trained)} iterations and "
+            f"{len(measured)} evaluations, and a learning curve needs some of both; "
+            "name a run of launch.train with config.evaluation.every set"
+        )
     config = json.loads((workdir / "config.json").read_text())
-    (env,) = {k.split("/")[1] for k in records[0] if k.startswith("val-env/")}
-    measured = [r for r in records if f"val-env/{env}/success" in r]
-    seconds = [r["timing_s/rollout"] + r["timing_s/update"] for r in records[1:]]
+    (env,) = {k.split("/")[1] for k in measured[0] if k.startswith("val-env/")}
+    seconds = [r["timing_s/rollout"] + r["timing_s/update"] for r in trained]
     return {
         "name": workdir.name,
         "env": env,
@@ -34,8 +44,8 @@ def read(workdir: pathlib.Path) -> dict:
         "low": [r[f"val-env/{env}/success_low"] for r in measured],
         "high": [r[f"val-env/{env}/success_high"] for r in measured],
         "ceiling": measured[-1][f"val-env/{env}/ceiling"],
-        "train_at": [r["iteration"] for r in records[1:]],
-        "train": [r[f"train/{env}/success"] for r in records[1:]],
+        "train_at": [r["iteration"] for r in trained],
+        "train": [r[f"train/{env}/success"] for r in trained],
         "seconds": statistics.median(seconds),
     }
 
@@ -93,7 +103,10 @@ def main(argv: list[str]) -> None:
     workdirs = [pathlib.Path(word) for word in argv[1:]]
     if not workdirs:
         sys.exit("error: name at least one finished run folder")
-    runs = [read(workdir) for workdir in workdirs]
+    try:
+        runs = [read(workdir) for workdir in workdirs]
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     print(table(runs))
     if _OUTPUT.value:
         draw(runs, pathlib.Path(_OUTPUT.value))

@@ -1,0 +1,50 @@
+"""What a critic costs: PPO's update against GRPO's on the same episodes.
+
+    python -m benchmarks.critic_cost
+
+A network of its own costs at most 2.5 times GRPO's update (counting passes: 3 for the
+policy, 3 for the critic and 1 to read the values, 7 / 3 = 2.33), a head on the policy's
+trunk at most 1.3 times. The status is 1 when either does not hold.
+"""
+
+from absl import flags
+
+from launch import command
+
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measured updates of each kind.")
+
+KEEP = {"filter.keep_fraction": 0.5}
+KINDS = {
+    "GRPO": KEEP,
+    "PPO, separate critic": KEEP | {"algo.advantage": "gae"},
+    "PPO, shared trunk": KEEP | {"algo.advantage": "gae", "critic.trunk": "shared"},
+}
+MOST = {"PPO, separate critic": 2.5, "PPO, shared trunk": 1.3}
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    import jax
+
+    from benchmarks.update_times import Contestant, build, print_table
+
+    contestants, episodes = {}, None
+    for name, changes in KINDS.items():
+        config, program = build(changes)
+        key = jax.random.key(config.seed)
+        if episodes is None:
+            episodes = program.join(program.collect(program.state.params, key))
+        contestants[name] = Contestant(program.update, program.state)
+        contestants[name].run(episodes, key)
+    for _ in range(_REPEATS.value):
+        for contestant in contestants.values():
+            contestant.measure(episodes, key)
+    seconds = {name: c.seconds for name, c in contestants.items()}
+    is_kept = print_table(seconds, "GRPO", MOST)
+    tokens = {int(c.stats["actor/num_tokens"]) for c in contestants.values()}
+    print(f"trained tokens per update: {', '.join(map(str, tokens))}")
+    return 0 if is_kept and len(tokens) == 1 else 1
+
+
+if __name__ == "__main__":
+    command.run(main)
