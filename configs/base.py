@@ -38,6 +38,9 @@ def get_config() -> ConfigDict:
     # "symbols": one token per cell, any board. "rows": one piece per board row, ids
     # equal to the tokenizer's own; for checkpoints pre-trained on such text.
     config.prompt.tokenization = "symbols"
+    # A reply is a thought and an answer. False: an answer alone, no thought is asked
+    # for or read.
+    config.prompt.thinking = True
     # Length hint shown to the model in the full wording (words).
     config.prompt.length_hint_words = 100
 

@@ -40,7 +40,11 @@ def main(argv: list[str]) -> int:
 
 
 def _human(play, trained, level: int) -> None:
+    from ragen_jax.text import chat
+
     game, rollout = trained.program.game, trained.config.rollout
+
+    prefix = chat.forced_prefix(game.dialogue.thinking)
 
     def read_line() -> str:
         return input("\n> ")
@@ -54,7 +58,7 @@ def _human(play, trained, level: int) -> None:
         max_reply_tokens=rollout.max_reply_tokens,
         format_penalty=rollout.format_penalty,
         read_line=read_line,
-        say=lambda text: print(text, end="" if text.endswith("<think>") else "\n"),
+        say=lambda text: print(text, end="" if text.endswith(prefix) else "\n"),
     )
 
 

@@ -59,13 +59,16 @@ class Mixture:
     redraw: Float[Array, ""]
 
 
-def reply_template(env: TextEnvironment, budget: PlayBudget) -> Template:
-    """A whole reply, from after the forced `<think>` to the end-of-turn token.
+def reply_template(
+    env: TextEnvironment, budget: PlayBudget, thinking: bool
+) -> Template:
+    """A whole reply, from after the forced tag to the end-of-turn token.
 
-    Fields: the words of the game's `Reading`; per action `i` of a turn `action_i`, an
-    index into the action vocabulary plus 1 with 0 for none, and `separator_i`.
+    Fields: where the player thinks, the words of the game's `Reading`; per action `i`
+    of a turn `action_i`, an index into the action vocabulary plus 1 with 0 for none,
+    and `separator_i`.
     """
-    parts = [*reading_of(env).words, "</think><answer>"]
+    parts = [*reading_of(env).words, "</think><answer>"] if thinking else []
     names = ("", *env.action_vocabulary)
     for i in range(budget.max_actions_per_turn):
         if i:
@@ -84,6 +87,7 @@ def build_responder(
     budget: PlayBudget,
     max_reply_tokens: int,
     discount: float,
+    thinking: bool = True,
 ) -> Responder:
     """The mixture as a `Responder` that plays the dialogues of a rollout.
 
@@ -94,12 +98,14 @@ def build_responder(
       mixture: who plays.
       budget, max_reply_tokens: those of the dialogue.
       discount: of the solver; below 1 it prefers short ways where all are free.
+      thinking: as the dialogue has it; False: nobody writes a thought.
 
     Raises:
       ValueError: the replies would not fit into `max_reply_tokens`.
     """
     reading = reading_of(env)
-    replies = compile_template(reply_template(env, budget), tokenizer, tokenization)
+    wording = reply_template(env, budget, thinking)
+    replies = compile_template(wording, tokenizer, tokenization)
     if replies.max_tokens > max_reply_tokens:
         raise ValueError(
             f"demonstrated replies of {type(env).__name__} take up to "

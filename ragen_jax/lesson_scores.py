@@ -60,13 +60,16 @@ def score_games(
             decode_chunk_tokens=CHUNK_TOKENS,
         )
         trajectory = collect(params, dialogues[name], rollout_keys(key, num_prompts, 1))
-        values = jax.device_get(thought_scores(trajectory, empty_thought))
+        scored = thought_scores(
+            trajectory, empty_thought, thinking=dialogues[name].thinking
+        )
+        values = jax.device_get(scored)
         scores[name] = {key: float(value) for key, value in values.items()}
     return scores
 
 
 def thought_scores(
-    trajectory: Trajectory, empty_thought: int
+    trajectory: Trajectory, empty_thought: int, *, thinking: bool
 ) -> dict[str, Float[Array, ""]]:
     """Shares of the rows (NaN where there are none).
 
@@ -77,10 +80,11 @@ def thought_scores(
     Args:
       trajectory: played by the policy.
       empty_thought: token that ends a thought at once.
+      thinking: the dialogue asks for thoughts.
     """
     turns, success = trajectory.turns, trajectory.success
     first = jnp.take_along_axis(trajectory.tokens, turns.reply_start[:, :1], axis=1)
-    thinks = first[:, 0] != empty_thought
+    thinks = thinking & (first[:, 0] != empty_thought)
     is_bad = ~turns.has_format | (turns.num_valid == 0)
     num_turns = jnp.sum(turns.played)
     return {

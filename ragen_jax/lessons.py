@@ -158,8 +158,11 @@ def load_or_build_tokenizer(
             style=prompt["style"],
             budget=game.budget,
             length_hint_words=prompt["length_hint_words"],
+            thinking=prompt["thinking"],
         )
-        replies = demonstrations.reply_template(game.env, game.budget)
+        replies = demonstrations.reply_template(
+            game.env, game.budget, prompt["thinking"]
+        )
         for template in (prompts.opening, prompts.following, replies):
             texts += pocket_tokenizer.template_texts(template)
     with tempfile.TemporaryDirectory() as fresh:
@@ -205,6 +208,7 @@ def make_demonstrate(
     tokenization: str,
     max_reply_tokens: int,
     discount: float,
+    thinking: bool = True,
 ) -> Callable[..., tuple[Batch, dict[str, Float[Array, ""]]]]:
     """Builds `demonstrate(key, mixture, dialogues) -> (Batch, success by game)`.
 
@@ -224,6 +228,7 @@ def make_demonstrate(
             budget=game.budget,
             max_reply_tokens=max_reply_tokens,
             discount=discount,
+            thinking=thinking,
         )
         return play_episodes(
             game.env,

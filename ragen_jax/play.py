@@ -89,6 +89,7 @@ def watch_solver(trained: Trained, level: int) -> dict:
         budget=game.budget,
         max_reply_tokens=rollout.max_reply_tokens,
         discount=_SOLVER_DISCOUNT,
+        thinking=game.dialogue.thinking,
     )
 
     @jax.jit
@@ -127,13 +128,14 @@ def typed_responder(max_reply_tokens: int) -> Responder:
     return Responder(init=init, observe=lambda prepared, *_: prepared, reply=reply)
 
 
-def complete_reply(line: str) -> str:
+def complete_reply(line: str, *, thinking: bool) -> str:
     """What a person typed, as the model would have written it.
 
     A bare answer ("Up || Left") gets the tags; a line with tags is taken as it is.
     """
     if "<" not in line:
-        line = f"</think><answer>{line.strip()}</answer>"
+        thought = "</think><answer>" if thinking else ""
+        line = f"{thought}{line.strip()}</answer>"
     return line + chat.END
 
 
@@ -196,7 +198,8 @@ def play(
 def _prepare(game: Game, episode: Play, read_line, say, max_reply_tokens: int) -> Reply:
     """Ask until the reply fits."""
     while True:
-        tokens = game.tokenizer.encode(complete_reply(read_line()))
+        line = complete_reply(read_line(), thinking=game.dialogue.thinking)
+        tokens = game.tokenizer.encode(line)
         if len(tokens) <= max_reply_tokens:
             break
         say(

@@ -143,6 +143,7 @@ def _build_course(config: ConfigDict, tokenizer_folder: pathlib.Path) -> _Course
         tokenization=config.prompt.tokenization,
         max_reply_tokens=config.max_reply_tokens,
         discount=config.mixture.discount,
+        thinking=config.prompt.thinking,
     )
     dialogues = lessons.build_dialogues(
         games, tokenizer, config.prompt, config.max_reply_tokens

@@ -274,7 +274,7 @@ def test_scores_tell_thinking_rows_from_the_others():
     trajectory = trajectory.replace(
         tokens=tokens, turns=turns, success=jnp.array([False, True, True, True])
     )
-    scores = thought_scores(trajectory, empty_thought=5)
+    scores = thought_scores(trajectory, empty_thought=5, thinking=True)
     assert {k: float(v) for k, v in scores.items()} == {
         "success": 0.75,
         "thinking": 0.5,

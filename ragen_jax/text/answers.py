@@ -8,7 +8,8 @@ the present level is the caller's question.
 The rules, for the text `<think>` + reply (the prefix is forced by the prompt):
 
 1. It has the form if `<think>(.*?)</think>\\s*<answer>(.*?)</answer>` is found in it.
-   Tags are case-sensitive. Without the form nothing is listed.
+   Tags are case-sensitive. Without the form nothing is listed. Where no thought is
+   asked for, the prefix is `<answer>` and the form `<answer>(.*?)</answer>`.
 2. From the answer, the literals of `REMOVED` are deleted, in that order, each in one
    pass over what the passes before it left.
 3. The rest is split at `||` from the left, the pieces are stripped, empty ones dropped.
@@ -65,6 +66,7 @@ class AnswerParser:
       token_lengths: bytes of each token.
       name_bytes: the action vocabulary in small letters, zeros behind.
       name_lengths: bytes of each name.
+      thinking: the form asks for a thought before the answer.
       max_actions: names that count per reply (`A`).
       max_reply_tokens: tokens of a reply's array (`R`).
     """
@@ -73,6 +75,7 @@ class AnswerParser:
     token_lengths: Int[Array, " V+1"]
     name_bytes: UInt8[Array, "C E"]
     name_lengths: Int[Array, " C"]
+    thinking: bool = struct.field(pytree_node=False)
     max_actions: int = struct.field(pytree_node=False)
     max_reply_tokens: int = struct.field(pytree_node=False)
 
@@ -93,7 +96,8 @@ class AnswerParser:
             )
         text = self._join_bytes(reply_tokens, length)
         num_bytes = text.shape[0] - self._tail
-        has_format, start, stop = _find_answer(text, num_bytes)
+        find = _find_answer if self.thinking else _find_answer_alone
+        has_format, start, stop = find(text, num_bytes)
         answer = lax.dynamic_slice(text, (start,), (self._window + self._margin,))
         # Nearly all answers fit in the window and hold no markup. The others are read
         # again from the whole text, which costs nothing unless some row asks for it.
@@ -208,6 +212,7 @@ def build_parser(
     *,
     max_actions_per_turn: int,
     max_reply_tokens: int,
+    thinking: bool = True,
 ) -> AnswerParser:
     """Builds the tables of a parser.
 
@@ -216,6 +221,7 @@ def build_parser(
       action_vocabulary: the names an action can have in any level.
       max_actions_per_turn: names of a reply that count.
       max_reply_tokens: tokens of a reply's array.
+      thinking: a reply is a thought and an answer; False: an answer alone.
 
     Raises:
       ValueError: a limit is not positive, or a name could never be told from a reply.
@@ -239,6 +245,7 @@ def build_parser(
         token_lengths=token_lengths,
         name_bytes=name_table,
         name_lengths=name_lengths,
+        thinking=thinking,
         max_actions=max_actions_per_turn,
         max_reply_tokens=max_reply_tokens,
     )
@@ -291,6 +298,16 @@ def _find_answer(
         jnp.where(has_format, start, zero),
         jnp.where(has_format, bits.first(ends), zero),
     )
+
+
+def _find_answer_alone(
+    text: UInt8[Array, " Y"], num_bytes: int
+) -> tuple[Bool[Array, ""], Int[Array, ""], Int[Array, ""]]:
+    """The same where the forced prefix has begun the answer already."""
+    ends = bits.pack(byte_search.find(text, ANSWER_END, num_bytes))
+    has_format = jnp.any(ends != 0)
+    zero = jnp.zeros((), jnp.int32)
+    return has_format, zero, jnp.where(has_format, bits.first(ends), zero)
 
 
 def _remove_literals(

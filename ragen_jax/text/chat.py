@@ -5,12 +5,12 @@ The ids of a dialogue are never made from its text again, so the markup is cut a
 two places where the model and the template take turns:
 
     opening    system message, first user message, header of the assistant's message
-               with a forced `<think>`
+               with a forced `<think>`, or `<answer>` where no thought is asked for
     (reply)    sampled: the thought, the answer, the end-of-turn token
     following  the end-of-turn token if the reply lacks it, the rest of the assistant's
                message, the next user message, header of the next reply
 
-The forced `<think>` is part of the template, not of the reply.
+The forced tag is part of the template, not of the reply.
 
 Source: the chat template shipped with Qwen2.5-Instruct.
 """
@@ -19,11 +19,9 @@ from envs.templates import Choice, Template
 
 START = "<|im_start|>"
 END = "<|im_end|>"
-# Every reply starts with a thought: the header ends with the opening tag.
-FORCED_PREFIX = "<think>"
 SYSTEM_HEADER = f"{START}system\n"
 USER_HEADER = f"{START}user\n"
-REPLY_HEADER = f"{START}assistant\n{FORCED_PREFIX}"
+REPLY_HEADER = f"{START}assistant\n"
 
 
 def beginning(system: Template) -> Template:
@@ -32,9 +30,14 @@ def beginning(system: Template) -> Template:
     return header + system + end
 
 
-def request(user: Template) -> Template:
+def forced_prefix(thinking: bool) -> str:
+    """The tag that the header of every reply ends with."""
+    return "<think>" if thinking else "<answer>"
+
+
+def request(user: Template, prefix: str) -> Template:
     """The rest of the user's message and the header of the reply."""
-    return user + Template((f"{END}\n", REPLY_HEADER))
+    return user + Template((f"{END}\n", REPLY_HEADER + prefix))
 
 
 def rest_of_reply() -> Template:
@@ -46,11 +49,11 @@ def rest_of_reply() -> Template:
     return Template((Choice("was_cut", ("", END)), "\n", USER_HEADER))
 
 
-def opening(system: Template, user: Template) -> Template:
+def opening(system: Template, user: Template, prefix: str) -> Template:
     """Everything before the first reply."""
-    return beginning(system) + request(user)
+    return beginning(system) + request(user, prefix)
 
 
-def following(user: Template) -> Template:
+def following(user: Template, prefix: str) -> Template:
     """Everything between two replies; has the field of `rest_of_reply`."""
-    return rest_of_reply() + request(user)
+    return rest_of_reply() + request(user, prefix)

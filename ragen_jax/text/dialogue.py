@@ -45,6 +45,11 @@ class Dialogue:
     windows: WindowTemplates | None
 
     @property
+    def thinking(self) -> bool:
+        """A reply is a thought and an answer; False: an answer alone."""
+        return self.parser.thinking
+
+    @property
     def max_window_tokens(self) -> int:
         """The most tokens the model sees at once, its reply included: `W`, or `T`."""
         if self.windows is None:
@@ -61,6 +66,7 @@ def build_dialogue(
     budget: PlayBudget,
     max_reply_tokens: int,
     length_hint_words: int,
+    thinking: bool = True,
     context: str = "full",
     context_turns: int | None = None,
 ) -> Dialogue:
@@ -74,6 +80,7 @@ def build_dialogue(
       budget: turns and actions of an episode.
       max_reply_tokens: `R`, the stop token included.
       length_hint_words: longest reply asked for.
+      thinking: a reply is a thought and an answer; False: an answer alone.
       context: how much of the dialogue the model sees, an entry of `windows.CONTEXTS`.
       context_turns: turns it sees then, the one to be answered included; None for
         "full".
@@ -85,7 +92,11 @@ def build_dialogue(
         end-of-turn token.
     """
     wording = build_wording(
-        env, style=style, budget=budget, length_hint_words=length_hint_words
+        env,
+        style=style,
+        budget=budget,
+        length_hint_words=length_hint_words,
+        thinking=thinking,
     )
     prompts = cut_messages(wording)
     stop_token, stop_tokens = _stop_tokens(tokenizer)
@@ -109,6 +120,7 @@ def build_dialogue(
         env.action_vocabulary,
         max_actions_per_turn=budget.max_actions_per_turn,
         max_reply_tokens=max_reply_tokens,
+        thinking=thinking,
     )
     between = (budget.max_turns - 1) * following.max_tokens
     replies = budget.max_turns * max_reply_tokens

@@ -38,6 +38,7 @@ class Wording:
         message that tells both.
       past_turn: a turn of which the message also tells the reply; up to the reply.
       past_result: what that turn brought, from the end of its reply on.
+      reply_prefix: the tag that the template writes before a reply.
     """
 
     system: Template
@@ -47,6 +48,7 @@ class Wording:
     turn_heading: str
     past_turn: Template
     past_result: Template
+    reply_prefix: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,12 @@ class Prompts:
 
 
 def build_wording(
-    env: TextEnvironment, *, style: str, budget: PlayBudget, length_hint_words: int
+    env: TextEnvironment,
+    *,
+    style: str,
+    budget: PlayBudget,
+    length_hint_words: int,
+    thinking: bool = True,
 ) -> Wording:
     """What is said in a game.
 
@@ -72,6 +79,7 @@ def build_wording(
       style: entry of `PROMPT_STYLES`.
       budget: limits the player is told, and bounds of the numbers shown.
       length_hint_words: longest reply asked for; the terse style asks for none.
+      thinking: a reply is a thought and an answer; False: an answer alone.
 
     Raises:
       ValueError: there is no such style.
@@ -81,16 +89,25 @@ def build_wording(
             f"prompt.style={style!r} is unknown; choose one of "
             f"{', '.join(PROMPT_STYLES)}"
         )
-    return PROMPT_STYLES[style](env, budget, length_hint_words)
+    return PROMPT_STYLES[style](env, budget, length_hint_words, thinking)
 
 
 def build_prompts(
-    env: TextEnvironment, *, style: str, budget: PlayBudget, length_hint_words: int
+    env: TextEnvironment,
+    *,
+    style: str,
+    budget: PlayBudget,
+    length_hint_words: int,
+    thinking: bool = True,
 ) -> Prompts:
     """The messages of a game; arguments and errors are those of `build_wording`."""
     return cut_messages(
         build_wording(
-            env, style=style, budget=budget, length_hint_words=length_hint_words
+            env,
+            style=style,
+            budget=budget,
+            length_hint_words=length_hint_words,
+            thinking=thinking,
         )
     )
 
@@ -98,19 +115,22 @@ def build_prompts(
 def cut_messages(wording: Wording) -> Prompts:
     """Each turn's message; from the second on it tells what the last turn brought."""
     return Prompts(
-        opening=chat.opening(wording.system, wording.turn),
-        following=chat.following(wording.result + wording.turn),
+        opening=chat.opening(wording.system, wording.turn, wording.reply_prefix),
+        following=chat.following(wording.result + wording.turn, wording.reply_prefix),
     )
 
 
-def full(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Wording:
+def full(
+    env: TextEnvironment, budget: PlayBudget, length_hint_words: int, thinking: bool
+) -> Wording:
     """Everything said in sentences."""
+    prefix = chat.forced_prefix(thinking)
     state = _turn(budget) + Template(("State:\n",)) + env.template
     limits = (
         "Actions left: ",
         _actions_left(budget),
         "\n",
-        _request(budget, length_hint_words),
+        _request(budget, length_hint_words, thinking),
     )
     return Wording(
         system=Template((f"{_PERSONA}\n\n{env.instruction}\n\n{_rules(env, budget)}",)),
@@ -118,14 +138,18 @@ def full(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Wo
         result=_result("Reward of your last turn: ", "Your last reply"),
         past_heading="Your last turns, the oldest first:\n",
         turn_heading="Your turn now:\n",
-        past_turn=state + Template((f"Your reply: {chat.FORCED_PREFIX}",)),
+        past_turn=state + Template((f"Your reply: {prefix}",)),
         past_result=Template(("\n",)) + _result("Reward: ", "That reply"),
+        reply_prefix=prefix,
     )
 
 
-def terse(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> Wording:
+def terse(
+    env: TextEnvironment, budget: PlayBudget, length_hint_words: int, thinking: bool
+) -> Wording:
     """The game's name, then numbers and the state. Says nothing about the length."""
     del length_hint_words
+    prefix = chat.forced_prefix(thinking)
     turn = _turn(budget) + env.template
     turn += Template(("Left ", _actions_left(budget)))
     result = Template(
@@ -137,8 +161,9 @@ def terse(env: TextEnvironment, budget: PlayBudget, length_hint_words: int) -> W
         result=result,
         past_heading="",
         turn_heading="",
-        past_turn=turn + Template((f"\n{chat.FORCED_PREFIX}",)),
+        past_turn=turn + Template((f"\n{prefix}",)),
         past_result=Template(("\n",)) + result,
+        reply_prefix=prefix,
     )
 
 
@@ -171,14 +196,15 @@ def _rules(env: TextEnvironment, budget: PlayBudget) -> str:
     return rules
 
 
-def _request(budget: PlayBudget, length_hint_words: int) -> str:
+def _request(budget: PlayBudget, length_hint_words: int, thinking: bool) -> str:
     if budget.max_actions_per_turn > 1:
         answer = f"First {SEPARATOR} Second"
         limit = f"at most {budget.max_actions_per_turn} actions"
     else:
         answer, limit = "Action", "one action"
+    thought = "<think>your reasoning</think>" if thinking else ""
     return (
-        f"Reply with <think>your reasoning</think><answer>{answer}</answer> and "
+        f"Reply with {thought}<answer>{answer}</answer> and "
         f"nothing else: {limit}, and no more than {length_hint_words} words in all.\n"
     )
 

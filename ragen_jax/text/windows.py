@@ -198,8 +198,8 @@ def last_k(wording: Wording, num_past: int) -> WindowPrompts:
     del num_past
     return WindowPrompts(
         beginning=chat.beginning(wording.system),
-        ending=chat.request(wording.turn),
-        before_reply=chat.request(wording.turn),
+        ending=chat.request(wording.turn, wording.reply_prefix),
+        before_reply=chat.request(wording.turn, wording.reply_prefix),
         after_reply=chat.rest_of_reply() + wording.result,
         shows_stop=True,
     )
@@ -210,7 +210,8 @@ def single_turn(wording: Wording, num_past: int) -> WindowPrompts:
     return WindowPrompts(
         beginning=chat.beginning(wording.system)
         + _if_past(wording.past_heading, num_past),
-        ending=_if_past(wording.turn_heading, num_past) + chat.request(wording.turn),
+        ending=_if_past(wording.turn_heading, num_past)
+        + chat.request(wording.turn, wording.reply_prefix),
         before_reply=wording.past_turn,
         after_reply=wording.past_result,
         shows_stop=False,

@@ -109,6 +109,7 @@ ELSEWHERE = {
     "env.mix": "tests/test_mix.py",
     "prompt.style": "tests/text/test_prompts.py",
     "prompt.tokenization": "tests/text/test_dialogue.py",
+    "prompt.thinking": "tests/text/test_thinking.py",
     "prompt.length_hint_words": "tests/text/test_prompts.py",
     "model.path": "tests/test_launch.py",
     "model.dtype": "tests/models/test_qwen2.py",

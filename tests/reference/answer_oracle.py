@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 SHAPE = re.compile(rb"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+ANSWER_ALONE = re.compile(rb"<answer>(.*?)</answer>", re.DOTALL)
 LITERALS = (
     b"<think>",
     b"</think>",
@@ -15,17 +16,24 @@ LITERALS = (
 
 
 def parse_reply(
-    reply: bytes, vocabulary: Sequence[str | bytes], max_actions: int
+    reply: bytes,
+    vocabulary: Sequence[str | bytes],
+    max_actions: int,
+    *,
+    thinking: bool = True,
 ) -> tuple[list[int], int, bool]:
-    """Parses one reply, the forced `<think>` not included in `reply`.
+    """Parses one reply, the forced `<think>` (or `<answer>`) not included in `reply`.
 
     Returns the first `max_actions` listed names as indices into `vocabulary` (-1 where
     unknown), how many names are listed in all, and whether the reply has the form.
     """
-    match = SHAPE.search(b"<think>" + reply)
+    if thinking:
+        match = SHAPE.search(b"<think>" + reply)
+    else:
+        match = ANSWER_ALONE.search(b"<answer>" + reply)
     if match is None:
         return [], 0, False
-    answer = match.group(2)
+    answer = match.groups()[-1]
     for literal in LITERALS:
         answer = answer.replace(literal, b"")
     listed = [name for part in answer.strip().split(b"||") if (name := part.strip())]

@@ -111,7 +111,9 @@ def assert_agrees(parser, vocabulary, names, rows, num_tokens) -> int:
             else b""
             for token in row[:num_tokens]
         )
-        listed, num_listed, has_format = parse_reply(reply, names, parser.max_actions)
+        listed, num_listed, has_format = parse_reply(
+            reply, names, parser.max_actions, thinking=parser.thinking
+        )
         missing = parser.max_actions - len(listed)
         assert got.names[i].tolist() == listed + [-1] * missing, reply
         assert got.num_names[i] == len(listed), reply

@@ -15,43 +15,49 @@ def reference(qwen_folder):
     return transformers.AutoTokenizer.from_pretrained(qwen_folder)
 
 
-def messages(num_turns):
+@pytest.fixture(params=[True, False])
+def prefix(request):
+    return chat.forced_prefix(thinking=request.param)
+
+
+def messages(num_turns, prefix):
     """The dialogue up to the user's message of a turn."""
     said = [{"role": "system", "content": "You play."}]
     for turn in range(1, num_turns + 1):
         said.append({"role": "user", "content": f"Turn {turn}."})
         if turn < num_turns:
-            said.append({"role": "assistant", "content": chat.FORCED_PREFIX + REPLY})
+            said.append({"role": "assistant", "content": prefix + REPLY})
     return said
 
 
-def rendered(num_turns, *, was_cut):
+def rendered(num_turns, prefix, *, was_cut):
     """The same from our templates and replies as sampled."""
-    text = chat.opening(SYSTEM, USER).render({"turn": 1})
+    text = chat.opening(SYSTEM, USER, prefix).render({"turn": 1})
     for turn in range(2, num_turns + 1):
         text += REPLY if was_cut else REPLY + chat.END
-        text += chat.following(USER).render({"turn": turn, "was_cut": was_cut})
+        following = chat.following(USER, prefix)
+        text += following.render({"turn": turn, "was_cut": was_cut})
     return text
 
 
 @pytest.mark.parametrize("was_cut", [0, 1])
 @pytest.mark.parametrize("num_turns", [1, 2, 4])
 def test_text_and_ids_are_those_of_the_chat_template(
-    reference, tokenizer, num_turns, was_cut
+    reference, tokenizer, num_turns, was_cut, prefix
 ):
     text = reference.apply_chat_template(
-        messages(num_turns), tokenize=False, add_generation_prompt=True
+        messages(num_turns, prefix), tokenize=False, add_generation_prompt=True
     )
-    ours = rendered(num_turns, was_cut=was_cut)
-    assert ours == text + chat.FORCED_PREFIX
+    ours = rendered(num_turns, prefix, was_cut=was_cut)
+    assert ours == text + prefix
     ids = reference.apply_chat_template(
-        messages(num_turns), add_generation_prompt=True, return_dict=False
+        messages(num_turns, prefix), add_generation_prompt=True, return_dict=False
     )
-    assert tokenizer.encode(ours) == ids + tokenizer.encode(chat.FORCED_PREFIX)
+    assert tokenizer.encode(ours) == ids + tokenizer.encode(prefix)
 
 
-def test_a_dialogue_so_far_begins_every_later_one():
-    texts = [rendered(num_turns, was_cut=0) for num_turns in (1, 2, 3)]
+def test_a_dialogue_so_far_begins_every_later_one(prefix):
+    texts = [rendered(num_turns, prefix, was_cut=0) for num_turns in (1, 2, 3)]
     assert texts[1].startswith(texts[0])
     assert texts[2].startswith(texts[1])
-    assert texts[0].endswith("<|im_start|>assistant\n<think>")
+    assert texts[0].endswith("<|im_start|>assistant\n" + prefix)

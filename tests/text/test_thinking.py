@@ -1,0 +1,187 @@
+"""Thinking off: an answer alone is asked for, forced, read and demonstrated."""
+
+import functools
+import pathlib
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs
+from envs.base import PlayBudget
+from ragen_jax import demonstrations, lessons
+from ragen_jax.play import complete_reply
+from ragen_jax.rollout.device import play_episodes, rollout_keys
+from ragen_jax.text.answers import build_parser
+from ragen_jax.text.dialogue import build_dialogue
+from tests.text import test_answers
+
+BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=4, max_actions_per_episode=10)
+REPLY_TOKENS = 24
+# Of the form, near to it and beyond it: the tag that begins the answer is forced.
+OPENINGS = [b"", b"Up || Down", b"<answer>Left", b"</think><answer>", b"a</think>"]
+
+
+def pocket():
+    """Sokoban's dialogue under the tokenizer that a warm start would make."""
+    game = lessons.build_game(
+        name="sokoban",
+        kwargs={},
+        episodes=32,
+        planning_params={},
+        noise=0.0,
+        **vars(BUDGET),
+    )
+    prompt = {
+        "style": "terse",
+        "tokenization": "symbols",
+        "length_hint_words": 60,
+        "thinking": False,
+    }
+    nowhere = pathlib.Path("no such folder")
+    tokenizer = lessons.load_or_build_tokenizer(nowhere, {"sokoban": game}, prompt)
+    dialogue = build_dialogue(
+        game.env, tokenizer, budget=BUDGET, max_reply_tokens=REPLY_TOKENS, **prompt
+    )
+    return game, tokenizer, dialogue
+
+
+@pytest.fixture(scope="module")
+def parser():
+    return build_parser(
+        test_answers.VOCABULARY,
+        test_answers.NAMES,
+        max_actions_per_turn=test_answers.MAX_ACTIONS,
+        max_reply_tokens=test_answers.MAX_TOKENS,
+        thinking=False,
+    )
+
+
+def test_hostile_replies_are_read_as_the_regex_reads_them(parser):
+    draw = random.Random(11)
+    rows = []
+    for _ in range(test_answers.NUM_ROWS):
+        reply = draw.choice(OPENINGS)
+        reply += b"".join(draw.choices(test_answers.FRAGMENTS, k=draw.randrange(6)))
+        if draw.random() < 0.7:
+            reply += b"</answer>" + draw.choice([b"", b"</answer>", b" more"])
+        rows.append(test_answers.tokenize(reply, draw))
+    num_formed = test_answers.assert_agrees(
+        parser,
+        test_answers.VOCABULARY,
+        test_answers.NAMES,
+        rows,
+        test_answers.MAX_TOKENS,
+    )
+    assert 500 < num_formed < test_answers.NUM_ROWS - 100
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (b"Up || Down</answer> and more", ([0, 1], 2, True)),
+        (b"</answer>", ([], 0, True)),
+        (b"Up", ([], 0, False)),
+        (b"<answer>Up</answer>", ([0], 1, True)),
+        (b"why not</think><answer>Up</answer>", ([-1], 1, True)),
+    ],
+)
+def test_cases(parser, reply, expected):
+    assert test_answers.parse_bytes(parser, reply) == expected
+
+
+@pytest.mark.parametrize("context", ["full", "last_k", "single_turn"])
+@pytest.mark.parametrize("style", ["full", "terse"])
+def test_no_message_asks_for_a_thought(tokenizer, style, context):
+    dialogue = build_dialogue(
+        envs.make("frozen_lake"),
+        tokenizer,
+        style=style,
+        tokenization="rows",
+        budget=BUDGET,
+        max_reply_tokens=REPLY_TOKENS,
+        length_hint_words=60,
+        thinking=False,
+        context=context,
+        context_turns=None if context == "full" else 2,
+    )
+    state = {
+        "turn": 2,
+        "actions_left": 5,
+        "reward_hundredths": -20,
+        "was_invalid": 0,
+        "was_cut": 0,
+        "has_past": 1,
+        "board": np.arange(16).reshape(4, 4) % 6,
+    }
+    prompts = dialogue.prompts
+    texts = [prompts.opening.render(state), prompts.following.render(state)]
+    assert all(t.endswith("<|im_start|>assistant\n<answer>") for t in texts)
+    if context != "full":
+        fields = {name: jnp.asarray(value) for name, value in state.items()}
+        for piece in (dialogue.windows.ending, dialogue.windows.before_reply):
+            span = piece.tokens(fields)
+            texts.append(tokenizer.decode(np.asarray(span.tokens)[: int(span.length)]))
+        assert texts[-1].endswith("<answer>")
+    assert not any("think" in text for text in texts)
+    asks = "Reply with <answer>First || Second</answer> and nothing else"
+    assert (asks in texts[0]) == (style == "full")
+
+
+@functools.cache
+def demonstrated():
+    game, tokenizer, dialogue = pocket()
+    mixture = demonstrations.Mixture(
+        shares=jnp.ones(1),
+        thoughts=jnp.array([demonstrations.READING]),
+        noise=jnp.zeros(1),
+        redraw=jnp.float32(0),
+    )
+    responder = demonstrations.build_responder(
+        game.env,
+        game.planning_params,
+        tokenizer,
+        mixture,
+        tokenization="symbols",
+        budget=BUDGET,
+        max_reply_tokens=REPLY_TOKENS,
+        discount=0.95,
+        thinking=False,
+    )
+    play = jax.jit(
+        lambda dialogue, keys: play_episodes(
+            game.env,
+            game.env_params,
+            dialogue,
+            responder,
+            keys,
+            budget=BUDGET,
+            max_reply_tokens=REPLY_TOKENS,
+            format_penalty=-0.1,
+        )
+    )
+    return tokenizer, play(dialogue, rollout_keys(jax.random.key(0), 32, 1))
+
+
+def test_a_solver_that_does_not_think_wins():
+    """The whole way: what is demonstrated has the form, is read and is played."""
+    tokenizer, trajectory = demonstrated()
+    turns = trajectory.turns
+    assert jnp.all(turns.has_format == turns.played)
+    assert jnp.sum(turns.penalty) == 0
+    assert jnp.mean(trajectory.success) > 0.9
+    text = tokenizer.decode(np.asarray(trajectory.tokens[0, : trajectory.lengths[0]]))
+    assert "think" not in text
+    assert text.count("assistant\n<answer>") == int(jnp.sum(turns.played[0]))
+
+
+def test_what_a_person_types_is_completed():
+    assert complete_reply("Up || Left", thinking=False) == (
+        "Up || Left</answer><|im_end|>"
+    )
+    assert complete_reply(" Up ", thinking=True) == (
+        "</think><answer>Up</answer><|im_end|>"
+    )
+    assert complete_reply("Up</answer>", thinking=False) == "Up</answer><|im_end|>"
