@@ -88,6 +88,7 @@ def get_config() -> ConfigDict:
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
 
+    config.bonus = _bonus()
     config.algo = _credit()
     config.kl = _kl()
     config.filter = _filter()
@@ -155,6 +156,25 @@ def get_config() -> ConfigDict:
     config.logging.tensorboard = True
 
     return config
+
+
+def _bonus() -> ConfigDict:
+    """What a turn earns by how its reply is written, whatever the game pays.
+
+    The first keys are weights of BONUSES in `ragen_jax/rollout/bonuses.py`; None: not
+    paid. The learner sees them like format penalties; the filter and success do not.
+    """
+    bonus = ConfigDict()
+    # Thought and answer stand in their tags.
+    bonus.format = placeholder(float)
+    # The reply takes `min_tokens` to `max_tokens`, its stop token included.
+    bonus.length = placeholder(float)
+    # Share of the landmarks (player, box, target, goal) that the thought places where
+    # they are: "P12" or "the box is in row 2, column 3", counted from 0.
+    bonus.facts = placeholder(float)
+    bonus.min_tokens = placeholder(int)
+    bonus.max_tokens = placeholder(int)
+    return bonus
 
 
 def _credit() -> ConfigDict:

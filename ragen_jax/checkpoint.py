@@ -19,12 +19,20 @@ from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.text.tokenizer import Tokenizer
 
 _TOKENIZER_DIGEST = "tokenizer_sha256"
+_BASE_DIGEST = "base_weights_sha256"
 
 
-def identity(model: Qwen2Config, tokenizer: Tokenizer) -> dict[str, Any]:
+def identity(
+    model: Qwen2Config, tokenizer: Tokenizer, base_digest: str | None = None
+) -> dict[str, Any]:
     """What weights belong to: a model's `config.json`, and its tokenizer's digest.
 
     The digest is over the bytes of the files that define the ids, and the stop tokens.
+
+    Args:
+      model, tokenizer: the model's.
+      base_digest: of weights that the state needs but does not hold: the frozen model
+        under adapters, the reference of a KL penalty. None: there are none.
     """
     folder = tokenizer.folder
     names = ("tokenizer.json",)
@@ -35,7 +43,8 @@ def identity(model: Qwen2Config, tokenizer: Tokenizer) -> dict[str, Any]:
         if (folder / name).is_file():
             sha.update((folder / name).read_bytes())
     sha.update(json.dumps(tokenizer.stop_ids).encode())
-    return model.to_hf() | {_TOKENIZER_DIGEST: sha.hexdigest()}
+    owner = model.to_hf() | {_TOKENIZER_DIGEST: sha.hexdigest()}
+    return owner if base_digest is None else owner | {_BASE_DIGEST: base_digest}
 
 
 class Checkpointer:
@@ -129,7 +138,8 @@ def _refuse_another(
         if saved.get(key) != owner.get(key)
     }
     if different:
-        what = "tokenizer" if list(different) == [_TOKENIZER_DIGEST] else "model"
+        parts = {_TOKENIZER_DIGEST: "tokenizer", _BASE_DIGEST: "frozen model"}
+        what = parts.get(*different, "model") if len(different) == 1 else "model"
         raise ValueError(
             f"{where} was trained with another {what} ({'; '.join(different.values())})"
             "; put back what model.path held then, or use another --workdir"

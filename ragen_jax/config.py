@@ -24,6 +24,11 @@ OPTIONAL_KEYS = (
     "rollout.top_k",
     "rollout.top_p",
     "rollout.context_turns",
+    "bonus.format",
+    "bonus.length",
+    "bonus.facts",
+    "bonus.min_tokens",
+    "bonus.max_tokens",
     "evaluation.every",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
@@ -42,6 +47,8 @@ _POSITIVE_INTEGERS = (
     "rollout.decode_chunk_tokens",
     "rollout.context_turns",
     "rollout.top_k",
+    "bonus.min_tokens",
+    "bonus.max_tokens",
     "learner.minibatch_rows",
     "learner.microbatch_rows",
     "learner.epochs",
@@ -61,6 +68,7 @@ _POSITIVE_INTEGERS = (
     *algorithm_config.POSITIVE_INTEGERS,
 )
 
+_NOT_ZERO = ("above or below 0, or None", lambda x: x != 0)
 # key -> (rule in words, test)
 Ranges = Mapping[str, tuple[str, Callable[[float], bool]]]
 RANGES: Ranges = {
@@ -68,6 +76,7 @@ RANGES: Ranges = {
     "evaluation.seed": ("at least 0 and below 2**32", lambda x: 0 <= x < 2**32),
     "rollout.temperature": ("above 0 (sampling)", lambda x: x > 0),
     "rollout.top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
+    **dict.fromkeys(("bonus.format", "bonus.length", "bonus.facts"), _NOT_ZERO),
     "rollout.format_penalty": ("at most 0 (it is added)", lambda x: x <= 0),
     "optimizer.learning_rate": ("above 0", lambda x: x > 0),
     "optimizer.beta1": ("at least 0 and below 1", lambda x: 0 <= x < 1),
@@ -125,6 +134,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
         choices=CHOICES,
     )
     _check_pairs(config)
+    _check_bonus(leaves)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
     _check_effective(leaves, overrides)
@@ -231,6 +241,30 @@ def _check_pairs(config: ConfigDict) -> None:
             f"rollout.{truncated[0]} = {config.rollout[truncated[0]]} samples from "
             "another distribution than the one that is trained; set "
             "loss.importance_cap (2.0 is usual) or leave truncated sampling off"
+        )
+
+
+def _check_bonus(leaves: dict[str, object]) -> None:
+    """Rules of the bonuses for how a reply is written."""
+    low, high = leaves["bonus.min_tokens"], leaves["bonus.max_tokens"]
+    longest = leaves["rollout.max_reply_tokens"]
+    if leaves["bonus.length"] is None:
+        given = [k for k in ("bonus.min_tokens", "bonus.max_tokens") if leaves[k]]
+        if given:
+            raise ValueError(
+                f"{given[0]} = {leaves[given[0]]} is read by bonus.length alone, which "
+                "is None; set its weight, or leave the limit None"
+            )
+    elif low is None or high is None or not low <= high <= longest:
+        raise ValueError(
+            f"bonus.length needs a band of reply tokens, got bonus.min_tokens = {low} "
+            f"and bonus.max_tokens = {high}; use 1 <= min <= max <= "
+            f"rollout.max_reply_tokens = {longest}"
+        )
+    if leaves["bonus.facts"] is not None and not leaves["prompt.thinking"]:
+        raise ValueError(
+            "bonus.facts reads thoughts, and prompt.thinking = False asks for none; "
+            "set one of them to None or True"
         )
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ragen_jax import demonstrations, rngs
+from ragen_jax.games import Game, collector
 from ragen_jax.learner.sharding import make_mesh
-from ragen_jax.program import Game, collector
 from ragen_jax.rollout.device import (
     RolloutKeys,
     fold_turn,

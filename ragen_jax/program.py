@@ -13,54 +13,40 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-import envs
-from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.algorithm_config import needs_critic
-from ragen_jax.config import flatten, play_budget, validate
+from ragen_jax.checkpoint import identity
+from ragen_jax.config import flatten, validate
+from ragen_jax.games import (
+    Game,
+    build_game,
+    check_fit,
+    check_names,
+    collector,
+    make_ceiling,
+)
 from ragen_jax.learner import sharding
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learning import Networks, build_learner
-from ragen_jax.mix import Entry, environments
+from ragen_jax.mix import environments
 from ragen_jax.models.critic import build_critic
-from ragen_jax.models.hf_files import resolve_checkpoint
+from ragen_jax.models.hf_files import resolve_checkpoint, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.qwen2 import Policy, Qwen2Config, build_policy, logical_axes
-from ragen_jax.rollout.device import make_collect, rollout_keys
+from ragen_jax.rollout.device import rollout_keys
 from ragen_jax.rollout.episodes import episodes
 from ragen_jax.rollout.join import make_join
-from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import EnvState, Params, Trajectory
 
 POCKET = pathlib.Path(__file__).parent / "pocket"
 # Keys of `evaluation` that decide what a success rate on validation prompts means.
 VALIDATION_SETTINGS = ("num_prompts", "temperature", "seed")
-
-
-@dataclasses.dataclass(frozen=True)
-class Game:
-    """An environment and the dialogue it is played in.
-
-    Attributes:
-      name: what metrics call it.
-      env, params: the environment and its parameters.
-      budget: how much play an episode allows.
-      tokenizer, dialogue: how states become tokens and replies become actions.
-    """
-
-    name: str
-    env: TextEnvironment
-    params: EnvParams
-    budget: PlayBudget
-    tokenizer: Tokenizer
-    dialogue: Dialogue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +74,7 @@ class Program:
       tasks: what is played, nearly always one thing; several with `env.mix`.
       policy, model: the network's pure functions and its description.
       state: the train state before the first iteration, on its devices.
+      identity: what the state belongs to, see `checkpoint.identity`.
       validation: `VALIDATION_SETTINGS` and their values.
       join: one batch from the rollouts of all tasks.
       update: `(state, batch, key) -> (state, stats)`; donates the state.
@@ -98,6 +85,7 @@ class Program:
     policy: Policy
     model: Qwen2Config
     state: TrainState
+    identity: Mapping[str, Any]
     validation: Mapping[str, float]
     join: Callable[[Sequence[Trajectory]], Trajectory]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
@@ -147,51 +135,6 @@ def model_folder(path: str) -> pathlib.Path:
     return POCKET if path == "pocket" else resolve_checkpoint(path)
 
 
-def build_game(config: ConfigDict, entry: Entry, tokenizer: Tokenizer) -> Game:
-    """An environment and its dialogue under the checkpoint's tokenizer."""
-    kwargs = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in entry.kwargs.items()
-    }
-    env = envs.make(entry.name, **kwargs)
-    budget = play_budget(config)
-    dialogue = build_dialogue(
-        env,
-        tokenizer,
-        budget=budget,
-        max_reply_tokens=config.rollout.max_reply_tokens,
-        context=config.rollout.context,
-        context_turns=config.rollout.context_turns,
-        **config.prompt,
-    )
-    params = env_params(env, entry.params, path=entry.path)
-    return Game(entry.label or env.name, env, params, budget, tokenizer, dialogue)
-
-
-def env_params(
-    env: TextEnvironment, changes: Mapping[str, object], *, path: str
-) -> EnvParams:
-    """The environment's default parameters with some values changed.
-
-    Args:
-      env: the environment.
-      changes: by the parameter's name.
-      path: where they stand in the configuration.
-
-    Raises:
-      ValueError: the environment has no parameter of that name.
-    """
-    defaults = env.default_params
-    known = [field.name for field in dataclasses.fields(defaults)]
-    for name in changes:
-        if name not in known:
-            raise ValueError(
-                f"{path}.params.{name}: {env.name} has no such parameter; it has "
-                f"{', '.join(known)}"
-            )
-    return defaults.replace(**changes)
-
-
 def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:
     """Check the configuration, load the model, tabulate the text, set up the mesh.
 
@@ -204,9 +147,9 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     entries = environments(config)
     games = [build_game(config, entry, tokenizer) for entry in entries]
     model, params = load_checkpoint(folder)
-    _check_names(games)
+    check_names(games)
     for game in games:
-        _check_fit(config, game, model)
+        check_fit(config, game, model)
     _warn_of_pocket_settings(config, tokenizer)
     policy = build_policy(model, dtype=config.model.dtype)
     mesh = sharding.make_mesh(**config.mesh)
@@ -219,6 +162,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         policy=policy,
         model=model,
         state=learner.init(),
+        identity=identity(model, tokenizer, _base_digest(config, folder)),
         validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
         join=make_join(sharding.by_rows(mesh)),
         update=learner.update,
@@ -272,6 +216,13 @@ def build_task(
     )
 
 
+def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
+    """Of the weights that stay frozen beside the train state, if any do."""
+    if config.lora.rank is None and config.kl.placement is None:
+        return None
+    return weights_digest(folder)
+
+
 def _networks(
     config: ConfigDict, model: Qwen2Config, policy: Policy, params: Params
 ) -> Networks:
@@ -285,81 +236,6 @@ def _networks(
         trunk, dtype = config.critic.trunk, config.model.dtype
         critic = build_critic(model, trunk, dtype=dtype, lora=lora)
     return Networks(policy, params, logical_axes(model), critic, lora)
-
-
-def collector(
-    config: ConfigDict,
-    game: Game,
-    policy: Policy,
-    mesh: Mesh,
-    *,
-    num_groups: int,
-    group_size: int,
-    **own,
-) -> Callable:
-    """Rollouts as the configuration has them; `own` replaces settings of sampling."""
-    layout = ("num_groups", "group_size", *vars(game.budget))
-    layout += ("context", "context_turns")
-    settings = {k: v for k, v in config.rollout.items() if k not in layout}
-    return make_collect(
-        game.env,
-        game.params,
-        policy,
-        mesh=mesh,
-        num_groups=num_groups,
-        group_size=group_size,
-        budget=game.budget,
-        **settings | own,
-    )
-
-
-def make_ceiling(game: Game) -> Callable[[EnvState], float]:
-    """Best possible success on levels, by the exact solver.
-
-    The answer to the last question is kept: validation always asks about the same
-    levels, and solving them may take as long as playing them.
-    """
-    solved: dict[bytes, float] = {}
-
-    def ceiling(states: EnvState) -> float:
-        leaves = jax.tree.leaves(jax.device_get(states))
-        levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
-        if levels not in solved:
-            solution = game.env.solve(
-                states, game.params, budget=game.budget, discount=1.0
-            )
-            solved.clear()
-            solved[levels] = float(np.mean(jax.device_get(solution.best_success)))
-        return solved[levels]
-
-    return ceiling
-
-
-def _check_names(games: Sequence[Game]) -> None:
-    """Refuse games that metrics could not tell apart."""
-    names = [game.name for game in games]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(
-                f"env.mix plays two games called {name!r}; give one a label of its "
-                "own, e.g. ('sokoban', 4, {'label': 'Second'})"
-            )
-
-
-def _check_fit(config: ConfigDict, game: Game, model: Qwen2Config) -> None:
-    """Refuse what does not fit the model."""
-    needed = game.dialogue.max_window_tokens
-    if needed > model.max_position_embeddings:
-        raise ValueError(
-            f"the model may have to see {needed} tokens at once, but it reads "
-            f"{model.max_position_embeddings}; lower rollout.max_turns or "
-            "rollout.max_reply_tokens, or let it see a window (rollout.context)"
-        )
-    if game.tokenizer.vocab_size > model.vocab_size:
-        raise ValueError(
-            f"the tokenizer in {config.model.path} has {game.tokenizer.vocab_size} "
-            f"ids, the model only {model.vocab_size}; they do not belong together"
-        )
 
 
 def _warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:

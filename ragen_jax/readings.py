@@ -1,11 +1,13 @@
-"""Readings: what a demonstrator's thought can say about a state, game by game.
+"""Readings: what a thought can say about a state, game by game.
 
-In: an environment. Out: the words of a thought as template fields, and a pure function
-that reads their true values off a state. To add a game, add an entry to `READINGS`.
+In: an environment. Out: for demonstrators, the words of a thought as template fields,
+and a pure function that reads their true values off a state; for whoever checks what a
+model says, the landmarks of a board. To add a game, add an entry to `READINGS`, and one
+to `LANDMARKS` if it has a board.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -13,6 +15,21 @@ from jaxtyping import Array, Int
 from envs import frozen_lake, sokoban
 from envs.base import EnvParams, EnvState, TextEnvironment
 from envs.templates import Choice
+
+
+@dataclasses.dataclass(frozen=True)
+class Landmark:
+    """Something on a board that a thought can place.
+
+    Attributes:
+      symbol: id of the symbol that names it.
+      shown_as: ids of the symbols that show it.
+      words: how it is called in sentences.
+    """
+
+    symbol: int
+    shown_as: tuple[int, ...]
+    words: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,26 +62,19 @@ def reading_of(env: TextEnvironment) -> Reading:
     return READINGS[name](env)
 
 
-def read_sokoban(env: TextEnvironment) -> Reading:
-    """Player, box and target; of several the first in reading order."""
-    shown = {
-        sokoban.PLAYER: (sokoban.PLAYER, sokoban.PLAYER_ON_TARGET),
-        sokoban.BOX: (sokoban.BOX, sokoban.BOX_ON_TARGET),
-        sokoban.TARGET: (
-            sokoban.TARGET,
-            sokoban.BOX_ON_TARGET,
-            sokoban.PLAYER_ON_TARGET,
-        ),
-    }
-    return _read_landmarks(env, shown)
+def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
+    """What a thought can place in this game.
 
-
-def read_frozen_lake(env: TextEnvironment) -> Reading:
-    """Player and goal."""
-    player, goal = frozen_lake.PLAYER, frozen_lake.GOAL
-    in_hole, on_goal = frozen_lake.PLAYER_IN_HOLE, frozen_lake.PLAYER_ON_GOAL
-    shown = {player: (player, in_hole, on_goal), goal: (goal, on_goal)}
-    return _read_landmarks(env, shown)
+    Raises:
+      ValueError: the game has no entry in `LANDMARKS`.
+    """
+    name = type(env).__name__
+    if name not in LANDMARKS:
+        raise ValueError(
+            f"{name} has no landmarks whose place a thought could state; games that "
+            f"have are {', '.join(LANDMARKS)} (ragen_jax/readings.py)"
+        )
+    return LANDMARKS[name]
 
 
 def read_bandit(env: TextEnvironment) -> Reading:
@@ -81,14 +91,12 @@ def read_bandit(env: TextEnvironment) -> Reading:
     return Reading(words, (False,), read)
 
 
-def _read_landmarks(
-    env: TextEnvironment, landmarks: Mapping[int, tuple[int, ...]]
-) -> Reading:
+def read_landmarks(env: TextEnvironment) -> Reading:
     """Symbol, row and column of each landmark, in order; shallow keeps the last one.
 
-    Args:
-      landmarks: symbol id that names it -> symbol ids that show it on the board.
+    Of several places it is the first in reading order.
     """
+    landmarks = landmarks_of(env)
     board = next((p for p in env.template.parts if not isinstance(p, str)), None)
     if board is None or board.name != "board":
         raise ValueError(
@@ -98,17 +106,16 @@ def _read_landmarks(
     rows = ("", *(str(i) for i in range(board.rows)))
     cols = ("", *(str(i) for i in range(board.cols)))
     words: list[Choice] = []
-    for i, symbol in enumerate(landmarks):
-        words.append(Choice(f"landmark_{i}", ("", board.symbols[symbol])))
+    for i, landmark in enumerate(landmarks):
+        words.append(Choice(f"landmark_{i}", ("", board.symbols[landmark.symbol])))
         words += [Choice(f"row_{i}", rows), Choice(f"col_{i}", cols)]
 
     def read(state, params):
         cells = env.text_fields(state, params)["board"].reshape(-1)
         values = []
-        for shown_as in landmarks.values():
-            is_there = jnp.any(
-                cells[:, None] == jnp.array(shown_as, cells.dtype)[None, :], axis=1
-            )
+        for landmark in landmarks:
+            shown_as = jnp.array(landmark.shown_as, cells.dtype)
+            is_there = jnp.any(cells[:, None] == shown_as[None, :], axis=1)
             cell = jnp.argmax(is_there)
             values += [1, 1 + cell // board.cols, 1 + cell % board.cols]
         return jnp.stack([jnp.asarray(v, jnp.int32) for v in values])
@@ -119,6 +126,38 @@ def _read_landmarks(
 
 READINGS: dict[str, Callable[[TextEnvironment], Reading]] = {
     "Bandit": read_bandit,
-    "FrozenLake": read_frozen_lake,
-    "Sokoban": read_sokoban,
+    "FrozenLake": read_landmarks,
+    "Sokoban": read_landmarks,
+}
+
+LANDMARKS: dict[str, tuple[Landmark, ...]] = {
+    "FrozenLake": (
+        Landmark(
+            frozen_lake.PLAYER,
+            (
+                frozen_lake.PLAYER,
+                frozen_lake.PLAYER_IN_HOLE,
+                frozen_lake.PLAYER_ON_GOAL,
+            ),
+            words=("player", "you"),
+        ),
+        Landmark(
+            frozen_lake.GOAL,
+            (frozen_lake.GOAL, frozen_lake.PLAYER_ON_GOAL),
+            words=("goal",),
+        ),
+    ),
+    "Sokoban": (
+        Landmark(
+            sokoban.PLAYER,
+            (sokoban.PLAYER, sokoban.PLAYER_ON_TARGET),
+            words=("player", "you"),
+        ),
+        Landmark(sokoban.BOX, (sokoban.BOX, sokoban.BOX_ON_TARGET), words=("box",)),
+        Landmark(
+            sokoban.TARGET,
+            (sokoban.TARGET, sokoban.BOX_ON_TARGET, sokoban.PLAYER_ON_TARGET),
+            words=("target", "goal"),
+        ),
+    ),
 }

@@ -33,7 +33,7 @@ class Run:
 
     def __init__(self, config: ConfigDict, workdir: pathlib.Path, program: Program):
         self._config, self._workdir = config, pathlib.Path(workdir)
-        self._owner = checkpoint.identity(program.model, program.game.tokenizer)
+        self._owner = program.identity
         self._lock = writer.open_workdir(self._workdir)
         self._refuse_changes()
         self._checkpointer = checkpoint.Checkpointer(

@@ -103,8 +103,7 @@ def open_trained(
     iteration = checkpointer.latest if iteration is None else iteration
     if iteration is None:
         raise ValueError(f"{workdir} holds no checkpoint yet; let it train longer")
-    owner = checkpoint.identity(program.model, program.game.tokenizer)
-    state = checkpointer.restore(iteration, program.state, owner)
+    state = checkpointer.restore(iteration, program.state, program.identity)
     checkpointer.close()
     name = f"{workdir} at iteration {iteration}"
     return Trained(program, program.play_params(state), config, name)

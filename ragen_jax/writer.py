@@ -177,7 +177,8 @@ def _transcript(episode: Mapping) -> list[str]:
     for turn in episode["turns"]:
         lines += turn["observation"].splitlines()
         lines += turn["reply"].splitlines()
-        lines.append(f"reward {turn['reward']:g}  penalty {turn['penalty']:g}")
+        paid = ("reward", "penalty", "bonus")
+        lines.append("  ".join(f"{name} {turn[name]:g}" for name in paid))
     lines.append(f"return {episode['return']:g}  success {episode['success']}")
     return lines
 

@@ -61,6 +61,15 @@ def test_every_preset_is_valid(task, size):
         ({"loss__dual_clip": 1.0}, "above 1"),
         ({"schedule__shape": "cosine"}, "schedule.decay_updates = None"),
         ({"schedule__decay_updates": 10}, "set that to None"),
+        ({"bonus__format": 0.0}, "bonus.format = 0.0; it must be above or below 0"),
+        ({"bonus__length": 0.1}, "bonus.min_tokens = None"),
+        ({"bonus__length": 0.1, "bonus__min_tokens": 9, "bonus__max_tokens": 8}, "= 8"),
+        (
+            {"bonus__length": 0.1, "bonus__min_tokens": 9, "bonus__max_tokens": 25},
+            "max <= rollout.max_reply_tokens = 24",
+        ),
+        ({"bonus__max_tokens": 8}, "read by bonus.length alone"),
+        ({"bonus__facts": 0.1, "prompt__thinking": False}, "asks for none"),
     ],
 )
 def test_a_broken_rule_names_key_and_cure(changes, words):

@@ -1,12 +1,14 @@
 """Opening what a run left: on fewer devices, for another task, with other files."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
 from configs import bandit, pocket, sokoban
 from ragen_jax.config import to_json
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.play import watch_policy
 from ragen_jax.program import build_program
 from ragen_jax.run import Run
@@ -127,6 +129,32 @@ def test_another_tokenizer_is_refused(model, tmp_path):
         file.write("\n")
     with pytest.raises(ValueError, match="trained with another tokenizer"):
         open_trained(workdir, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_needed"),
+    [({}, False), ({"lora__rank": 2}, True), ({"kl__placement": "loss"}, True)],
+)
+def test_another_frozen_model_is_refused_where_one_is_needed(
+    model, tmp_path, changes, is_needed
+):
+    moved = tmp_path / "model"
+    commands.copy(model, moved)
+    config = tiny_config(sokoban, model__path=str(moved), **changes)
+    workdir = tmp_path / "run"
+    with Run(config, workdir, build_program(config)) as run:
+        run.save(1, run.state)
+        run.finish()
+    description, params = load_checkpoint(moved)
+    halved = jax.tree.map(lambda x: x / 2, params)
+    save_checkpoint(tmp_path / "other", description, halved, model)
+    shutil.copy(tmp_path / "other" / "model.safetensors", moved)
+    if is_needed:
+        with pytest.raises(ValueError, match="trained with another frozen model"):
+            open_trained(workdir, None)
+    else:
+        trained = open_trained(workdir, None)
+        jax.tree.map(np.testing.assert_array_equal, trained.params, params)
 
 
 def test_resuming_holds_one_state(model, tmp_path):

@@ -11,7 +11,8 @@ from ragen_jax import writer
 
 
 def episode(iteration):
-    turn = {"observation": "P_O\n", "reply": "x", "reward": 1.0, "penalty": 0.0}
+    turn = {"observation": "P_O\n", "reply": "x"}
+    turn |= {"reward": 1.0, "penalty": 0.0, "bonus": 0.5}
     return {"turns": [turn], "return": float(iteration), "success": True}
 
 

@@ -6,16 +6,20 @@ import numpy as np
 from ragen_jax.types import Trajectory, Turns
 
 
-def make_turns(reward, *, penalty=None, played=None) -> Turns:
+def make_turns(reward, *, penalty=None, bonus=None, played=None) -> Turns:
     """Turns with these rewards [B, K]; where not played, values that must not count."""
     reward = np.asarray(reward, np.float32)
-    penalty = np.zeros_like(reward) if penalty is None else np.asarray(penalty)
+    penalty, bonus = (
+        np.zeros_like(reward) if paid is None else np.asarray(paid)
+        for paid in (penalty, bonus)
+    )
     played = np.ones(reward.shape, bool) if played is None else np.asarray(played)
     zeros = jnp.zeros(reward.shape, jnp.int32)
     return Turns(
         played=jnp.asarray(played),
         reward=jnp.asarray(reward),
         penalty=jnp.asarray(penalty, jnp.float32),
+        bonus=jnp.asarray(bonus, jnp.float32),
         reply_start=zeros,
         reply_length=zeros,
         reply_is_cut=zeros > 0,
@@ -53,6 +57,7 @@ def make_dialogues(
         lengths[row] = end
     rewards = random.integers(-100, 300, played.shape) / 100
     penalty = np.where(random.random(played.shape) < 0.3, -0.1, 0.0)
+    bonus = random.integers(0, 5, played.shape) / 10
     filler = make_trajectory([0.0] * num_rows, num_tokens=num_tokens, seed=seed)
     return filler.replace(
         lengths=jnp.asarray(lengths, jnp.int32),
@@ -61,6 +66,7 @@ def make_dialogues(
         turns=make_turns(
             np.where(played, rewards, np.nan),
             penalty=np.where(played, penalty, np.nan),
+            bonus=np.where(played, bonus, np.nan),
             played=played,
         ),
     )

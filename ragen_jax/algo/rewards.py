@@ -11,7 +11,8 @@ where `options.own_options` tells data from options. Rows without a trained toke
 nowhere to put a reward and take no part in normalisation: a caller that wants it over
 all rows places before it filters. Reference: arXiv 2504.20073 section 3, and RAGEN's
 reward normalisation; unlike there, format penalties count in both placements, and the
-filter never sees a normalised reward.
+filter never sees a normalised reward. Bonuses for how a reply is written
+(`ragen_jax.rollout.bonuses`) count wherever format penalties do.
 """
 
 import jax.numpy as jnp
@@ -35,19 +36,23 @@ _MAX_KL_ERROR = 0.2
 
 
 def raw_episode_rewards(turns: Turns) -> Float[Array, " B"]:
-    """Sum of the environment's rewards over the turns played, without penalties."""
+    """Sum of the environment's rewards over the turns played, and of nothing else."""
     return masked_sum(turns.reward.astype(jnp.float32), turns.played, axis=1)
 
 
 def episode_rewards(turns: Turns) -> Float[Array, " B"]:
-    """Sum of the environment's rewards and of the format penalties (<= 0)."""
-    penalties = masked_sum(turns.penalty.astype(jnp.float32), turns.played, axis=1)
-    return raw_episode_rewards(turns) + penalties
+    """Sum of the environment's rewards, the format penalties and the bonuses."""
+    penalties, bonuses = (
+        masked_sum(paid.astype(jnp.float32), turns.played, axis=1)
+        for paid in (turns.penalty, turns.bonus)
+    )
+    return raw_episode_rewards(turns) + penalties + bonuses
 
 
 def turn_rewards(turns: Turns) -> Float[Array, "B K"]:
-    """Each turn's reward and format penalty, 0 where not played."""
-    total = turns.reward.astype(jnp.float32) + turns.penalty.astype(jnp.float32)
+    """Each turn's reward, format penalty and bonus, 0 where not played."""
+    told = (turns.reward, turns.penalty, turns.bonus)
+    total = sum(x.astype(jnp.float32) for x in told)
     return jnp.where(turns.played, total, 0.0)
 
 
@@ -80,7 +85,7 @@ def at_episode_end(
 
 
 def at_turn_ends(trajectory: Trajectory) -> Float[Array, "B T"]:
-    """Each turn's reward and format penalty at the turn's last trained token."""
+    """Each turn's reward, penalty and bonus at the turn's last trained token."""
     rewards = turn_rewards(trajectory.turns)
     mask, turn_index = trajectory.loss_mask, trajectory.turn_index
     is_last = last_trained_of_turns(mask, turn_index, rewards.shape[1])

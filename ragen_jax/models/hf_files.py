@@ -6,6 +6,7 @@ reads (no pickle, ever) or follows a path out of the folder, and every complaint
 `ValueError` with the file's name and a cure.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -116,6 +117,19 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
             f"{path} must hold a JSON object, not {type(content).__name__}"
         )
     return content
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the files that hold a folder's weights, in the order of their names.
+
+    Raises:
+      ValueError: see `read_tensors`.
+    """
+    sha = hashlib.sha256()
+    for name in sorted(_tensor_names(folder)):
+        with safe_file(folder, name).open("rb") as file:
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()
 
 
 def read_tensors(

@@ -23,6 +23,7 @@ from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.qwen2 import Policy
+from ragen_jax.rollout.bonuses import Bonus
 from ragen_jax.rollout.decode import Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.trajectory import empty_transcript, empty_turns
@@ -89,6 +90,7 @@ def make_collect(
     top_p: float | None,
     format_penalty: float,
     decode_chunk_tokens: int,
+    bonus: Bonus | None = None,
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """Compile-once rollouts of the policy.
 
@@ -100,6 +102,7 @@ def make_collect(
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
       format_penalty: paid once per turn for an invalid answer (<= 0).
       decode_chunk_tokens: tokens decoded between two checks whether all rows are done.
+      bonus: what a turn earns by how its reply is written; None: nothing.
 
     Returns:
       A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
@@ -141,6 +144,7 @@ def make_collect(
             budget=budget,
             max_reply_tokens=max_reply_tokens,
             format_penalty=format_penalty,
+            bonus=bonus,
         )
 
     return _compile_over_rows(play, mesh, group_size)
@@ -238,6 +242,7 @@ def play_episodes(
     budget: PlayBudget,
     max_reply_tokens: int,
     format_penalty: float,
+    bonus: Bonus | None = None,
 ) -> Trajectory:
     """Play one episode per row, from the level to the last turn. Call it in `jit`.
 
@@ -245,13 +250,13 @@ def play_episodes(
       dialogue: built for this environment, budget and `max_reply_tokens`.
       responder: who answers.
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
-      budget, max_reply_tokens, format_penalty: see `make_collect`.
+      budget, max_reply_tokens, format_penalty, bonus: see `make_collect`.
 
     Raises:
       ValueError: the dialogue was built for another budget or reply length.
     """
     _check_dialogue(dialogue, budget, max_reply_tokens)
-    table = Table(env, env_params, dialogue, responder, format_penalty)
+    table = Table(env, env_params, dialogue, responder, format_penalty, bonus)
     slots = dialogue.max_window_tokens + 1
     play = start_episodes(table, keys, budget=budget)
     initial_state = play.states

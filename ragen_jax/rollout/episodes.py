@@ -19,11 +19,12 @@ def episodes(
     """Records of the first `count` rows (None: all), whole groups first.
 
     Each holds `row`, `success`, `terminated`, `truncated`, `return` (rewards),
-    `penalty` (format penalties), `tokens` (in all), `sampled_tokens` and `turns`, a
-    list with `observation` and `reply` (texts with their markup), `actions` (the
-    environment's numbers, as executed), `reward`, `penalty`, `actions_left` (before the
-    turn), `listed`, `valid` and `effective` (counts), `has_format`, `is_cut`,
-    `reply_tokens` and `log_prob` (of the whole reply). Where the model did not see the
+    `penalty` (format penalties), `bonus` (see `ragen_jax.rollout.bonuses`), `tokens`
+    (in all), `sampled_tokens` and `turns`, a list with `observation` and `reply` (texts
+    with their markup), `actions` (the environment's numbers, as executed), `reward`,
+    `penalty`, `bonus`, `actions_left` (before the turn), `listed`, `valid` and
+    `effective` (counts), `has_format`, `is_cut`, `reply_tokens` and `log_prob` (of the
+    whole reply). Where the model did not see the
     whole dialogue a turn also has `window`, what it read before its reply.
     """
     rows = slice(0, count)
@@ -43,6 +44,7 @@ def _episode(trajectory: Trajectory, row: int, tokenizer: Tokenizer) -> dict[str
         "truncated": bool(one.truncated),
         "return": float(np.sum(one.turns.reward)),
         "penalty": float(np.sum(one.turns.penalty)),
+        "bonus": float(np.sum(one.turns.bonus)),
         "tokens": int(one.lengths),
         "sampled_tokens": int(np.sum(one.loss_mask)),
         "turns": [_turn(one, int(turn), tokenizer) for turn in played],
@@ -65,6 +67,7 @@ def _turn(one: Trajectory, turn: int, tokenizer: Tokenizer) -> dict[str, Any]:
         "actions": record.actions[: record.num_executed].tolist(),
         "reward": float(record.reward),
         "penalty": float(record.penalty),
+        "bonus": float(record.bonus),
         "actions_left": int(record.actions_left),
         "listed": int(record.num_listed),
         "valid": int(record.num_valid),

@@ -44,6 +44,11 @@ def format_penalty(trajectory: Trajectory) -> SumAndWeight:
     return _share(jnp.sum(trajectory.turns.penalty, axis=1))
 
 
+def bonus(trajectory: Trajectory) -> SumAndWeight:
+    """Sum of an episode's bonuses for how its replies are written."""
+    return _share(jnp.sum(trajectory.turns.bonus, axis=1))
+
+
 def num_turns(trajectory: Trajectory) -> SumAndWeight:
     """Turns per episode."""
     return _share(jnp.sum(trajectory.turns.played, axis=1))
@@ -106,6 +111,7 @@ METRICS = {
     "success": success,
     "episodic_return": episodic_return,
     "format_penalty": format_penalty,
+    "bonus": bonus,
     "num_turns": num_turns,
     "num_actions": num_actions,
     "action_is_effective": action_is_effective,

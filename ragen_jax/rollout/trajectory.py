@@ -67,6 +67,7 @@ def empty_turns(num_rows: int, num_turns: int, num_actions: int) -> Turns:
         played=zeros(bool),
         reward=zeros(jnp.float32),
         penalty=zeros(jnp.float32),
+        bonus=zeros(jnp.float32),
         reply_start=zeros(jnp.int32),
         reply_length=zeros(jnp.int32),
         reply_is_cut=zeros(bool),

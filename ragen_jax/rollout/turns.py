@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.rollout.acting import Outcome, run_actions, valid_actions
+from ragen_jax.rollout.bonuses import Bonus
 from ragen_jax.rollout.state_hash import hash_fields
 from ragen_jax.rollout.trajectory import (
     Transcript,
@@ -31,7 +32,7 @@ from ragen_jax.rollout.windows import Memory, note_prompt, note_reply, recall
 from ragen_jax.text.device_text import DeviceTemplate
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS
-from ragen_jax.types import EnvState, Reply, TokenSpan, Turns
+from ragen_jax.types import EnvState, ParsedAnswer, Reply, TokenSpan, Turns
 
 Carry = Any  # a responder's own memory, rows leading
 
@@ -78,13 +79,18 @@ class Play:
 
 
 class Table(NamedTuple):
-    """What stays the same all through the episodes."""
+    """What stays the same all through the episodes.
+
+    Attributes:
+      bonus: what a turn earns by how its reply is written; None: nothing.
+    """
 
     env: TextEnvironment
     env_params: EnvParams
     dialogue: Dialogue
     responder: Responder
     format_penalty: float
+    bonus: Bonus | None = None
 
 
 def tell_opening(table: Table, play: Play, slots: int) -> Play:
@@ -151,6 +157,7 @@ def answer(
         played=play.is_active,
         reward=outcome.reward,
         penalty=jnp.where(was_invalid | has_unknown, table.format_penalty, 0.0),
+        bonus=_bonus(table, play, reply, parsed),
         reply_start=play.transcript.lengths,
         reply_length=reply.length,
         reply_is_cut=reply.is_cut,
@@ -181,6 +188,15 @@ def answer(
         last=last,
         memory=memory,
     )
+
+
+def _bonus(
+    table: Table, play: Play, reply: Reply, parsed: ParsedAnswer
+) -> Float[Array, " B"]:
+    """What the replies earn by how they are written."""
+    if table.bonus is None:
+        return jnp.zeros(reply.length.shape)
+    return table.bonus(table.dialogue.facts, play.states, reply, parsed)
 
 
 def _game_fields(table: Table, play: Play) -> dict[str, Array]:

@@ -94,7 +94,9 @@ class AnswerParser:
                 f"an array of shape {reply_tokens.shape}; vmap it over rows or build "
                 "it with another max_reply_tokens."
             )
-        text = self._join_bytes(reply_tokens, length)
+        text = byte_tables.join(
+            self.token_bytes, self.token_lengths, reply_tokens, length, tail=self._tail
+        )
         num_bytes = text.shape[0] - self._tail
         find = _find_answer if self.thinking else _find_answer_alone
         has_format, start, stop = find(text, num_bytes)
@@ -135,27 +137,6 @@ class AnswerParser:
     @property
     def _tail(self) -> int:
         return self._window + self._margin
-
-    def _join_bytes(
-        self, tokens: Int[Array, " R"], length: Int[Array, ""]
-    ) -> UInt8[Array, " N+tail"]:
-        """The bytes of the reply, zeros behind."""
-        num_tokens, width = self.token_bytes.shape[0] - 1, self.token_bytes.shape[1]
-        counts = jnp.arange(self.max_reply_tokens) < length
-        counts &= (tokens >= 0) & (tokens < num_tokens)
-        tokens = jnp.where(counts, tokens, num_tokens)
-        lengths = self.token_lengths[tokens]
-        starts = jnp.cumsum(lengths) - lengths
-
-        def write(i: Int[Array, ""], text: UInt8[Array, " X"]) -> UInt8[Array, " X"]:
-            # Each token's padding is overwritten by the token after it.
-            return lax.dynamic_update_slice(
-                text, self.token_bytes[tokens[i]], (starts[i],)
-            )
-
-        size = self.max_reply_tokens * width + self._tail
-        empty = jnp.zeros(size, jnp.uint8)
-        return lax.fori_loop(0, self.max_reply_tokens, write, empty)
 
     def _read_names(
         self, answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]

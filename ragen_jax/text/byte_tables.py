@@ -1,8 +1,8 @@
 """Byte strings as tables for the device, and long tokens made short for them.
 
-In: the bytes of tokens and names. Out: padded `uint8` tables. Which runs of bytes an
-answer's parse can never depend on is decided here; the rules themselves are in
-`ragen_jax.text.answers`.
+In: the bytes of tokens and names. Out: padded `uint8` tables, and from them the bytes
+of a reply. Which runs of bytes an answer's parse can never depend on is decided here;
+the rules themselves are in `ragen_jax.text.answers`.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Int, UInt8
 
 # A token longer than this is shortened where that cannot change any parse.
@@ -26,6 +27,37 @@ def tabulate(
     width = max(1, int(lengths.max()))
     table = np.frombuffer(b"".join(row.ljust(width, b"\0") for row in rows), np.uint8)
     return jnp.asarray(table.reshape(len(rows), width)), jnp.asarray(lengths)
+
+
+def join(
+    token_bytes: UInt8[Array, "V+1 M"],
+    token_lengths: Int[Array, " V+1"],
+    tokens: Int[Array, " R"],
+    length: Int[Array, ""],
+    *,
+    tail: int,
+) -> UInt8[Array, " N+tail"]:
+    """The bytes of a reply, zeros behind: `N = R * M` and `tail` cells.
+
+    Args:
+      token_bytes, token_lengths: see `tabulate`; the last row is the empty token.
+      tokens: ids; those outside the table count as empty.
+      length: how many of them count.
+      tail: cells behind the longest possible reply.
+    """
+    num_tokens, width = token_bytes.shape[0] - 1, token_bytes.shape[1]
+    counts = jnp.arange(tokens.shape[0]) < length
+    counts &= (tokens >= 0) & (tokens < num_tokens)
+    tokens = jnp.where(counts, tokens, num_tokens)
+    lengths = token_lengths[tokens]
+    starts = jnp.cumsum(lengths) - lengths
+
+    def write(i: Int[Array, ""], text: UInt8[Array, " X"]) -> UInt8[Array, " X"]:
+        # Each token's padding is overwritten by the token after it.
+        return lax.dynamic_update_slice(text, token_bytes[tokens[i]], (starts[i],))
+
+    empty = jnp.zeros(tokens.shape[0] * width + tail, jnp.uint8)
+    return lax.fori_loop(0, tokens.shape[0], write, empty)
 
 
 def shorten_token(token: bytes, *, longest_name: int) -> bytes:

@@ -13,6 +13,7 @@ from envs.base import PlayBudget, TextEnvironment
 from ragen_jax.text import chat
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.device_text import DeviceTemplate, compile_template
+from ragen_jax.text.facts import FactReader
 from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.text.windows import WindowTemplates, build_windows
@@ -33,6 +34,7 @@ class Dialogue:
       max_trajectory_tokens: `T`, no dialogue is longer.
       windows: what the model reads before a reply; None where it reads the whole
         dialogue (see `ragen_jax.text.windows`).
+      facts: reads which cells thoughts name; None where nobody asks.
     """
 
     opening: DeviceTemplate
@@ -43,6 +45,7 @@ class Dialogue:
     stop_token: int = struct.field(pytree_node=False)
     max_trajectory_tokens: int = struct.field(pytree_node=False)
     windows: WindowTemplates | None
+    facts: FactReader | None = None
 
     @property
     def thinking(self) -> bool:

@@ -88,7 +88,7 @@ def test_score_does_not_see_penalties_or_padding(name):
     turns = trajectory.turns
     padding = ((0, 0), (0, 5))
     noisy = trajectory.replace(
-        turns=turns.replace(penalty=turns.penalty - 3.0),
+        turns=turns.replace(penalty=turns.penalty - 3.0, bonus=turns.bonus + 2.0),
         loss_mask=jnp.pad(trajectory.loss_mask, padding),
     )
     padded = jnp.pad(entropies, padding, constant_values=9.0)

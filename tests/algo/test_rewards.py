@@ -27,6 +27,7 @@ from tests.trajectories import make_dialogues, make_trajectory, make_turns
 TURNS = make_turns(
     [[1.0, -0.5, 99.0], [0.25, 99.0, 99.0]],
     penalty=[[0.0, -0.1, -99.0], [-0.1, -99.0, -99.0]],
+    bonus=[[0.5, 0.25, 99.0], [0.0, 99.0, 99.0]],
     played=[[True, True, False], [True, False, False]],
 )
 ENVIRONMENTS = [0] * 4 + [1] * 4 + [0] * 4
@@ -45,7 +46,8 @@ def make_random(seed):
 
 def totals_of(trajectory):
     turns = jax.tree.map(np.asarray, trajectory.turns)
-    rows = zip(turns.reward, turns.penalty, turns.played, strict=True)
+    paid = (turns.reward, turns.penalty, turns.bonus)
+    rows = zip(*paid, turns.played, strict=True)
     return [oracle.total(*(x.tolist() for x in row)) for row in rows]
 
 
@@ -60,8 +62,8 @@ def test_raw_rewards_are_the_games_alone():
     np.testing.assert_allclose(raw_episode_rewards(TURNS), [0.5, 0.25])
 
 
-def test_rewards_include_the_penalty():
-    np.testing.assert_allclose(episode_rewards(TURNS), [0.4, 0.15], rtol=1e-6)
+def test_rewards_include_penalties_and_bonuses():
+    np.testing.assert_allclose(episode_rewards(TURNS), [1.15, 0.15], rtol=1e-6)
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -89,7 +91,8 @@ def test_episode_placement_equals_oracle(normalization, grouping, seed):
 def test_turn_placement_equals_oracle(seed):
     trajectory = make_random(seed)
     turns = jax.tree.map(np.asarray, trajectory.turns)
-    per_turn = np.where(turns.played, turns.reward + turns.penalty, 0.0)
+    per_turn = turns.reward + turns.penalty + turns.bonus
+    per_turn = np.where(turns.played, per_turn, 0.0)
     arrays = (trajectory.loss_mask, trajectory.turn_index)
     expected = oracle.at_turn_ends(per_turn, *map(np.asarray, arrays))
     np.testing.assert_allclose(place("turn", trajectory), expected, rtol=1e-6)

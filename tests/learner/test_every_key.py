@@ -125,6 +125,11 @@ ELSEWHERE = {
     "rollout.top_k": "tests/rollout/test_sampling.py",
     "rollout.top_p": "tests/rollout/test_sampling.py",
     "rollout.format_penalty": "tests/rollout/test_turns.py",
+    "bonus.format": "tests/rollout/test_bonuses.py",
+    "bonus.length": "tests/rollout/test_bonuses.py",
+    "bonus.facts": "tests/rollout/test_bonuses.py",
+    "bonus.min_tokens": "tests/rollout/test_bonuses.py",
+    "bonus.max_tokens": "tests/rollout/test_bonuses.py",
     # Speed alone.
     "rollout.decode_chunk_tokens": "tests/rollout/test_decode.py",
     "learner.updates_per_rollout": "tests/test_train.py",

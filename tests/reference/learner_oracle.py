@@ -164,12 +164,12 @@ class _as_numpy:
         self.turn_index = np.asarray(trajectory.turn_index)
         turns = trajectory.turns
         played = np.asarray(turns.played)
-        rewards, penalties = (
+        rewards, penalties, bonuses = (
             np.where(played, np.asarray(x, np.float64), 0.0)
-            for x in (turns.reward, turns.penalty)
+            for x in (turns.reward, turns.penalty, turns.bonus)
         )
         self.raw = [float(x) for x in rewards.sum(axis=1)]
-        self.turn_totals = (rewards + penalties).tolist()
+        self.turn_totals = (rewards + penalties + bonuses).tolist()
         self.states = [
             [tuple(int(x) for x in pair) for pair in row]
             for row in np.asarray(turns.state_hash)

@@ -5,10 +5,15 @@ import math
 import numpy as np
 
 
-def total(rewards: list[float], penalties: list[float], played: list[bool]) -> float:
-    """What the turns played paid, penalties included."""
-    triples = zip(rewards, penalties, played, strict=True)
-    return sum(r + p for r, p, is_played in triples if is_played)
+def total(
+    rewards: list[float],
+    penalties: list[float],
+    bonuses: list[float],
+    played: list[bool],
+) -> float:
+    """What the turns played paid, penalties and bonuses included."""
+    turns = zip(rewards, penalties, bonuses, played, strict=True)
+    return sum(r + p + b for r, p, b, is_played in turns if is_played)
 
 
 def at_episode_end(totals: list[float], mask: np.ndarray) -> np.ndarray:

@@ -39,13 +39,18 @@ class RolloutLoop:
         top_k=None,
         top_p=None,
         write_window=None,
+        bonus=None,
     ):
-        """`write_window(told) -> pieces`: see `windows_oracle`; None: no windows."""
+        """The last two are slow, too.
+
+        `write_window(told) -> pieces`: see `windows_oracle`; None: no windows.
+        `bonus(reply, has_format, num_tokens, board) -> float`; None: none.
+        """
         self.env, self.env_params, self.policy = env, env_params, policy
         self.dialogue, self.tokenizer = dialogue, tokenizer
         self.budget, self.max_reply_tokens = budget, max_reply_tokens
         self.format_penalty = format_penalty
-        self.write_window = write_window
+        self.write_window, self.bonus = write_window, bonus
         sampler = functools.partial(
             sample, temperature=temperature, top_k=top_k, top_p=top_p
         )
@@ -172,6 +177,10 @@ class RolloutLoop:
         seen = state_hash_oracle.hash_fields(
             jax.device_get(self._fields(row.state, self.env_params))
         )
+        bonus = 0.0
+        if self.bonus is not None:
+            board = self.env.observe(None, row.state, None, self.env_params)
+            bonus = self.bonus(written, has_format, len(row.reply), np.asarray(board))
         actions, effective, reward = [], 0, np.float32(0)
         for action in valid[: row.actions_left]:
             key = jax.random.fold_in(noise_key, len(actions))
@@ -190,6 +199,7 @@ class RolloutLoop:
             "played": True,
             "reward": reward,
             "penalty": np.float32(self.format_penalty if is_punished else 0),
+            "bonus": np.float32(bonus),
             "reply_start": start,
             "reply_length": len(row.reply),
             "reply_is_cut": row.reply[-1] not in self._stops,
@@ -223,7 +233,7 @@ class RolloutLoop:
         def column(name, dtype):
             return np.asarray([[t[name] for t in row.turns] for row in rows], dtype)
 
-        is_float = ("reward", "penalty")
+        is_float = ("reward", "penalty", "bonus")
         is_bool = ("played", "reply_is_cut", "has_format")
         dtypes = dict.fromkeys(is_float, np.float32) | dict.fromkeys(is_bool, bool)
         dtypes["state_hash"] = np.uint32

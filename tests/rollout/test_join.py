@@ -131,7 +131,9 @@ def test_rewards_are_compared_within_an_environment(batch):
     settings = {"advantage": "reinforce", "keep_fraction": 1.0}
     by_environment = {"normalization": "mean", "grouping": "environment"}
     turns = batch.turns
-    totals = np.where(turns.played, turns.reward + turns.penalty, 0).sum(axis=1)
+    totals = np.where(turns.played, turns.reward + turns.penalty + turns.bonus, 0).sum(
+        axis=1
+    )
     means = np.array([totals[:12].mean(), totals[12:].mean()])
     assert abs(means[0] - means[1]) > 0.1
     first = turns.reward[:, 0] - means[np.asarray(batch.env_index)]

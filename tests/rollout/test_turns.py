@@ -212,6 +212,7 @@ def test_metrics():
         "pass@3": 1 / 2,
         "episodic_return": 1 / 6,
         "format_penalty": -0.8 / 6,
+        "bonus": 0,
         "num_turns": 15 / 6,
         "num_actions": 12 / 6,
         "action_is_effective": 2 / 12,
