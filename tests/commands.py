@@ -66,17 +66,18 @@ def train_command(model, workdir, task="sokoban", **changes) -> list[str]:
     )
 
 
-def environment() -> dict[str, str]:
-    """One CPU device; the rest as the tests have it (see `conftest.py`)."""
-    return os.environ | {"XLA_FLAGS": ""}
+def environment(devices: int = 1) -> dict[str, str]:
+    """So many CPU devices; the rest as the tests have it (see `conftest.py`)."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return os.environ | {"XLA_FLAGS": flags}
 
 
-def run(words, timeout=300, typed="") -> subprocess.CompletedProcess:
+def run(words, timeout=300, typed="", devices=1) -> subprocess.CompletedProcess:
     return subprocess.run(
         words,
         input=typed,
         cwd=ROOT,
-        env=environment(),
+        env=environment(devices),
         capture_output=True,
         text=True,
         timeout=timeout,

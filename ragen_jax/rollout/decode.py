@@ -9,6 +9,8 @@ slot after the last token a row may ever hold, where finished rows write.
 `tests/reference` both drive it.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -18,6 +20,9 @@ from ragen_jax.models.kv_cache import KVCache
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.rollout.sampling import Sampler
 from ragen_jax.types import Params, Reply, TokenSpan
+
+# Whether a row, of whatever device must take the same turns of a loop, is in the mask.
+AnyRow = Callable[[Bool[Array, " B"]], Bool[Array, ""]]
 
 
 @struct.dataclass
@@ -108,6 +113,7 @@ def decode_reply(
     stop_tokens: Int[Array, " n"],
     max_reply_tokens: int,
     chunk_tokens: int,
+    any_row: AnyRow = jnp.any,
 ) -> tuple[Context, Reply]:
     """Write a reply per active row: until a stop token or the length limit.
 
@@ -121,6 +127,7 @@ def decode_reply(
       stop_tokens: ids that end a reply; the sampled one is its last token.
       max_reply_tokens: `R`.
       chunk_tokens: steps between two checks.
+      any_row: see `AnyRow`.
     """
 
     def step(_, writing: _Writing) -> _Writing:
@@ -148,10 +155,14 @@ def decode_reply(
         is_writing=is_active,
         is_stopped=jnp.zeros(num_rows, bool),
     )
-    writing = jax.lax.while_loop(
-        lambda writing: jnp.any(writing.is_writing),
-        lambda writing: jax.lax.fori_loop(0, chunk_tokens, step, writing),
-        writing,
+
+    def write_chunk(carry):
+        _, writing = carry
+        writing = jax.lax.fori_loop(0, chunk_tokens, step, writing)
+        return any_row(writing.is_writing), writing
+
+    _, writing = jax.lax.while_loop(
+        lambda carry: carry[0], write_chunk, (any_row(is_active), writing)
     )
     reply = Reply(
         tokens=writing.tokens[:, :max_reply_tokens],

@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.rollout.bonuses import Bonus
-from ragen_jax.rollout.decode import Context, decode_reply, read
+from ragen_jax.rollout.decode import AnyRow, Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.trajectory import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
@@ -124,6 +124,7 @@ def make_collect(
     )
     # A device may hold part of a group.
     rows_per_level = math.gcd(group_size, num_rows // num_shards)
+    any_row = _any_row(mesh)
 
     def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
         responder = model_responder(
@@ -134,6 +135,7 @@ def make_collect(
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=decode_chunk_tokens,
             rows_per_level=rows_per_level,
+            any_row=any_row,
         )
         return play_episodes(
             env,
@@ -145,9 +147,27 @@ def make_collect(
             max_reply_tokens=max_reply_tokens,
             format_penalty=format_penalty,
             bonus=bonus,
+            any_row=any_row,
         )
 
     return _compile_over_rows(play, mesh, group_size)
+
+
+def _any_row(mesh: Mesh) -> AnyRow:
+    """How devices that hold different rows agree on going on.
+
+    Where each device has the whole network they need not: those whose rows have
+    finished stop. A network that is split over `tensor` exchanges activations, and an
+    exchange that some devices never reach makes the others wait for good: all rows
+    leave a loop together then.
+    """
+    if mesh.shape["tensor"] == 1 or mesh.size == mesh.shape["tensor"]:
+        return jnp.any
+
+    def any_row(mask: Bool[Array, " B"]) -> Bool[Array, ""]:
+        return jax.lax.pmax(jnp.any(mask).astype(jnp.int32), ROW_AXES) > 0
+
+    return any_row
 
 
 def _compile_over_rows(play: Callable, mesh: Mesh, group_size: int) -> Callable:
@@ -180,6 +200,7 @@ def model_responder(
     max_reply_tokens: int,
     chunk_tokens: int,
     rows_per_level: int = 1,
+    any_row: AnyRow = jnp.any,
 ) -> Responder:
     """The policy as a `Responder`: it reads into its KV cache and writes from it.
 
@@ -227,6 +248,7 @@ def model_responder(
             stop_tokens=stop_tokens,
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=chunk_tokens,
+            any_row=any_row,
         )
 
     return Responder(init=init, observe=observe, reply=reply)
@@ -243,6 +265,7 @@ def play_episodes(
     max_reply_tokens: int,
     format_penalty: float,
     bonus: Bonus | None = None,
+    any_row: AnyRow = jnp.any,
 ) -> Trajectory:
     """Play one episode per row, from the level to the last turn. Call it in `jit`.
 
@@ -251,6 +274,7 @@ def play_episodes(
       responder: who answers.
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
       budget, max_reply_tokens, format_penalty, bonus: see `make_collect`.
+      any_row: see `decode.AnyRow`.
 
     Raises:
       ValueError: the dialogue was built for another budget or reply length.
@@ -262,32 +286,27 @@ def play_episodes(
     initial_state = play.states
     play = tell_opening(table, play, slots)
 
-    def tell_next(turn, play):
-        # A single turn has no next message, nor room for one.
-        if budget.max_turns == 1:
-            return play
-        return jax.lax.cond(
-            goes_on(turn, play),
-            lambda play: tell_following(table, play, turn, slots),
-            lambda play: play,
-            play,
-        )
-
     def take_turn(carry):
-        turn, play = carry
+        turn, _, play = carry
         sample_keys, noise_keys = (
             fold_turn(keys.sample, turn),
             fold_turn(keys.noise, turn),
         )
         play = answer(table, play, turn, sample_keys=sample_keys, noise_keys=noise_keys)
-        return turn + 1, tell_next(turn + 1, play)
+        turn += 1
+        goes_on = (turn < budget.max_turns) & any_row(play.is_active)
+        # A single turn has no next message, nor room for one.
+        if budget.max_turns > 1:
+            play = jax.lax.cond(
+                goes_on,
+                lambda play: tell_following(table, play, turn, slots),
+                lambda play: play,
+                play,
+            )
+        return turn, goes_on, play
 
-    def goes_on(turn, play):
-        return (turn < budget.max_turns) & jnp.any(play.is_active)
-
-    _, play = jax.lax.while_loop(
-        lambda carry: goes_on(*carry), take_turn, (jnp.int32(0), play)
-    )
+    first = (jnp.int32(0), any_row(play.is_active), play)
+    _, _, play = jax.lax.while_loop(lambda carry: carry[1], take_turn, first)
     transcript = play.transcript
     terminated = jax.vmap(env.is_terminated, (0, None))(play.states, env_params)
     return Trajectory(
