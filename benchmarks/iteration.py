@@ -1,6 +1,7 @@
 """Seconds per training iteration, split into rollout and update.
 
     python -m benchmarks.iteration                  # pocket model, 16 x 8, 3 turns
+    python -m benchmarks.iteration --presets=pocket,grpo
     python -m benchmarks.iteration --json=FILE
 
 Times are of whole calls, results fetched, after a first call that compiles. Noisy
@@ -18,7 +19,8 @@ from launch import command
 
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Measured iterations.")
 _JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
-_TASK = flags.DEFINE_string("task", "configs/sokoban.py", "Task file, pocket preset.")
+_TASK = flags.DEFINE_string("task", "configs/sokoban.py", "Task file.")
+_PRESETS = flags.DEFINE_string("presets", "pocket", "Its presets.")
 
 
 def measure(config, repeats: int) -> dict:
@@ -70,7 +72,7 @@ def main(argv: list[str]) -> int:
     spec = importlib.util.spec_from_file_location("task", _TASK.value)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = module.get_config("pocket")
+    config = module.get_config(_PRESETS.value)
     config.rollout.num_groups = 16
     config.rollout.group_size = 8
     config.filter.keep_fraction = 0.25

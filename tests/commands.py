@@ -17,7 +17,9 @@ from ragen_jax.writer import TIMING_PREFIXES
 
 ROOT = pathlib.Path(__file__).parents[1]
 
+# Without a critic, which would double what every process compiles.
 TINY = {
+    "algo.advantage": "grpo",
     "rollout.num_groups": 2,
     "rollout.group_size": 4,
     "rollout.max_turns": 2,

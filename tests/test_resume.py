@@ -19,10 +19,16 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, model):
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    done = commands.run(commands.train_command(model, workdir))
+    done = commands.run(train_command(model, workdir))
     assert done.returncode == 0, done.stderr
     assert "held-out success" in done.stdout
     return workdir, done.stdout
+
+
+def train_command(model, workdir, **changes) -> list[str]:
+    """With a critic: the state is the largest there is."""
+    changes = {"algo__advantage": "gae"} | changes
+    return commands.train_command(model, workdir, **changes)
 
 
 def digest(output: str) -> str:
@@ -33,18 +39,18 @@ def digest(output: str) -> str:
 
 def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
-    again = commands.run(commands.train_command(model, tmp_path / "run"))
+    again = commands.run(train_command(model, tmp_path / "run"))
     assert again.returncode == 0, again.stderr
     assert digest(again.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
-    other = commands.run(commands.train_command(model, tmp_path / "other", seed=1))
+    other = commands.run(train_command(model, tmp_path / "other", seed=1))
     assert digest(other.stdout) != digest(output)
 
 
 def test_killed_at_random_instants(uninterrupted, tmp_path, model):
     """Kills while compiling, rolling out, updating and (seen on disk) while saving."""
     workdir, output = uninterrupted
-    words = commands.train_command(model, tmp_path / "run")
+    words = train_command(model, tmp_path / "run")
     random = np.random.default_rng(0)
     during_save = 0
     for attempt in itertools.count():
@@ -70,7 +76,7 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, model):
 
 def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
-    words = commands.train_command(model, tmp_path / "run", checkpoint__every=100)
+    words = train_command(model, tmp_path / "run", checkpoint__every=100)
     process = commands.start(words)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
@@ -89,7 +95,7 @@ def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, model):
 def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
     workdir, _ = uninterrupted
     before = commands.record_of(workdir)
-    words = commands.train_command(model, workdir, seed=5, rollout__temperature=0.7)
+    words = train_command(model, workdir, seed=5, rollout__temperature=0.7)
     refused = commands.run(words)
     assert refused.returncode == 2
     assert "seed: 0 -> 5" in refused.stderr
@@ -98,8 +104,8 @@ def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
 
 
 def test_a_longer_run_continues(uninterrupted, tmp_path, model):
-    words = commands.train_command(model, tmp_path / "run", train__num_iterations=3)
+    words = train_command(model, tmp_path / "run", train__num_iterations=3)
     assert commands.run(words).returncode == 0
-    longer = commands.run(commands.train_command(model, tmp_path / "run"))
+    longer = commands.run(train_command(model, tmp_path / "run"))
     assert longer.returncode == 0, longer.stderr
     assert digest(longer.stdout) == digest(uninterrupted[1])
