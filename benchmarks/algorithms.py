@@ -1,10 +1,11 @@
 """PPO and GRPO, with and without StarPO-S, side by side: success before and after.
 
-    python -m benchmarks.algorithms --runs=runs/algorithms
+    python -m benchmarks.algorithms --runs=runs/algorithms --json=FILE
 
 Trains every cell of the table that is not finished yet, one after the other (at most
 three minutes each on 2 idle cores), then prints the table. Stop it and start it again
-as you like: each cell is a run folder, and runs resume. `--table` only prints.
+as you like: each cell is a run folder, and runs resume. `--table` only prints. The file
+gets every finished run, as it finishes.
 """
 
 import itertools
@@ -21,6 +22,7 @@ from launch import command
 
 _RUNS = flags.DEFINE_string("runs", "runs/algorithms", "Folder of the run folders.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 12, "Iterations of each run.")
+_JSON = flags.DEFINE_string("json", None, "Also write the runs' figures to this file.")
 _TABLE = flags.DEFINE_bool("table", False, "Print what is there, train nothing.")
 
 # Task file -> seeds.
@@ -110,6 +112,15 @@ def table(runs: pathlib.Path) -> str:
     return "\n".join(lines)
 
 
+def write_runs(runs: pathlib.Path) -> None:
+    """Every finished run's figures, by its name."""
+    found = {
+        (folder := folder_of(runs, cell)).name: outcome(folder) for cell in cells()
+    }
+    finished = {name: figures for name, figures in found.items() if figures}
+    pathlib.Path(_JSON.value).write_text(json.dumps(finished, indent=2) + "\n")
+
+
 def main(argv: list[str]) -> int:
     del argv
     runs = pathlib.Path(_RUNS.value)
@@ -117,6 +128,8 @@ def main(argv: list[str]) -> int:
         if not _TABLE.value and outcome(folder_of(runs, cell)) is None:
             print(f"--- {' '.join(map(str, cell))}", flush=True)
             train(runs, cell)
+        if _JSON.value:
+            write_runs(runs)
     print(table(runs))
     return 0
 
