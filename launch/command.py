@@ -10,6 +10,7 @@ import ast
 import difflib
 import functools
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -124,6 +125,23 @@ def _has(config: ConfigDict, sections: Sequence[str]) -> bool:
     return isinstance(config, ConfigDict)
 
 
+def run_folder(text: str | None) -> pathlib.Path | None:
+    """The folder of a `--run` flag; None without one.
+
+    Raises:
+      ValueError: there is no such folder. Noticed here, before slow imports.
+    """
+    if not text:
+        return None
+    folder = pathlib.Path(text)
+    if not folder.is_dir():
+        raise ValueError(
+            f"there is no folder {folder}; --run names the --workdir of a run of "
+            "launch.train"
+        )
+    return folder
+
+
 def enable_compilation_cache() -> None:
     """Keep compiled programs between runs in the user's cache folder.
 
@@ -170,6 +188,12 @@ def _parse_flags(argv: Sequence[str]) -> None:
         match = _OVERRIDE.match(word)
         if match and _OPEN_KEY.fullmatch(match.group(1)) and match.group(2) is None:
             raise ValueError(f"{word} has no value; write {word}=VALUE")
+    if not any(re.match(r"--?config(=|$)", word) for word in argv):
+        for key in overridden_keys(argv):
+            raise ValueError(
+                f"--config.{key} changes a configuration, and none is given; add "
+                "--config=FILE, e.g. --config=configs/sokoban.py"
+            )
     words = [word for word in argv if not _is_own(word)]
     try:
         rest = flags.FLAGS(words)

@@ -21,6 +21,7 @@ _TEMPERATURE = flags.DEFINE_float("temperature", None, "Same; 0 is greedy.")
 
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
+    run = command.run_folder(_RUN.value)
     command.enable_compilation_cache()
     from ragen_jax.evaluate import evaluate
     from ragen_jax.trained import open_trained
@@ -31,7 +32,6 @@ def main(argv: list[str]) -> int:
         "evaluation.temperature": _TEMPERATURE.value,
     }
     changes = {key: value for key, value in changes.items() if value is not None}
-    run = pathlib.Path(_RUN.value) if _RUN.value else None
     trained = open_trained(
         run, config, changes=changes, overrides=command.overridden_keys(argv)
     )

@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     del argv
     if not _RUN.value or not _OUTPUT.value:
         raise ValueError("give --run=RUN_FOLDER and --output=NEW_FOLDER")
-    output = pathlib.Path(_OUTPUT.value)
+    run, output = command.run_folder(_RUN.value), pathlib.Path(_OUTPUT.value)
     if output.exists():
         raise ValueError(f"{output} exists already; name a folder to create")
     command.enable_compilation_cache()
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     from ragen_jax.program import model_folder
     from ragen_jax.trained import open_trained
 
-    trained = open_trained(pathlib.Path(_RUN.value), None)
+    trained = open_trained(run, None)
     save_checkpoint(
         output,
         trained.program.model,

@@ -5,8 +5,6 @@ python -m launch.play --run=runs/sokoban --player=policy --level=3
 python -m launch.play --run=runs/mix --env=FrozenLake
 """
 
-import pathlib
-
 from absl import flags
 
 from launch import command
@@ -24,11 +22,11 @@ def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
+    run = command.run_folder(_RUN.value)
     command.enable_compilation_cache()
     from ragen_jax import play
     from ragen_jax.trained import open_trained
 
-    run = pathlib.Path(_RUN.value) if _RUN.value else None
     trained = open_trained(run, config, overrides=command.overridden_keys(argv))
     if _ENV.value:
         trained = trained.only(_ENV.value)

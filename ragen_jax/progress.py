@@ -28,7 +28,8 @@ class Display:
         self._env_names = env_names
         self._console = Console(highlight=False, soft_wrap=True)
         self._start, self._total = start, total
-        self._began = time.monotonic()
+        # When which iteration was done, from the first on: that one compiles.
+        self._first: tuple[int, float] | None = None
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -68,8 +69,11 @@ class Display:
         self._bar.update(self._task, completed=done, left=left)
 
     def _time_left(self, done: int) -> str:
-        if done <= self._start:
+        now = time.monotonic()
+        if self._first is None:
+            # What is shown before any iteration is an evaluation, number `start`.
+            self._first = (done, now) if done > self._start else None
             return ""
-        pace = (time.monotonic() - self._began) / (done - self._start)
-        seconds = round(pace * (self._total - done))
+        at, then = self._first
+        seconds = round((now - then) / (done - at) * (self._total - done))
         return f"{seconds // 60}m{seconds % 60:02d}s left"

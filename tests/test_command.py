@@ -62,3 +62,21 @@ def test_refusals(words, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_override_without_a_configuration_says_what_to_add():
+    done = commands.run(commands.command("evaluate", "--config.env.name=bandit"))
+    assert done.returncode == 2
+    assert "--config.env.name changes a configuration" in done.stderr
+    assert "add --config=FILE" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["evaluate", "play", "export"])
+def test_a_run_that_is_not_there_is_named(module, tmp_path):
+    words = [f"--run={tmp_path / 'nothing'}"]
+    if module == "export":
+        words.append(f"--output={tmp_path / 'out'}")
+    done = commands.run(commands.command(module, *words))
+    assert done.returncode == 2
+    assert "there is no folder" in done.stderr
+    assert "launch.train" in done.stderr
