@@ -1,0 +1,295 @@
+"""Decoding: milliseconds per step and tokens per second, next to peers and the limit.
+
+    python -m benchmarks.decode                      # pocket model, 128 rows, 2 peers
+    python -m benchmarks.decode --workload=nano_vllm # for a GPU: random 0.5B weights
+    python -m benchmarks.decode --json=FILE
+
+`pocket`: 128 prompts of 236 tokens, 64 tokens written after each, sampled at T=1; the
+time per step is that of 64 tokens less that of one, so that reading the prompt does not
+count. Peers decode the same model from the same prompts in turn with us: transformers'
+`generate` (needs torch) and Tunix's sampler (needs google-tunix); one that is not
+installed is left out and named. The limit: parameters, and keys and values of the live
+tokens, read once per step at the copy bandwidth measured in the same run.
+
+`nano_vllm`: the workload of nano-vLLM's own benchmark, 256 prompts of 100 to 1,024
+random tokens, 100 to 1,024 tokens written after each.
+"""
+
+import importlib.util
+import json
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from absl import flags
+
+from launch import command
+
+_WORKLOAD = flags.DEFINE_enum("workload", "pocket", ["pocket", "nano_vllm"], "Which.")
+_ROWS = flags.DEFINE_integer("rows", None, "Instead of the workload's.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measured calls of each length.")
+_MODEL = flags.DEFINE_string("model", None, "Folder; None: the workload's own.")
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+
+PROMPT_TOKENS, WRITTEN_TOKENS = 236, 64
+MIN_TOKENS, MAX_TOKENS = 100, 1024
+# Steps between two checks whether all rows are done.
+CHUNK_TOKENS = 16
+
+# `(prompts[B, T], num_tokens) -> tokens[B, num_tokens]`, finished.
+Generate = Callable[[np.ndarray, int], np.ndarray]
+
+
+def ours(folder: pathlib.Path) -> Generate:
+    """The rollout's own reading and writing, without a game."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.kv_cache import init_cache
+    from ragen_jax.models.qwen2 import build_policy
+    from ragen_jax.rollout.decode import Context, decode_reply, read
+    from ragen_jax.rollout.sampling import sample
+    from ragen_jax.types import TokenSpan
+
+    config, params = load_checkpoint(folder)
+    policy = build_policy(config)
+    sampler = functools.partial(sample, temperature=1.0, top_k=None, top_p=None)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def generate(params, prompts, num_tokens):
+        rows, width = prompts.shape
+        lengths = jnp.full(rows, width, jnp.int32)
+        slots = width + num_tokens + 1
+        context = Context(
+            cache=init_cache(config, rows, slots, policy.dtype),
+            hidden=jnp.zeros((rows, config.hidden_size), policy.dtype),
+        )
+        span = TokenSpan(tokens=prompts, length=lengths)
+        context = read(policy, params, context, span, jnp.zeros_like(lengths))
+        _, reply = decode_reply(
+            policy,
+            params,
+            context,
+            lengths,
+            jnp.ones(rows, bool),
+            jax.random.split(jax.random.key(0), rows),
+            sampler=sampler,
+            stop_tokens=jnp.array([-1]),
+            max_reply_tokens=num_tokens,
+            chunk_tokens=min(CHUNK_TOKENS, num_tokens),
+        )
+        return reply.tokens
+
+    return lambda prompts, num_tokens: np.asarray(
+        generate(params, jnp.asarray(prompts, jnp.int32), num_tokens)
+    )
+
+
+def transformers_generate(folder: pathlib.Path) -> Generate:
+    """`generate` with its cache, sampling at T=1, stop tokens off."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def generate(prompts, num_tokens):
+        ids = torch.as_tensor(prompts, dtype=torch.long)
+        with torch.no_grad():
+            whole = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                min_new_tokens=num_tokens,
+                max_new_tokens=num_tokens,
+                pad_token_id=0,
+            )
+        return whole[:, ids.shape[1] :].numpy()
+
+    return generate
+
+
+def tunix_sampler(folder: pathlib.Path) -> Generate:
+    """Its sampler, greedy, on a model of the same shape with no more cache than needed.
+
+    Its weights are random: what they are does not change the work.
+    """
+    import jax
+    from flax import nnx
+    from tunix.generate.sampler import CacheConfig, Sampler
+    from tunix.models.qwen2.model import ModelConfig, Qwen2
+
+    from ragen_jax.models.hf_weights import load_checkpoint
+
+    config, _ = load_checkpoint(folder)
+    model = Qwen2(
+        ModelConfig(
+            num_layers=config.num_hidden_layers,
+            vocab_size=config.vocab_size,
+            embed_dim=config.hidden_size,
+            hidden_dim=config.intermediate_size,
+            num_heads=config.num_attention_heads,
+            head_dim=config.head_dim,
+            num_kv_heads=config.num_key_value_heads,
+            rope_theta=int(config.rope_theta),
+            norm_eps=config.rms_norm_eps,
+            use_tied_embedding=config.tie_word_embeddings,
+        ),
+        rngs=nnx.Rngs(jax.random.key(0)),
+    )
+
+    class Numbers:
+        """Prompts are given as numbers in words; nothing is a stop token."""
+
+        def encode(self, text):
+            return [int(word) for word in text.split()]
+
+        def decode(self, ids):
+            del ids
+            return ""
+
+        def bos_id(self):
+            return 0
+
+        def eos_id(self):
+            return -1
+
+        def pad_id(self):
+            return config.vocab_size - 1
+
+    # It puts a token before every prompt.
+    num_prompt = PROMPT_TOKENS + 1
+    sampler = Sampler(
+        model,
+        Numbers(),
+        CacheConfig(
+            cache_size=num_prompt + WRITTEN_TOKENS + 1,
+            num_layers=config.num_hidden_layers,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+        ),
+    )
+
+    def generate(prompts, num_tokens):
+        texts = [" ".join(map(str, row)) for row in prompts]
+        done = sampler(
+            texts, max_generation_steps=num_tokens, max_prompt_length=num_prompt
+        )
+        return np.stack([np.asarray(row) for row in done.tokens])
+
+    return generate
+
+
+# Name -> package it needs, builder.
+PEERS = {
+    "transformers": ("torch", transformers_generate),
+    "tunix": ("tunix", tunix_sampler),
+}
+
+
+def copy_bandwidth() -> float:
+    """Bytes per second that a copy of 256 MiB moves, read and written."""
+    import jax
+    import jax.numpy as jnp
+
+    block = jnp.ones(2**26, jnp.float32)
+    copy = jax.jit(lambda x: x + 1.0)
+    copy(block).block_until_ready()
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
+        copy(block).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return 2 * block.nbytes / min(seconds)
+
+
+def bytes_per_step(folder: pathlib.Path, rows: int, live_tokens: float) -> float:
+    """What a step must read: parameters, keys and values, all float32."""
+    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.program import num_params
+
+    config, params = load_checkpoint(folder)
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads
+    return 4 * (num_params(params) + rows * live_tokens * per_token * config.head_dim)
+
+
+def compare(folder: pathlib.Path, rows: int, repeats: int) -> dict:
+    """Seconds per step of everyone, taking turns; minima of whole calls."""
+    prompts = np.random.default_rng(0).integers(0, 256, (rows, PROMPT_TOKENS))
+    contestants = {"ours": ours(folder)}
+    for name, (package, build) in PEERS.items():
+        if importlib.util.find_spec(package) is None:
+            print(f"{name} is left out: {package} is not installed")
+            continue
+        contestants[name] = build(folder)
+    lengths = (1, 1 + WRITTEN_TOKENS)
+    seconds = {name: {n: [] for n in lengths} for name in contestants}
+    for repeat in range(repeats + 1):
+        for name, generate in contestants.items():
+            for num_tokens in lengths:
+                began = time.perf_counter()
+                tokens = generate(prompts, num_tokens)
+                took = time.perf_counter() - began
+                if tokens.shape != (rows, num_tokens):
+                    raise ValueError(f"{name} wrote {tokens.shape}")
+                if repeat:
+                    seconds[name][num_tokens].append(took)
+    short, long = lengths
+    steps = {
+        name: {
+            "min": (min(of[long]) - min(of[short])) / WRITTEN_TOKENS,
+            "median": (statistics.median(of[long]) - statistics.median(of[short]))
+            / WRITTEN_TOKENS,
+        }
+        for name, of in seconds.items()
+    }
+    live = PROMPT_TOKENS + WRITTEN_TOKENS / 2
+    moved, bandwidth = bytes_per_step(folder, rows, live), copy_bandwidth()
+    return {
+        "rows": rows,
+        "seconds_per_step": steps,
+        "bytes_per_step": moved,
+        "copy_bandwidth": bandwidth,
+        "limit_seconds_per_step": moved / bandwidth,
+    }
+
+
+def print_comparison(figures: dict) -> None:
+    limit, steps = figures["limit_seconds_per_step"], figures["seconds_per_step"]
+    best = steps["ours"]["min"]
+    print(
+        f"{figures['rows']} rows, context {PROMPT_TOKENS} to "
+        f"{PROMPT_TOKENS + WRITTEN_TOKENS}: {figures['bytes_per_step'] / 1e6:.0f} MB "
+        f"a step at {figures['copy_bandwidth'] / 1e9:.1f} GB/s: {1e3 * limit:.2f} ms"
+    )
+    print("| who | min ms/step | median ms/step | tokens/s | of the limit | ours is |")
+    print("|---|---|---|---|---|---|")
+    for name, of in steps.items():
+        print(
+            f"| {name} | {1e3 * of['min']:.2f} | {1e3 * of['median']:.2f} "
+            f"| {figures['rows'] / of['min']:,.0f} | {limit / of['min']:.0%} "
+            f"| {of['min'] / best:.2f}x |"
+        )
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    from ragen_jax.program import POCKET
+
+    folder = pathlib.Path(_MODEL.value) if _MODEL.value else POCKET
+    figures = compare(folder, _ROWS.value or 128, _REPEATS.value)
+    print_comparison(figures)
+    if _JSON.value:
+        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)
