@@ -92,12 +92,22 @@ def keep_top_p(weights: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]
     Any weight equal to the smallest of them is kept too. Weights are non-negative and
     need not be normalised.
     """
-    descending = -jnp.sort(-weights, axis=-1)
-    before = jnp.cumsum(descending, axis=-1) - descending
-    is_kept = before < top_p * jnp.sum(weights, axis=-1, keepdims=True)
-    is_kept = is_kept.at[:, 0].set(True)
-    smallest = jnp.min(jnp.where(is_kept, descending, jnp.inf), axis=-1, keepdims=True)
-    return weights >= smallest
+    goal = top_p * jnp.sum(weights, axis=-1)
+    # Non-negative floats are in the order of their bits. A weight is kept if those
+    # above it do not reach the goal yet: the lowest such weight is found bit by bit,
+    # which reads the weights 31 times and sorts nothing.
+    ranks = jax.lax.bitcast_convert_type(weights, jnp.int32)
+
+    def halve(i, highest_dropped):
+        tried = highest_dropped + (1 << (30 - i))
+        above = jnp.sum(jnp.where(ranks > tried[:, None], weights, 0.0), axis=-1)
+        return jnp.where(above >= goal, tried, highest_dropped)
+
+    nothing = jnp.full(weights.shape[0], -1, jnp.int32)
+    dropped = jax.lax.fori_loop(0, 31, halve, nothing)
+    is_kept = ranks > dropped[:, None]
+    # Rounding may put the goal above the sum of all.
+    return is_kept | (weights >= jnp.max(weights, axis=-1, keepdims=True))
 
 
 def invert_cdf(
