@@ -26,15 +26,15 @@ def get_config() -> ConfigDict:
 
     # Episodes of each game per step.
     config.games = ConfigDict()
-    config.games.sokoban = _game(sokoban.get_config(), episodes=22)
-    config.games.frozen_lake = _game(frozen_lake.get_config(), episodes=10)
+    config.games.sokoban = game(sokoban.get_config(), episodes=22)
+    config.games.frozen_lake = game(frozen_lake.get_config(), episodes=10)
     # A turn is planned as if nobody slipped.
     config.games.frozen_lake.planning_params = {"success_rate": 1.0}
     # Both sets of names, so that the model has met every word once. Arms are taken
     # at random: the warm start teaches which name sounds risky, not that risk pays.
-    config.games.bandit = _game(bandit.get_config(), episodes=2)
+    config.games.bandit = game(bandit.get_config(), episodes=2)
     config.games.bandit.noise = 1.0
-    config.games.bandit_test = _game(bandit.get_config(), episodes=2)
+    config.games.bandit_test = game(bandit.get_config(), episodes=2)
     config.games.bandit_test.kwargs = {"split": "test"}
     config.games.bandit_test.noise = 1.0
 
@@ -52,9 +52,15 @@ def get_config() -> ConfigDict:
     config.optimizer = _optimizer()
 
     config.train = ConfigDict()
+    # Optimizer steps. None: as many as `num_epochs` take.
     config.train.num_steps = 800
+    # Times every episode of the data sets is learned from. None: `num_steps` counts.
+    config.train.num_epochs = placeholder(int)
     # Episodes per forward and backward pass; they are sorted by length first.
     config.train.microbatch_episodes = 6
+    # Tokens whose logits exist at a time; they are computed twice then. None: all of a
+    # microbatch at once, faster where the vocabulary is small.
+    config.train.logprob_chunk_tokens = placeholder(int)
     # Steps between lines of the log, and between checkpoints.
     config.train.log_every = 20
     config.train.checkpoint_every = 50
@@ -62,6 +68,7 @@ def get_config() -> ConfigDict:
     # Afterwards the model plays these levels itself.
     config.evaluation = ConfigDict()
     config.evaluation.num_prompts = defaults.evaluation.num_prompts
+    config.evaluation.max_reply_tokens = defaults.rollout.max_reply_tokens
     config.evaluation.temperature = defaults.evaluation.temperature
     config.evaluation.seed = defaults.evaluation.seed
 
@@ -88,10 +95,10 @@ def _model() -> ConfigDict:
 def _demonstrators() -> ConfigDict:
     """The mixture: `ragen_jax/demonstrations.py` explains the styles of thought."""
     demonstrators = ConfigDict()
-    demonstrators.solver = _demonstrator("reading", 0.0, share=0.25, first=0.88)
-    demonstrators.guesser = _demonstrator("none", 0.9, share=0.61, first=0.06)
-    demonstrators.skimmer = _demonstrator("shallow", 0.7, share=0.09, first=0.04)
-    demonstrators.pretender = _demonstrator("misreading", 0.9, share=0.05, first=0.02)
+    demonstrators.solver = demonstrator("reading", 0.0, share=0.25, first=0.88)
+    demonstrators.guesser = demonstrator("none", 0.9, share=0.61, first=0.06)
+    demonstrators.skimmer = demonstrator("shallow", 0.7, share=0.09, first=0.04)
+    demonstrators.pretender = demonstrator("misreading", 0.9, share=0.05, first=0.02)
     return demonstrators
 
 
@@ -108,24 +115,28 @@ def _optimizer() -> ConfigDict:
     return optimizer
 
 
-def _game(task: ConfigDict, *, episodes: int) -> ConfigDict:
-    """A game as its task file plays it."""
+def game(task: ConfigDict, *, episodes: int) -> ConfigDict:
+    """A game as its task file plays it, `episodes` of it per step."""
     game = ConfigDict()
     # Name and constructor arguments, as in `envs.make`.
     game.name = task.env.name
     game.kwargs = task.env.kwargs.to_dict()
+    # Per step; and how many different ones there are. None: every step plays new ones.
     game.episodes = episodes
+    game.num_demonstrations = placeholder(int)
     game.max_turns = task.rollout.max_turns
     game.max_actions_per_turn = task.rollout.max_actions_per_turn
     game.max_actions_per_episode = task.rollout.max_actions_per_episode
-    # Values of `EnvParams` that the demonstrators believe in while they plan.
+    # Values of `EnvParams` that differ from the environment's own defaults, and those
+    # that the demonstrators believe in, on top, while they plan.
+    game.params = task.env.params.to_dict()
     game.planning_params = {}
     # In place of every demonstrator's own noise. None = off.
     game.noise = placeholder(float)
     return game
 
 
-def _demonstrator(
+def demonstrator(
     thought: str, noise: float, *, share: float, first: float
 ) -> ConfigDict:
     """A style of thought, a chance of random actions, a share of the episodes."""

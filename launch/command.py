@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 # Keys whose names depend on the environment, so that no file lists them all.
 _OPEN_KEY = re.compile(
-    r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|planning_params))\.\w+"
+    r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|params|planning_params))\.\w+"
 )
 
 

@@ -1,6 +1,12 @@
-"""Make the pocket model: a supervised warm start on demonstrations.
+"""Teach a model to play like demonstrators.
 
-python -m launch.sft --config=configs/pocket.py --workdir=runs/pocket
+Fine-tune a checkpoint on solved episodes:
+
+    python -m launch.sft --config=configs/sft.py --workdir=runs/sft
+
+Make the pocket model from nothing:
+
+    python -m launch.sft --config=configs/pocket.py --workdir=runs/pocket
 """
 
 import pathlib
@@ -16,7 +22,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run res
 def main(argv: list[str]) -> int:
     config = command.read_config(_CONFIG, argv)
     if not _WORKDIR.value:
-        raise ValueError("no run folder given; add e.g. --workdir=runs/pocket")
+        raise ValueError("no run folder given; add e.g. --workdir=runs/sft")
     command.enable_compilation_cache()
     from ragen_jax.warm_start import warm_start
 

@@ -151,7 +151,8 @@ def check_kind(config: ConfigDict) -> None:
     if missing:
         raise ValueError(
             f"this is no training configuration, it lacks {missing[0]}; use a task "
-            "file such as configs/sokoban.py (configs/pocket.py is for launch.sft)"
+            "file such as configs/sokoban.py (configs/pocket.py and configs/sft.py are "
+            "for launch.sft)"
         )
 
 
@@ -306,8 +307,15 @@ def from_json(text: str) -> ConfigDict:
     return ConfigDict(json.loads(text)).lock()
 
 
-def changed_keys(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[object, object]]:
-    """Keys that differ and that a resumed run may not change, with both values."""
+def changed_keys(
+    old: ConfigDict, new: ConfigDict, free: tuple[str, ...] = FREE_ON_RESUME
+) -> dict[str, tuple[object, object]]:
+    """Keys that differ and that a resumed run may not change, with both values.
+
+    Args:
+      old, new: configurations.
+      free: beginnings of the keys that it may change.
+    """
     before, after = (
         {key: json.loads(json.dumps(value)) for key, value in flatten(c).items()}
         for c in (old, new)
@@ -315,5 +323,5 @@ def changed_keys(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[object, ob
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not key.startswith(FREE_ON_RESUME)
+        if before.get(key) != after.get(key) and not key.startswith(free)
     }

@@ -19,6 +19,8 @@ out mediocre but capable, as a real pre-trained model is: reinforcement learning
 has behaviours to select between.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -26,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, EnvState, PlayBudget, TextEnvironment
 from envs.templates import Choice, Template
-from ragen_jax.readings import Reading, reading_of
+from ragen_jax.readings import Reading
 from ragen_jax.rollout.device import Responder
 from ragen_jax.text import chat
 from ragen_jax.text.device_text import compile_template
@@ -34,6 +36,8 @@ from ragen_jax.text.prompts import SEPARATOR
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Reply, TokenSpan
 
+# Between the thought and the first action; the thought's opening tag is the template's.
+ANSWER_BEGIN = "</think><answer>"
 THOUGHTS = ("none", "shallow", "reading", "misreading")
 NONE, SHALLOW, READING, MISREADING = range(len(THOUGHTS))
 # Planning looks no further than one action at a time, so the solver's own plans of a
@@ -60,20 +64,27 @@ class Mixture:
 
 
 def reply_template(
-    env: TextEnvironment, budget: PlayBudget, thinking: bool
+    env: TextEnvironment, budget: PlayBudget, reading: Reading, *, thinking: bool = True
 ) -> Template:
     """A whole reply, from after the forced tag to the end-of-turn token.
 
-    Fields: where the player thinks, the words of the game's `Reading`; per action `i`
-    of a turn `action_i`, an index into the action vocabulary plus 1 with 0 for none,
-    and `separator_i`.
+    Fields: where the player thinks, per statement `statement_i` of the reading, 0 where
+    it is left out; per action `action_i` of a turn, an index into the action
+    vocabulary, from the second action on plus 1 with 0 for none. An option holds
+    whatever stands before its word, so that pieces meet only where a tokenizer cuts: it
+    may have a token for `>R`, for ` Down`, or for `></`, for which there is always a
+    first action.
     """
-    parts = [*reading_of(env).words, "</think><answer>"] if thinking else []
-    names = ("", *env.action_vocabulary)
+    statements = _spelled(reading) if thinking else []
+    parts = [
+        Choice(f"statement_{i}", ("", *map("".join, itertools.product(*spelled))))
+        for i, spelled in enumerate(statements)
+    ]
+    begin = ANSWER_BEGIN if thinking else ""
     for i in range(budget.max_actions_per_turn):
-        if i:
-            parts.append(Choice(f"separator_{i}", ("", f" {SEPARATOR} ")))
-        parts.append(Choice(f"action_{i}", names))
+        none, lead = ([""], f" {SEPARATOR} ") if i else ([], begin)
+        names = (f"{lead}{name}" for name in env.action_vocabulary)
+        parts.append(Choice(f"action_{i}", (*none, *names)))
     return Template((*parts, "</answer>", chat.END))
 
 
@@ -83,6 +94,7 @@ def build_responder(
     tokenizer: Tokenizer,
     mixture: Mixture,
     *,
+    reading: Reading,
     tokenization: str,
     budget: PlayBudget,
     max_reply_tokens: int,
@@ -96,6 +108,7 @@ def build_responder(
       env_params: what the players believe while they plan a turn ahead.
       tokenizer, tokenization: make the replies' tokens.
       mixture: who plays.
+      reading: what their thoughts can name, see `reading_of`.
       budget, max_reply_tokens: those of the dialogue.
       discount: of the solver; below 1 it prefers short ways where all are free.
       thinking: as the dialogue has it; False: nobody writes a thought.
@@ -103,9 +116,8 @@ def build_responder(
     Raises:
       ValueError: the replies would not fit into `max_reply_tokens`.
     """
-    reading = reading_of(env)
-    wording = reply_template(env, budget, thinking)
-    replies = compile_template(wording, tokenizer, tokenization)
+    template = reply_template(env, budget, reading, thinking=thinking)
+    replies = compile_template(template, tokenizer, tokenization)
     if replies.max_tokens > max_reply_tokens:
         raise ValueError(
             f"demonstrated replies of {type(env).__name__} take up to "
@@ -154,7 +166,7 @@ def write_thought(
     """Values of the words in one thought of the given style."""
     sizes = jnp.array([len(word.options) - 1 for word in reading.words], jnp.int32)
     made_up = 1 + jax.random.randint(key, true_words.shape, 0, sizes)
-    shallow = jnp.where(jnp.array(reading.is_shallow), true_words, 0)
+    shallow = jnp.where(jnp.array(reading.is_shallow, bool), true_words, 0)
     styles = jnp.stack([jnp.zeros_like(true_words), shallow, true_words, made_up])
     return styles[thought]
 
@@ -211,15 +223,30 @@ def reply_fields(
       reading: the game's words.
       words: their values in the thought.
       names: vocabulary index of each action.
-      count: actions that are written; the rest is left out.
+      count: actions that are written, at least one; the rest is left out.
     """
-    fields = {word.name: words[i] for i, word in enumerate(reading.words)}
-    for i in range(names.shape[0]):
-        is_written = i < count
-        fields[f"action_{i}"] = jnp.where(is_written, names[i] + 1, 0)
-        if i:
-            fields[f"separator_{i}"] = is_written.astype(jnp.int32)
+    fields = {}
+    start = 0
+    for i, spelled in enumerate(_spelled(reading)):
+        # The statement's place among all it could say.
+        place = jnp.int32(0)
+        for j, texts in enumerate(spelled):
+            place = place * len(texts) + words[start + j] - 1
+        fields[f"statement_{i}"] = jnp.where(words[start] > 0, 1 + place, 0)
+        start += len(spelled)
+    fields["action_0"] = names[0]
+    for i in range(1, names.shape[0]):
+        fields[f"action_{i}"] = jnp.where(i < count, names[i] + 1, 0)
     return fields
+
+
+def _spelled(reading: Reading) -> list[list[tuple[str, ...]]]:
+    """Per statement and word of it, the word's texts but for "" (left out)."""
+    words = iter(reading.words)
+    return [
+        [word.options[1:] for word in itertools.islice(words, size)]
+        for size in reading.statements
+    ]
 
 
 @struct.dataclass

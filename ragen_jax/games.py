@@ -181,8 +181,17 @@ def check_fit(config: ConfigDict, game: Game, model: Qwen2Config) -> None:
             f"{model.max_position_embeddings}; lower rollout.max_turns or "
             "rollout.max_reply_tokens, or let it see a window (rollout.context)"
         )
-    if game.tokenizer.vocab_size > model.vocab_size:
+    check_vocabulary(config.model.path, game.tokenizer, model)
+
+
+def check_vocabulary(path: str, tokenizer: Tokenizer, model: Qwen2Config) -> None:
+    """Refuse a tokenizer whose ids the model does not have.
+
+    Raises:
+      ValueError: so it is; `path` is where both came from.
+    """
+    if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
-            f"the tokenizer in {config.model.path} has {game.tokenizer.vocab_size} "
-            f"ids, the model only {model.vocab_size}; they do not belong together"
+            f"the tokenizer in {path} has {tokenizer.vocab_size} ids, the model only "
+            f"{model.vocab_size}; they do not belong together"
         )

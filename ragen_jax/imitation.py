@@ -1,7 +1,8 @@
 """The step of the warm start: play demonstrations, learn the replies.
 
-In: a train state and a mixture of demonstrators. Out: the state after one optimizer
-step on fresh episodes, compiled as one program. Knows no files and no configuration.
+In: a train state, a draw of episodes and a mixture of demonstrators. Out: the state
+after one optimizer step on those episodes, compiled as one program. Knows no files and
+no configuration.
 """
 
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.demonstrations import Mixture
+from ragen_jax.learner.logprobs import map_chunks
 from ragen_jax.learner.state import Network, TrainState
+from ragen_jax.learner.trainable import Trainable
 from ragen_jax.lessons import Batch
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params
@@ -22,22 +24,29 @@ NUM_WIDTHS = 5
 
 
 def make_step(
-    policy: Policy,
+    trainable: Trainable,
     optimizer: optax.GradientTransformation,
     demonstrate: Callable,
     *,
     microbatch_episodes: int,
+    logprob_chunk_tokens: int | None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """Compiles `step(state, key, mixture, dialogues) -> (state, stats)`.
+    """Compiles `step(frozen, state, draws, mixture, dialogues) -> (state, stats)`.
 
-    The state is donated. `stats`: `loss` in nats per reply token, `accuracy` of the
-    most likely token, `tokens`, and `demonstrated/<game>`, the players' success.
+    `frozen` is the part of the model that stays as it is. The state is donated.
+    `stats`: `loss` in nats per reply token, `accuracy` of the most likely token,
+    `tokens`, and `demonstrated/<game>`, the players' success.
     """
 
-    def step(state: TrainState, key: Key[Array, ""], mixture: Mixture, dialogues):
-        batch, success = demonstrate(key, mixture, dialogues)
+    def step(frozen: Params | None, state: TrainState, draws, mixture, dialogues):
+        batch, success = demonstrate(draws, mixture, dialogues)
         gradient, stats = batch_gradient(
-            policy, state.params, batch, microbatch_episodes=microbatch_episodes
+            trainable.policy,
+            lambda trained: trainable.params(trained, frozen),
+            state.params,
+            batch,
+            microbatch_episodes=microbatch_episodes,
+            logprob_chunk_tokens=logprob_chunk_tokens,
         )
         old = state.policy
         updates, opt_state = optimizer.update(gradient, old.opt_state, old.params)
@@ -49,11 +58,17 @@ def make_step(
         stats |= {f"demonstrated/{name}": rate for name, rate in success.items()}
         return state, stats
 
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=1)
 
 
 def batch_gradient(
-    policy: Policy, params: Params, batch: Batch, *, microbatch_episodes: int
+    policy: Policy,
+    complete: Callable[[Params], Params],
+    trained: Params,
+    batch: Batch,
+    *,
+    microbatch_episodes: int,
+    logprob_chunk_tokens: int | None,
 ) -> tuple[Params, dict[str, Float[Array, ""]]]:
     """Gradient of the mean loss per reply token of the whole batch, and `stats`.
 
@@ -61,9 +76,12 @@ def batch_gradient(
     of `NUM_WIDTHS` widths that holds them: padding costs as much as text.
 
     Args:
-      policy, params: the model.
+      policy: the network.
+      complete: what is trained -> the network's parameters.
+      trained: with respect to which the gradient is.
       batch: a multiple of `microbatch_episodes` episodes.
       microbatch_episodes: episodes per forward and backward pass.
+      logprob_chunk_tokens: see `reply_loss`.
     """
     _, max_tokens = batch.tokens.shape
     order = jnp.argsort(batch.lengths)
@@ -73,11 +91,18 @@ def batch_gradient(
     widths = [-(-max_tokens * (i + 1) // NUM_WIDTHS) for i in range(NUM_WIDTHS)]
 
     def cut_gradient(width: int):
-        def gradient(params, chunk: Batch):
-            loss = jax.value_and_grad(reply_loss, argnums=1, has_aux=True)
-            (total, hits), gradient = loss(
-                policy, params, chunk.tokens[:, :width], chunk.loss_mask[:, :width]
+        def loss(trained, chunk: Batch):
+            return reply_loss(
+                policy,
+                complete(trained),
+                chunk.tokens[:, :width],
+                chunk.loss_mask[:, :width],
+                chunk_tokens=logprob_chunk_tokens,
             )
+
+        def gradient(trained, chunk: Batch):
+            differentiate = jax.value_and_grad(loss, has_aux=True)
+            (total, hits), gradient = differentiate(trained, chunk)
             return gradient, total, hits
 
         return gradient
@@ -86,10 +111,10 @@ def batch_gradient(
 
     def add(sums, chunk: Batch):
         needed = jnp.searchsorted(jnp.array(widths), jnp.max(chunk.lengths))
-        new = jax.lax.switch(needed, branches, params, chunk)
+        new = jax.lax.switch(needed, branches, trained, chunk)
         return jax.tree.map(jnp.add, sums, new), None
 
-    zeros = (jax.tree.map(jnp.zeros_like, params), jnp.float32(0), jnp.int32(0))
+    zeros = (jax.tree.map(jnp.zeros_like, trained), jnp.float32(0), jnp.int32(0))
     (gradient, total, hits), _ = jax.lax.scan(add, zeros, chunks)
     count = jnp.maximum(jnp.sum(batch.loss_mask[:, 1:]), 1)
     gradient = jax.tree.map(lambda x: x / count, gradient)
@@ -101,14 +126,28 @@ def reply_loss(
     params: Params,
     tokens: Int[Array, "B T"],
     loss_mask: Bool[Array, "B T"],
+    *,
+    chunk_tokens: int | None,
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Summed cross-entropy of the masked tokens, and how many were most likely."""
+    """Summed cross-entropy of the masked tokens, and how many were most likely.
+
+    Args:
+      chunk_tokens: tokens whose logits exist at a time; they are computed twice then.
+        None: all logits at once, faster where the vocabulary is small.
+    """
     num_rows, width = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(width - 1)[None], (num_rows, width - 1))
     hidden, _ = policy.forward(params, tokens[:, :-1], positions, None)
-    logits = policy.logits(params, hidden)
     targets, is_counted = tokens[:, 1:], loss_mask[:, 1:]
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-    hits = (jnp.argmax(logits, axis=-1) == targets) & is_counted
+
+    def head(hidden, targets):
+        logits = policy.logits(params, hidden)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        return losses, jnp.argmax(logits, axis=-1) == targets
+
+    if chunk_tokens is None:
+        losses, is_hit = head(hidden, targets)
+    else:
+        losses, is_hit = map_chunks(head, hidden, targets, chunk_tokens=chunk_tokens)
     total = jnp.sum(jnp.where(is_counted, losses, 0.0))
-    return total, jnp.sum(hits, dtype=jnp.int32)
+    return total, jnp.sum(is_hit & is_counted, dtype=jnp.int32)

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
@@ -28,9 +28,10 @@ from ragen_jax.learner.state import (
     place_params,
     state_shardings,
 )
+from ragen_jax.learner.trainable import Trainable, adapters, whole
 from ragen_jax.learner.update import Trainer, make_update, weights
 from ragen_jax.models.critic import Critic
-from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
+from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params
 
@@ -75,7 +76,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
     key = rngs.stream(rngs.root_key(config.seed), "init")
     adamw = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
     optimizer = build_optimizer(**adamw)
-    trained = _whole(networks) if networks.lora is None else _adapters(networks)
+    trained = _trainable(networks)
 
     def init() -> TrainState:
         policy_network = init_network(
@@ -132,49 +133,12 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
     return Learner(
         init=init,
         update=functools.partial(update, frozen),
-        play_params=functools.partial(trained.play_params, frozen),
+        play_params=lambda state: trained.play_params(frozen, state.params),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trained:
-    """The part of the policy that is trained.
-
-    Attributes:
-      policy: the network that the learner reads with.
-      init: key -> parameters that are trained.
-      logical_axes: of those.
-      params: (trained, frozen) -> parameters that `policy` takes.
-      play_params: (frozen, state) -> parameters of the plain policy.
-    """
-
-    policy: Policy
-    init: Callable[[Array], Params]
-    logical_axes: PyTree
-    params: Callable[[Params, Params | None], Params]
-    play_params: Callable[[Params | None, TrainState], Params]
-
-
-def _whole(networks: Networks) -> _Trained:
-    """All of it."""
-    return _Trained(
-        policy=networks.policy,
-        init=lambda key: networks.params,
-        logical_axes=networks.logical_axes,
-        params=lambda trained, frozen: trained,
-        play_params=lambda frozen, state: state.params,
-    )
-
-
-def _adapters(networks: Networks) -> _Trained:
-    """Adapters over the policy that the run started from."""
-    model, lora = networks.policy.config, networks.lora
-    policy = build_lora_policy(model, lora=lora, dtype=networks.policy.dtype)
-    merge = jax.jit(policy.merge)
-    return _Trained(
-        policy=policy,
-        init=policy.init_adapters,
-        logical_axes=adapter_axes(model, lora),
-        params=lambda trained, frozen: {"base": frozen, "adapters": trained},
-        play_params=lambda frozen, state: merge(frozen, state.params),
-    )
+def _trainable(networks: Networks) -> Trainable:
+    if networks.lora is not None:
+        return adapters(networks.policy, networks.lora)
+    params, logical_axes = networks.params, networks.logical_axes
+    return whole(networks.policy, lambda key: params, logical_axes)

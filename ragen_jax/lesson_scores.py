@@ -4,7 +4,7 @@ In: parameters and the games of the warm start. Out: plain numbers. The policy p
 fixed held-out levels itself, through the same rollout as in training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,8 @@ from ragen_jax.types import Params, Trajectory
 CHUNK_TOKENS = 8
 
 
-def score_games(
+def make_score(
     policy: Policy,
-    params: Params,
     games: Mapping[str, Game],
     dialogues: Mapping[str, Dialogue],
     tokenizer: Tokenizer,
@@ -34,17 +33,16 @@ def score_games(
     num_prompts: int,
     temperature: float,
     seed: int,
-) -> dict[str, dict[str, float]]:
-    """Scores of every game on `num_prompts` levels.
+) -> Callable[[Params], dict[str, dict[str, float]]]:
+    """Builds `score(params) -> scores by game`, on `num_prompts` levels of each.
 
     The levels are those of the game's training configuration with the same evaluation
-    settings.
+    settings. The dialogues are built for replies of `max_reply_tokens`.
     """
     key = rngs.stream(rngs.root_key(seed), "evaluation")
     empty_thought = tokenizer.encode("</think>")[0]
-    scores = {}
-    for name, game in games.items():
-        collect = make_collect(
+    collects = {
+        name: make_collect(
             game.env,
             game.env_params,
             policy,
@@ -59,13 +57,22 @@ def score_games(
             format_penalty=0.0,
             decode_chunk_tokens=CHUNK_TOKENS,
         )
-        trajectory = collect(params, dialogues[name], rollout_keys(key, num_prompts, 1))
-        scored = thought_scores(
-            trajectory, empty_thought, thinking=dialogues[name].thinking
-        )
-        values = jax.device_get(scored)
-        scores[name] = {key: float(value) for key, value in values.items()}
-    return scores
+        for name, game in games.items()
+    }
+
+    def score(params: Params) -> dict[str, dict[str, float]]:
+        scores = {}
+        for name, collect in collects.items():
+            keys = rollout_keys(key, num_prompts, 1)
+            trajectory = collect(params, dialogues[name], keys)
+            scored = thought_scores(
+                trajectory, empty_thought, thinking=dialogues[name].thinking
+            )
+            values = jax.device_get(scored)
+            scores[name] = {key: float(value) for key, value in values.items()}
+        return scores
+
+    return score
 
 
 def thought_scores(

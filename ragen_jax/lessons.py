@@ -8,7 +8,7 @@ model and no loss.
 import dataclasses
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -21,7 +21,8 @@ import envs
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import demonstrations, rngs
 from ragen_jax.demonstrations import Mixture
-from ragen_jax.rollout.device import play_episodes, rollout_keys
+from ragen_jax.readings import NO_READING, Reading, reading_of
+from ragen_jax.rollout.device import RolloutKeys, play_episodes
 from ragen_jax.text import pocket_tokenizer
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.prompts import build_prompts
@@ -37,7 +38,9 @@ class Game:
       planning_params: what demonstrators believe while they plan a turn.
       budget: how much play an episode allows.
       episodes: per step.
+      num_demonstrations: size of the data set they come from; None: always fresh ones.
       noise: in place of the demonstrators' own; None leaves theirs.
+      reading: what the demonstrators' thoughts can name.
     """
 
     env: TextEnvironment
@@ -45,7 +48,24 @@ class Game:
     planning_params: EnvParams
     budget: PlayBudget
     episodes: int
+    num_demonstrations: int | None
     noise: float | None
+    reading: Reading
+
+
+@struct.dataclass
+class Draw:
+    """Episodes of one game. Axis `E`: episodes of a step.
+
+    Attributes:
+      key: root of their random keys.
+      numbers: which they are: the same key and number are the same episode.
+      counts: False where the data set is used up: played, but not learned.
+    """
+
+    key: Key[Array, ""]
+    numbers: Int[Array, " E"]
+    counts: Bool[Array, " E"]
 
 
 @struct.dataclass
@@ -67,34 +87,61 @@ def build_game(
     name: str,
     kwargs: Mapping[str, Any],
     episodes: int,
+    num_demonstrations: int | None,
     max_turns: int,
     max_actions_per_turn: int,
     max_actions_per_episode: int,
+    params: Mapping[str, Any],
     planning_params: Mapping[str, Any],
     noise: float | None,
+    thoughts: Collection[str] = demonstrations.THOUGHTS,
 ) -> Game:
     """A game from one section of `games` in the configuration.
 
+    Args:
+      thoughts: the demonstrators' styles.
+      others: the section's keys.
+
     Raises:
-      ValueError: a name or value is unknown or out of range.
+      ValueError: a name or value is unknown or out of range, or a thought is to name
+        what cannot be read in this game.
     """
     env = envs.make(name, **kwargs)
-    env_params = env.default_params
-    known = [field.name for field in dataclasses.fields(env_params)]
-    for key in planning_params:
-        if key not in known:
-            raise ValueError(
-                f"planning_params.{key}: {name} has no such parameter; it has "
-                f"{', '.join(known)}"
-            )
+    env_params = _replace(env.default_params, params, f"params of {name}")
+    planning = _replace(env_params, planning_params, f"planning_params of {name}")
     if episodes < 1:
         raise ValueError(
             f"episodes = {episodes} of {name}; use at least 1 or leave the game out"
         )
+    if num_demonstrations is not None and num_demonstrations < episodes:
+        raise ValueError(
+            f"a step takes {episodes} episodes of {name}, more than its "
+            f"num_demonstrations = {num_demonstrations}; lower episodes or raise that"
+        )
     _check_chance(f"noise of game {name}", 0.0 if noise is None else noise)
-    budget = PlayBudget(max_turns, max_actions_per_turn, max_actions_per_episode)
-    planning = env_params.replace(**planning_params)
-    return Game(env, env_params, planning, budget, episodes, noise)
+    names_things = set(thoughts) - {demonstrations.THOUGHTS[demonstrations.NONE]}
+    return Game(
+        env=env,
+        env_params=env_params,
+        planning_params=planning,
+        budget=PlayBudget(max_turns, max_actions_per_turn, max_actions_per_episode),
+        episodes=episodes,
+        num_demonstrations=num_demonstrations,
+        noise=noise,
+        reading=reading_of(env) if names_things else NO_READING,
+    )
+
+
+def _replace(
+    env_params: EnvParams, changes: Mapping[str, Any], section: str
+) -> EnvParams:
+    known = [field.name for field in dataclasses.fields(env_params)]
+    for key in changes:
+        if key not in known:
+            raise ValueError(
+                f"{section}: {key!r} is no parameter; there are {', '.join(known)}"
+            )
+    return env_params.replace(**changes)
 
 
 def build_mixtures(
@@ -161,7 +208,7 @@ def load_or_build_tokenizer(
             thinking=prompt["thinking"],
         )
         replies = demonstrations.reply_template(
-            game.env, game.budget, prompt["thinking"]
+            game.env, game.budget, game.reading, thinking=prompt["thinking"]
         )
         for template in (prompts.opening, prompts.following, replies):
             texts += pocket_tokenizer.template_texts(template)
@@ -210,12 +257,13 @@ def make_demonstrate(
     discount: float,
     thinking: bool = True,
 ) -> Callable[..., tuple[Batch, dict[str, Float[Array, ""]]]]:
-    """Builds `demonstrate(key, mixture, dialogues) -> (Batch, success by game)`.
+    """Builds `demonstrate(draws, mixture, dialogues) -> (Batch, success by game)`.
 
-    The function is pure and not jitted; rows are games in the order given.
+    The function is pure and not jitted; rows are games in the order given. Episodes
+    that do not count have length 0 and nothing to learn.
     """
 
-    def play(name: str, key, mixture: Mixture, dialogue: Dialogue):
+    def play(name: str, draw: Draw, mixture: Mixture, dialogue: Dialogue):
         game = games[name]
         if game.noise is not None:
             mixture = mixture.replace(noise=jnp.full_like(mixture.noise, game.noise))
@@ -224,6 +272,7 @@ def make_demonstrate(
             game.planning_params,
             tokenizer,
             mixture,
+            reading=game.reading,
             tokenization=tokenization,
             budget=game.budget,
             max_reply_tokens=max_reply_tokens,
@@ -235,31 +284,44 @@ def make_demonstrate(
             game.env_params,
             dialogue,
             responder,
-            rollout_keys(key, game.episodes, 1),
+            _episode_keys(draw),
             budget=game.budget,
             max_reply_tokens=max_reply_tokens,
             format_penalty=0.0,
         )
 
     def demonstrate(
-        key: Key[Array, ""], mixture: Mixture, dialogues: Mapping[str, Dialogue]
+        draws: Mapping[str, Draw], mixture: Mixture, dialogues: Mapping[str, Dialogue]
     ):
-        key = rngs.stream(key, "demonstration")
         played = {
-            name: play(name, jax.random.fold_in(key, i), mixture, dialogues[name])
-            for i, name in enumerate(games)
+            name: play(name, draws[name], mixture, dialogues[name]) for name in games
         }
         width = max(t.tokens.shape[1] for t in played.values())
-
+        counts = jnp.concatenate([draws[name].counts for name in games])
+        lengths = jnp.concatenate([t.lengths for t in played.values()])
+        loss_mask = _stack([t.loss_mask for t in played.values()], width)
         batch = Batch(
             tokens=_stack([t.tokens for t in played.values()], width),
-            lengths=jnp.concatenate([t.lengths for t in played.values()]),
-            loss_mask=_stack([t.loss_mask for t in played.values()], width),
+            lengths=jnp.where(counts, lengths, 0),
+            loss_mask=loss_mask & counts[:, None],
         )
-        success = {name: jnp.mean(t.success) for name, t in played.items()}
+        success = {
+            name: jnp.mean(t.success, where=draws[name].counts)
+            for name, t in played.items()
+        }
         return batch, success
 
     return demonstrate
+
+
+def _episode_keys(draw: Draw) -> RolloutKeys:
+    """Keys of rows by their numbers, as `rollout_keys` has them from 0 on."""
+    fold = jax.vmap(jax.random.fold_in, (None, 0))
+    level, noise, sample = (
+        fold(rngs.stream(draw.key, name), draw.numbers)
+        for name in ("level", "noise", "sample")
+    )
+    return RolloutKeys(level, noise, sample)
 
 
 def _stack(blocks: list[Array], width: int) -> Array:

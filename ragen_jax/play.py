@@ -14,6 +14,7 @@ import numpy as np
 from ragen_jax import demonstrations, rngs
 from ragen_jax.games import Game, collector
 from ragen_jax.learner.sharding import make_mesh
+from ragen_jax.readings import reading_of
 from ragen_jax.rollout.device import (
     RolloutKeys,
     fold_turn,
@@ -85,6 +86,7 @@ def watch_solver(trained: Trained, level: int) -> dict:
         game.params,
         game.tokenizer,
         always_best,
+        reading=reading_of(game.env),
         tokenization=trained.config.prompt.tokenization,
         budget=game.budget,
         max_reply_tokens=rollout.max_reply_tokens,

@@ -36,7 +36,7 @@ from ragen_jax.mix import environments
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import resolve_checkpoint, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.models.lora import LoraConfig
+from ragen_jax.models.lora import read_lora
 from ragen_jax.models.qwen2 import Policy, Qwen2Config, build_policy, logical_axes
 from ragen_jax.rollout.device import rollout_keys
 from ragen_jax.rollout.episodes import episodes
@@ -150,7 +150,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     check_names(games)
     for game in games:
         check_fit(config, game, model)
-    _warn_of_pocket_settings(config, tokenizer)
+    warn_of_pocket_settings(config, tokenizer)
     policy = build_policy(model, dtype=config.model.dtype)
     mesh = sharding.make_mesh(**config.mesh)
     learner = build_learner(config, _networks(config, model, policy, params), mesh)
@@ -227,18 +227,14 @@ def _networks(
     config: ConfigDict, model: Qwen2Config, policy: Policy, params: Params
 ) -> Networks:
     """What the configuration trains."""
-    lora, critic = None, None
-    if config.lora.rank is not None:
-        targets = config.lora.targets
-        targets = targets if targets == "all" else tuple(targets.split(","))
-        lora = LoraConfig(config.lora.rank, config.lora.alpha, targets)
+    lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
         trunk, dtype = config.critic.trunk, config.model.dtype
         critic = build_critic(model, trunk, dtype=dtype, lora=lora)
     return Networks(policy, params, logical_axes(model), critic, lora)
 
 
-def _warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
+def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
     """A line on standard error when a real model is spoken to like the pocket model.
 
     The pocket model and those retrained by `launch.sft` are known by their tokenizer:

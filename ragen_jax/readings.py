@@ -38,11 +38,14 @@ class Reading:
 
     Attributes:
       words: the words, each with its values; option 0 is always "" (left out).
+      statements: how many words, in order, make a statement; of one either all words
+        are said or none.
       is_shallow: which words a shallow thought keeps.
       read: `(state, params) -> Int[W]`, the true value of every word, from 1.
     """
 
     words: tuple[Choice, ...]
+    statements: tuple[int, ...]
     is_shallow: tuple[bool, ...]
     read: Callable[[EnvState, EnvParams], Int[Array, " W"]]
 
@@ -57,7 +60,8 @@ def reading_of(env: TextEnvironment) -> Reading:
     if name not in READINGS:
         raise ValueError(
             f"no demonstrator knows what to read in {name}; add it to READINGS in "
-            f"ragen_jax/readings.py, which has {', '.join(READINGS)}"
+            f"ragen_jax/readings.py, which has {', '.join(READINGS)}, or let thoughts "
+            "be 'none'"
         )
     return READINGS[name](env)
 
@@ -88,7 +92,7 @@ def read_bandit(env: TextEnvironment) -> Reading:
         names = env.action_names(state, params)
         return 1 + jnp.sum(jnp.where(names % 2 == 1, names, 0))[None]
 
-    return Reading(words, (False,), read)
+    return Reading(words, (1,), (False,), read)
 
 
 def read_landmarks(env: TextEnvironment) -> Reading:
@@ -101,7 +105,7 @@ def read_landmarks(env: TextEnvironment) -> Reading:
     if board is None or board.name != "board":
         raise ValueError(
             f"demonstrators of {type(env).__name__} read its picture; use "
-            "observation='grid'"
+            "observation='grid', or let thoughts be 'none'"
         )
     rows = ("", *(str(i) for i in range(board.rows)))
     cols = ("", *(str(i) for i in range(board.cols)))
@@ -121,8 +125,12 @@ def read_landmarks(env: TextEnvironment) -> Reading:
         return jnp.stack([jnp.asarray(v, jnp.int32) for v in values])
 
     is_shallow = [False] * (len(words) - 3) + [True] * 3
-    return Reading(tuple(words), tuple(is_shallow), read)
+    statements = (3,) * len(landmarks)
+    return Reading(tuple(words), statements, tuple(is_shallow), read)
 
+
+# Of demonstrators that never think.
+NO_READING = Reading((), (), (), lambda state, params: jnp.zeros(0, jnp.int32))
 
 READINGS: dict[str, Callable[[TextEnvironment], Reading]] = {
     "Bandit": read_bandit,

@@ -12,9 +12,12 @@ import envs
 from envs.base import PlayBudget
 from ragen_jax import demonstrations, lessons, rngs
 from ragen_jax.demonstrations import Mixture
+from ragen_jax.lesson_plan import make_draw
 from ragen_jax.program import POCKET
-from ragen_jax.readings import reading_of
+from ragen_jax.readings import NO_READING, reading_of
+from ragen_jax.text.device_text import compile_template
 from ragen_jax.text.tokenizer import load_tokenizer
+from tests.reference.tokenizers import train_qwen_style
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=4, max_actions_per_episode=10)
 
@@ -189,9 +192,11 @@ def played():
         name="frozen_lake",
         kwargs={},
         episodes=32,
+        num_demonstrations=None,
         max_turns=2,
         max_actions_per_turn=2,
         max_actions_per_episode=3,
+        params={},
         planning_params={"success_rate": 1.0},
         noise=None,
     )
@@ -202,8 +207,43 @@ def played():
         games, tokenizer, tokenization="symbols", max_reply_tokens=20, discount=0.95
     )
     players = mixture((0.5, "reading", 0.0), (0.5, "none", 1.0))
-    batch, success = jax.jit(demonstrate)(rngs.root_key(0), players, dialogues)
+    draws = make_draw(games, rngs.root_key(0), num_epochs=None)(1)
+    batch, success = jax.jit(demonstrate)(draws, players, dialogues)
     return tokenizer, batch, success
+
+
+@pytest.mark.parametrize("name", ["sokoban", "frozen_lake", "bandit"])
+def test_replies_by_rows_have_the_tokenizer_s_own_ids(name, tmp_path):
+    """A pre-trained model writes `>Rocket` and ` Down` with tokens over the border."""
+    env = envs.make(name)
+    text = "".join(f"<answer>{action} || {action}" for action in env.action_vocabulary)
+    texts = (text, "<think></think><answer></answer>")
+    tokenizer = load_tokenizer(train_qwen_style(tmp_path, texts=texts))
+    over_border = tokenizer.encode(f">{env.action_vocabulary[-1]}")
+    assert over_border[0] != tokenizer.encode(">")[0]
+    assert len(tokenizer.encode("></")) == 1
+    for reading in (NO_READING, reading_of(env)):
+        template = demonstrations.reply_template(env, BUDGET, reading)
+        compiled = compile_template(template, tokenizer, "rows")
+        rng = np.random.default_rng(0)
+        for count in range(1, 5):
+            words = [rng.integers(1, len(word.options)) for word in reading.words]
+            if count == 1:
+                words = [0] * len(words)
+            fields = demonstrations.reply_fields(
+                reading,
+                jnp.array(words, jnp.int32),
+                jnp.asarray(rng.integers(0, len(env.action_vocabulary), 4)),
+                jnp.int32(count),
+            )
+            span = compiled.tokens(fields)
+            ids = np.asarray(span.tokens)[: int(span.length)].tolist()
+            written = tokenizer.decode(ids)
+            assert tokenizer.encode(written) == ids
+            thought, answer = written.split("</think><answer>")
+            assert thought == words_as_text(reading, words)
+            assert answer.endswith("</answer><|im_end|>")
+            assert answer.count(" || ") == count - 1
 
 
 REPLY = r"((?:P\d\dG\d\d)?)</think><answer>(\w+(?: \|\| \w+)?)</answer><\|im_end\|>"
@@ -248,6 +288,7 @@ def test_a_reply_must_fit():
             env.default_params,
             load_tokenizer(POCKET),
             mixture((1.0, "none", 0.0)),
+            reading=reading_of(env),
             tokenization="symbols",
             budget=BUDGET,
             max_reply_tokens=19,

@@ -12,7 +12,8 @@ import pytest
 
 from configs import pocket, sokoban
 from ragen_jax import imitation, lessons, warm_start, writer
-from ragen_jax.lesson_scores import score_games, thought_scores
+from ragen_jax.lesson_log import LessonLog
+from ragen_jax.lesson_scores import make_score, thought_scores
 from ragen_jax.lessons import Batch
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.qwen2 import build_policy
@@ -66,11 +67,17 @@ def plain_loss(policy, params, batch):
     return jnp.mean(jnp.stack(losses))
 
 
-def test_sorting_and_cutting_change_no_gradient(model, batch):
+@pytest.mark.parametrize("chunk_tokens", [None, 1, 7, 1000])
+def test_sorting_and_cutting_change_no_gradient(model, batch, chunk_tokens):
     policy, params = model
     gradient, stats = jax.jit(
         lambda params: imitation.batch_gradient(
-            policy, params, batch, microbatch_episodes=2
+            policy,
+            lambda params: params,
+            params,
+            batch,
+            microbatch_episodes=2,
+            logprob_chunk_tokens=chunk_tokens,
         )
     )(params)
     loss, expected = jax.value_and_grad(lambda p: plain_loss(policy, p, batch))(params)
@@ -83,7 +90,12 @@ def test_what_the_template_says_is_not_learned(model, batch):
     policy, params = model
     silent = batch.replace(loss_mask=jnp.zeros_like(batch.loss_mask))
     gradient, stats = imitation.batch_gradient(
-        policy, params, silent, microbatch_episodes=8
+        policy,
+        lambda params: params,
+        params,
+        silent,
+        microbatch_episodes=8,
+        logprob_chunk_tokens=None,
     )
     assert float(stats["loss"]) == 0
     assert all(not leaf.any() for leaf in jax.tree.leaves(gradient))
@@ -113,8 +125,10 @@ def test_bad_mixtures_are_refused(key, value, message):
 
 def test_bad_games_are_refused():
     section = pocket.get_config().games.frozen_lake.to_dict()
-    with pytest.raises(ValueError, match=r"planning_params\.slip: frozen_lake has no"):
-        lessons.build_game(**section | {"planning_params": {"slip": 1.0}})
+    for key in ("params", "planning_params"):
+        message = f"{key} of frozen_lake: 'slip' is no parameter; there are "
+        with pytest.raises(ValueError, match=message):
+            lessons.build_game(**section | {key: {"slip": 1.0}})
     with pytest.raises(ValueError, match="use at least 1 or leave the game out"):
         lessons.build_game(**section | {"episodes": 0})
 
@@ -139,14 +153,14 @@ class Killed(Exception):
 
 def interrupt(monkeypatch, at, action):
     """Do something in the middle of a step."""
-    add = warm_start._Log.add
+    add = LessonLog.add
 
     def interrupted(self, done, stats):
         add(self, done, stats)
         if done == at:
             action()
 
-    monkeypatch.setattr(warm_start._Log, "add", interrupted)
+    monkeypatch.setattr(LessonLog, "add", interrupted)
 
 
 def die():
@@ -205,7 +219,7 @@ def shown(lines, step):
 
 
 BAD = {
-    "optimizer.warmup_steps": (5, "it must be below train.num_steps = 5"),
+    "optimizer.warmup_steps": (5, "it must be below the number of steps, 5"),
     "train.num_steps": (0, "train.num_steps = 0; it must be at least 1"),
     "train.log_every": (0, "train.log_every = 0; it must be at least 1"),
     "train.checkpoint_every": (0, "train.checkpoint_every = 0"),
@@ -246,9 +260,8 @@ def test_a_greedy_player_can_be_scored():
     prompt = pocket.get_config().prompt
     shape = Qwen2Config(vocab_size=384, head_dim=8, tie_word_embeddings=True, **TINY)
     policy = build_policy(shape)
-    scores = score_games(
+    score = make_score(
         policy,
-        policy.init(jax.random.key(0)),
         games,
         lessons.build_dialogues(games, tokenizer, prompt, 16),
         tokenizer,
@@ -257,6 +270,7 @@ def test_a_greedy_player_can_be_scored():
         temperature=0.0,
         seed=0,
     )
+    scores = score(policy.init(jax.random.key(0)))
     assert 0 <= scores["bandit"]["success"] <= 1
 
 

@@ -8,10 +8,12 @@ Index `t` speaks of the moment at which token `t` was drawn, with the tokens bef
 read. Index 0, which nothing precedes, is 0.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.qwen2 import Policy
@@ -64,9 +66,7 @@ def token_log_probs(
     Returns:
       Log-probabilities and entropies (nats), float32.
     """
-    num_rows, num_tokens = tokens.shape
 
-    @jax.checkpoint
     def head(hidden_chunk, targets):
         logits = policy.logits(params, hidden_chunk).astype(jnp.float32) / temperature
         log_softmax = jax.nn.log_softmax(logits)
@@ -74,10 +74,31 @@ def token_log_probs(
         entropy = -jnp.sum(jnp.exp(log_softmax) * log_softmax, axis=-1)
         return chosen[..., 0], entropy
 
+    read = map_chunks(head, hidden[:, :-1], tokens[:, 1:], chunk_tokens=chunk_tokens)
+    log_probs, entropy = (jnp.pad(x, [(0, 0), (1, 0)]) for x in read)
+    return log_probs, entropy
+
+
+def map_chunks(
+    head: Callable,
+    hidden: Float[Array, "b n D"],
+    targets: Int[Array, "b n"],
+    *,
+    chunk_tokens: int,
+) -> tuple[Shaped[Array, "b n"], ...]:
+    """`head` of every position, a chunk at a time, and again in the backward pass.
+
+    Args:
+      head: (hidden[b, c, D], targets[b, c]) -> a tuple of arrays [b, c].
+      hidden, targets: what it reads.
+      chunk_tokens: positions of a chunk, those of all rows counted (at least one
+        position of every row).
+    """
+    num_rows, num_positions = targets.shape
     # Chunks run along the rows, so that rows on different devices stay there.
-    chunk = min(max(1, chunk_tokens // num_rows), num_tokens - 1)
-    num_chunks = -(-(num_tokens - 1) // chunk)
-    padding = num_chunks * chunk - (num_tokens - 1)
+    chunk = min(max(1, chunk_tokens // num_rows), num_positions)
+    num_chunks = -(-num_positions // chunk)
+    padding = num_chunks * chunk - num_positions
 
     def split(x):
         x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
@@ -85,11 +106,11 @@ def token_log_probs(
 
     def join(x):
         x = jnp.moveaxis(x, 0, 1).reshape(num_rows, num_chunks * chunk)
-        return jnp.pad(x[:, : num_tokens - 1], [(0, 0), (1, 0)])
+        return x[:, :num_positions]
 
-    chunks = split(hidden[:, :-1]), split(tokens[:, 1:])
-    log_probs, entropy = jax.lax.map(lambda pair: head(*pair), chunks)
-    return join(log_probs), join(entropy)
+    head = jax.checkpoint(head)
+    chunks = jax.lax.map(lambda pair: head(*pair), (split(hidden), split(targets)))
+    return tuple(join(x) for x in chunks)
 
 
 def token_values(

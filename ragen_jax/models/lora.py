@@ -93,6 +93,19 @@ class LoraConfig:
         return self.alpha / self.rank
 
 
+def read_lora(*, rank: int | None, alpha: float, targets: str) -> LoraConfig | None:
+    """The section `lora` of a configuration; None where its rank is.
+
+    Args:
+      targets: "all", or names separated by commas.
+    """
+    if rank is None:
+        return None
+    return LoraConfig(
+        rank, alpha, targets if targets == ALL else tuple(targets.split(","))
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class LoraPolicy(Policy):
     """A `Policy` whose parameters are `{"base": params, "adapters": adapters}`.
