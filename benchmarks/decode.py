@@ -1,18 +1,14 @@
 """Decoding: milliseconds per step and tokens per second, next to peers and the limit.
 
-    python -m benchmarks.decode                      # pocket model, 128 rows, 2 peers
-    python -m benchmarks.decode --workload=nano_vllm # for a GPU: random 0.5B weights
+    python -m benchmarks.decode               # pocket model, 128 rows
     python -m benchmarks.decode --json=FILE
 
-`pocket`: 128 prompts of 236 tokens, 64 tokens written after each, sampled at T=1; the
-time per step is that of 64 tokens less that of one, so that reading the prompt does not
-count. Peers decode the same model from the same prompts in turn with us: transformers'
+128 prompts of 236 tokens, 64 tokens written after each, sampled at T=1; the time per
+step is that of 65 tokens less that of one, so that reading the prompt does not count.
+Peers decode the same model from the same prompts in turn with us: transformers'
 `generate` (needs torch) and Tunix's sampler (needs google-tunix); one that is not
 installed is left out and named. The limit: parameters, and keys and values of the live
-tokens, read once per step at the copy bandwidth measured in the same run.
-
-`nano_vllm`: the workload of nano-vLLM's own benchmark, 256 prompts of 100 to 1,024
-random tokens, 100 to 1,024 tokens written after each.
+tokens, read once per step at the bandwidth measured in the same run.
 """
 
 import importlib.util
@@ -25,16 +21,15 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
+from benchmarks.bandwidth import copy_bandwidth
 from launch import command
 
-_WORKLOAD = flags.DEFINE_enum("workload", "pocket", ["pocket", "nano_vllm"], "Which.")
-_ROWS = flags.DEFINE_integer("rows", None, "Instead of the workload's.")
+_ROWS = flags.DEFINE_integer("rows", 128, "Prompts.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured calls of each length.")
-_MODEL = flags.DEFINE_string("model", None, "Folder; None: the workload's own.")
+_MODEL = flags.DEFINE_string("model", None, "Folder; None: the pocket model.")
 _JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
 PROMPT_TOKENS, WRITTEN_TOKENS = 236, 64
-MIN_TOKENS, MAX_TOKENS = 100, 1024
 # Steps between two checks whether all rows are done.
 CHUNK_TOKENS = 16
 
@@ -194,22 +189,6 @@ PEERS = {
 }
 
 
-def copy_bandwidth() -> float:
-    """Bytes per second that a copy of 256 MiB moves, read and written."""
-    import jax
-    import jax.numpy as jnp
-
-    block = jnp.ones(2**26, jnp.float32)
-    copy = jax.jit(lambda x: x + 1.0)
-    copy(block).block_until_ready()
-    seconds = []
-    for _ in range(10):
-        began = time.perf_counter()
-        copy(block).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return 2 * block.nbytes / min(seconds)
-
-
 def bytes_per_step(folder: pathlib.Path, rows: int, live_tokens: float) -> float:
     """What a step must read: parameters, keys and values, all float32."""
     from ragen_jax.models.hf_weights import load_checkpoint
@@ -284,7 +263,7 @@ def main(argv: list[str]) -> int:
     from ragen_jax.program import POCKET
 
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else POCKET
-    figures = compare(folder, _ROWS.value or 128, _REPEATS.value)
+    figures = compare(folder, _ROWS.value, _REPEATS.value)
     print_comparison(figures)
     if _JSON.value:
         pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")

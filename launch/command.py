@@ -87,14 +87,14 @@ def _is_own(word: str) -> bool:
     if not match or match.group(2) is None:
         return False
     key, text = match.groups()
-    return text in ("None", "none") or bool(_OPEN_KEY.fullmatch(key))
+    return text == "None" or bool(_OPEN_KEY.fullmatch(key))
 
 
 def _literal(text: str) -> object:
     """A Python literal; anything else is a string."""
     try:
         return ast.literal_eval(
-            text.capitalize() if text in ("true", "false", "none") else text
+            text.capitalize() if text in ("true", "false") else text
         )
     except (SyntaxError, ValueError):
         return text

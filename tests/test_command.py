@@ -37,6 +37,8 @@ def test_the_last_word_about_a_key_wins():
         "--config.env.kwargs.num_boxes=2",
         "--config.env.params.slip=0.5",
         "--config.env.params={'other': True}",
+        "--config.filter.loss_scale=linear",
+        "--config.filter.loss_scale=none",
     )
     assert done.returncode == 0, done.stderr
     read_here = json.loads(done.stdout)
@@ -44,6 +46,8 @@ def test_the_last_word_about_a_key_wins():
     assert read_here["config"]["rollout"]["top_p"] is None
     assert read_here["config"]["env"]["kwargs"] == {"num_boxes": 2, "rows": 8}
     assert read_here["config"]["env"]["params"] == {"other": True}
+    # A name, not the absence of a value.
+    assert read_here["config"]["filter"]["loss_scale"] == "none"
     assert "env.kwargs.num_boxes" in read_here["keys"]
 
 
