@@ -49,6 +49,10 @@ def get_config() -> ConfigDict:
     config.model.path = "pocket"
     # Computation dtype of the network; parameters and moments stay float32.
     config.model.dtype = "float32"
+    # What the learner's forward passes keep of each layer, an entry of REMAT_POLICIES
+    # in `ragen_jax/models/qwen2.py`: "layers" (least memory), "attention" or
+    # "projections"; the rest is computed again. None: all is kept, which is fastest.
+    config.model.remat = placeholder(str)
 
     config.lora = ConfigDict()
     # Train adapters of this rank (RAGEN: 64) over the frozen model, in the policy and
@@ -111,13 +115,19 @@ def get_config() -> ConfigDict:
     config.learner.logprob_chunk_tokens = 1024
 
     config.mesh = ConfigDict()
-    # Devices per axis; the product is the number of devices used.
+    # Devices per axis; the product is the number of devices used. `docs/devices.md`
+    # says what each axis splits.
     config.mesh.data = 1
     config.mesh.fsdp = 1
     config.mesh.tensor = 1
 
     config.train = ConfigDict()
     config.train.num_iterations = 40
+    # Iterations made by one compiled program, without waiting for the host; the bits
+    # stay the same. It must divide `num_iterations` and the intervals of evaluations
+    # and checkpoints; signals and early stops count between such blocks
+    # (`docs/devices.md`).
+    config.train.fused_iterations = 1
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
     # Stop after this many iterations in a row in which the filter kept nothing.
@@ -161,7 +171,7 @@ def get_config() -> ConfigDict:
 def _bonus() -> ConfigDict:
     """What a turn earns by how its reply is written, whatever the game pays.
 
-    The first keys are weights of BONUSES in `ragen_jax/rollout/bonuses.py`; None: not
+    The first keys are weights of BONUSES in `ragen_jax/bonuses.py`; None: not
     paid. The learner sees them like format penalties; the filter and success do not.
     """
     bonus = ConfigDict()

@@ -35,6 +35,8 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.prompt.tokenization = "rows"
     config.model.path = path
     config.model.dtype = "bfloat16"
+    # Scores of 3,600 tokens take gigabytes a layer: see docs/memory.md.
+    config.model.remat = "layers"
     config.rollout.num_groups = 8
     config.rollout.group_size = 16
     config.rollout.max_turns = 5
@@ -56,6 +58,19 @@ def _qwen(config: ConfigDict, path: str) -> None:
 def qwen_half_billion(config: ConfigDict) -> None:
     """Qwen2.5-0.5B-Instruct, the paper's model."""
     _qwen(config, "Qwen/Qwen2.5-0.5B-Instruct")
+
+
+def qwen_half_billion_24gb(config: ConfigDict) -> None:
+    """The same on a card of 24 GB: all weights are trained, half the groups.
+
+    Policy and critic share a trunk, passes are smaller. By `launch.plan`; see
+    `docs/memory.md`.
+    """
+    qwen_half_billion(config)
+    config.rollout.num_groups = 4
+    config.critic.trunk = "shared"
+    config.learner.microbatch_rows = 2
+    config.evaluation.num_prompts = 64
 
 
 def qwen_one_and_a_half_billion(config: ConfigDict) -> None:
@@ -103,6 +118,7 @@ def apply_presets(config: ConfigDict, names: str) -> None:
 SIZES = {
     "pocket": pocket,
     "qwen2.5-0.5b": qwen_half_billion,
+    "qwen2.5-0.5b-24gb": qwen_half_billion_24gb,
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,
     "qwen2.5-3b": qwen_three_billion,
 }

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from ragen_jax.learner.state import TrainState
+from ragen_jax.learner.state import TrainState, describe
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.text.tokenizer import Tokenizer
 
@@ -107,7 +107,7 @@ class Checkpointer:
         where = self._folder / str(iteration)
         saved = self._read(where, iteration, model=ocp.args.JsonRestore())["model"]
         _refuse_another(where, saved, owner)
-        restore = ocp.args.StandardRestore(_abstract(state))
+        restore = ocp.args.StandardRestore(describe(state))
         jax.tree.map(lambda x: x.delete(), state)
         return self._read(where, iteration, state=restore)["state"]
 
@@ -144,10 +144,3 @@ def _refuse_another(
             f"{where} was trained with another {what} ({'; '.join(different.values())})"
             "; put back what model.path held then, or use another --workdir"
         )
-
-
-def _abstract(state: TrainState) -> TrainState:
-    """Shapes, dtypes and shardings of a train state, without its numbers."""
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )

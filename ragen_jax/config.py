@@ -16,11 +16,13 @@ from ml_collections import ConfigDict
 from envs.base import PlayBudget
 from ragen_jax import algorithm_config
 from ragen_jax.mix import check_mix
+from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.text.windows import CONTEXTS
 
 # Keys that may be None, which means "off".
 OPTIONAL_KEYS = (
     "env.mix",
+    "model.remat",
     "rollout.top_k",
     "rollout.top_p",
     "rollout.context_turns",
@@ -34,8 +36,9 @@ OPTIONAL_KEYS = (
     *algorithm_config.OPTIONAL_KEYS,
 )
 
-# Keys a resumed run may change: they do not touch what is learned.
-FREE_ON_RESUME = ("train.", "evaluation.", "checkpoint.", "logging.")
+# Keys a resumed run may change: they do not touch what is learned (another mesh rounds
+# differently).
+FREE_ON_RESUME = ("train.", "evaluation.", "checkpoint.", "logging.", "mesh.")
 
 _POSITIVE_INTEGERS = (
     "rollout.num_groups",
@@ -57,6 +60,7 @@ _POSITIVE_INTEGERS = (
     "mesh.fsdp",
     "mesh.tensor",
     "train.num_iterations",
+    "train.fused_iterations",
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
@@ -92,6 +96,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "prompt.style": ("full", "terse"),
     "prompt.tokenization": ("symbols", "rows"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.remat": REMAT_POLICIES,
     **algorithm_config.CHOICES,
 }
 
@@ -134,6 +139,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
         choices=CHOICES,
     )
     _check_pairs(config)
+    _check_blocks(leaves)
     _check_bonus(leaves)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
@@ -243,6 +249,18 @@ def _check_pairs(config: ConfigDict) -> None:
             "another distribution than the one that is trained; set "
             "loss.importance_cap (2.0 is usual) or leave truncated sampling off"
         )
+
+
+def _check_blocks(leaves: dict[str, object]) -> None:
+    """What happens between iterations must not fall inside a block of them."""
+    size = leaves["train.fused_iterations"]
+    for key in ("train.num_iterations", "evaluation.every", "checkpoint.every"):
+        every = leaves[key]
+        if every is not None and every % size:
+            raise ValueError(
+                f"{key} = {every} is not a multiple of train.fused_iterations = "
+                f"{size}, which are made at once; change one of them"
+            )
 
 
 def _check_bonus(leaves: dict[str, object]) -> None:

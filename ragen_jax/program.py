@@ -1,19 +1,21 @@
 """Builds everything a run needs from its configuration: the only place that does.
 
 In: a validated configuration. Out: a `Program`: the games with their dialogues, the
-policy and the compiled functions that train and evaluate. Sections of the configuration
-are spread as keyword arguments, so a key that no function accepts is a `TypeError` at
-start-up.
+policy and the compiled functions that train and evaluate. All of it but the weights are
+its `Parts`, which say how large everything is before anything is allocated. Sections
+of the configuration are spread as keyword arguments, so a key that no function accepts
+is a `TypeError` at start-up.
 """
 
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
@@ -31,16 +33,23 @@ from ragen_jax.games import (
 )
 from ragen_jax.learner import sharding
 from ragen_jax.learner.state import TrainState
-from ragen_jax.learning import Networks, build_learner
+from ragen_jax.learning import Learner, Networks, build_learner
 from ragen_jax.mix import environments
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import resolve_checkpoint, weights_digest
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.qwen2 import Policy, Qwen2Config, build_policy, logical_axes
+from ragen_jax.models.qwen2 import (
+    Policy,
+    Qwen2Config,
+    abstract_params,
+    build_policy,
+    logical_axes,
+)
 from ragen_jax.rollout.device import rollout_keys
 from ragen_jax.rollout.episodes import episodes
 from ragen_jax.rollout.join import make_join
+from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import EnvState, Params, Trajectory
 
@@ -55,15 +64,40 @@ class Task:
 
     Attributes:
       game: what is played.
-      collect: `(params, step_key) -> Trajectory`, training's groups and temperature.
+      play: `(params, dialogue, step_key) -> Trajectory`, training's groups and
+        temperature; the dialogue is the game's.
       collect_validation: the same for the fixed validation prompts, `params` only.
       ceiling: best possible success on levels, given their states.
     """
 
     game: Game
-    collect: Callable[[Params, Key[Array, ""]], Trajectory]
+    play: Callable[[Params, Dialogue, Key[Array, ""]], Trajectory]
     collect_validation: Callable[[Params], Trajectory]
     ceiling: Callable[[EnvState], float]
+
+    def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
+        """One rollout."""
+        return self.play(params, self.game.dialogue, step_key)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a program is made of, without its weights.
+
+    Attributes:
+      tasks: what is played.
+      policy, model: the network's pure functions and its description.
+      learner: descriptions of the train state, what makes it, what changes it.
+      join: one batch from the rollouts of all tasks.
+      batch_sharding: where that batch lives.
+    """
+
+    tasks: tuple[Task, ...]
+    policy: Policy
+    model: Qwen2Config
+    learner: Learner
+    join: Callable[[Sequence[Trajectory]], Trajectory]
+    batch_sharding: NamedSharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +113,8 @@ class Program:
       join: one batch from the rollouts of all tasks.
       update: `(state, batch, key) -> (state, stats)`; donates the state.
       play_params: parameters of the policy in a state, for `collect` and export.
+      learner: what the two came from.
+      frozen: the parameters that both are given beside the state; None: none.
     """
 
     tasks: tuple[Task, ...]
@@ -90,6 +126,8 @@ class Program:
     join: Callable[[Sequence[Trajectory]], Trajectory]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
     play_params: Callable[[TrainState], Params]
+    learner: Learner
+    frozen: Params | None
 
     @property
     def game(self) -> Game:
@@ -144,29 +182,62 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     validate(config, overrides)
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
+    parts = build_parts(config, load_config(folder), tokenizer)
+    warn_of_pocket_settings(config, tokenizer)
+    model, params = load_checkpoint(folder)
+    learner = parts.learner
+    frozen = learner.freeze(params)
+    return Program(
+        tasks=parts.tasks,
+        policy=parts.policy,
+        model=model,
+        state=learner.init(params),
+        identity=identity(model, tokenizer, _base_digest(config, folder)),
+        validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
+        join=parts.join,
+        update=functools.partial(learner.update, frozen),
+        play_params=functools.partial(learner.play_params, frozen),
+        learner=learner,
+        frozen=frozen,
+    )
+
+
+def build_parts(config: ConfigDict, model: Qwen2Config, tokenizer: Tokenizer) -> Parts:
+    """Tabulate the text, set up the mesh, put the functions together.
+
+    Args:
+      config: validated.
+      model, tokenizer: what `model.path` names; weights are not looked at.
+
+    Raises:
+      ValueError: they do not fit each other, or the configuration.
+    """
     entries = environments(config)
     games = [build_game(config, entry, tokenizer) for entry in entries]
-    model, params = load_checkpoint(folder)
+    sharding.check_network(config.mesh, model)
     check_names(games)
     for game in games:
         check_fit(config, game, model)
-    warn_of_pocket_settings(config, tokenizer)
-    policy = build_policy(model, dtype=config.model.dtype)
+    networks = _networks(config, model)
     mesh = sharding.make_mesh(**config.mesh)
-    learner = build_learner(config, _networks(config, model, policy, params), mesh)
-    return Program(
+    batch_sharding = sharding.by_rows(mesh)
+    return Parts(
         tasks=tuple(
-            build_task(config, game, policy, mesh, index=i, num_groups=entry.num_groups)
+            build_task(
+                config,
+                game,
+                networks.policy,
+                mesh,
+                index=i,
+                num_groups=entry.num_groups,
+            )
             for i, (game, entry) in enumerate(zip(games, entries, strict=True))
         ),
-        policy=policy,
+        policy=networks.policy,
         model=model,
-        state=learner.init(),
-        identity=identity(model, tokenizer, _base_digest(config, folder)),
-        validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
-        join=make_join(sharding.by_rows(mesh)),
-        update=learner.update,
-        play_params=learner.play_params,
+        learner=build_learner(config, networks, mesh),
+        join=make_join(batch_sharding),
+        batch_sharding=batch_sharding,
     )
 
 
@@ -202,13 +273,13 @@ def build_task(
     validation_key = rngs.stream(rngs.root_key(config.evaluation.seed), "evaluation")
     validation_keys = rollout_keys(validation_key, num_prompts, 1)
 
-    def collect_training(params: Params, step_key: Key[Array, ""]) -> Trajectory:
+    def play(params: Params, dialogue: Dialogue, step_key) -> Trajectory:
         key = rngs.environment_key(step_key, index)
-        return collect(params, game.dialogue, rollout_keys(key, num_groups, group_size))
+        return collect(params, dialogue, rollout_keys(key, num_groups, group_size))
 
     return Task(
         game=game,
-        collect=collect_training,
+        play=play,
         collect_validation=lambda params: collect_validation(
             params, game.dialogue, validation_keys
         ),
@@ -223,15 +294,20 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
     return weights_digest(folder)
 
 
-def _networks(
-    config: ConfigDict, model: Qwen2Config, policy: Policy, params: Params
-) -> Networks:
+def _networks(config: ConfigDict, model: Qwen2Config) -> Networks:
     """What the configuration trains."""
+    passes = {"dtype": config.model.dtype, "remat": config.model.remat}
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
-        trunk, dtype = config.critic.trunk, config.model.dtype
-        critic = build_critic(model, trunk, dtype=dtype, lora=lora)
-    return Networks(policy, params, logical_axes(model), critic, lora)
+        critic = build_critic(model, config.critic.trunk, lora=lora, **passes)
+    return Networks(
+        policy=build_policy(model, **passes),
+        params=abstract_params(model),
+        logical_axes=logical_axes(model),
+        critic=critic,
+        lora=lora,
+        remat=config.model.remat,
+    )
 
 
 def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 
 import jax
+from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from ragen_jax import lessons
@@ -40,6 +41,7 @@ class Student:
       tokenizer: its tokenizer.
       tokenizer_folder: where that is; for a new one, where it is to be written.
       trainable: the part that learns.
+      begin: key -> parameters of that part.
       frozen: the rest as the learner reads it; None where all of it learns.
       frozen_digest: of the files it came from, see `checkpoint.identity`.
       finish: what was trained -> float32 parameters of the plain network.
@@ -51,6 +53,7 @@ class Student:
     tokenizer: Tokenizer
     tokenizer_folder: pathlib.Path
     trainable: Trainable
+    begin: Callable[[Array], Params]
     frozen: Params | None
     frozen_digest: str | None
     finish: Callable[[Params], Params]
@@ -86,7 +89,8 @@ def _new_student(
         policy=policy,
         tokenizer=tokenizer,
         tokenizer_folder=folder,
-        trainable=whole(policy, jax.jit(policy.init), logical_axes(model)),
+        trainable=whole(policy, logical_axes(model)),
+        begin=jax.jit(policy.init),
         frozen=None,
         frozen_digest=None,
         finish=lambda trained: trained,
@@ -99,12 +103,13 @@ def _load_student(config: ConfigDict) -> Student:
     model, params = load_checkpoint(folder)
     check_vocabulary(config.model.path, tokenizer, model)
     warn_of_pocket_settings(config, tokenizer)
-    policy = build_policy(model, dtype=config.model.dtype)
+    remat = config.model.remat
+    policy = build_policy(model, dtype=config.model.dtype, remat=remat)
     lora, frozen = read_lora(**config.lora), None
     if lora is None:
-        trainable = whole(policy, lambda key: params, logical_axes(model))
+        trainable = whole(policy, logical_axes(model))
     else:
-        trainable = adapters(policy, lora)
+        trainable = adapters(policy, lora, remat=remat)
         frozen = jax.jit(policy.cast_params)(params)
 
     def finish(trained: Params) -> Params:
@@ -118,6 +123,7 @@ def _load_student(config: ConfigDict) -> Student:
         tokenizer=tokenizer,
         tokenizer_folder=folder,
         trainable=trainable,
+        begin=lambda key: trainable.init(params, key),
         frozen=frozen,
         frozen_digest=None if lora is None else weights_digest(folder),
         finish=finish,

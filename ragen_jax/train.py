@@ -5,16 +5,14 @@ the whole loop; each line is a call to something that can be read and tested alo
 Reference: RAGEN, arXiv 2504.20073, sections 3 and 4.
 """
 
-import contextlib
 import pathlib
-import time
 from collections.abc import Collection, Sequence
 
 import jax
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs
 from ragen_jax.evaluate import evaluate
+from ragen_jax.iterations import make_advance, timed
 from ragen_jax.program import Program, build_program
 from ragen_jax.progress import Display
 from ragen_jax.rollout.metrics import rollout_metrics
@@ -35,8 +33,8 @@ def train(
       ValueError: the configuration or the run folder does not allow it.
     """
     program = build_program(config, overrides)
-    root = rngs.root_key(config.seed)
-    total = config.train.num_iterations
+    advance = make_advance(config, program)
+    total, step = config.train.num_iterations, config.train.fused_iterations
     with (
         Run(config, workdir, program) as run,
         StopRequest() as stop,
@@ -44,38 +42,30 @@ def train(
     ):
         state, timing = run.state, {}
         if run.start == 0 and config.evaluation.every is not None:
-            with _timed(timing, "testing"):
+            with timed(timing, "testing"):
                 metrics, _ = evaluate(program, program.play_params(state))
             run.record(0, metrics | timing)
             display.iteration(0, metrics | timing)
             if stop.requested:
                 return _leave(run, display, stop, 0, total)
 
-        for iteration in range(run.start, total):
+        for before in range(run.start, total, step):
             if reason := run.reason_to_stop():
-                display.say(f"stopped early after iteration {iteration}: {reason}")
+                display.say(f"stopped early after iteration {before}: {reason}")
                 break
-            done, timing = iteration + 1, {}
-            key = rngs.step_key(root, iteration)
-            with _timed(timing, "rollout"):
-                params = program.play_params(state)
-                rollouts = program.collect(params, key)
-            with _timed(timing, "update"):
-                batch = program.join(rollouts)
-                for reuse in range(config.learner.updates_per_rollout):
-                    shuffle_key = jax.random.fold_in(rngs.stream(key, "shuffle"), reuse)
-                    state, stats = program.update(state, batch, shuffle_key)
-                metrics = jax.device_get(stats)
-            metrics |= _play_metrics(program, rollouts, config.rollout.group_size)
-            if _due(config.evaluation.every, done, total):
-                with _timed(timing, "testing"):
-                    params = program.play_params(state)
-                    metrics |= evaluate(program, params)[0]
-            if _due(config.logging.trajectories_every, done, total):
-                count = config.logging.trajectories_per_iteration
-                run.write_episodes(done, program.episodes(rollouts, count))
-            run.record(done, metrics | timing)
-            display.iteration(done, metrics | timing)
+            state, iterations = advance(state, before)
+            # Evaluations and checkpoints fall on the last of iterations made at once.
+            for done, (rollouts, stats, timing) in enumerate(iterations, before + 1):
+                metrics = stats | _play_metrics(program, rollouts, config)
+                if _due(config.evaluation.every, done, total):
+                    with timed(timing, "testing"):
+                        params = program.play_params(state)
+                        metrics |= evaluate(program, params)[0]
+                if _due(config.logging.trajectories_every, done, total):
+                    count = config.logging.trajectories_per_iteration
+                    run.write_episodes(done, program.episodes(rollouts, count))
+                run.record(done, metrics | timing)
+                display.iteration(done, metrics | timing)
             reason, is_stopping = run.check_health(metrics), stop.requested
             if _due(config.checkpoint.every, done, total) or reason or is_stopping:
                 run.save(done, state)
@@ -99,19 +89,11 @@ def _leave(run: Run, display: Display, stop: StopRequest, done: int, total: int)
 
 
 def _play_metrics(
-    program: Program, rollouts: Sequence[Trajectory], group_size: int
+    program: Program, rollouts: Sequence[Trajectory], config: ConfigDict
 ) -> dict[str, float]:
     """How training's episodes went, as `train/<Env>/...`."""
-    metrics = {}
+    metrics, group_size = {}, config.rollout.group_size
     for name, rollout in zip(program.names, rollouts, strict=True):
         own = jax.device_get(rollout_metrics(rollout, group_size=group_size))
         metrics |= {f"train/{name}/{k}": float(v) for k, v in own.items()}
     return metrics
-
-
-@contextlib.contextmanager
-def _timed(timing: dict[str, float], name: str):
-    """Add the seconds the block took as `timing_s/<name>`."""
-    began = time.perf_counter()
-    yield
-    timing[f"timing_s/{name}"] = time.perf_counter() - began

@@ -68,7 +68,7 @@ class Turns:
       played: the row took this turn; all other fields are 0, False or -1 where not.
       reward: sum of the environment's rewards over the turn's executed actions.
       penalty: format penalty paid (<= 0).
-      bonus: paid for how the reply was written (see `ragen_jax.rollout.bonuses`).
+      bonus: paid for how the reply was written (see `ragen_jax.bonuses`).
       reply_start: index in the trajectory of the reply's first sampled token.
       reply_length: sampled tokens, stop token included.
       reply_is_cut: the length limit ended the reply.

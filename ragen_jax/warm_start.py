@@ -190,7 +190,7 @@ def _build_course(config: ConfigDict, new_tokenizer: pathlib.Path) -> _Course:
 def _trace(course: _Course, root) -> None:
     """Traces a step now, because some values only the demonstrators can refuse."""
     student = course.student
-    trained = jax.eval_shape(student.trainable.init, root)
+    trained = jax.eval_shape(student.begin, root)
     state = jax.eval_shape(lambda p: init_state(p, course.optimizer), trained)
     draws = jax.eval_shape(course.draw, 1)
     jax.eval_shape(
@@ -210,7 +210,7 @@ def _train(
     tokenizer = load_tokenizer(student.tokenizer_folder)
     owner = identity(student.model, tokenizer, student.frozen_digest)
     key = rngs.stream(rngs.root_key(config.seed), "init")
-    state = init_state(student.trainable.init(key), course.optimizer)
+    state = init_state(student.begin(key), course.optimizer)
     size = f"{num_params(state.params):,}"
     if student.frozen is not None:
         size += f" over {num_params(student.frozen):,} frozen"

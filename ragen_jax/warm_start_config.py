@@ -83,7 +83,7 @@ _NEW_RANGES = {
 }
 _LOADED_POSITIVE_INTEGERS = ("lora.rank",)
 _LOADED_RANGES = {"lora.alpha": RANGES["lora.alpha"]}
-_LOADED_CHOICES = {"model.dtype": CHOICES["model.dtype"]}
+_LOADED_CHOICES = {key: CHOICES[key] for key in ("model.dtype", "model.remat")}
 
 
 def validate_warm_start(config: ConfigDict) -> None:
@@ -100,7 +100,7 @@ def validate_warm_start(config: ConfigDict) -> None:
         optional += [f"games.{name}.{key}" for key in ("num_demonstrations", "noise")]
     if is_loaded:
         positive_integers += _LOADED_POSITIVE_INTEGERS
-        optional.append("lora.rank")
+        optional += ["lora.rank", "model.remat"]
         ranges, choices = _RANGES | _LOADED_RANGES, _CHOICES | _LOADED_CHOICES
     else:
         positive_integers += _NEW_POSITIVE_INTEGERS

@@ -100,6 +100,7 @@ def test_changed_keys_spare_what_a_resumed_run_may_change():
     new.evaluation.every = None
     new.logging.tensorboard = False
     new.checkpoint.keep = 7
+    new.mesh.fsdp = 4
     assert config_lib.changed_keys(old, new) == {}
     new.optimizer.learning_rate = 0.5
     new.seed = 3

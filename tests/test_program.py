@@ -36,7 +36,7 @@ def test_a_real_model_under_the_pocket_preset(first_ids, style, warns, capsys):
     config = sokoban.get_config()
     config.prompt.style = style
     spelled = [bytes([(first_ids + i) % 256]) for i in range(256)]
-    program._warn_of_pocket_settings(config, types.SimpleNamespace(token_bytes=spelled))
+    program.warn_of_pocket_settings(config, types.SimpleNamespace(token_bytes=spelled))
     said = capsys.readouterr().err
     assert ("use one for real models" in said) == warns
     assert said.count("\n") == warns

@@ -133,7 +133,7 @@ def restored(config, workdir):
     course = warm_start._build_course(config, workdir / "tokenizer")
     student = course.student
     key = jax.random.key(5)
-    state = warm_start.init_state(student.trainable.init(key), course.optimizer)
+    state = warm_start.init_state(student.begin(key), course.optimizer)
     checkpointer = Checkpointer(workdir, keep=None)
     owner = identity(student.model, student.tokenizer, student.frozen_digest)
     state = checkpointer.restore(checkpointer.latest, state, owner)

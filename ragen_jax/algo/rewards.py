@@ -12,7 +12,7 @@ nowhere to put a reward and take no part in normalisation: a caller that wants i
 all rows places before it filters. Reference: arXiv 2504.20073 section 3, and RAGEN's
 reward normalisation; unlike there, format penalties count in both placements, and the
 filter never sees a normalised reward. Bonuses for how a reply is written
-(`ragen_jax.rollout.bonuses`) count wherever format penalties do.
+(`ragen_jax.bonuses`) count wherever format penalties do.
 """
 
 import jax.numpy as jnp

@@ -6,6 +6,7 @@ as the rows fill. What the rows were chosen for is the caller's business.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ragen_jax.learner.credit import Readings
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
 from ragen_jax.learner.objective import Objective, Predictions, Samples, TokenSums
-from ragen_jax.learner.sharding import by_rows
+from ragen_jax.learner.sharding import by_rows, num_row_shards, over_own_rows
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params
@@ -36,6 +37,8 @@ class Passes:
       critic: None where the estimator needs none.
       mesh: rows are split over it.
       weight_shardings: where gradients live.
+      table_shardings: of trained and of frozen parameters while they are read, see
+        `whole_tables`; those of frozen ones are None where there are none.
       microbatch_rows: rows per pass.
       temperature, logprob_chunk_tokens: see `token_log_probs`.
       objective: the loss.
@@ -47,6 +50,7 @@ class Passes:
     critic: Critic | None
     mesh: Mesh
     weight_shardings: PyTree
+    table_shardings: tuple[PyTree, PyTree | None]
     microbatch_rows: int
     temperature: float
     logprob_chunk_tokens: int
@@ -71,6 +75,7 @@ class Passes:
           kept: rows to read; the others' readings are 0.
         """
         old, ref, values = sample_log_probs, None, None
+        weights, frozen = self._gather((weights, frozen), self.table_shardings)
         params = self.policy_params(weights[0], frozen)
         if self.objective.importance_cap is not None:
             old = self.over_rows(
@@ -93,6 +98,7 @@ class Passes:
     ) -> Float[Array, "B T"]:
         """The policy's entropy at every token of every row."""
         everyone = jnp.ones(tokens.shape[0], bool)
+        weights, frozen = self._gather((weights, frozen), self.table_shardings)
         params = self.policy_params(weights[0], frozen)
         return self.over_rows(
             lambda rows: self._log_probs(self.policy, params, rows)[1], tokens, everyone
@@ -118,8 +124,10 @@ class Passes:
         is_row = rows < samples.tokens.shape[0]
         mask = samples.mask.at[rows].get(mode="clip") & is_row[:, None]
         token_weights = self.objective.weights(mask)
+        frozen = self._gather(frozen, self.table_shardings[1])
 
         def loss(weights, part, part_weights):
+            weights = self._gather(weights, self.table_shardings[0])
             now = self._predict(weights, frozen, part.tokens)
             return self.objective.loss(now, part, part_weights, kl_coeff)
 
@@ -188,14 +196,13 @@ class Passes:
         return hidden_states(trunk, params, tokens, by_rows(self.mesh))
 
     def _score(self, policy, params: Params, hidden, tokens: Int[Array, "m T"]):
-        return token_log_probs(
+        score = functools.partial(
+            token_log_probs,
             policy,
-            params,
-            hidden,
-            tokens,
             temperature=self.temperature,
-            chunk_tokens=self.logprob_chunk_tokens,
+            chunk_tokens=self.logprob_chunk_tokens // num_row_shards(self.mesh),
         )
+        return over_own_rows(score, self.mesh)(params, hidden, tokens)
 
     def _microbatch(self, rows, j):
         first = j * self.microbatch_rows
@@ -206,6 +213,9 @@ class Passes:
         is_row = rows < samples.tokens.shape[0]
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), samples)
         return self._split(taken.replace(mask=taken.mask & is_row[:, None]))
+
+    def _gather(self, tree, shardings):
+        return jax.lax.with_sharding_constraint(tree, shardings)
 
     def _split(self, tree):
         return jax.lax.with_sharding_constraint(tree, by_rows(self.mesh))

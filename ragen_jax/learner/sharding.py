@@ -6,6 +6,8 @@ parameters, rows split), `fsdp` (parameters and rows split) and `tensor` (heads,
 widths and vocabulary split).
 """
 
+from collections.abc import Callable, Mapping
+
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
@@ -36,6 +38,27 @@ def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
         axis_types=(AxisType.Auto,) * len(MESH_AXES),
         devices=devices[:needed],
     )
+
+
+def check_network(mesh: Mapping[str, int], model: object) -> None:
+    """Refuse a mesh that cannot split the network evenly, heads left whole.
+
+    Args:
+      mesh: devices by the name of their axis.
+      model: the network's description, with the names of `config.json`.
+
+    Raises:
+      ValueError: one of its `SPLIT_SIZES` does not divide.
+    """
+    for axis, names in SPLIT_SIZES.items():
+        for name in names:
+            size = getattr(model, name)
+            if size % mesh[axis]:
+                raise ValueError(
+                    f"mesh.{axis} = {mesh[axis]} cannot split the model's {name} = "
+                    f"{size}; use a divisor of {size}, and mesh.data for the other "
+                    "devices"
+                )
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -77,6 +100,55 @@ def param_shardings(
         for path, (_, leaf) in zip(paths, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, shardings)
+
+
+def whole_tables(shardings: PyTree[NamedSharding], logical_axes: PyTree) -> PyTree:
+    """The same, but tables of the vocabulary split along the vocabulary alone.
+
+    So they are gathered before they are read: of a table whose other axis is split over
+    the devices that split the rows, XLA would gather the vocabulary at every lookup,
+    and the rest of it for every chunk of the output head.
+
+    Args:
+      shardings: of `param_shardings`.
+      logical_axes: those it was made from.
+    """
+
+    def whole(sharding: NamedSharding, names: tuple[str | None, ...]) -> NamedSharding:
+        if "vocab" not in names:
+            return sharding
+        axes = (LOGICAL_AXES[name] if name == "vocab" else None for name in names)
+        return NamedSharding(sharding.mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(whole, shardings, logical_axes)
+
+
+def num_row_shards(mesh: Mesh) -> int:
+    """Parts that rows are split into."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def over_own_rows(function: Callable, mesh: Mesh) -> Callable:
+    """`function(params, rows, ...)`, each device computing it for its own rows.
+
+    What it sums over rows for a gradient of `params` is added up between devices once,
+    when it is done, and not at every step of its loops. `tensor` stays automatic.
+    """
+    if num_row_shards(mesh) == 1:
+        return function
+
+    def mapped(params: Params, *arrays):
+        whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
+        return jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(whole, *(by_row for _ in arrays)),
+            out_specs=by_row,
+            axis_names=set(ROW_AXES),
+            check_vma=False,
+        )(params, *arrays)
+
+    return mapped
 
 
 def _partition(
@@ -131,4 +203,16 @@ LOGICAL_AXES = {
     "mlp": "tensor",
     "norm": None,
     "rank": None,
+}
+
+# Mesh axis -> sizes of a network that it splits. The parameters' own axes are heads x
+# head size: they may divide where the number of heads does not.
+SPLIT_SIZES = {
+    "tensor": (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "vocab_size",
+    ),
+    "fsdp": ("hidden_size",),
 }

@@ -1,5 +1,8 @@
 """The train state: all that an iteration changes, and all that a checkpoint holds."""
 
+import functools
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -9,6 +12,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ragen_jax.learner.sharding import param_shardings, replicated
 from ragen_jax.types import Params
+
+T = TypeVar("T")
 
 
 @struct.dataclass
@@ -50,7 +55,12 @@ class TrainState:
 def init_state(
     policy: Network, critic: Network | None, mesh: Mesh, *, kl_coeff: float
 ) -> TrainState:
-    """A state before the first iteration; the networks are those of `init_network`."""
+    """A state before the first iteration.
+
+    Args:
+      policy, critic: of `init_network`, or of `abstract_network` for a description of
+        the state (in which the counters are numbers).
+    """
     whole = replicated(mesh)
 
     def scalar(value, dtype):
@@ -66,16 +76,16 @@ def init_state(
     )
 
 
-def init_network(
+def abstract_network(
     params: Params,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     logical_axes: PyTree,
 ) -> Network:
-    """A network and a fresh optimizer on their devices. `params` are copied.
+    """What `init_network` makes, as `jax.ShapeDtypeStruct`s with their shardings.
 
     Args:
-      params: starting point, of any floating dtype.
+      params: starting point: arrays, or anything with shapes.
       optimizer: made by `build_optimizer`.
       mesh: made by `make_mesh`.
       logical_axes: names of the parameters' axes, see `param_shardings`.
@@ -84,15 +94,12 @@ def init_network(
       ValueError: the parameters do not fit the mesh, see `param_shardings`.
     """
 
-    def create(params: Params) -> Network:
-        return Network(params, optimizer.init(params))
-
     abstract = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), params
     )
     by_param = param_shardings(abstract, logical_axes, mesh)
     whole = replicated(mesh)
-    network = jax.eval_shape(create, abstract)
+    network = jax.eval_shape(functools.partial(_create, optimizer), abstract)
     shardings = Network(
         params=by_param,
         opt_state=optax.tree_map_params(
@@ -103,8 +110,30 @@ def init_network(
             transform_non_params=lambda _: whole,
         ),
     )
-    placed = place_params(params, by_param)
+    return describe(network, shardings)
+
+
+def init_network(
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    logical_axes: PyTree,
+) -> Network:
+    """A network and a fresh optimizer on their devices. `params` are copied.
+
+    Args: see `abstract_network`; `params` are arrays of any floating dtype.
+
+    Raises:
+      ValueError: the parameters do not fit the mesh, see `param_shardings`.
+    """
+    shardings = state_shardings(abstract_network(params, optimizer, mesh, logical_axes))
+    create = functools.partial(_create, optimizer)
+    placed = place_params(params, shardings.params)
     return jax.jit(create, out_shardings=shardings, donate_argnums=0)(placed)
+
+
+def _create(optimizer: optax.GradientTransformation, params: Params) -> Network:
+    return Network(params, optimizer.init(params))
 
 
 def place_params(params: Params, shardings: PyTree) -> Params:
@@ -117,6 +146,21 @@ def place_params(params: Params, shardings: PyTree) -> Params:
     )
 
 
-def state_shardings(state: TrainState) -> TrainState:
+def state_shardings(state: T) -> T:
     """The sharding of every leaf of a state (of arrays or of their descriptions)."""
     return jax.tree.map(lambda x: x.sharding, state)
+
+
+def describe(tree: T, shardings: PyTree | None = None) -> T:
+    """A tree's shapes, dtypes and shardings, without its numbers.
+
+    Args:
+      tree: of arrays or of descriptions.
+      shardings: a tree like it, or None: those that its leaves have.
+    """
+    shardings = state_shardings(tree) if shardings is None else shardings
+    return jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+        tree,
+        shardings,
+    )

@@ -21,39 +21,40 @@ class Trainable:
 
     Attributes:
       policy: the network that the learner reads with.
-      init: key -> parameters that are trained.
+      init: (parameters of a checkpoint, key) -> parameters that are trained.
       logical_axes: of those.
       params: (trained, frozen) -> parameters that `policy` takes.
       play_params: (frozen, trained) -> parameters of the plain policy.
     """
 
     policy: Policy
-    init: Callable[[Array], Params]
+    init: Callable[[Params, Array], Params]
     logical_axes: PyTree
     params: Callable[[Params, Params | None], Params]
     play_params: Callable[[Params | None, Params], Params]
 
 
-def whole(
-    policy: Policy, init: Callable[[Array], Params], logical_axes: PyTree
-) -> Trainable:
+def whole(policy: Policy, logical_axes: PyTree) -> Trainable:
     """All of it; nothing is frozen."""
     return Trainable(
         policy=policy,
-        init=init,
+        init=lambda params, key: params,
         logical_axes=logical_axes,
         params=lambda trained, frozen: trained,
         play_params=lambda frozen, trained: trained,
     )
 
 
-def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
-    """Adapters over the frozen policy."""
-    adapted = build_lora_policy(policy.config, lora=lora, dtype=policy.dtype)
+def adapters(
+    policy: Policy, lora: LoraConfig, *, remat: str | None = None
+) -> Trainable:
+    """Adapters over the frozen policy; `remat`: see `build_policy`."""
+    model = policy.config
+    adapted = build_lora_policy(model, lora=lora, dtype=policy.dtype, remat=remat)
     return Trainable(
         policy=adapted,
-        init=adapted.init_adapters,
-        logical_axes=adapter_axes(policy.config, lora),
+        init=lambda params, key: adapted.init_adapters(key),
+        logical_axes=adapter_axes(model, lora),
         params=lambda trained, frozen: {"base": frozen, "adapters": trained},
         play_params=jax.jit(adapted.merge),
     )

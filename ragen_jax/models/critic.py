@@ -42,41 +42,50 @@ class Critic:
 
 
 def build_critic(
-    config: Qwen2Config, trunk: str, *, dtype, lora: LoraConfig | None = None
+    config: Qwen2Config,
+    trunk: str,
+    *,
+    dtype,
+    remat: str | None = None,
+    lora: LoraConfig | None = None,
 ) -> Critic:
     """A critic for a policy of this shape.
 
     Args:
       config: the policy's.
       trunk: entry of `TRUNKS`.
-      dtype: of the trunk's computation.
+      dtype, remat: of a trunk of its own, see `build_policy`.
       lora: adapters of a trunk of its own, over the frozen policy. None: all of it is
         trained.
     """
-    return TRUNKS[trunk](config, dtype, lora)
+    return TRUNKS[trunk](config, dtype, remat, lora)
 
 
-def separate(config: Qwen2Config, dtype, lora: LoraConfig | None) -> Critic:
+def separate(
+    config: Qwen2Config, dtype, remat: str | None, lora: LoraConfig | None
+) -> Critic:
     """A network of its own, of the policy's shape without the output head."""
     headless = dataclasses.replace(config, tie_word_embeddings=True)
     if lora is not None:
-        return _adapted(headless, dtype, lora)
+        return _adapted(headless, dtype, remat, lora)
 
     def init(params: Params, key: Array) -> Params:
         del key
         return {"head": _new_head(config), "trunk": _without_head(params)}
 
     return Critic(
-        trunk=build_policy(headless, dtype=dtype),
+        trunk=build_policy(headless, dtype=dtype, remat=remat),
         init=init,
         trunk_params=lambda params, frozen: params["trunk"],
         logical_axes={"head": _HEAD_AXES, "trunk": logical_axes(headless)},
     )
 
 
-def shared(config: Qwen2Config, dtype, lora: LoraConfig | None) -> Critic:
+def shared(
+    config: Qwen2Config, dtype, remat: str | None, lora: LoraConfig | None
+) -> Critic:
     """A head on the policy's own hidden states; its loss trains the policy's trunk."""
-    del dtype, lora
+    del dtype, remat, lora
     return Critic(
         trunk=None,
         init=lambda params, key: {"head": _new_head(config)},
@@ -85,9 +94,11 @@ def shared(config: Qwen2Config, dtype, lora: LoraConfig | None) -> Critic:
     )
 
 
-def _adapted(headless: Qwen2Config, dtype, lora: LoraConfig) -> Critic:
+def _adapted(
+    headless: Qwen2Config, dtype, remat: str | None, lora: LoraConfig
+) -> Critic:
     """Adapters of its own over the policy that the run started from."""
-    trunk = build_lora_policy(headless, lora=lora, dtype=dtype)
+    trunk = build_lora_policy(headless, lora=lora, dtype=dtype, remat=remat)
 
     def init(params: Params, key: Array) -> Params:
         del params

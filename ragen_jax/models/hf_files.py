@@ -9,7 +9,7 @@ reads (no pickle, ever) or follows a path out of the folder, and every complaint
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,15 @@ MAX_JSON_BYTES = 50_000_000
 MAX_NAMES_SHOWN = 4
 
 
-def resolve_checkpoint(folder_or_hub_id: str | os.PathLike) -> Path:
+def resolve_checkpoint(
+    folder_or_hub_id: str | os.PathLike,
+    files: Sequence[str] = (*HUB_FILES, *TOKENIZER_FILES),
+) -> Path:
     """The folder of a checkpoint, fetched from the hub first if there is none here.
+
+    Args:
+      folder_or_hub_id: either.
+      files: names or patterns of what is fetched.
 
     Raises:
       ValueError: no such folder, and the hub does not know it or cannot be reached.
@@ -58,7 +65,7 @@ def resolve_checkpoint(folder_or_hub_id: str | os.PathLike) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(name, allow_patterns=[*HUB_FILES, *TOKENIZER_FILES])
+        found = snapshot_download(name, allow_patterns=list(files))
     except (OSError, ValueError) as error:  # all of the hub's errors are one of these
         reason = str(error).strip().splitlines()[0] if str(error) else repr(error)
         raise ValueError(

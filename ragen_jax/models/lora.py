@@ -132,19 +132,19 @@ def build_lora_policy(
     *,
     lora: LoraConfig,
     dtype="float32",
-    remat_layers: bool = False,
+    remat: str | None = None,
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
 
     Args:
       config: the network's shape.
       lora: size and place of the adapters.
-      dtype, remat_layers: see `build_policy`.
+      dtype, remat: see `build_policy`.
 
     The functions raise ValueError for adapters made for another config.
     """
-    plain = build_policy(config, dtype=dtype, remat_layers=remat_layers)
-    network = _abstract_network(config, lora, dtype=dtype, remat_layers=remat_layers)
+    plain = build_policy(config, dtype=dtype, remat=remat)
+    network = _abstract_network(config, lora, dtype=dtype, remat=remat)
     graphdef, expected, _ = nnx.split(network, nnx.LoRAParam, ...)
     expected = nnx.to_pure_dict(expected)
 
@@ -203,7 +203,7 @@ def num_adapter_params(config: Qwen2Config, lora: LoraConfig) -> int:
 
 
 def _abstract_network(
-    config: Qwen2Config, lora: LoraConfig, *, dtype, remat_layers: bool
+    config: Qwen2Config, lora: LoraConfig, *, dtype, remat: str | None
 ) -> Qwen2:
     """The network with its adapters, descriptions in place of arrays."""
 
@@ -211,7 +211,7 @@ def _abstract_network(
         network = Qwen2(
             config,
             dtype=jnp.dtype(dtype),
-            remat_layers=remat_layers,
+            remat=remat,
             rngs=nnx.Rngs(params=0),
         )
         for path, module in nnx.iter_modules(network):
@@ -223,7 +223,7 @@ def _abstract_network(
 
 
 def _abstract_state(config: Qwen2Config, lora: LoraConfig) -> nnx.State:
-    network = _abstract_network(config, lora, dtype="float32", remat_layers=False)
+    network = _abstract_network(config, lora, dtype="float32", remat=None)
     return nnx.state(network, nnx.LoRAParam)
 
 

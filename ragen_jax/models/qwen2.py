@@ -14,6 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.attention import (
@@ -30,6 +31,8 @@ from ragen_jax.types import Params
 # Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.
 LOGICAL_AXES = ("vocab", "embed", "heads", "kv_heads", "mlp", "norm", "rank")
+# Name of the outputs of the projections in attention, for `REMAT_POLICIES`.
+ATTENTION = "attention projection"
 
 
 class Linear(nnx.Module):
@@ -115,9 +118,11 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "B Q D"], LayerCache | None]:
         batch, num_tokens, _ = x.shape
         split = (batch, num_tokens, -1, self.head_dim)
-        queries = rotate(self.q_proj(x).reshape(split), angles)
-        keys = rotate(self.k_proj(x).reshape(split), angles)
-        values = self.v_proj(x).reshape(split)
+        into = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        queries, keys, values = (
+            checkpoint_name(x, ATTENTION).reshape(split) for x in into
+        )
+        queries, keys = rotate(queries, angles), rotate(keys, angles)
         if layer_cache is None:
             order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
             limits = jnp.broadcast_to(order, (batch, num_tokens))
@@ -125,7 +130,8 @@ class Attention(nnx.Module):
         else:
             layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
             mixed = attend_cached(queries, *layer_cache, positions)
-        return self.o_proj(mixed.reshape(batch, num_tokens, -1)), layer_cache
+        out = self.o_proj(mixed.reshape(batch, num_tokens, -1))
+        return checkpoint_name(out, ATTENTION), layer_cache
 
 
 class MLP(nnx.Module):
@@ -167,7 +173,7 @@ class Qwen2(nnx.Module):
     """The whole network; `__call__` stops before the output head."""
 
     def __init__(
-        self, config: Qwen2Config, *, dtype, remat_layers: bool, rngs: nnx.Rngs
+        self, config: Qwen2Config, *, dtype, remat: str | None, rngs: nnx.Rngs
     ):
         shape, axes = (config.vocab_size, config.hidden_size), ("vocab", "embed")
         scale = config.initializer_range
@@ -185,7 +191,7 @@ class Qwen2(nnx.Module):
             self.lm_head = nnx.Dict(weight=nnx.Param(head, logical_axes=axes))
         self.config = config
         self.dtype = dtype
-        self.remat_layers = remat_layers
+        self.remat = remat
 
     def __call__(
         self,
@@ -197,20 +203,44 @@ class Qwen2(nnx.Module):
         table = self.embed_tokens["weight"][...].astype(self.dtype)
         x = table.at[tokens].get(mode="clip")  # padding may be of any value
         angles = rope_angles(positions, config.head_dim, config.rope_theta)
+        if cache is None and self.remat is not None:
+            return self.norm(self._scan_layers(x, positions, angles)), None
         new_caches = []
         for i in range(config.num_hidden_layers):
             layer = self.layers[str(i)]
-            if cache is None:
-                run = jax.checkpoint(layer) if self.remat_layers else layer
-                x, _ = run(x, positions, angles, None)
-            else:
-                layer_cache = (cache.keys[i], cache.values[i])
-                x, layer_cache = layer(x, positions, angles, layer_cache)
-                new_caches.append(layer_cache)
+            layer_cache = None if cache is None else (cache.keys[i], cache.values[i])
+            x, layer_cache = layer(x, positions, angles, layer_cache)
+            new_caches.append(layer_cache)
         if cache is not None:
             keys, values = zip(*new_caches, strict=True)
             cache = KVCache(keys=keys, values=values)
         return self.norm(x), cache
+
+    def _scan_layers(self, x, positions, angles) -> Float[Array, "B Q D"]:
+        """All layers, one after the other in a loop, recomputed as `remat` says.
+
+        A loop, because XLA may not merge what it computes again with what it computed
+        before. On CPUs it does so with layers that are unrolled: nothing is saved.
+        """
+        layers = [self.layers[str(i)] for i in range(self.config.num_hidden_layers)]
+        graphdef, _ = nnx.split(layers[0])
+        # Cast before they are stacked, as a layer would: half as large in bfloat16.
+        states = [
+            jax.tree.map(self._cast, nnx.to_pure_dict(nnx.state(layer)))
+            for layer in layers
+        ]
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+
+        def run(x, params):
+            return nnx.merge(graphdef, params)(x, positions, angles, None)[0], None
+
+        policy = REMAT_POLICIES[self.remat]
+        run = jax.checkpoint(run, policy=policy, prevent_cse=False)
+        return jax.lax.scan(run, x, stacked)[0]
+
+    def _cast(self, x: Array) -> Array:
+        """Norm scales are used in float32, biases are too small to matter."""
+        return x.astype(self.dtype) if x.ndim > 1 else x
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Float32 scores of the next token."""
@@ -249,21 +279,21 @@ class Policy:
 
 
 def build_policy(
-    config: Qwen2Config, *, dtype="float32", remat_layers: bool = False
+    config: Qwen2Config, *, dtype="float32", remat: str | None = None
 ) -> Policy:
     """The pure functions of a network of this shape.
 
     Args:
       config: shape and constants.
       dtype: of the computation (norms, scores, softmax and logits are float32 anyway).
-      remat_layers: recompute each layer in the backward pass instead of keeping its
-        activations; uncached forward only.
+      remat: entry of `REMAT_POLICIES`: what the uncached forward pass keeps of a layer
+        for the backward pass. None: everything.
     """
     dtype = jnp.dtype(dtype)
 
     def make(key: Array) -> Qwen2:
         rngs = nnx.Rngs(params=key)
-        return Qwen2(config, dtype=dtype, remat_layers=remat_layers, rngs=rngs)
+        return Qwen2(config, dtype=dtype, remat=remat, rngs=rngs)
 
     graphdef, _ = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
 
@@ -308,6 +338,21 @@ def logical_axes(config: Qwen2Config) -> Params:
 def _abstract_state(config: Qwen2Config) -> nnx.State:
     def make() -> Qwen2:
         rngs = nnx.Rngs(params=0)
-        return Qwen2(config, dtype=jnp.float32, remat_layers=False, rngs=rngs)
+        return Qwen2(config, dtype=jnp.float32, remat=None, rngs=rngs)
 
     return nnx.state(nnx.eval_shape(make))
+
+
+# What a layer keeps for its backward pass besides its input; the rest is computed
+# again. In order of memory, numbers per token for width D, J key/value heads of size F
+# and inner width I. Name -> policy of `jax.checkpoint`.
+REMAT_POLICIES = {
+    # Nothing: D numbers. The forward pass runs twice, but for its last product.
+    "layers": jax.checkpoint_policies.nothing_saveable,
+    # q, k, v and what attention adds to the stream: 3 D + 2 J F. Softmax and the wide
+    # MLP run twice.
+    "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
+    # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is no matrix
+    # product run twice.
+    "projections": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}

@@ -23,11 +23,11 @@ from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.qwen2 import Policy
-from ragen_jax.rollout.bonuses import Bonus
 from ragen_jax.rollout.decode import AnyRow, Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.trajectory import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
+    Bonus,
     Play,
     Responder,
     Table,
@@ -110,20 +110,13 @@ def make_collect(
     Raises:
       ValueError: the rows cannot be split over the mesh, or an option is out of range.
     """
-    num_rows = num_groups * group_size
-    num_shards = mesh.shape[ROW_AXES[0]] * mesh.shape[ROW_AXES[1]]
-    if num_rows % num_shards:
-        raise ValueError(
-            f"{num_groups} groups x {group_size} rollouts = {num_rows} rows cannot be "
-            f"split over the {num_shards}-way axes {ROW_AXES} of the mesh; use a "
-            f"multiple of {num_shards} or a smaller mesh.data x mesh.fsdp"
-        )
+    rows_per_device = _rows_per_device(mesh, num_groups, group_size)
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
     sampler = functools.partial(
         sample, temperature=temperature, top_k=top_k, top_p=top_p
     )
     # A device may hold part of a group.
-    rows_per_level = math.gcd(group_size, num_rows // num_shards)
+    rows_per_level = math.gcd(group_size, rows_per_device)
     any_row = _any_row(mesh)
 
     def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
@@ -151,6 +144,23 @@ def make_collect(
         )
 
     return _compile_over_rows(play, mesh, group_size)
+
+
+def _rows_per_device(mesh: Mesh, num_groups: int, group_size: int) -> int:
+    """Rows of each part that the mesh splits them into.
+
+    Raises:
+      ValueError: the parts would not be equal.
+    """
+    num_rows = num_groups * group_size
+    num_shards = mesh.shape[ROW_AXES[0]] * mesh.shape[ROW_AXES[1]]
+    if num_rows % num_shards:
+        raise ValueError(
+            f"{num_groups} groups x {group_size} rollouts = {num_rows} rows cannot be "
+            f"split over the {num_shards}-way axes {ROW_AXES} of the mesh; use a "
+            f"multiple of {num_shards} or a smaller mesh.data x mesh.fsdp"
+        )
+    return num_rows // num_shards
 
 
 def _any_row(mesh: Mesh) -> AnyRow:

@@ -19,7 +19,7 @@ def episodes(
     """Records of the first `count` rows (None: all), whole groups first.
 
     Each holds `row`, `success`, `terminated`, `truncated`, `return` (rewards),
-    `penalty` (format penalties), `bonus` (see `ragen_jax.rollout.bonuses`), `tokens`
+    `penalty` (format penalties), `bonus` (see `ragen_jax.bonuses`), `tokens`
     (in all), `sampled_tokens` and `turns`, a list with `observation` and `reply` (texts
     with their markup), `actions` (the environment's numbers, as executed), `reward`,
     `penalty`, `bonus`, `actions_left` (before the turn), `listed`, `valid` and

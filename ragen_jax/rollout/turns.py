@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.rollout.acting import Outcome, run_actions, valid_actions
-from ragen_jax.rollout.bonuses import Bonus
 from ragen_jax.rollout.state_hash import hash_fields
 from ragen_jax.rollout.trajectory import (
     Transcript,
@@ -35,6 +34,8 @@ from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS
 from ragen_jax.types import EnvState, ParsedAnswer, Reply, TokenSpan, Turns
 
 Carry = Any  # a responder's own memory, rows leading
+# `(fact reader, states, reply, parsed) -> Float[B]`: see `ragen_jax/bonuses.py`.
+Bonus = Callable[..., Float[Array, " B"]]
 
 
 class Responder(NamedTuple):

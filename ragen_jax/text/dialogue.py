@@ -118,24 +118,34 @@ def build_dialogue(
         max_reply_tokens=max_reply_tokens,
         known_ids=ids,
     )
-    parser = build_parser(
-        tokenizer,
-        env.action_vocabulary,
-        max_actions_per_turn=budget.max_actions_per_turn,
-        max_reply_tokens=max_reply_tokens,
-        thinking=thinking,
-    )
     between = (budget.max_turns - 1) * following.max_tokens
     replies = budget.max_turns * max_reply_tokens
     return Dialogue(
         opening=opening,
         following=following,
-        parser=parser,
+        parser=_parser(env, tokenizer, budget, max_reply_tokens, thinking),
         stop_tokens=jnp.asarray(stop_tokens, jnp.int32),
         prompts=prompts,
         stop_token=stop_token,
         max_trajectory_tokens=opening.max_tokens + replies + between,
         windows=windows,
+    )
+
+
+def _parser(
+    env: TextEnvironment,
+    tokenizer: Tokenizer,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    thinking: bool,
+) -> AnswerParser:
+    """What reads the replies to these messages."""
+    return build_parser(
+        tokenizer,
+        env.action_vocabulary,
+        max_actions_per_turn=budget.max_actions_per_turn,
+        max_reply_tokens=max_reply_tokens,
+        thinking=thinking,
     )
 
 

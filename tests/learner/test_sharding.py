@@ -1,5 +1,7 @@
 """The mesh and the map from logical axes, and what they refuse."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,36 @@ def test_parameters_follow_their_axes(mesh):
 def test_rows_are_split(mesh):
     rows = jax.device_put(np.arange(8), sharding.by_rows(mesh))
     assert {shard.data.shape for shard in rows.addressable_shards} == {(2,)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ({"tensor": 4, "fsdp": 1}, r"mesh.tensor = 4 .* num_attention_heads = 14; use"),
+        (
+            {"tensor": 7, "fsdp": 1},
+            r"mesh.tensor = 7 .* num_key_value_heads = 2; use a",
+        ),
+        ({"tensor": 1, "fsdp": 5}, r"mesh.fsdp = 5 .* hidden_size = 896; use a div"),
+    ],
+)
+def test_a_network_that_cannot_be_split_is_refused(mesh, message):
+    """Qwen2.5-0.5B: its queries are 896 wide, which 4 divides, in 14 heads."""
+    sizes = {"hidden_size": 896, "intermediate_size": 4864, "vocab_size": 151_936}
+    heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
+    model = types.SimpleNamespace(**sizes, **heads)
+    with pytest.raises(ValueError, match=message):
+        sharding.check_network(mesh, model)
+    sharding.check_network({"tensor": 2, "fsdp": 8}, model)
+
+
+def test_tables_are_split_along_the_vocabulary_alone(mesh):
+    """While they are read; other parameters stay as they are."""
+    params = {"table": jnp.ones((4, 6)), "kernel": jnp.ones((6, 4))}
+    axes = {"table": ("vocab", "embed"), "kernel": ("embed", "mlp")}
+    found = sharding.whole_tables(param_shardings(params, axes, mesh), axes)
+    assert found["table"].spec == PartitionSpec("tensor", None)
+    assert found["kernel"].spec == PartitionSpec("fsdp", "tensor")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_microbatches_and_chunks_do_not_matter(trajectory, usual):
 
 @pytest.mark.parametrize("mesh", [(4, 2, 1), (2, 2, 2)])
 def test_devices_do_not_matter(trajectory, usual, mesh):
-    state, stats = after(trajectory, mesh)
+    state, stats = after(trajectory, mesh, microbatch_rows=8)
     chex.assert_trees_all_close(state.params, usual[0].params, atol=1e-6)
     chex.assert_trees_all_close(stats, usual[1], atol=1e-5)
 

@@ -126,7 +126,9 @@ def build(mesh=(1, 1, 1), *, policy=POLICY, **settings):
     a table passes a policy of its own. The state is always of the same parameters.
     """
     learner = _learner(mesh, policy, **settings)
-    return learner.init(), learner.update
+    params = _init(jax.random.key(0))
+    update = functools.partial(learner.update, learner.freeze(params))
+    return learner.init(params), update
 
 
 @functools.cache
@@ -137,7 +139,7 @@ def _learner(mesh, policy, **settings):
     critic = None
     if needs_critic(flatten(config)):
         critic = CRITICS[config.critic.trunk]
-    params = _init(jax.random.key(0))
+    params = jax.eval_shape(_init, jax.random.key(0))
     return build_learner(config, Networks(policy, params, AXES, critic), where)
 
 

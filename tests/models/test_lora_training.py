@@ -106,10 +106,10 @@ def _is_jaxpr(value) -> bool:
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")
 
 
-@pytest.mark.parametrize("remat_layers", [False, True])
-def test_no_gradient_of_the_base_is_computed(remat_layers):
+@pytest.mark.parametrize("remat", [None, "layers"])
+def test_no_gradient_of_the_base_is_computed(remat):
     lora = LoraConfig(rank=3)
-    policy = build_lora_policy(DISTINCT, lora=lora, remat_layers=remat_layers)
+    policy = build_lora_policy(DISTINCT, lora=lora, remat=remat)
     params = policy.init(jax.random.key(0))
     tokens = jnp.asarray(make_tokens(DISTINCT.vocab_size)[:2, :7])
     positions = jnp.broadcast_to(jnp.arange(7)[None], tokens.shape)

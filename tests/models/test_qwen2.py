@@ -13,6 +13,7 @@ from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.qwen2 import (
     LOGICAL_AXES,
+    REMAT_POLICIES,
     abstract_params,
     build_policy,
     logical_axes,
@@ -142,13 +143,14 @@ def test_decoding_compiles_once(small):
     assert logits.shape == (2, 1, config.vocab_size)
 
 
-def test_recomputed_layers_give_the_same_gradient(small):
+@pytest.mark.parametrize("name", REMAT_POLICIES)
+def test_recomputed_layers_give_the_same_gradient(small, name):
     config, params = small
     tokens = jnp.asarray(make_tokens(config.vocab_size))
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
 
-    def gradient(remat_layers):
-        policy = build_policy(config, dtype="float32", remat_layers=remat_layers)
+    def gradient(remat):
+        policy = build_policy(config, dtype="float32", remat=remat)
 
         def loss(params):
             hidden, _ = policy.forward(params, tokens, positions, None)
@@ -157,8 +159,8 @@ def test_recomputed_layers_give_the_same_gradient(small):
         traced = jax.jit(jax.grad(loss)).trace(params)
         return traced.lower().compile()(params), "remat" in str(traced.jaxpr)
 
-    plain, plain_recomputes = gradient(remat_layers=False)
-    again, again_recomputes = gradient(remat_layers=True)
+    plain, plain_recomputes = gradient(remat=None)
+    again, again_recomputes = gradient(remat=name)
     assert again_recomputes
     assert not plain_recomputes
     chex.assert_trees_all_close(plain, again, rtol=1e-4, atol=1e-5)

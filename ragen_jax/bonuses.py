@@ -13,8 +13,6 @@ Reward for the reasoning itself, because reward for the outcome alone does not k
 alive: arXiv 2504.20073, third finding.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -23,11 +21,9 @@ from jaxtyping import Array, Bool, Float
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.algo.options import own_options
 from ragen_jax.readings import Landmark, landmarks_of
+from ragen_jax.rollout.turns import Bonus
 from ragen_jax.text.facts import FactReader, Statements
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
-
-# `(reader, states, reply, parsed) -> Float[B]`; the reader is the dialogue's.
-Bonus = Callable[..., Float[Array, " B"]]
 
 
 @struct.dataclass
@@ -63,7 +59,7 @@ def build_bonus(
     if set(settings) != options | set(BONUSES):
         raise ValueError(
             f"bonus has the keys {', '.join(sorted(settings))}, but the entries of "
-            "BONUSES in ragen_jax/rollout/bonuses.py need "
+            "BONUSES in ragen_jax/bonuses.py need "
             f"{', '.join(sorted(options | set(BONUSES)))}; keep configs/base.py in step"
         )
     paid = {name: settings[name] for name in BONUSES if settings[name] is not None}

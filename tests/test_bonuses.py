@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import envs
+from ragen_jax import bonuses
+from ragen_jax.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.games import build_facts
 from ragen_jax.learner.sharding import make_mesh
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.qwen2 import build_policy
 from ragen_jax.program import POCKET
 from ragen_jax.readings import LANDMARKS
-from ragen_jax.rollout import bonuses
-from ragen_jax.rollout.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.rollout.device import make_collect, rollout_keys
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.types import ParsedAnswer, Reply

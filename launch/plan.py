@@ -1,0 +1,114 @@
+"""Say whether a configuration fits a device, before anything is allocated.
+
+python -m launch.plan --config=configs/sokoban.py:qwen2.5-0.5b --device=a100-40gb
+
+Exit status: 0 when it fits, 1 when it does not, 2 when it cannot be built.
+"""
+
+import os
+
+from absl import flags
+
+from launch import command
+from launch.lasting import lasting_objects
+
+_CONFIG = command.define_config()
+_DEVICE = flags.DEFINE_string(
+    "device", None, "A device of the table; without it, the one that is here."
+)
+_SEARCH = flags.DEFINE_bool("search", True, "Look for a smaller setting that fits.")
+
+GIB = 2**30
+
+
+def main(argv: list[str]) -> int:
+    with lasting_objects():
+        config = command.read_config(_CONFIG, argv)
+        _offer_devices(config)
+        from ragen_jax.config import validate
+        from ragen_jax.devices import detected_device, named_device
+        from ragen_jax.levers import find_cure
+        from ragen_jax.plan import make_plan, read_model
+
+    overrides = command.overridden_keys(argv)
+    validate(config, overrides)
+    # An unknown name is told before anything is compiled.
+    device = named_device(_DEVICE.value) if _DEVICE.value else detected_device()
+    model, tokenizer, notes = read_model(config.model.path)
+    plan = make_plan(config, model, tokenizer)
+    for note in (*notes, *_notes(device)):
+        print(f"note: {note}")
+    _print_plan(plan)
+    # The devices of a CPU are all in one memory.
+    num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
+    limit = device.limit // num_devices if device.kind == "cpu" else device.limit
+    if plan.peak <= limit:
+        print(_verdict(plan, device, limit, "fits"))
+        return 0
+    print(_verdict(plan, device, limit, "does not fit"))
+    if not _SEARCH.value:
+        return 1
+    cure = find_cure(config, model, tokenizer, plan, limit, report=_report)
+    if cure is None:
+        print("no smaller setting of the list in ragen_jax/levers.py fits either")
+        return 1
+    print(_verdict(cure.plan, device, limit, "this fits"))
+    print(f"  {' '.join(f'--config.{k}={v}' for k, v in cure.changes.items())}")
+    print(f"its price: {'; '.join(cure.prices)}")
+    return 1
+
+
+def _offer_devices(config) -> None:
+    """Let a CPU stand for all devices of a mesh."""
+    import jax
+
+    if "mesh" not in config:
+        return  # another command's configuration: `validate` says so
+    num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
+    if num_devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", num_devices)
+
+
+def _notes(device) -> list[str]:
+    """How far to trust the numbers."""
+    import jax
+
+    backend = jax.default_backend()
+    if backend == device.kind or device.name == "this machine's CPU":
+        return []
+    return [
+        f"compiled for {backend}, not for {device.name}: the compiler there assigns "
+        "buffers in another way, so keep some distance from its limit"
+    ]
+
+
+def _report(line: str) -> None:
+    print(f"  tried {line}", flush=True)
+
+
+def _print_plan(plan) -> None:
+    print("parameters")
+    for name, number in plan.counts.items():
+        print(f"  {name:<42}{number:>15,}")
+    print("bytes per device (GiB)")
+    for name, size in plan.holdings.items():
+        if size:
+            print(f"  {name:<42}{size / GIB:>10.3f}")
+    columns = ("arguments", "outputs", "temporaries", "aliased", "elsewhere", "peak")
+    print("compiled programs per device (GiB)")
+    print(f"  {'':<12}{''.join(f'{name:>13}' for name in columns)}")
+    for name, memory in plan.memory.items():
+        sizes = [getattr(memory, column) for column in columns[:4]]
+        sizes += [plan.elsewhere[name], plan.peak_of(name)]
+        print(f"  {name:<12}{''.join(f'{size / GIB:>13.3f}' for size in sizes)}")
+
+
+def _verdict(plan, device, limit: int, word: str) -> str:
+    return (
+        f"{word}: {plan.peak / GIB:.3f} GiB at most ({plan.largest}) of "
+        f"{limit / GIB:.3f} GiB usable on {device.name}{device.advice(plan.peak)}"
+    )
+
+
+if __name__ == "__main__":
+    command.run(main)

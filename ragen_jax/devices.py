@@ -1,0 +1,93 @@
+"""Devices and how much memory they have.
+
+In: a name, or nothing for the device that JAX found. Out: bytes a run may use there.
+Knows nothing of configurations.
+"""
+
+import dataclasses
+import os
+
+import jax
+
+MIB = 2**20
+# Of a device's memory, what a run may plan with. The rest is the driver's context and
+# the libraries' workspaces on GPUs (0.5 to 1.5 GB), the runtime on TPUs, and whatever
+# else runs on a computer.
+USABLE = {"gpu": 0.92, "tpu": 0.97, "cpu": 0.9}
+# What JAX takes of a GPU unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (JAX's
+# page on GPU memory allocation).
+DEFAULT_SHARE = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device.
+
+    Attributes:
+      name: what people call it.
+      kind: "gpu", "tpu" or "cpu".
+      memory: bytes, all of it.
+      limit: bytes that a run may use; on a CPU all devices of a mesh share them.
+    """
+
+    name: str
+    kind: str
+    memory: int
+    limit: int
+
+    def advice(self, peak: int) -> str:
+        """What has to be said to JAX before a run with this peak may start there."""
+        is_shared = self.kind == "gpu" and self.limit < self.memory
+        if not is_shared or not DEFAULT_SHARE * self.memory < peak <= self.limit:
+            return ""
+        return (
+            f"; JAX takes {DEFAULT_SHARE:.0%} of a GPU by itself, so start the run "
+            f"with XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE['gpu']}"
+        )
+
+
+def named_device(name: str) -> Device:
+    """A device of the table.
+
+    Raises:
+      ValueError: the table does not have it.
+    """
+    if name not in DEVICES:
+        raise ValueError(f"no device {name!r}; choose one of {', '.join(DEVICES)}")
+    kind, mebibytes = DEVICES[name]
+    memory = mebibytes * MIB
+    return Device(name, kind, memory, int(memory * USABLE[kind]))
+
+
+def detected_device() -> Device:
+    """The device JAX computes on; for a CPU, the machine's memory."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Device("this machine's CPU", "cpu", memory, int(memory * USABLE["cpu"]))
+    # What JAX took of it already: an exact limit.
+    memory = device.memory_stats()["bytes_limit"]
+    return Device(device.device_kind, device.platform, memory, memory)
+
+
+# Name -> kind and MiB of one device, as JAX counts devices: as nvidia-smi shows them;
+# TPUs per chip (v3: per core), from Google Cloud's pages on TPU versions.
+DEVICES = {
+    "t4": ("gpu", 15_360),
+    "rtx-3090": ("gpu", 24_576),
+    "rtx-4090": ("gpu", 24_564),
+    "l4": ("gpu", 23_034),
+    "rtx-5090": ("gpu", 32_607),
+    "v100-32gb": ("gpu", 32_768),
+    "a100-40gb": ("gpu", 40_960),
+    "l40s": ("gpu", 46_068),
+    "a100-80gb": ("gpu", 81_920),
+    "h100": ("gpu", 81_559),
+    "h200": ("gpu", 143_771),
+    "b200": ("gpu", 183_359),
+    "tpu-v3": ("tpu", 16 * 1024),
+    "tpu-v4": ("tpu", 32 * 1024),
+    "tpu-v5e": ("tpu", 16 * 1024),
+    "tpu-v5p": ("tpu", 95 * 1024),
+    "tpu-v6e": ("tpu", 32 * 1024),
+}

@@ -1,0 +1,56 @@
+"""`launch.plan` as users call it."""
+
+import shutil
+
+import pytest
+
+from ragen_jax.program import POCKET
+from tests import commands
+
+
+def plan(*words):
+    return commands.run(commands.command("plan", *words))
+
+
+def test_a_configuration_that_fits(tmp_path):
+    """A folder without weights will do."""
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        shutil.copy(POCKET / name, tmp_path)
+    tiny = {k: v for k, v in commands.TINY.items() if k != "rollout.max_turns"}
+    done = plan(
+        "--config=configs/sokoban.py",
+        "--device=rtx-4090",
+        f"--config.model.path={tmp_path}",
+        "--config.rollout.max_turns=1",
+        *(f"--config.{key}={value}" for key, value in tiny.items()),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "compiled for cpu, not for rtx-4090" in done.stdout
+    assert "837,760" in done.stdout
+    assert "fits: 0.0" in done.stdout
+    for word in ("optimizer moments", "gradients", "KV cache", "update", "temporaries"):
+        assert word in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--device=gtx-1"], "no device 'gtx-1'; choose one of t4, "),
+        (["--config.model.path=/nowhere"], "there is no folder /nowhere"),
+        (["--config.model.remat=layer"], "model.remat = 'layer'; choose one of"),
+        (["--config.learner.microbatch_rows=5"], "is not a multiple of"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(words, sentence):
+    done = plan("--config=configs/sokoban.py", *words)
+    assert done.returncode == 2
+    first, second = done.stderr.strip().splitlines()
+    assert sentence in first
+    assert first.startswith("error: ")
+    assert second == "(--help lists the options)"
+    assert not done.stdout
