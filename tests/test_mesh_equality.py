@@ -26,6 +26,8 @@ ALONE, MIXED = (1, 1, 1), (2, 2, 2)
 MESHES = ((8, 1, 1), MIXED, (1, 2, 2), (1, 1, 2))
 ROWS = 16
 SETTINGS = {
+    # One network: the bounds below count its parameters.
+    "algo.advantage": "grpo",
     "rollout.num_groups": 2,
     "rollout.group_size": 8,
     "rollout.max_turns": 1,
