@@ -283,7 +283,7 @@ def _check_bonus(leaves: dict[str, object]) -> None:
     if leaves["bonus.facts"] is not None and not leaves["prompt.thinking"]:
         raise ValueError(
             "bonus.facts reads thoughts, and prompt.thinking = False asks for none; "
-            "set one of them to None or True"
+            "set bonus.facts to None or prompt.thinking to True"
         )
 
 

@@ -131,10 +131,14 @@ class Run:
         said = "; ".join(gains.values())
         if len(gains) > 1:
             said = "".join(f"{n}: {gain}\n" for n, gain in gains.items()) + "done"
+        left = ["config.json", "metrics.jsonl", "checkpoints/"]
+        if self._config.logging.trajectories_every is not None:
+            left.append("trajectories/")
+        if self._config.logging.tensorboard:
+            left.append("TensorBoard events")
         return (
             f"{said}; parameters sha256 {digest(state.params)}\n"
-            f"everything is in {self._workdir}: metrics.jsonl, trajectories/, "
-            "checkpoints/, TensorBoard events"
+            f"everything is in {self._workdir}: {', '.join(left)}"
         )
 
     def _refuse_changes(self) -> None:

@@ -93,6 +93,24 @@ def test_what_is_played_is_the_config_s_and_how_it_is_said_the_run_s(
     assert trained.config.model.path == str(model)
 
 
+def test_what_only_training_needs_is_no_hindrance(model, tmp_path):
+    """Bandit has no landmarks, and its evaluations fall where they like."""
+    config = tiny_config(
+        sokoban,
+        model__path=str(model),
+        bonus__facts=0.5,
+        train__fused_iterations=5,
+        evaluation__every=5,
+        checkpoint__every=5,
+    )
+    with Run(config, tmp_path, build_program(config)) as run:
+        run.save(5, run.state)
+        run.finish()
+    trained = open_trained(tmp_path, tiny_config(bandit))
+    assert watch_policy(trained, 0)["turns"]
+    assert open_trained(tmp_path, None).program.game.bonus is None
+
+
 @pytest.mark.parametrize("key", ["model.path", "prompt.style", "prompt"])
 def test_the_model_s_own_settings_cannot_be_overridden(run_on_eight_devices, key):
     with pytest.raises(ValueError, match=rf"--config\.{key} cannot be used with --run"):
