@@ -46,13 +46,14 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     import jax.numpy as jnp
 
     from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.published import PUBLISHED
     from ragen_jax.models.qwen2 import build_policy
 
     if folder:
         config, params = load_checkpoint(folder)
         policy = build_policy(config, dtype="bfloat16")
     else:
-        config = half_billion()
+        config = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]
         policy = build_policy(config, dtype="bfloat16")
         params = jax.jit(lambda key: policy.cast_params(policy.init(key)))(
             jax.random.key(0)
@@ -86,22 +87,6 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
         "bytes": moved,
         "copy_bandwidth": copy_bandwidth(),
     }
-
-
-def half_billion():
-    """The sizes of Qwen2.5-0.5B, as its config.json states them."""
-    from ragen_jax.models.qwen2_config import Qwen2Config
-
-    return Qwen2Config(
-        vocab_size=151_936,
-        hidden_size=896,
-        intermediate_size=4_864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        head_dim=64,
-        tie_word_embeddings=True,
-    )
 
 
 def make_ragged(policy) -> Callable:

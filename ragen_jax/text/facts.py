@@ -95,8 +95,7 @@ def build_fact_reader(
       tokenizer: its `token_bytes` gives the bytes of every id, b"" for special tokens.
       names: of each landmark: its symbol, and the words for it.
     """
-    # Only names, digits and borders matter, so a long run of anything else may lose
-    # its middle, but for the length of gaps: long tokens stay whole.
+    # Long tokens stay whole, unlike the answer parser's: the length of gaps counts.
     table, lengths = byte_tables.tabulate([*tokenizer.token_bytes, b""])
     spelled = tuple(
         (symbol.encode(), *(word.lower().encode() for word in words))
