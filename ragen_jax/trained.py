@@ -20,15 +20,6 @@ from ragen_jax.types import Params
 # Sections that say what is played and where. All others say how the model was built,
 # spoken to and trained: they go with its weights.
 PLAY_SECTIONS = ("env", "rollout", "evaluation", "mesh")
-# What only a run that trains needs, and what is played may not allow.
-_NOT_PLAYED = {
-    "train.fused_iterations": 1,
-    "bonus.format": None,
-    "bonus.length": None,
-    "bonus.facts": None,
-    "bonus.min_tokens": None,
-    "bonus.max_tokens": None,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +98,7 @@ def open_trained(
         for section in own:
             if section not in PLAY_SECTIONS:
                 config[section] = own[section]
-    with config.ignore_type():
-        config.update_from_flattened_dict(_NOT_PLAYED)
+    _forget_training(config)
     program = _build(config, changes, overrides)
     checkpointer = checkpoint.Checkpointer(workdir, keep=None)
     iteration = checkpointer.latest if iteration is None else iteration
@@ -144,6 +134,13 @@ def _read_config(workdir: pathlib.Path) -> ConfigDict:
             f"--config.model.path={workdir / 'model'} instead of --run"
         )
     return config
+
+
+def _forget_training(config: ConfigDict) -> None:
+    """Take back what only learning needs and what is played now may not allow."""
+    config.train.fused_iterations = 1
+    with config.ignore_type():
+        config.bonus.update(dict.fromkeys(config.bonus))
 
 
 def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> None:
