@@ -166,8 +166,9 @@ def tree_bytes(tree) -> int:
 
 
 def _leaf_bytes(leaf) -> int:
-    sharding = getattr(leaf, "sharding", None)
-    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+    # A description made by `eval_shape` alone says no sharding.
+    is_whole = leaf.sharding is None
+    shape = leaf.shape if is_whole else leaf.sharding.shard_shape(leaf.shape)
     return math.prod(shape) * jnp.dtype(leaf.dtype).itemsize
 
 
