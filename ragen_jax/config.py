@@ -32,6 +32,7 @@ OPTIONAL_KEYS = (
     "bonus.min_tokens",
     "bonus.max_tokens",
     "evaluation.every",
+    "evaluation.pass_at",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
 )
@@ -64,6 +65,7 @@ _POSITIVE_INTEGERS = (
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
+    "evaluation.num_samples",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",
@@ -141,6 +143,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     _check_pairs(config)
     _check_blocks(leaves)
     _check_bonus(leaves)
+    pass_at(config)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
     _check_effective(leaves, overrides)
@@ -304,6 +307,27 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
         for prefix, reason in useless.items():
             if key.startswith(prefix) and leaves.get(key) is not None:
                 raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+
+
+def pass_at(config: ConfigDict) -> tuple[int, ...]:
+    """The `k` of the pass@k that evaluations report.
+
+    Raises:
+      ValueError: `evaluation.pass_at` is no list of whole numbers between 1 and the
+        number of samples.
+    """
+    asked, num_samples = config.evaluation.pass_at, config.evaluation.num_samples
+    if asked is None:
+        # That of one sample is the success rate itself.
+        return (num_samples,) if num_samples > 1 else ()
+    for k in asked:
+        if not isinstance(k, int) or not 1 <= k <= num_samples:
+            raise ValueError(
+                f"evaluation.pass_at = {tuple(asked)}; pass@k is read from samples of "
+                f"a prompt, and evaluation.num_samples = {num_samples}: use whole "
+                "numbers from 1 to that, or more samples"
+            )
+    return tuple(asked)
 
 
 def play_budget(config: ConfigDict) -> PlayBudget:
