@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from configs import endpoint
 from launch import command
 
 _CONFIG = command.define_config()
-_API = config_flags.DEFINE_config_dict("api", endpoint.get_config())
+_API = command.define_section("api", endpoint.get_config())
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
 _SUITE = flags.DEFINE_string(
     "suite", None, "Other games: sokoban, bandit, frozen_lake."
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     run = command.run_folder(_RUN.value)
     command.enable_compilation_cache()
     overrides = command.overridden_keys(argv)
-    if _API.value.base_url is None:
+    if _API().base_url is None:
         for word in argv:
             if re.match(r"--?api\.", word):
                 raise ValueError(
@@ -99,7 +99,7 @@ def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
     from ragen_jax.endpoint.journal import Journal
     from ragen_jax.remote import check_api, endpoint_contests, prepare
 
-    api = _API.value
+    api = _API()
     check_api(api)
     if _OUTPUT.value is None:
         raise ValueError(

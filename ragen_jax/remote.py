@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -199,7 +200,7 @@ def _contest(
 
         records = asyncio.run(play_here())
         success = np.array([record["success"] for record in records])
-        ceiling = make_ceiling(game)(jax.tree.map(np.asarray, levels))
+        ceiling = make_ceiling(game)(jax.tree.map(jnp.asarray, levels))
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}

@@ -18,6 +18,8 @@ from typing import Any
 from ragen_jax.endpoint.client import ChatReply
 
 Place = tuple[str, int]  # a game's name and a row
+# Of every line in both files.
+_BEGINNING = b'{"environment": '
 
 
 class Journal:
@@ -103,8 +105,9 @@ class Journal:
         temporary.replace(self._path)
         self._replies_path.unlink()
 
-    def _open(self, path: pathlib.Path):
-        """A file of whole lines, ready for more, locked."""
+    @staticmethod
+    def _open(path: pathlib.Path):
+        """A file to be read and added to, locked."""
         file = path.open("a+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,46 +117,59 @@ class Journal:
                 f"another process is writing {path}; wait for it or name another "
                 "--output"
             ) from None
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
         return file
 
     def _read(self) -> None:
-        for told in self._lines(self._output, self._path):
-            place = (told["environment"], told["row"])
-            self._settings.setdefault(place[0], told["settings"])
-            self.finished[place] = told
-        for told in self._lines(self._journal, self._replies_path):
-            game = told.pop("environment")
-            if "settings" in told:
-                self._settings.setdefault(game, told["settings"])
+        told = _whole_lines(self._output, self._path)
+        replies = _whole_lines(self._journal, self._replies_path)
+        for record in told:
+            place = (record["environment"], record["row"])
+            self._settings.setdefault(place[0], record["settings"])
+            self.finished[place] = record
+        for reply in replies:
+            game = reply.pop("environment")
+            if "settings" in reply:
+                self._settings.setdefault(game, reply["settings"])
             else:
-                self._replies[game, told.pop("row")].append(ChatReply(**told))
-
-    @staticmethod
-    def _lines(file, path: pathlib.Path):
-        file.seek(0)
-        for number, line in enumerate(file.read().split(b"\n")[:-1], 1):
-            try:
-                told = json.loads(line)
-                is_ours = "environment" in told and (
-                    "settings" in told or "text" in told
-                )
-            except (ValueError, TypeError):
-                is_ours = False
-            if not is_ours:
-                raise ValueError(
-                    f"line {number} of {path} is no conversation with an endpoint; "
-                    "name another --output"
-                )
-            yield told
+                self._replies[game, reply.pop("row")].append(ChatReply(**reply))
 
     @staticmethod
     def _write(file, told: Mapping[str, Any]) -> None:
         file.write(_line(told).encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def _whole_lines(file, path: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of a file; a torn last one is cut off.
+
+    Raises:
+      ValueError: it is no file of ours, and is left as it is.
+    """
+    file.seek(0)
+    *lines, torn = file.read().split(b"\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            told = json.loads(line)
+            is_ours = "environment" in told and ("settings" in told or "text" in told)
+        except (ValueError, TypeError):
+            is_ours = False
+        if not is_ours:
+            raise _not_ours(path, number)
+        found.append(told)
+    if torn and not (torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn)):
+        raise _not_ours(path, len(lines) + 1)
+    if torn:
+        file.truncate(file.tell() - len(torn))
+    return found
+
+
+def _not_ours(path: pathlib.Path, number: int) -> ValueError:
+    return ValueError(
+        f"line {number} of {path} is no conversation with an endpoint; name another "
+        "--output"
+    )
 
 
 def _line(told: Mapping[str, Any]) -> str:
