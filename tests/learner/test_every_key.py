@@ -148,6 +148,8 @@ ELSEWHERE = {
     "train.failure_window": "tests/test_early_stop.py",
     "evaluation.every": "tests/test_config.py",
     "evaluation.num_prompts": "tests/test_trained.py",
+    "evaluation.num_samples": "tests/test_remote.py",
+    "evaluation.pass_at": "tests/test_config.py",
     "evaluation.temperature": "tests/test_program.py",
     "evaluation.seed": "tests/test_program.py",
     "checkpoint.every": "tests/test_resume.py",
