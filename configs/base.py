@@ -130,6 +130,10 @@ def get_config() -> ConfigDict:
     config.train.fused_iterations = 1
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
+    # An error when the learner's log-probabilities of the sampled tokens differ from
+    # the sampler's by more than this in the mean, before any step: about 1e-6 in
+    # float32, below 0.02 in bfloat16. None: no bound.
+    config.train.max_sampler_difference = 0.1
     # Stop after this many iterations in a row in which the filter kept nothing.
     config.train.max_empty_iterations = 5
     # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5). Stop when the
@@ -280,7 +284,12 @@ def _loss() -> ConfigDict:
     loss.aggregation = "token_mean"
     # Weight of the entropy bonus (RAGEN: 0.001).
     loss.entropy_coeff = 0.001
-    # Truncated importance weights: cap on pi_old / pi_sampled. None = off.
+    # Whose log-probabilities are the old ones of the ratio: the "sampler"'s, which the
+    # rollout recorded, or the "learner"'s, one more forward pass over the kept rows.
+    # `train.max_sampler_difference` bounds how far the two may be apart.
+    loss.old_log_probs = "sampler"
+    # Truncated importance weights: cap on pi_old / pi_sampled, with the learner's old
+    # log-probabilities. None = off.
     loss.importance_cap = placeholder(float)
     return loss
 

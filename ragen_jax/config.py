@@ -247,7 +247,8 @@ def _check_pairs(config: ConfigDict) -> None:
         raise ValueError(
             f"rollout.{truncated[0]} = {config.rollout[truncated[0]]} samples from "
             "another distribution than the one that is trained; set "
-            "loss.importance_cap (2.0 is usual) or leave truncated sampling off"
+            "loss.importance_cap (2.0 is usual) and loss.old_log_probs = 'learner', or "
+            "leave truncated sampling off"
         )
 
 

@@ -21,6 +21,8 @@ from ragen_jax.early_stop import stop_reason
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import VALIDATION_SETTINGS, Program
 
+SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
+
 
 class Run:
     """One run folder, locked while open. Use it as a context manager.
@@ -107,7 +109,22 @@ class Run:
                 "--output=FOLDER) and start a new --workdir from it "
                 "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
             )
+        self._check_sampler(metrics)
         return self.reason_to_stop()
+
+    def _check_sampler(self, metrics: Mapping[str, float]) -> None:
+        """Refuse to go on when learner and sampler are not the same policy."""
+        config, difference = self._config, metrics[SAMPLER_DIFFERENCE]
+        bound = config.train.max_sampler_difference
+        is_measured = config.learner.updates_per_rollout == 1
+        if bound is not None and is_measured and difference > bound:
+            raise ValueError(
+                f"the learner's log-probabilities differ from the sampler's by "
+                f"{difference:.2g} in the mean, more than train.max_sampler_difference "
+                f"= {bound:g}, so that ratios would compare two policies; use "
+                "--config.model.dtype=float32, or --config.loss.old_log_probs=learner "
+                "with a bound that allows it (both in a new --workdir)"
+            )
 
     def reason_to_stop(self) -> str | None:
         """What the record says against going on; None: nothing.
