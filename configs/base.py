@@ -91,6 +91,10 @@ def get_config() -> ConfigDict:
     config.rollout.format_penalty = -0.1
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
+    # Times per reply that the rows still being written are moved into a batch of half
+    # the size, once they fill no more: for long replies of very different lengths. Each
+    # compiles the decoding step once more. None: rows stay where they are.
+    config.rollout.compactions = placeholder(int)
 
     config.bonus = _bonus()
     config.algo = _credit()

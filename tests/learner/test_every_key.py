@@ -133,6 +133,7 @@ ELSEWHERE = {
     "bonus.min_tokens": "tests/test_bonuses.py",
     "bonus.max_tokens": "tests/test_bonuses.py",
     # Speed alone.
+    "rollout.compactions": "tests/rollout/test_decode.py",
     "rollout.decode_chunk_tokens": "tests/rollout/test_decode.py",
     "learner.updates_per_rollout": "tests/test_train.py",
     # Devices do not matter.
