@@ -1,0 +1,122 @@
+"""Runs to be measured: a task with some presets, on weights that are there or random.
+
+The weights of published models are not fetched: their shape is known, and what the
+numbers are does not change the work. Random weights never win a game, so that every
+episode has all of its turns.
+"""
+
+import dataclasses
+import json
+import pathlib
+import platform
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+# What the tiny form of a benchmark changes: seconds on a CPU, all of the code.
+TINY_MODEL = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+}
+TINY_BATCH = {
+    "rollout.num_groups": 4,
+    "rollout.group_size": 2,
+    "rollout.max_turns": 2,
+    "learner.minibatch_rows": 4,
+    "learner.microbatch_rows": 2,
+}
+
+
+def task_config(presets: str, changes: Mapping[str, object]) -> ConfigDict:
+    """Sokoban with these presets and changes, checked."""
+    from configs import sokoban
+    from ragen_jax.config import validate
+
+    config = sokoban.get_config(presets)
+    config.update_from_flattened_dict(dict(changes))
+    validate(config)
+    return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What is measured.
+
+    Attributes:
+      parts: see `ragen_jax.program.Parts`.
+      params: parameters of the policy, on the device.
+      notes: what people should know of the model.
+    """
+
+    parts: object
+    params: object
+    notes: list[str]
+
+
+def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
+    """Build a run: on the pocket model's weights, else on random ones.
+
+    Args:
+      config: of `task_config`.
+      tiny: on a random network of two narrow layers, whatever the configuration names.
+    """
+    import jax
+
+    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.plan import read_model
+    from ragen_jax.program import POCKET, build_parts
+
+    model, tokenizer, notes = read_model(config.model.path)
+    if tiny:
+        model = dataclasses.replace(model, **TINY_MODEL)
+    parts = build_parts(config, model, tokenizer)
+    if config.model.path == "pocket" and not tiny:
+        return Setup(parts, load_checkpoint(POCKET)[1], notes)
+    params = jax.jit(parts.policy.init)(jax.random.key(0))
+    return Setup(parts, params, [*notes, "weights are random"])
+
+
+def versions() -> dict[str, str]:
+    """What the figures belong to."""
+    import importlib.metadata
+    import os
+
+    import jax
+
+    packages = ("jax", "jaxlib", "flax", "torch", "transformers")
+    found = {d.metadata["Name"] for d in importlib.metadata.distributions()}
+    return {
+        "device": jax.devices()[0].device_kind,
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        **{p: importlib.metadata.version(p) for p in packages if p in found},
+    }
+
+
+def describe_versions() -> str:
+    """The same in a line."""
+    return ", ".join(f"{name} {value}" for name, value in versions().items())
+
+
+def write_json(path: str | None, figures: Mapping) -> None:
+    """Write figures to a file, if one was asked for."""
+    if path:
+        text = json.dumps({"versions": versions(), **figures}, indent=2)
+        pathlib.Path(path).write_text(text + "\n")
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Minimum, median and maximum of repeats."""
+    import statistics
+
+    return {
+        "min": min(seconds),
+        "median": statistics.median(seconds),
+        "max": max(seconds),
+        "repeats": len(seconds),
+    }
