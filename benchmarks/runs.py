@@ -43,6 +43,14 @@ def task_config(presets: str, changes: Mapping[str, object]) -> ConfigDict:
     return config
 
 
+def is_pocket(presets: str) -> bool:
+    """Whether these presets train the pocket model."""
+    from configs import sizes
+
+    names = presets.split(",")
+    return "pocket" in names or not any(name in sizes.SIZES for name in names)
+
+
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """What is measured.

@@ -37,8 +37,7 @@ TORCH_MICROBATCHES = (4, 8, 16, 32)
 def read_config():
     """The run, checked."""
     presets = f"{_PRESETS.value},grpo"
-    is_pocket = "pocket" in presets.split(",")
-    changes = POCKET_BATCH if is_pocket else {}
+    changes = POCKET_BATCH if runs.is_pocket(presets) else {}
     if _TINY.value:
         changes = {**runs.TINY_BATCH, "rollout.max_reply_tokens": 8}
     return runs.task_config(presets, {**changes, "filter.keep_fraction": 1.0})
