@@ -89,6 +89,59 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
     return Setup(parts, params, [*notes, "weights are random"])
 
 
+def full_rows(setup: Setup, config: ConfigDict):
+    """Episodes of random ids without padding, half of each trained on.
+
+    Returns:
+      A `Trajectory` with the sampler's log-probabilities near the policy's, and those
+      of the policy.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from ragen_jax.learner.logprobs import hidden_states, token_log_probs
+
+    (task,) = setup.parts.tasks
+    policy, learner = setup.parts.policy, setup.parts.learner
+    batch = jax.eval_shape(task.collect, learner.played, jax.random.key(0))
+    batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
+    rows, width = batch.tokens.shape
+    keys = jax.random.split(jax.random.key(1), 3)
+    vocabulary = min(policy.config.vocab_size, task.game.tokenizer.vocab_size)
+    tokens = jax.random.randint(keys[0], (rows, width), 0, vocabulary)
+
+    @jax.jit
+    def read(params, tokens):
+        def of_rows(part):
+            hidden = hidden_states(policy, params, part)
+            return token_log_probs(
+                policy,
+                params,
+                hidden,
+                part,
+                temperature=config.rollout.temperature,
+                chunk_tokens=config.learner.logprob_chunk_tokens,
+            )[0]
+
+        parts = tokens.reshape(-1, config.learner.microbatch_rows, width)
+        return jax.lax.map(of_rows, parts).reshape(tokens.shape)
+
+    log_probs = read(setup.params, tokens)
+    mask = jnp.broadcast_to(jnp.arange(width)[None] >= width // 2, tokens.shape)
+    noise = 0.05 * jax.random.normal(keys[1], tokens.shape)
+    played = jnp.ones(batch.turns.played.shape, bool)
+    reward = jax.random.normal(keys[2], played.shape)
+    filled = batch.replace(
+        tokens=tokens,
+        lengths=jnp.full(rows, width, jnp.int32),
+        loss_mask=mask,
+        sample_log_probs=jnp.where(mask, log_probs + noise, 0.0),
+        turn_index=jnp.zeros(tokens.shape, jnp.int32),
+        turns=batch.turns.replace(played=played, reward=reward),
+    )
+    return filled, log_probs
+
+
 def versions() -> dict[str, str]:
     """What the figures belong to."""
     import importlib.metadata

@@ -43,54 +43,6 @@ def read_config():
     return runs.task_config(presets, {**changes, "filter.keep_fraction": 1.0})
 
 
-def full_rows(setup, config):
-    """Episodes of random ids without padding, with old log-probabilities near ours."""
-    import jax
-    import jax.numpy as jnp
-
-    from ragen_jax.learner.logprobs import hidden_states, token_log_probs
-
-    (task,) = setup.parts.tasks
-    policy, learner = setup.parts.policy, setup.parts.learner
-    batch = jax.eval_shape(task.collect, learner.played, jax.random.key(0))
-    batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
-    rows, width = batch.tokens.shape
-    keys = jax.random.split(jax.random.key(1), 3)
-    vocabulary = min(policy.config.vocab_size, task.game.tokenizer.vocab_size)
-    tokens = jax.random.randint(keys[0], (rows, width), 0, vocabulary)
-
-    @jax.jit
-    def read(params, tokens):
-        def of_rows(part):
-            hidden = hidden_states(policy, params, part)
-            return token_log_probs(
-                policy,
-                params,
-                hidden,
-                part,
-                temperature=config.rollout.temperature,
-                chunk_tokens=config.learner.logprob_chunk_tokens,
-            )[0]
-
-        parts = tokens.reshape(-1, config.learner.microbatch_rows, width)
-        return jax.lax.map(of_rows, parts).reshape(tokens.shape)
-
-    log_probs = read(setup.params, tokens)
-    mask = jnp.broadcast_to(jnp.arange(width)[None] >= width // 2, tokens.shape)
-    noise = 0.05 * jax.random.normal(keys[1], tokens.shape)
-    played = jnp.ones(batch.turns.played.shape, bool)
-    reward = jax.random.normal(keys[2], played.shape)
-    filled = batch.replace(
-        tokens=tokens,
-        lengths=jnp.full(rows, width, jnp.int32),
-        loss_mask=mask,
-        sample_log_probs=jnp.where(mask, log_probs + noise, 0.0),
-        turn_index=jnp.zeros(tokens.shape, jnp.int32),
-        turns=batch.turns.replace(played=played, reward=reward),
-    )
-    return filled, log_probs
-
-
 def counted_flops(setup, config, width: int) -> float:
     """XLA's count of one microbatch's forward and backward pass, per token."""
     import jax
@@ -217,7 +169,7 @@ def measure(config) -> dict:
 
     setup = runs.set_up(config, tiny=_TINY.value)
     key = jax.random.key(config.seed)
-    batch, log_probs = full_rows(setup, config)
+    batch, log_probs = runs.full_rows(setup, config)
     ours = Ours(setup, batch, key)
     contestants, problems = {"ours": ours}, []
     figures = {"notes": setup.notes, "compile_s": ours.compile_seconds}
