@@ -215,6 +215,7 @@ def measure() -> dict:
     from ragen_jax.program import num_params
     from ragen_jax.writer import RunWriter
 
+    is_wanted = wants_peer()
     configs = {share: read_config(share) for share in SHARES}
     setups = {
         share: runs.set_up(config, tiny=_TINY.value)
@@ -229,7 +230,7 @@ def measure() -> dict:
             writer = RunWriter(folder, after=-1, tensorboard=True)
             stack.callback(writer.close)
             loops[share] = Loop(configs[share], setups[share], collect, writer)
-        peer, is_wanted = None, wants_peer()
+        peer = None
         root = rngs.root_key(config.seed)
         for i in range(_REPEATS.value + 1):
             key = rngs.step_key(root, i)

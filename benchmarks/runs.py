@@ -23,6 +23,12 @@ TINY_MODEL = {
     "num_key_value_heads": 1,
     "head_dim": 16,
 }
+# What the torch peer calls the metrics of an update.
+OWN_STATS = {
+    "policy_loss": "actor/pg_loss",
+    "entropy": "actor/entropy",
+    "grad_norm": "actor/grad_norm",
+}
 TINY_BATCH = {
     "rollout.num_groups": 4,
     "rollout.group_size": 2,
@@ -67,7 +73,7 @@ class Setup:
 
 
 def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
-    """Build a run: on the pocket model's weights, else on random ones.
+    """Build a run: on random weights where the model is a published one.
 
     Args:
       config: of `task_config`.
@@ -76,15 +82,16 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
     import jax
 
     from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.published import PUBLISHED
     from ragen_jax.plan import read_model
-    from ragen_jax.program import POCKET, build_parts
+    from ragen_jax.program import build_parts, model_folder
 
     model, tokenizer, notes = read_model(config.model.path)
     if tiny:
         model = dataclasses.replace(model, **TINY_MODEL)
     parts = build_parts(config, model, tokenizer)
-    if config.model.path == "pocket" and not tiny:
-        return Setup(parts, load_checkpoint(POCKET)[1], notes)
+    if config.model.path not in PUBLISHED and not tiny:
+        return Setup(parts, load_checkpoint(model_folder(config.model.path))[1], notes)
     params = jax.jit(parts.policy.init)(jax.random.key(0))
     return Setup(parts, params, [*notes, "weights are random"])
 
@@ -99,8 +106,6 @@ def full_rows(setup: Setup, config: ConfigDict):
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.learner.logprobs import hidden_states, token_log_probs
-
     (task,) = setup.parts.tasks
     policy, learner = setup.parts.policy, setup.parts.learner
     batch = jax.eval_shape(task.collect, learner.played, jax.random.key(0))
@@ -110,23 +115,7 @@ def full_rows(setup: Setup, config: ConfigDict):
     vocabulary = min(policy.config.vocab_size, task.game.tokenizer.vocab_size)
     tokens = jax.random.randint(keys[0], (rows, width), 0, vocabulary)
 
-    @jax.jit
-    def read(params, tokens):
-        def of_rows(part):
-            hidden = hidden_states(policy, params, part)
-            return token_log_probs(
-                policy,
-                params,
-                hidden,
-                part,
-                temperature=config.rollout.temperature,
-                chunk_tokens=config.learner.logprob_chunk_tokens,
-            )[0]
-
-        parts = tokens.reshape(-1, config.learner.microbatch_rows, width)
-        return jax.lax.map(of_rows, parts).reshape(tokens.shape)
-
-    log_probs = read(setup.params, tokens)
+    log_probs = policy_log_probs(setup, config, setup.params, tokens)
     mask = jnp.broadcast_to(jnp.arange(width)[None] >= width // 2, tokens.shape)
     noise = 0.05 * jax.random.normal(keys[1], tokens.shape)
     played = jnp.ones(batch.turns.played.shape, bool)
@@ -140,6 +129,42 @@ def full_rows(setup: Setup, config: ConfigDict):
         turns=batch.turns.replace(played=played, reward=reward),
     )
     return filled, log_probs
+
+
+def policy_log_probs(setup: Setup, config: ConfigDict, params, tokens):
+    """What parameters of the policy say of every token of these rows."""
+    import jax
+
+    from ragen_jax.learner.logprobs import hidden_states, token_log_probs
+
+    policy = setup.parts.policy
+
+    @jax.jit
+    def read(params, tokens):
+        def of_rows(part):
+            return token_log_probs(
+                policy,
+                params,
+                hidden_states(policy, params, part),
+                part,
+                temperature=config.rollout.temperature,
+                chunk_tokens=config.learner.logprob_chunk_tokens,
+            )[0]
+
+        rows, width = tokens.shape
+        parts = tokens.reshape(-1, config.learner.microbatch_rows, width)
+        return jax.lax.map(of_rows, parts).reshape(rows, width)
+
+    return read(params, tokens)
+
+
+def row_order(key, num_rows: int):
+    """The order in which an update of ours with this key takes its rows."""
+    import jax
+    import numpy as np
+
+    draws = jax.random.uniform(jax.random.fold_in(key, 0), (num_rows,))
+    return np.argsort(np.asarray(draws), kind="stable")
 
 
 def versions() -> dict[str, str]:

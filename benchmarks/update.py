@@ -68,33 +68,6 @@ def counted_flops(setup, config, width: int) -> float:
     return lowered.cost_analysis()["flops"] / (rows * width)
 
 
-def as_episodes(batch):
-    """The batch as the torch peer takes it."""
-    import numpy as np
-
-    from benchmarks.peers.torch_learner import Episodes
-    from ragen_jax.algo.rewards import episode_rewards, raw_episode_rewards
-
-    arrays = (
-        batch.tokens,
-        batch.lengths,
-        batch.loss_mask,
-        batch.sample_log_probs,
-        raw_episode_rewards(batch.turns),
-        episode_rewards(batch.turns),
-    )
-    return Episodes(*(np.asarray(x) for x in arrays))
-
-
-def row_order(key, num_rows: int):
-    """The order in which our update takes the rows when all are kept."""
-    import jax
-    import numpy as np
-
-    draws = jax.random.uniform(jax.random.fold_in(key, 0), (num_rows,))
-    return np.argsort(np.asarray(draws), kind="stable")
-
-
 class Ours:
     """Our update, with its state."""
 
@@ -115,19 +88,17 @@ class Ours:
 
     def __call__(self) -> dict[str, float]:
         self._state, stats = self._wait(self._update(self._state))
-        names = {"policy_loss": "pg_loss", "entropy": "entropy"}
-        names["grad_norm"] = "grad_norm"
-        return {name: float(stats[f"actor/{key}"]) for name, key in names.items()}
+        return {name: float(stats[own]) for name, own in runs.OWN_STATS.items()}
 
 
 def torch_peer(config, batch, key, log_probs):
     """The peer's update with its best microbatch, and how far its log-probs are off."""
     import numpy as np
 
-    from benchmarks.peers.torch_learner import TorchLearner
+    from benchmarks.peers.torch_learner import TorchLearner, as_episodes
     from ragen_jax.program import POCKET
 
-    episodes, order = as_episodes(batch), row_order(key, batch.tokens.shape[0])
+    episodes, order = as_episodes(batch), runs.row_order(key, batch.tokens.shape[0])
     learner = TorchLearner(POCKET, config)
     difference = np.abs(learner.log_probs(episodes.tokens) - log_probs).max()
     taken = {}

@@ -18,6 +18,9 @@ from ml_collections import ConfigDict
 from torch import nn
 from transformers import Qwen2ForCausalLM
 
+from ragen_jax.algo.rewards import episode_rewards, raw_episode_rewards
+from ragen_jax.types import Trajectory
+
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
@@ -38,6 +41,19 @@ class Episodes:
     sample_log_probs: np.ndarray
     rewards: np.ndarray
     totals: np.ndarray
+
+
+def as_episodes(trajectory: Trajectory) -> Episodes:
+    """A rollout of ours."""
+    arrays = (
+        trajectory.tokens,
+        trajectory.lengths,
+        trajectory.loss_mask,
+        trajectory.sample_log_probs,
+        raw_episode_rewards(trajectory.turns),
+        episode_rewards(trajectory.turns),
+    )
+    return Episodes(*(np.asarray(x) for x in arrays))
 
 
 class Critic(nn.Module):
