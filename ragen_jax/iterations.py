@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
+from ragen_jax.compilation import compilations
 from ragen_jax.learner.state import TrainState, state_shardings
 from ragen_jax.learner.update import Stats
 from ragen_jax.program import Program
@@ -27,7 +28,8 @@ class Iteration(NamedTuple):
     Attributes:
       rollouts: what was played, one per task.
       stats: of the update, or of the last one where a rollout is used again.
-      timing: seconds by stage, as `timing_s/<stage>`.
+      timing: seconds by stage, as `timing_s/<stage>`; what was compiled for it, as
+        `perf/compile_s/<stage>` and `perf/compile_cached/<stage>`.
     """
 
     rollouts: Sequence[Trajectory]
@@ -76,9 +78,12 @@ def _fused(config: ConfigDict, program: Program) -> Advance:
             fixed = (program.frozen, dialogues)
             state, told = block(fixed, state, root, jnp.int32(done))
             told = jax.device_get(told)
-        timing = {name: seconds / size for name, seconds in timing.items()}
+        mean = {"timing_s/iteration": timing["timing_s/iteration"] / size}
         parts = [jax.tree.map(lambda x, i=i: x[i], told) for i in range(size)]
-        return state, [Iteration(*part, timing) for part in parts]
+        # What was compiled is told once.
+        timings = [timing | mean, *(dict(mean) for _ in range(size - 1))]
+        told = zip(parts, timings, strict=True)
+        return state, [Iteration(*part, one) for part, one in told]
 
     return advance
 
@@ -130,7 +135,9 @@ def _shuffle_keys(config: ConfigDict, key) -> list:
 
 @contextlib.contextmanager
 def timed(timing: dict[str, float], name: str):
-    """Add the seconds the block took as `timing_s/<name>`."""
+    """Note the seconds the block took, and what was compiled; see `Iteration`."""
     began = time.perf_counter()
-    yield
+    with compilations() as compiled:
+        yield
     timing[f"timing_s/{name}"] = time.perf_counter() - began
+    timing |= compiled.metrics(name)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ragen_jax import compilation
+
 # metric name -> (label, format); `{env}` is the environment's name. Several
 # environments have their numbers side by side.
 SHOWN = {
@@ -56,7 +58,9 @@ class Display:
         self._console.print(text)
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of iteration number `done`."""
+        """Show the metrics of iteration number `done`, and what it compiled."""
+        if compiled := compilation.describe(metrics):
+            self.say(compiled)
         words = []
         for name, (label, form) in SHOWN.items():
             # Not all names hold `{env}`: one entry for each that is left.
