@@ -151,6 +151,11 @@ def get_config() -> ConfigDict:
     # Root of the validation levels, a range of its own.
     config.evaluation.seed = 123
 
+    config.diagnostics = ConfigDict()
+    # Iterations between diagnostics of the policy that played, the first included
+    # (RAGEN: 5). None: off. Nothing is diagnosed where iterations are fused.
+    config.diagnostics.every = 5
+
     config.checkpoint = ConfigDict()
     # Iterations between checkpoints; the last iteration is always saved.
     config.checkpoint.every = 10

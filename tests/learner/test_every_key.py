@@ -150,6 +150,7 @@ ELSEWHERE = {
     "evaluation.num_prompts": "tests/test_trained.py",
     "evaluation.temperature": "tests/test_program.py",
     "evaluation.seed": "tests/test_program.py",
+    "diagnostics.every": "tests/test_diagnosis.py",
     "checkpoint.every": "tests/test_resume.py",
     "checkpoint.keep": "tests/test_config.py",
     "logging.trajectories_every": "tests/test_train.py",
