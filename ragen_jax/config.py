@@ -33,13 +33,21 @@ OPTIONAL_KEYS = (
     "bonus.min_tokens",
     "bonus.max_tokens",
     "evaluation.every",
+    "diagnostics.every",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
 )
 
 # Keys a resumed run may change: they do not touch what is learned (another mesh rounds
 # differently).
-FREE_ON_RESUME = ("train.", "evaluation.", "checkpoint.", "logging.", "mesh.")
+FREE_ON_RESUME = (
+    "train.",
+    "evaluation.",
+    "diagnostics.",
+    "checkpoint.",
+    "logging.",
+    "mesh.",
+)
 
 _POSITIVE_INTEGERS = (
     "rollout.num_groups",
@@ -66,6 +74,9 @@ _POSITIVE_INTEGERS = (
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
+    "diagnostics.every",
+    "diagnostics.num_samples",
+    "diagnostics.chunk_rows",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",
@@ -295,6 +306,7 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
     useless = algorithm_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
+    useless |= _idle_diagnostics(leaves)
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"
@@ -307,6 +319,23 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
         for prefix, reason in useless.items():
             if key.startswith(prefix) and leaves.get(key) is not None:
                 raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+
+
+def _idle_diagnostics(leaves: dict[str, object]) -> dict[str, str]:
+    """Keys of diagnostics that are not made, and why."""
+    if leaves["diagnostics.every"] is None:
+        return {"diagnostics.": "diagnostics.every is None"}
+    if leaves["train.fused_iterations"] > 1:
+        return {
+            "diagnostics.": "train.fused_iterations > 1 keeps the parameters between "
+            "iterations on the device; set it to 1"
+        }
+    if not leaves["prompt.thinking"]:
+        return {
+            "diagnostics.": "diagnostics read thoughts, and prompt.thinking = False "
+            "asks for none"
+        }
+    return {}
 
 
 def play_budget(config: ConfigDict) -> PlayBudget:

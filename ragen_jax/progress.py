@@ -16,6 +16,7 @@ SHOWN = {
     "actor/entropy": ("entropy", "{:.3f}"),
     "timing_s/rollout": ("rollout", "{:.1f}s"),
     "timing_s/update": ("update", "{:.1f}s"),
+    "timing_s/diagnostics": ("diagnostics", "{:.1f}s"),
     "val-env/{env}/success": ("held-out", "{:.1%}"),
 }
 

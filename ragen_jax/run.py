@@ -75,6 +75,11 @@ class Run:
         self._checkpointer.close()
         os.close(self._lock)
 
+    @property
+    def records(self) -> Sequence[Mapping[str, float | None]]:
+        """Metrics of the iterations so far, oldest first."""
+        return self._records
+
     def record(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of an iteration."""
         self._writer.scalars(iteration, metrics)

@@ -11,12 +11,14 @@ from collections.abc import Collection, Sequence
 import jax
 from ml_collections import ConfigDict
 
+from ragen_jax.diagnosis import trends
 from ragen_jax.evaluate import evaluate
-from ragen_jax.iterations import make_advance, timed
+from ragen_jax.iterations import make_advance
 from ragen_jax.program import Program, build_program
 from ragen_jax.progress import Display
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.run import Run, StopRequest
+from ragen_jax.timing import timed
 from ragen_jax.types import Trajectory
 
 
@@ -55,8 +57,10 @@ def train(
                 break
             state, iterations = advance(state, before)
             # Evaluations and checkpoints fall on the last of iterations made at once.
-            for done, (rollouts, stats, timing) in enumerate(iterations, before + 1):
-                metrics = stats | _play_metrics(program, rollouts, config)
+            for done, one in enumerate(iterations, before + 1):
+                rollouts, timing = one.rollouts, one.timing
+                metrics = one.stats | one.diagnostics
+                metrics |= _play_metrics(program, rollouts, config)
                 if _due(config.evaluation.every, done, total):
                     with timed(timing, "testing"):
                         params = program.play_params(state)
@@ -64,6 +68,7 @@ def train(
                 if _due(config.logging.trajectories_every, done, total):
                     count = config.logging.trajectories_per_iteration
                     run.write_episodes(done, program.episodes(rollouts, count))
+                metrics |= trends(run.records, metrics)
                 run.record(done, metrics | timing)
                 display.iteration(done, metrics | timing)
             reason, is_stopping = run.check_health(metrics), stop.requested
