@@ -55,8 +55,10 @@ class Display:
         """Print a line above the bar."""
         self._console.print(text)
 
-    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of iteration number `done`."""
+    def iteration(
+        self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
+    ) -> None:
+        """Show the metrics of iteration number `done`, then what else there is."""
         words = []
         for name, (label, form) in SHOWN.items():
             # Not all names hold `{env}`: one entry for each that is left.
@@ -66,6 +68,8 @@ class Display:
                 words.append(f"{label} {' / '.join(values)}")
         left = self._time_left(done)
         self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
+        for text in news:
+            self.say(text)
         self._bar.update(self._task, completed=done, left=left)
 
     def _time_left(self, done: int) -> str:

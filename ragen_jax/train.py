@@ -69,8 +69,9 @@ def train(
                     count = config.logging.trajectories_per_iteration
                     run.write_episodes(done, program.episodes(rollouts, count))
                 metrics |= trends(run.records, metrics)
-                run.record(done, metrics | timing)
-                display.iteration(done, metrics | timing)
+                news = run.record(done, metrics | timing)
+                display.iteration(done, metrics | timing, news)
+            state = run.scale_learning_rate(state)
             reason, is_stopping = run.check_health(metrics), stop.requested
             if _due(config.checkpoint.every, done, total) or reason or is_stopping:
                 run.save(done, state)

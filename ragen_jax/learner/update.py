@@ -30,7 +30,7 @@ from ragen_jax.learner.passes import Passes, Weights, kept_first
 from ragen_jax.learner.rows import from_rows, row_tokens, rows_of, to_rows
 from ragen_jax.learner.sharding import replicated
 from ragen_jax.learner.state import Network, TrainState
-from ragen_jax.learner.stats import credit_stats, learning_stats
+from ragen_jax.learner.stats import credit_stats, learning_stats, reply_stats
 from ragen_jax.types import Params, Trajectory
 
 Stats = dict[str, Float[Array, ""]]
@@ -72,7 +72,7 @@ class Trainer:
     def step(self, state: TrainState, grads: Weights) -> TrainState:
         """The state after one step of each network."""
         policy_grads, critic_grads = grads
-        policy_rate, critic_rate = self.rates(state.iteration)
+        policy_rate, critic_rate = self.rates(state)
         stepped = self._advance(state.policy, policy_grads, policy_rate)
         # A rate of 0 is not enough: moments must not move either.
         policy = _choose(self._is_warm(state.iteration), stepped, state.policy)
@@ -81,9 +81,12 @@ class Trainer:
             critic = self._advance(critic, critic_grads, critic_rate)
         return state.replace(policy=policy, critic=critic)
 
-    def rates(self, iteration) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def rates(self, state: TrainState) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Learning rates of the policy, 0 while it waits, and of the critic."""
+        iteration = state.iteration
         rate = jnp.where(self._is_warm(iteration), self.policy_rate(iteration), 0.0)
+        if state.rate_scale is not None:
+            rate = rate * state.rate_scale
         return rate, self.critic_rate(iteration)
 
     def _is_warm(self, iteration) -> Bool[Array, ""]:
@@ -136,6 +139,7 @@ def make_update(
             entropies = from_rows(passes.entropies(now, frozen, tokens), trajectory)
         choice = choose(trajectory, entropies)
         stats = choice_stats(trajectory, choice, group_size=group_size)
+        stats |= reply_stats(trajectory)
         trajectory = _drop_rows(trajectory, choice.kept)
         sampled = jnp.where(trajectory.loss_mask, trajectory.sample_log_probs, 0.0)
         sampled, kept = to_rows(sampled, trajectory), rows_of(choice.kept, trajectory)
