@@ -99,7 +99,11 @@ def _play_metrics(
 ) -> dict[str, float]:
     """How training's episodes went, as `train/<Env>/...`."""
     metrics, group_size = {}, config.rollout.group_size
-    for name, rollout in zip(program.names, rollouts, strict=True):
+    for task, rollout in zip(program.tasks, rollouts, strict=True):
+        game = task.game
         own = jax.device_get(rollout_metrics(rollout, group_size=group_size))
-        metrics |= {f"train/{name}/{k}": float(v) for k, v in own.items()}
+        # Every iteration has other levels: only fast solvers are asked.
+        if game.env.solves_on_device:
+            own |= task.play_quality(rollout, group_size)
+        metrics |= {f"train/{game.name}/{k}": float(v) for k, v in own.items()}
     return metrics
