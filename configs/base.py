@@ -157,6 +157,12 @@ def get_config() -> ConfigDict:
     # Iterations between diagnostics of the policy that played, the first included
     # (RAGEN: 5). None: off. Nothing is diagnosed where iterations are fused.
     config.diagnostics.every = 5
+    # Thoughts that are scored under each other's prompts (RAGEN: 64), once of first
+    # turns and once of any turns.
+    config.diagnostics.num_samples = 64
+    # Thoughts scored at a time, a thought under two prompts being two. Few are fast
+    # on CPUs (cache), many on GPUs.
+    config.diagnostics.chunk_rows = 64
 
     config.checkpoint = ConfigDict()
     # Iterations between checkpoints; the last iteration is always saved.

@@ -75,6 +75,8 @@ _POSITIVE_INTEGERS = (
     "evaluation.every",
     "evaluation.num_prompts",
     "diagnostics.every",
+    "diagnostics.num_samples",
+    "diagnostics.chunk_rows",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import Program
+from ragen_jax.thinking import averages, make_information
 from ragen_jax.timing import timed
 from ragen_jax.types import Trajectory
 
@@ -53,9 +54,10 @@ def trends(records: Sequence[Record], metrics: Record) -> dict[str, float]:
       records: of the iterations before, oldest first; a resumed run reads them back.
       metrics: of this iteration.
     """
-    del records, metrics
-    return {}
+    return averages(records, metrics)
 
 
 # Each is (config, program) -> Diagnose, or None where it has nothing to measure.
-DIAGNOSTICS: tuple[Callable[[ConfigDict, Program], Diagnose | None], ...] = ()
+DIAGNOSTICS: tuple[Callable[[ConfigDict, Program], Diagnose | None], ...] = (
+    make_information,
+)

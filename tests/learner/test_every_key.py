@@ -175,6 +175,8 @@ ELSEWHERE = {
     "evaluation.temperature": "tests/test_program.py",
     "evaluation.seed": "tests/test_program.py",
     "diagnostics.every": "tests/test_diagnosis.py",
+    "diagnostics.num_samples": "tests/diagnostics/test_pairs.py",
+    "diagnostics.chunk_rows": "tests/diagnostics/test_scoring.py",
     "checkpoint.every": "tests/test_resume.py",
     "checkpoint.keep": "tests/test_config.py",
     "logging.trajectories_every": "tests/test_train.py",
