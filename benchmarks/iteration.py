@@ -81,7 +81,7 @@ class Loop:
         import jax
 
         from ragen_jax import rngs
-        from ragen_jax.iterations import timed
+        from ragen_jax.timing import timed
         from ragen_jax.rollout.episodes import episodes
         from ragen_jax.rollout.metrics import rollout_metrics
 

@@ -149,6 +149,8 @@ def get_config() -> ConfigDict:
     config.train.min_success = placeholder(float)
     config.train.failure_window = 5
 
+    config.warning = _warning()
+
     config.evaluation = ConfigDict()
     # Iterations between evaluations; also before the first and after the last.
     # None = off.
@@ -348,3 +350,51 @@ def _schedule() -> ConfigDict:
     schedule.decay_updates = placeholder(int)
     schedule.final_fraction = 0.0
     return schedule
+
+
+def _warning() -> ConfigDict:
+    """Signs of collapse (`ragen_jax/diagnostics/early_warning.py`), told as they come.
+
+    An indicator alarms while its metric is outside its band for some measurements in a
+    row. Bounds are shares of the metric's mean over the first iterations; None: open.
+    In runs that learn, entropy falls to a third and the reward spread to two thirds.
+    """
+    warning = ConfigDict()
+    # Iterations that make up that mean.
+    warning.baseline_iterations = 5
+    # Measurements in a row; one is enough for a gradient's spike.
+    warning.persistence = 3
+    # rollout/in_group_reward_std.
+    warning.spread_low = 0.5
+    # actor/entropy: lower is collapse, higher is drift into noise.
+    warning.entropy_low = 0.2
+    warning.entropy_high = 2.0
+    # actor/grad_norm.
+    warning.grad_norm_high = 3.0
+    # train/<Env>/reply_length, mean of the games.
+    warning.reply_length_low = 0.5
+    warning.reply_length_high = 2.0
+    # rollout/distinct_3gram.
+    warning.distinct_low = 0.5
+    # rollout/top_reply_share.
+    warning.top_reply_high = 5.0
+    # train/<Env>/format, mean of the games, and collapse/valid_thinking_rate.
+    warning.format_low = 0.8
+    # Information and entropy of the thoughts are low below this share of what they were
+    # when first measured; together they name `collapse/regime` (0 diverse, 1 template
+    # collapse, 2 compressed, 3 low-entropy collapse).
+    warning.information_regime_low = 0.5
+    warning.entropy_regime_low = 0.5
+    # Success has fallen, as the last lines of a run tell it, when training's mean
+    # over `success_window` iterations is below this share of the highest it was.
+    warning.success_window = 5
+    warning.success_low = 0.5
+    # What an alarm does: "stop" ends the run, saved; "cut_learning_rate" multiplies the
+    # policy's rate by `learning_rate_factor`, once per alarm and at most once in
+    # `cooldown_iterations`. None: nothing.
+    warning.action = placeholder(str)
+    # Which do that: "all", or names separated by commas (`INDICATORS`).
+    warning.act_on = "all"
+    warning.learning_rate_factor = 0.5
+    warning.cooldown_iterations = 10
+    return warning

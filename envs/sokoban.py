@@ -76,6 +76,8 @@ class Sokoban(base.TextEnvironment):
     The game ends when every box is on a target.
     """
 
+    hurry_discount = 1.0
+
     def __init__(
         self,
         rows: int = 6,
@@ -265,6 +267,15 @@ class Sokoban(base.TextEnvironment):
     def shortest_solution_length(self, states: EnvState) -> Int[Array, " B"]:
         """Actions of the shortest solution of each state (leading axis `B`)."""
         return self.action_distances(states).min(axis=1)
+
+    def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
+        """Actions of the shortest solution of each state."""
+        return jnp.minimum(self.shortest_solution_length(states), base.NEVER)
+
+    @property
+    def solves_on_device(self) -> bool:
+        """Several boxes are searched for on the host."""
+        return self.num_boxes == 1
 
     def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
         """The four directions."""

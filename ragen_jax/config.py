@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from envs.base import PlayBudget
-from ragen_jax import algorithm_config
+from ragen_jax import algorithm_config, warning_config
 from ragen_jax.mix import check_mix
 from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.text.windows import CONTEXTS
@@ -36,14 +36,16 @@ OPTIONAL_KEYS = (
     "diagnostics.every",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
+    *warning_config.OPTIONAL_KEYS,
 )
 
 # Keys a resumed run may change: they do not touch what is learned (another mesh rounds
-# differently).
+# differently, and `changed_keys` knows when alarms do).
 FREE_ON_RESUME = (
     "train.",
     "evaluation.",
     "diagnostics.",
+    "warning.",
     "checkpoint.",
     "logging.",
     "mesh.",
@@ -83,6 +85,7 @@ _POSITIVE_INTEGERS = (
     "logging.trajectories_per_iteration",
     "prompt.length_hint_words",
     *algorithm_config.POSITIVE_INTEGERS,
+    *warning_config.POSITIVE_INTEGERS,
 )
 
 _NOT_ZERO = ("above or below 0, or None", lambda x: x != 0)
@@ -102,6 +105,7 @@ RANGES: Ranges = {
     "optimizer.max_grad_norm": ("above 0", lambda x: x > 0),
     "evaluation.temperature": ("at least 0 (0 is greedy)", lambda x: x >= 0),
     **algorithm_config.RANGES,
+    **warning_config.RANGES,
 }
 
 CHOICES: Mapping[str, Collection[str]] = {
@@ -111,6 +115,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "model.dtype": ("float32", "bfloat16"),
     "model.remat": REMAT_POLICIES,
     **algorithm_config.CHOICES,
+    **warning_config.CHOICES,
 }
 
 _KNOWN = (*OPTIONAL_KEYS, *_POSITIVE_INTEGERS, *RANGES, *CHOICES)
@@ -156,6 +161,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     _check_bonus(leaves)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
+    warning_config.check_warning(leaves)
     _check_effective(leaves, overrides)
 
 
@@ -304,6 +310,7 @@ def _check_bonus(leaves: dict[str, object]) -> None:
 def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> None:
     """Refuse keys the user set that would change nothing."""
     useless = algorithm_config.useless_keys(leaves)
+    useless |= warning_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
     useless |= _idle_diagnostics(leaves)
@@ -370,6 +377,10 @@ def changed_keys(
         {key: json.loads(json.dumps(value)) for key, value in flatten(c).items()}
         for c in (old, new)
     )
+    if warning_config.changes_learning(before) or warning_config.changes_learning(
+        after
+    ):
+        free = tuple(prefix for prefix in free if prefix != "warning.")
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())

@@ -53,5 +53,6 @@ def _measure(task: Task, rollout: Trajectory) -> dict[str, float]:
     low, high = wilson_interval(float(np.sum(success)), len(success))
     ceiling = task.ceiling(rollout.initial_state)
     regret = ceiling - float(np.mean(success))
+    metrics |= task.play_quality(rollout, 1)
     metrics |= {"success_low": low, "success_high": high}
     return metrics | {"ceiling": ceiling, "regret": regret}

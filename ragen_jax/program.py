@@ -46,6 +46,7 @@ from ragen_jax.models.qwen2 import (
     build_policy,
     logical_axes,
 )
+from ragen_jax.play_quality import PlayQuality, make_play_quality
 from ragen_jax.rollout.device import rollout_keys
 from ragen_jax.rollout.episodes import episodes
 from ragen_jax.rollout.join import make_join
@@ -68,12 +69,14 @@ class Task:
         temperature; the dialogue is the game's.
       collect_validation: the same for the fixed validation prompts, `params` only.
       ceiling: best possible success on levels, given their states.
+      play_quality: how episodes compare with the exact solver's.
     """
 
     game: Game
     play: Callable[[Params, Dialogue, Key[Array, ""]], Trajectory]
     collect_validation: Callable[[Params], Trajectory]
     ceiling: Callable[[EnvState], float]
+    play_quality: PlayQuality
 
     def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
         """One rollout."""
@@ -284,6 +287,7 @@ def build_task(
             params, game.dialogue, validation_keys
         ),
         ceiling=make_ceiling(game),
+        play_quality=make_play_quality(game),
     )
 
 

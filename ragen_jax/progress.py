@@ -58,8 +58,10 @@ class Display:
         """Print a line above the bar."""
         self._console.print(text)
 
-    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of iteration number `done`, and what it compiled."""
+    def iteration(
+        self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
+    ) -> None:
+        """Show what iteration `done` compiled, its metrics, what else there is."""
         if compiled := compilation.describe(metrics):
             self.say(compiled)
         words = []
@@ -71,6 +73,8 @@ class Display:
                 words.append(f"{label} {' / '.join(values)}")
         left = self._time_left(done)
         self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
+        for text in news:
+            self.say(text)
         self._bar.update(self._task, completed=done, left=left)
 
     def _time_left(self, done: int) -> str:

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax import checkpoint, writer
 from ragen_jax.config import changed_keys, from_json, to_json
+from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.early_stop import stop_reason
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import VALIDATION_SETTINGS, Program
@@ -66,6 +67,8 @@ class Run:
         )
         self._validation = {name: f"val-env/{name}/" for name in program.names}
         self._records: list[Mapping] = writer.read_metrics(self._workdir)
+        self._warning = EarlyWarning(**config.warning)
+        self._outlook = self._warning.look(self._records)
 
     def __enter__(self) -> "Run":
         return self
@@ -80,10 +83,29 @@ class Run:
         """Metrics of the iterations so far, oldest first."""
         return self._records
 
-    def record(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Append the metrics of an iteration."""
-        self._writer.scalars(iteration, metrics)
-        self._records.append(metrics)
+    def record(self, iteration: int, metrics: Mapping[str, float]) -> list[str]:
+        """Append the metrics of an iteration, and the alarms that they raise.
+
+        Returns:
+          What there is to say of alarms, see `Outlook.news`.
+        """
+        self._records.append({"iteration": iteration} | metrics)
+        self._outlook = self._warning.look(self._records)
+        self._records[-1] |= self._outlook.metrics
+        self._writer.scalars(iteration, metrics | self._outlook.metrics)
+        return self._outlook.news
+
+    def scale_learning_rate(self, state: TrainState) -> TrainState:
+        """The state with the learning rate that the record asks for.
+
+        It follows from the record alone, so that a resumed run has the same.
+        """
+        if state.rate_scale is None:
+            return state
+        scale = np.float32(self._outlook.learning_rate_scale)
+        return state.replace(
+            rate_scale=jax.device_put(scale, state.rate_scale.sharding)
+        )
 
     def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
         """Write sample episodes of an iteration."""
@@ -137,7 +159,7 @@ class Run:
         A resumed run asks before its first iteration: one that was given up stays so.
         """
         train = self._config.train
-        return stop_reason(
+        return self._outlook.stop_reason or stop_reason(
             self._records,
             success_names=[f"{p}success" for p in self._validation.values()],
             max_empty_iterations=train.max_empty_iterations,
@@ -158,8 +180,14 @@ class Run:
             left.append("trajectories/")
         if self._config.logging.tensorboard:
             left.append("TensorBoard events")
+        warning = self._config.warning
+        leads = lead_times(
+            self._records,
+            success_window=warning.success_window,
+            success_low=warning.success_low,
+        ).describe()
         return (
-            f"{said}; parameters sha256 {digest(state.params)}\n"
+            f"{leads}{said}; parameters sha256 {digest(state.params)}\n"
             f"everything is in {self._workdir}: {', '.join(left)}"
         )
 

@@ -69,8 +69,9 @@ def train(
                     count = config.logging.trajectories_per_iteration
                     run.write_episodes(done, program.episodes(rollouts, count))
                 metrics |= trends(run.records, metrics)
-                run.record(done, metrics | timing)
-                display.iteration(done, metrics | timing)
+                news = run.record(done, metrics | timing)
+                display.iteration(done, metrics | timing, news)
+            state = run.scale_learning_rate(state)
             reason, is_stopping = run.check_health(metrics), stop.requested
             if _due(config.checkpoint.every, done, total) or reason or is_stopping:
                 run.save(done, state)
@@ -98,7 +99,11 @@ def _play_metrics(
 ) -> dict[str, float]:
     """How training's episodes went, as `train/<Env>/...`."""
     metrics, group_size = {}, config.rollout.group_size
-    for name, rollout in zip(program.names, rollouts, strict=True):
+    for task, rollout in zip(program.tasks, rollouts, strict=True):
+        game = task.game
         own = jax.device_get(rollout_metrics(rollout, group_size=group_size))
-        metrics |= {f"train/{name}/{k}": float(v) for k, v in own.items()}
+        # Every iteration has other levels: only fast solvers are asked.
+        if game.env.solves_on_device:
+            own |= task.play_quality(rollout, group_size)
+        metrics |= {f"train/{game.name}/{k}": float(v) for k, v in own.items()}
     return metrics

@@ -336,6 +336,7 @@ def play_episodes(
         success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
         initial_state=initial_state,
         windows=play.memory and play.memory.windows,
+        noise_key=jax.random.key_data(keys.noise),
     )
 
 
