@@ -119,7 +119,7 @@ SECTIONS = (
     Section(
         "plane",
         "Information plane",
-        "How varied thoughts are under one prompt, H(Z|X), and how much they tell about "
+        "How varied thoughts are under one prompt, H(Z|X), and how much they tell of "
         "the prompt, I(X;Z), both in nats per token. A healthy policy stays in the "
         "upper right; a fall is template collapse, a move to the left is a loss of "
         "variety.",

@@ -4,9 +4,9 @@ In: runs. Out: series with names that say how they differ, and their curves.
 """
 
 import dataclasses
+import itertools
 import json
 import math
-import os.path
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -137,7 +137,9 @@ def _folder_name(group: Sequence[Run]) -> str:
     """What the folders' names begin with: of "a-0" and "a-1" it is "a"."""
     if len(group) == 1:
         return group[0].name
-    common = os.path.commonprefix([run.name for run in group])
+    letters = zip(*(run.name for run in group), strict=False)
+    alike = itertools.takewhile(lambda same: len(set(same)) == 1, letters)
+    common = "".join(same[0] for same in alike)
     return common.rstrip("-_ .") or group[0].name
 
 

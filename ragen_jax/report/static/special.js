@@ -106,18 +106,20 @@ function planeCursor(root, tip, width, stops, sx, sy) {
 
 const BUCKET_COLORS = { task: "var(--s0)", entropy: "var(--s1)", kl: "var(--s3)" };
 
+const norm = (point) => (point.length ? short(point[0]) : "–");
+
 // Norms by bucket, the mean over the run, on a logarithmic axis: one figure a series.
 function bucketFigure(series) {
   const { names, parts, means } = DATA.buckets, own = means[series];
   const labels = names.map((n) => n.replace("bucket_", ""));
   const title = `${DATA.series[series].name}: gradient norms`;
   const alt = `${title} by bucket of reward variance, mean over the run. ` + parts.map((part) =>
-    `${part}: ${own[part].map((v) => short(v[0])).join(", ")}`).join("; ");
+    `${part}: ${own[part].map(norm).join(", ")}`).join("; ");
   return figure(title, alt, (root, width, tip) => {
     const height = 236, box = { left: 46, right: width - 10, top: 40, bottom: height - 40 };
     root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     root.setAttribute("height", height);
-    const values = DATA.buckets.means.flatMap((m) => parts.flatMap((p) => m[p].flat())).filter((v) => v > 0);
+    const values = DATA.buckets.means.flatMap((m) => parts.flatMap((p) => m ? m[p].flat() : [])).filter((v) => v > 0);
     if (!values.length) return;
     const low = Math.floor(Math.log10(Math.min(...values))), high = Math.ceil(Math.log10(Math.max(...values)) + 1e-9);
     const sy = (v) => box.bottom - ((Math.log10(v) - low) / (high - low || 1)) * (box.bottom - box.top);
@@ -140,8 +142,8 @@ function bucketFigure(series) {
       root.append(mark(MARKS[j], left + 5, 26, 4, { fill: paint }), svg("text", { x: left + 14, y: 30 }, part));
     });
     cursor(root, names.map((_, k) => sx(k)), (k) => show(tip, sx(k), box.top, width, [el("b", {}, `bucket ${labels[k]}`),
-      ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, own[p][k][0] > 0 ? short(own[p][k][0]) : "0"))]), () => hide(tip));
-  }, { numbers: () => table(["bucket", ...parts], labels.map((label, k) => [label, ...parts.map((p) => short(own[p][k][0]))])) });
+      ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, norm(own[p][k])))]), () => hide(tip));
+  }, { numbers: () => table(["bucket", ...parts], labels.map((label, k) => [label, ...parts.map((p) => norm(own[p][k]))])) });
 }
 
 // A part of every bucket over the iterations, in shades from least to most spread.
