@@ -17,6 +17,9 @@ REGIMES = ("diverse", "template collapse", "compressed", "low-entropy collapse")
 REGIME = "collapse/regime"
 ALARM = "alarm/"
 BUCKET = "grad_norm/"
+# Derived from others, see `ragen_jax.report.throughput`.
+SAMPLED_RATE = "perf/sampled_tokens_per_second"
+TRAINED_RATE = "perf/trained_tokens_per_second"
 BUCKET_PARTS = ("task", "entropy", "kl")
 SUCCESS = "train/{env}/success"
 HELD_OUT = "val-env/{env}/success"
@@ -197,7 +200,7 @@ SECTIONS = (
     ),
     Section(
         "buckets",
-        "Gradient by reward variance",
+        "Gradient buckets",
         "Groups in order of their reward spread, from bucket 1 (least) on. Where the "
         "task's part is small and the others are not, updates are noise.",
         special="buckets",
@@ -230,14 +233,17 @@ SECTIONS = (
     ),
     Section(
         "timing",
-        "Throughput and timing",
-        "Seconds an iteration takes, by stage. They depend on the machine.",
+        "Throughput",
+        "Seconds an iteration takes, by stage, and tokens per second; they depend on "
+        "the machine.",
         (
             _one("timing_s/rollout", "Rollout", "seconds per iteration", "seconds"),
             _one("timing_s/update", "Update", "seconds per iteration", "seconds"),
             _one("timing_s/iteration", "Iteration", "seconds", "seconds"),
             _one("timing_s/diagnostics", "Diagnostics", "seconds", "seconds"),
             _one("timing_s/testing", "Evaluation", "seconds", "seconds"),
+            _one(SAMPLED_RATE, "Sampled tokens", "tokens per second of rollout"),
+            _one(TRAINED_RATE, "Trained tokens", "tokens per second of update"),
             _one("actor/num_tokens", "Tokens trained on", "tokens per iteration"),
         ),
         absent="no run recorded timing_s/...",

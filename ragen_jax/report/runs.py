@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_jax.report.throughput import rates
+
 # What metrics name a game by: "train/Sokoban/success".
 _GAME_METRIC = re.compile(r"train/([^/]+)/")
 
@@ -24,7 +26,7 @@ class Run:
       name: the folder's name, or as much of its path as tells it from the others.
       folder: where it is.
       settings: the resolved configuration by dotted key.
-      records: a line of `metrics.jsonl` each, oldest first.
+      records: a line of `metrics.jsonl` each with its `rates`, oldest first.
     """
 
     name: str
@@ -108,7 +110,9 @@ def read_run(folder: pathlib.Path, name: str) -> Run:
             f"{folder / 'metrics.jsonl'} has lines without an iteration; it is not "
             "the record of a run of launch.train"
         )
-    return Run(name=name, folder=folder, settings=flatten(config), records=records)
+    settings = flatten(config)
+    records = [rates(record, settings) | record for record in records]
+    return Run(name=name, folder=folder, settings=settings, records=records)
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -125,12 +125,18 @@ def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     names = [_folder_name(group) for group in groups]
     if 0 < len(differing) <= _MAX_KEYS_IN_NAME:
         names = [
-            ", ".join(f"{key}={_shown(v[i])}" for key, v in differing.items())
+            ", ".join(f"{k}={_shown(v[i])}" for k, v in _short_keys(differing).items())
             for i in range(len(groups))
         ]
     if len(set(names)) < len(names):  # folders alike up to a number
         names = [group[0].name for group in groups]
     return names
+
+
+def _short_keys(settings: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The keys without their sections, where they still differ from each other."""
+    short = {key.rsplit(".", 1)[-1]: value for key, value in settings.items()}
+    return short if len(short) == len(settings) else settings
 
 
 def _folder_name(group: Sequence[Run]) -> str:

@@ -97,6 +97,7 @@ def _record(i, game, collapses, rng, diagnostics) -> dict:
     record |= {
         f"train/{game}/success": success,
         f"train/{game}/episodic_return": 11 * success - 1,
+        f"train/{game}/response_length": 29.5,
         f"train/{game}/reply_length": near(12 * (0.6 + 0.4 * fall)),
         f"train/{game}/format": near(0.98, 0.01),
         "rollout/in_group_reward_std": near(2.1 * fall + 0.3),

@@ -81,13 +81,16 @@ function axes(root, box, x, y, kind, unit, xName = "iteration") {
 }
 
 // One figure: caption, drawing, tooltip, the numbers as a table.
-function figure(title, alt, draw, { lines = [], numbers = null } = {}) {
+// `owner`: the number of the one series it shows. `keys`: a legend of its own.
+function figure(title, alt, draw, { lines = [], keys = null, owner = null, numbers = null } = {}) {
   const root = svg("svg", { role: "img", tabindex: "0", "aria-label": alt });
   const tip = el("div", { class: "tip", role: "status", hidden: true });
   const holder = el("div", {}, root);
   const legend = lines.length > 1 ? el("div", { class: "legend" }, lines.map((l) =>
-    el("span", {}, lineKey(l.style), l.label))) : null;
-  const node = el("figure", {}, el("figcaption", {}, el("h3", {}, title), legend), holder, tip);
+    el("span", {}, lineKey(l.style), l.label))) : keys;
+  const whose = owner === null || DATA.series.length === 1 ? null :
+    el("div", { class: "owner", "--c": color(owner) }, el("span", { class: "swatch" }), el("span", {}, DATA.series[owner].name));
+  const node = el("figure", {}, el("figcaption", {}, el("h3", {}, title), legend), whose, holder, tip);
   if (numbers) {
     const box = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of ${title}` });
     node.append(el("details", { class: "data", ontoggle: () => box.replaceChildren(numbers()) },
@@ -147,7 +150,7 @@ function describe(panel, curves) {
   return `${panel.title}, ${panel.unit}, over iterations. ${parts.join("; ")}. Arrow keys read single values.`;
 }
 
-function lineChart(panel, curvesOf = panelCurves) {
+function lineChart(panel, curvesOf = panelCurves, more = {}) {
   const draw = (root, width, tip) => {
     const curves = curvesOf(panel), height = 236;
     root.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -155,7 +158,7 @@ function lineChart(panel, curvesOf = panelCurves) {
     if (!curves.length) { root.append(svg("text", { x: width / 2, y: 110, "text-anchor": "middle" }, "all series are switched off")); return; }
     const values = curves.flatMap((c) => [...c.mean, ...(c.style === "main" && band(c) ? band(c).flat() : [])]);
     const steps = curves.flatMap((c) => c.at);
-    const box = { left: 46, right: width - 10, top: 24, bottom: height - 40 };
+    const box = { left: 46, right: width - 10, top: 28, bottom: height - 40 };
     const [sx, sy] = axes(root, box, [Math.min(...steps), Math.max(...steps)], domain(values, panel.kind), panel.kind, panel.unit);
     for (const c of curves) if (c.style === "main" && band(c)) drawBand(root, c, sx, sy);
     for (const c of curves) drawCurve(root, c, sx, sy, box);
@@ -163,7 +166,7 @@ function lineChart(panel, curvesOf = panelCurves) {
   };
   const curves = curvesOf(panel);
   return figure(panel.title, describe(panel, curves), draw, {
-    lines: panel.lines, numbers: () => numbers(panel, curvesOf(panel)),
+    lines: panel.lines, numbers: () => numbers(panel, curvesOf(panel)), ...more,
   });
 }
 

@@ -83,13 +83,13 @@ function sectionBody(one) {
   if (one.special === "buckets") {
     for (const i of each.filter((k) => DATA.buckets.means[k])) {
       if (DATA.buckets.parts.length) found.push(bucketFigure(i));
-      if (DATA.buckets.parts.includes("task")) found.push(bucketCourse(i, "task", "task gradient by bucket", "L2 norm"));
-      if (DATA.buckets.has_snr) found.push(bucketCourse(i, "snr", "signal to noise by bucket", "signal / noise"));
+      if (DATA.buckets.parts.includes("task")) found.push(bucketCourse(i, "task", "Task gradient by bucket", "L2 norm"));
+      if (DATA.buckets.has_snr) found.push(bucketCourse(i, "snr", "Signal to noise by bucket", "signal / noise"));
     }
   }
   found.push(...one.panels.map((p) => lineChart(p)));
   if (!found.length) return el("p", { class: "note" }, `Not drawn: ${one.absent}.`);
-  return el("div", { class: one.special === "alarms" || one.special === "plane" ? "grid wide" : "grid" }, found);
+  return el("div", { class: one.special === "alarms" ? "grid wide" : `grid ${one.key}` }, found);
 }
 
 function explorer() {

@@ -11,7 +11,7 @@ function planeFigure() {
     return `${s.name}: from H(Z|X) ${short(a[1])}, I(X;Z) ${short(a[2])} at iteration ${a[0]} to ${short(b[1])}, ${short(b[2])} at ${b[0]}, ${regimeName(b)}`;
   }).join("; ") + ". Arrow keys step through the points.";
   return figure("Where thoughts are", alt, (root, width, tip) => {
-    const height = Math.min(430, Math.max(300, width * 0.72));
+    const height = Math.min(540, Math.max(300, width * 0.74));
     root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     root.setAttribute("height", height);
     const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i) && meanWay(i).length);
@@ -112,8 +112,8 @@ const norm = (point) => (point.length ? short(point[0]) : "–");
 function bucketFigure(series) {
   const { names, parts, means } = DATA.buckets, own = means[series];
   const labels = names.map((n) => n.replace("bucket_", ""));
-  const title = `${DATA.series[series].name}: gradient norms`;
-  const alt = `${title} by bucket of reward variance, mean over the run. ` + parts.map((part) =>
+  const title = "Gradient norms";
+  const alt = `${DATA.series[series].name}: gradient norms by bucket of reward variance, mean over the run. ` + parts.map((part) =>
     `${part}: ${own[part].map(norm).join(", ")}`).join("; ");
   return figure(title, alt, (root, width, tip) => {
     const height = 236, box = { left: 46, right: width - 10, top: 40, bottom: height - 40 };
@@ -143,19 +143,20 @@ function bucketFigure(series) {
     });
     cursor(root, names.map((_, k) => sx(k)), (k) => show(tip, sx(k), box.top, width, [el("b", {}, `bucket ${labels[k]}`),
       ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, norm(own[p][k])))]), () => hide(tip));
-  }, { numbers: () => table(["bucket", ...parts], labels.map((label, k) => [label, ...parts.map((p) => norm(own[p][k]))])) });
+  }, { owner: series, numbers: () => table(["bucket", ...parts], labels.map((label, k) => [label, ...parts.map((p) => norm(own[p][k]))])) });
 }
 
 // A part of every bucket over the iterations, in shades from least to most spread.
 function bucketCourse(series, part, title, unit) {
   const { names, prefix } = DATA.buckets;
-  const panel = { title: `${DATA.series[series].name}: ${title}`, unit, kind: "number", lines: [] };
+  const shade = (k) => `color-mix(in srgb, var(--s0) ${names.length > 1 ? Math.round(25 + (75 * k) / (names.length - 1)) : 100}%, var(--line))`;
+  const keys = el("div", { class: "legend" }, names.map((n, k) => el("span", { "--c": shade(k) }, el("span", { class: "swatch" }), n.replace("bucket_", ""))));
+  const panel = { title, unit, kind: "number", lines: [] };
   return lineChart(panel, () => names.map((name, k) => {
     const curve = (DATA.curves[`${prefix}${name}/${part}`] || [])[series];
-    const share = names.length > 1 ? Math.round(25 + (75 * k) / (names.length - 1)) : 100;
     const label = name.replace("_", " ");
-    return curve && { ...curve, low: null, error: null, name: label, label, style: "main", mark: "circle", color: `color-mix(in srgb, var(--s0) ${share}%, var(--line))` };
-  }).filter(Boolean));
+    return curve && { ...curve, low: null, error: null, name: label, label, style: "main", mark: "circle", color: shade(k) };
+  }).filter(Boolean), { owner: series, keys });
 }
 
 // One figure a series: a lane per indicator, in it a strip per run.
@@ -166,11 +167,11 @@ function alarmFigure(series) {
     const first = names.filter((n) => r.first[n] !== null && r.first[n] !== undefined).map((n) => `${n} first at ${r.first[n]}`);
     return `${r.name}: ${first.join(", ") || "no alarm"}; ${r.fell === null ? "success did not fall" : `success fell at ${r.fell}`}`;
   }).join(". ");
-  return figure(DATA.series[series].name, alt, (root, width, tip) => {
+  return figure("Alarms over iterations", alt, (root, width, tip) => {
     const hasRegimes = runs.some((r) => r.regimes.length);
     const lane = Math.max(18, 7 * runs.length + 6), top = 26;
     const lanes = hasRegimes ? [...names, "regime"] : names;
-    const bottom = top + lane * lanes.length, height = bottom + (hasRegimes ? 58 : 40);
+    const bottom = top + lane * lanes.length, height = bottom + 40;
     const end = Math.max(...DATA.alarms.map((a) => a.last), 1);
     const box = { left: Math.min(140, width * 0.36), right: width - 14 };
     const sx = (i) => box.left + (i / end) * (box.right - box.left), tick = Math.max(2, (box.right - box.left) / end - 1);
@@ -187,13 +188,14 @@ function alarmFigure(series) {
     }
     root.append(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: bottom, y2: bottom }), svg("text", { x: box.right, y: bottom + 32, "text-anchor": "end" }, "iteration"));
     drawFalls(root, runs, sx, top, bottom);
-    if (hasRegimes) DATA.plane.regimes.forEach((name, i) => root.append(
-      svg("rect", { x: (i * width) / 4, y: bottom + 44, width: 9, height: 9, fill: REGIME_COLORS[i] }), svg("text", { x: (i * width) / 4 + 13, y: bottom + 52 }, name.replace("collapse", "coll."))));
     const stops = Array.from({ length: end + 1 }, (_, i) => i);
     cursor(root, stops.map(sx), (i) => show(tip, sx(i), top, width, alarmRows(runs, names, i, series)), () => hide(tip));
-  }, { numbers: () => table(["run", ...names.map((n) => `first ${n}`), "success fell"],
+  }, { owner: series, keys: regimeKeys(runs), numbers: () => table(["run", ...names.map((n) => `first ${n}`), "success fell"],
     runs.map((r) => [r.name, ...names.map((n) => String(r.first[n] ?? "never")), r.fell === null ? "no" : String(r.fell)])) });
 }
+
+const regimeKeys = (runs) => runs.some((r) => r.regimes.length) ? el("div", { class: "legend" }, DATA.plane.regimes.map((name, i) =>
+  el("span", { "--c": REGIME_COLORS[i] }, el("span", { class: "swatch" }), name))) : null;
 
 function strip(root, run, name, sx, y, tick, series) {
   if (name === "regime") {
