@@ -52,9 +52,9 @@ def choose_episodes(
 
 
 def _num_iterations(sizes: dict[int, int], share: int) -> int:
-    """Iterations to take from: whole files as far as that goes, two at least."""
+    """Iterations to take from: as few as fill the share, but two at least."""
     largest = max(sizes.values(), default=0)
-    return min(share, max(share // largest, 2)) if largest else 0
+    return min(share, max(-(-share // largest), 2)) if largest else 0
 
 
 def _files(folder: pathlib.Path) -> dict[int, pathlib.Path]:

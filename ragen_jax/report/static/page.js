@@ -97,7 +97,7 @@ function explorer() {
   const draw = (name) => place.replaceChildren(lineChart({ title: name, unit: "value", kind: "number", lines: [{ metric: name, label: name, style: "main" }] }));
   const pick = el("select", { id: "metric", onchange: (e) => draw(e.target.value) }, names.map((n) => el("option", { value: n }, n)));
   draw(names[0]);
-  return [el("label", { class: "row" }, "Metric", pick), place];
+  return [el("label", { class: "pick" }, "Metric", pick), place];
 }
 
 function settings() {
