@@ -128,19 +128,38 @@ def has_special(special: str, metrics: Sequence[str]) -> bool:
 
 
 def plane(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
-    """Each run's way through the information plane: [iteration, H(Z|X), I(X;Z)]."""
-    ways = []
-    for run in runs:
-        x, y = run.curve(figures.PLANE_X), run.curve(figures.PLANE_Y)
-        both = thin([i for i in x if i in y], MAX_POINTS)
-        ways.append([[i, _rounded(x[i]), _rounded(y[i])] for i in both])
+    """Ways through the information plane as points [iteration, H(Z|X), I(X;Z)].
+
+    `ways` of the runs, `means` of the series where all of their runs measured.
+    """
+    points = {id(run): _way(run) for run in runs}
+    means = []
+    for one in series:
+        own = [points[id(run)] for run in one.runs if points[id(run)]]
+        shared = sorted(set.intersection(*map(set, own))) if own else []
+        means.append(
+            {
+                i: [statistics.fmean(way[i][k] for way in own) for k in (0, 1)]
+                for i in shared
+            }
+        )
     return {
-        "ways": ways,
+        "ways": [_shown_way(points[id(run)]) for run in runs],
+        "means": list(map(_shown_way, means)),
         "borders": regime_borders(series),
         "regimes": figures.REGIMES,
         "x": figures.PLANE_X,
         "y": figures.PLANE_Y,
     }
+
+
+def _way(run: Run) -> dict[int, list[float]]:
+    x, y = run.curve(figures.PLANE_X), run.curve(figures.PLANE_Y)
+    return {i: [x[i], y[i]] for i in x if i in y}
+
+
+def _shown_way(way: dict[int, list[float]]) -> list[list[float]]:
+    return [[i, *map(_rounded, way[i])] for i in thin(list(way), MAX_POINTS)]
 
 
 def buckets(series: Sequence[Series], metrics: Sequence[str]) -> dict[str, Any]:

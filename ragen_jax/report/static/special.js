@@ -4,9 +4,9 @@
 const REGIME_COLORS = ["var(--good)", "var(--bad)", "var(--s4)", "var(--s3)"];
 
 function planeFigure() {
-  const { ways, borders, regimes } = DATA.plane;
+  const { ways, means, borders, regimes } = DATA.plane;
   const alt = "Information plane. " + DATA.series.map((s, i) => {
-    const [a, b] = [meanWay(i)[0], meanWay(i).at(-1)];
+    const [a, b] = [means[i][0], means[i].at(-1)];
     if (!a) return `${s.name}: not recorded`;
     return `${s.name}: from H(Z|X) ${short(a[1])}, I(X;Z) ${short(a[2])} at iteration ${a[0]} to ${short(b[1])}, ${short(b[2])} at ${b[0]}, ${regimeName(b)}`;
   }).join("; ") + ". Arrow keys step through the points.";
@@ -14,7 +14,7 @@ function planeFigure() {
     const height = Math.min(540, Math.max(300, width * 0.74));
     root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     root.setAttribute("height", height);
-    const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i) && meanWay(i).length);
+    const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i) && means[i].length);
     const points = shown.flatMap((i) => DATA.series[i].runs.flatMap((r) => ways[r]));
     if (!points.length) return;
     const xs = points.map((p) => p[1]), ys = points.map((p) => p[2]);
@@ -29,7 +29,7 @@ function planeFigure() {
       for (const r of DATA.series[i].runs) {
         if (DATA.series[i].runs.length > 1) root.append(path(ways[r], sx, sy, color(i), 1, 0.35));
       }
-      const way = meanWay(i);
+      const way = means[i];
       root.append(path(way, sx, sy, color(i), 2.4, 1));
       way.forEach((p, k) => {
         const age = way.length > 1 ? k / (way.length - 1) : 1;
@@ -41,18 +41,7 @@ function planeFigure() {
     }
     planeCursor(root, tip, width, stops, sx, sy);
   }, { numbers: () => table(["series", "iteration", "H(Z|X)", "I(X;Z)", "regime"], DATA.series.flatMap((s, i) =>
-    meanWay(i).map((p) => [s.name, String(p[0]), short(p[1]), short(p[2]), regimeName(p)]))) });
-}
-
-// Mean over the runs of a series, at iterations that all of them measured.
-function meanWay(series) {
-  const ways = DATA.series[series].runs.map((r) => DATA.plane.ways[r]).filter((w) => w.length);
-  if (!ways.length) return [];
-  return ways[0].map(([at]) => {
-    const same = ways.map((w) => w.find((p) => p[0] === at));
-    if (same.some((p) => !p)) return null;
-    return [at, ...[1, 2].map((k) => same.reduce((sum, p) => sum + p[k], 0) / same.length)];
-  }).filter(Boolean);
+    means[i].map((p) => [s.name, String(p[0]), short(p[1]), short(p[2]), regimeName(p)]))) });
 }
 
 function regimeName([, x, y]) {
