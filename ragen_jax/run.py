@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax import checkpoint, writer
-from ragen_jax.config import changed_keys, from_json, to_json
+from ragen_jax.config import changed_keys, flatten, from_json, to_json
 from ragen_jax.early_stop import stop_reason
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import VALIDATION_SETTINGS, Program
@@ -61,6 +61,8 @@ class Run:
             self._workdir,
             after=-1 if latest is None else latest,
             tensorboard=config.logging.tensorboard,
+            settings=flatten(config),
+            games=program.names,
         )
         self._validation = {name: f"val-env/{name}/" for name in program.names}
         self._records: list[Mapping] = writer.read_metrics(self._workdir)
@@ -73,9 +75,14 @@ class Run:
         self._checkpointer.close()
         os.close(self._lock)
 
-    def record(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Append the metrics of an iteration."""
-        self._writer.scalars(iteration, metrics)
+    def record(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        distributions: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Append the metrics of an iteration, and lists of numbers behind some."""
+        self._writer.scalars(iteration, metrics, distributions)
         self._records.append(metrics)
 
     def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:

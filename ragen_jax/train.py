@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 import jax
 from ml_collections import ConfigDict
 
+from ragen_jax.algo.filters import reward_std
 from ragen_jax.evaluate import evaluate
 from ragen_jax.iterations import make_advance, timed
 from ragen_jax.program import Program, build_program
@@ -64,7 +65,7 @@ def train(
                 if _due(config.logging.trajectories_every, done, total):
                     count = config.logging.trajectories_per_iteration
                     run.write_episodes(done, program.episodes(rollouts, count))
-                run.record(done, metrics | timing)
+                run.record(done, metrics | timing, _group_spreads(rollouts, config))
                 display.iteration(done, metrics | timing)
             reason, is_stopping = run.check_health(metrics), stop.requested
             if _due(config.checkpoint.every, done, total) or reason or is_stopping:
@@ -97,3 +98,14 @@ def _play_metrics(
         own = jax.device_get(rollout_metrics(rollout, group_size=group_size))
         metrics |= {f"train/{name}/{k}": float(v) for k, v in own.items()}
     return metrics
+
+
+def _group_spreads(
+    rollouts: Sequence[Trajectory], config: ConfigDict
+) -> dict[str, list[float]]:
+    """The reward spread of every group, whose mean is a metric; in rows' order."""
+    spreads = [
+        jax.device_get(reward_std(rollout, group_size=config.rollout.group_size))
+        for rollout in rollouts
+    ]
+    return {"rollout/in_group_reward_stds": [float(x) for own in spreads for x in own]}
