@@ -56,11 +56,8 @@ def test_the_page_holds_exactly_the_contents(contents):
     data, cells, _ = reader.scripts
     assert json.loads(data) == json.loads(json.dumps(contents))
     assert "wall" in json.loads(cells)
-    assert fake_runs.HOSTILE in data.encode().decode("unicode_escape") or any(
-        fake_runs.HOSTILE in turn["reply"]
-        for episode in json.loads(data)["episodes"]["chosen"]
-        for turn in episode["turns"]
-    )
+    replies = [t["reply"] for e in contents["episodes"]["chosen"] for t in e["turns"]]
+    assert any(fake_runs.HOSTILE in reply for reply in replies)
     assert not {"img", "iframe", "object"} & {tag for tag, _ in reader.tags}
     page.encode("utf-8")
 

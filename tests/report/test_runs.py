@@ -156,7 +156,7 @@ def test_runs_of_different_games_are_refused(tmp_path):
         fake_runs.write_run(tmp_path / game, game=game, iterations=1)
         for game in ("Sokoban", "Bandit")
     ]
-    with pytest.raises(ValueError, match="plays Bandit, .* plays Sokoban"):
+    with pytest.raises(ValueError, match=r"plays Bandit, .* plays Sokoban"):
         read_runs(folders)
 
 
