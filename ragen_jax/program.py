@@ -164,9 +164,11 @@ class Program:
         its own as `environment`.
         """
         records = []
-        for name, rollout in zip(self.names, rollouts, strict=True):
-            label = {"environment": name} if len(self.tasks) > 1 else {}
-            found = episodes(rollout, self.game.tokenizer, count)
+        for task, rollout in zip(self.tasks, rollouts, strict=True):
+            game = task.game
+            label = {"environment": game.name} if len(self.tasks) > 1 else {}
+            prompts = game.dialogue.prompts
+            found = episodes(rollout, game.tokenizer, prompts, count)
             records += [label | record for record in found]
         return records
 

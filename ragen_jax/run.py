@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax import checkpoint, writer
-from ragen_jax.config import changed_keys, from_json, to_json
+from ragen_jax.config import changed_keys, flatten, from_json, to_json
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.early_stop import stop_reason
 from ragen_jax.learner.state import TrainState
@@ -64,6 +64,8 @@ class Run:
             self._workdir,
             after=-1 if latest is None else latest,
             tensorboard=config.logging.tensorboard,
+            settings=flatten(config),
+            games=program.names,
         )
         self._validation = {name: f"val-env/{name}/" for name in program.names}
         self._records: list[Mapping] = writer.read_metrics(self._workdir)
@@ -83,8 +85,17 @@ class Run:
         """Metrics of the iterations so far, oldest first."""
         return self._records
 
-    def record(self, iteration: int, metrics: Mapping[str, float]) -> list[str]:
+    def record(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        distributions: Mapping[str, Sequence[float]] | None = None,
+    ) -> list[str]:
         """Append the metrics of an iteration, and the alarms that they raise.
+
+        Args:
+          iteration, metrics: what is recorded.
+          distributions: lists of numbers behind some of the metrics.
 
         Returns:
           What there is to say of alarms, see `Outlook.news`.
@@ -92,7 +103,8 @@ class Run:
         self._records.append({"iteration": iteration} | metrics)
         self._outlook = self._warning.look(self._records)
         self._records[-1] |= self._outlook.metrics
-        self._writer.scalars(iteration, metrics | self._outlook.metrics)
+        metrics = metrics | self._outlook.metrics
+        self._writer.scalars(iteration, metrics, distributions)
         return self._outlook.news
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
