@@ -157,6 +157,11 @@ def get_config() -> ConfigDict:
     config.evaluation.every = 10
     # Prompts, of each environment.
     config.evaluation.num_prompts = 256
+    # Episodes of each prompt.
+    config.evaluation.num_samples = 1
+    # Report pass@k (at least one of k samples succeeds) for these k, at most
+    # `num_samples`: "--config.evaluation.pass_at=(1, 4, 8)". None: for all samples.
+    config.evaluation.pass_at = placeholder(tuple)
     config.evaluation.temperature = 0.5
     # Root of the validation levels, a range of its own.
     config.evaluation.seed = 123

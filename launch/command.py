@@ -35,6 +35,30 @@ def define_config() -> flags.FlagHolder:
     )
 
 
+def define_section(name: str, defaults: ConfigDict) -> Callable[[], ConfigDict]:
+    """Define `--name.key=value` for every key of a small configuration of its own.
+
+    Returns:
+      A function that gives the configuration as the command line has it.
+    """
+    kinds = {
+        str: flags.DEFINE_string,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+    }
+    holders = {
+        key: kinds[defaults.get_type(key)](f"{name}.{key}", default, f"{name}: {key}.")
+        for key, default in defaults.items()
+    }
+
+    def read() -> ConfigDict:
+        config = defaults.copy_and_resolve_references()
+        config.update({key: holder.value for key, holder in holders.items()})
+        return config.lock()
+
+    return read
+
+
 def overridden_keys(argv: Sequence[str]) -> list[str]:
     """Dotted paths of the keys set on the command line."""
     return [match.group(1) for match in map(_OVERRIDE.match, argv) if match]

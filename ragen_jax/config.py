@@ -34,6 +34,7 @@ OPTIONAL_KEYS = (
     "bonus.max_tokens",
     "evaluation.every",
     "diagnostics.every",
+    "evaluation.pass_at",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
     *warning_config.OPTIONAL_KEYS,
@@ -79,6 +80,7 @@ _POSITIVE_INTEGERS = (
     "diagnostics.every",
     "diagnostics.num_samples",
     "diagnostics.chunk_rows",
+    "evaluation.num_samples",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",
@@ -159,6 +161,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     _check_pairs(config)
     _check_blocks(leaves)
     _check_bonus(leaves)
+    pass_at(config)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
     warning_config.check_warning(leaves)
@@ -313,7 +316,7 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
     useless |= warning_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
-    useless |= _idle_diagnostics(leaves)
+    useless |= warning_config.idle_diagnostics(leaves)
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"
@@ -328,21 +331,25 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
                 raise ValueError(f"{key} has no effect here: {reason}; leave it out")
 
 
-def _idle_diagnostics(leaves: dict[str, object]) -> dict[str, str]:
-    """Keys of diagnostics that are not made, and why."""
-    if leaves["diagnostics.every"] is None:
-        return {"diagnostics.": "diagnostics.every is None"}
-    if leaves["train.fused_iterations"] > 1:
-        return {
-            "diagnostics.": "train.fused_iterations > 1 keeps the parameters between "
-            "iterations on the device; set it to 1"
-        }
-    if not leaves["prompt.thinking"]:
-        return {
-            "diagnostics.": "diagnostics read thoughts, and prompt.thinking = False "
-            "asks for none"
-        }
-    return {}
+def pass_at(config: ConfigDict) -> tuple[int, ...]:
+    """The `k` of the pass@k that evaluations report.
+
+    Raises:
+      ValueError: `evaluation.pass_at` is no list of whole numbers between 1 and the
+        number of samples.
+    """
+    asked, num_samples = config.evaluation.pass_at, config.evaluation.num_samples
+    if asked is None:
+        # That of one sample is the success rate itself.
+        return (num_samples,) if num_samples > 1 else ()
+    for k in asked:
+        if not isinstance(k, int) or not 1 <= k <= num_samples:
+            raise ValueError(
+                f"evaluation.pass_at = {tuple(asked)}; pass@k is read from samples of "
+                f"a prompt, and evaluation.num_samples = {num_samples}: use whole "
+                "numbers from 1 to that, or more samples"
+            )
+    return tuple(asked)
 
 
 def play_budget(config: ConfigDict) -> PlayBudget:

@@ -70,6 +70,17 @@ def rollout_keys(
     )
 
 
+def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:
+    """The keys of one sample of every validation prompt (`evaluation.seed`).
+
+    The levels are the same in every sample, the draws are not. Prompt `g` gets its keys
+    whatever the number of prompts and samples.
+    """
+    root = rngs.stream(rngs.root_key(seed), "evaluation")
+    keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
+    return keys.replace(level=rngs.rows(rngs.stream(root, "level"), num_prompts))
+
+
 def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
     """A turn's keys (turns from 0) from the episode's."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
