@@ -188,11 +188,27 @@ def run(main: Callable[[list[str]], int]) -> None:
     printed as one line; `RAGEN_JAX_TRACEBACK=1` shows where they came from. Everything
     else is a defect and keeps its traceback.
     """
-    argv = list(sys.argv)
+
+    def call(argv):
+        rest = _parse_flags(argv)
+        if rest:
+            raise ValueError(
+                f"unexpected argument {rest[0]!r}; options are written --name=value"
+            )
+        return main(argv)
+
+    _exit_with(call)
+
+
+def run_on_words(main: Callable[[list[str]], int]) -> None:
+    """The same for a command that takes words besides flags: `main(words)`."""
+    _exit_with(lambda argv: main(_parse_flags(argv)))
+
+
+def _exit_with(call: Callable[[list[str]], int]) -> None:
     app.define_help_flags()
     try:
-        _parse_flags(argv)
-        status = main(argv)
+        status = call(list(sys.argv))
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
@@ -202,8 +218,8 @@ def run(main: Callable[[list[str]], int]) -> None:
     sys.exit(status)
 
 
-def _parse_flags(argv: Sequence[str]) -> None:
-    """Parse the command line.
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parse the command line; returns the words that are no flags.
 
     Raises:
       ValueError: with the user's part of whatever absl or ml_collections said.
@@ -223,10 +239,7 @@ def _parse_flags(argv: Sequence[str]) -> None:
         rest = flags.FLAGS(words)
     except (flags.Error, AttributeError, KeyError, TypeError) as error:
         raise ValueError(_flag_sentence(error)) from error
-    if len(rest) > 1:
-        raise ValueError(
-            f"unexpected argument {rest[1]!r}; options are written --name=value"
-        )
+    return rest[1:]
 
 
 def _flag_sentence(error: Exception) -> str:

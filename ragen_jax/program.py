@@ -47,6 +47,7 @@ from ragen_jax.models.qwen2 import (
     build_policy,
     logical_axes,
 )
+from ragen_jax.play_quality import PlayQuality, make_play_quality
 from ragen_jax.rollout.device import rollout_keys, validation_keys
 from ragen_jax.rollout.episodes import episodes
 from ragen_jax.rollout.join import make_join
@@ -70,12 +71,14 @@ class Task:
       collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
         fixed validation prompts.
       ceiling: best possible success on levels, given their states.
+      play_quality: how episodes compare with the exact solver's.
     """
 
     game: Game
     play: Callable[[Params, Dialogue, Key[Array, ""]], Trajectory]
     collect_validation: Callable[..., Trajectory]
     ceiling: Callable[[EnvState], float]
+    play_quality: PlayQuality
 
     def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
         """One rollout."""
@@ -172,9 +175,11 @@ class Program:
         its own as `environment`.
         """
         records = []
-        for name, rollout in zip(self.names, rollouts, strict=True):
-            label = {"environment": name} if len(self.tasks) > 1 else {}
-            found = episodes(rollout, self.game.tokenizer, count)
+        for task, rollout in zip(self.tasks, rollouts, strict=True):
+            game = task.game
+            label = {"environment": game.name} if len(self.tasks) > 1 else {}
+            prompts = game.dialogue.prompts
+            found = episodes(rollout, game.tokenizer, prompts, count)
             records += [label | record for record in found]
         return records
 
@@ -305,6 +310,7 @@ def build_task(
         play=play,
         collect_validation=validate_once,
         ceiling=make_ceiling(game),
+        play_quality=make_play_quality(game),
     )
 
 

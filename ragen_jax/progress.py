@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ragen_jax import compilation
+
 # metric name -> (label, format); `{env}` is the environment's name. Several
 # environments have their numbers side by side.
 SHOWN = {
@@ -14,6 +16,7 @@ SHOWN = {
     "actor/entropy": ("entropy", "{:.3f}"),
     "timing_s/rollout": ("rollout", "{:.1f}s"),
     "timing_s/update": ("update", "{:.1f}s"),
+    "timing_s/diagnostics": ("diagnostics", "{:.1f}s"),
     "val-env/{env}/success": ("held-out", "{:.1%}"),
 }
 
@@ -55,8 +58,12 @@ class Display:
         """Print a line above the bar."""
         self._console.print(text)
 
-    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of iteration number `done`."""
+    def iteration(
+        self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
+    ) -> None:
+        """Show what iteration `done` compiled, its metrics, what else there is."""
+        if compiled := compilation.describe(metrics):
+            self.say(compiled)
         words = []
         for name, (label, form) in SHOWN.items():
             # Not all names hold `{env}`: one entry for each that is left.
@@ -66,6 +73,8 @@ class Display:
                 words.append(f"{label} {' / '.join(values)}")
         left = self._time_left(done)
         self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
+        for text in news:
+            self.say(text)
         self._bar.update(self._task, completed=done, left=left)
 
     def _time_left(self, done: int) -> str:

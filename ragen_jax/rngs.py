@@ -21,6 +21,7 @@ STREAMS = (
     "demonstration",  # supervised warm start
     "step",  # root of the iterations
     "environment",  # roots of the second and further environments of a mix
+    "diagnostics",  # which turns are looked at
     "resample",  # roots of the second and further samples of a validation prompt
 )
 
