@@ -4,7 +4,6 @@
 const HIDDEN = new Set(); // numbers of the series that are switched off
 const BAND = { kind: "range" }; // or "error"
 const REDRAW = []; // every chart, for when those two change
-const MARKS = ["circle", "square", "triangle", "diamond", "cross", "circle"];
 const STYLES = {
   main: { width: 2, dash: null, opacity: 1 },
   thin: { width: 1.2, dash: null, opacity: 0.6 },
@@ -42,7 +41,7 @@ function panelCurves(panel) {
       if (isShared && found.some((f) => f.line === line)) return;
       found.push({
         ...curve, line, name: isShared ? line.label : DATA.series[i].name,
-        color: isShared ? "var(--muted)" : color(i), mark: MARKS[i % 6],
+        color: isShared ? "var(--muted)" : color(i), mark: shape(i),
         style: line.style, metric: line.metric, label: line.label,
       });
     });

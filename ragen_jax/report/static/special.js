@@ -33,7 +33,7 @@ function planeFigure() {
       root.append(path(way, sx, sy, color(i), 2.4, 1));
       way.forEach((p, k) => {
         const age = way.length > 1 ? k / (way.length - 1) : 1;
-        root.append(mark(MARKS[i % 6], sx(p[1]), sy(p[2]), 2.5 + 2.5 * age, { fill: k ? color(i) : "var(--paper)", stroke: color(i), "stroke-width": 1.5, opacity: 0.45 + 0.55 * age }));
+        root.append(mark(shape(i), sx(p[1]), sy(p[2]), 2.5 + 2.5 * age, { fill: k ? color(i) : "var(--paper)", stroke: color(i), "stroke-width": 1.5, opacity: 0.45 + 0.55 * age }));
         stops.push({ p, i });
       });
       const last = way.at(-1);
