@@ -53,10 +53,31 @@ function ticks(low, high, count) {
 }
 
 function table(head, rows) {
-  return el("table", {},
-    el("thead", {}, el("tr", {}, head.map((x) => el("th", { scope: "col" }, x)))),
-    el("tbody", {}, rows.map(([name, ...values]) =>
-      el("tr", {}, el("th", { scope: "row" }, name), values.map((x) => el("td", {}, x))))));
+  return el(
+    "table",
+    {},
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        head.map((x) => el("th", { scope: "col" }, x)),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      rows.map(([name, ...values]) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, name),
+          values.map((x) => el("td", {}, x)),
+        ),
+      ),
+    ),
+  );
 }
 
 // Draws into a box again whenever its width changes.
