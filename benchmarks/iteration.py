@@ -19,7 +19,7 @@ iterations in turn; read minima and medians.
 With `--peer=torch` (the default for the pocket model where torch is installed) a loop
 of the same algorithm in torch, transformers and Python
 (`benchmarks/peers/torch_loop.py`) plays the same levels from the same weights, in turn
-with ours, a quarter of the groups kept.
+with ours, a quarter of the groups kept. On a GPU it uses the memory that JAX leaves.
 The status is 1 when the peer is not the same: log-probabilities of our episodes 1e-4
 apart, or success further apart than four standard errors before anyone has learned.
 """
