@@ -91,6 +91,10 @@ def get_config() -> ConfigDict:
     config.rollout.format_penalty = -0.1
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
+    # Times per reply that the rows still being written are moved into a batch of half
+    # the size, once they fill no more: for long replies of very different lengths. Each
+    # compiles the decoding step once more. None: rows stay where they are.
+    config.rollout.compactions = placeholder(int)
 
     config.bonus = _bonus()
     config.algo = _credit()
@@ -130,6 +134,10 @@ def get_config() -> ConfigDict:
     config.train.fused_iterations = 1
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
+    # An error when the learner's log-probabilities of the sampled tokens differ from
+    # the sampler's by more than this in the mean, before any step: about 1e-6 in
+    # float32, below 0.02 in bfloat16. None: no bound.
+    config.train.max_sampler_difference = 0.1
     # Stop after this many iterations in a row in which the filter kept nothing.
     config.train.max_empty_iterations = 5
     # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5). Stop when the
@@ -141,15 +149,33 @@ def get_config() -> ConfigDict:
     config.train.min_success = placeholder(float)
     config.train.failure_window = 5
 
+    config.warning = _warning()
+
     config.evaluation = ConfigDict()
     # Iterations between evaluations; also before the first and after the last.
     # None = off.
     config.evaluation.every = 10
     # Prompts, of each environment.
     config.evaluation.num_prompts = 256
+    # Episodes of each prompt.
+    config.evaluation.num_samples = 1
+    # Report pass@k (at least one of k samples succeeds) for these k, at most
+    # `num_samples`: "--config.evaluation.pass_at=(1, 4, 8)". None: for all samples.
+    config.evaluation.pass_at = placeholder(tuple)
     config.evaluation.temperature = 0.5
     # Root of the validation levels, a range of its own.
     config.evaluation.seed = 123
+
+    config.diagnostics = ConfigDict()
+    # Iterations between diagnostics of the policy that played, the first included
+    # (RAGEN: 5). None: off. Nothing is diagnosed where iterations are fused.
+    config.diagnostics.every = 5
+    # Thoughts that are scored under each other's prompts (RAGEN: 64), once of first
+    # turns and once of any turns.
+    config.diagnostics.num_samples = 64
+    # Thoughts scored at a time, a thought under two prompts being two. Few are fast
+    # on CPUs (cache), many on GPUs.
+    config.diagnostics.chunk_rows = 64
 
     config.checkpoint = ConfigDict()
     # Iterations between checkpoints; the last iteration is always saved.
@@ -280,7 +306,12 @@ def _loss() -> ConfigDict:
     loss.aggregation = "token_mean"
     # Weight of the entropy bonus (RAGEN: 0.001).
     loss.entropy_coeff = 0.001
-    # Truncated importance weights: cap on pi_old / pi_sampled. None = off.
+    # Whose log-probabilities are the old ones of the ratio: the "sampler"'s, which the
+    # rollout recorded, or the "learner"'s, one more forward pass over the kept rows.
+    # `train.max_sampler_difference` bounds how far the two may be apart.
+    loss.old_log_probs = "sampler"
+    # Truncated importance weights: cap on pi_old / pi_sampled, with the learner's old
+    # log-probabilities. None = off.
     loss.importance_cap = placeholder(float)
     return loss
 
@@ -324,3 +355,51 @@ def _schedule() -> ConfigDict:
     schedule.decay_updates = placeholder(int)
     schedule.final_fraction = 0.0
     return schedule
+
+
+def _warning() -> ConfigDict:
+    """Signs of collapse (`ragen_jax/diagnostics/early_warning.py`), told as they come.
+
+    An indicator alarms while its metric is outside its band for some measurements in a
+    row. Bounds are shares of the metric's mean over the first iterations; None: open.
+    In runs that learn, entropy falls to a third and the reward spread to two thirds.
+    """
+    warning = ConfigDict()
+    # Iterations that make up that mean.
+    warning.baseline_iterations = 5
+    # Measurements in a row; one is enough for a gradient's spike.
+    warning.persistence = 3
+    # rollout/in_group_reward_std.
+    warning.spread_low = 0.5
+    # actor/entropy: lower is collapse, higher is drift into noise.
+    warning.entropy_low = 0.2
+    warning.entropy_high = 2.0
+    # actor/grad_norm.
+    warning.grad_norm_high = 3.0
+    # train/<Env>/reply_length, mean of the games.
+    warning.reply_length_low = 0.5
+    warning.reply_length_high = 2.0
+    # rollout/distinct_3gram.
+    warning.distinct_low = 0.5
+    # rollout/top_reply_share.
+    warning.top_reply_high = 5.0
+    # train/<Env>/format, mean of the games, and collapse/valid_thinking_rate.
+    warning.format_low = 0.8
+    # Information and entropy of the thoughts are low below this share of what they were
+    # when first measured; together they name `collapse/regime` (0 diverse, 1 template
+    # collapse, 2 compressed, 3 low-entropy collapse).
+    warning.information_regime_low = 0.5
+    warning.entropy_regime_low = 0.5
+    # Success has fallen, as the last lines of a run tell it, when training's mean
+    # over `success_window` iterations is below this share of the highest it was.
+    warning.success_window = 5
+    warning.success_low = 0.5
+    # What an alarm does: "stop" ends the run, saved; "cut_learning_rate" multiplies the
+    # policy's rate by `learning_rate_factor`, once per alarm and at most once in
+    # `cooldown_iterations`. None: nothing.
+    warning.action = placeholder(str)
+    # Which do that: "all", or names separated by commas (`INDICATORS`).
+    warning.act_on = "all"
+    warning.learning_rate_factor = 0.5
+    warning.cooldown_iterations = 10
+    return warning

@@ -213,6 +213,12 @@ class Bandit(base.TextEnvironment):
             budget=budget,
         )
 
+    def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
+        """One, unless an arm has been played."""
+        won = jax.vmap(self.is_success, in_axes=(0, None))(states, params)
+        over = jax.vmap(self._is_finished, in_axes=(0, None))(states, params)
+        return jnp.where(won, 0, jnp.where(over, base.NEVER, 1)).astype(jnp.int32)
+
     def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
         """The two arms."""
         return spaces.Discrete(self.num_actions)

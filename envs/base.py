@@ -23,6 +23,10 @@ EnvState = environment.EnvState
 EnvParams = environment.EnvParams
 
 
+# More actions than any level takes: it cannot be won.
+NEVER = 1 << 20
+
+
 @dataclasses.dataclass(frozen=True)
 class PlayBudget:
     """How much play an episode allows.
@@ -75,7 +79,13 @@ class TextEnvironment(environment.Environment):
       action_vocabulary: every name an action can have in any level.
       template: text of a state; its fields are those of `text_fields`; ends with a
         newline.
+      hurry_discount: discount for `solve` under which no detour is optimal; 1 will do
+        where actions cost something.
+      solves_on_device: `solve` is an array program, fast for thousands of states.
     """
+
+    hurry_discount: float = 0.99
+    solves_on_device: bool = True
 
     instruction: str
     action_vocabulary: tuple[str, ...]
@@ -104,6 +114,13 @@ class TextEnvironment(environment.Environment):
 
         Call it with concrete arrays, outside `jit`: it runs on the device where an
         array solver exists and searches on the host where none does.
+        """
+        raise NotImplementedError
+
+    def fewest_actions(self, states: Any, params: EnvParams) -> Int[Array, " B"]:
+        """Fewest actions that can win from each state, all chance being favourable.
+
+        0 where it is won, `NEVER` where it cannot be. Call it as `solve`.
         """
         raise NotImplementedError
 

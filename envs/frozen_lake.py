@@ -208,6 +208,12 @@ class FrozenLake(base.TextEnvironment):
             budget=budget,
         )
 
+    def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
+        """Length of the shortest way around the holes."""
+        return solvers.shortest_ways(
+            states.holes.reshape(-1, self.size, self.size), states.goal, states.position
+        )
+
     def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
         """The four directions."""
         return spaces.Discrete(self.num_actions)
@@ -330,7 +336,7 @@ def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
 
 
 def _template(size: int, observation: str, symbols: tuple[str, ...]) -> Template:
-    picture = (Grid("board", symbols, size, size),)
+    picture = (Grid("board", symbols, size, size, meanings=MEANINGS),)
 
     def cells(name: str, label: str, max_cells: int) -> Cells:
         return Cells(name, label, size, size, max_cells)

@@ -76,6 +76,8 @@ class Sokoban(base.TextEnvironment):
     The game ends when every box is on a target.
     """
 
+    hurry_discount = 1.0
+
     def __init__(
         self,
         rows: int = 6,
@@ -266,6 +268,15 @@ class Sokoban(base.TextEnvironment):
         """Actions of the shortest solution of each state (leading axis `B`)."""
         return self.action_distances(states).min(axis=1)
 
+    def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
+        """Actions of the shortest solution of each state."""
+        return jnp.minimum(self.shortest_solution_length(states), base.NEVER)
+
+    @property
+    def solves_on_device(self) -> bool:
+        """Several boxes are searched for on the host."""
+        return self.num_boxes == 1
+
     def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
         """The four directions."""
         return spaces.Discrete(self.num_actions)
@@ -342,7 +353,7 @@ def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
 def _template(
     rows: int, cols: int, num_boxes: int, observation: str, symbols: tuple[str, ...]
 ) -> Template:
-    picture = (Grid("board", symbols, rows, cols, border=WALL),)
+    picture = (Grid("board", symbols, rows, cols, WALL, MEANINGS),)
 
     def cells(name: str, label: str, max_cells: int) -> Cells:
         return Cells(name, label, rows, cols, max_cells)

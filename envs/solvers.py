@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from envs.base import PlayBudget, Solution
+from envs.base import NEVER, PlayBudget, Solution
 
 # Plan values of one level that `solve_frozen_lake` agrees to hold at once (64 MiB), and
 # how many it holds when it can choose how many levels to take at a time (16 MiB).
@@ -102,6 +102,34 @@ def solve_frozen_lake(
         value=jnp.max(action_values, axis=1),
         best_success=best_success,
     )
+
+
+@jax.jit
+@jax.vmap
+def shortest_ways(
+    holes: Bool[Array, "n n"], goal: Int[Array, ""], position: Int[Array, ""]
+) -> Int[Array, ""]:
+    """Moves from a position to the goal around the holes; `NEVER` without a way.
+
+    Of a batch: every argument has a leading axis. Terminates: every pass but the last
+    shortens a distance, and none is below 0.
+    """
+    is_goal = jnp.arange(holes.size).reshape(holes.shape) == goal
+
+    def improve(carry):
+        distances, _ = carry
+        around = jnp.pad(distances, 1, constant_values=NEVER)
+        near = jnp.minimum(
+            jnp.minimum(around[:-2, 1:-1], around[2:, 1:-1]),
+            jnp.minimum(around[1:-1, :-2], around[1:-1, 2:]),
+        )
+        improved = jnp.minimum(distances, near + 1)
+        improved = jnp.where(holes & ~is_goal, NEVER, improved)
+        return improved, jnp.any(improved < distances)
+
+    start = (jnp.where(is_goal, 0, NEVER).astype(jnp.int32), jnp.bool_(True))
+    distances, _ = jax.lax.while_loop(lambda carry: carry[1], improve, start)
+    return distances.reshape(-1)[position]
 
 
 def _iterate_values(

@@ -20,9 +20,9 @@ from jaxtyping import Array, Bool, Float
 
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.algo.options import own_options
-from ragen_jax.readings import Landmark, landmarks_of
+from ragen_jax.readings import Landmark, is_there, landmarks_of
 from ragen_jax.rollout.turns import Bonus
-from ragen_jax.text.facts import FactReader, Statements
+from ragen_jax.text.facts import FactReader
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
 
 
@@ -111,20 +111,9 @@ def _check_facts(
 
     def check(state, tokens, length) -> Bool[Array, " M"]:
         board = env.observe(None, state, None, params)
-        return _is_there(board, landmarks, reader.read(tokens, length))
+        return is_there(board, landmarks, reader.read(tokens, length))
 
     return jax.vmap(check)(states, reply.tokens, reply.length)
-
-
-def _is_there(board, landmarks: tuple[Landmark, ...], said: Statements):
-    rows, cols = board.shape
-    is_on_board = said.is_stated & (said.row < rows) & (said.col < cols)
-    shown = board[jnp.minimum(said.row, rows - 1), jnp.minimum(said.col, cols - 1)]
-    is_shown = [
-        jnp.any(shown[i] == jnp.array(landmark.shown_as, shown.dtype))
-        for i, landmark in enumerate(landmarks)
-    ]
-    return is_on_board & jnp.stack(is_shown)
 
 
 BONUSES = {

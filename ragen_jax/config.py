@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from envs.base import PlayBudget
-from ragen_jax import algorithm_config
+from ragen_jax import algorithm_config, warning_config
 from ragen_jax.mix import check_mix
 from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.text.windows import CONTEXTS
@@ -26,19 +26,31 @@ OPTIONAL_KEYS = (
     "rollout.top_k",
     "rollout.top_p",
     "rollout.context_turns",
+    "rollout.compactions",
     "bonus.format",
     "bonus.length",
     "bonus.facts",
     "bonus.min_tokens",
     "bonus.max_tokens",
     "evaluation.every",
+    "diagnostics.every",
+    "evaluation.pass_at",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
+    *warning_config.OPTIONAL_KEYS,
 )
 
 # Keys a resumed run may change: they do not touch what is learned (another mesh rounds
-# differently).
-FREE_ON_RESUME = ("train.", "evaluation.", "checkpoint.", "logging.", "mesh.")
+# differently, and `changed_keys` knows when alarms do).
+FREE_ON_RESUME = (
+    "train.",
+    "evaluation.",
+    "diagnostics.",
+    "warning.",
+    "checkpoint.",
+    "logging.",
+    "mesh.",
+)
 
 _POSITIVE_INTEGERS = (
     "rollout.num_groups",
@@ -48,6 +60,7 @@ _POSITIVE_INTEGERS = (
     "rollout.max_actions_per_episode",
     "rollout.max_reply_tokens",
     "rollout.decode_chunk_tokens",
+    "rollout.compactions",
     "rollout.context_turns",
     "rollout.top_k",
     "bonus.min_tokens",
@@ -64,12 +77,17 @@ _POSITIVE_INTEGERS = (
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
+    "diagnostics.every",
+    "diagnostics.num_samples",
+    "diagnostics.chunk_rows",
+    "evaluation.num_samples",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",
     "logging.trajectories_per_iteration",
     "prompt.length_hint_words",
     *algorithm_config.POSITIVE_INTEGERS,
+    *warning_config.POSITIVE_INTEGERS,
 )
 
 _NOT_ZERO = ("above or below 0, or None", lambda x: x != 0)
@@ -89,6 +107,7 @@ RANGES: Ranges = {
     "optimizer.max_grad_norm": ("above 0", lambda x: x > 0),
     "evaluation.temperature": ("at least 0 (0 is greedy)", lambda x: x >= 0),
     **algorithm_config.RANGES,
+    **warning_config.RANGES,
 }
 
 CHOICES: Mapping[str, Collection[str]] = {
@@ -98,6 +117,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "model.dtype": ("float32", "bfloat16"),
     "model.remat": REMAT_POLICIES,
     **algorithm_config.CHOICES,
+    **warning_config.CHOICES,
 }
 
 _KNOWN = (*OPTIONAL_KEYS, *_POSITIVE_INTEGERS, *RANGES, *CHOICES)
@@ -141,8 +161,10 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     _check_pairs(config)
     _check_blocks(leaves)
     _check_bonus(leaves)
+    pass_at(config)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
+    warning_config.check_warning(leaves)
     _check_effective(leaves, overrides)
 
 
@@ -247,7 +269,8 @@ def _check_pairs(config: ConfigDict) -> None:
         raise ValueError(
             f"rollout.{truncated[0]} = {config.rollout[truncated[0]]} samples from "
             "another distribution than the one that is trained; set "
-            "loss.importance_cap (2.0 is usual) or leave truncated sampling off"
+            "loss.importance_cap (2.0 is usual) and loss.old_log_probs = 'learner', or "
+            "leave truncated sampling off"
         )
 
 
@@ -290,8 +313,10 @@ def _check_bonus(leaves: dict[str, object]) -> None:
 def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> None:
     """Refuse keys the user set that would change nothing."""
     useless = algorithm_config.useless_keys(leaves)
+    useless |= warning_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
+    useless |= warning_config.idle_diagnostics(leaves)
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"
@@ -304,6 +329,27 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
         for prefix, reason in useless.items():
             if key.startswith(prefix) and leaves.get(key) is not None:
                 raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+
+
+def pass_at(config: ConfigDict) -> tuple[int, ...]:
+    """The `k` of the pass@k that evaluations report.
+
+    Raises:
+      ValueError: `evaluation.pass_at` is no list of whole numbers between 1 and the
+        number of samples.
+    """
+    asked, num_samples = config.evaluation.pass_at, config.evaluation.num_samples
+    if asked is None:
+        # That of one sample is the success rate itself.
+        return (num_samples,) if num_samples > 1 else ()
+    for k in asked:
+        if not isinstance(k, int) or not 1 <= k <= num_samples:
+            raise ValueError(
+                f"evaluation.pass_at = {tuple(asked)}; pass@k is read from samples of "
+                f"a prompt, and evaluation.num_samples = {num_samples}: use whole "
+                "numbers from 1 to that, or more samples"
+            )
+    return tuple(asked)
 
 
 def play_budget(config: ConfigDict) -> PlayBudget:
@@ -338,6 +384,10 @@ def changed_keys(
         {key: json.loads(json.dumps(value)) for key, value in flatten(c).items()}
         for c in (old, new)
     )
+    if warning_config.changes_learning(before) or warning_config.changes_learning(
+        after
+    ):
+        free = tuple(prefix for prefix in free if prefix != "warning.")
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())

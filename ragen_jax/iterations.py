@@ -5,8 +5,6 @@ ones and, of each, what was played and what the learner says of it. Either way g
 same bits; the second waits for the host once in so many iterations.
 """
 
-import contextlib
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,10 +13,11 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
-from ragen_jax.compilation import compilations
+from ragen_jax.diagnosis import make_diagnose
 from ragen_jax.learner.state import TrainState, state_shardings
 from ragen_jax.learner.update import Stats
 from ragen_jax.program import Program
+from ragen_jax.timing import timed
 from ragen_jax.types import Trajectory
 
 
@@ -28,12 +27,14 @@ class Iteration(NamedTuple):
     Attributes:
       rollouts: what was played, one per task.
       stats: of the update, or of the last one where a rollout is used again.
+      diagnostics: of the policy that played, see `ragen_jax.diagnosis`.
       timing: seconds by stage, as `timing_s/<stage>`; what was compiled for it, as
         `perf/compile_s/<stage>` and `perf/compile_cached/<stage>`.
     """
 
     rollouts: Sequence[Trajectory]
     stats: Stats
+    diagnostics: dict[str, float]
     timing: dict[str, float]
 
 
@@ -50,24 +51,28 @@ def make_advance(config: ConfigDict, program: Program) -> Advance:
 
 def _one_by_one(config: ConfigDict, program: Program) -> Advance:
     """An iteration, each stage timed."""
-    root = rngs.root_key(config.seed)
+    root, diagnose = rngs.root_key(config.seed), make_diagnose(config, program)
 
     def advance(state, done):
         key, timing = rngs.step_key(root, done), {}
         with timed(timing, "rollout"):
             rollouts = program.collect(program.play_params(state), key)
-        with timed(timing, "update"):
             batch = program.join(rollouts)
+        diagnostics = diagnose(done + 1, state, rollouts, batch)
+        with timed(timing, "update"):
             for shuffle_key in _shuffle_keys(config, key):
                 state, stats = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
-        return state, [Iteration(rollouts, stats, timing)]
+        return state, [Iteration(rollouts, stats, diagnostics, timing)]
 
     return advance
 
 
 def _fused(config: ConfigDict, program: Program) -> Advance:
-    """Several iterations without the host; each is said to have taken the mean time."""
+    """Several iterations without the host; each is said to have taken the mean time.
+
+    Nothing is diagnosed: parameters between two iterations never reach the host.
+    """
     root, size = rngs.root_key(config.seed), config.train.fused_iterations
     block = make_block(config, program, size)
     dialogues = tuple(task.game.dialogue for task in program.tasks)
@@ -83,7 +88,7 @@ def _fused(config: ConfigDict, program: Program) -> Advance:
         # What was compiled is told once.
         timings = [timing | mean, *(dict(mean) for _ in range(size - 1))]
         told = zip(parts, timings, strict=True)
-        return state, [Iteration(*part, one) for part, one in told]
+        return state, [Iteration(*part, {}, one) for part, one in told]
 
     return advance
 
@@ -131,13 +136,3 @@ def _shuffle_keys(config: ConfigDict, key) -> list:
         jax.random.fold_in(stream, reuse)
         for reuse in range(config.learner.updates_per_rollout)
     ]
-
-
-@contextlib.contextmanager
-def timed(timing: dict[str, float], name: str):
-    """Note the seconds the block took, and what was compiled; see `Iteration`."""
-    began = time.perf_counter()
-    with compilations() as compiled:
-        yield
-    timing[f"timing_s/{name}"] = time.perf_counter() - began
-    timing |= compiled.metrics(name)

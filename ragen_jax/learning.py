@@ -102,6 +102,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         mesh=mesh,
         key=rngs.stream(rngs.root_key(config.seed), "init"),
         kl_coeff=config.kl.coeff if has_kl else 0.0,
+        has_rate_scale=config.warning.action == "cut_learning_rate",
     )
     state, frozen, freeze = beginning.describe(networks.params), None, lambda _: None
     frozen_tables = None
@@ -177,7 +178,7 @@ class _Beginning:
       trained, critic: what there is to train.
       optimizer, mesh: see `init_network`.
       key: of what is drawn: adapters.
-      kl_coeff: see `init_state`.
+      kl_coeff, has_rate_scale: see `init_state`.
     """
 
     trained: Trainable
@@ -186,6 +187,7 @@ class _Beginning:
     mesh: Mesh
     key: Key[Array, ""]
     kl_coeff: float
+    has_rate_scale: bool
 
     def make(self, params: Params) -> TrainState:
         """A state on its devices."""
@@ -208,7 +210,13 @@ class _Beginning:
         policy, critic = network(first[0], *own, self.trained.logical_axes), None
         if self.critic is not None:
             critic = network(first[1], *own, self.critic.logical_axes)
-        return init_state(policy, critic, self.mesh, kl_coeff=self.kl_coeff)
+        return init_state(
+            policy,
+            critic,
+            self.mesh,
+            kl_coeff=self.kl_coeff,
+            has_rate_scale=self.has_rate_scale,
+        )
 
 
 def _trainable(networks: Networks) -> Trainable:

@@ -16,6 +16,7 @@ SHOWN = {
     "actor/entropy": ("entropy", "{:.3f}"),
     "timing_s/rollout": ("rollout", "{:.1f}s"),
     "timing_s/update": ("update", "{:.1f}s"),
+    "timing_s/diagnostics": ("diagnostics", "{:.1f}s"),
     "val-env/{env}/success": ("held-out", "{:.1%}"),
 }
 
@@ -57,8 +58,10 @@ class Display:
         """Print a line above the bar."""
         self._console.print(text)
 
-    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of iteration number `done`, and what it compiled."""
+    def iteration(
+        self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
+    ) -> None:
+        """Show what iteration `done` compiled, its metrics, what else there is."""
         if compiled := compilation.describe(metrics):
             self.say(compiled)
         words = []
@@ -70,6 +73,8 @@ class Display:
                 words.append(f"{label} {' / '.join(values)}")
         left = self._time_left(done)
         self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
+        for text in news:
+            self.say(text)
         self._bar.update(self._task, completed=done, left=left)
 
     def _time_left(self, done: int) -> str:

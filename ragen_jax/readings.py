@@ -10,11 +10,12 @@ import dataclasses
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from envs import frozen_lake, sokoban
 from envs.base import EnvParams, EnvState, TextEnvironment
 from envs.templates import Choice
+from ragen_jax.text.facts import Statements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,20 @@ def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
             f"have are {', '.join(LANDMARKS)} (ragen_jax/readings.py)"
         )
     return LANDMARKS[name]
+
+
+def is_there(
+    board: Int[Array, "rows cols"], landmarks: tuple[Landmark, ...], said: Statements
+) -> Bool[Array, " M"]:
+    """Which landmarks a thought places, and places where they are."""
+    rows, cols = board.shape
+    is_on_board = said.is_stated & (said.row < rows) & (said.col < cols)
+    shown = board[jnp.minimum(said.row, rows - 1), jnp.minimum(said.col, cols - 1)]
+    is_shown = [
+        jnp.any(shown[i] == jnp.array(landmark.shown_as, shown.dtype))
+        for i, landmark in enumerate(landmarks)
+    ]
+    return is_on_board & jnp.stack(is_shown)
 
 
 def read_bandit(env: TextEnvironment) -> Reading:

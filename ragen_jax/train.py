@@ -11,12 +11,15 @@ from collections.abc import Collection, Sequence
 import jax
 from ml_collections import ConfigDict
 
+from ragen_jax.algo.filters import reward_std
+from ragen_jax.diagnosis import trends
 from ragen_jax.evaluate import evaluate
-from ragen_jax.iterations import make_advance, timed
+from ragen_jax.iterations import make_advance
 from ragen_jax.program import Program, build_program
 from ragen_jax.progress import Display
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.run import Run, StopRequest
+from ragen_jax.timing import timed
 from ragen_jax.types import Trajectory
 
 
@@ -55,8 +58,10 @@ def train(
                 break
             state, iterations = advance(state, before)
             # Evaluations and checkpoints fall on the last of iterations made at once.
-            for done, (rollouts, stats, timing) in enumerate(iterations, before + 1):
-                metrics = stats | _play_metrics(program, rollouts, config)
+            for done, one in enumerate(iterations, before + 1):
+                rollouts, timing = one.rollouts, one.timing
+                metrics = one.stats | one.diagnostics
+                metrics |= _play_metrics(program, rollouts, config)
                 if _due(config.evaluation.every, done, total):
                     with timed(timing, "testing"):
                         params = program.play_params(state)
@@ -64,8 +69,11 @@ def train(
                 if _due(config.logging.trajectories_every, done, total):
                     count = config.logging.trajectories_per_iteration
                     run.write_episodes(done, program.episodes(rollouts, count))
-                run.record(done, metrics | timing)
-                display.iteration(done, metrics | timing)
+                metrics |= trends(run.records, metrics)
+                spreads = _group_spreads(rollouts, config)
+                news = run.record(done, metrics | timing, spreads)
+                display.iteration(done, metrics | timing, news)
+            state = run.scale_learning_rate(state)
             reason, is_stopping = run.check_health(metrics), stop.requested
             if _due(config.checkpoint.every, done, total) or reason or is_stopping:
                 run.save(done, state)
@@ -93,7 +101,22 @@ def _play_metrics(
 ) -> dict[str, float]:
     """How training's episodes went, as `train/<Env>/...`."""
     metrics, group_size = {}, config.rollout.group_size
-    for name, rollout in zip(program.names, rollouts, strict=True):
+    for task, rollout in zip(program.tasks, rollouts, strict=True):
+        game = task.game
         own = jax.device_get(rollout_metrics(rollout, group_size=group_size))
-        metrics |= {f"train/{name}/{k}": float(v) for k, v in own.items()}
+        # Every iteration has other levels: only fast solvers are asked.
+        if game.env.solves_on_device:
+            own |= task.play_quality(rollout, group_size)
+        metrics |= {f"train/{game.name}/{k}": float(v) for k, v in own.items()}
     return metrics
+
+
+def _group_spreads(
+    rollouts: Sequence[Trajectory], config: ConfigDict
+) -> dict[str, list[float]]:
+    """The reward spread of every group, whose mean is a metric; in rows' order."""
+    spreads = [
+        jax.device_get(reward_std(rollout, group_size=config.rollout.group_size))
+        for rollout in rollouts
+    ]
+    return {"rollout/in_group_reward_stds": [float(x) for own in spreads for x in own]}

@@ -143,6 +143,8 @@ class Trajectory:
         None where rows of several environments are joined.
       windows: what the model saw; None where it saw the whole dialogue.
       env_index: which of several environments the row played; None where there is one.
+      noise_key: data of the key that the game's chance came from, with which the row
+        can be played again (`ragen_jax.rollout.replay`).
     """
 
     tokens: Int[Array, "B T"]
@@ -157,3 +159,4 @@ class Trajectory:
     initial_state: EnvState
     windows: Windows | None = None
     env_index: Int[Array, " B"] | None = None
+    noise_key: UInt32[Array, "B w"] | None = None

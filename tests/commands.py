@@ -31,6 +31,7 @@ TINY = {
     "train.num_iterations": 5,
     "evaluation.every": 2,
     "evaluation.num_prompts": 4,
+    "diagnostics.every": None,
     "checkpoint.every": 1,
 }
 

@@ -6,7 +6,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from ragen_jax import compilation, progress
-from ragen_jax.iterations import timed
+from ragen_jax.timing import timed
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ class TrainState:
       num_updates: optimizer steps taken.
       num_skipped: optimizer steps not taken because a gradient was not finite.
       consecutive_skipped: those of them since the last step that was taken.
+      rate_scale: what multiplies the policy's learning rate, set between updates; None:
+        nothing does.
     """
 
     policy: Network
@@ -45,6 +47,7 @@ class TrainState:
     num_updates: Int[Array, ""]
     num_skipped: Int[Array, ""]
     consecutive_skipped: Int[Array, ""]
+    rate_scale: Float[Array, ""] | None = None
 
     @property
     def params(self) -> Params:
@@ -53,13 +56,20 @@ class TrainState:
 
 
 def init_state(
-    policy: Network, critic: Network | None, mesh: Mesh, *, kl_coeff: float
+    policy: Network,
+    critic: Network | None,
+    mesh: Mesh,
+    *,
+    kl_coeff: float,
+    has_rate_scale: bool = False,
 ) -> TrainState:
     """A state before the first iteration.
 
     Args:
       policy, critic: of `init_network`, or of `abstract_network` for a description of
         the state (in which the counters are numbers).
+      kl_coeff: weight of the KL penalty.
+      has_rate_scale: the policy's learning rate may be scaled between updates.
     """
     whole = replicated(mesh)
 
@@ -73,6 +83,7 @@ def init_state(
         kl_coeff=scalar(kl_coeff, jnp.float32),
         # A buffer each: the update donates them all.
         **{name: scalar(0, jnp.int32) for name in names},
+        rate_scale=scalar(1.0, jnp.float32) if has_rate_scale else None,
     )
 
 

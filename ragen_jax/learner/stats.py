@@ -11,9 +11,11 @@ from jaxtyping import Array, Bool, Float
 from ragen_jax.algo.credit import Estimate
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.mismatch import MISMATCH_METRICS, mismatch_metrics
+from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
 from ragen_jax.learner.choice import FILTER_METRICS
 from ragen_jax.learner.credit import Readings
 from ragen_jax.learner.state import TrainState
+from ragen_jax.types import Trajectory
 
 Stats = dict[str, Float[Array, ""]]
 
@@ -33,7 +35,7 @@ def learning_stats(
     sums, after = progress.sums, progress.state
     num_tokens = jnp.maximum(sums.num_tokens, 1.0)
     num_steps = jnp.maximum(after.num_updates - before.num_updates, 1)
-    policy_rate, critic_rate = trainer.rates(before.iteration)
+    policy_rate, critic_rate = trainer.rates(before)
     stats = {
         "actor/pg_loss": sums.policy_loss / num_tokens,
         "actor/entropy": sums.entropy / num_tokens,
@@ -59,6 +61,14 @@ def learning_stats(
             "critic/lr": critic_rate,
         }
     return {name: jnp.asarray(x, jnp.float32) for name, x in stats.items()}
+
+
+def reply_stats(trajectory: Trajectory) -> Stats:
+    """Metrics of what was sampled, of all rows."""
+    return {
+        "rollout/distinct_3gram": distinct_ngrams(trajectory, 3),
+        "rollout/top_reply_share": top_reply_share(trajectory),
+    }
 
 
 def credit_stats(
@@ -117,3 +127,8 @@ METRICS |= {
     for name, text in MISMATCH_METRICS.items()
 }
 METRICS |= FILTER_METRICS
+METRICS |= {
+    "rollout/distinct_3gram": "different triples of tokens in a row of a reply, over "
+    "all such triples of the batch",
+    "rollout/top_reply_share": "share of the replies equal to the commonest one",
+}

@@ -2,9 +2,9 @@
 
 In: the train state, a batch of episodes, a key for the order of the rows. Out: the new
 state and a number per entry of `METRICS`. The story is told by `update`, at the bottom
-of `make_update`: filter the groups (`choice`), let the networks read what is kept
-(`passes`), share out the reward (`credit`), then optimizer steps over minibatches, each
-accumulated over microbatches.
+of `make_update`: filter the groups (`choice`), let the networks read what is kept and
+share out the reward (`prepare`), then optimizer steps over minibatches, each
+accumulated over microbatches (`passes`).
 
 Numbers of rows are data here, not shapes: the kept rows come first in a permutation,
 and only as many minibatches and microbatches run as they fill. Dropped groups cost no
@@ -24,13 +24,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.learner.choice import Choice, choice_stats
 from ragen_jax.learner.credit import CreditAssignment
-from ragen_jax.learner.objective import TokenSums, gather_samples
+from ragen_jax.learner.objective import TokenSums
 from ragen_jax.learner.optimizer import Schedule
 from ragen_jax.learner.passes import Passes, Weights, kept_first
-from ragen_jax.learner.rows import from_rows, row_tokens, rows_of, to_rows
+from ragen_jax.learner.prepare import prepare
+from ragen_jax.learner.rows import from_rows, row_tokens
 from ragen_jax.learner.sharding import replicated
 from ragen_jax.learner.state import Network, TrainState
-from ragen_jax.learner.stats import credit_stats, learning_stats
+from ragen_jax.learner.stats import credit_stats, learning_stats, reply_stats
 from ragen_jax.types import Params, Trajectory
 
 Stats = dict[str, Float[Array, ""]]
@@ -72,7 +73,7 @@ class Trainer:
     def step(self, state: TrainState, grads: Weights) -> TrainState:
         """The state after one step of each network."""
         policy_grads, critic_grads = grads
-        policy_rate, critic_rate = self.rates(state.iteration)
+        policy_rate, critic_rate = self.rates(state)
         stepped = self._advance(state.policy, policy_grads, policy_rate)
         # A rate of 0 is not enough: moments must not move either.
         policy = _choose(self._is_warm(state.iteration), stepped, state.policy)
@@ -81,9 +82,12 @@ class Trainer:
             critic = self._advance(critic, critic_grads, critic_rate)
         return state.replace(policy=policy, critic=critic)
 
-    def rates(self, iteration) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def rates(self, state: TrainState) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Learning rates of the policy, 0 while it waits, and of the critic."""
+        iteration = state.iteration
         rate = jnp.where(self._is_warm(iteration), self.policy_rate(iteration), 0.0)
+        if state.rate_scale is not None:
+            rate = rate * state.rate_scale
         return rate, self.critic_rate(iteration)
 
     def _is_warm(self, iteration) -> Bool[Array, ""]:
@@ -131,34 +135,34 @@ def make_update(
 
     def update(frozen, state, trajectory, key):
         _check_rows(trajectory, num_groups, group_size)
-        now, tokens, entropies = weights(state), row_tokens(trajectory), None
+        networks, entropies = (weights(state), frozen), None
         if reads_entropies:
-            entropies = from_rows(passes.entropies(now, frozen, tokens), trajectory)
+            entropies = passes.entropies(*networks, row_tokens(trajectory))
+            entropies = from_rows(entropies, trajectory)
         choice = choose(trajectory, entropies)
-        stats = choice_stats(trajectory, choice, group_size=group_size)
-        trajectory = _drop_rows(trajectory, choice.kept)
-        sampled = jnp.where(trajectory.loss_mask, trajectory.sample_log_probs, 0.0)
-        sampled, kept = to_rows(sampled, trajectory), rows_of(choice.kept, trajectory)
-        readings = passes.read(now, frozen, tokens, sampled, kept)
-        readings_by_token = jax.tree.map(lambda y: from_rows(y, trajectory), readings)
-        estimate, kl = credit.assign(
+        stats = reply_stats(trajectory)
+        stats |= choice_stats(trajectory, choice, group_size=group_size)
+        prepared = prepare(
+            passes,
+            credit,
+            networks,
             trajectory,
-            readings_by_token,
+            choice.kept,
             group_size=group_size,
             loss_scale=choice.loss_scale,
-            kl_penalty=kl_penalty,
             kl_coeff=state.kl_coeff,
         )
-        samples = gather_samples(trajectory, estimate, readings)
         progress, num_minibatches = _run_minibatches(
             trainer,
-            functools.partial(passes.gradient, frozen=frozen, samples=samples),
-            (state, kept, key),
+            functools.partial(passes.gradient, frozen=frozen, samples=prepared.samples),
+            (state, prepared.rows, key),
             minibatch_rows=minibatch_rows,
             epochs=epochs,
         )
-        stats |= learning_stats(state, progress, num_minibatches, trainer, kl)
-        stats |= credit_stats(trajectory.loss_mask, estimate, readings_by_token)
+        stats |= learning_stats(
+            state, progress, num_minibatches, trainer, prepared.reward_kl
+        )
+        stats |= credit_stats(prepared.mask, prepared.estimate, prepared.readings)
         num_rows = _num_measured(choice, progress)
         kl_coeff = kl_penalty.adapt(state.kl_coeff, stats["actor/ref_kl"], num_rows)
         return progress.state.replace(
@@ -189,11 +193,6 @@ def _check_rows(trajectory: Trajectory, num_groups: int, group_size: int) -> Non
             f"the trajectory has {num_rows} rows, but this update was made for "
             f"{num_groups} groups of {group_size}; make both from one configuration"
         )
-
-
-def _drop_rows(trajectory: Trajectory, kept: Bool[Array, " B"]) -> Trajectory:
-    """The trajectory with nothing to train on outside the kept rows."""
-    return trajectory.replace(loss_mask=trajectory.loss_mask & kept[:, None])
 
 
 def _num_measured(choice: Choice, progress: Progress) -> Int[Array, ""]:

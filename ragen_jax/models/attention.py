@@ -154,6 +154,54 @@ def attend_cached(
     return mixed.reshape(*limits.shape, -1, keys.shape[2])
 
 
+def attend_shared(
+    queries: Float[Array, "B Q H F"],
+    keys: Float[Array, "B J F Q"],
+    values: Float[Array, "B J Q F"],
+    shared_keys: Float[Array, "P J F S"],
+    shared_values: Float[Array, "P J S F"],
+    lengths: Int[Array, " P"],
+) -> Float[Array, "B Q H F"]:
+    """Attention of rows that continue prompts: a prompt's keys are there once.
+
+    Args:
+      queries, keys, values: of the rows' own tokens; as many rows continue each prompt,
+        those of a prompt are adjacent. A token sees its row's tokens up to itself, and
+        the prompt.
+      shared_keys, shared_values: of the prompts.
+      lengths: slots of each prompt that count.
+    """
+    batch, num_queries, num_heads, head_dim = queries.shape
+    num_prompts = lengths.shape[0]
+    num_rows = batch // num_prompts
+
+    def by_prompt(x):  # [B, ...] -> [P, rows of a prompt, ...]
+        return x.reshape(num_prompts, num_rows, *x.shape[1:])
+
+    # One matrix of queries per prompt and key/value head.
+    queries = by_prompt(_by_kv_head(queries, keys))
+    queries = jnp.transpose(queries, (0, 3, 1, 4, 2, 5))
+    keys, values = by_prompt(keys), by_prompt(values)
+    is_prompt = jnp.arange(shared_keys.shape[-1])[None] < lengths[:, None]
+    is_prompt = is_prompt[:, None, None, None, None]
+    is_past = jnp.tri(num_queries, dtype=bool)[None, None, None, None]
+    of_prompt = einsum_float32("pjmgqf,pjfs->pjmgqs", queries, shared_keys)
+    of_row = einsum_float32("pjmgqf,pmjfs->pjmgqs", queries, keys)
+    scores = jnp.concatenate(
+        [
+            jnp.where(is_prompt, of_prompt, MASKED_SCORE),
+            jnp.where(is_past, of_row, MASKED_SCORE),
+        ],
+        axis=-1,
+    )
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    of_prompt, of_row = jnp.split(weights, [shared_keys.shape[-1]], axis=-1)
+    mixed = jnp.einsum("pjmgqs,pjsf->pjmgqf", of_prompt, shared_values)
+    mixed += jnp.einsum("pjmgqs,pmjsf->pjmgqf", of_row, values)
+    mixed = jnp.transpose(mixed, (0, 2, 4, 1, 3, 5)).astype(queries.dtype)
+    return mixed.reshape(batch, num_queries, num_heads, head_dim)
+
+
 def _by_kv_head(queries: Float[Array, "B Q H F"], keys) -> Float[Array, "B Q J g F"]:
     """Scaled queries, grouped by the key/value head they read."""
     batch, num_queries, num_heads, head_dim = queries.shape

@@ -6,6 +6,8 @@ anything: a query at position `p` reads slots `0..p` only, all of which are writ
 then.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -37,6 +39,27 @@ class KVCache:
     def num_slots(self) -> int:
         """`S`, tokens that fit in a row."""
         return self.values[0].shape[2]
+
+
+@struct.dataclass
+class SharedCache:
+    """Prompts that have been read once, for several rows each to continue.
+
+    Attributes:
+      cache: a row per prompt. It is read, never written.
+      lengths: slots that count, per prompt.
+    """
+
+    cache: KVCache
+    lengths: Int[Array, " P"]
+
+
+class SharedLayer(NamedTuple):
+    """One layer of a `SharedCache`."""
+
+    keys: Float[Array, "P J F S"]
+    values: Float[Array, "P J S F"]
+    lengths: Int[Array, " P"]
 
 
 def init_cache(config: Qwen2Config, batch: int, slots: int, dtype) -> KVCache:

@@ -20,11 +20,19 @@ from jaxtyping import Array, Float, Int
 from ragen_jax.models.attention import (
     attend_cached,
     attend_causal,
+    attend_shared,
     einsum_float32,
     rope_angles,
     rotate,
 )
-from ragen_jax.models.kv_cache import KVCache, LayerCache, as_layer_cache, write_layer
+from ragen_jax.models.kv_cache import (
+    KVCache,
+    LayerCache,
+    SharedCache,
+    SharedLayer,
+    as_layer_cache,
+    write_layer,
+)
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
@@ -114,8 +122,8 @@ class Attention(nnx.Module):
         x: Float[Array, "B Q D"],
         positions: Int[Array, "B Q"],
         angles: tuple[Array, Array],
-        layer_cache: LayerCache | None,
-    ) -> tuple[Float[Array, "B Q D"], LayerCache | None]:
+        layer_cache: LayerCache | SharedLayer | None,
+    ) -> tuple[Float[Array, "B Q D"], LayerCache | SharedLayer | None]:
         batch, num_tokens, _ = x.shape
         split = (batch, num_tokens, -1, self.head_dim)
         into = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
@@ -125,6 +133,9 @@ class Attention(nnx.Module):
         queries, keys = rotate(queries, angles), rotate(keys, angles)
         if layer_cache is None:
             mixed = attend_causal(queries, *as_layer_cache(keys, values))
+        elif isinstance(layer_cache, SharedLayer):
+            own = as_layer_cache(keys, values)
+            mixed = attend_shared(queries, *own, *layer_cache)
         else:
             layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
             mixed = attend_cached(queries, *layer_cache, positions)
@@ -195,8 +206,8 @@ class Qwen2(nnx.Module):
         self,
         tokens: Int[Array, "B Q"],
         positions: Int[Array, "B Q"],
-        cache: KVCache | None,
-    ) -> tuple[Float[Array, "B Q D"], KVCache | None]:
+        cache: KVCache | SharedCache | None,
+    ) -> tuple[Float[Array, "B Q D"], KVCache | SharedCache | None]:
         config = self.config
         table = self.embed_tokens["weight"][...].astype(self.dtype)
         x = table.at[tokens].get(mode="clip")  # padding may be of any value
@@ -206,10 +217,9 @@ class Qwen2(nnx.Module):
         new_caches = []
         for i in range(config.num_hidden_layers):
             layer = self.layers[str(i)]
-            layer_cache = None if cache is None else (cache.keys[i], cache.values[i])
-            x, layer_cache = layer(x, positions, angles, layer_cache)
+            x, layer_cache = layer(x, positions, angles, _layer_of(cache, i))
             new_caches.append(layer_cache)
-        if cache is not None:
+        if isinstance(cache, KVCache):
             keys, values = zip(*new_caches, strict=True)
             cache = KVCache(keys=keys, values=values)
         return self.norm(x), cache
@@ -248,6 +258,16 @@ class Qwen2(nnx.Module):
         return einsum_float32("...d,vd->...v", hidden.astype(self.dtype), table)
 
 
+def _layer_of(cache: KVCache | SharedCache | None, i: int):
+    """What layer `i` reads."""
+    if cache is None:
+        return None
+    if isinstance(cache, SharedCache):
+        keys, values = cache.cache.keys[i], cache.cache.values[i]
+        return SharedLayer(keys, values, cache.lengths)
+    return cache.keys[i], cache.values[i]
+
+
 @dataclasses.dataclass(frozen=True)
 class Policy:
     """A network as pure functions on its parameter tree. None of them is jitted.
@@ -262,7 +282,8 @@ class Policy:
         cache a row's tokens go to slots `positions[:, 0]` onwards, positions being
         contiguous, and the token at position p sees slots 0..p. Rows may start at
         different positions; what a row's padding writes beyond its length is
-        overwritten before anything reads it.
+        overwritten before anything reads it. With a `SharedCache` row `b` continues
+        prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
       logits: (params, hidden[..., D]) -> float32[..., V].
       cast_params: params -> the same with matrices in `dtype`, for many forward passes
         with unchanging parameters. Gives the same numbers as casting at every use.

@@ -89,7 +89,8 @@ class RolloutLoop:
             for i, row in enumerate(rows):
                 if row.is_active:
                     self._act(row, turn, jax.random.fold_in(keys.noise[i], turn))
-        return self._trajectory(rows)
+        trajectory = self._trajectory(rows)
+        return trajectory.replace(noise_key=np.asarray(jax.random.key_data(keys.noise)))
 
     def _tell(self, params, context, rows, turn):
         compiled = self.dialogue

@@ -1,0 +1,90 @@
+"""How much a batch of replies repeats itself.
+
+In: a trajectory. Out: two shares between 0 and 1, over all replies of the batch. A
+policy that collapses says the same whatever it is asked: the share of distinct n-grams
+(arXiv 1510.03055) falls, and one whole reply becomes common. Both are counted by
+sorting, exactly but for accidents of a 64-bit hash in the second.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from ragen_jax.types import Trajectory
+
+# Two odd multipliers: the words of a reply's hash are hashes of their own.
+_BASES = (0x9E3779B1, 0x85EBCA77)
+
+
+def distinct_ngrams(trajectory: Trajectory, size: int) -> Float[Array, ""]:
+    """Number of different n-grams over number of n-grams; 0 where there are none.
+
+    An n-gram is `size` sampled tokens in a row of the same reply, the stop token
+    included. More replies, or longer ones, have a smaller share: compare batches of one
+    size.
+    """
+    count = trajectory.tokens.shape[1] - size + 1
+
+    def shifted(x: Array, by: int) -> Array:
+        return x[:, by : by + count].reshape(-1)
+
+    turn = shifted(trajectory.turn_index, 0)
+    is_ngram = jnp.ones(turn.shape, bool)
+    for i in range(size):
+        is_ngram &= shifted(trajectory.loss_mask, i)
+        is_ngram &= shifted(trajectory.turn_index, i) == turn
+    tokens = [shifted(trajectory.tokens, i) for i in range(size)]
+    is_first = _is_first(tokens, is_ngram)[0]
+    return jnp.sum(is_first) / jnp.maximum(jnp.sum(is_ngram), 1).astype(jnp.float32)
+
+
+def top_reply_share(trajectory: Trajectory) -> Float[Array, ""]:
+    """Share of the replies that are equal, token by token, to the commonest one.
+
+    Turns that were not played have no reply; 0 where no turn was played.
+    """
+    played = trajectory.turns.played.reshape(-1)
+    is_first, is_reply = _is_first(_reply_hashes(trajectory), played)
+    which = jnp.cumsum(is_first) - 1
+    sizes = jax.ops.segment_sum(
+        is_reply.astype(jnp.int32), which, num_segments=played.shape[0]
+    )
+    return jnp.max(sizes) / jnp.maximum(jnp.sum(played), 1).astype(jnp.float32)
+
+
+def _is_first(
+    words: list[Int[Array, " n"]], is_item: Bool[Array, " n"]
+) -> tuple[Bool[Array, " n"], Bool[Array, " n"]]:
+    """Sorts items of several words; which are the first of their kind, which are items.
+
+    What is no item comes last.
+    """
+    is_none, *words = jax.lax.sort((~is_item, *words), num_keys=1 + len(words))
+    differs = jnp.zeros(is_none.shape, bool).at[0].set(True)
+    for word in words:
+        differs |= jnp.concatenate([differs[:1], word[1:] != word[:-1]])
+    return differs & ~is_none, ~is_none
+
+
+def _reply_hashes(trajectory: Trajectory) -> list[UInt32[Array, " B*K"]]:
+    """Two words per row and turn, of the reply's tokens in their order.
+
+    Polynomials in `_BASES`, modulo 2**32; lengths count, as no token adds 0.
+    """
+    num_rows, num_turns = trajectory.turns.played.shape
+    turn = jnp.clip(trajectory.turn_index, 0, num_turns - 1)
+    start = jnp.take_along_axis(trajectory.turns.reply_start, turn, axis=1)
+    length = trajectory.tokens.shape[1]
+    place = jnp.clip(jnp.arange(length)[None] - start, 0, length - 1)
+    reply = jnp.arange(num_rows)[:, None] * num_turns + turn
+    hashes = []
+    for base in _BASES:
+        powers = jnp.cumprod(jnp.full(length, base, jnp.uint32), dtype=jnp.uint32)
+        terms = (trajectory.tokens.astype(jnp.uint32) + 1) * powers[place]
+        terms = jnp.where(trajectory.loss_mask, terms, jnp.uint32(0))
+        hashes.append(
+            jax.ops.segment_sum(
+                terms.reshape(-1), reply.reshape(-1), num_segments=num_rows * num_turns
+            )
+        )
+    return hashes

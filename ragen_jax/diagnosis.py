@@ -1,0 +1,63 @@
+"""What is measured of a policy while it trains, besides how well it plays.
+
+In: the train state and what it has just played, before it learns from that. Out: more
+metrics of the iteration. Nothing here changes what is learned: no key, no parameter.
+Each diagnostic is an entry of `DIAGNOSTICS`; what the record of earlier iterations adds
+to the numbers of this one is `trends`, so that nothing has to be remembered.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from ragen_jax.learner.state import TrainState
+from ragen_jax.program import Program
+from ragen_jax.thinking import averages, make_information
+from ragen_jax.timing import timed
+from ragen_jax.types import Trajectory
+
+# (iterations done with this one, state that played, what it played, the same joined)
+# -> metrics by name; none in an iteration in which none are due.
+Diagnose = Callable[
+    [int, TrainState, Sequence[Trajectory], Trajectory], dict[str, float]
+]
+Record = Mapping[str, float | None]
+
+
+def make_diagnose(config: ConfigDict, program: Program) -> Diagnose:
+    """All that `config.diagnostics` asks for, timed as `timing_s/diagnostics`."""
+    every = config.diagnostics.every
+    made = [] if every is None else [make(config, program) for make in DIAGNOSTICS]
+    measures = [measure for measure in made if measure is not None]
+
+    def diagnose(done, state, rollouts, batch):
+        if not measures or not is_due(every, done):
+            return {}
+        metrics, timing = {}, {}
+        with timed(timing, "diagnostics"):
+            for measure in measures:
+                metrics |= measure(done, state, rollouts, batch)
+        return metrics | timing
+
+    return diagnose
+
+
+def is_due(every: int, done: int) -> bool:
+    """In the first iteration, then every so many (as RAGEN has it)."""
+    return done == 1 or done % every == 0
+
+
+def trends(records: Sequence[Record], metrics: Record) -> dict[str, float]:
+    """What the iterations before say together with the metrics of this one.
+
+    Args:
+      records: of the iterations before, oldest first; a resumed run reads them back.
+      metrics: of this iteration.
+    """
+    return averages(records, metrics)
+
+
+# Each is (config, program) -> Diagnose, or None where it has nothing to measure.
+DIAGNOSTICS: tuple[Callable[[ConfigDict, Program], Diagnose | None], ...] = (
+    make_information,
+)

@@ -1,0 +1,373 @@
+"""Signs that a run is about to collapse, read from its record.
+
+In: the metrics of the iterations so far, oldest first. Out: which signs are there now,
+what that means, and what to do about it. Nothing is remembered here, as in
+`ragen_jax.early_stop`: a resumed run sees what the uninterrupted one saw.
+
+A sign, or indicator, is a metric that has left its band around the mean of the first
+iterations for several iterations in a row: then it alarms. What a run that will not
+recover shows first: the rewards inside a group stop differing, the policy stops varying
+its replies, gradients spike (the "echo trap", arXiv 2504.20073, section 4.3). What kind
+of collapse it is, the information that thoughts hold about their prompts says together
+with their entropy (arXiv 2604.06268, section 3).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+Record = Mapping[str, float | None]
+
+# In a name: every game of the run, of which the mean counts.
+EACH_GAME = "train/*/"
+SUCCESS = EACH_GAME + "success"
+# What an iteration of training records, and nothing else does.
+TRAINED = "rollout/in_group_reward_std"
+# Without trained tokens the learner's metrics measure nothing.
+NUM_TOKENS = "actor/num_tokens"
+# What is said of the policy in `NUM_TOKENS`' iteration alone.
+LEARNERS = "actor/"
+
+INFORMATION = "collapse_first_turn_sample/mi_estimate"
+ENTROPY = "collapse_first_turn_sample/conditional_entropy_est"
+# By (information is low, entropy is low), numbered as `collapse/regime` has them.
+REGIMES = {
+    (False, False): (0, "diverse"),
+    (True, False): (1, "template collapse"),
+    (False, True): (2, "compressed"),
+    (True, True): (3, "low-entropy collapse"),
+}
+
+
+class Indicator(NamedTuple):
+    """A metric and its band.
+
+    Attributes:
+      metric: its name.
+      low, high: settings with the bounds, relative to the first iterations' mean.
+      is_spike: a single iteration outside the band is enough.
+    """
+
+    metric: str
+    low: str | None = None
+    high: str | None = None
+    is_spike: bool = False
+
+
+INDICATORS = {
+    "in_group_reward_std": Indicator(TRAINED, low="spread_low"),
+    "entropy": Indicator("actor/entropy", low="entropy_low", high="entropy_high"),
+    "grad_norm": Indicator("actor/grad_norm", high="grad_norm_high", is_spike=True),
+    "reply_length": Indicator(
+        EACH_GAME + "reply_length", low="reply_length_low", high="reply_length_high"
+    ),
+    "distinct_3gram": Indicator("rollout/distinct_3gram", low="distinct_low"),
+    "top_reply_share": Indicator("rollout/top_reply_share", high="top_reply_high"),
+    "format": Indicator(EACH_GAME + "format", low="format_low"),
+    "valid_thinking_rate": Indicator("collapse/valid_thinking_rate", low="format_low"),
+}
+ACTIONS = ("stop", "cut_learning_rate")
+EVERY_INDICATOR = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyWarning:
+    """The section `warning` of `configs/base.py`, which says what the keys mean."""
+
+    baseline_iterations: int
+    persistence: int
+    spread_low: float | None
+    entropy_low: float | None
+    entropy_high: float | None
+    grad_norm_high: float | None
+    reply_length_low: float | None
+    reply_length_high: float | None
+    distinct_low: float | None
+    top_reply_high: float | None
+    format_low: float | None
+    information_regime_low: float
+    entropy_regime_low: float
+    success_window: int
+    success_low: float
+    action: str | None
+    act_on: str
+    learning_rate_factor: float
+    cooldown_iterations: int
+
+    def look(self, records: Sequence[Record]) -> "Outlook":
+        """What the record says at its end.
+
+        Args:
+          records: all iterations; the last one's alarms are not looked for in it.
+        """
+        courses, regime = self._courses(records), self._regime(records)
+        metrics = {f"alarm/{name}": float(c.alarms[-1]) for name, c in courses.items()}
+        if regime is not None:
+            metrics["collapse/regime"] = float(regime[0])
+        return Outlook(
+            metrics=metrics,
+            news=self._news(courses, regime),
+            stop_reason=self._stop_reason(courses),
+            learning_rate_scale=self._scale(courses, len(records)),
+        )
+
+    def _news(self, courses: "dict[str, _Course]", regime) -> list[str]:
+        """A sentence for each indicator that alarms for the first time in the run."""
+        said = [
+            f"early warning: {self._describe(name, course)}"
+            for name, course in courses.items()
+            if course.alarms[-1] and not any(course.alarms[:-1])
+        ]
+        if said and regime is not None:
+            said.append(f"the thoughts' information and entropy say: {regime[1]}")
+        return said
+
+    def _stop_reason(self, courses: "dict[str, _Course]") -> str | None:
+        if self.action != "stop":
+            return None
+        for name, course in courses.items():
+            if self._acts_on(name) and any(course.alarms):
+                return f"{self._describe(name, course)}; warning.action = 'stop'"
+        return None
+
+    def _scale(self, courses: "dict[str, _Course]", count: int) -> float:
+        """One cut for every record in which an acting indicator begins to alarm.
+
+        None is made less than `cooldown_iterations` after another.
+        """
+        if self.action != "cut_learning_rate":
+            return 1.0
+        acting = [c.alarms for name, c in courses.items() if self._acts_on(name)]
+        cuts: list[int] = []
+        for i in range(1, count):
+            begins = any(alarms[i] and not alarms[i - 1] for alarms in acting)
+            if begins and (not cuts or i - cuts[-1] >= self.cooldown_iterations):
+                cuts.append(i)
+        return self.learning_rate_factor ** len(cuts)
+
+    def _acts_on(self, name: str) -> bool:
+        return self.act_on == EVERY_INDICATOR or name in self.act_on.split(",")
+
+    def _courses(self, records: Sequence[Record]) -> "dict[str, _Course]":
+        """The course of every indicator that has a bound and was ever measured."""
+        games, courses = games_of(records), {}
+        for name, indicator in INDICATORS.items():
+            bounds = [self._bound(key) for key in (indicator.low, indicator.high)]
+            column = [_value(record, indicator.metric, games) for record in records]
+            if bounds != [None, None] and any(x is not None for x in column):
+                steps = 1 if indicator.is_spike else self.persistence
+                first = self._first_iterations(records)
+                courses[name] = _course(column, first, bounds, steps)
+        return courses
+
+    def _bound(self, key: str | None) -> float | None:
+        return None if key is None else getattr(self, key)
+
+    def _first_iterations(self, records: Sequence[Record]) -> int:
+        """Index behind the last record of the baseline."""
+        trained = [i for i, r in enumerate(records) if r.get(TRAINED) is not None]
+        trained = trained[: self.baseline_iterations]
+        return trained[-1] + 1 if trained else 0
+
+    def _describe(self, name: str, course: "_Course") -> str:
+        """Of the indicator's first alarm."""
+        i = course.alarms.index(True)
+        indicator, (low, high) = INDICATORS[name], course.bounds
+        key, side, bound = indicator.high, "above", high
+        if low is not None and course.column[i] < low:
+            key, side, bound = indicator.low, "below", low
+        times = "" if indicator.is_spike else f" for {self.persistence} in a row"
+        return (
+            f"{name} alarms, {indicator.metric} = {course.column[i]:.3g} is {side} "
+            f"{bound:.3g}, {getattr(self, key):g} of what it was at first{times} "
+            f"(warning.{key})"
+        )
+
+    def _regime(self, records: Sequence[Record]) -> tuple[int, str] | None:
+        """Of the last iteration, if it was measured and there is something to compare.
+
+        Entropy alone does not tell a regime, nor does information that was not above 0
+        to begin with, which is within the estimate's error of none.
+        """
+        both = [_numbers(record, INFORMATION, ENTROPY) for record in records]
+        measured = [pair for pair in both if pair is not None]
+        if not measured or both[-1] is None or min(measured[0]) <= 0:
+            return None
+        (information, entropy), first = both[-1], measured[0]
+        return REGIMES[
+            information < self.information_regime_low * first[0],
+            entropy < self.entropy_regime_low * first[1],
+        ]
+
+
+class Outlook(NamedTuple):
+    """What a record says at its end.
+
+    Attributes:
+      metrics: of its last iteration: `alarm/<indicator>`, 0 or 1, and where it was
+        measured `collapse/regime`.
+      news: sentences about indicators that alarm for the first time.
+      stop_reason: why the run should end, None: it should not.
+      learning_rate_scale: what the policy's learning rate is multiplied by from here.
+    """
+
+    metrics: dict[str, float]
+    news: list[str]
+    stop_reason: str | None
+    learning_rate_scale: float
+
+
+class _Course(NamedTuple):
+    """What became of an indicator.
+
+    Attributes:
+      column: its values, None where it was not measured.
+      bounds: the band, None where it is open.
+      alarms: per record; kept where it was not measured.
+    """
+
+    column: list[float | None]
+    bounds: list[float | None]
+    alarms: list[bool]
+
+
+def _course(
+    column: list[float | None], first: int, factors: list[float | None], steps: int
+) -> _Course:
+    """Alarms of a column: outside the band for `steps` measurements in a row.
+
+    The band is around the mean of what was measured in the first records, or of the
+    first number there is.
+    """
+    baseline = [x for x in column[:first] if x is not None]
+    if not baseline:
+        found = next(i for i, x in enumerate(column) if x is not None)
+        baseline, first = [column[found]], found + 1
+    mean = sum(baseline) / len(baseline)
+    low, high = (None if factor is None else factor * mean for factor in factors)
+    outside, alarms = 0, []
+    for i, value in enumerate(column):
+        if value is not None and i >= first:
+            is_low = low is not None and value < low
+            is_high = high is not None and value > high
+            outside = outside + 1 if is_low or is_high else 0
+        alarms.append(outside >= steps)
+    return _Course(column, [low, high], alarms)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeadTimes:
+    """When the alarms came, against when success fell; all are iterations.
+
+    Attributes:
+      first_alarm: by indicator, None: it never alarmed.
+      success_fell: None: it did not.
+    """
+
+    first_alarm: dict[str, int | None]
+    success_fell: int | None
+
+    @property
+    def lead(self) -> dict[str, int | None]:
+        """How long before success fell each alarmed; negative: after it."""
+        fell = self.success_fell
+        return {
+            name: None if fell is None or first is None else fell - first
+            for name, first in self.first_alarm.items()
+        }
+
+    def describe(self) -> str:
+        """For people, a line per indicator that alarmed; "" if none did."""
+        lines = []
+        for name, first in self.first_alarm.items():
+            if first is not None:
+                when = self._when(name)
+                lines.append(f"{name} alarmed at iteration {first}{when}\n")
+        return "".join(lines)
+
+    def _when(self, name: str) -> str:
+        if self.success_fell is None:
+            return ", success did not fall"
+        lead = self.lead[name]
+        side = "before" if lead >= 0 else "after"
+        return f", {abs(lead)} {side} success fell (at {self.success_fell})"
+
+
+# A best success below this is chance: its fall means nothing.
+LEAST_BEST_SUCCESS = 0.05
+
+
+def lead_times(
+    records: Sequence[Record], *, success_window: int = 5, success_low: float = 0.5
+) -> LeadTimes:
+    """When each indicator first alarmed and when training's success fell.
+
+    Args:
+      records: lines of a `metrics.jsonl`, with their `iteration` and `alarm/...`.
+      success_window: iterations of the moving average of training's success.
+      success_low: it has fallen when that average is below this share of the highest
+        that it has been.
+    """
+    prefix, first_alarm = "alarm/", {}
+    for record in records:
+        for name in record:
+            if name.startswith(prefix):
+                indicator = name.removeprefix(prefix)
+                first_alarm.setdefault(indicator, None)
+                if record[name] and first_alarm[indicator] is None:
+                    first_alarm[indicator] = int(record["iteration"])
+    fell = _success_fell(records, success_window, success_low)
+    return LeadTimes(first_alarm, fell)
+
+
+def _success_fell(records: Sequence[Record], window: int, share: float) -> int | None:
+    games, best, recent = games_of(records), 0.0, []
+    for record in records:
+        value = _value(record, SUCCESS, games)
+        if value is None:
+            continue
+        recent = [*recent, value][-window:]
+        if len(recent) < window:
+            continue
+        mean = sum(recent) / window
+        best = max(best, mean)
+        if best >= LEAST_BEST_SUCCESS and mean < share * best:
+            return int(record["iteration"])
+    return None
+
+
+def games_of(records: Sequence[Record]) -> tuple[str, ...]:
+    """Names of the games that were trained on, as metrics have them."""
+    start, end = SUCCESS.split("*")
+    record = next((r for r in records if r.get(TRAINED) is not None), {})
+    return tuple(
+        name.removeprefix(start).removesuffix(end)
+        for name in record
+        if name.startswith(start) and name.endswith(end)
+    )
+
+
+def _value(record: Record, metric: str, games: Sequence[str]) -> float | None:
+    """A metric of an iteration, None where it was not measured."""
+    if metric.startswith(LEARNERS) and not record.get(NUM_TOKENS):
+        return None
+    if EACH_GAME not in metric:
+        return _number(record, metric)
+    suffix = metric.removeprefix(EACH_GAME)
+    found = [_number(record, f"train/{game}/{suffix}") for game in games]
+    if not found or None in found:
+        return None
+    return sum(found) / len(found)
+
+
+def _numbers(record: Record, *metrics: str) -> tuple[float, ...] | None:
+    """Several metrics, or None where one is missing."""
+    found = tuple(_number(record, metric) for metric in metrics)
+    return None if None in found else found
+
+
+def _number(record: Record, metric: str) -> float | None:
+    """As a Python float, as it is read back when a run resumes."""
+    value = record.get(metric)
+    return None if value is None or not math.isfinite(value) else float(value)

@@ -1,0 +1,119 @@
+"""How well episodes were played, next to the exact solver.
+
+In: the episodes of one game. Out: plain numbers by name. Success says whether a policy
+wins; these say why not: whether it plays the right actions, whether it dawdles, and
+whether it sees the board (what its thoughts state of it).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from envs.base import PlayBudget
+from ragen_jax.games import Game, build_facts
+from ragen_jax.readings import LANDMARKS, is_there, landmarks_of
+from ragen_jax.rollout.replay import replay
+from ragen_jax.text.facts import FactReader
+from ragen_jax.types import EnvState, Trajectory
+
+# Values of actions that are equally good differ by rounding, and by no more than this
+# share; what one action too many costs is above it (see `Solution.action_values`).
+TOLERANCE = 1e-4
+# The values of actions ignore the budget.
+_ANY_BUDGET = PlayBudget(1, 1, 1)
+
+# (trajectory, rows per level) -> metrics by name.
+PlayQuality = Callable[[Trajectory, int], dict[str, float]]
+
+
+def make_play_quality(game: Game) -> PlayQuality:
+    """Build the measurement of a game's episodes. Rows of a level are adjacent.
+
+    `solved_of_solvable`: share of the episodes solved, of those on levels that can be
+    solved within the budget. `excess_actions`: actions executed beyond the fewest that
+    can win (luck being with the player), mean of the solved episodes.
+    `optimal_action_share`: share of the executed actions after which best play expects
+    as much as before; those made when nothing could be won any more do not count.
+    `hallucination_rate`: share of the landmarks' places stated in thoughts that are
+    wrong. A number whose share is of nothing is left out, and so is the last one where
+    no thoughts are asked for or a game has no landmarks.
+    """
+    reader = _reader(game)
+    look = jax.jit(lambda trajectory, reader: _look(game, trajectory, reader))
+
+    def measure(trajectory: Trajectory, rows_per_level: int) -> dict[str, float]:
+        levels = jax.tree.map(lambda x: x[::rows_per_level], trajectory.initial_state)
+        states, said = jax.block_until_ready(look(trajectory, reader))
+        # One game among many: its rows as a batch.
+        turns = jax.device_get(trajectory.turns)
+        success = np.asarray(jax.device_get(trajectory.success))
+        solution = game.env.solve(levels, game.params, budget=game.budget, discount=1.0)
+        can_win = np.repeat(np.asarray(solution.best_success) > 0, rows_per_level)
+        fewest = np.asarray(game.env.fewest_actions(levels, game.params))
+        excess = turns.num_executed.sum(axis=1) - np.repeat(fewest, rows_per_level)
+        is_optimal, is_choice = _judge(game, states, turns.actions)
+        shares = {
+            "solved_of_solvable": (success, can_win),
+            "excess_actions": (excess, success),
+            "optimal_action_share": (is_optimal, is_choice),
+        }
+        if said is not None:
+            is_wrong, is_stated = jax.device_get(said)
+            shares["hallucination_rate"] = (is_wrong, is_stated)
+        return {
+            name: float(np.mean(np.asarray(values)[mask], dtype=np.float64))
+            for name, (values, mask) in shares.items()
+            if np.any(mask)
+        }
+
+    return measure
+
+
+def _judge(
+    game: Game, states: EnvState, actions: Int[np.ndarray, "B K A"]
+) -> tuple[Bool[np.ndarray, "B K A"], Bool[np.ndarray, "B K A"]]:
+    """Which executed actions were optimal, and where there was something to win."""
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), states)
+    solution = game.env.solve(
+        flat, game.params, budget=_ANY_BUDGET, discount=game.env.hurry_discount
+    )
+    values = np.asarray(jax.device_get(solution.action_values))
+    best = values.max(axis=1)
+    taken = np.take_along_axis(values, np.maximum(actions, 0).reshape(-1, 1), axis=1)[
+        :, 0
+    ]
+    is_choice = (actions.reshape(-1) >= 0) & np.isfinite(best)
+    with np.errstate(invalid="ignore"):
+        is_optimal = taken >= best - TOLERANCE * np.abs(best)
+    return is_optimal.reshape(actions.shape), is_choice.reshape(actions.shape)
+
+
+def _reader(game: Game) -> FactReader | None:
+    """What reads the thoughts; None: there is nothing to read."""
+    if not game.dialogue.thinking or type(game.env).__name__ not in LANDMARKS:
+        return None
+    return game.dialogue.facts or build_facts(game.env, game.tokenizer)
+
+
+def _look(game: Game, trajectory: Trajectory, reader: FactReader | None):
+    """States before every action; which statements are wrong, and which were made."""
+    states, _ = replay(game.env, game.params, trajectory)
+    if reader is None:
+        return states, None
+    landmarks, turns = landmarks_of(game.env), trajectory.turns
+    size = game.dialogue.parser.max_reply_tokens
+    padded = jnp.pad(trajectory.tokens, [(0, 0), (0, size)])
+
+    def check(tokens, state, start, length) -> tuple[Array, Array]:
+        reply = jax.lax.dynamic_slice(tokens, (start,), (size,))
+        said = reader.read(reply, length)
+        board = game.env.observe(None, state, None, game.params)
+        return said.is_stated & ~is_there(board, landmarks, said), said.is_stated
+
+    by_turn = jax.vmap(jax.vmap(check, (None, 0, 0, 0)))
+    before = jax.tree.map(lambda x: x[:, :, 0], states)
+    length = jnp.where(turns.played, turns.reply_length, 0)
+    return states, by_turn(padded, before, turns.reply_start, length)

@@ -1,0 +1,103 @@
+"""Rules of the section `warning`; see `ragen_jax/diagnostics/early_warning.py`."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from ragen_jax.diagnostics.early_warning import ACTIONS, EVERY_INDICATOR, INDICATORS
+
+Leaves = Mapping[str, object]
+
+_LOWS = tuple(f"warning.{i.low}" for i in INDICATORS.values() if i.low)
+_HIGHS = tuple(f"warning.{i.high}" for i in INDICATORS.values() if i.high)
+
+OPTIONAL_KEYS = ("warning.action", *_LOWS, *_HIGHS)
+
+POSITIVE_INTEGERS = (
+    "warning.baseline_iterations",
+    "warning.persistence",
+    "warning.success_window",
+    "warning.cooldown_iterations",
+)
+
+_BELOW_ONE = ("above 0 and below 1", lambda x: 0 < x < 1)
+RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    **dict.fromkeys(_LOWS, _BELOW_ONE),
+    **dict.fromkeys(_HIGHS, ("above 1", lambda x: x > 1)),
+    "warning.information_regime_low": _BELOW_ONE,
+    "warning.entropy_regime_low": _BELOW_ONE,
+    "warning.success_low": _BELOW_ONE,
+    "warning.learning_rate_factor": _BELOW_ONE,
+}
+
+CHOICES: dict[str, Collection[str]] = {"warning.action": ACTIONS}
+
+
+def check_warning(leaves: Leaves) -> None:
+    """Rules between the keys.
+
+    Raises:
+      ValueError: the first rule that is broken, and the cure.
+    """
+    action, acting = leaves["warning.action"], leaves["warning.act_on"].split(",")
+    for name in acting:
+        if name not in (EVERY_INDICATOR, *INDICATORS):
+            raise ValueError(
+                f"warning.act_on = {leaves['warning.act_on']!r}; it must be "
+                f"{EVERY_INDICATOR!r}, or of {', '.join(INDICATORS)}, separated by "
+                "commas"
+            )
+    if EVERY_INDICATOR in acting:
+        acting = list(INDICATORS)
+    watched = [name for name in acting if _has_bound(leaves, name)]
+    if action is not None and not watched:
+        raise ValueError(
+            f"warning.action = {action!r} waits for an alarm of {', '.join(acting)}, "
+            "whose bounds are all None; set one of them, or warning.action to None"
+        )
+    size = leaves["train.fused_iterations"]
+    if action == "cut_learning_rate" and size > 1:
+        raise ValueError(
+            "warning.action = 'cut_learning_rate' looks at every iteration before the "
+            f"next one, and train.fused_iterations = {size} are made at once; set that "
+            "to 1, or warning.action to 'stop'"
+        )
+
+
+def _has_bound(leaves: Leaves, name: str) -> bool:
+    keys = (INDICATORS[name].low, INDICATORS[name].high)
+    return any(key and leaves[f"warning.{key}"] is not None for key in keys)
+
+
+def useless_keys(leaves: Leaves) -> dict[str, str]:
+    """Prefixes of keys that change nothing in this configuration, each with why."""
+    useless = {}
+    if leaves["warning.action"] is None:
+        useless["warning.act_on"] = "warning.action is None"
+    if leaves["warning.action"] != "cut_learning_rate":
+        reason = "warning.action is not 'cut_learning_rate'"
+        useless["warning.learning_rate_factor"] = reason
+        useless["warning.cooldown_iterations"] = reason
+    if leaves["rollout.group_size"] == 1:
+        useless["warning.spread_low"] = "a group of one has no spread"
+    return useless
+
+
+def changes_learning(leaves: Leaves) -> bool:
+    """What is learned depends on the alarms."""
+    return leaves.get("warning.action") == "cut_learning_rate"
+
+
+def idle_diagnostics(leaves: Leaves) -> dict[str, str]:
+    """Keys of diagnostics that are not made, and why."""
+    if leaves["diagnostics.every"] is None:
+        return {"diagnostics.": "diagnostics.every is None"}
+    if leaves["train.fused_iterations"] > 1:
+        return {
+            "diagnostics.": "train.fused_iterations > 1 keeps the parameters between "
+            "iterations on the device; set it to 1"
+        }
+    if not leaves["prompt.thinking"]:
+        return {
+            "diagnostics.": "diagnostics read thoughts, and prompt.thinking = False "
+            "asks for none"
+        }
+    return {}

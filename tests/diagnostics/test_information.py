@@ -1,0 +1,129 @@
+"""Estimates of information: the oracle, what must hold of them, and edges."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_jax.diagnostics.information import FORMS, averaged, estimates
+from tests.reference import information_oracle
+
+ORACLE_FORMS = {"": "repository", "_seq": "sequence", "_paper": "paper"}
+
+
+def scored(seed, num_pairs=12, num_prompts=5, closeness=1.0):
+    """Random scores; every prompt has a thought."""
+    random = np.random.default_rng(seed)
+    more = random.integers(0, num_prompts, num_pairs - num_prompts)
+    prompt_of = random.permutation(np.concatenate([np.arange(num_prompts), more]))
+    lengths = random.integers(1, 9, num_pairs)
+    scores = -lengths[:, None] * random.uniform(0.1, 3.0, (num_pairs, num_prompts))
+    scores = scores.astype(np.float32)
+    scores[np.arange(num_pairs), prompt_of] *= closeness
+    return scores, lengths, prompt_of
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("closeness", [0.2, 1.0])
+def test_as_the_oracle_has_it(seed, closeness):
+    case = scored(seed, closeness=closeness)
+    found, wanted = (
+        estimates(*case),
+        information_oracle.metrics(*(x.tolist() for x in case)),
+    )
+    for form, name in ORACLE_FORMS.items():
+        information, entropy = FORMS[form]
+        want = wanted[name]
+        assert found[information] == pytest.approx(want["information"], abs=1e-9)
+        assert found[entropy] == pytest.approx(want["entropy"])
+        assert found[f"marginal_std{form}"] == pytest.approx(want["std"])
+        assert found[f"mi_zscore{form}"] == pytest.approx(want["zscore"], abs=1e-7)
+    for form, name in (("", "repository"), ("_seq", "sequence")):
+        want = wanted[name]["conditional_entropy"]
+        assert found[f"conditional_entropy{form}_est"] == pytest.approx(want)
+    assert found["matched_log_prob_mean"] == -found["conditional_entropy_est"]
+    assert found["marginal_log_prob_mean"] == -found["reasoning_entropy_est"]
+    for k in (1, 2, 4, 8):
+        suffix = "" if k == 1 else f"@{k}"
+        accuracy, chance = wanted[f"accuracy@{k}"], wanted[f"chance@{k}"]
+        assert found[f"retrieval_accuracy{suffix}"] == pytest.approx(accuracy)
+        assert found[f"retrieval_chance_level{suffix}"] == pytest.approx(chance)
+        above = found[f"retrieval_above_chance{suffix}"]
+        assert above == pytest.approx(accuracy - chance)
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), closeness=st.floats(0.0, 3.0))
+def test_entropies_add_up_and_information_is_bounded(seed, closeness):
+    scores, lengths, prompt_of = scored(seed, closeness=closeness)
+    found = estimates(scores, lengths, prompt_of)
+    for form, (information, entropy) in FORMS.items():
+        conditional = {"_seq": "conditional_entropy_seq_est"}.get(
+            form, "conditional_entropy_est"
+        )
+        assert found[entropy] == pytest.approx(found[information] + found[conditional])
+    assert found["mi_seq_estimate"] <= found["mi_upper_bound"] + 1e-9
+    assert found["mi_estimate"] <= found["mi_upper_bound"] + 1e-9
+    assert found["mi_upper_bound"] <= math.log(scores.shape[1]) + 1e-9
+
+
+def test_the_two_forms_of_the_worked_example():
+    """8 prompts, 100 tokens, every wrong prompt 0.5 nats per token less likely."""
+    scores = np.full((8, 8), -150.0, np.float32)
+    np.fill_diagonal(scores, -100.0)
+    found = estimates(scores, np.full(8, 100), np.arange(8))
+    assert found["mi_estimate"] == pytest.approx(0.42, abs=5e-3)
+    assert found["mi_estimate_paper"] == pytest.approx(0.021, abs=5e-4)
+    assert found["mi_seq_estimate"] == pytest.approx(math.log(8))
+    assert found["mi_upper_bound"] == pytest.approx(math.log(8))
+    assert found["retrieval_accuracy"] == 1.0
+
+
+def test_a_template_says_nothing():
+    """One text, equally likely everywhere: no information, retrieval by chance."""
+    found = estimates(
+        np.full((6, 3), -7.0), np.full(6, 7), np.array([0, 0, 1, 1, 2, 2])
+    )
+    for information, _ in FORMS.values():
+        assert found[information] == pytest.approx(0.0, abs=1e-12)
+    assert found["retrieval_accuracy"] == pytest.approx(1 / 3)
+    assert found["retrieval_accuracy@2"] == pytest.approx(2 / 3)
+    assert found["retrieval_above_chance@4"] == 0.0
+
+
+def test_equal_prompts_count_as_often_as_they_occur():
+    """Merged columns give what a column per pair gives."""
+    scores, lengths, _ = scored(3, num_pairs=4, num_prompts=4)
+    scores[:, 1] = scores[:, 0]
+    merged = estimates(scores[:, [0, 2, 3]], lengths, np.array([0, 0, 1, 2]))
+    apart = estimates(scores, lengths, np.arange(4))
+    for names in FORMS.values():
+        for name in names:
+            assert merged[name] == pytest.approx(apart[name])
+    assert merged["retrieval_chance_level"] == pytest.approx(1 / 3)
+
+
+def test_nothing_to_compare():
+    nothing = estimates(np.zeros((0, 0)), np.zeros(0, int), np.zeros(0, int))
+    assert nothing == {"num_samples": 0.0, "num_prompts": 0.0}
+    alone = estimates(np.full((3, 1), -2.0), np.full(3, 2), np.zeros(3, int))
+    assert alone["conditional_entropy_est"] == 1.0
+    assert alone["conditional_entropy_seq_est"] == 2.0
+    assert "mi_estimate" not in alone
+    assert averaged(alone, {}) == {}
+
+
+def test_the_average_starts_with_the_first_value():
+    now = {f"marginal_std{form}": 2.0 for form in FORMS}
+    now |= {information: 0.5 for information, _ in FORMS.values()}
+    first = averaged(now, {})
+    later = averaged(now, dict.fromkeys(first, 1.0))
+    broken = averaged(now, dict.fromkeys(first, math.nan))
+    for form in FORMS:
+        assert first[f"marginal_std_ema{form}"] == 2.0
+        assert later[f"marginal_std_ema{form}"] == pytest.approx(1.1)
+        zscore = later[f"mi_zscore_ema{form}"]
+        assert zscore == pytest.approx(0.5 / (1.1 + 1e-3))
+    assert broken == first

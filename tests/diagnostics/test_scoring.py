@@ -1,0 +1,121 @@
+"""Scores of thoughts under prompts: one row at a time, and the sampler's own."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import sokoban
+from ragen_jax import rngs, thinking
+from ragen_jax.diagnostics.pairs import Pairs, any_turns, gather_pairs
+from ragen_jax.program import build_program
+from tests import commands
+
+NUM_PROMPTS, NUM_THOUGHTS = 5, 7
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    # Scaled up: a random network is nearly the same under every prompt.
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    return commands.tiny_model(folder, initializer_range=0.3, num_key_value_heads=2)
+
+
+def make_config(model, **changes):
+    config = sokoban.get_config()
+    keys = commands.TINY | {"model.path": str(model), "rollout.temperature": 0.7}
+    config.update_from_flattened_dict(keys | changes)
+    return config
+
+
+def make_pairs(vocab_size, *, max_length):
+    """Prompts and thoughts of random tokens, room left over, junk in the padding."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, max_length + 1, 9).astype(np.int32)
+    lengths[0] = max_length
+    return Pairs(
+        prompts=jnp.asarray(random.integers(0, vocab_size, (9, 12))),
+        prompt_lengths=jnp.asarray(random.integers(1, 13, 9)),
+        num_prompts=jnp.int32(NUM_PROMPTS),
+        thoughts=jnp.asarray(random.integers(0, vocab_size, (9, 8))),
+        thought_lengths=jnp.asarray(lengths),
+        prompt_of=jnp.zeros(9, jnp.int32),
+        num_pairs=jnp.int32(NUM_THOUGHTS),
+    )
+
+
+def one_by_one(program, params, pairs, temperature):
+    """The network over whole rows, without any cache."""
+    scores = np.zeros((NUM_THOUGHTS, NUM_PROMPTS))
+    forward = jax.jit(program.policy.forward)
+    for i, j in np.ndindex(*scores.shape):
+        size, seen = int(pairs.thought_lengths[i]), int(pairs.prompt_lengths[j])
+        row = jnp.concatenate([pairs.prompts[j, :seen], pairs.thoughts[i, :size]])
+        row = jnp.pad(row, (0, 20 - row.size))[None]
+        hidden, _ = forward(params, row, jnp.arange(20)[None], None)
+        logits = program.policy.logits(params, hidden[0]) / temperature
+        log_probs = np.asarray(jax.nn.log_softmax(logits))
+        for t in range(seen, seen + size):
+            scores[i, j] += log_probs[t - 1, int(row[0, t])]
+    return scores
+
+
+@pytest.mark.parametrize("max_length", [3, 8])
+def test_every_thought_under_every_prompt(model, max_length):
+    """In passes of any size, on one device or four; short thoughts and long ones."""
+    config = make_config(model)
+    program = build_program(config)
+    params = program.play_params(program.state)
+    pairs = make_pairs(program.model.vocab_size, max_length=max_length)
+    wanted = one_by_one(program, params, pairs, 0.7)
+    assert np.std(wanted, axis=1).min() > 0.1
+    for chunk_rows, axis in ((4, 1), (20, 1), (8, 2)):
+        config.diagnostics.chunk_rows = chunk_rows
+        config.mesh.update(data=axis, tensor=axis)
+        program = build_program(config)
+        score = thinking.make_score(config, program)
+        found = np.asarray(score(program.play_params(program.state), pairs))
+        found = found[:NUM_THOUGHTS, :NUM_PROMPTS]
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize(("context", "data"), [("full", 1), ("last_k", 2)])
+def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
+    """Whole replies in place of thoughts: a random network closes no tag."""
+    changes = {"rollout.context": context, "mesh.data": data}
+    if context != "full":
+        changes["rollout.context_turns"] = 1
+    config = make_config(model, **changes)
+    program = build_program(config)
+    params = program.play_params(program.state)
+    key = rngs.step_key(rngs.root_key(0), 0)
+    rollouts = program.collect(params, key)
+    batch = program.join(rollouts)
+    lengths = jnp.where(batch.turns.played, batch.turns.reply_length, 0)
+
+    @functools.partial(jax.jit)
+    def choose(batch, lengths):
+        chosen = any_turns(key, lengths > 0, num_samples=12)
+        return chosen, gather_pairs(batch, chosen, lengths, max_reply_tokens=8)
+
+    chosen, pairs = choose(batch, lengths)
+    scores = np.asarray(thinking.make_score(config, program)(params, pairs))
+    assert int(pairs.num_pairs) == 12
+    assert int(pairs.num_prompts) > 2
+    recorded = np.asarray(batch.sample_log_probs)
+    for i in range(12):
+        row, turn = int(chosen.row[i]), int(chosen.turn[i])
+        start = int(batch.turns.reply_start[row, turn])
+        reply = recorded[row, start : start + int(lengths[row, turn])]
+        assert reply.sum() == pytest.approx(scores[i, pairs.prompt_of[i]], abs=1e-4)
+    monkeypatch.setattr(
+        thinking, "count_thoughts", lambda parser, batch: batch.turns.reply_length
+    )
+    measure = thinking.make_information(config, program)
+    metrics = measure(1, program.state, rollouts, batch)
+    for label in (thinking.FIRST_TURNS, thinking.ANY_TURNS):
+        assert metrics[f"{label}num_prompts"] >= 2
+        assert metrics[f"{label}mi_seq_estimate"] <= metrics[f"{label}mi_upper_bound"]
+    assert metrics["collapse/valid_thinking_rate"] == 1
