@@ -10,8 +10,8 @@ a GPU. With `--reply_tokens` every reply has exactly so many: that is the reply 
 and the ids that end a reply, which are data to the compiled rollout, are replaced by
 one that no token has. The program stays the same.
 
-An iteration is what `train()` does between evaluations and checkpoints: rollout,
-update, metrics, episodes and files. Updates keep all groups and, in turn with them, a
+An iteration is what `train()` does between evaluations, diagnoses and checkpoints:
+rollout, update, metrics, episodes and files. Updates keep all groups and, in turn, a
 quarter of them; the rollout's program is the same. "Host" is the time outside rollout
 and update, during which the device has nothing to do. Each figure is of several
 iterations in turn; read minima and medians.
@@ -19,7 +19,7 @@ iterations in turn; read minima and medians.
 With `--peer=torch` (the default for the pocket model where torch is installed) a loop
 of the same algorithm in torch, transformers and Python
 (`benchmarks/peers/torch_loop.py`) plays the same levels from the same weights, in turn
-with ours, a quarter of the groups kept.
+with ours, a quarter of the groups kept. On a GPU it uses the memory that JAX leaves.
 The status is 1 when the peer is not the same: log-probabilities of our episodes 1e-4
 apart, or success further apart than four standard errors before anyone has learned.
 """
@@ -102,7 +102,8 @@ class Loop:
         metrics = {name: float(x) for name, x in (stats | play).items()}
         self._done += 1
         count = config.logging.trajectories_per_iteration
-        told = episodes(rollout, self._game.tokenizer, count)
+        game = self._game
+        told = episodes(rollout, game.tokenizer, game.dialogue.prompts, count)
         self._writer.episodes(self._done, told)
         self._writer.scalars(self._done, metrics | timing)
         whole = time.perf_counter() - began

@@ -58,7 +58,5 @@ def test_the_table():
     ]
     card = Scorecard(ABOUT, None)
     card.add(score("Walk"))
-    assert (
-        "**runs/x at iteration 3** (num_prompts 8, temperature 0.5)." in card.markdown()
-    )
-    json.dumps(card.scores[0].metrics)
+    heading = "**runs/x at iteration 3** (num_prompts 8, temperature 0.5)."
+    assert card.markdown().startswith(heading)
