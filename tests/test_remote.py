@@ -306,7 +306,7 @@ def test_the_pocket_model_by_http_is_the_pocket_model(tmp_path):
     assert any(record["success"] for record in records)
     assert not all(record["success"] for record in records)
     expected = {k.removeprefix("val-env/Sokoban/"): v for k, v in expected.items()}
-    assert expected.keys() - metrics.keys() == NEED_TRAJECTORIES
+    assert expected.keys() - metrics.keys() <= NEED_TRAJECTORIES
     for name in expected.keys() & metrics.keys():
         assert metrics[name] == pytest.approx(expected[name], rel=1e-6), name
 
