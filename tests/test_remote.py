@@ -341,6 +341,7 @@ def test_the_command_killed_and_started_again_and_the_key_nowhere(
             server.url,
             path,
             "--api.concurrency=1",
+            "--suite=bandit",
             f"--table={table}",
             f"--json={tmp_path / 'scores.json'}",
         )
@@ -350,9 +351,12 @@ def test_the_command_killed_and_started_again_and_the_key_nowhere(
     assert done.returncode == 0, done.stderr
     assert "4/4 conversations" in done.stderr
     # The reply on its way was lost.
-    assert len(server.requests) == 5
+    assert len(server.requests) == 3 * 4 + 1
     assert server.requests[0].headers["Authorization"] == f"Bearer {KEY}"
-    assert "| Bandit |" in table.read_text()
+    rows = [line for line in table.read_text().splitlines() if "| Bandit" in line]
+    assert len(rows) == 3
+    assert "Chance is 50 %" in rows[2]
+    assert "3/3 Bandit-Reversed: success" in done.stdout
     for text in (done.stdout, done.stderr, *_texts(tmp_path)):
         assert KEY not in text
     assert "[key]" in path.read_text()

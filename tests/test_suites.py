@@ -1,7 +1,5 @@
 """Suites: every entry can be built, fits, and asks what its note says."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -155,39 +153,20 @@ def test_an_interrupted_suite_goes_on(tmp_path):
     assert [record["environment"] for record in records] == ["A", "B", "C"]
 
 
-def test_the_command_writes_a_table_and_its_file(tmp_path):
-    table, scores = tmp_path / "t/suite.md", tmp_path / "s/suite.json"
-    output = tmp_path / "episodes.jsonl"
-    model = commands.tiny_model(tmp_path / "tiny")
-    words = commands.command(
-        "evaluate",
-        "--config=configs/bandit.py",
-        f"--config.model.path={model}",
-        "--suite=bandit",
-        "--num_prompts=4",
-        "--num_samples=3",
-        "--pass_at=1,3",
-        f"--table={table}",
-        f"--json={scores}",
-        f"--output={output}",
-    )
-    done = commands.run(words)
-    assert done.returncode == 0, done.stderr
-    assert "3/3 Bandit-Reversed: success" in done.stdout
-    text = table.read_text()
-    assert text in done.stdout
-    rows = [line for line in text.splitlines() if line.startswith("| Bandit")]
-    assert len(rows) == 3
-    assert "| pass@1 | pass@3 |" in text
-    assert "Chance is 50 %" in rows[0]
-    episodes = [json.loads(line) for line in output.read_text().splitlines()]
-    assert len(episodes) == 3 * 4 * 3
-    first = [e["turns"][0]["observation"] for e in episodes[:12]]
+def test_samples_of_an_entry_are_counted_by_level(tmp_path):
+    config = bandit.get_config()
+    config.model.path = str(commands.tiny_model(tmp_path / "tiny"))
+    asked = {"num_prompts": 4, "num_samples": 3, "pass_at": (1, 3)}
+    changes = {f"evaluation.{name}": value for name, value in asked.items()}
+    trained = open_trained(None, config, changes=changes)
+    _, contest, _ = contests.policy_contests(trained, "bandit")
+    score, episodes = contest.score()
+    assert score.name == "Bandit-TestNames"
+    assert len(episodes) == 4 * 3
+    first = [episode["turns"][0]["observation"] for episode in episodes]
     assert first[0::3] == first[1::3] == first[2::3]
-    held = json.loads(scores.read_text())["scores"]
-    names = [entry.label for entry in suites.SUITES["bandit"]]
-    assert [row["name"] for row in held] == names
-    success = np.mean([e["success"] for e in episodes[:12]])
-    assert held[0]["metrics"]["success"] == pytest.approx(success)
-    shares = np.reshape([e["success"] for e in episodes[:12]], (4, 3)).any(axis=1)
-    assert held[0]["metrics"]["pass@3"] == pytest.approx(shares.mean())
+    success = np.reshape([episode["success"] for episode in episodes], (4, 3))
+    assert score.metrics["success"] == pytest.approx(success.mean())
+    assert score.metrics["pass@1"] == pytest.approx(success.mean())
+    assert score.metrics["pass@3"] == pytest.approx(success.any(axis=1).mean())
+    assert score.metrics["num_samples"] == 3
