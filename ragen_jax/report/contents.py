@@ -16,6 +16,7 @@ from ragen_jax.report.episodes import choose_episodes
 from ragen_jax.report.runs import Run
 from ragen_jax.report.series import (
     MAX_POINTS,
+    MAX_POINTS_TOGETHER,
     Curve,
     Series,
     curve,
@@ -201,7 +202,8 @@ def bucket_means(series: Series, names: Sequence[str], part: str) -> list[list[f
 
 def _curves(series: Sequence[Series], metric: str) -> list[dict[str, Any] | None]:
     """The metric of every series, numbers shortened."""
-    found = (curve(one, metric) for one in series)
+    room = min(MAX_POINTS, MAX_POINTS_TOGETHER // len(series))
+    found = (curve(one, metric, max(room, 2)) for one in series)
     return [None if c is None else _compact(c) for c in found]
 
 

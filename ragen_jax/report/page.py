@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 # In the order they run.
-_SCRIPTS = ("dom.js", "charts.js", "special.js", "viewer.js", "page.js")
+_SCRIPTS = tuple(
+    f"{name}.js"
+    for name in (
+        *("dom", "figure", "charts", "plane", "buckets", "alarms"),
+        *("board", "turn", "viewer", "page"),
+    )
+)
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 
 

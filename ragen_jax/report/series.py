@@ -15,6 +15,8 @@ from ragen_jax.report.runs import Run
 
 # Longest curve kept; longer ones are thinned evenly, first and last point included.
 MAX_POINTS = 400
+# Points of all series together, of one metric: many series are many lines on one page.
+MAX_POINTS_TOGETHER = 2000
 # Differing keys a name shows before it falls back on the folders' names.
 _MAX_KEYS_IN_NAME = 3
 
@@ -80,12 +82,12 @@ def differing_settings(series: Sequence[Series]) -> dict[str, list[Any]]:
     return {k: v for k, v in found.items() if any(x != v[0] for x in v)}
 
 
-def curve(series: Series, metric: str) -> Curve | None:
-    """The metric's curve; None where no run recorded it."""
+def curve(series: Series, metric: str, max_points: int = MAX_POINTS) -> Curve | None:
+    """The metric's curve, thinned evenly; None where no run recorded it."""
     curves = [c for c in (run.curve(metric) for run in series.runs) if c]
     if not curves:
         return None
-    at = thin(sorted(set().union(*curves)), MAX_POINTS)
+    at = thin(sorted(set().union(*curves)), max_points)
     values = [[c[i] for c in curves if i in c] for i in at]
     low, high = [min(v) for v in values], [max(v) for v in values]
     if len(series.runs) == 1:

@@ -22,7 +22,10 @@ const el = (tag, attributes, ...children) =>
 const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
 
+// Colours come back after six series, then with another mark.
 const color = (i) => `var(--s${i % 6})`;
+const shape = (i) => MARKS[(i + Math.floor(i / 6)) % MARKS.length];
+const MARKS = ["circle", "square", "triangle", "diamond", "cross"];
 
 function short(value) {
   if (value === 0) return "0";
@@ -50,10 +53,31 @@ function ticks(low, high, count) {
 }
 
 function table(head, rows) {
-  const cells = (tag, row, scope) => row.map((x) => el(tag, { scope }, x));
-  return el("table", {},
-    el("thead", {}, el("tr", {}, cells("th", head, "col"))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, cells("td", row)))));
+  return el(
+    "table",
+    {},
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        head.map((x) => el("th", { scope: "col" }, x)),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      rows.map(([name, ...values]) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, name),
+          values.map((x) => el("td", {}, x)),
+        ),
+      ),
+    ),
+  );
 }
 
 // Draws into a box again whenever its width changes.
