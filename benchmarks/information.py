@@ -59,13 +59,14 @@ class World:
     def __init__(self, program: Program, prompts: tuple, length: int):
         tokenizer = program.game.tokenizer
         alphabet = tuple(tokenizer.encode(symbol)[0] for symbol in ALPHABET)
-        _, self.lengths = enumerate_replies(alphabet, length, alphabet[-1])
+        self.stop = alphabet[-1]
+        self.texts, self.lengths = enumerate_replies(alphabet, length, self.stop)
         read = functools.partial(
             reply_log_probs,
             program.policy,
             alphabet=alphabet,
             length=length,
-            stop=alphabet[-1],
+            stop=self.stop,
             temperature=1.0,
         )
         params = program.play_params(program.state)
@@ -99,6 +100,32 @@ class World:
             "mi_zscore": gain / (spread + STD_EPSILON),
         }
         return {name: float(value) for name, value in found.items()}
+
+    def without_stop(self) -> tuple[float, float]:
+        """Replies that are not empty: their information, and what training measures.
+
+        Training scores thoughts without their closing tag.
+        """
+        said = self.texts[:, 0] != self.stop
+        probs, begun = np.exp(self.log_probs), np.zeros_like(self.log_probs)
+        is_stopped = self.texts[np.arange(len(said)), self.lengths - 1] == self.stop
+        sizes = self.lengths - is_stopped
+        for size in range(1, self.texts.shape[1] + 1):
+            # All replies that begin with the same tokens.
+            long = np.flatnonzero(sizes >= size)
+            _, same = np.unique(self.texts[long, :size], axis=0, return_inverse=True)
+            totals = np.zeros((len(probs), same.max() + 1))
+            np.add.at(totals, (slice(None), same), probs[:, long])
+            own = sizes[long] == size
+            begun[:, long[own]] = totals[:, same[own]]
+        shares = probs[:, said].sum(axis=1)
+        given, shares = probs[:, said] / shares[:, None], shares / shares.sum()
+        scores = {"exact": given, "trained": begun[:, said]}
+        found = {
+            name: np.sum(shares[:, None] * given * np.log(x / (shares @ x)))
+            for name, x in scores.items()
+        }
+        return float(found["exact"]), float(found["trained"])
 
     def estimate(self, key, num_prompts: int, num_replies: int) -> Mapping[str, float]:
         """One set of estimates, of replies drawn under prompts drawn without return."""
@@ -248,6 +275,11 @@ def main(argv: list[str]) -> int:
         f"to {_LENGTH.value} tokens, {world.log_probs.shape[1]} of them: exactly "
         f"I(X;Z) = {exact.mutual:.4f}, H(Z|X) = {exact.conditional:.4f}, H(Z) = "
         f"{exact.entropy:.4f} nats; {world.mean_length:.2f} tokens on average"
+    )
+    said, trained = world.without_stop()
+    print(
+        f"replies that are not empty: exactly {said:.4f} nats; scored without their "
+        f"stop token, as in training: {trained:.4f}"
     )
     show(f"By length, N x K = {USUAL[0]} x {USUAL[1]}, mean of draws", lengths)
     show("By prompts and replies, mean ± standard deviation of draws", sizes)
