@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from envs.base import PlayBudget
-from ragen_jax import algorithm_config, warning_config
+from ragen_jax import algorithm_config, diagnostics_config, warning_config
 from ragen_jax.mix import check_mix
 from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.text.windows import CONTEXTS
@@ -32,9 +32,9 @@ OPTIONAL_KEYS = (
     "bonus.min_tokens",
     "bonus.max_tokens",
     "evaluation.every",
-    "diagnostics.every",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
+    *diagnostics_config.OPTIONAL_KEYS,
     *warning_config.OPTIONAL_KEYS,
 )
 
@@ -74,15 +74,13 @@ _POSITIVE_INTEGERS = (
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
-    "diagnostics.every",
-    "diagnostics.num_samples",
-    "diagnostics.chunk_rows",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",
     "logging.trajectories_per_iteration",
     "prompt.length_hint_words",
     *algorithm_config.POSITIVE_INTEGERS,
+    *diagnostics_config.POSITIVE_INTEGERS,
     *warning_config.POSITIVE_INTEGERS,
 )
 
@@ -113,6 +111,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "model.dtype": ("float32", "bfloat16"),
     "model.remat": REMAT_POLICIES,
     **algorithm_config.CHOICES,
+    **diagnostics_config.CHOICES,
     **warning_config.CHOICES,
 }
 
@@ -310,7 +309,7 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
     useless |= warning_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
-    useless |= _idle_diagnostics(leaves)
+    useless |= diagnostics_config.useless_keys(leaves)
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"
@@ -323,23 +322,6 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
         for prefix, reason in useless.items():
             if key.startswith(prefix) and leaves.get(key) is not None:
                 raise ValueError(f"{key} has no effect here: {reason}; leave it out")
-
-
-def _idle_diagnostics(leaves: dict[str, object]) -> dict[str, str]:
-    """Keys of diagnostics that are not made, and why."""
-    if leaves["diagnostics.every"] is None:
-        return {"diagnostics.": "diagnostics.every is None"}
-    if leaves["train.fused_iterations"] > 1:
-        return {
-            "diagnostics.": "train.fused_iterations > 1 keeps the parameters between "
-            "iterations on the device; set it to 1"
-        }
-    if not leaves["prompt.thinking"]:
-        return {
-            "diagnostics.": "diagnostics read thoughts, and prompt.thinking = False "
-            "asks for none"
-        }
-    return {}
 
 
 def play_budget(config: ConfigDict) -> PlayBudget:

@@ -56,6 +56,7 @@ class Learner:
       update: `(frozen, state, trajectory, key) -> (state, stats)`, jitted; donates the
         state.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
+      passes, credit: what `update` reads rows and shares out rewards with.
     """
 
     state: TrainState
@@ -65,6 +66,8 @@ class Learner:
     freeze: Callable[[Params], Params | None]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
     play_params: Callable[[Params | None, TrainState], Params]
+    passes: Passes
+    credit: CreditAssignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +139,12 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         for section in (config.optimizer, config.critic)
     ]
     group_size = config.rollout.group_size
+    credit = CreditAssignment(**config.algo)
     update = make_update(
         passes,
         Trainer(optimizer, *rates, warmup_updates=config.critic.warmup_updates),
         make_choose(group_size=group_size, **config.filter),
-        CreditAssignment(**config.algo),
+        credit,
         shardings,
         num_groups=config.rollout.num_groups,
         group_size=group_size,
@@ -156,6 +160,8 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         freeze=freeze,
         update=update,
         play_params=lambda frozen, state: trained.play_params(frozen, state.params),
+        passes=passes,
+        credit=credit,
     )
 
 
