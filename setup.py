@@ -5,6 +5,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
+# PNG files of `launch.report`; its page needs nothing.
+PLOTS = ["matplotlib>=3.9,<4"]
 
 
 def requirements() -> list[str]:
@@ -24,11 +26,12 @@ setup(
     packages=find_packages(
         include=["ragen_jax", "ragen_jax.*", "envs", "configs", "launch"]
     ),
-    package_data={"ragen_jax": ["pocket/*"]},
+    package_data={"ragen_jax": ["pocket/*"], "ragen_jax.report": ["static/*"]},
     install_requires=requirements(),
     extras_require={
         "cuda": ["jax[cuda12]>=0.10,<0.12"],
         "tpu": ["jax[tpu]>=0.10,<0.12"],
+        "report": PLOTS,
         "dev": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
@@ -36,7 +39,8 @@ setup(
             "hypothesis>=6.100,<7",
             "beartype>=0.20,<0.24",
             "gymnasium>=1.0,<2",
-            "matplotlib>=3.9,<4",
+            *PLOTS,
+            "selenium>=4.20,<5",
             "ruff>=0.9,<1",
         ],
     },

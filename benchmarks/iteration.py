@@ -1,106 +1,326 @@
-"""Seconds per training iteration, split into rollout and update.
+"""Seconds per training iteration: rollout, update, and what the host adds.
 
-    python -m benchmarks.iteration                  # pocket model, 16 x 8, 3 turns
-    python -m benchmarks.iteration --presets=pocket,grpo
-    python -m benchmarks.iteration --json=FILE
+    python -m benchmarks.iteration --json=FILE           # pocket model, next to torch
+    python -m benchmarks.iteration --presets=qwen2.5-0.5b,grpo --reply_tokens=100
+    python -m benchmarks.iteration --presets=qwen2.5-0.5b,grpo --reply_tokens=400
+    python -m benchmarks.iteration --presets=qwen2.5-0.5b --tiny --reply_tokens=6
 
-Times are of whole calls, results fetched, after a first call that compiles. Noisy
-machines: read the minimum and the median, not one number.
+The second and third run the paper's shape (8 x 16 rows, 5 turns) on random weights, for
+a GPU. With `--reply_tokens` every reply has exactly so many: that is the reply budget,
+and the ids that end a reply, which are data to the compiled rollout, are replaced by
+one that no token has. The program stays the same.
+
+An iteration is what `train()` does between evaluations, diagnoses and checkpoints:
+rollout, update, metrics, episodes and files. Updates keep all groups and, in turn, a
+quarter of them; the rollout's program is the same. "Host" is the time outside rollout
+and update, during which the device has nothing to do. Each figure is of several
+iterations in turn; read minima and medians.
+
+With `--peer=torch` (the default for the pocket model where torch is installed) a loop
+of the same algorithm in torch, transformers and Python
+(`benchmarks/peers/torch_loop.py`) plays the same levels from the same weights, in turn
+with ours, a quarter of the groups kept. On a GPU it uses the memory that JAX leaves.
+The status is 1 when the peer is not the same: log-probabilities of our episodes 1e-4
+apart, or success further apart than four standard errors before anyone has learned.
 """
 
-import json
+import contextlib
+import importlib.util
 import pathlib
-import platform
+import tempfile
 import time
 
 from absl import flags
 
+from benchmarks import runs
 from launch import command
 
-_REPEATS = flags.DEFINE_integer("repeats", 7, "Measured iterations.")
+_PRESETS = flags.DEFINE_string("presets", "pocket", "See configs/sizes.py.")
+_REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Every reply has so many.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measured iterations of each kind.")
+_PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above.")
+_TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
 _JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
-_TASK = flags.DEFINE_string("task", "configs/sokoban.py", "Task file.")
-_PRESETS = flags.DEFINE_string("presets", "pocket", "Its presets.")
+
+SHARES = (1.0, 0.25)
+POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
 
 
-def measure(config, repeats: int) -> dict:
-    """Compile seconds, and per-iteration seconds of each stage."""
+def read_config(share: float):
+    """The run with a share of the groups kept, checked."""
+    changes = POCKET_BATCH if runs.is_pocket(_PRESETS.value) else {}
+    if _TINY.value:
+        changes = runs.TINY_BATCH
+    if _REPLY_TOKENS.value is not None:
+        changes = {**changes, "rollout.max_reply_tokens": _REPLY_TOKENS.value}
+    return runs.task_config(_PRESETS.value, {**changes, "filter.keep_fraction": share})
+
+
+class Loop:
+    """What `train()` repeats, on a rollout program that several of them share.
+
+    Attributes:
+      seconds: stage -> of each iteration.
+      compiled: stage -> seconds of its compilation.
+    """
+
+    def __init__(self, config, setup, collect, writer):
+        self._config, self._collect, self._writer = config, collect, writer
+        self._learner = setup.parts.learner
+        self._join, self._game = setup.parts.join, setup.parts.tasks[0].game
+        self._frozen = self._learner.freeze(setup.params)
+        self._state = self._learner.init(setup.params)
+        self._done = 0
+        self.seconds = {"rollout": [], "update": [], "host": [], "iteration": []}
+        self.compiled: dict[str, float] = {}
+        self.sampled_tokens: list[int] = []
+        self.success: list[float] = []
+
+    def iterate(self, key):
+        """An iteration; returns its rollout."""
+        import jax
+
+        from ragen_jax import rngs
+        from ragen_jax.rollout.episodes import episodes
+        from ragen_jax.rollout.metrics import rollout_metrics
+        from ragen_jax.timing import timed
+
+        config, timing, began = self._config, {}, time.perf_counter()
+        with timed(timing, "rollout"):
+            params = self._learner.play_params(self._frozen, self._state)
+            rollout = jax.block_until_ready(self._collect(params, key))
+        with timed(timing, "update"):
+            self._state, stats = self._learner.update(
+                self._frozen,
+                self._state,
+                self._join([rollout]),
+                rngs.stream(key, "shuffle"),
+            )
+            stats = jax.device_get(stats)
+        group_size = config.rollout.group_size
+        play = jax.device_get(rollout_metrics(rollout, group_size=group_size))
+        metrics = {name: float(x) for name, x in (stats | play).items()}
+        self._done += 1
+        count = config.logging.trajectories_per_iteration
+        game = self._game
+        told = episodes(rollout, game.tokenizer, game.dialogue.prompts, count)
+        self._writer.episodes(self._done, told)
+        self._writer.scalars(self._done, metrics | timing)
+        whole = time.perf_counter() - began
+        self._note(timing, whole)
+        self.sampled_tokens.append(int(rollout.loss_mask.sum()))
+        self.success.append(float(rollout.success.mean()))
+        return rollout
+
+    def _note(self, timing, whole: float) -> None:
+        stages = {name: timing[f"timing_s/{name}"] for name in ("rollout", "update")}
+        stages["host"] = whole - sum(stages.values())
+        stages["iteration"] = whole
+        for name, seconds in stages.items():
+            self.seconds[name].append(seconds)
+        for name, seconds in timing.items():
+            if name.startswith("perf/compile_s/") and self._done == 1:
+                self.compiled[name.rsplit("/", 1)[1]] = seconds
+
+
+def rollout_program(setup, forced: bool):
+    """`(params, key) -> Trajectory`, compiled.
+
+    Args:
+      setup: the run.
+      forced: no token ends a reply.
+    """
+    import jax.numpy as jnp
+
+    (task,) = setup.parts.tasks
+    dialogue = task.game.dialogue
+    if forced:
+        dialogue = dialogue.replace(stop_tokens=jnp.full_like(dialogue.stop_tokens, -1))
+    return lambda params, key: task.play(params, dialogue, key)
+
+
+def wants_peer() -> bool:
+    """Whether torch takes part.
+
+    Raises:
+      ValueError: it is asked for where it cannot.
+    """
+    can = runs.is_pocket(_PRESETS.value) and not _TINY.value
+    can &= _REPLY_TOKENS.value is None
+    if _PEER.value is None:
+        has_torch = importlib.util.find_spec("torch") is not None
+        return (
+            can and has_torch and importlib.util.find_spec("transformers") is not None
+        )
+    if _PEER.value == "torch" and not can:
+        raise ValueError(
+            "--peer=torch plays the pocket model's own replies; leave out --tiny and "
+            "--reply_tokens and choose the preset pocket"
+        )
+    return _PEER.value == "torch"
+
+
+class Peer:
+    """The torch loop, on the levels of our rollouts.
+
+    Attributes:
+      seconds: stage -> of each iteration.
+      log_prob_difference: between its learner and our sampler, the largest.
+    """
+
+    def __init__(self, config, rollout):
+        import numpy as np
+
+        from benchmarks.peers.torch_loop import TorchLoop
+        from ragen_jax.program import POCKET
+
+        self._loop = TorchLoop(POCKET, config)
+        stages = ("generate", "games", "update", "iteration")
+        self.seconds = {name: [] for name in stages}
+        self.success: list[float] = []
+        theirs = self._loop.learner.log_probs(np.asarray(rollout.tokens))
+        ours, mask = np.asarray(rollout.sample_log_probs), np.asarray(rollout.loss_mask)
+        self.log_prob_difference = float(np.abs(theirs - ours)[mask].max())
+
+    def iterate(self, rollout) -> None:
+        """An iteration on the rollout's levels."""
+        from benchmarks.peers.torch_loop import games_from
+
+        games = games_from(rollout.initial_state, cols=6)
+        began = time.perf_counter()
+        self._loop.iterate(games)
+        whole = time.perf_counter() - began
+        for name, seconds in (self._loop.seconds | {"iteration": whole}).items():
+            self.seconds[name].append(seconds)
+        self.success.append(float(self._loop.success.mean()))
+
+
+def problems_of(peer: Peer, loop: Loop, num_rows: int) -> list[str]:
+    """Why the peer is not the same algorithm, judged by the first iteration."""
+    found = []
+    if peer.log_prob_difference > 1e-4:
+        found.append(f"log-probabilities differ by {peer.log_prob_difference:.1e}")
+    ours, theirs = loop.success[0], peer.success[0]
+    mean = (ours + theirs) / 2
+    # Rows of a group share a level, which only brings the two closer.
+    if abs(ours - theirs) > 4 * (2 * mean * (1 - mean) / num_rows) ** 0.5:
+        found.append(f"success {ours:.1%} (ours) and {theirs:.1%} (torch)")
+    return found
+
+
+def measure() -> dict:
+    """Seconds of everyone's iterations, the first, which compile, left out."""
     import jax
 
     from ragen_jax import rngs
-    from ragen_jax.program import build_program, num_params
+    from ragen_jax.program import num_params
+    from ragen_jax.writer import RunWriter
 
-    began = time.perf_counter()
-    program = build_program(config)
-    built = time.perf_counter() - began
-    root, state = rngs.root_key(config.seed), program.state
-    parameters = num_params(state.params)
-    rollout, update, tokens = [], [], []
-    for iteration in range(repeats + 1):
-        key = rngs.step_key(root, iteration)
-        began = time.perf_counter()
-        rollouts = program.collect(program.play_params(state), key)
-        middle = time.perf_counter()
-        batch = program.join(rollouts)
-        shuffle_key = rngs.stream(key, "shuffle")
-        state, stats = program.update(state, batch, shuffle_key)
-        jax.block_until_ready((state, stats))
-        rollout.append(middle - began)
-        update.append(time.perf_counter() - middle)
-        tokens.append(int(batch.loss_mask.sum()))
-    return {
-        "device": jax.devices()[0].device_kind,
-        "machine": platform.machine(),
-        "jax": jax.__version__,
-        "parameters": parameters,
-        "rows": config.rollout.num_groups * config.rollout.group_size,
-        "turns": config.rollout.max_turns,
-        "sampled_tokens": tokens[1:],
-        "build_s": built,
-        "first_rollout_s": rollout[0],
-        "first_update_s": update[0],
-        "rollout_s": rollout[1:],
-        "update_s": update[1:],
+    is_wanted = wants_peer()
+    configs = {share: read_config(share) for share in SHARES}
+    setups = {
+        share: runs.set_up(config, tiny=_TINY.value)
+        for share, config in configs.items()
     }
+    config, setup = configs[SHARES[0]], setups[SHARES[0]]
+    collect = rollout_program(setup, _REPLY_TOKENS.value is not None)
+    with contextlib.ExitStack() as stack:
+        loops = {}
+        for share in SHARES:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            writer = RunWriter(folder, after=-1, tensorboard=True)
+            stack.callback(writer.close)
+            loops[share] = Loop(configs[share], setups[share], collect, writer)
+        peer = None
+        root = rngs.root_key(config.seed)
+        for i in range(_REPEATS.value + 1):
+            key = rngs.step_key(root, i)
+            for loop in loops.values():
+                rollout = loop.iterate(key)
+            if is_wanted:
+                peer = peer or Peer(configs[SHARES[-1]], rollout)
+                peer.iterate(rollout)
+    rows = rollout.tokens.shape[0]
+    problems = problems_of(peer, loops[SHARES[-1]], rows) if peer else []
+    seconds = {
+        f"{name}, {share:.0%} kept": values[1:]
+        for share, loop in loops.items()
+        for name, values in loop.seconds.items()
+    }
+    if peer:
+        told = peer.seconds.items()
+        seconds |= {f"torch: {name}, 25% kept": values[1:] for name, values in told}
+    last = loops[SHARES[-1]]
+    return {
+        "notes": setup.notes,
+        "problems": problems,
+        "parameters": num_params(setup.params),
+        "dtype": config.model.dtype,
+        "advantage": config.algo.advantage,
+        "rows": rows,
+        "turns": config.rollout.max_turns,
+        "row_tokens": rollout.tokens.shape[1],
+        "compile_s": {
+            "rollout": loops[SHARES[0]].compiled.get("rollout", 0.0),
+            **{f"update, {s:.0%} kept": loops[s].compiled["update"] for s in SHARES},
+        },
+        "sampled_tokens": last.sampled_tokens[1:],
+        "success": {"ours": last.success, "torch": peer.success if peer else None},
+        "device_memory": _peak_memory(jax.devices()[0]),
+        "seconds": seconds,
+    }
+
+
+def _peak_memory(device) -> int | None:
+    """Most bytes that were in use; None where the device does not say (CPUs)."""
+    stats = device.memory_stats()
+    return None if stats is None else stats["peak_bytes_in_use"]
+
+
+def print_table(figures: dict) -> None:
+    import statistics
+
+    seconds = figures["seconds"]
+    tokens = statistics.mean(figures["sampled_tokens"])
+    print(
+        f"{figures['parameters']:,} parameters in {figures['dtype']}, "
+        f"{figures['advantage']}, {figures['rows']} rows x {figures['turns']} turns, "
+        f"up to {figures['row_tokens']} tokens; {tokens:,.0f} sampled per iteration"
+    )
+    compiled = figures["compile_s"].items()
+    print("compiled: " + "; ".join(f"{name} {value:.1f} s" for name, value in compiled))
+    if memory := figures["device_memory"]:
+        print(f"most device memory in use: {memory / 1e9:.1f} GB")
+    print("| stage | min s | median s | max s |")
+    print("|---|---|---|---|")
+    for name, values in seconds.items():
+        told = runs.spread(values)
+        row = " | ".join(f"{told[k]:.3f}" for k in ("min", "median", "max"))
+        print(f"| {name} | {row} |")
+    for share in SHARES:
+        host = sum(seconds[f"host, {share:.0%} kept"])
+        whole = sum(seconds[f"iteration, {share:.0%} kept"])
+        print(f"host share, {share:.0%} kept: {host / whole:.1%}")
+    ours, name = seconds["iteration, 25% kept"], "torch: iteration, 25% kept"
+    if name in seconds:
+        pairs = zip(seconds[name], ours, strict=True)
+        print(
+            f"torch takes {min(seconds[name]) / min(ours):.2f} times as long (minima), "
+            f"{statistics.median(a / b for a, b in pairs):.2f} (median of neighbours)"
+        )
 
 
 def main(argv: list[str]) -> int:
     del argv
-    import importlib.util
-    import statistics
-
-    spec = importlib.util.spec_from_file_location("task", _TASK.value)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config(_PRESETS.value)
-    config.rollout.num_groups = 16
-    config.rollout.group_size = 8
-    config.filter.keep_fraction = 0.25
-    figures = measure(config, _REPEATS.value)
-    total = [
-        r + u for r, u in zip(figures["rollout_s"], figures["update_s"], strict=True)
-    ]
-    print(
-        f"{figures['parameters']:,} parameters, {figures['rows']} rows x "
-        f"{figures['turns']} turns on {figures['device']} (jax {figures['jax']})"
-    )
-    print(f"{'stage':<10}{'min s':>9}{'median s':>10}{'max s':>9}{'first s':>9}")
-    firsts = figures["first_rollout_s"], figures["first_update_s"]
-    rows = (
-        ("rollout", figures["rollout_s"], firsts[0]),
-        ("update", figures["update_s"], firsts[1]),
-        ("iteration", total, sum(firsts)),
-    )
-    for name, seconds, first in rows:
-        print(
-            f"{name:<10}{min(seconds):>9.2f}{statistics.median(seconds):>10.2f}"
-            f"{max(seconds):>9.2f}{first:>9.2f}"
-        )
-    sampled = statistics.mean(figures["sampled_tokens"])
-    print(f"sampled tokens per iteration: {sampled:.0f}")
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
-    return 0
+    figures = measure()
+    print(runs.describe_versions())
+    for note in figures["notes"]:
+        print(f"note: {note}")
+    print_table(figures)
+    for problem in figures["problems"]:
+        print(f"problem: {problem}")
+    runs.write_json(_JSON.value, figures)
+    return 1 if figures["problems"] else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning --output=docs/learning.png runs/a runs/b ...
 
-Runs of one game share a panel. Needs matplotlib (`pip install -e ".[dev]"`).
+Runs of one game share a panel. Needs matplotlib (`pip install -e ".[report]"`).
 """
 
 import json

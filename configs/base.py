@@ -91,6 +91,10 @@ def get_config() -> ConfigDict:
     config.rollout.format_penalty = -0.1
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
+    # Times per reply that the rows still being written are moved into a batch of half
+    # the size, once they fill no more: for long replies of very different lengths. Each
+    # compiles the decoding step once more. None: rows stay where they are.
+    config.rollout.compactions = placeholder(int)
 
     config.bonus = _bonus()
     config.algo = _credit()
@@ -130,6 +134,10 @@ def get_config() -> ConfigDict:
     config.train.fused_iterations = 1
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
+    # An error when the learner's log-probabilities of the sampled tokens differ from
+    # the sampler's by more than this in the mean, before any step: about 1e-6 in
+    # float32, below 0.02 in bfloat16. None: no bound.
+    config.train.max_sampler_difference = 0.1
     # Stop after this many iterations in a row in which the filter kept nothing.
     config.train.max_empty_iterations = 5
     # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5). Stop when the
@@ -149,6 +157,11 @@ def get_config() -> ConfigDict:
     config.evaluation.every = 10
     # Prompts, of each environment.
     config.evaluation.num_prompts = 256
+    # Episodes of each prompt.
+    config.evaluation.num_samples = 1
+    # Report pass@k (at least one of k samples succeeds) for these k, at most
+    # `num_samples`: "--config.evaluation.pass_at=(1, 4, 8)". None: for all samples.
+    config.evaluation.pass_at = placeholder(tuple)
     config.evaluation.temperature = 0.5
     # Root of the validation levels, a range of its own.
     config.evaluation.seed = 123
@@ -301,7 +314,12 @@ def _loss() -> ConfigDict:
     loss.aggregation = "token_mean"
     # Weight of the entropy bonus (RAGEN: 0.001).
     loss.entropy_coeff = 0.001
-    # Truncated importance weights: cap on pi_old / pi_sampled. None = off.
+    # Whose log-probabilities are the old ones of the ratio: the "sampler"'s, which the
+    # rollout recorded, or the "learner"'s, one more forward pass over the kept rows.
+    # `train.max_sampler_difference` bounds how far the two may be apart.
+    loss.old_log_probs = "sampler"
+    # Truncated importance weights: cap on pi_old / pi_sampled, with the learner's old
+    # log-probabilities. None = off.
     loss.importance_cap = placeholder(float)
     return loss
 

@@ -336,7 +336,7 @@ def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
 
 
 def _template(size: int, observation: str, symbols: tuple[str, ...]) -> Template:
-    picture = (Grid("board", symbols, size, size),)
+    picture = (Grid("board", symbols, size, size, meanings=MEANINGS),)
 
     def cells(name: str, label: str, max_cells: int) -> Cells:
         return Cells(name, label, size, size, max_cells)

@@ -353,7 +353,7 @@ def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
 def _template(
     rows: int, cols: int, num_boxes: int, observation: str, symbols: tuple[str, ...]
 ) -> Template:
-    picture = (Grid("board", symbols, rows, cols, border=WALL),)
+    picture = (Grid("board", symbols, rows, cols, WALL, MEANINGS),)
 
     def cells(name: str, label: str, max_cells: int) -> Cells:
         return Cells(name, label, rows, cols, max_cells)

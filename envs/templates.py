@@ -7,6 +7,7 @@ model are the same by construction.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,13 +23,19 @@ class Choice:
     def render(self, value) -> str:
         return self.options[int(value)]
 
+    @property
+    def pattern(self) -> str:
+        """Regular expression of everything `render` can say."""
+        return f"(?:{'|'.join(map(re.escape, self.options))})"
+
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
     """A board, every row followed by a newline. Field: int[rows, cols] of symbol ids.
 
     `border` is the id of the symbol that always fills the outermost ring, or None; a
-    tokenization by rows then needs to tabulate the interior only.
+    tokenization by rows then needs to tabulate the interior only. `meanings` say what
+    each symbol stands for, for whoever draws the board; nothing reads them in play.
     """
 
     name: str
@@ -36,10 +43,24 @@ class Grid:
     rows: int
     cols: int
     border: int | None = None
+    meanings: tuple[str, ...] = ()
 
     def render(self, value) -> str:
         board = np.asarray(value)
         return "".join("".join(self.symbols[i] for i in row) + "\n" for row in board)
+
+    @property
+    def pattern(self) -> str:
+        """Regular expression of everything `render` can say; its one group is it."""
+        return f"((?:{self._cell}{{{self.cols}}}\n){{{self.rows}}})"
+
+    @property
+    def _cell(self) -> str:
+        return f"(?:{'|'.join(map(re.escape, self.symbols))})"
+
+    def read(self, text: str) -> list[list[str]]:
+        """Rows of symbols of a rendered board."""
+        return [re.findall(self._cell, line) for line in text.split("\n")[:-1]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +83,11 @@ class Number:
         sign = "-" if units < 0 else ""
         return f"{sign}{whole}.{digits}" if digits else f"{sign}{whole}"
 
+    @property
+    def pattern(self) -> str:
+        """Regular expression of everything `render` can say, and more."""
+        return r"-?\d+(?:\.\d+)?"
+
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
@@ -80,6 +106,12 @@ class Cells:
     def render(self, value) -> str:
         cells = [f"({r}, {c})" for r, c in np.argwhere(np.asarray(value) != 0)]
         return f"{self.label}: {', '.join(cells)}\n" if cells else ""
+
+    @property
+    def pattern(self) -> str:
+        """Regular expression of everything `render` can say, and more."""
+        cell = r"\(\d+, \d+\)"
+        return f"(?:{re.escape(self.label)}: {cell}(?:, {cell})*\n)?"
 
 
 Part = str | Choice | Grid | Number | Cells
@@ -109,3 +141,18 @@ class Template:
             part if isinstance(part, str) else part.render(values[part.name])
             for part in self.parts
         )
+
+    def read_boards(self, text: str) -> list[list[list[str]]] | None:
+        """The boards of a rendered text, one per `Grid`, as rows of symbols.
+
+        None where the text is not one of this template's.
+        """
+        grids = [part for part in self.parts if isinstance(part, Grid)]
+        pattern = "".join(
+            re.escape(part) if isinstance(part, str) else part.pattern
+            for part in self.parts
+        )
+        match = re.fullmatch(pattern, text)
+        if match is None:
+            return None
+        return [g.read(shown) for g, shown in zip(grids, match.groups(), strict=True)]

@@ -35,6 +35,30 @@ def define_config() -> flags.FlagHolder:
     )
 
 
+def define_section(name: str, defaults: ConfigDict) -> Callable[[], ConfigDict]:
+    """Define `--name.key=value` for every key of a small configuration of its own.
+
+    Returns:
+      A function that gives the configuration as the command line has it.
+    """
+    kinds = {
+        str: flags.DEFINE_string,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+    }
+    holders = {
+        key: kinds[defaults.get_type(key)](f"{name}.{key}", default, f"{name}: {key}.")
+        for key, default in defaults.items()
+    }
+
+    def read() -> ConfigDict:
+        config = defaults.copy_and_resolve_references()
+        config.update({key: holder.value for key, holder in holders.items()})
+        return config.lock()
+
+    return read
+
+
 def overridden_keys(argv: Sequence[str]) -> list[str]:
     """Dotted paths of the keys set on the command line."""
     return [match.group(1) for match in map(_OVERRIDE.match, argv) if match]
@@ -164,11 +188,27 @@ def run(main: Callable[[list[str]], int]) -> None:
     printed as one line; `RAGEN_JAX_TRACEBACK=1` shows where they came from. Everything
     else is a defect and keeps its traceback.
     """
-    argv = list(sys.argv)
+
+    def call(argv):
+        rest = _parse_flags(argv)
+        if rest:
+            raise ValueError(
+                f"unexpected argument {rest[0]!r}; options are written --name=value"
+            )
+        return main(argv)
+
+    _exit_with(call)
+
+
+def run_on_words(main: Callable[[list[str]], int]) -> None:
+    """The same for a command that takes words besides flags: `main(words)`."""
+    _exit_with(lambda argv: main(_parse_flags(argv)))
+
+
+def _exit_with(call: Callable[[list[str]], int]) -> None:
     app.define_help_flags()
     try:
-        _parse_flags(argv)
-        status = main(argv)
+        status = call(list(sys.argv))
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
@@ -178,8 +218,8 @@ def run(main: Callable[[list[str]], int]) -> None:
     sys.exit(status)
 
 
-def _parse_flags(argv: Sequence[str]) -> None:
-    """Parse the command line.
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parse the command line; returns the words that are no flags.
 
     Raises:
       ValueError: with the user's part of whatever absl or ml_collections said.
@@ -199,10 +239,7 @@ def _parse_flags(argv: Sequence[str]) -> None:
         rest = flags.FLAGS(words)
     except (flags.Error, AttributeError, KeyError, TypeError) as error:
         raise ValueError(_flag_sentence(error)) from error
-    if len(rest) > 1:
-        raise ValueError(
-            f"unexpected argument {rest[1]!r}; options are written --name=value"
-        )
+    return rest[1:]
 
 
 def _flag_sentence(error: Exception) -> str:

@@ -1,67 +1,168 @@
-"""Measure a policy on the fixed validation prompts.
+"""Measure a policy, or a model behind an endpoint, on the fixed validation prompts.
 
 python -m launch.evaluate --run=runs/sokoban
+python -m launch.evaluate --run=runs/sokoban --suite=sokoban --table=suite.md
 python -m launch.evaluate --config=configs/sokoban.py --config.model.path=FOLDER
+python -m launch.evaluate --config=configs/sokoban.py --output=runs/api.jsonl \
+    --api.base_url=http://localhost:8000/v1 --api.model=NAME
+
+See `docs/evaluation.md`.
 """
 
 import json
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from absl import flags
+from ml_collections import ConfigDict
 
+from configs import endpoint
 from launch import command
 
 _CONFIG = command.define_config()
+_API = command.define_section("api", endpoint.get_config())
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
+_SUITE = flags.DEFINE_string(
+    "suite", None, "Other games: sokoban, bandit, frozen_lake."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "JSONL file for all episodes.")
+_TABLE = flags.DEFINE_string("table", None, "Markdown file for the table.")
+_JSON = flags.DEFINE_string("json", None, "JSON file of the scores; gone on with.")
 _NUM_PROMPTS = flags.DEFINE_integer("num_prompts", None, "Instead of the config's.")
+_NUM_SAMPLES = flags.DEFINE_integer("num_samples", None, "Same; per prompt.")
 _TEMPERATURE = flags.DEFINE_float("temperature", None, "Same; 0 is greedy.")
+_PASS_AT = flags.DEFINE_list("pass_at", None, "Same; k of pass@k, as in 1,4,8.")
 
 
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     run = command.run_folder(_RUN.value)
     command.enable_compilation_cache()
-    from ragen_jax.evaluate import evaluate
+    overrides = command.overridden_keys(argv)
+    if _API().base_url is None:
+        for word in argv:
+            if re.match(r"--?api\.", word):
+                raise ValueError(
+                    f"{word} needs --api.base_url; leave it out or add that"
+                )
+        return _evaluate_policy(run, config, overrides)
+    if run is not None or config is None:
+        raise ValueError(
+            "--api.base_url names who plays, and --config=FILE what; leave out --run"
+        )
+    return _evaluate_endpoint(config, overrides)
+
+
+def _changes() -> dict[str, object]:
+    """Keys of the configuration that the shorter flags set."""
+    changes = {
+        "evaluation.num_prompts": _NUM_PROMPTS.value,
+        "evaluation.num_samples": _NUM_SAMPLES.value,
+        "evaluation.temperature": _TEMPERATURE.value,
+    }
+    if _PASS_AT.value is not None:
+        if not all(word.strip().isdigit() for word in _PASS_AT.value):
+            raise ValueError(
+                f"--pass_at={','.join(_PASS_AT.value)} must be whole numbers with "
+                "commas between them, e.g. --pass_at=1,4,8"
+            )
+        changes["evaluation.pass_at"] = tuple(map(int, _PASS_AT.value))
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def _evaluate_policy(
+    run: pathlib.Path | None,
+    config: ConfigDict | None,
+    overrides: Sequence[str],
+) -> int:
+    from ragen_jax.contests import policy_contests
+    from ragen_jax.run import digest
     from ragen_jax.trained import open_trained
     from ragen_jax.writer import write_text_atomically
 
-    changes = {
-        "evaluation.num_prompts": _NUM_PROMPTS.value,
-        "evaluation.temperature": _TEMPERATURE.value,
-    }
-    changes = {key: value for key, value in changes.items() if value is not None}
-    trained = open_trained(
-        run, config, changes=changes, overrides=command.overridden_keys(argv)
-    )
-    program = trained.program
-    metrics, rollouts = evaluate(program, trained.params)
-    print(f"{trained.name}: {', '.join(program.names)}, {len(rollouts[0].success)}")
-    for name in program.names:
-        prefix = f"{name}: " if len(program.names) > 1 else ""
-        print(prefix + _sentence(metrics, f"val-env/{name}/"))
-    print(json.dumps(metrics, indent=2, sort_keys=True))
+    trained = open_trained(run, config, changes=_changes(), overrides=overrides)
+    contests = policy_contests(trained, _SUITE.value, overrides)
+    weights = digest(trained.params) if _JSON.value else None
+    about = _about(trained.name, trained.config, weights=weights)
+    records = _measure(contests, about, keep=_OUTPUT.value is not None)
     if _OUTPUT.value:
         path = pathlib.Path(_OUTPUT.value)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = program.episodes(rollouts)
-        text = "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in lines)
-        write_text_atomically(path, text)
+        lines = (json.dumps(record, ensure_ascii=False) for record in records)
+        write_text_atomically(path, "".join(f"{line}\n" for line in lines))
         print(f"episodes written to {path}")
     return 0
 
 
-def _sentence(metrics: Mapping[str, float], prefix: str) -> str:
-    """An environment's success next to what is possible."""
-    success, low, high, ceiling, regret = (
-        metrics[prefix + name]
-        for name in ("success", "success_low", "success_high", "ceiling", "regret")
-    )
-    return (
-        f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
-        f"best possible {ceiling:.1%}, regret {regret:.1%}"
-    )
+def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
+    from ragen_jax.endpoint.journal import Journal
+    from ragen_jax.remote import check_api, endpoint_contests, prepare
+
+    api = _API()
+    check_api(api)
+    if _OUTPUT.value is None:
+        raise ValueError(
+            "--api.base_url needs --output=FILE.jsonl: conversations are kept there as "
+            "they end, so that none is paid for twice"
+        )
+    config = prepare(config, _changes(), overrides)
+    about = _about(f"{api.model} at {api.base_url}", config, extra_body=api.extra_body)
+    path = pathlib.Path(_OUTPUT.value)
+    try:
+        with Journal(path) as journal:
+            contests = endpoint_contests(
+                config, api, journal, suite=_SUITE.value, overrides=overrides
+            )
+            _measure(contests, about, keep=False)
+            journal.tidy()
+    except KeyboardInterrupt:
+        print(f"stopped; what is in {path} is kept, the same command goes on")
+        return 130
+    print(f"conversations written to {path}")
+    return 0
+
+
+def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]:
+    """What all scores of this command have in common."""
+    names = ("num_prompts", "num_samples", "pass_at", "temperature", "seed")
+    return {
+        "policy": policy,
+        "suite": _SUITE.value,
+        "evaluation": {name: config.evaluation[name] for name in names},
+        "prompt": config.prompt.to_dict(),
+        "context": [config.rollout.context, config.rollout.context_turns],
+        **more,
+    }
+
+
+def _measure(
+    contests: Sequence, about: Mapping[str, object], *, keep: bool
+) -> list[dict]:
+    """Play, say how it went, write the files; the episodes."""
+    from ragen_jax.contests import hold
+    from ragen_jax.scorecard import Scorecard
+    from ragen_jax.writer import write_text_atomically
+
+    card = Scorecard(about, pathlib.Path(_JSON.value) if _JSON.value else None)
+    names = ", ".join(contest.name for contest in contests)
+    print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
+    records = hold(contests, card, say=print, keep_episodes=keep)
+    if _SUITE.value is None:
+        metrics = {
+            f"val-env/{score.name}/{name}": value
+            for score in card.scores
+            for name, value in score.metrics.items()
+        }
+        print(json.dumps(metrics, indent=2, sort_keys=True))
+    else:
+        print(card.markdown())
+    if _TABLE.value:
+        path = pathlib.Path(_TABLE.value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, card.markdown())
+        print(f"table written to {path}")
+    return records
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
 from ragen_jax.algo.options import own_options
 from ragen_jax.algo.rewards import GROUPINGS, NORMALIZATIONS, REWARD_PLACEMENTS
 from ragen_jax.algo.weights import FILTER_LOSS_SCALES
+from ragen_jax.learner.objective import OLD_LOG_PROBS
 from ragen_jax.learner.optimizer import SCHEDULES
 from ragen_jax.models.critic import TRUNKS
 
@@ -45,6 +46,7 @@ OPTIONAL_KEYS = (
     "critic.clip_value",
     "lora.rank",
     "schedule.decay_updates",
+    "train.max_sampler_difference",
     "train.min_spread_fraction",
     "train.min_success",
 )
@@ -91,6 +93,7 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "critic.warmup_updates": _FROM_ZERO,
     "schedule.warmup_updates": _FROM_ZERO,
     "schedule.final_fraction": _ZERO_TO_ONE,
+    "train.max_sampler_difference": _ABOVE_ZERO,
     "train.min_spread_fraction": _SHARE,
     "train.min_success": _SHARE,
 }
@@ -108,6 +111,7 @@ CHOICES: dict[str, Collection[str]] = {
     "filter.loss_scale": FILTER_LOSS_SCALES,
     "loss.policy": POLICY_LOSSES,
     "loss.aggregation": AGGREGATIONS,
+    "loss.old_log_probs": OLD_LOG_PROBS,
     "critic.trunk": TRUNKS,
     "schedule.shape": SCHEDULES,
 }
@@ -127,6 +131,7 @@ def check_algorithm(leaves: Leaves) -> None:
     _check_filter(leaves)
     _check_group_size(leaves)
     _check_credit(leaves)
+    _check_old_log_probs(leaves)
     _check_kl(leaves)
     _check_schedule(leaves)
     _check_early_stops(leaves)
@@ -230,6 +235,16 @@ def _check_credit(leaves: Leaves) -> None:
         )
 
 
+def _check_old_log_probs(leaves: Leaves) -> None:
+    cap, whose = leaves["loss.importance_cap"], leaves["loss.old_log_probs"]
+    if cap is not None and whose != "learner":
+        raise ValueError(
+            f"loss.importance_cap = {cap} weighs the learner's old log-probabilities "
+            f"against the sampler's, but loss.old_log_probs = {whose!r}; set that to "
+            "'learner', or loss.importance_cap to None"
+        )
+
+
 def _check_kl(leaves: Leaves) -> None:
     estimator = leaves["kl.estimator"]
     if leaves["kl.placement"] == "reward" and estimator.endswith("+"):
@@ -309,6 +324,11 @@ def useless_keys(leaves: Leaves) -> dict[str, str]:
         useless["loss.dual_clip"] = f"loss.policy = {policy!r} does not read it"
     if leaves["schedule.shape"] == "constant":
         useless["schedule.final_fraction"] = "schedule.shape is 'constant'"
+    if leaves["learner.updates_per_rollout"] > 1:
+        useless["train.max_sampler_difference"] = (
+            "with learner.updates_per_rollout above 1 the parameters that are compared "
+            "are not the sampler's"
+        )
     if leaves["train.min_spread_fraction"] is None:
         useless["train.collapse_window"] = "train.min_spread_fraction is None"
     if leaves["train.min_success"] is None:

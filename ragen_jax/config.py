@@ -26,12 +26,14 @@ OPTIONAL_KEYS = (
     "rollout.top_k",
     "rollout.top_p",
     "rollout.context_turns",
+    "rollout.compactions",
     "bonus.format",
     "bonus.length",
     "bonus.facts",
     "bonus.min_tokens",
     "bonus.max_tokens",
     "evaluation.every",
+    "evaluation.pass_at",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
     *diagnostics_config.OPTIONAL_KEYS,
@@ -58,6 +60,7 @@ _POSITIVE_INTEGERS = (
     "rollout.max_actions_per_episode",
     "rollout.max_reply_tokens",
     "rollout.decode_chunk_tokens",
+    "rollout.compactions",
     "rollout.context_turns",
     "rollout.top_k",
     "bonus.min_tokens",
@@ -74,6 +77,7 @@ _POSITIVE_INTEGERS = (
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
+    "evaluation.num_samples",
     "checkpoint.every",
     "checkpoint.keep",
     "logging.trajectories_every",
@@ -156,6 +160,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     _check_pairs(config)
     _check_blocks(leaves)
     _check_bonus(leaves)
+    pass_at(config)
     check_mix(leaves)
     algorithm_config.check_algorithm(leaves)
     warning_config.check_warning(leaves)
@@ -263,7 +268,8 @@ def _check_pairs(config: ConfigDict) -> None:
         raise ValueError(
             f"rollout.{truncated[0]} = {config.rollout[truncated[0]]} samples from "
             "another distribution than the one that is trained; set "
-            "loss.importance_cap (2.0 is usual) or leave truncated sampling off"
+            "loss.importance_cap (2.0 is usual) and loss.old_log_probs = 'learner', or "
+            "leave truncated sampling off"
         )
 
 
@@ -322,6 +328,27 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
         for prefix, reason in useless.items():
             if key.startswith(prefix) and leaves.get(key) is not None:
                 raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+
+
+def pass_at(config: ConfigDict) -> tuple[int, ...]:
+    """The `k` of the pass@k that evaluations report.
+
+    Raises:
+      ValueError: `evaluation.pass_at` is no list of whole numbers between 1 and the
+        number of samples.
+    """
+    asked, num_samples = config.evaluation.pass_at, config.evaluation.num_samples
+    if asked is None:
+        # That of one sample is the success rate itself.
+        return (num_samples,) if num_samples > 1 else ()
+    for k in asked:
+        if not isinstance(k, int) or not 1 <= k <= num_samples:
+            raise ValueError(
+                f"evaluation.pass_at = {tuple(asked)}; pass@k is read from samples of "
+                f"a prompt, and evaluation.num_samples = {num_samples}: use whole "
+                "numbers from 1 to that, or more samples"
+            )
+    return tuple(asked)
 
 
 def play_budget(config: ConfigDict) -> PlayBudget:

@@ -6,6 +6,7 @@ the functions that play it. Knows no training.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -49,11 +50,7 @@ class Game:
 
 def build_game(config: ConfigDict, entry: Entry, tokenizer: Tokenizer) -> Game:
     """An environment and its dialogue under the checkpoint's tokenizer."""
-    kwargs = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in entry.kwargs.items()
-    }
-    env = envs.make(entry.name, **kwargs)
+    env = envs.make(entry.name, **constructor_arguments(entry))
     budget = play_budget(config)
     dialogue = build_dialogue(
         env,
@@ -76,6 +73,14 @@ def build_game(config: ConfigDict, entry: Entry, tokenizer: Tokenizer) -> Game:
         dialogue=dialogue,
         bonus=build_bonus(env, params, **config.bonus),
     )
+
+
+def constructor_arguments(entry: Entry) -> dict[str, object]:
+    """An entry's `kwargs` as constructors take them: JSON knows no tuples."""
+    return {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in entry.kwargs.items()
+    }
 
 
 def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
@@ -139,7 +144,15 @@ def collector(
     )
 
 
-def make_ceiling(game: Game) -> Callable[[EnvState], float]:
+class Playable(Protocol):
+    """A game as far as its solver is concerned."""
+
+    env: TextEnvironment
+    params: EnvParams
+    budget: PlayBudget
+
+
+def make_ceiling(game: Playable) -> Callable[[EnvState], float]:
     """Best possible success on levels, by the exact solver.
 
     The answer to the last question is kept: validation always asks about the same

@@ -28,7 +28,8 @@ class Iteration(NamedTuple):
       rollouts: what was played, one per task.
       stats: of the update, or of the last one where a rollout is used again.
       diagnostics: of the policy that played, see `ragen_jax.diagnosis`.
-      timing: seconds by stage, as `timing_s/<stage>`.
+      timing: seconds by stage, as `timing_s/<stage>`; what was compiled for it, as
+        `perf/compile_s/<stage>` and `perf/compile_cached/<stage>`.
     """
 
     rollouts: Sequence[Trajectory]
@@ -82,9 +83,12 @@ def _fused(config: ConfigDict, program: Program) -> Advance:
             fixed = (program.frozen, dialogues)
             state, told = block(fixed, state, root, jnp.int32(done))
             told = jax.device_get(told)
-        timing = {name: seconds / size for name, seconds in timing.items()}
+        mean = {"timing_s/iteration": timing["timing_s/iteration"] / size}
         parts = [jax.tree.map(lambda x, i=i: x[i], told) for i in range(size)]
-        return state, [Iteration(*part, {}, timing) for part in parts]
+        # What was compiled is told once.
+        timings = [timing | mean, *(dict(mean) for _ in range(size - 1))]
+        told = zip(parts, timings, strict=True)
+        return state, [Iteration(*part, {}, one) for part, one in told]
 
     return advance
 

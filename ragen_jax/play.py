@@ -69,7 +69,8 @@ def watch_policy(trained: Trained, level: int) -> dict:
     )
     keys = level_keys(trained, level)
     trajectory = collect(trained.params, program.game.dialogue, keys)
-    return episodes(trajectory, program.game.tokenizer)[0]
+    game = program.game
+    return episodes(trajectory, game.tokenizer, game.dialogue.prompts)[0]
 
 
 def watch_solver(trained: Trained, level: int) -> dict:
@@ -108,7 +109,7 @@ def watch_solver(trained: Trained, level: int) -> dict:
         )
 
     trajectory = watch(game.dialogue, level_keys(trained, level))
-    return episodes(trajectory, game.tokenizer)[0]
+    return episodes(trajectory, game.tokenizer, game.dialogue.prompts)[0]
 
 
 def typed_responder(max_reply_tokens: int) -> Responder:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
@@ -22,7 +23,7 @@ from ml_collections import ConfigDict
 from ragen_jax import rngs
 from ragen_jax.algorithm_config import needs_critic
 from ragen_jax.checkpoint import identity
-from ragen_jax.config import flatten, validate
+from ragen_jax.config import flatten, pass_at, validate
 from ragen_jax.games import (
     Game,
     build_game,
@@ -47,7 +48,7 @@ from ragen_jax.models.qwen2 import (
     logical_axes,
 )
 from ragen_jax.play_quality import PlayQuality, make_play_quality
-from ragen_jax.rollout.device import rollout_keys
+from ragen_jax.rollout.device import rollout_keys, validation_keys
 from ragen_jax.rollout.episodes import episodes
 from ragen_jax.rollout.join import make_join
 from ragen_jax.text.dialogue import Dialogue
@@ -56,7 +57,7 @@ from ragen_jax.types import EnvState, Params, Trajectory
 
 POCKET = pathlib.Path(__file__).parent / "pocket"
 # Keys of `evaluation` that decide what a success rate on validation prompts means.
-VALIDATION_SETTINGS = ("num_prompts", "temperature", "seed")
+VALIDATION_SETTINGS = ("num_prompts", "num_samples", "temperature", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +68,15 @@ class Task:
       game: what is played.
       play: `(params, dialogue, step_key) -> Trajectory`, training's groups and
         temperature; the dialogue is the game's.
-      collect_validation: the same for the fixed validation prompts, `params` only.
+      collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
+        fixed validation prompts.
       ceiling: best possible success on levels, given their states.
       play_quality: how episodes compare with the exact solver's.
     """
 
     game: Game
     play: Callable[[Params, Dialogue, Key[Array, ""]], Trajectory]
-    collect_validation: Callable[[Params], Trajectory]
+    collect_validation: Callable[..., Trajectory]
     ceiling: Callable[[EnvState], float]
     play_quality: PlayQuality
 
@@ -113,6 +115,7 @@ class Program:
       state: the train state before the first iteration, on its devices.
       identity: what the state belongs to, see `checkpoint.identity`.
       validation: `VALIDATION_SETTINGS` and their values.
+      pass_at: the `k` of pass@k on validation prompts.
       join: one batch from the rollouts of all tasks.
       update: `(state, batch, key) -> (state, stats)`; donates the state.
       play_params: parameters of the policy in a state, for `collect` and export.
@@ -126,6 +129,7 @@ class Program:
     state: TrainState
     identity: Mapping[str, Any]
     validation: Mapping[str, float]
+    pass_at: Sequence[int]
     join: Callable[[Sequence[Trajectory]], Trajectory]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
     play_params: Callable[[TrainState], Params]
@@ -147,8 +151,15 @@ class Program:
         return self._in_turn(lambda task: task.collect(params, key))
 
     def collect_validation(self, params: Params) -> tuple[Trajectory, ...]:
-        """The validation episodes of every task, finished."""
-        return self._in_turn(lambda task: task.collect_validation(params))
+        """The validation episodes of every task, finished; a prompt's are adjacent."""
+        # A sample at a time: they need the memory of one.
+        samples = [
+            self._in_turn(lambda task, i=i: task.collect_validation(params, i))
+            for i in range(self.validation["num_samples"])
+        ]
+        if len(samples) == 1:
+            return samples[0]
+        return tuple(_side_by_side(own) for own in zip(*samples, strict=True))
 
     def _in_turn(self, play: Callable[[Task], Trajectory]) -> tuple[Trajectory, ...]:
         # One after the other: programs that are split over the same devices must not
@@ -164,11 +175,22 @@ class Program:
         its own as `environment`.
         """
         records = []
-        for name, rollout in zip(self.names, rollouts, strict=True):
-            label = {"environment": name} if len(self.tasks) > 1 else {}
-            found = episodes(rollout, self.game.tokenizer, count)
+        for task, rollout in zip(self.tasks, rollouts, strict=True):
+            game = task.game
+            label = {"environment": game.name} if len(self.tasks) > 1 else {}
+            prompts = game.dialogue.prompts
+            found = episodes(rollout, game.tokenizer, prompts, count)
             records += [label | record for record in found]
         return records
+
+
+def _side_by_side(samples: Sequence[Trajectory]) -> Trajectory:
+    """One trajectory of several of the same prompts, on the host."""
+    samples = jax.device_get(list(samples))
+    return jax.tree.map(
+        lambda *leaves: np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:]),
+        *samples,
+    )
 
 
 def model_folder(path: str) -> pathlib.Path:
@@ -197,6 +219,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         state=learner.init(params),
         identity=identity(model, tokenizer, _base_digest(config, folder)),
         validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
+        pass_at=pass_at(config),
         join=parts.join,
         update=functools.partial(learner.update, frozen),
         play_params=functools.partial(learner.play_params, frozen),
@@ -273,19 +296,19 @@ def build_task(
         top_k=None,
         top_p=None,
     )
-    validation_key = rngs.stream(rngs.root_key(config.evaluation.seed), "evaluation")
-    validation_keys = rollout_keys(validation_key, num_prompts, 1)
 
     def play(params: Params, dialogue: Dialogue, step_key) -> Trajectory:
         key = rngs.environment_key(step_key, index)
         return collect(params, dialogue, rollout_keys(key, num_groups, group_size))
 
+    def validate_once(params: Params, sample: int = 0) -> Trajectory:
+        keys = validation_keys(config.evaluation.seed, num_prompts, sample)
+        return collect_validation(params, game.dialogue, keys)
+
     return Task(
         game=game,
         play=play,
-        collect_validation=lambda params: collect_validation(
-            params, game.dialogue, validation_keys
-        ),
+        collect_validation=validate_once,
         ceiling=make_ceiling(game),
         play_quality=make_play_quality(game),
     )

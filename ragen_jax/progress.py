@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ragen_jax import compilation
+
 # metric name -> (label, format); `{env}` is the environment's name. Several
 # environments have their numbers side by side.
 SHOWN = {
@@ -14,6 +16,7 @@ SHOWN = {
     "actor/entropy": ("entropy", "{:.3f}"),
     "timing_s/rollout": ("rollout", "{:.1f}s"),
     "timing_s/update": ("update", "{:.1f}s"),
+    "timing_s/diagnostics": ("diagnostics", "{:.1f}s"),
     "val-env/{env}/success": ("held-out", "{:.1%}"),
 }
 
@@ -58,7 +61,9 @@ class Display:
     def iteration(
         self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
     ) -> None:
-        """Show the metrics of iteration number `done`, then what else there is."""
+        """Show what iteration `done` compiled, its metrics, what else there is."""
+        if compiled := compilation.describe(metrics):
+            self.say(compiled)
         words = []
         for name, (label, form) in SHOWN.items():
             # Not all names hold `{env}`: one entry for each that is left.

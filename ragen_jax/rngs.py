@@ -22,6 +22,7 @@ STREAMS = (
     "step",  # root of the iterations
     "environment",  # roots of the second and further environments of a mix
     "diagnostics",  # which turns are looked at
+    "resample",  # roots of the second and further samples of a validation prompt
 )
 
 
@@ -56,3 +57,10 @@ def environment_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
 def rows(key: Key[Array, ""], num_rows: int) -> Key[Array, " num_rows"]:
     """One key per row; row `i` gets the same key whatever `num_rows` is."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_rows))
+
+
+def sample_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
+    """Key of one sample of every prompt: the first draws what it would draw alone."""
+    if index == 0:
+        return key
+    return jax.random.fold_in(stream(key, "resample"), index)

@@ -16,11 +16,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax import checkpoint, writer
-from ragen_jax.config import changed_keys, from_json, to_json
+from ragen_jax.config import changed_keys, flatten, from_json, to_json
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.early_stop import stop_reason
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import VALIDATION_SETTINGS, Program
+
+SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 
 
 class Run:
@@ -62,6 +64,8 @@ class Run:
             self._workdir,
             after=-1 if latest is None else latest,
             tensorboard=config.logging.tensorboard,
+            settings=flatten(config),
+            games=program.names,
         )
         self._validation = {name: f"val-env/{name}/" for name in program.names}
         self._records: list[Mapping] = writer.read_metrics(self._workdir)
@@ -81,8 +85,17 @@ class Run:
         """Metrics of the iterations so far, oldest first."""
         return self._records
 
-    def record(self, iteration: int, metrics: Mapping[str, float]) -> list[str]:
+    def record(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        distributions: Mapping[str, Sequence[float]] | None = None,
+    ) -> list[str]:
         """Append the metrics of an iteration, and the alarms that they raise.
+
+        Args:
+          iteration, metrics: what is recorded.
+          distributions: lists of numbers behind some of the metrics.
 
         Returns:
           What there is to say of alarms, see `Outlook.news`.
@@ -90,7 +103,8 @@ class Run:
         self._records.append({"iteration": iteration} | metrics)
         self._outlook = self._warning.look(self._records)
         self._records[-1] |= self._outlook.metrics
-        self._writer.scalars(iteration, metrics | self._outlook.metrics)
+        metrics = metrics | self._outlook.metrics
+        self._writer.scalars(iteration, metrics, distributions)
         return self._outlook.news
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
@@ -134,7 +148,22 @@ class Run:
                 "--output=FOLDER) and start a new --workdir from it "
                 "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
             )
+        self._check_sampler(metrics)
         return self.reason_to_stop()
+
+    def _check_sampler(self, metrics: Mapping[str, float]) -> None:
+        """Refuse to go on when learner and sampler are not the same policy."""
+        config, difference = self._config, metrics[SAMPLER_DIFFERENCE]
+        bound = config.train.max_sampler_difference
+        is_measured = config.learner.updates_per_rollout == 1
+        if bound is not None and is_measured and difference > bound:
+            raise ValueError(
+                f"the learner's log-probabilities differ from the sampler's by "
+                f"{difference:.2g} in the mean, more than train.max_sampler_difference "
+                f"= {bound:g}, so that ratios would compare two policies; use "
+                "--config.model.dtype=float32, or --config.loss.old_log_probs=learner "
+                "with a bound that allows it (both in a new --workdir)"
+            )
 
     def reason_to_stop(self) -> str | None:
         """What the record says against going on; None: nothing.

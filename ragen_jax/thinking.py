@@ -77,8 +77,8 @@ def make_score(config: ConfigDict, program: Program) -> Callable[..., Array]:
             chunk_tokens=config.learner.logprob_chunk_tokens // num_shards,
         )[0]
 
-    def split(x: Array) -> Array:
-        return jax.lax.with_sharding_constraint(x, sharding.by_rows(mesh))
+    def split(tree):
+        return jax.lax.with_sharding_constraint(tree, sharding.by_rows(mesh))
 
     scorer = Scorer(
         policy=program.policy,

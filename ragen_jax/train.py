@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 import jax
 from ml_collections import ConfigDict
 
+from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnosis import trends
 from ragen_jax.evaluate import evaluate
 from ragen_jax.iterations import make_advance
@@ -69,7 +70,8 @@ def train(
                     count = config.logging.trajectories_per_iteration
                     run.write_episodes(done, program.episodes(rollouts, count))
                 metrics |= trends(run.records, metrics)
-                news = run.record(done, metrics | timing)
+                spreads = _group_spreads(rollouts, config)
+                news = run.record(done, metrics | timing, spreads)
                 display.iteration(done, metrics | timing, news)
             state = run.scale_learning_rate(state)
             reason, is_stopping = run.check_health(metrics), stop.requested
@@ -107,3 +109,14 @@ def _play_metrics(
             own |= task.play_quality(rollout, group_size)
         metrics |= {f"train/{game.name}/{k}": float(v) for k, v in own.items()}
     return metrics
+
+
+def _group_spreads(
+    rollouts: Sequence[Trajectory], config: ConfigDict
+) -> dict[str, list[float]]:
+    """The reward spread of every group, whose mean is a metric; in rows' order."""
+    spreads = [
+        jax.device_get(reward_std(rollout, group_size=config.rollout.group_size))
+        for rollout in rollouts
+    ]
+    return {"rollout/in_group_reward_stds": [float(x) for own in spreads for x in own]}

@@ -6,7 +6,6 @@ them. Resuming cuts the record back to the checkpoint's iteration and draws the 
 anew, so that an interrupted run leaves the files of an uninterrupted one.
 """
 
-import collections
 import fcntl
 import json
 import math
@@ -14,15 +13,16 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from tensorboardX import SummaryWriter
+from ragen_jax.event_file import EventFile
 
 # Metrics under these names tell how long things took; they differ between equal runs.
 TIMING_PREFIXES = ("timing_s/", "perf/", "time")
 
-# Sample episodes shown as text in TensorBoard per iteration.
-_TENSORBOARD_EPISODES = 2
+# Significant digits of the numbers in a list: enough for a histogram, and short.
+_DIGITS = 5
 
 # Our files in `trajectories/`, and what a killed process leaves of one.
 _EPISODES_FILE = re.compile(r"iteration_(\d{6,})\.jsonl")
@@ -83,9 +83,18 @@ class RunWriter:
       workdir: the run folder, locked by the caller.
       after: last iteration to keep of what is already there; -1 keeps nothing.
       tensorboard: also write an event file.
+      settings, games: shown in it, see `EventFile`.
     """
 
-    def __init__(self, workdir: pathlib.Path, *, after: int, tensorboard: bool):
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        *,
+        after: int,
+        tensorboard: bool,
+        settings: Mapping[str, Any] | None = None,
+        games: Sequence[str] = (),
+    ):
         self._workdir = workdir
         self._folder = workdir / "trajectories"
         kept = [r for r in read_metrics(workdir) if r["iteration"] <= after]
@@ -100,18 +109,32 @@ class RunWriter:
         for path in workdir.glob("events.out.tfevents.*"):
             path.unlink()
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = self._draw_events(kept) if tensorboard else None
+        self._events = None
+        if tensorboard:
+            self._events = EventFile(workdir, settings=settings or {}, games=games)
+            self._draw_events(kept)
 
-    def scalars(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Append one line of metrics. Non-finite numbers are written as null."""
+    def scalars(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        distributions: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Append one line of metrics. Non-finite numbers are written as null.
+
+        Distributions are written as lists, without what is not finite in them.
+        """
         record = {"iteration": iteration, "time": time.time()}
         record |= {
             k: (float(v) if math.isfinite(v) else None) for k, v in metrics.items()
         }
+        for name, values in (distributions or {}).items():
+            finite = (float(x) for x in values if math.isfinite(x))
+            record[name] = [float(f"{x:.{_DIGITS}g}") for x in finite]
         self._metrics.write(_line(record))
         self._metrics.flush()
         if self._events:
-            self._add_scalars(self._events, record)
+            self._events.scalars(record)
 
     def episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
         """Write the iteration's sample episodes, one JSON line each."""
@@ -119,7 +142,7 @@ class RunWriter:
         path = self._folder / f"iteration_{iteration:06d}.jsonl"
         write_text_atomically(path, "".join(_line(episode) for episode in episodes))
         if self._events:
-            self._add_episodes(self._events, iteration, episodes)
+            self._events.episodes(iteration, episodes)
 
     def sync(self) -> None:
         """Make the record durable; called before a checkpoint that relies on it."""
@@ -133,16 +156,14 @@ class RunWriter:
         if self._events:
             self._events.close()
 
-    def _draw_events(self, records: Iterable[Mapping]) -> SummaryWriter:
-        events = SummaryWriter(str(self._workdir), flush_secs=10)
+    def _draw_events(self, records: Sequence[Mapping]) -> None:
         for record in records:
-            self._add_scalars(events, record)
+            self._events.scalars(record)
         for iteration, path in self._episode_files().items():
             text = path.read_text(encoding="utf-8")
             # Not splitlines: a reply may hold other line separators than "\n".
             episodes = [json.loads(line) for line in text.split("\n")[:-1]]
-            self._add_episodes(events, iteration, episodes)
-        return events
+            self._events.episodes(iteration, episodes)
 
     def _episode_files(self) -> dict[int, pathlib.Path]:
         """Our files in `trajectories/` by iteration, oldest first."""
@@ -151,36 +172,6 @@ class RunWriter:
             for path in self._folder.glob("iteration_*")
         )
         return dict(sorted((int(m.group(1)), path) for m, path in found if m))
-
-    @staticmethod
-    def _add_scalars(events: SummaryWriter, record: Mapping) -> None:
-        for name, value in record.items():
-            if name not in ("iteration", "time") and value is not None:
-                events.add_scalar(name, value, record["iteration"], record["time"])
-
-    @staticmethod
-    def _add_episodes(events: SummaryWriter, iteration: int, episodes) -> None:
-        counts = collections.Counter()
-        for episode in episodes:
-            # Only runs of several environments name them.
-            place = f"{episode['environment']}/" if "environment" in episode else ""
-            index = counts[place]
-            counts[place] += 1
-            if index < _TENSORBOARD_EPISODES:
-                text = "\n".join(f"    {line}" for line in _transcript(episode))
-                events.add_text(f"episodes/{place}{index}", text, iteration)
-
-
-def _transcript(episode: Mapping) -> list[str]:
-    """An episode as lines of text, for reading."""
-    lines = []
-    for turn in episode["turns"]:
-        lines += turn["observation"].splitlines()
-        lines += turn["reply"].splitlines()
-        paid = ("reward", "penalty", "bonus")
-        lines.append("  ".join(f"{name} {turn[name]:g}" for name in paid))
-    lines.append(f"return {episode['return']:g}  success {episode['success']}")
-    return lines
 
 
 def _line(record: Mapping) -> str:

@@ -49,7 +49,8 @@ ALLOWED = {
 # Third-party package -> the only packages of ours that may import it.
 CONFINED = {"gymnax": ("envs", "benchmarks", "tests")}
 
-# Functions that may be longer, and why.
+# Files and functions that may be longer, and why.
+LONG_FILES = {"configs/base.py": "the one place with defaults, each with its comment"}
 LONG_FUNCTIONS = {
     ("configs/base.py", "get_config"): "a flat list of defaults, each with its comment",
 }
@@ -148,7 +149,8 @@ def test_a_right_import_is_not(module, source):
 @pytest.mark.parametrize("file", source_files("envs", "ragen_jax", "configs", "launch"))
 def test_files_and_functions_are_short(file):
     num_lines = len((ROOT / file).read_text(encoding="utf-8").splitlines())
-    assert num_lines <= MAX_FILE_LINES, "split the file: it has two jobs"
+    is_short = num_lines <= MAX_FILE_LINES or file in LONG_FILES
+    assert is_short, "split the file: it has two jobs"
     for node in ast.walk(parse(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import hlo
 from configs import sokoban
 from ragen_jax import rngs
 from ragen_jax.checkpoint import Checkpointer
@@ -20,7 +21,6 @@ from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.program import POCKET, Program, build_program
 from ragen_jax.rollout.device import rollout_keys
 from ragen_jax.types import Trajectory
-from tests import hlo
 
 ALONE, MIXED = (1, 1, 1), (2, 2, 2)
 MESHES = ((8, 1, 1), MIXED, (1, 2, 2), (1, 1, 2))

@@ -77,13 +77,43 @@ def test_rollouts_are_reused(model, tmp_path, capsys):
     assert len(digests) == 2
 
 
-def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch):
+def say_of_updates(monkeypatch, **stats):
+    """Updates change nothing and report these numbers."""
+    stats = {
+        "actor/consecutive_skipped": jnp.float32(0),
+        "actor/sampler_log_prob_difference": jnp.float32(0),
+    } | {f"actor/{name}": jnp.float32(value) for name, value in stats.items()}
+
     def build(config, overrides):
         program = build_program(config, overrides)
-        stats = {"actor/consecutive_skipped": jnp.float32(2)}
         return dataclasses.replace(program, update=lambda state, *_: (state, stats))
 
     monkeypatch.setattr(train_module, "build_program", build)
+
+
+def test_a_sampler_that_is_another_policy_ends_the_run(model, tmp_path, monkeypatch):
+    say_of_updates(monkeypatch, sampler_log_prob_difference=0.2)
+    config = tiny_config(model, train__num_iterations=1)
+    with pytest.raises(ValueError, match=r"by 0.2 in the mean, more than .* = 0.1"):
+        train(config, tmp_path / "run")
+    # Later updates of a rollout compare other parameters than the sampler's.
+    for i, changes in enumerate(
+        (
+            {"train__max_sampler_difference": 0.3},
+            {"train__max_sampler_difference": None},
+            {"learner__updates_per_rollout": 2},
+        )
+    ):
+        config = tiny_config(model, train__num_iterations=1)
+        with config.ignore_type():
+            config.update_from_flattened_dict(
+                {k.replace("__", "."): v for k, v in changes.items()}
+            )
+        assert train(config, tmp_path / str(i)) == 0
+
+
+def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch):
+    say_of_updates(monkeypatch, consecutive_skipped=2)
     config = tiny_config(model, train__max_skipped_updates=2)
     with pytest.raises(ValueError, match="2 updates in a row had a non-finite"):
         train(config, tmp_path / "run")

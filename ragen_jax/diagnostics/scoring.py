@@ -10,15 +10,63 @@ first half of their cells is read.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.models.kv_cache import SharedCache, init_cache
 from ragen_jax.models.qwen2 import Policy
 from ragen_jax.types import Params
+
+
+@struct.dataclass
+class ReadPrompts:
+    """Prompts that have been read but for their last token.
+
+    Attributes:
+      cache: what was read.
+      last: that token.
+    """
+
+    cache: SharedCache
+    last: Int[Array, " p"]
+
+    def rows(
+        self, texts: Int[Array, "m n"]
+    ) -> tuple[Int[Array, "rows n+1"], Int[Array, "rows n+1"]]:
+        """Tokens and positions of all texts behind all prompts, prompts first.
+
+        A row begins with the prompt's last token: what the network says there is of the
+        text's first.
+        """
+        num_prompts, (num_texts, size) = self.last.shape[0], texts.shape
+        shape = (num_prompts, num_texts, size)
+        last = jnp.broadcast_to(self.last[:, None, None], (*shape[:2], 1))
+        tokens = jnp.concatenate([last, jnp.broadcast_to(texts[None], shape)], axis=-1)
+        order = jnp.arange(size + 1, dtype=jnp.int32)[None, None]
+        positions = self.cache.lengths[:, None, None] + order
+        positions = jnp.broadcast_to(positions, tokens.shape)
+        return tokens.reshape(-1, size + 1), positions.reshape(-1, size + 1)
+
+
+def read_prompts(
+    policy: Policy,
+    params: Params,
+    prompts: Int[Array, "p C"],
+    lengths: Int[Array, " p"],
+) -> ReadPrompts:
+    """Read prompts, once for all that may follow them."""
+    order = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
+    positions = jnp.broadcast_to(order, prompts.shape)
+    cache = init_cache(policy.config, *prompts.shape, policy.dtype)
+    _, cache = policy.forward(params, prompts, positions, cache)
+    before = jnp.maximum(lengths - 1, 0)
+    last = jnp.take_along_axis(prompts, before[:, None], axis=1)[:, 0]
+    return ReadPrompts(SharedCache(cache, before), last)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +77,8 @@ class Scorer:
       policy: the network.
       log_probs: (params, hidden[b, n, D], tokens[b, n]) -> float32[b, n]: of each token
         behind those before it, as the sampler reckons (`learner.logprobs`).
-      split: puts the leading axis of an array on the mesh; a number of prompts that
-        `num_shards` divides.
+      split: puts the leading axis of arrays, of a multiple of `num_shards` entries, on
+        the mesh.
       num_shards: parts that it makes.
       chunk_rows: thoughts that are scored at a time, at most; at least one for each
         part. A thought under two prompts is two.
@@ -38,7 +86,7 @@ class Scorer:
 
     policy: Policy
     log_probs: Callable[..., Float[Array, "b n"]]
-    split: Callable[[Array], Array]
+    split: Callable[[Any], Any]
     num_shards: int
     chunk_rows: int
 
@@ -71,12 +119,11 @@ class Scorer:
         def prompt_pass(i, scores):
             prompts = self.split(take(pairs.prompts, i, prompts_at_once))
             lengths = self.split(take(pairs.prompt_lengths, i, prompts_at_once))
-            read = self._read(params, prompts, lengths)
-            last = jnp.take_along_axis(prompts, read.lengths[:, None], axis=1)
+            read = read_prompts(self.policy, params, prompts, lengths)
 
             def thought_pass(j, scores):
                 thoughts = take(pairs.thoughts, j, thoughts_at_once)
-                found = self._continue(params, read, last, thoughts)
+                found = self._continue(params, read, thoughts)
                 sizes = take(pairs.thought_lengths, j, thoughts_at_once)
                 counts = jnp.arange(thoughts.shape[1])[None] < sizes[:, None]
                 found = jnp.sum(jnp.where(counts[None], found, 0.0), axis=-1)
@@ -97,41 +144,14 @@ class Scorer:
         prompts = self.num_shards * max(1, own // num_thoughts)
         return prompts, min(own, num_thoughts)
 
-    def _read(
-        self, params: Params, prompts: Int[Array, "p C"], lengths: Int[Array, " p"]
-    ) -> SharedCache:
-        """The prompts but for their last token."""
-        order = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
-        positions = jnp.broadcast_to(order, prompts.shape)
-        cache = init_cache(self.policy.config, *prompts.shape, self.policy.dtype)
-        _, cache = self.policy.forward(params, prompts, positions, cache)
-        return SharedCache(cache, jnp.maximum(lengths - 1, 0))
-
     def _continue(
-        self,
-        params: Params,
-        read: SharedCache,
-        last: Int[Array, "p 1"],
-        thoughts: Int[Array, "m R"],
+        self, params: Params, read: ReadPrompts, thoughts: Int[Array, "m R"]
     ) -> Float[Array, "p m R"]:
         """Log-probability of the thoughts' tokens behind each prompt."""
-        num_prompts, (num_thoughts, size) = last.shape[0], thoughts.shape
-        shape = (num_prompts, num_thoughts, size)
-        tokens = jnp.concatenate(
-            [
-                jnp.broadcast_to(last[:, None], (*shape[:2], 1)),
-                jnp.broadcast_to(thoughts[None], shape),
-            ],
-            axis=-1,
-        )
-        positions = read.lengths[:, None, None] + jnp.arange(size + 1)[None, None]
-        positions = jnp.broadcast_to(positions, tokens.shape)
-        tokens, positions = (
-            self.split(x.reshape(-1, size + 1)) for x in (tokens, positions)
-        )
-        hidden, _ = self.policy.forward(params, tokens, positions, read)
+        tokens, positions = self.split(read.rows(thoughts))
+        hidden, _ = self.policy.forward(params, tokens, positions, read.cache)
         found = self.log_probs(params, hidden, tokens)[:, 1:]
-        return found.reshape(shape)
+        return found.reshape(-1, *thoughts.shape)
 
 
 def _pad(pairs: Pairs, prompts_at_once: int, thoughts_at_once: int) -> Pairs:

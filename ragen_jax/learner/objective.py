@@ -26,6 +26,9 @@ from ragen_jax.learner.credit import KLPenalty, Readings
 from ragen_jax.learner.rows import row_tokens, to_rows
 from ragen_jax.types import Trajectory
 
+# Who may say what the log-probabilities of the sampled tokens were.
+OLD_LOG_PROBS = ("sampler", "learner")
+
 
 @struct.dataclass
 class Samples:
@@ -107,9 +110,10 @@ class Objective:
       policy: entry of `POLICY_LOSSES`; clip_low, clip_high and dual_clip are options.
       aggregation: entry of `AGGREGATIONS`.
       entropy_coeff: weight of the entropy bonus.
-      importance_cap: cap of the truncated importance weights against the sampler. It
-        costs one more forward pass over the kept rows per iteration. None: off, the
-        sampler's log-probabilities are the old ones.
+      old_log_probs: one of OLD_LOG_PROBS. The "learner"'s cost one more forward pass
+        over the kept rows per iteration.
+      importance_cap: cap of the truncated importance weights of the learner's old
+        log-probabilities against the sampler's. None: off.
       kl_penalty: its term is part of the loss if so placed.
       clip_value: see `clipped_value_loss`.
       value_coeff: weight of the critic's loss.
@@ -121,6 +125,7 @@ class Objective:
     dual_clip: float | None
     aggregation: str
     entropy_coeff: float
+    old_log_probs: str
     importance_cap: float | None
     kl_penalty: KLPenalty
     clip_value: float | None

@@ -70,14 +70,13 @@ class Passes:
           weights: of the networks.
           frozen: parameters the policy started with, where anything needs them.
           tokens: of all rows.
-          sample_log_probs: the sampler's. They are the old log-probabilities unless
-            importance weights are to correct them.
+          sample_log_probs: the sampler's, which may be the old log-probabilities.
           kept: rows to read; the others' readings are 0.
         """
         old, ref, values = sample_log_probs, None, None
         weights, frozen = self._gather((weights, frozen), self.table_shardings)
         params = self.policy_params(weights[0], frozen)
-        if self.objective.importance_cap is not None:
+        if self.objective.old_log_probs == "learner":
             old = self.over_rows(
                 lambda rows: self._log_probs(self.policy, params, rows)[0], tokens, kept
             )

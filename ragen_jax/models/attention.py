@@ -18,6 +18,9 @@ MASKED_SCORE = -1e30
 LIVE_SLOTS_STEP, LIVE_SLOTS_SIZES = 64, 8
 # ... and messages attend this many rows at a time.
 BLOCK_ROWS = 16
+# Where gradients are wanted: queries attend at least this many at a time, in this many
+# blocks at most.
+CAUSAL_BLOCK, CAUSAL_BLOCKS = 64, 6
 
 
 def rope_angles(
@@ -58,17 +61,78 @@ def einsum_float32(spec: str, a: Array, b: Array) -> Array:
     return jax.lax.platform_dependent(a, b, cpu=widen, default=accumulate)
 
 
-def attend(
+def attend_causal(
     queries: Float[Array, "B Q H F"],
-    keys: Float[Array, "B J F S"],
-    values: Float[Array, "B J S F"],
-    limits: Int[Array, "B Q"],
+    keys: Float[Array, "B J F Q"],
+    values: Float[Array, "B J Q F"],
 ) -> Float[Array, "B Q H F"]:
-    """Softmax attention; a query sees the slots up to and including its limit."""
-    queries = _by_kv_head(queries, keys)
-    is_seen = _is_seen(limits, keys.shape[-1])
-    mixed = attend_many(queries, keys, values, is_seen)
-    return mixed.reshape(*limits.shape, -1, keys.shape[2])
+    """Softmax attention; query `i` sees the slots `0..i`. For gradients."""
+    grouped = jnp.transpose(_by_kv_head(queries, keys), (0, 2, 3, 1, 4))
+    mixed = _causal(grouped, keys, values)
+    return jnp.transpose(mixed, (0, 3, 1, 2, 4)).reshape(queries.shape)
+
+
+@jax.custom_vjp
+def _causal(
+    queries: Float[Array, "B J g Q F"],
+    keys: Float[Array, "B J F Q"],
+    values: Float[Array, "B J Q F"],
+) -> Float[Array, "B J g Q F"]:
+    """Scaled queries against slots, blocks of queries at a time.
+
+    A block does not look at slots that none of its queries may see, which is nearly
+    half of them. The gradient is written out: what autodiff makes of a softmax passes
+    over the scores twice as often.
+    """
+    return _causal_forward(queries, keys, values)[0]
+
+
+def _causal_forward(queries, keys, values):
+    mixed, weights = [], []
+    for first, end in _causal_blocks(queries.shape[3]):
+        block = queries[:, :, :, first:end]
+        scores = einsum_float32("bjgqf,bjfs->bjgqs", block, keys[..., :end])
+        is_seen = np.arange(end)[None] <= np.arange(first, end)[:, None]
+        scores = jnp.where(is_seen[None, None, None], scores, MASKED_SCORE)
+        weights.append(jax.nn.softmax(scores, axis=-1).astype(values.dtype))
+        mixed.append(jnp.einsum("bjgqs,bjsf->bjgqf", weights[-1], values[:, :, :end]))
+    out = jnp.concatenate(mixed, axis=3).astype(queries.dtype)
+    return out, (queries, keys, values, out, weights)
+
+
+def _causal_backward(kept, grad):
+    """With `P` the weights and `O` what was mixed: `dS = P * (dP - sum(dO * O))`.
+
+    Source: FlashAttention, arXiv 2205.14135, appendix B.2.
+    """
+    queries, keys, values, out, weights = kept
+    wide = grad.astype(jnp.float32) * out.astype(jnp.float32)
+    along = jnp.sum(wide, axis=-1, keepdims=True)
+    grad, num_slots = grad.astype(values.dtype), values.shape[2]
+    of_queries = []
+    of_keys, of_values = jnp.zeros_like(keys), jnp.zeros_like(values)
+    blocks = _causal_blocks(num_slots)
+    for (first, end), weight in zip(blocks, weights, strict=True):
+        rows, unseen = grad[:, :, :, first:end], (0, num_slots - end)
+        of_value = jnp.einsum("bjgqs,bjgqf->bjsf", weight, rows)
+        of_weight = einsum_float32("bjgqf,bjsf->bjgqs", rows, values[:, :, :end])
+        of_score = weight * (of_weight - along[:, :, :, first:end])
+        of_score = of_score.astype(queries.dtype)
+        of_query = jnp.einsum("bjgqs,bjfs->bjgqf", of_score, keys[..., :end])
+        of_key = jnp.einsum("bjgqs,bjgqf->bjfs", of_score, queries[:, :, :, first:end])
+        of_queries.append(of_query)
+        of_keys += jnp.pad(of_key, ((0, 0), (0, 0), (0, 0), unseen))
+        of_values += jnp.pad(of_value, ((0, 0), (0, 0), unseen, (0, 0)))
+    return jnp.concatenate(of_queries, axis=3), of_keys, of_values
+
+
+def _causal_blocks(num_queries: int) -> list[tuple[int, int]]:
+    """First query and end of each block."""
+    size = max(CAUSAL_BLOCK, -(-num_queries // CAUSAL_BLOCKS))
+    return [(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
+
+
+_causal.defvjp(_causal_forward, _causal_backward)
 
 
 def attend_cached(

@@ -18,8 +18,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.attention import (
-    attend,
     attend_cached,
+    attend_causal,
     attend_shared,
     einsum_float32,
     rope_angles,
@@ -132,9 +132,7 @@ class Attention(nnx.Module):
         )
         queries, keys = rotate(queries, angles), rotate(keys, angles)
         if layer_cache is None:
-            order = jnp.arange(num_tokens, dtype=jnp.int32)[None]
-            limits = jnp.broadcast_to(order, (batch, num_tokens))
-            mixed = attend(queries, *as_layer_cache(keys, values), limits)
+            mixed = attend_causal(queries, *as_layer_cache(keys, values))
         elif isinstance(layer_cache, SharedLayer):
             own = as_layer_cache(keys, values)
             mixed = attend_shared(queries, *own, *layer_cache)

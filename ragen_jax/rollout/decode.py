@@ -90,9 +90,16 @@ def decode_step(
 
 @struct.dataclass
 class _Writing:
-    """Loop state of `decode_reply`; `is_writing` rows want another token."""
+    """Rows while they are written; those that `is_writing` want another token.
 
-    step: Int[Array, ""]
+    Attributes:
+      starts, keys: see `decode_reply`.
+      context: what each row has read.
+      others: the reply so far.
+    """
+
+    starts: Int[Array, " B"]
+    keys: Key[Array, " B"]
     context: Context
     tokens: Int[Array, "B R"]
     log_probs: Float[Array, "B R"]
@@ -113,6 +120,7 @@ def decode_reply(
     stop_tokens: Int[Array, " n"],
     max_reply_tokens: int,
     chunk_tokens: int,
+    compactions: int | None = None,
     any_row: AnyRow = jnp.any,
 ) -> tuple[Context, Reply]:
     """Write a reply per active row: until a stop token or the length limit.
@@ -127,27 +135,16 @@ def decode_reply(
       stop_tokens: ids that end a reply; the sampled one is its last token.
       max_reply_tokens: `R`.
       chunk_tokens: steps between two checks.
+      compactions: so many times, once no more than half of the rows are writing, go on
+        with a batch of those alone. Other batch sizes round differently.
       any_row: see `AnyRow`.
     """
-
-    def step(_, writing: _Writing) -> _Writing:
-        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, writing.step)
-        context, tokens, log_probs = decode_step(
-            policy,
-            params,
-            writing.context,
-            starts + writing.lengths,
-            step_keys,
-            sampler=sampler,
-        )
-        is_stop = jnp.any(tokens[:, None] == stop_tokens[None, :], axis=1)
-        writing = writing.replace(context=context)
-        return _record(writing, tokens, log_probs, is_stop, max_reply_tokens)
 
     num_rows = starts.shape[0]
     padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
     writing = _Writing(
-        step=jnp.int32(0),
+        starts=starts,
+        keys=keys,
         context=context,
         tokens=jnp.zeros((num_rows, padded), jnp.int32),
         log_probs=jnp.zeros((num_rows, padded), jnp.float32),
@@ -156,14 +153,47 @@ def decode_reply(
         is_stopped=jnp.zeros(num_rows, bool),
     )
 
-    def write_chunk(carry):
-        _, writing = carry
-        writing = jax.lax.fori_loop(0, chunk_tokens, step, writing)
-        return any_row(writing.is_writing), writing
+    def write_token(step: Int[Array, ""], writing: _Writing) -> _Writing:
+        context, tokens, log_probs = decode_step(
+            policy,
+            params,
+            writing.context,
+            writing.starts + writing.lengths,
+            jax.vmap(jax.random.fold_in, (0, None))(writing.keys, step),
+            sampler=sampler,
+        )
+        is_stop = jnp.any(tokens[:, None] == stop_tokens[None, :], axis=1)
+        writing = writing.replace(context=context)
+        return _record(writing, step, tokens, log_probs, is_stop, max_reply_tokens)
 
-    _, writing = jax.lax.while_loop(
-        lambda carry: carry[0], write_chunk, (any_row(is_active), writing)
-    )
+    def write_until(fewest: int, step: Int[Array, ""], writing: _Writing):
+        """Chunks until no more than `fewest` rows are writing."""
+
+        def goes_on(writing):
+            count = jnp.sum(writing.is_writing, dtype=jnp.int32)
+            return any_row(count[None] > fewest)
+
+        def write_chunk(carry):
+            _, step, writing = carry
+            # From 0: a loop whose length is known.
+            writing = jax.lax.fori_loop(
+                0, chunk_tokens, lambda i, w: write_token(step + i, w), writing
+            )
+            return goes_on(writing), step + chunk_tokens, writing
+
+        carry = (goes_on(writing), step, writing)
+        return jax.lax.while_loop(lambda carry: carry[0], write_chunk, carry)[1:]
+
+    def write(step: Int[Array, ""], writing: _Writing, compactions: int) -> _Writing:
+        fewest = writing.lengths.shape[0] // 2 if compactions else 0
+        step, writing = write_until(fewest, step, writing)
+        if not fewest:
+            return writing
+        rows = jnp.argsort(~writing.is_writing, stable=True)[:fewest]
+        some = write(step, jax.tree.map(lambda x: x[rows], writing), compactions - 1)
+        return _put_back(writing, rows, some)
+
+    writing = write(jnp.int32(0), writing, compactions or 0)
     reply = Reply(
         tokens=writing.tokens[:, :max_reply_tokens],
         log_probs=writing.log_probs[:, :max_reply_tokens],
@@ -173,19 +203,29 @@ def decode_reply(
     return writing.context, reply
 
 
+def _put_back(writing: _Writing, rows: Int[Array, " n"], some: _Writing) -> _Writing:
+    """The whole batch after some of its rows went on alone."""
+    fixed = {"starts": writing.starts, "keys": writing.keys}
+    blank = dict.fromkeys(fixed)
+    written = jax.tree.map(
+        lambda x, y: x.at[rows].set(y), writing.replace(**blank), some.replace(**blank)
+    )
+    return written.replace(**fixed)
+
+
 def _record(
     writing: _Writing,
+    column: Int[Array, ""],
     tokens: Int[Array, " B"],
     log_probs: Float[Array, " B"],
     is_stop: Bool[Array, " B"],
     max_reply_tokens: int,
 ) -> _Writing:
     """Note one step's tokens in the rows that are writing."""
-    is_writing, column = writing.is_writing, writing.step
+    is_writing = writing.is_writing
     is_stop = is_stop & is_writing
     lengths = writing.lengths + is_writing
     return writing.replace(
-        step=column + 1,
         tokens=writing.tokens.at[:, column].set(jnp.where(is_writing, tokens, 0)),
         log_probs=writing.log_probs.at[:, column].set(
             jnp.where(is_writing, log_probs, 0.0)

@@ -70,6 +70,17 @@ def rollout_keys(
     )
 
 
+def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:
+    """The keys of one sample of every validation prompt (`evaluation.seed`).
+
+    The levels are the same in every sample, the draws are not. Prompt `g` gets its keys
+    whatever the number of prompts and samples.
+    """
+    root = rngs.stream(rngs.root_key(seed), "evaluation")
+    keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
+    return keys.replace(level=rngs.rows(rngs.stream(root, "level"), num_prompts))
+
+
 def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
     """A turn's keys (turns from 0) from the episode's."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
@@ -90,6 +101,7 @@ def make_collect(
     top_p: float | None,
     format_penalty: float,
     decode_chunk_tokens: int,
+    compactions: int | None = None,
     bonus: Bonus | None = None,
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """Compile-once rollouts of the policy.
@@ -102,6 +114,7 @@ def make_collect(
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
       format_penalty: paid once per turn for an invalid answer (<= 0).
       decode_chunk_tokens: tokens decoded between two checks whether all rows are done.
+      compactions: see `decode_reply`.
       bonus: what a turn earns by how its reply is written; None: nothing.
 
     Returns:
@@ -127,6 +140,7 @@ def make_collect(
             stop_tokens=dialogue.stop_tokens,
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=decode_chunk_tokens,
+            compactions=compactions,
             rows_per_level=rows_per_level,
             any_row=any_row,
         )
@@ -209,6 +223,7 @@ def model_responder(
     stop_tokens: Int[Array, " n"],
     max_reply_tokens: int,
     chunk_tokens: int,
+    compactions: int | None = None,
     rows_per_level: int = 1,
     any_row: AnyRow = jnp.any,
 ) -> Responder:
@@ -258,6 +273,7 @@ def model_responder(
             stop_tokens=stop_tokens,
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=chunk_tokens,
+            compactions=compactions,
             any_row=any_row,
         )
 

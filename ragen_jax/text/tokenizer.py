@@ -7,6 +7,7 @@ Only byte-level BPE tokenizers (GPT-2, Qwen, Llama 3) are accepted: answers are 
 bytes, so every id must stand for a fixed string of bytes.
 """
 
+import codecs
 import dataclasses
 import json
 import pathlib
@@ -55,6 +56,23 @@ class Tokenizer:
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """`decode` of every row of ids."""
         return self.backend.decode_batch(list(rows), skip_special_tokens=False)
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        """Text of each id; joined they are `decode(ids)`.
+
+        A character spelled by several tokens belongs to the last of them, those before
+        have an empty text. Bytes that make no character show as U+FFFD.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        texts = [decoder.decode(self._bytes_of(int(i))) for i in ids]
+        rest = decoder.decode(b"", final=True)
+        return [*texts[:-1], texts[-1] + rest] if texts else []
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        """What an id spells, special tokens included; nothing for unused ids."""
+        if token_id < self.vocab_size and self.token_bytes[token_id]:
+            return self.token_bytes[token_id]
+        return (self.backend.id_to_token(token_id) or "").encode("utf-8")
 
     def id_of(self, special: str) -> int:
         """Id of a token by its text, `<|im_end|>` for example.

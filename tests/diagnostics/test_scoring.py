@@ -64,16 +64,16 @@ def one_by_one(program, params, pairs, temperature):
 
 @pytest.mark.parametrize("max_length", [3, 8])
 def test_every_thought_under_every_prompt(model, max_length):
-    """In passes of any size, on one device or two; short thoughts and long ones."""
+    """In passes of any size, on one device or four; short thoughts and long ones."""
     config = make_config(model)
     program = build_program(config)
     params = program.play_params(program.state)
     pairs = make_pairs(program.model.vocab_size, max_length=max_length)
     wanted = one_by_one(program, params, pairs, 0.7)
     assert np.std(wanted, axis=1).min() > 0.1
-    for chunk_rows, data in ((4, 1), (20, 1), (8, 2)):
+    for chunk_rows, axis in ((4, 1), (20, 1), (8, 2)):
         config.diagnostics.chunk_rows = chunk_rows
-        config.mesh.data = data
+        config.mesh.update(data=axis, tensor=axis)
         program = build_program(config)
         score = thinking.make_score(config, program)
         found = np.asarray(score(program.play_params(program.state), pairs))
@@ -81,17 +81,18 @@ def test_every_thought_under_every_prompt(model, max_length):
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("context", ["full", "last_k"])
-def test_own_scores_are_the_sampler_s(model, context):
+@pytest.mark.parametrize(("context", "data"), [("full", 1), ("last_k", 2)])
+def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
     """Whole replies in place of thoughts: a random network closes no tag."""
-    turns = None if context == "full" else 1
-    config = make_config(
-        model, **{"rollout.context": context, "rollout.context_turns": turns}
-    )
+    changes = {"rollout.context": context, "mesh.data": data}
+    if context != "full":
+        changes["rollout.context_turns"] = 1
+    config = make_config(model, **changes)
     program = build_program(config)
     params = program.play_params(program.state)
     key = rngs.step_key(rngs.root_key(0), 0)
-    batch = program.join(program.collect(params, key))
+    rollouts = program.collect(params, key)
+    batch = program.join(rollouts)
     lengths = jnp.where(batch.turns.played, batch.turns.reply_length, 0)
 
     @functools.partial(jax.jit)
@@ -109,3 +110,12 @@ def test_own_scores_are_the_sampler_s(model, context):
         start = int(batch.turns.reply_start[row, turn])
         reply = recorded[row, start : start + int(lengths[row, turn])]
         assert reply.sum() == pytest.approx(scores[i, pairs.prompt_of[i]], abs=1e-4)
+    monkeypatch.setattr(
+        thinking, "count_thoughts", lambda parser, batch: batch.turns.reply_length
+    )
+    measure = thinking.make_information(config, program)
+    metrics = measure(1, program.state, rollouts, batch)
+    for label in (thinking.FIRST_TURNS, thinking.ANY_TURNS):
+        assert metrics[f"{label}num_prompts"] >= 2
+        assert metrics[f"{label}mi_seq_estimate"] <= metrics[f"{label}mi_upper_bound"]
+    assert metrics["collapse/valid_thinking_rate"] == 1

@@ -31,6 +31,32 @@ def test_a_template_renders_its_parts_in_order():
     )
 
 
+def test_boards_are_read_back_from_the_text():
+    rng = np.random.default_rng(0)
+    symbols = ("(", "|", ".", "√")
+    board = Grid("board", symbols, 2, 3)
+    template = Template(
+        (
+            "Turn (1)\n",
+            Number("turn", -20, 20, decimals=1),
+            Choice("mood", ("", "a|b")),
+            board,
+            Cells("boxes", "Boxes", 2, 3, 6),
+        )
+    )
+    for _ in range(50):
+        values = {
+            "board": rng.integers(0, 4, (2, 3)),
+            "turn": rng.integers(-20, 21),
+            "mood": rng.integers(0, 2),
+            "boxes": rng.integers(0, 2, (2, 3)),
+        }
+        (read,) = template.read_boards(template.render(values))
+        assert read == [[symbols[i] for i in row] for row in values["board"]]
+    assert template.read_boards("Turn (1)\n") is None
+    assert Template(("a",)).read_boards("a") == []
+
+
 def test_templates_join():
     joined = Template(("a", Choice("x", ("0", "1")))) + Template(("b",))
     assert joined.parts == ("a", Choice("x", ("0", "1")), "b")

@@ -34,6 +34,7 @@ SETTINGS = {
         "trunk": "shared",
         "clip_value": None,
         "importance_cap": 1.1,
+        "old_log_probs": "learner",
         "aggregation": "seq_mean_token_mean",
         "placement": "loss",
         "coeff": 0.5,

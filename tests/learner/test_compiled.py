@@ -30,6 +30,7 @@ SETTINGS = {
         "trunk": "shared",
         "critic__warmup_updates": 1,
         "importance_cap": 1.2,
+        "old_log_probs": "learner",
         "placement": "reward",
         "estimator": "k1",
         "coeff": 0.5,

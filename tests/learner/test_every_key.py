@@ -75,7 +75,8 @@ CHANGES = {
     "loss.dual_clip": ({"loss.dual_clip": 1.01}, None),
     "loss.aggregation": ({}, "seq_mean_token_mean"),
     "loss.entropy_coeff": ({}, 0.5),
-    "loss.importance_cap": ({}, 1.05),
+    "loss.old_log_probs": ({}, "learner"),
+    "loss.importance_cap": ({"loss.old_log_probs": "learner"}, 1.05),
     "critic.trunk": (PPO, "shared"),
     "critic.learning_rate": (PPO, 0.5),
     "critic.clip_value": (PPO | STEPS, 1e-3),
@@ -132,6 +133,7 @@ ELSEWHERE = {
     "bonus.min_tokens": "tests/test_bonuses.py",
     "bonus.max_tokens": "tests/test_bonuses.py",
     # Speed alone.
+    "rollout.compactions": "tests/rollout/test_decode.py",
     "rollout.decode_chunk_tokens": "tests/rollout/test_decode.py",
     "learner.updates_per_rollout": "tests/test_train.py",
     # Devices do not matter.
@@ -140,6 +142,7 @@ ELSEWHERE = {
     "mesh.tensor": "tests/learner/test_sharding.py",
     "train.num_iterations": "tests/test_resume.py",
     "train.fused_iterations": "tests/test_iterations.py",
+    "train.max_sampler_difference": "tests/test_train.py",
     "train.max_skipped_updates": "tests/test_train.py",
     "train.max_empty_iterations": "tests/test_early_stop.py",
     "train.min_spread_fraction": "tests/test_early_stop.py",

@@ -39,7 +39,7 @@ def with_whole_windows(trajectory: Trajectory) -> Trajectory:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"importance_cap": 1.5},
+        {"importance_cap": 1.5, "old_log_probs": "learner"},
         {"advantage": "gae", "placement": "loss", "filter__score": "entropy"},
         {"advantage": "bi_level_gae", "placement": "reward", "trunk": "shared"},
     ],

@@ -38,7 +38,13 @@ def after(trajectory, mesh=(1, 1, 1), **settings):
     [
         {},
         {"epochs": 2, "minibatch_rows": 6, "microbatch_rows": 3},
-        {"importance_cap": 1.1, "keep_fraction": 1.0, "minibatch_rows": 16},
+        {"old_log_probs": "learner"},
+        {
+            "importance_cap": 1.1,
+            "old_log_probs": "learner",
+            "keep_fraction": 1.0,
+            "minibatch_rows": 16,
+        },
     ],
 )
 def test_equals_oracle(trajectory, changes):

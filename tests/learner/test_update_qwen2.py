@@ -53,7 +53,12 @@ SETTINGS = {
     "grpo": {},
     "ppo": {"advantage": "gae", "placement": "loss"},
     "adapters": {"advantage": "gae", "lora": LoraConfig(rank=2, alpha=4.0)},
-    "shared": {"advantage": "gae", "trunk": "shared", "importance_cap": 2.0},
+    "shared": {
+        "advantage": "gae",
+        "trunk": "shared",
+        "importance_cap": 2.0,
+        "old_log_probs": "learner",
+    },
 }
 
 

@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.models.attention import LIVE_SLOTS_STEP, attend, attend_cached
+from ragen_jax.models.attention import (
+    CAUSAL_BLOCK,
+    CAUSAL_BLOCKS,
+    LIVE_SLOTS_STEP,
+    attend_cached,
+    attend_causal,
+)
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37
 
@@ -41,8 +47,8 @@ def test_attention_over_live_slots_equals_the_formula(num_queries, longest):
     """Every size of the live part, its borders included."""
     inputs = arrays(num_queries, longest)
     expected = in_float64(*inputs)
-    for function in (attend, attend_cached):
-        np.testing.assert_allclose(jax.jit(function)(*inputs), expected, atol=2e-6)
+    actual = jax.jit(attend_cached)(*inputs)
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("num_queries", [1, 5])
@@ -55,3 +61,46 @@ def test_a_row_does_not_depend_on_how_long_the_others_are(num_queries):
         together = jax.jit(attend_cached)(queries, keys, values, others)
         rows = [b for b in range(B) if b != 3]
         np.testing.assert_array_equal(alone[jnp.array(rows)], together[jnp.array(rows)])
+
+
+def causal_arrays(num_tokens):
+    """Queries, keys and values of so many tokens, and a gradient of what comes out."""
+    rng = np.random.default_rng(1)
+    shapes = [(2, num_tokens, H, F), (2, J, F, num_tokens), (2, J, num_tokens, F)]
+    arrays = [rng.standard_normal(shape) for shape in [*shapes, shapes[0]]]
+    return [jnp.asarray(x, jnp.float32) for x in arrays]
+
+
+def plain_causal(queries, keys, values):
+    """The formula, for autodiff."""
+    keys, values = (jnp.repeat(x, H // J, axis=1) for x in (keys, values))
+    scores = jnp.einsum("bqhf,bhfs->bhqs", queries, keys) / np.sqrt(F)
+    is_seen = np.tri(queries.shape[1], dtype=bool)[None, None]
+    weights = jax.nn.softmax(jnp.where(is_seen, scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bhqs,bhsf->bqhf", weights, values)
+
+
+@pytest.mark.parametrize(
+    "num_tokens", [1, CAUSAL_BLOCK, CAUSAL_BLOCK + 1, CAUSAL_BLOCK * CAUSAL_BLOCKS + 5]
+)
+def test_causal_attention_and_its_gradient_equal_the_formula(num_tokens):
+    """One block, whole blocks, more tokens than the smallest blocks hold."""
+    *inputs, grad = causal_arrays(num_tokens)
+    expected, pull = jax.vjp(plain_causal, *inputs)
+    actual, own_pull = jax.vjp(jax.jit(attend_causal), *inputs)
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
+    for mine, theirs in zip(own_pull(grad), pull(grad), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-5)
+
+
+def test_causal_attention_in_bfloat16_is_near():
+    """Scores and sums are float32, what is kept between them is not."""
+    *inputs, grad = causal_arrays(2 * CAUSAL_BLOCK)
+    narrow = [x.astype(jnp.bfloat16) for x in inputs]
+    expected, pull = jax.vjp(plain_causal, *inputs)
+    actual, own_pull = jax.vjp(attend_causal, *narrow)
+    assert actual.dtype == jnp.bfloat16
+    np.testing.assert_allclose(actual, expected, atol=0.05)
+    for mine, theirs in zip(own_pull(grad.astype("bfloat16")), pull(grad), strict=True):
+        assert mine.dtype == jnp.bfloat16
+        np.testing.assert_allclose(mine, theirs, atol=0.1)

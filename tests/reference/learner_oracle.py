@@ -36,7 +36,7 @@ class Learner:
             self.iteration += 1
             return {"rollout/filter_kept_rows": 0, "actor/num_tokens": 0}
         old = np.where(mask, rows.sampled, 0.0)
-        if config.loss.importance_cap is not None:
+        if config.loss.old_log_probs == "learner":
             old = policy.log_probs
         ref = Reading(self.reference, rows.tokens, config.rollout.temperature).log_probs
         credit = assign(config, rows, mask, old, ref, values, scale, self.kl_coeff)

@@ -37,7 +37,7 @@ def learn(policy, params, trajectory, key, config) -> tuple[dict, int]:
     advantages = advantages_oracle.grpo(rewards, size, mask)
     sampled = trajectory.sample_log_probs
     old = sampled
-    if loss_settings.importance_cap is not None:
+    if loss_settings.old_log_probs == "learner":
         old, _ = naive_log_probs(policy, params, trajectory.tokens, temperature)
 
     def loss(params, rows):

@@ -9,6 +9,7 @@ import pytest
 
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import init_cache
+from ragen_jax.rollout import decode
 from ragen_jax.rollout.decode import Context, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.types import TokenSpan
@@ -33,7 +34,7 @@ def _params():
 
 
 @functools.cache
-def _decoded(chunk_tokens=4, max_reply_tokens=REPLY):
+def _decoded(chunk_tokens=4, max_reply_tokens=REPLY, compactions=None):
     policy, params = _policy(), _params()
 
     @jax.jit
@@ -55,6 +56,7 @@ def _decoded(chunk_tokens=4, max_reply_tokens=REPLY):
             stop_tokens=jnp.asarray([5, 600]),
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=chunk_tokens,
+            compactions=compactions,
         )
 
     return play()
@@ -96,6 +98,29 @@ def test_chunks_do_not_change_replies(chunk_tokens):
     np.testing.assert_allclose(reply.log_probs, expected.log_probs, atol=1e-6)
 
 
+@pytest.mark.parametrize("compactions", [1, 5])
+def test_compactions_do_not_change_replies(compactions):
+    """Six rows, then three, then one."""
+    _, expected = _decoded()
+    _, reply = _decoded(chunk_tokens=1, compactions=compactions)
+    np.testing.assert_array_equal(reply.tokens, expected.tokens)
+    np.testing.assert_array_equal(reply.length, expected.length)
+    np.testing.assert_array_equal(reply.is_cut, expected.is_cut)
+    np.testing.assert_allclose(reply.log_probs, expected.log_probs, atol=1e-6)
+
+
+def test_compactions_decode_smaller_batches(monkeypatch):
+    batches, decode_step = [], decode.decode_step
+
+    def watched(policy, params, context, positions, keys, **options):
+        batches.append(len(positions))
+        return decode_step(policy, params, context, positions, keys, **options)
+
+    monkeypatch.setattr(decode, "decode_step", watched)
+    _decoded.__wrapped__(chunk_tokens=2, compactions=3)
+    assert batches == [6, 3, 1]
+
+
 def test_a_lower_limit_cuts_the_same_replies():
     _, expected = _decoded()
     _, reply = _decoded(max_reply_tokens=3)
@@ -106,9 +131,10 @@ def test_a_lower_limit_cuts_the_same_replies():
     np.testing.assert_array_equal(reply.is_cut, ACTIVE & ~whole)
 
 
-def test_the_cache_holds_every_sampled_token():
+@pytest.mark.parametrize("options", [{}, {"chunk_tokens": 1, "compactions": 5}])
+def test_the_cache_holds_every_sampled_token(options):
     """Reading on gives what an uncached pass over the whole row gives."""
-    context, reply = _decoded()
+    context, reply = _decoded(**options)
     policy, params = _policy(), _params()
     more = np.full((ROWS, 1), 77, np.int32)
     starts = LENGTHS + np.asarray(reply.length)

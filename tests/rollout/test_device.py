@@ -54,8 +54,19 @@ def test_equals_the_slow_loop_bit_by_bit(name):
     assert jnp.any(turns.num_executed > 0)
     assert jnp.any(turns.played & (turns.num_valid == 0))
     assert jnp.any(turns.reply_is_cut)
-    records = episodes(trajectory, players.tokenizer(), 3)
+    records = episodes(trajectory, players.tokenizer(), dialogue.prompts, 3)
+    assert len(records) == 3
     assert json.loads(json.dumps(records)) == records
+    for record in records:
+        assert ("legend" in record) == (name != "bandit")
+        for turn in record["turns"]:
+            assert ("board" in turn) == (name != "bandit")
+            assert "\n".join(turn.get("board", [])) in turn["observation"]
+            assert "".join(turn["token_texts"]) == turn["reply"]
+            assert len(turn["token_texts"]) == len(turn["token_log_probs"])
+            assert len(turn["token_texts"]) == turn["reply_tokens"]
+            total = pytest.approx(turn["log_prob"], abs=1e-3 * turn["reply_tokens"])
+            assert sum(turn["token_log_probs"]) == total
 
 
 def test_log_probs_are_those_of_the_uncached_network():

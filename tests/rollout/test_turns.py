@@ -112,6 +112,11 @@ def _played():
     return run(scripts)
 
 
+def _records():
+    _, dialogue = players.game("frozen_lake")
+    return episodes(_played(), players.tokenizer(), dialogue.prompts)
+
+
 def test_every_way_a_turn_can_end():
     trajectory = _played()
     turns = trajectory.turns
@@ -174,7 +179,7 @@ def test_tokens_masks_and_turn_borders_are_recorded():
 
 
 def test_messages_say_what_happened():
-    records = episodes(_played(), players.tokenizer())
+    records = _records()
     assert len(records) == NUM_ROWS
     opening = records[WIN]["turns"][0]["observation"]
     assert opening.startswith("<|im_start|>system\n")
@@ -193,6 +198,19 @@ def test_messages_say_what_happened():
     unknown = [turn["observation"] for turn in records[UNKNOWN]["turns"]]
     assert ["Invalid" in text for text in unknown] == [False, False, True]
     assert stopped["log_prob"] == pytest.approx(-1.5 * stopped["reply_tokens"])
+
+
+def test_boards_are_what_the_environment_renders():
+    env, params, *_ = _lake()
+    states = _played().initial_state
+    for row, record in enumerate(_records()):
+        state = jax.tree.map(lambda x, row=row: x[row], states)
+        board = record["turns"][0]["board"]
+        assert board == env.render(state, params).splitlines()
+        assert {cell for line in board for cell in line} <= set(record["legend"])
+        assert record["legend"][env.symbols[0]] == "you"
+        for turn in record["turns"]:
+            assert "\n".join(turn["board"]) in turn["observation"]
 
 
 def test_play_ends_when_every_row_has_finished():

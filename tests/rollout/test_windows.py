@@ -47,6 +47,10 @@ def _collected(case):
     return players.collector(name)(params, _dialogue(*case), _keys(SEEDS[words]))
 
 
+def _records(case):
+    return episodes(_collected(case), players.tokenizer(), _dialogue(*case).prompts)
+
+
 @functools.cache
 def _expected(case):
     """The slow loop's trajectory, and the text of every window."""
@@ -199,10 +203,9 @@ def test_a_row_is_the_same_in_other_company(case):
 def test_episodes_show_what_the_model_read():
     case = CASES[0]
     _, texts = _expected(case)
-    for record in episodes(_collected(case), players.tokenizer()):
+    records = _records(case)
+    for record in records:
         for turn in record["turns"]:
             assert turn["window"] == texts[record["row"], turn["turn"] - 1]
-    whole = episodes(
-        _collected(("sokoban", "bpe", "terse", "full", None)), players.tokenizer()
-    )
+    whole = _records(("sokoban", "bpe", "terse", "full", None))
     assert not any("window" in turn for record in whole for turn in record["turns"])

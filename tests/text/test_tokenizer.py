@@ -47,6 +47,25 @@ def test_token_bytes_spell_the_text(tokenizer, text):
     assert tokenizer.decode(ids) == text
 
 
+@given(data=st.data())
+@settings(deadline=None, max_examples=200)
+def test_single_tokens_join_to_what_the_library_decodes(tokenizer, data):
+    """Any ids: halves of characters, special tokens between them, unused ids."""
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
+    texts = tokenizer.spell(ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == tokenizer.decode(ids)
+
+
+def test_a_character_belongs_to_the_last_of_its_tokens(tokenizer):
+    by_byte = {spelled: i for i, spelled in enumerate(tokenizer.token_bytes)}
+    halves = [by_byte[bytes([byte])] for byte in "√".encode()]
+    assert tokenizer.spell(halves) == ["", "", "√"]
+    assert tokenizer.spell(halves[:2]) == ["", "\ufffd"]
+    end = tokenizer.id_of("<|im_end|>")
+    assert tokenizer.spell([*halves[:1], end]) == ["", "\ufffd<|im_end|>"]
+
+
 def test_special_tokens_have_no_bytes_and_plain_added_ones_do(tmp_path):
     plain = ("<tool_call>", "wörd")
     tokenizer = load_tokenizer(train_qwen_style(tmp_path / "t", plain_tokens=plain))

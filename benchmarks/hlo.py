@@ -25,6 +25,7 @@ class Collective:
       sizes: of all axes of the arrays it gets.
       times: how often it runs in the loops of a known length that it stands in.
       depth: loops it stands in, of whatever length.
+      open_depth: those of them whose length the program does not say.
       line: the instruction.
     """
 
@@ -33,6 +34,7 @@ class Collective:
     sizes: frozenset[int]
     times: int
     depth: int
+    open_depth: int
     line: str
 
     @property
@@ -46,26 +48,27 @@ def collectives(text: str) -> list[Collective]:
     computations, entry = _computations(text)
     found = []
 
-    def visit(name: str, times: int, depth: int) -> None:
+    def visit(name: str, times: int, depth: int, open_depth: int) -> None:
         for line in computations[name]:
             if match := _COLLECTIVE.search(line):
                 arrays = _ARRAY.findall(match[1])
                 num_bytes = sum(map(_num_bytes, arrays))
                 sizes = frozenset(n for _, shape in arrays for n in _sizes(shape))
-                found.append(Collective(match[2], num_bytes, sizes, times, depth, line))
+                where = (times, depth, open_depth)
+                found.append(Collective(match[2], num_bytes, sizes, *where, line))
             if " while(" in line:
                 trips = _TRIPS.search(line)
                 runs = times * int(trips[1]) if trips else times
                 for part in re.findall(r"(?:body|condition)=%?([\w.\-]+)", line):
-                    visit(part, runs, depth + 1)
+                    visit(part, runs, depth + 1, open_depth + (not trips))
             elif not match:  # the sum that an all-reduce applies is no call
                 called = _CALLED.findall(line)
                 for names in _BRANCHES.findall(line):
                     called += [name.strip(" %") for name in names.split(",")]
                 for part in called:
-                    visit(part, times, depth)
+                    visit(part, times, depth, open_depth)
 
-    visit(entry, 1, 0)
+    visit(entry, 1, 0, 0)
     return found
 
 

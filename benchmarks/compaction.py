@@ -1,0 +1,130 @@
+"""Replies of very different lengths: moving the rows still written together.
+
+    python -m benchmarks.compaction
+    python -m benchmarks.compaction --json=FILE
+
+128 rows of the pocket model read 128 tokens and write up to 384, at a temperature so
+high that every token is about as likely, six of them stop tokens: lengths are geometric
+with a mean of about 60. Everyone writes the same tokens, which is checked; the time is
+that of reading and writing, in turn, with another number of `rollout.compactions` each.
+"""
+
+import functools
+import json
+import pathlib
+import statistics
+import time
+
+import numpy as np
+from absl import flags
+
+from launch import command
+
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Measured calls of each.")
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+
+ROWS, PROMPT_TOKENS, MAX_TOKENS, NUM_STOPS = 128, 128, 384, 6
+COMPACTIONS = (None, 1, 2, 3, 4)
+
+
+def make_write(compactions: int | None):
+    """`(params, prompts) -> Reply`, compiled."""
+    import jax
+    import jax.numpy as jnp
+
+    from ragen_jax.models.hf_weights import load_config
+    from ragen_jax.models.kv_cache import init_cache
+    from ragen_jax.models.qwen2 import build_policy
+    from ragen_jax.program import POCKET
+    from ragen_jax.rollout.decode import Context, decode_reply, read
+    from ragen_jax.rollout.sampling import sample
+    from ragen_jax.types import TokenSpan
+
+    config = load_config(POCKET)
+    policy = build_policy(config)
+    sampler = functools.partial(sample, temperature=1e3, top_k=None, top_p=None)
+
+    @jax.jit
+    def write(params, prompts):
+        lengths = jnp.full(ROWS, PROMPT_TOKENS, jnp.int32)
+        slots = PROMPT_TOKENS + MAX_TOKENS + 1
+        context = Context(
+            cache=init_cache(config, ROWS, slots, policy.dtype),
+            hidden=jnp.zeros((ROWS, config.hidden_size), policy.dtype),
+        )
+        span = TokenSpan(tokens=prompts, length=lengths)
+        context = read(policy, params, context, span, jnp.zeros_like(lengths))
+        return decode_reply(
+            policy,
+            params,
+            context,
+            lengths,
+            jnp.ones(ROWS, bool),
+            jax.random.split(jax.random.key(0), ROWS),
+            sampler=sampler,
+            stop_tokens=jnp.arange(NUM_STOPS),
+            max_reply_tokens=MAX_TOKENS,
+            chunk_tokens=8,
+            compactions=compactions,
+        )[1]
+
+    return write
+
+
+def compare(repeats: int) -> dict:
+    """Seconds of each number of compactions, taking turns.
+
+    Raises:
+      ValueError: two of them wrote different tokens.
+    """
+    import jax
+
+    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.program import POCKET
+
+    _, params = load_checkpoint(POCKET)
+    shape = (ROWS, PROMPT_TOKENS)
+    prompts = np.random.default_rng(0).integers(0, 256, shape).astype(np.int32)
+    writers = {str(count): make_write(count) for count in COMPACTIONS}
+    seconds = {name: [] for name in writers}
+    replies = {}
+    for repeat in range(repeats + 1):
+        for name, write in writers.items():
+            began = time.perf_counter()
+            replies[name] = jax.block_until_ready(write(params, prompts))
+            if repeat:
+                seconds[name].append(time.perf_counter() - began)
+    for name, reply in replies.items():
+        if not np.array_equal(reply.tokens, replies["None"].tokens):
+            raise ValueError(f"{name} compactions changed the tokens")
+    lengths = np.asarray(replies["None"].length)
+    return {
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "lengths": {"mean": float(lengths.mean()), "max": int(lengths.max())},
+        "seconds": seconds,
+    }
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    figures = compare(_REPEATS.value)
+    lengths, base = figures["lengths"], min(figures["seconds"]["None"])
+    print(
+        f"{ROWS} replies of {lengths['mean']:.0f} tokens in the mean, at most "
+        f"{lengths['max']}, on {figures['device']} (jax {figures['jax']})"
+    )
+    print("| compactions | min s | median s | faster |")
+    print("|---|---|---|---|")
+    for name, of in figures["seconds"].items():
+        print(
+            f"| {name} | {min(of):.3f} | {statistics.median(of):.3f} "
+            f"| {base / min(of):.2f}x |"
+        )
+    if _JSON.value:
+        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,70 @@
+"""Arithmetic of a network by formula, and what a device can do.
+
+    forward and backward, per token:   6 N + 12 L H F c
+
+with N the parameters that multiply (an embedding that is only looked up does not),
+L layers, H heads of size F, and c the tokens that a token sees on average: (T + 1) / 2
+in rows of T tokens, causal attention counted once. What is computed twice to save
+memory counts once. Source: PaLM, arXiv 2204.02311, appendix B, which counts c = T.
+"""
+
+import time
+
+from ragen_jax.models.qwen2_config import Qwen2Config
+
+# Dense bfloat16 operations per second, of the makers' data sheets; sparsity, which
+# some of them assume, not counted. A part of JAX's name of the device -> 10^12 per
+# second. The first entry that fits counts.
+PEAKS = {
+    "H200": 989.4,  # NVIDIA H200 (SXM)
+    "H100 PCIe": 756.5,  # NVIDIA H100
+    "H100 NVL": 835.5,
+    "H100": 989.4,  # SXM
+    "B200": 2250.0,  # NVIDIA Blackwell
+    "A100": 312.0,  # NVIDIA A100
+    "L40S": 362.0,  # NVIDIA L40S
+    "L4": 121.0,  # NVIDIA L4
+    "RTX 5090": 209.5,  # NVIDIA RTX Blackwell, appendix
+    "RTX 4090": 165.2,  # NVIDIA Ada, appendix
+    "RTX 3090": 71.0,  # NVIDIA GA102, appendix
+}
+
+
+def data_sheet_peak(device_kind: str) -> float | None:
+    """Operations per second by the data sheet; None: the device is not listed."""
+    for name, peak in PEAKS.items():
+        if name in device_kind:
+            return peak * 1e12
+    return None
+
+
+def train_flops_per_token(
+    model: Qwen2Config, num_params: int, row_tokens: int
+) -> float:
+    """Forward and backward, by the formula above.
+
+    Args:
+      model: the network's shape.
+      num_params: all of its parameters.
+      row_tokens: `T`.
+    """
+    looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    width = model.num_attention_heads * model.head_dim
+    seen = (row_tokens + 1) / 2
+    return 6 * (num_params - looked_up) + 12 * model.num_hidden_layers * width * seen
+
+
+def matmul_rate(dtype: str, size: int = 2048, repeats: int = 10) -> float:
+    """Operations per second of square matrix products, the best of some."""
+    import jax
+    import jax.numpy as jnp
+
+    matrix = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
+    multiply = jax.jit(jnp.matmul)
+    multiply(matrix, matrix).block_until_ready()
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        multiply(matrix, matrix).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds)

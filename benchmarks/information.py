@@ -1,0 +1,225 @@
+"""Estimates of information next to the exact values, for the built-in model.
+
+    python -m benchmarks.information [--json=FILE] [--plot=FILE.png]
+
+The world: first prompts of so many Sokoban levels, and the first tokens of the thought
+behind them, drawn from the model's distribution renormalised on eight tokens:
+`P X O 1 2 3 4 </think>`. Every thought of up to `--length` tokens is enumerated, so all
+entropies are known exactly. Estimates are then made from drawn thoughts, again and
+again, as training makes them. One to two minutes on 2 cores; `docs/information.md` says
+what it shows.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from configs import sokoban
+from launch import command
+from ragen_jax import rngs
+from ragen_jax.diagnostics.exact import (
+    enumerate_replies,
+    exact_information,
+    reply_log_probs,
+)
+from ragen_jax.diagnostics.information import estimates
+from ragen_jax.program import Program, build_program
+
+_PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the closed world.")
+_LENGTH = flags.DEFINE_integer("length", 5, "Tokens of the longest reply.")
+_DRAWS = flags.DEFINE_integer("draws", 200, "Estimates made of each kind.")
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+_PLOT = flags.DEFINE_string("plot", None, "Also draw them (needs matplotlib).")
+
+ALPHABET = ("P", "X", "O", "1", "2", "3", "4", "</think>")
+NUM_PROMPTS, NUM_REPLIES = (2, 4, 8, 16, 32), (1, 4, 16)
+# Prompts and replies of the other tables.
+USUAL = (16, 4)
+FORMS = ("mi_seq_estimate", "mi_estimate_paper", "mi_estimate")
+
+Figures = dict[str, float]
+
+
+class World:
+    """Replies of up to `length` tokens, and their log-probabilities."""
+
+    def __init__(self, program: Program, num_prompts: int, length: int):
+        tokenizer = program.game.tokenizer
+        alphabet = tuple(tokenizer.encode(symbol)[0] for symbol in ALPHABET)
+        prompts, lengths = first_prompts(program, num_prompts)
+        _, self.lengths = enumerate_replies(alphabet, length, alphabet[-1])
+        read = functools.partial(
+            reply_log_probs,
+            program.policy,
+            alphabet=alphabet,
+            length=length,
+            stop=alphabet[-1],
+            temperature=1.0,
+        )
+        params = program.play_params(program.state)
+        self.log_probs = np.asarray(jax.jit(read)(params, prompts, lengths), np.float64)
+        self.exact = exact_information(self.log_probs)
+        probs = np.exp(self.log_probs).mean(axis=0)
+        self.mean_length = float(probs @ self.lengths)
+
+    def population(self, form: str) -> float:
+        """What a form of the estimate tends to: all prompts, endlessly many replies."""
+        shares = np.exp(self.log_probs) / len(self.log_probs)
+        scores, sizes = self.log_probs, self.lengths
+        if form == "mi_estimate":
+            scores = scores / sizes
+        gains = scores - np.logaddexp.reduce(scores, axis=0) + np.log(len(scores))
+        if form == "mi_estimate_paper":
+            gains = gains / sizes
+        return float(np.sum(shares * gains))
+
+    def estimate(self, key, num_prompts: int, num_replies: int) -> Mapping[str, float]:
+        """One set of estimates, of replies drawn under prompts drawn without return."""
+        prompt_key, reply_key = jax.random.split(key)
+        chosen = jax.random.permutation(prompt_key, len(self.log_probs))[:num_prompts]
+        scores = self.log_probs[np.asarray(chosen)]
+        # By the inverse of the cumulative distribution.
+        draws = np.asarray(jax.random.uniform(reply_key, (num_prompts, num_replies)))
+        below = np.cumsum(np.exp(scores), axis=1)
+        found = [
+            np.searchsorted(b / b[-1], d) for b, d in zip(below, draws, strict=True)
+        ]
+        replies = np.minimum(np.concatenate(found), scores.shape[1] - 1)
+        prompt_of = np.repeat(np.arange(num_prompts), num_replies)
+        return estimates(scores[:, replies].T, self.lengths[replies], prompt_of)
+
+    def spread(self, num_prompts: int, num_replies: int) -> dict[str, tuple]:
+        """Mean and standard deviation of each form over many estimates."""
+        root = jax.random.key(num_prompts * 100 + num_replies)
+        made = [
+            self.estimate(jax.random.fold_in(root, i), num_prompts, num_replies)
+            for i in range(_DRAWS.value)
+        ]
+        columns = {form: np.array([one[form] for one in made]) for form in FORMS}
+        return {f: (float(x.mean()), float(x.std())) for f, x in columns.items()}
+
+
+def first_prompts(program: Program, count: int):
+    """Different first prompts, padded, and their lengths."""
+    params = program.play_params(program.state)
+    found, step = {}, 0
+    while len(found) < count:
+        key = rngs.step_key(rngs.root_key(0), step)
+        batch = jax.device_get(program.join(program.collect(params, key)))
+        starts = batch.turns.reply_start[:, 0]
+        texts = zip(batch.tokens, starts, strict=True)
+        found |= dict.fromkeys(tuple(t[:n].tolist()) for t, n in texts)
+        step += 1
+    chosen = list(found)[:count]
+    width = max(map(len, chosen))
+    padded = [text + (0,) * (width - len(text)) for text in chosen]
+    return jnp.asarray(padded), jnp.asarray([len(text) for text in chosen])
+
+
+def by_length(program: Program) -> list[Figures]:
+    """Exact values and what each form tends to, by the longest reply."""
+    rows = []
+    for length in range(1, _LENGTH.value + 1):
+        world = World(program, _PROMPTS.value, length)
+        drawn = world.spread(*USUAL)
+        row = {"length": length, "mean_length": world.mean_length}
+        row |= world.exact._asdict()
+        for form in FORMS:
+            row |= {f"{form}_limit": world.population(form), form: drawn[form][0]}
+        rows.append(row)
+    return rows
+
+
+def by_size(world: World) -> list[Figures]:
+    """Estimates of the information, by prompts and replies."""
+    rows = []
+    for num_prompts in NUM_PROMPTS:
+        for num_replies in NUM_REPLIES:
+            drawn = world.spread(num_prompts, num_replies)
+            row = {"prompts": num_prompts, "replies": num_replies}
+            for form in FORMS:
+                row |= dict(zip((form, f"{form}_std"), drawn[form], strict=True))
+            rows.append(row)
+    return rows
+
+
+def show(title: str, rows: list[Figures]) -> None:
+    """A Markdown table."""
+    print(f"\n{title}\n")
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + "---|" * len(rows[0]))
+    for row in rows:
+        cells = (f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values())
+        print("| " + " | ".join(cells) + " |")
+
+
+def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) -> None:
+    """The bias by prompts, and the forms by length."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6))
+    for num_replies in NUM_REPLIES:
+        own = [row for row in sizes if row["replies"] == num_replies]
+        left.errorbar(
+            [row["prompts"] for row in own],
+            [row["mi_seq_estimate"] for row in own],
+            [row["mi_seq_estimate_std"] for row in own],
+            marker="o",
+            capsize=3,
+            label=f"{num_replies} replies each",
+        )
+    left.plot(NUM_PROMPTS, np.log(NUM_PROMPTS), ":", color="gray", label="ln N")
+    left.axhline(world.exact.mutual, color="black", label="exact, all prompts")
+    left.set(xscale="log", xlabel="prompts N", ylabel="nats per reply")
+    left.set_xticks(NUM_PROMPTS, labels=map(str, NUM_PROMPTS))
+    left.set_title("mi_seq_estimate: bias by N, spread by K")
+    tokens = [row["length"] for row in lengths]
+    exact = [row["mutual"] / row["mean_length"] for row in lengths]
+    right.plot(tokens, exact, color="black", label="exact I / mean length")
+    for form in FORMS[1:]:
+        right.plot(tokens, [row[f"{form}_limit"] for row in lengths], "o-", label=form)
+    right.set(xlabel="tokens of the longest reply", ylabel="nats per token")
+    right.set_title("per token: what the two forms tend to")
+    left.legend()
+    right.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    config = sokoban.get_config()
+    config.rollout.max_turns = 1
+    config.algo.advantage = "grpo"
+    program = build_program(config)
+    lengths = by_length(program)
+    world = World(program, _PROMPTS.value, _LENGTH.value)
+    sizes = by_size(world)
+    exact = world.exact
+    print(
+        f"{_PROMPTS.value} prompts (ln = {np.log(_PROMPTS.value):.3f}), replies of up "
+        f"to {_LENGTH.value} tokens, {world.log_probs.shape[1]} of them: exactly "
+        f"I(X;Z) = {exact.mutual:.4f}, H(Z|X) = {exact.conditional:.4f}, H(Z) = "
+        f"{exact.entropy:.4f} nats; {world.mean_length:.2f} tokens on average"
+    )
+    show(f"By length, N x K = {USUAL[0]} x {USUAL[1]}, mean of draws", lengths)
+    show("By prompts and replies, mean and standard deviation of draws", sizes)
+    if _JSON.value is not None:
+        told = {"exact": exact._asdict(), "by_length": lengths, "by_size": sizes}
+        pathlib.Path(_JSON.value).write_text(json.dumps(told, indent=2) + "\n")
+    if _PLOT.value is not None:
+        plot(_PLOT.value, world, sizes, lengths)
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)

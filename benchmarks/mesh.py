@@ -1,0 +1,166 @@
+"""The same update and rollout on meshes of 1 to 8 devices: what they exchange and hold.
+
+    python -m benchmarks.mesh --json=FILE        # pocket model, 8 forced CPU devices
+    python -m benchmarks.mesh --tiny             # a small network, two meshes
+
+Per mesh: bytes a device holds of the train state and needs at most for an update (XLA's
+count), bytes a device gets from the others in one iteration (read from the compiled
+programs), programs compiled by two updates and two rollouts, and how far the parameters
+are from those of one device after an update (the same batch; at most 1e-6).
+
+The update's loops run as often as the batch says: all groups kept. Of the rollout's
+loops, which end early, each turn is taken to be the longest. No times: devices that are
+forced upon a CPU share its cores, so times would say nothing. The status is 1 when
+parameters differ or a program was compiled twice.
+"""
+
+import os
+
+from absl import flags
+
+from benchmarks import hlo, runs
+from launch import command
+
+_TINY = flags.DEFINE_bool("tiny", False, "A small random network, two meshes.")
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+
+# data, fsdp, tensor
+MESHES = ((1, 1, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2))
+TINY_MESHES = ((1, 1, 1), (2, 1, 1))
+BATCH = {
+    "rollout.num_groups": 16,
+    "rollout.group_size": 8,
+    # AdamW gives a gradient near 0 the full step, with the sign of its rounding.
+    "optimizer.learning_rate": 5e-6,
+}
+DEVICES = 8
+MOST = 1e-6
+
+
+def force_devices() -> None:
+    """As many CPU devices as the largest mesh has. Before JAX is imported."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    forced = f"--xla_force_host_platform_device_count={DEVICES}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {forced}"
+
+
+def read_config(mesh: tuple[int, int, int]):
+    """The pocket model's run without a critic on this mesh, checked."""
+    changes = {**BATCH, "filter.keep_fraction": 1.0}
+    if _TINY.value:
+        tiny = {"rollout.max_reply_tokens": 8, "learner.microbatch_rows": 4}
+        changes |= runs.TINY_BATCH | tiny
+    for axis, size in zip(("data", "fsdp", "tensor"), mesh, strict=True):
+        changes[f"mesh.{axis}"] = size
+    return runs.task_config("pocket,grpo", changes)
+
+
+def received(compiled, trips: list[int]) -> dict[str, int]:
+    """Kind -> bytes a device gets from others while the program runs once.
+
+    Args:
+      compiled: the program.
+      trips: how often its loops of an unknown length run, the outermost first.
+    """
+    sums: dict[str, int] = {}
+    for one in hlo.collectives(compiled.as_text()):
+        runs_of_loops = 1
+        for trip in trips[: one.open_depth]:
+            runs_of_loops *= trip
+        sums[one.kind] = sums.get(one.kind, 0) + one.total * runs_of_loops
+    return sums
+
+
+def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
+    """One mesh's figures; `reference` is filled by the first mesh, of one device."""
+    import jax
+    import numpy as np
+
+    from ragen_jax.plan import tree_bytes
+
+    config = read_config(mesh)
+    setup = runs.set_up(config, tiny=_TINY.value)
+    learner, (task,) = setup.parts.learner, setup.parts.tasks
+    key = jax.random.key(config.seed)
+    if not reference:
+        reference["batch"] = jax.device_get(runs.full_rows(setup, config)[0])
+    where = jax.tree.map(lambda _: setup.parts.batch_sharding, reference["batch"])
+    batch = jax.device_put(reference["batch"], where)
+    state, frozen = learner.init(setup.params), learner.freeze(setup.params)
+    compiled = learner.update.lower(frozen, state, batch, key).compile()
+    params = learner.play_params(frozen, state)
+    rollout = jax.jit(task.collect).lower(params, key).compile()
+    for _ in range(2):
+        jax.block_until_ready(task.collect(params, key))
+    # The state of the first update is compared, the second may compile again.
+    state, _ = learner.update(frozen, state, batch, key)
+    after = jax.device_get(state.params)
+    learner.update(frozen, state, batch, key)
+    reference.setdefault("params", after)
+    differences = jax.tree.map(
+        lambda a, b: float(np.abs(a - b).max()), after, reference["params"]
+    )
+    memory = compiled.memory_analysis()
+    sizes = config.learner
+    num_rows = batch.tokens.shape[0]
+    trips = [
+        num_rows // sizes.minibatch_rows,
+        sizes.minibatch_rows // sizes.microbatch_rows,
+    ]
+    budget = config.rollout
+    chunks = -(-budget.max_reply_tokens // budget.decode_chunk_tokens)
+    return {
+        "mesh": dict(zip(("data", "fsdp", "tensor"), mesh, strict=True)),
+        "state_bytes": tree_bytes(learner.state),
+        "update_peak_bytes": memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes,
+        "update_received": received(compiled, trips),
+        "rollout_received": received(rollout, [budget.max_turns, chunks]),
+        "compilations": learner.update._cache_size(),
+        "difference": max(jax.tree.leaves(differences)),
+    }
+
+
+def print_table(figures: list[dict]) -> None:
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    names = "data x fsdp x tensor", "state MB", "update's peak MB"
+    names += tuple(f"update: {kind} MB" for kind in kinds)
+    names += ("rollout: all MB", "update programs", "parameters differ by")
+    print(f"| {' | '.join(names)} |")
+    print("|---" * len(names) + "|")
+    for of in figures:
+        got = of["update_received"]
+        sent = [got.get(kind, 0) for kind in kinds[:3]]
+        # Permutations are parts of what the partitioner makes of all-to-alls.
+        rest = sum(got.values()) - sum(sent)
+        numbers = [of["state_bytes"], of["update_peak_bytes"], *sent, rest]
+        numbers.append(sum(of["rollout_received"].values()))
+        cells = [f"{number / 1e6:,.1f}" for number in numbers]
+        shape = " x ".join(str(size) for size in of["mesh"].values())
+        last = f"{of['compilations']} | {of['difference']:.1e}"
+        print(f"| {shape} | {' | '.join(cells)} | {last} |")
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    force_devices()
+    # Looking at a program compiles it a second time.
+    command.enable_compilation_cache()
+    reference: dict = {}
+    figures = [
+        measure_mesh(mesh, reference)
+        for mesh in (TINY_MESHES if _TINY.value else MESHES)
+    ]
+    print(runs.describe_versions())
+    print_table(figures)
+    runs.write_json(_JSON.value, {"meshes": figures})
+    is_right = all(
+        of["difference"] <= MOST and of["compilations"] == 1 for of in figures
+    )
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    command.run(main)

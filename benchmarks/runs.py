@@ -1,0 +1,208 @@
+"""Runs to be measured: a task with some presets, on weights that are there or random.
+
+The weights of published models are not fetched: their shape is known, and what the
+numbers are does not change the work. Random weights never win a game, so that every
+episode has all of its turns.
+"""
+
+import dataclasses
+import json
+import pathlib
+import platform
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+# What the tiny form of a benchmark changes: seconds on a CPU, all of the code.
+TINY_MODEL = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+}
+# What the torch peer calls the metrics of an update.
+OWN_STATS = {
+    "policy_loss": "actor/pg_loss",
+    "entropy": "actor/entropy",
+    "grad_norm": "actor/grad_norm",
+}
+TINY_BATCH = {
+    "rollout.num_groups": 4,
+    "rollout.group_size": 2,
+    "rollout.max_turns": 2,
+    "learner.minibatch_rows": 4,
+    "learner.microbatch_rows": 2,
+}
+
+
+def task_config(presets: str, changes: Mapping[str, object]) -> ConfigDict:
+    """Sokoban with these presets and changes, checked."""
+    from configs import sokoban
+    from ragen_jax.config import validate
+
+    config = sokoban.get_config(presets)
+    config.update_from_flattened_dict(dict(changes))
+    validate(config)
+    return config
+
+
+def is_pocket(presets: str) -> bool:
+    """Whether these presets train the pocket model."""
+    from configs import sizes
+
+    names = presets.split(",")
+    return "pocket" in names or not any(name in sizes.SIZES for name in names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What is measured.
+
+    Attributes:
+      parts: see `ragen_jax.program.Parts`.
+      params: parameters of the policy, on the device.
+      notes: what people should know of the model.
+    """
+
+    parts: object
+    params: object
+    notes: list[str]
+
+
+def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
+    """Build a run: on random weights where the model is a published one.
+
+    Args:
+      config: of `task_config`.
+      tiny: on a random network of two narrow layers, whatever the configuration names.
+    """
+    import jax
+
+    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.published import PUBLISHED
+    from ragen_jax.plan import read_model
+    from ragen_jax.program import build_parts, model_folder
+
+    model, tokenizer, notes = read_model(config.model.path)
+    if tiny:
+        model = dataclasses.replace(model, **TINY_MODEL)
+    parts = build_parts(config, model, tokenizer)
+    if config.model.path not in PUBLISHED and not tiny:
+        return Setup(parts, load_checkpoint(model_folder(config.model.path))[1], notes)
+    params = jax.jit(parts.policy.init)(jax.random.key(0))
+    return Setup(parts, params, [*notes, "weights are random"])
+
+
+def full_rows(setup: Setup, config: ConfigDict):
+    """Episodes of random ids without padding, half of each trained on.
+
+    Returns:
+      A `Trajectory` with the sampler's log-probabilities near the policy's, and those
+      of the policy.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    (task,) = setup.parts.tasks
+    policy, learner = setup.parts.policy, setup.parts.learner
+    batch = jax.eval_shape(task.collect, learner.played, jax.random.key(0))
+    batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
+    rows, width = batch.tokens.shape
+    keys = jax.random.split(jax.random.key(1), 3)
+    vocabulary = min(policy.config.vocab_size, task.game.tokenizer.vocab_size)
+    tokens = jax.random.randint(keys[0], (rows, width), 0, vocabulary)
+
+    log_probs = policy_log_probs(setup, config, setup.params, tokens)
+    mask = jnp.broadcast_to(jnp.arange(width)[None] >= width // 2, tokens.shape)
+    noise = 0.05 * jax.random.normal(keys[1], tokens.shape)
+    played = jnp.ones(batch.turns.played.shape, bool)
+    reward = jax.random.normal(keys[2], played.shape)
+    filled = batch.replace(
+        tokens=tokens,
+        lengths=jnp.full(rows, width, jnp.int32),
+        loss_mask=mask,
+        sample_log_probs=jnp.where(mask, log_probs + noise, 0.0),
+        turn_index=jnp.zeros(tokens.shape, jnp.int32),
+        turns=batch.turns.replace(played=played, reward=reward),
+    )
+    return filled, log_probs
+
+
+def policy_log_probs(setup: Setup, config: ConfigDict, params, tokens):
+    """What parameters of the policy say of every token of these rows."""
+    import jax
+
+    from ragen_jax.learner.logprobs import hidden_states, token_log_probs
+
+    policy = setup.parts.policy
+
+    @jax.jit
+    def read(params, tokens):
+        def of_rows(part):
+            return token_log_probs(
+                policy,
+                params,
+                hidden_states(policy, params, part),
+                part,
+                temperature=config.rollout.temperature,
+                chunk_tokens=config.learner.logprob_chunk_tokens,
+            )[0]
+
+        rows, width = tokens.shape
+        parts = tokens.reshape(-1, config.learner.microbatch_rows, width)
+        return jax.lax.map(of_rows, parts).reshape(rows, width)
+
+    return read(params, tokens)
+
+
+def row_order(key, num_rows: int):
+    """The order in which an update of ours with this key takes its rows."""
+    import jax
+    import numpy as np
+
+    draws = jax.random.uniform(jax.random.fold_in(key, 0), (num_rows,))
+    return np.argsort(np.asarray(draws), kind="stable")
+
+
+def versions() -> dict[str, str]:
+    """What the figures belong to."""
+    import importlib.metadata
+    import os
+
+    import jax
+
+    packages = ("jax", "jaxlib", "flax", "torch", "transformers")
+    found = {d.metadata["Name"] for d in importlib.metadata.distributions()}
+    return {
+        "device": jax.devices()[0].device_kind,
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        **{p: importlib.metadata.version(p) for p in packages if p in found},
+    }
+
+
+def describe_versions() -> str:
+    """The same in a line."""
+    return ", ".join(f"{name} {value}" for name, value in versions().items())
+
+
+def write_json(path: str | None, figures: Mapping) -> None:
+    """Write figures to a file, if one was asked for."""
+    if path:
+        text = json.dumps({"versions": versions(), **figures}, indent=2)
+        pathlib.Path(path).write_text(text + "\n")
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Minimum, median and maximum of repeats."""
+    import statistics
+
+    return {
+        "min": min(seconds),
+        "median": statistics.median(seconds),
+        "max": max(seconds),
+        "repeats": len(seconds),
+    }

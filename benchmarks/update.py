@@ -1,0 +1,231 @@
+"""Learning: tokens per second and model FLOPs utilisation of the compiled update.
+
+    python -m benchmarks.update --json=FILE             # pocket model, next to torch
+    python -m benchmarks.update --presets=qwen2.5-0.5b  # random weights, for a GPU
+    python -m benchmarks.update --tiny                  # seconds: checks the command
+
+GRPO, all groups kept, every row full to its last token (random ids, half of a row or so
+trained on), so that tokens are tokens and not padding. Where the pocket model is
+measured on a CPU, PyTorch takes part, if it is installed: the same model (transformers'
+Qwen2), episodes, minibatches and loss in plain float32 (`benchmarks/peers`), with
+whatever microbatch suits it best. Updates alternate; read the minima and medians.
+
+FLOPs are those of `benchmarks/flops.py`, compared with XLA's own count for one
+microbatch. Utilisation is of the matrix-product rate measured in the same run, in the
+dtype of the computation, and of the data sheet's bfloat16 peak where the device is a
+listed one. The status is 1 when the two learners disagree (log-probabilities by 1e-4;
+loss, entropy or gradient norm by 1 %), or the two counts of FLOPs by more than half.
+"""
+
+import time
+
+from absl import flags
+
+from benchmarks import runs
+from launch import command
+
+_PRESETS = flags.DEFINE_string("presets", "pocket", "A size, see configs/sizes.py.")
+_REPEATS = flags.DEFINE_integer("repeats", 7, "Measured updates of each kind.")
+_TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+
+# The batch of the pocket model; a real one's is its preset's.
+POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
+TORCH_MICROBATCHES = (4, 8, 16, 32)
+
+
+def read_config():
+    """The run, checked."""
+    presets = f"{_PRESETS.value},grpo"
+    changes = POCKET_BATCH if runs.is_pocket(presets) else {}
+    if _TINY.value:
+        changes = {**runs.TINY_BATCH, "rollout.max_reply_tokens": 8}
+    return runs.task_config(presets, {**changes, "filter.keep_fraction": 1.0})
+
+
+def counted_flops(setup, config, width: int) -> float:
+    """XLA's count of one microbatch's forward and backward pass, per token."""
+    import jax
+    import jax.numpy as jnp
+
+    from ragen_jax.learner.logprobs import hidden_states, token_log_probs
+    from ragen_jax.models.qwen2 import build_policy
+
+    # Loops count as one turn: nothing is scanned, chunked or computed again here.
+    policy = build_policy(setup.parts.model, dtype=config.model.dtype)
+    rows = config.learner.microbatch_rows
+
+    def loss(params, tokens):
+        hidden = hidden_states(policy, params, tokens)
+        log_probs, entropy = token_log_probs(
+            policy, params, hidden, tokens, temperature=1.0, chunk_tokens=rows * width
+        )
+        return jnp.sum(log_probs + entropy)
+
+    tokens = jax.ShapeDtypeStruct((rows, width), jnp.int32)
+    params = setup.parts.learner.state.params
+    lowered = jax.jit(jax.grad(loss)).lower(params, tokens)
+    return lowered.cost_analysis()["flops"] / (rows * width)
+
+
+class Ours:
+    """Our update, with its state."""
+
+    def __init__(self, setup, batch, key):
+        import jax
+
+        learner = setup.parts.learner
+        frozen, self._state = (
+            learner.freeze(setup.params),
+            learner.init(setup.params),
+        )
+        began = time.perf_counter()
+        lowered = learner.update.lower(frozen, self._state, batch, key)
+        compiled = lowered.compile()
+        self.compile_seconds = time.perf_counter() - began
+        self._wait = jax.block_until_ready
+        self._update = lambda state: compiled(frozen, state, batch, key)
+
+    def __call__(self) -> dict[str, float]:
+        self._state, stats = self._wait(self._update(self._state))
+        return {name: float(stats[own]) for name, own in runs.OWN_STATS.items()}
+
+
+def torch_peer(config, batch, key, log_probs):
+    """The peer's update with its best microbatch, and how far its log-probs are off."""
+    import numpy as np
+
+    from benchmarks.peers.torch_learner import TorchLearner, as_episodes
+    from ragen_jax.program import POCKET
+
+    episodes, order = as_episodes(batch), runs.row_order(key, batch.tokens.shape[0])
+    learner = TorchLearner(POCKET, config)
+    difference = np.abs(learner.log_probs(episodes.tokens) - log_probs).max()
+    taken = {}
+    for rows in TORCH_MICROBATCHES:
+        learner.microbatch_rows = rows
+        seconds = []
+        for _ in range(2):
+            began = time.perf_counter()
+            learner.update(episodes, order)
+            seconds.append(time.perf_counter() - began)
+        taken[rows] = min(seconds)
+    # Anew: both start from the same weights.
+    learner = TorchLearner(POCKET, config)
+    learner.microbatch_rows = min(taken, key=taken.get)
+    return lambda: learner.update(episodes, order), taken, float(difference)
+
+
+def disagreements(stats: dict[str, dict[str, float]]) -> list[str]:
+    """What two learners say differently of their first updates."""
+    ours, theirs = stats.values()
+    return [
+        f"{name}: {ours[name]:.6g} and {theirs[name]:.6g}"
+        for name in ours
+        if abs(ours[name] - theirs[name]) > 0.01 * max(1e-3, abs(theirs[name]))
+    ]
+
+
+def measure(config) -> dict:
+    """Seconds of everyone's updates, taking turns, and what they are to be put next to.
+
+    Besides the figures: "problems", sentences that say why they are not to be trusted.
+    """
+    import importlib.util
+
+    import jax
+
+    from benchmarks import flops
+    from ragen_jax.program import num_params
+
+    setup = runs.set_up(config, tiny=_TINY.value)
+    key = jax.random.key(config.seed)
+    batch, log_probs = runs.full_rows(setup, config)
+    ours = Ours(setup, batch, key)
+    contestants, problems = {"ours": ours}, []
+    figures = {"notes": setup.notes, "compile_s": ours.compile_seconds}
+    has_peer = config.model.path == "pocket" and not _TINY.value
+    if has_peer and jax.default_backend() == "cpu":
+        if importlib.util.find_spec("torch") and importlib.util.find_spec(
+            "transformers"
+        ):
+            peer, tried, difference = torch_peer(config, batch, key, log_probs)
+            contestants["torch"] = peer
+            figures["torch_microbatch_s"] = tried
+            if difference > 1e-4:
+                problems.append(f"log-probabilities differ by {difference:.1e}")
+        else:
+            print("torch is left out: torch or transformers is not installed")
+    stats = {name: update() for name, update in contestants.items()}
+    if len(stats) == 2:
+        problems += disagreements(stats)
+    seconds = {name: [] for name in contestants}
+    for _ in range(_REPEATS.value):
+        for name, update in contestants.items():
+            began = time.perf_counter()
+            update()
+            seconds[name].append(time.perf_counter() - began)
+    rows, width = batch.tokens.shape
+    parameters = num_params(setup.params)
+    formula = flops.train_flops_per_token(setup.parts.model, parameters, width)
+    counted = counted_flops(setup, config, width)
+    if not 2 / 3 < counted / formula < 1.5:
+        problems.append(f"FLOPs per token: {formula:.3g}, XLA counts {counted:.3g}")
+    return figures | {
+        "problems": problems,
+        "parameters": parameters,
+        "rows": rows,
+        "row_tokens": width,
+        "dtype": config.model.dtype,
+        "microbatch_rows": config.learner.microbatch_rows,
+        "flops_per_token": formula,
+        "flops_per_token_xla": counted,
+        "matmul_rate": flops.matmul_rate(config.model.dtype),
+        "data_sheet_peak": flops.data_sheet_peak(jax.devices()[0].device_kind),
+        "seconds": seconds,
+    }
+
+
+def print_table(figures: dict) -> None:
+    tokens = figures["rows"] * figures["row_tokens"]
+    rate, peak = figures["matmul_rate"], figures["data_sheet_peak"]
+    print(
+        f"{figures['parameters']:,} parameters in {figures['dtype']}, "
+        f"{figures['rows']} rows of {figures['row_tokens']} tokens, "
+        f"{figures['flops_per_token'] / 1e6:.2f} MFLOP a token (XLA counts "
+        f"{figures['flops_per_token_xla'] / 1e6:.2f}); compiled in "
+        f"{figures['compile_s']:.1f} s"
+    )
+    sheet = "not listed" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
+    print(f"matrix products: {rate / 1e9:,.0f} GFLOP/s; data sheet: {sheet}")
+    print("| update | min s | median s | tokens/s | of matmul | of sheet | ours is |")
+    print("|---|---|---|---|---|---|---|")
+    best = min(figures["seconds"]["ours"])
+    for name, seconds in figures["seconds"].items():
+        told = runs.spread(seconds)
+        achieved = tokens * figures["flops_per_token"] / told["min"]
+        of_sheet = "" if peak is None else f"{achieved / peak:.1%}"
+        print(
+            f"| {name} | {told['min']:.3f} | {told['median']:.3f} "
+            f"| {tokens / told['min']:,.0f} | {achieved / rate:.0%} | {of_sheet} "
+            f"| {told['min'] / best:.2f}x |"
+        )
+    for rows, seconds in figures.get("torch_microbatch_s", {}).items():
+        print(f"torch, microbatches of {rows} rows: {seconds:.2f} s")
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    figures = measure(read_config())
+    print(runs.describe_versions())
+    for note in figures["notes"]:
+        print(f"note: {note}")
+    print_table(figures)
+    for problem in figures["problems"]:
+        print(f"problem: {problem}")
+    runs.write_json(_JSON.value, figures)
+    return 1 if figures["problems"] else 0
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,59 @@
+"""Make one HTML page of finished, or running, runs; and figures for papers.
+
+python -m launch.report runs/NAME [runs/OTHER ...] --output=report.html
+python -m launch.report runs/a0 runs/a1 runs/b0 runs/b1 --names="vanilla;StarPO-S"
+python -m launch.report runs/NAME --png=figures
+"""
+
+import pathlib
+
+from absl import flags
+
+from launch import command
+
+_OUTPUT = flags.DEFINE_string("output", "report.html", "HTML file to write.")
+_PNG = flags.DEFINE_string("png", None, "Also write the figures as PNG files, here.")
+_NAMES = flags.DEFINE_string(
+    "names",
+    None,
+    'Names of the series in order, "a;b"; else how their settings differ.',
+)
+_MAX_EPISODES = flags.DEFINE_integer(
+    "max_episodes", 400, "Sample episodes the page holds, of all runs together."
+)
+
+
+def main(words: list[str]) -> int:
+    folders = [pathlib.Path(word) for word in words]
+    if not folders:
+        raise ValueError("name at least one run folder: launch.report runs/NAME")
+    if _MAX_EPISODES.value < 0:
+        raise ValueError(
+            f"--max_episodes={_MAX_EPISODES.value}; it must be at least 0 (no viewer)"
+        )
+    from ragen_jax.report.contents import make_contents
+    from ragen_jax.report.page import make_page
+    from ragen_jax.report.runs import read_runs
+    from ragen_jax.report.series import make_series
+
+    runs = read_runs(folders)
+    names = _NAMES.value.split(";") if _NAMES.value else None
+    series = make_series(runs, names)
+    contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
+    for one in series:
+        print(f"{one.name}: {', '.join(run.name for run in one.runs)}")
+    if _PNG.value:
+        from ragen_jax.report.png import write_figures
+
+        for path in write_figures(contents, pathlib.Path(_PNG.value)):
+            print(f"{path} written")
+    output = pathlib.Path(_OUTPUT.value)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    size = output.write_text(make_page(contents), encoding="utf-8")
+    held, total = len(contents["episodes"]["chosen"]), contents["episodes"]["total"]
+    print(f"{output} written: {size / 1e6:.1f} MB, {held} of {total} episodes in it")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run_on_words(main)

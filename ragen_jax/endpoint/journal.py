@@ -1,0 +1,176 @@
+"""What has been paid for, on disk: conversations, and replies of unfinished ones.
+
+In: replies and episodes as they come. Out: `OUTPUT`, one finished conversation per
+line, and `OUTPUT.replies`, one reply per line, which is gone once all is done. Whatever
+kills the process, at most the replies on their way are lost: a line is written whole,
+and a torn one is cut off when the files are opened again.
+"""
+
+import collections
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_jax.endpoint.client import ChatReply
+
+Place = tuple[str, int]  # a game's name and a row
+# Of every line in both files.
+_BEGINNING = b'{"environment": '
+
+
+class Journal:
+    """The two files of an evaluation. Use it as a context manager.
+
+    Args:
+      path: `OUTPUT`.
+
+    Raises:
+      ValueError: another process writes them, or they hold something else.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        self._replies_path = path.with_name(f"{path.name}.replies")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.finished: dict[Place, dict[str, Any]] = {}
+        self._replies: dict[Place, list[ChatReply]] = collections.defaultdict(list)
+        self._settings: dict[str, Any] = {}
+        self._output = self._open(path)
+        try:
+            self._journal = self._open(self._replies_path)
+            self._read()
+        except BaseException:
+            self._output.close()
+            raise
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._output.close()
+        self._journal.close()
+
+    def begin(self, game: str, settings: Mapping[str, Any]) -> None:
+        """Say how a game is played from here on.
+
+        Raises:
+          ValueError: what is there of it was played in another way.
+        """
+        settings = json.loads(json.dumps(settings))
+        held = self._settings.get(game)
+        if held is None:
+            self._settings[game] = settings
+            self._write(self._journal, {"environment": game, "settings": settings})
+            return
+        changes = [
+            f"{key}: {held.get(key)!r} there, {settings.get(key)!r} here"
+            for key in sorted(held.keys() | settings.keys())
+            if held.get(key) != settings.get(key)
+        ]
+        if changes:
+            raise ValueError(
+                f"{self._path} holds conversations of {game} under other settings "
+                f"({'; '.join(changes)}); name another --output"
+            )
+
+    def replies(self, place: Place) -> list[ChatReply]:
+        """Replies of an unfinished conversation, by turn."""
+        return self._replies[place]
+
+    def add_reply(self, place: Place, reply: ChatReply) -> None:
+        """Keep a reply; it is on disk when this returns."""
+        self._replies[place].append(reply)
+        told = {"environment": place[0], "row": place[1]} | dataclasses.asdict(reply)
+        self._write(self._journal, told)
+
+    def add_conversation(self, place: Place, record: dict[str, Any]) -> None:
+        """Keep a finished conversation."""
+        self.finished[place] = record
+        self._write(self._output, record)
+
+    def tidy(self) -> None:
+        """All is done: conversations in order, and no replies beside them."""
+        ordered = sorted(
+            self.finished, key=lambda p: (list(self._settings).index(p[0]), p[1])
+        )
+        text = "".join(_line(self.finished[place]) for place in ordered)
+        # In place of a new file: the lock is on this one. What is cut short by a kill
+        # is in the journal still, which goes last.
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self._path)
+        self._replies_path.unlink()
+
+    @staticmethod
+    def _open(path: pathlib.Path):
+        """A file to be read and added to, locked."""
+        file = path.open("a+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise ValueError(
+                f"another process is writing {path}; wait for it or name another "
+                "--output"
+            ) from None
+        return file
+
+    def _read(self) -> None:
+        told = _whole_lines(self._output, self._path)
+        replies = _whole_lines(self._journal, self._replies_path)
+        for record in told:
+            place = (record["environment"], record["row"])
+            self._settings.setdefault(place[0], record["settings"])
+            self.finished[place] = record
+        for reply in replies:
+            game = reply.pop("environment")
+            if "settings" in reply:
+                self._settings.setdefault(game, reply["settings"])
+            else:
+                self._replies[game, reply.pop("row")].append(ChatReply(**reply))
+
+    @staticmethod
+    def _write(file, told: Mapping[str, Any]) -> None:
+        file.write(_line(told).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _whole_lines(file, path: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of a file; a torn last one is cut off.
+
+    Raises:
+      ValueError: it is no file of ours, and is left as it is.
+    """
+    file.seek(0)
+    *lines, torn = file.read().split(b"\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            told = json.loads(line)
+            is_ours = "environment" in told and ("settings" in told or "text" in told)
+        except (ValueError, TypeError):
+            is_ours = False
+        if not is_ours:
+            raise _not_ours(path, number)
+        found.append(told)
+    if torn and not (torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn)):
+        raise _not_ours(path, len(lines) + 1)
+    if torn:
+        file.truncate(file.tell() - len(torn))
+    return found
+
+
+def _not_ours(path: pathlib.Path, number: int) -> ValueError:
+    return ValueError(
+        f"line {number} of {path} is no conversation with an endpoint; name another "
+        "--output"
+    )
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    return json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,80 @@
+"""Alarms against the fall of success, and where the regimes of thought begin.
+
+In: runs. Out: iterations and borders. Definitions and defaults are those of the early
+warning (section `warning` of the configuration), so page and training say the same.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, SUCCESS
+from ragen_jax.report.runs import Run
+from ragen_jax.report.series import Series
+
+# Where a run's settings say nothing: iterations averaged, share of the best.
+_WINDOW, _SHARE = 5, 0.5
+# A best success below this is chance: its fall means nothing.
+_LEAST_BEST = 0.05
+
+
+def alarms(run: Run) -> dict[str, Any]:
+    """When a run's indicators alarmed, all as iterations.
+
+    `at` and `first` by indicator (None: never), `fell` (None: success did not),
+    `regimes` as pairs (iteration, number in `figures.REGIMES`).
+    """
+    curves = {m.removeprefix(ALARM): run.curve(m) for m in run.metrics if _is_alarm(m)}
+    at = {name: [i for i, x in c.items() if x > 0] for name, c in curves.items()}
+    return {
+        "at": at,
+        "first": {name: min(found, default=None) for name, found in at.items()},
+        "fell": success_fell(run),
+        "regimes": [[i, round(x)] for i, x in run.curve(REGIME).items()],
+        "last": run.records[-1]["iteration"],
+    }
+
+
+def success_fell(run: Run) -> int | None:
+    """First iteration with training's mean success below a share of its best."""
+    window = run.settings.get("warning.success_window", _WINDOW)
+    share = run.settings.get("warning.success_low", _SHARE)
+    curves = [run.curve(SUCCESS.replace("{env}", env)) for env in run.games]
+    if not curves:
+        return None
+    best, recent = 0.0, []
+    for iteration in sorted(set.intersection(*(set(c) for c in curves))):
+        recent.append(sum(c[iteration] for c in curves) / len(curves))
+        if len(recent) < window:
+            continue
+        mean = sum(recent[-window:]) / window
+        best = max(best, mean)
+        if best >= _LEAST_BEST and mean < share * best:
+            return iteration
+    return None
+
+
+def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:
+    """Entropy `x` and information `y` below which a policy has left "diverse".
+
+    A share of what was measured first, averaged over the runs, as their own regimes are
+    judged by their own first measurement; None without a positive one.
+    """
+    found = {}
+    for name, metric, key in (
+        ("x", PLANE_X, "warning.entropy_regime_low"),
+        ("y", PLANE_Y, "warning.information_regime_low"),
+    ):
+        firsts = [
+            run.settings.get(key, _SHARE) * next(iter(run.curve(metric).values()))
+            for one in series
+            for run in one.runs
+            if run.curve(metric)
+        ]
+        if not firsts or sum(firsts) <= 0:
+            return None
+        found[name] = sum(firsts) / len(firsts)
+    return found
+
+
+def _is_alarm(metric: str) -> bool:
+    return metric.startswith(ALARM)

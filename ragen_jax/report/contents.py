@@ -1,0 +1,229 @@
+"""Everything a report says, as one JSON-able value.
+
+In: runs. Out: a dict that the page draws from and that tests can read: series, tables,
+curves by metric, alarms, gradient buckets, episodes. No drawing happens here.
+"""
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ragen_jax.report import figures
+from ragen_jax.report.alarms import alarms, regime_borders
+from ragen_jax.report.episodes import choose_episodes
+from ragen_jax.report.runs import Run
+from ragen_jax.report.series import (
+    MAX_POINTS,
+    MAX_POINTS_TOGETHER,
+    Curve,
+    Series,
+    curve,
+    differing_settings,
+    thin,
+)
+
+# Settings every summary names.
+_SUMMARY_SETTINGS = (
+    "model.path",
+    "algo.advantage",
+    "rollout.num_groups",
+    "rollout.group_size",
+    "filter.keep_fraction",
+    "optimizer.learning_rate",
+)
+_BUCKET = re.compile(rf"{figures.BUCKET}(bucket_(\d+)|all)/(\w+)")
+
+
+def make_contents(
+    runs: Sequence[Run], series: Sequence[Series], *, max_episodes: int
+) -> dict[str, Any]:
+    """The report of runs that were grouped into series.
+
+    Raises:
+      ValueError: an episode file is damaged.
+    """
+    games = runs[0].games
+    metrics = list(dict.fromkeys(m for run in runs for m in run.metrics))
+    chosen, total = choose_episodes(runs, max_episodes)
+    owner = {id(run): i for i, one in enumerate(series) for run in one.runs}
+    return {
+        "games": list(games),
+        "series": [
+            {"name": one.name, "runs": [runs.index(run) for run in one.runs]}
+            for one in series
+        ],
+        "runs": [
+            {
+                "name": run.name,
+                "seed": run.seed,
+                "series": owner[id(run)],
+                "iterations": run.records[-1]["iteration"],
+            }
+            for run in runs
+        ],
+        "summary": [summary(one, env) for env in games for one in series],
+        "settings": {
+            "common": {k: runs[0].settings.get(k) for k in _SUMMARY_SETTINGS},
+            "differing": differing_settings(series),
+        },
+        "sections": [section(one, games, metrics) for one in figures.SECTIONS],
+        "curves": {m: _curves(series, m) for m in metrics},
+        "plane": plane(runs, series),
+        "alarms": [alarms(run) for run in runs],
+        "buckets": buckets(series, metrics),
+        "episodes": {"chosen": chosen, "total": total},
+    }
+
+
+def summary(series: Series, env: str) -> dict[str, Any]:
+    """A series' success in a game: a row of the table.
+
+    `first`, `last` and `best` are [mean, low, high] of held-out success (of training's
+    where nothing was held out): of one run with its 95 % interval, of several with the
+    smallest and the largest.
+    """
+    metric = figures.HELD_OUT.replace("{env}", env)
+    found, source = curve(series, metric), "held-out"
+    if found is None:
+        found, source = curve(series, figures.SUCCESS.replace("{env}", env)), "training"
+    ceiling = curve(series, figures.CEILING.replace("{env}", env))
+    row = {"series": series.name, "game": env, "source": source}
+    row["num_runs"] = len(series.runs)
+    row["ceiling"] = None if ceiling is None else ceiling.mean[-1]
+    row["iterations"] = max(run.records[-1]["iteration"] for run in series.runs)
+    if found is None:
+        return row | dict.fromkeys(("first", "last", "best", "best_at"))
+    best = max(range(len(found.at)), key=lambda i: found.mean[i])
+    points = {"first": 0, "last": -1, "best": best}
+    row |= {k: _point(found, i) for k, i in points.items()}
+    return row | {"best_at": found.at[best]}
+
+
+def section(one: figures.Section, games, metrics: Sequence[str]) -> dict[str, Any]:
+    """A section with the panels that have something to show."""
+    panels = []
+    for panel in figures.expand(one.panels, games):
+        lines = tuple(line for line in panel.lines if line.metric in metrics)
+        if any(line.style != "reference" for line in lines):
+            panels.append(dataclasses.asdict(dataclasses.replace(panel, lines=lines)))
+    return {
+        "key": one.key,
+        "title": one.title,
+        "lead": one.lead,
+        "panels": panels,
+        "special": one.special if has_special(one.special, metrics) else "",
+        "absent": one.absent,
+    }
+
+
+def has_special(special: str, metrics: Sequence[str]) -> bool:
+    """Whether the metrics of a drawing of its own kind were recorded."""
+    needed = {
+        "plane": {figures.PLANE_X, figures.PLANE_Y} <= set(metrics),
+        "alarms": any(m.startswith(figures.ALARM) for m in metrics),
+        "buckets": any(_BUCKET.fullmatch(m) for m in metrics),
+    }
+    return needed.get(special, False)
+
+
+def plane(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
+    """Ways through the information plane as points [iteration, H(Z|X), I(X;Z)].
+
+    `ways` of the runs, `means` of the series where all of their runs measured.
+    """
+    points = {id(run): _way(run) for run in runs}
+    means = []
+    for one in series:
+        own = [points[id(run)] for run in one.runs if points[id(run)]]
+        shared = sorted(set.intersection(*map(set, own))) if own else []
+        means.append(
+            {
+                i: [statistics.fmean(way[i][k] for way in own) for k in (0, 1)]
+                for i in shared
+            }
+        )
+    return {
+        "ways": [_shown_way(points[id(run)]) for run in runs],
+        "means": list(map(_shown_way, means)),
+        "borders": regime_borders(series),
+        "regimes": figures.REGIMES,
+        "x": figures.PLANE_X,
+        "y": figures.PLANE_Y,
+    }
+
+
+def _way(run: Run) -> dict[int, list[float]]:
+    x, y = run.curve(figures.PLANE_X), run.curve(figures.PLANE_Y)
+    return {i: [x[i], y[i]] for i in x if i in y}
+
+
+def _shown_way(way: dict[int, list[float]]) -> list[list[float]]:
+    return [[i, *map(_rounded, way[i])] for i in thin(list(way), MAX_POINTS)]
+
+
+def buckets(series: Sequence[Series], metrics: Sequence[str]) -> dict[str, Any]:
+    """Gradients by bucket, from the least reward spread on.
+
+    `names` of the buckets, `parts` that were measured, `means` per series and part (see
+    `bucket_means`; None for a series without any), `has_snr`.
+    """
+    found = [match for match in map(_BUCKET.fullmatch, metrics) if match]
+    numbers = sorted({int(match.group(2)) for match in found if match.group(2)})
+    names = [f"bucket_{n}" for n in numbers]
+    measured = {match.group(3) for match in found if match.group(2)}
+    parts = [part for part in figures.BUCKET_PARTS if part in measured]
+    means = [{part: bucket_means(one, names, part) for part in parts} for one in series]
+    return {
+        "names": names,
+        "parts": parts,
+        "means": [
+            m if any(x for rows in m.values() for x in rows) else None for m in means
+        ],
+        "has_snr": "snr" in measured,
+        "prefix": figures.BUCKET,
+    }
+
+
+def bucket_means(series: Series, names: Sequence[str], part: str) -> list[list[float]]:
+    """Per bucket: a run's mean over its iterations, as [mean, low, high] of the runs.
+
+    [] for a bucket that was never measured.
+    """
+    rows = []
+    for name in names:
+        curves = [run.curve(f"{figures.BUCKET}{name}/{part}") for run in series.runs]
+        means = [statistics.fmean(c.values()) for c in curves if c]
+        point = (statistics.fmean(means), min(means), max(means)) if means else ()
+        rows.append(list(map(_rounded, point)))
+    return rows
+
+
+def _curves(series: Sequence[Series], metric: str) -> list[dict[str, Any] | None]:
+    """The metric of every series, numbers shortened."""
+    room = min(MAX_POINTS, MAX_POINTS_TOGETHER // len(series))
+    found = (curve(one, metric, max(room, 2)) for one in series)
+    return [None if c is None else _compact(c) for c in found]
+
+
+def _compact(found: Curve) -> dict[str, Any]:
+    """A curve without what a single run's band would only repeat."""
+    rounded = {
+        name: list(map(_rounded, getattr(found, name)))
+        for name in ("mean", "low", "high", "error")
+    }
+    if found.num_runs == 1:
+        del rounded["error"]
+    if rounded["low"] == rounded["high"]:
+        del rounded["low"], rounded["high"]
+    return {"at": found.at, "num_runs": found.num_runs} | rounded
+
+
+def _point(found: Curve, index: int) -> list[float]:
+    return [_rounded(x[index]) for x in (found.mean, found.low, found.high)]
+
+
+def _rounded(value: float) -> float:
+    """Five significant digits: more than a figure shows."""
+    return float(f"{value:.5g}")

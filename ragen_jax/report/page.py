@@ -1,0 +1,69 @@
+"""One HTML file that needs nothing else: style, program and data inside.
+
+In: the contents. Out: text. Whatever a model wrote is data: it stands in a JSON block
+with its markup characters escaped, the program only ever sets it as text, and the
+page's own policy lets no other program run and nothing be fetched.
+"""
+
+import base64
+import hashlib
+import importlib.resources
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# In the order they run.
+_SCRIPTS = tuple(
+    f"{name}.js"
+    for name in (
+        *("dom", "figure", "charts", "plane", "buckets", "alarms"),
+        *("board", "turn", "viewer", "page"),
+    )
+)
+_FIELD = re.compile(r"\{\{(\w+)\}\}")
+
+
+def make_page(contents: Mapping[str, Any]) -> str:
+    """The report as one HTML document."""
+    style = _read("style.css")
+    script = "\n".join(_read(name) for name in _SCRIPTS)
+    title = ", ".join(contents["games"]) or "runs"
+    fields = {
+        "title": _escape_text(f"{title}: report"),
+        "policy": (
+            f"default-src 'none'; style-src {_hash(style)}; "
+            f"script-src {_hash(script)}; img-src data:"
+        ),
+        "style": style,
+        "data": escape_json(json.dumps(contents, ensure_ascii=False, allow_nan=False)),
+        "cells": escape_json(_read("cells.json")),
+        "script": script,
+    }
+    # In one pass: what is put in is never searched for fields.
+    return _FIELD.sub(lambda match: fields[match.group(1)], _read("page.html"))
+
+
+def escape_json(text: str) -> str:
+    """JSON that may stand in a script element: the same value, no markup.
+
+    Line separators are escaped for readers that take JSON for JavaScript, and lone
+    surrogates because UTF-8 has none.
+    """
+    special = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+    return special.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def _escape_text(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _hash(text: str) -> str:
+    """Source expression of a content security policy."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _read(name: str) -> str:
+    files = importlib.resources.files("ragen_jax.report")
+    return (files / "static" / name).read_text(encoding="utf-8")

@@ -1,0 +1,216 @@
+"""The figures of a report as PNG files, for papers.
+
+In: the contents of a report. Out: a file per section that has something to draw. Needs
+matplotlib, which is imported when it is needed and not before.
+"""
+
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ragen_jax.report import figures
+
+_DPI = 150
+_COLUMNS = 3
+_PANEL_SIZE = (4.0, 2.9)
+_BUCKET_COLORS = {"task": "C0", "entropy": "C1", "kl": "C4"}
+_REGIME_COLORS = ("C2", "C3", "C8", "C4")
+_SCALES = {"share": 100.0}
+
+Contents = Mapping[str, Any]
+
+
+def write_figures(contents: Contents, folder: pathlib.Path) -> list[pathlib.Path]:
+    """One PNG file per section; returns their paths.
+
+    Raises:
+      ValueError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ValueError(
+            "PNG files need matplotlib, which is not installed; run "
+            'pip install "matplotlib>=3.9,<4", or install the extra "report"'
+        ) from error
+    matplotlib.use("Agg")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for section in contents["sections"]:
+        draws = _drawings(contents, section)
+        if draws:
+            path = folder / f"{section['key']}.png"
+            _save(draws, path, contents)
+            written.append(path)
+    return written
+
+
+def _drawings(contents: Contents, section: Contents) -> list[Callable]:
+    """What draws each of a section's panels on axes of its own."""
+    draws: list[Callable] = []
+    each = range(len(contents["series"]))
+    if section["special"] == "plane":
+        draws.append(lambda axis: _draw_plane(axis, contents))
+    if section["special"] == "alarms":
+        draws += [lambda axis, i=i: _draw_alarms(axis, contents, i) for i in each]
+    if section["special"] == "buckets":
+        means = contents["buckets"]["means"]
+        shown = [i for i in each if means[i]]
+        draws += [lambda axis, i=i: _draw_buckets(axis, contents, i) for i in shown]
+    draws += [
+        lambda axis, p=p: _draw_lines(axis, contents, p) for p in section["panels"]
+    ]
+    return draws
+
+
+def _save(draws: Sequence[Callable], path: pathlib.Path, contents: Contents) -> None:
+    from matplotlib import pyplot
+
+    columns = min(_COLUMNS, len(draws))
+    rows = math.ceil(len(draws) / columns)
+    size = (_PANEL_SIZE[0] * columns, _PANEL_SIZE[1] * rows + 0.4)
+    figure, axes = pyplot.subplots(*(rows, columns), figsize=size, squeeze=False)
+    for axis, draw in zip(axes.flat, draws, strict=False):
+        draw(axis)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    for axis in axes.flat[len(draws) :]:
+        axis.set_axis_off()
+    names = [series["name"] for series in contents["series"]]
+    if len(names) > 1:
+        lines = [
+            pyplot.Line2D([], [], color=f"C{i}", label=name)
+            for i, name in enumerate(names)
+        ]
+        figure.legend(
+            handles=lines, loc="upper center", ncols=2, frameon=False, fontsize=9
+        )
+    figure.tight_layout(rect=(0, 0, 1, 0.94 if len(names) > 1 else 1))
+    # No date, no version: the same runs give the same file.
+    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _draw_lines(axis, contents: Contents, panel: Contents) -> None:
+    """One panel: a line with its band per series, as on the page."""
+    scale = _SCALES.get(panel["kind"], 1.0)
+    styles = set()
+    for line in panel["lines"]:
+        curves = contents["curves"][line["metric"]]
+        for i, curve in enumerate(curves):
+            if curve is None:
+                continue
+            mean = [scale * x for x in curve["mean"]]
+            if line["style"] == "reference":
+                axis.plot(curve["at"], mean, color="0.4", ls="--", lw=0.8)
+            elif line["style"] == "thin":
+                axis.plot(curve["at"], mean, color=f"C{i}", alpha=0.4, lw=0.8)
+            else:
+                marker = "o-" if len(mean) <= 24 else "-"
+                axis.plot(curve["at"], mean, marker, color=f"C{i}", ms=3, lw=1.4)
+                if "low" in curve:
+                    low, high = ([scale * x for x in curve[k]] for k in ("low", "high"))
+                    band = {"color": f"C{i}", "alpha": 0.15, "lw": 0}
+                    axis.fill_between(curve["at"], low, high, **band)
+            styles.add((line["style"], line["label"]))
+    unit = panel["unit"] + (", %" if panel["kind"] == "share" else "")
+    axis.set_title(panel["title"], fontsize=10)
+    axis.set_xlabel("iteration", fontsize=8)
+    axis.set_ylabel(unit, fontsize=8)
+    if panel["kind"] == "share":
+        axis.set_ylim(0, None if axis.get_ylim()[1] < 45 else 104)
+    if len(styles) > 1:
+        for style, label in sorted(styles):
+            axis.plot([], [], label=label, **_STYLES[style])
+        axis.legend(fontsize=7, frameon=False, loc="best")
+
+
+_STYLES = {
+    "main": {"color": "0.4", "lw": 1.6},
+    "thin": {"color": "0.4", "lw": 0.8, "alpha": 0.5},
+    "reference": {"color": "0.4", "lw": 0.8, "ls": "--"},
+}
+
+
+def _draw_plane(axis, contents: Contents) -> None:
+    """Each run's way, dark where late, over the four regimes."""
+    plane = contents["plane"]
+    for number, way in enumerate(plane["ways"]):
+        color = f"C{contents['runs'][number]['series']}"
+        axis.plot(
+            [p[1] for p in way], [p[2] for p in way], color=color, lw=0.6, alpha=0.4
+        )
+    for number, way in enumerate(plane["means"]):
+        color = f"C{number}"
+        axis.plot([p[1] for p in way], [p[2] for p in way], color=color, lw=1.4)
+        for rank, (_, x, y) in enumerate(way, start=1):
+            shade = 0.25 + 0.75 * rank / len(way)
+            axis.plot(x, y, "o", ms=4, color=color, alpha=shade, mec="none")
+        for at, x, y in way[-1:]:
+            place = {"textcoords": "offset points", "fontsize": 8}
+            axis.annotate(str(at), (x, y), (5, 3), color=color, **place)
+    axis.margins(0.14)
+    if plane["borders"]:
+        axis.axvline(plane["borders"]["x"], color="0.4", ls="--", lw=0.8)
+        axis.axhline(plane["borders"]["y"], color="0.4", ls="--", lw=0.8)
+        axis.set_xlim(left=min(0, axis.get_xlim()[0]))
+        axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
+        corners = ((0.98, 0.97), (0.98, 0.03), (0.02, 0.97), (0.02, 0.03))
+        for (x, y), name in zip(corners, plane["regimes"], strict=True):
+            place = {"ha": "right" if x > 0.5 else "left", "fontsize": 7}
+            place |= {"va": "top" if y > 0.5 else "bottom", "color": "0.35"}
+            axis.text(x, y, name, transform=axis.transAxes, **place)
+    axis.set_title("Information plane", fontsize=10)
+    axis.set_xlabel("H(Z|X), nats per token", fontsize=8)
+    axis.set_ylabel("I(X;Z), nats per token", fontsize=8)
+
+
+def _draw_buckets(axis, contents: Contents, series: int) -> None:
+    """Gradient norms by bucket, bars from the smallest to the largest run."""
+    buckets = contents["buckets"]
+    for part in buckets["parts"]:
+        rows = buckets["means"][series][part]
+        points = [(i + 1, *row) for i, row in enumerate(rows) if row and row[0] > 0]
+        if not points:
+            continue
+        at, mean, low, high = zip(*points, strict=True)
+        below = [m - x for m, x in zip(mean, low, strict=True)]
+        above = [x - m for m, x in zip(mean, high, strict=True)]
+        style = {"color": _BUCKET_COLORS[part], "capsize": 2, "lw": 1, "ms": 4}
+        axis.errorbar(at, mean, [below, above], fmt="o-", label=part, **style)
+    axis.set_yscale("log")
+    axis.set_xticks(range(1, len(buckets["names"]) + 1))
+    axis.set_title(contents["series"][series]["name"], fontsize=9)
+    axis.set_xlabel("bucket, by reward spread", fontsize=8)
+    axis.set_ylabel("gradient norm (L2)", fontsize=8)
+    axis.legend(fontsize=7, frameon=False)
+
+
+def _draw_alarms(axis, contents: Contents, series: int) -> None:
+    """A lane per indicator, the regimes below, and where success fell."""
+    runs = [contents["alarms"][r] for r in contents["series"][series]["runs"]]
+    names = list(dict.fromkeys(name for run in runs for name in run["at"]))
+    lanes = [*names, "regime"]
+    for rank, run in enumerate(runs):
+        shift = 0.6 * ((rank + 0.5) / len(runs) - 0.5)
+        for name in names:
+            place, first = names.index(name) + shift, run["first"].get(name)
+            ticks = run["at"].get(name, [])
+            axis.plot(ticks, [place] * len(ticks), "|", color=f"C{series}", ms=4)
+            if first is not None:
+                axis.plot(first, place, "D", color=f"C{series}", ms=4)
+        for at, regime in run["regimes"]:
+            place = len(names) + shift
+            axis.plot(at, place, "s", color=_REGIME_COLORS[regime], ms=3)
+        if run["fell"] is not None:
+            axis.axvline(run["fell"], color="C3", ls="--", lw=1)
+    axis.set_yticks(range(len(lanes)), [lane.replace("_", " ") for lane in lanes])
+    axis.set_xlim(0, max(alarm["last"] for alarm in contents["alarms"]))
+    for color, name in zip(_REGIME_COLORS, figures.REGIMES, strict=True):
+        axis.plot([], [], "s", color=color, ms=4, label=name)
+    axis.plot([], [], color="C3", ls="--", lw=1, label="success fell")
+    axis.legend(fontsize=6, frameon=False, ncols=2, loc="lower left")
+    axis.set_ylim(len(lanes) + 1.2, -0.5)
+    axis.set_title(contents["series"][series]["name"], fontsize=9)
+    axis.set_xlabel("iteration", fontsize=8)

@@ -1,0 +1,167 @@
+"""Run folders as data: their settings and their metrics.
+
+In: folders that `launch.train` wrote. Out: a `Run` each. Only files are read, so runs
+of older versions and of other machines are as good as one's own.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragen_jax.report.throughput import rates
+
+# What metrics name a game by: "train/Sokoban/success".
+_GAME_METRIC = re.compile(r"train/([^/]+)/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Attributes:
+      name: the folder's name, or as much of its path as tells it from the others.
+      folder: where it is.
+      settings: the resolved configuration by dotted key.
+      records: a line of `metrics.jsonl` each with its `rates`, oldest first.
+    """
+
+    name: str
+    folder: pathlib.Path
+    settings: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+
+    @property
+    def seed(self) -> Any:
+        return self.settings.get("seed")
+
+    @property
+    def games(self) -> tuple[str, ...]:
+        """What was trained on, in the order of the metrics."""
+        names = (_GAME_METRIC.match(key) for r in self.records for key in r)
+        return tuple(dict.fromkeys(m.group(1) for m in names if m))
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Iteration -> value, where it was recorded and finite."""
+        pairs = ((r["iteration"], r.get(metric)) for r in self.records)
+        return {i: float(v) for i, v in pairs if _is_number(v)}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of everything that was ever recorded as a number."""
+        names = {k: None for r in self.records for k, v in r.items() if _is_number(v)}
+        return tuple(k for k in names if k not in ("iteration", "time"))
+
+
+def read_runs(folders: Sequence[pathlib.Path]) -> list[Run]:
+    """Every folder's run, in the order given.
+
+    Raises:
+      ValueError: a folder is named twice, is no run, has no metrics, or the runs play
+        different games.
+    """
+    resolved = [folder.resolve() for folder in folders]
+    for folder in folders:
+        if resolved.count(folder.resolve()) > 1:
+            raise ValueError(f"{folder} is named twice; name each run once")
+    names = _short_names(resolved)
+    runs = [read_run(f, name) for f, name in zip(folders, names, strict=True)]
+    first = runs[0]
+    for run in runs[1:]:
+        if set(run.games) != set(first.games):
+            raise ValueError(
+                f"{run.folder} plays {_listed(run.games)}, {first.folder} plays "
+                f"{_listed(first.games)}; one report compares runs of the same games, "
+                "so make one report for each"
+            )
+    return runs
+
+
+def read_run(folder: pathlib.Path, name: str) -> Run:
+    """One folder's run.
+
+    Raises:
+      ValueError: it is no run folder, its files are broken, or nothing is in them.
+    """
+    if not folder.is_dir():
+        raise ValueError(
+            f"there is no folder {folder}; name the --workdir of a run of launch.train"
+        )
+    for file in ("config.json", "metrics.jsonl"):
+        if not (folder / file).is_file():
+            raise ValueError(
+                f"{folder} is no run folder: it has no {file}; name the --workdir of "
+                "a run of launch.train"
+            )
+    config = _parse(
+        (folder / "config.json").read_text(encoding="utf-8"), folder / "config.json"
+    )
+    records = read_lines(folder / "metrics.jsonl")
+    if not records:
+        raise ValueError(
+            f"{folder / 'metrics.jsonl'} is empty: the run has not finished an "
+            "iteration yet; wait for it, or leave the folder out"
+        )
+    if any("iteration" not in record for record in records):
+        raise ValueError(
+            f"{folder / 'metrics.jsonl'} has lines without an iteration; it is not "
+            "the record of a run of launch.train"
+        )
+    settings = flatten(config)
+    records = [rates(record, settings) | record for record in records]
+    return Run(name=name, folder=folder, settings=settings, records=records)
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The complete lines of a JSONL file; a torn last line is left out.
+
+    Raises:
+      ValueError: a line is no JSON object.
+    """
+    # Not splitlines: a reply may hold other line separators than "\n".
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [_parse(line, path) for line in lines]
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key; an empty section is a value of its own."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _parse(text: str, path: pathlib.Path) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not valid JSON ({error}); it is damaged, or not a run's"
+        ) from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds {type(value).__name__}s, not JSON objects")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+def _short_names(folders: Sequence[pathlib.Path]) -> list[str]:
+    """The shortest ends of the paths that differ from each other."""
+    for size in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["/".join(folder.parts[-size:]) for folder in folders]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _listed(games: Sequence[str]) -> str:
+    return ", ".join(games) or "no game it names"

@@ -1,0 +1,155 @@
+"""Runs that differ only in their seed are one series: a line with a band.
+
+In: runs. Out: series with names that say how they differ, and their curves.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ragen_jax.report.runs import Run
+
+# Longest curve kept; longer ones are thinned evenly, first and last point included.
+MAX_POINTS = 400
+# Points of all series together, of one metric: many series are many lines on one page.
+MAX_POINTS_TOGETHER = 2000
+# Differing keys a name shows before it falls back on the folders' names.
+_MAX_KEYS_IN_NAME = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Runs whose settings differ in nothing but the seed."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A metric over the iterations, over the runs of a series.
+
+    Attributes:
+      at: iterations, ascending.
+      mean: of the runs that recorded it then.
+      low, high: smallest and largest of them; of a single run's held-out success its
+        95 % interval, where that was recorded.
+      error: standard error of the mean, 0 where there is one run.
+      num_runs: the most that any point is the mean of.
+    """
+
+    at: list[int]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    error: list[float]
+    num_runs: int
+
+
+def make_series(
+    runs: Sequence[Run], names: Sequence[str] | None = None
+) -> list[Series]:
+    """Groups runs; `names` replaces the names, one per series in order.
+
+    Raises:
+      ValueError: another number of names than of series.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        own = {k: v for k, v in run.settings.items() if k != "seed"}
+        groups.setdefault(json.dumps(own, sort_keys=True), []).append(run)
+    found = list(groups.values())
+    if names is None:
+        names = _names(found)
+    elif len(names) != len(found):
+        raise ValueError(
+            f"{len(names)} names for {len(found)} series ("
+            + "; ".join(", ".join(run.name for run in group) for group in found)
+            + "); runs whose settings differ only in the seed are one series"
+        )
+    return [Series(n, tuple(g)) for n, g in zip(names, found, strict=True)]
+
+
+def differing_settings(series: Sequence[Series]) -> dict[str, list[Any]]:
+    """Keys in which series differ -> the value of each (None where it has no such)."""
+    settings = [s.runs[0].settings for s in series]
+    keys = dict.fromkeys(key for own in settings for key in own)
+    found = {key: [own.get(key) for own in settings] for key in keys if key != "seed"}
+    return {k: v for k, v in found.items() if any(x != v[0] for x in v)}
+
+
+def curve(series: Series, metric: str, max_points: int = MAX_POINTS) -> Curve | None:
+    """The metric's curve, thinned evenly; None where no run recorded it."""
+    curves = [c for c in (run.curve(metric) for run in series.runs) if c]
+    if not curves:
+        return None
+    at = thin(sorted(set().union(*curves)), max_points)
+    values = [[c[i] for c in curves if i in c] for i in at]
+    low, high = [min(v) for v in values], [max(v) for v in values]
+    if len(series.runs) == 1:
+        run = series.runs[0]
+        lows, highs = (run.curve(f"{metric}_{end}") for end in ("low", "high"))
+        low = [lows.get(i, x) for i, x in zip(at, low, strict=True)]
+        high = [highs.get(i, x) for i, x in zip(at, high, strict=True)]
+    return Curve(
+        at=at,
+        mean=[statistics.fmean(v) for v in values],
+        low=low,
+        high=high,
+        error=[_standard_error(v) for v in values],
+        num_runs=max(map(len, values)),
+    )
+
+
+def thin(items: Sequence, count: int) -> list:
+    """At most so many items, evenly spaced, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    if count == 1:
+        return [items[-1]]
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """What tells the series apart: their settings, or else their folders."""
+    plain = [Series("", tuple(group)) for group in groups]
+    differing = differing_settings(plain)
+    names = [_folder_name(group) for group in groups]
+    if 0 < len(differing) <= _MAX_KEYS_IN_NAME:
+        names = [
+            ", ".join(f"{k}={_shown(v[i])}" for k, v in _short_keys(differing).items())
+            for i in range(len(groups))
+        ]
+    if len(set(names)) < len(names):  # folders alike up to a number
+        names = [group[0].name for group in groups]
+    return names
+
+
+def _short_keys(settings: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The keys without their sections, where they still differ from each other."""
+    short = {key.rsplit(".", 1)[-1]: value for key, value in settings.items()}
+    return short if len(short) == len(settings) else settings
+
+
+def _folder_name(group: Sequence[Run]) -> str:
+    """What the folders' names begin with: of "a-0" and "a-1" it is "a"."""
+    if len(group) == 1:
+        return group[0].name
+    letters = zip(*(run.name for run in group), strict=False)
+    alike = itertools.takewhile(lambda same: len(set(same)) == 1, letters)
+    common = "".join(same[0] for same in alike)
+    return common.rstrip("-_ .") or group[0].name
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

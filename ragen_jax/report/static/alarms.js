@@ -1,0 +1,170 @@
+// Alarms and regimes on a time line.
+"use strict";
+
+// One figure a series: a lane per indicator, in it a strip per run.
+function alarmFigure(series) {
+  const runs = DATA.series[series].runs.map((r) => ({
+    ...DATA.alarms[r],
+    name: DATA.runs[r].name,
+  }));
+  const names = [...new Set(runs.flatMap((r) => Object.keys(r.at)))];
+  const alt =
+    `${DATA.series[series].name}: alarms over iterations. ` +
+    runs
+      .map((r) => {
+        const first = names
+          .filter((n) => r.first[n] !== null && r.first[n] !== undefined)
+          .map((n) => `${n} first at ${r.first[n]}`);
+        return `${r.name}: ${first.join(", ") || "no alarm"}; ${r.fell === null ? "success did not fall" : `success fell at ${r.fell}`}`;
+      })
+      .join(". ");
+  return figure(
+    "Alarms over iterations",
+    alt,
+    (root, width, tip) => {
+      const hasRegimes = runs.some((r) => r.regimes.length);
+      const lane = Math.max(18, 7 * runs.length + 6),
+        top = 26;
+      const lanes = hasRegimes ? [...names, "regime"] : names;
+      const bottom = top + lane * lanes.length,
+        height = bottom + 40;
+      const end = Math.max(...DATA.alarms.map((a) => a.last), 1);
+      const box = { left: Math.min(140, width * 0.36), right: width - 14 };
+      const sx = (i) => box.left + (i / end) * (box.right - box.left),
+        tick = Math.max(2, (box.right - box.left) / end - 1);
+      root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      root.setAttribute("height", height);
+      lanes.forEach((name, k) => {
+        const y = top + k * lane;
+        if (k % 2 === 0)
+          root.append(svg("rect", { x: 0, y, width, height: lane, fill: "var(--shade)" }));
+        root.append(svg("text", { x: 4, y: y + lane / 2 + 4 }, name.replaceAll("_", " ")));
+        runs.forEach((run, j) =>
+          strip(root, run, name, sx, y + 3 + ((lane - 6) / runs.length) * (j + 0.5), tick, series),
+        );
+      });
+      for (const t of ticks(0, end, (box.right - box.left) / 75)) {
+        if (Number.isInteger(t))
+          root.append(
+            svg("text", { x: sx(t), y: bottom + 16, "text-anchor": "middle" }, String(t)),
+          );
+      }
+      root.append(
+        svg("line", { class: "axis", x1: box.left, x2: box.right, y1: bottom, y2: bottom }),
+        svg("text", { x: box.right, y: bottom + 32, "text-anchor": "end" }, "iteration"),
+      );
+      drawFalls(root, runs, sx, top, bottom);
+      const stops = Array.from({ length: end + 1 }, (_, i) => i);
+      cursor(
+        root,
+        stops.map(sx),
+        (i) => show(tip, sx(i), top, width, alarmRows(runs, names, i, series)),
+        () => hide(tip),
+      );
+    },
+    {
+      owner: series,
+      keys: regimeKeys(runs),
+      numbers: () =>
+        table(
+          ["run", ...names.map((n) => `first ${n}`), "success fell"],
+          runs.map((r) => [
+            r.name,
+            ...names.map((n) => String(r.first[n] ?? "never")),
+            r.fell === null ? "no" : String(r.fell),
+          ]),
+        ),
+    },
+  );
+}
+
+const regimeKeys = (runs) =>
+  runs.some((r) => r.regimes.length)
+    ? el(
+        "div",
+        { class: "legend" },
+        DATA.plane.regimes.map((name, i) =>
+          el("span", { "--c": REGIME_COLORS[i] }, el("span", { class: "swatch" }), name),
+        ),
+      )
+    : null;
+
+function strip(root, run, name, sx, y, tick, series) {
+  if (name === "regime") {
+    for (const [at, regime] of run.regimes)
+      root.append(
+        svg("rect", {
+          x: sx(at) - tick / 2,
+          y: y - 3,
+          width: tick,
+          height: 6,
+          fill: REGIME_COLORS[regime],
+        }),
+      );
+    return;
+  }
+  for (const at of run.at[name] || [])
+    root.append(
+      svg("rect", {
+        x: sx(at) - tick / 2,
+        y: y - 2.5,
+        width: tick,
+        height: 5,
+        fill: color(series),
+        opacity: 0.6,
+      }),
+    );
+  const first = run.first[name];
+  if (first !== null && first !== undefined)
+    root.append(
+      mark("diamond", sx(first), y, 4.5, { fill: color(series), stroke: "var(--paper)" }),
+    );
+}
+
+function drawFalls(root, runs, sx, top, bottom) {
+  const falls = runs.filter((r) => r.fell !== null);
+  for (const run of falls)
+    root.append(
+      svg("line", {
+        x1: sx(run.fell),
+        x2: sx(run.fell),
+        y1: top,
+        y2: bottom,
+        stroke: "var(--bad)",
+        "stroke-width": 1.8,
+        "stroke-dasharray": "5 3",
+      }),
+    );
+  root.append(
+    svg(
+      "text",
+      {
+        class: "label",
+        x: falls.length ? sx(Math.min(...falls.map((r) => r.fell))) : sx(0),
+        y: top - 8,
+        "text-anchor": falls.length ? "middle" : "start",
+      },
+      falls.length ? "success fell" : "success did not fall",
+    ),
+  );
+}
+
+function alarmRows(runs, names, at, series) {
+  const rows = [el("b", {}, `iteration ${at}`)];
+  for (const run of runs) {
+    const on = names
+      .filter((n) => (run.at[n] || []).includes(at))
+      .map((n) => n.replaceAll("_", " "));
+    const regime = run.regimes.find(([i]) => i === at);
+    rows.push(
+      tipRow(
+        color(series),
+        run.name,
+        [on.join(", ") || "no alarm", regime && DATA.plane.regimes[regime[1]]]
+          .filter(Boolean)
+          .join("; "),
+      ),
+    );
+  }
+  return rows;
+}

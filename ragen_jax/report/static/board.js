@@ -1,0 +1,159 @@
+// A board as a drawing: cells by what their symbols mean.
+"use strict";
+
+function boardBlock(e) {
+  const turn = e.turns[VIEW.turn],
+    before = VIEW.turn ? e.turns[VIEW.turn - 1].board : null;
+  if (!turn.board)
+    return el(
+      "div",
+      {},
+      el(
+        "section",
+        { class: "block" },
+        el("h4", {}, "State"),
+        el("div", { class: "said" }, lastMessage(turn.observation)),
+      ),
+    );
+  const rows = turn.board.map((row) => Array.from(row)),
+    legend = e.legend || {},
+    old = before && before.map((row) => Array.from(row));
+  const used = [...new Set(rows.flat())];
+  const words = rows.map((row) => row.map((s) => legend[s] || s).join(", ")).join("; ");
+  const board = svg("svg", {
+    class: "board",
+    id: "board",
+    role: "img",
+    "aria-label": `Board before turn ${VIEW.turn + 1}: ${words}`,
+    viewBox: `0 0 ${rows[0].length} ${rows.length}`,
+  });
+  rows.forEach((row, r) =>
+    row.forEach((symbol, c) => {
+      const cell = drawCell(legend[symbol], symbol, c, r);
+      if (old && old[r] && old[r][c] !== symbol)
+        cell.append(
+          svg("rect", {
+            x: c + 0.03,
+            y: r + 0.03,
+            width: 0.94,
+            height: 0.94,
+            fill: "none",
+            stroke: "#d9480f",
+            "stroke-width": 0.05,
+            "stroke-dasharray": "0.12 0.08",
+          }),
+        );
+      board.append(cell);
+    }),
+  );
+  return el(
+    "div",
+    {},
+    board,
+    el(
+      "ul",
+      { class: "boardkey" },
+      used.map((s) =>
+        el(
+          "li",
+          {},
+          svg("svg", { viewBox: "0 0 1 1", "aria-hidden": "true" }, drawCell(legend[s], s, 0, 0)),
+          `${s} ${legend[s] || ""}`,
+        ),
+      ),
+      old ? el("li", {}, "dashed: changed since the last turn") : null,
+    ),
+  );
+}
+
+// What the last message of the prompt says, without its chat markup.
+function lastMessage(text) {
+  const start = text.lastIndexOf("<|im_start|>user\n");
+  return (start < 0 ? text : text.slice(start + 17)).split("<|im_end|>")[0];
+}
+
+function drawCell(meaning, symbol, c, r) {
+  const look = CELLS[meaning] || CELLS[""],
+    x = c + 0.5,
+    y = r + 0.5,
+    ink = look.ink,
+    parts = [];
+  const disc = (fill, size) => svg("circle", { cx: x, cy: y, r: size, fill });
+  const ring = (stroke) =>
+    svg("circle", { cx: x, cy: y, r: 0.33, fill: "none", stroke, "stroke-width": 0.09 });
+  const line = (x1, y1, x2, y2) =>
+    svg("line", {
+      x1: c + x1,
+      y1: r + y1,
+      x2: c + x2,
+      y2: r + y2,
+      stroke: ink,
+      "stroke-width": 0.045,
+    });
+  if (look.shape === "bricks")
+    parts.push(
+      line(0, 0.33, 1, 0.33),
+      line(0, 0.67, 1, 0.67),
+      line(0.5, 0, 0.5, 0.33),
+      line(0.2, 0.33, 0.2, 0.67),
+      line(0.75, 0.33, 0.75, 0.67),
+      line(0.5, 0.67, 0.5, 1),
+    );
+  else if (look.shape === "ring") parts.push(ring(ink), disc(ink, 0.1));
+  else if (look.shape === "box")
+    parts.push(
+      svg("rect", { x: c + 0.16, y: r + 0.16, width: 0.68, height: 0.68, rx: 0.07, fill: ink }),
+      svg("path", {
+        d: `M${c + 0.28} ${r + 0.28}L${c + 0.72} ${r + 0.72}M${c + 0.72} ${r + 0.28}L${c + 0.28} ${r + 0.72}`,
+        stroke: "#fff",
+        "stroke-width": 0.07,
+        opacity: 0.75,
+      }),
+    );
+  else if (look.shape === "hole") parts.push(disc(ink, 0.36));
+  else if (look.shape === "star")
+    parts.push(svg("polygon", { points: star(x, y, 0.38), fill: ink }));
+  else if (look.shape === "disc") parts.push(...person(x, y, ink, disc));
+  else if (look.shape === "disc in ring")
+    parts.push(ring(look.second), ...person(x, y, ink, disc, 0.22));
+  else if (look.shape === "disc in hole")
+    parts.push(disc(look.second, 0.38), ...person(x, y, ink, disc, 0.22));
+  else if (look.shape === "text")
+    parts.push(
+      svg(
+        "text",
+        {
+          x,
+          y: y + 0.2,
+          "text-anchor": "middle",
+          style: null,
+          "font-size": "0.55",
+          class: "glyph",
+          fill: ink,
+        },
+        symbol,
+      ),
+    );
+  const ground = svg("rect", {
+    x: c,
+    y: r,
+    width: 1,
+    height: 1,
+    fill: look.ground,
+    stroke: look.shape === "bricks" ? "none" : "rgba(0,0,0,.10)",
+    "stroke-width": 0.02,
+  });
+  return svg("g", {}, svg("title", {}, meaning || symbol), ground, parts);
+}
+
+const person = (x, y, ink, disc, size = 0.3) => [
+  disc(ink, size),
+  svg("circle", { cx: x - size * 0.35, cy: y - size * 0.15, r: size * 0.16, fill: "#fff" }),
+  svg("circle", { cx: x + size * 0.35, cy: y - size * 0.15, r: size * 0.16, fill: "#fff" }),
+];
+const star = (x, y, size) =>
+  Array.from({ length: 10 }, (_, i) => {
+    const radius = i % 2 ? size * 0.42 : size,
+      angle = (Math.PI * i) / 5 - Math.PI / 2;
+    return `${x + radius * Math.cos(angle)},${y + radius * Math.sin(angle)}`;
+  }).join(" ");

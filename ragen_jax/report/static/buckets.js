@@ -1,0 +1,154 @@
+// Gradients by bucket of reward spread.
+"use strict";
+
+const BUCKET_COLORS = { task: "var(--s0)", entropy: "var(--s1)", kl: "var(--s3)" };
+
+const norm = (point) => (point.length ? short(point[0]) : "–");
+
+// Norms by bucket, the mean over the run, on a logarithmic axis: one figure a series.
+function bucketFigure(series) {
+  const { names, parts, means } = DATA.buckets,
+    own = means[series];
+  const labels = names.map((n) => n.replace("bucket_", ""));
+  const title = "Gradient norms";
+  const alt =
+    `${DATA.series[series].name}: gradient norms by bucket of reward variance, mean over the run. ` +
+    parts.map((part) => `${part}: ${own[part].map(norm).join(", ")}`).join("; ");
+  return figure(
+    title,
+    alt,
+    (root, width, tip) => {
+      const height = 236,
+        box = { left: 46, right: width - 10, top: 40, bottom: height - 40 };
+      root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      root.setAttribute("height", height);
+      const values = DATA.buckets.means
+        .flatMap((m) => parts.flatMap((p) => (m ? m[p].flat() : [])))
+        .filter((v) => v > 0);
+      if (!values.length) return;
+      const low = Math.floor(Math.log10(Math.min(...values))),
+        high = Math.ceil(Math.log10(Math.max(...values)) + 1e-9);
+      const sy = (v) =>
+        box.bottom - ((Math.log10(v) - low) / (high - low || 1)) * (box.bottom - box.top);
+      const sx = (k) => box.left + ((k + 0.5) / names.length) * (box.right - box.left);
+      for (let e = low; e <= high; e++) {
+        root.append(
+          svg("line", {
+            class: "rule",
+            x1: box.left,
+            x2: box.right,
+            y1: sy(10 ** e),
+            y2: sy(10 ** e),
+          }),
+          svg(
+            "text",
+            { x: box.left - 7, y: sy(10 ** e) + 4, "text-anchor": "end" },
+            short(10 ** e),
+          ),
+        );
+      }
+      root.append(
+        svg("text", { x: 0, y: 11 }, "L2 norm (log scale)"),
+        svg(
+          "text",
+          { x: box.right, y: box.bottom + 33, "text-anchor": "end" },
+          "bucket, by reward spread",
+        ),
+      );
+      labels.forEach((label, k) =>
+        root.append(svg("text", { x: sx(k), y: box.bottom + 17, "text-anchor": "middle" }, label)),
+      );
+      parts.forEach((part, j) => {
+        const at = own[part]
+          .map((v, k) => [sx(k) + (j - (parts.length - 1) / 2) * 10, v])
+          .filter(([, v]) => v[0] > 0);
+        const paint = BUCKET_COLORS[part];
+        root.append(
+          svg("polyline", {
+            points: at.map(([x, v]) => `${x},${sy(v[0])}`).join(" "),
+            fill: "none",
+            stroke: paint,
+            "stroke-width": 1.4,
+            opacity: 0.55,
+          }),
+        );
+        for (const [x, v] of at) {
+          if (v[1] > 0)
+            root.append(
+              svg("line", {
+                x1: x,
+                x2: x,
+                y1: sy(v[1]),
+                y2: sy(v[2]),
+                stroke: paint,
+                "stroke-width": 3,
+                opacity: 0.35,
+              }),
+            );
+          root.append(mark(MARKS[j], x, sy(v[0]), 4, { fill: paint }));
+        }
+        const left = box.left + j * 76;
+        root.append(
+          mark(MARKS[j], left + 5, 26, 4, { fill: paint }),
+          svg("text", { x: left + 14, y: 30 }, part),
+        );
+      });
+      cursor(
+        root,
+        names.map((_, k) => sx(k)),
+        (k) =>
+          show(tip, sx(k), box.top, width, [
+            el("b", {}, `bucket ${labels[k]}`),
+            ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, norm(own[p][k]))),
+          ]),
+        () => hide(tip),
+      );
+    },
+    {
+      owner: series,
+      numbers: () =>
+        table(
+          ["bucket", ...parts],
+          labels.map((label, k) => [label, ...parts.map((p) => norm(own[p][k]))]),
+        ),
+    },
+  );
+}
+
+// A part of every bucket over the iterations, in shades from least to most spread.
+function bucketCourse(series, part, title, unit) {
+  const { names, prefix } = DATA.buckets;
+  const shade = (k) =>
+    `color-mix(in srgb, var(--s0) ${names.length > 1 ? Math.round(25 + (75 * k) / (names.length - 1)) : 100}%, var(--line))`;
+  const keys = el(
+    "div",
+    { class: "legend" },
+    names.map((n, k) =>
+      el("span", { "--c": shade(k) }, el("span", { class: "swatch" }), n.replace("bucket_", "")),
+    ),
+  );
+  const panel = { title, unit, kind: "number", lines: [] };
+  return lineChart(
+    panel,
+    () =>
+      names
+        .map((name, k) => {
+          const curve = (DATA.curves[`${prefix}${name}/${part}`] || [])[series];
+          const label = name.replace("_", " ");
+          return (
+            curve && {
+              ...curve,
+              low: null,
+              error: null,
+              name: label,
+              label,
+              style: "main",
+              mark: "circle",
+              color: shade(k),
+            }
+          );
+        })
+        .filter(Boolean),
+    { owner: series, keys },
+  );
+}

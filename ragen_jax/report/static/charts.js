@@ -1,0 +1,250 @@
+// Line charts over iterations: bands, reference lines, values under the cursor.
+"use strict";
+
+const HIDDEN = new Set(); // numbers of the series that are switched off
+const BAND = { kind: "range" }; // or "error"
+const REDRAW = []; // every chart, for when those two change
+const STYLES = {
+  main: { width: 2, dash: null, opacity: 1 },
+  thin: { width: 1.2, dash: null, opacity: 0.6 },
+  reference: { width: 1.4, dash: "6 4", opacity: 0.9 },
+};
+
+// The ends of a curve's band, or null where it has none.
+function band(curve) {
+  if (curve.num_runs > 1 && BAND.kind === "error" && curve.error) {
+    return [
+      curve.mean.map((m, i) => m - curve.error[i]),
+      curve.mean.map((m, i) => m + curve.error[i]),
+    ];
+  }
+  return curve.low ? [curve.low, curve.high] : null;
+}
+
+// Curves of a panel: one per line and series, without those that are switched off.
+function panelCurves(panel) {
+  const found = [];
+  for (const line of panel.lines) {
+    const curves = DATA.curves[line.metric];
+    const isShared =
+      line.style === "reference" &&
+      curves.every((c) => !c || c.mean.at(-1) === curves.find(Boolean).mean.at(-1));
+    curves.forEach((curve, i) => {
+      if (!curve || HIDDEN.has(i)) return;
+      if (isShared && found.some((f) => f.line === line)) return;
+      found.push({
+        ...curve,
+        line,
+        name: isShared ? line.label : DATA.series[i].name,
+        color: isShared ? "var(--muted)" : color(i),
+        mark: shape(i),
+        style: line.style,
+        metric: line.metric,
+        label: line.label,
+      });
+    });
+  }
+  return found;
+}
+
+function domain(values, kind) {
+  let low = Math.min(...values),
+    high = Math.max(...values);
+  if (kind === "share") return high > 0.45 ? [0, 1] : [0, Math.max(high * 1.1, 0.01)];
+  if (low === high)
+    [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
+  if (low >= 0 && low < 0.6 * high) low = 0;
+  const room = (high - low) * 0.06;
+  return [low === 0 ? 0 : low - room, high + room];
+}
+
+// Axes with ticks; returns the two scales.
+function axes(root, box, x, y, kind, unit, xName = "iteration") {
+  const sx = (v) => box.left + ((v - x[0]) / (x[1] - x[0] || 1)) * (box.right - box.left);
+  const sy = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
+  for (const t of ticks(y[0], y[1], 4)) {
+    root.append(
+      svg("line", { class: "rule", x1: box.left, x2: box.right, y1: sy(t), y2: sy(t) }),
+      svg(
+        "text",
+        { x: box.left - 7, y: sy(t) + 4, "text-anchor": "end" },
+        kind === "share" ? `${Number((100 * t).toPrecision(6))} %` : short(t),
+      ),
+    );
+  }
+  const isWhole = xName === "iteration";
+  for (const t of ticks(x[0], x[1], Math.max(2, (box.right - box.left) / 75))) {
+    if (isWhole && !Number.isInteger(t)) continue;
+    root.append(
+      svg("line", { class: "axis", x1: sx(t), x2: sx(t), y1: box.bottom, y2: box.bottom + 4 }),
+      svg("text", { x: sx(t), y: box.bottom + 17, "text-anchor": "middle" }, short(t)),
+    );
+  }
+  root.append(
+    svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
+    svg("text", { x: box.right, y: box.bottom + 33, "text-anchor": "end" }, xName),
+    svg("text", { x: 0, y: 11 }, unit),
+  );
+  return [sx, sy];
+}
+
+function describe(panel, curves) {
+  const format = FORMATS[panel.kind];
+  const parts = curves
+    .filter((c) => c.style !== "thin")
+    .map(
+      (c) =>
+        `${c.name}${c.label === panel.title ? "" : ` ${c.label}`}: ${format(c.mean[0])} at iteration ${c.at[0]} to ${format(c.mean.at(-1))} at ${c.at.at(-1)}`,
+    );
+  return `${panel.title}, ${panel.unit}, over iterations. ${parts.join("; ")}. Arrow keys read single values.`;
+}
+
+function lineChart(panel, curvesOf = panelCurves, more = {}) {
+  const draw = (root, width, tip) => {
+    const curves = curvesOf(panel),
+      height = 236;
+    root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    root.setAttribute("height", height);
+    if (!curves.length) {
+      root.append(
+        svg(
+          "text",
+          { x: width / 2, y: 110, "text-anchor": "middle" },
+          "all series are switched off",
+        ),
+      );
+      return;
+    }
+    const values = curves.flatMap((c) => [
+      ...c.mean,
+      ...(c.style === "main" && band(c) ? band(c).flat() : []),
+    ]);
+    const steps = curves.flatMap((c) => c.at);
+    const box = { left: 46, right: width - 10, top: 28, bottom: height - 40 };
+    const [sx, sy] = axes(
+      root,
+      box,
+      [Math.min(...steps), Math.max(...steps)],
+      domain(values, panel.kind),
+      panel.kind,
+      panel.unit,
+    );
+    for (const c of curves) if (c.style === "main" && band(c)) drawBand(root, c, sx, sy);
+    for (const c of curves) drawCurve(root, c, sx, sy, box);
+    hover(root, tip, width, box, curves, sx, sy, FORMATS[panel.kind]);
+  };
+  const curves = curvesOf(panel);
+  return figure(panel.title, describe(panel, curves), draw, {
+    lines: panel.lines,
+    numbers: () => numbers(panel, curvesOf(panel)),
+    ...more,
+  });
+}
+
+function drawBand(root, curve, sx, sy) {
+  const [low, high] = band(curve);
+  const there = curve.at.map((x, i) => `${sx(x)},${sy(high[i])}`);
+  const back = curve.at.map((x, i) => `${sx(x)},${sy(low[i])}`).reverse();
+  root.append(
+    svg("polygon", { points: [...there, ...back].join(" "), fill: curve.color, opacity: 0.16 }),
+  );
+}
+
+function drawCurve(root, curve, sx, sy, box) {
+  const style = STYLES[curve.style];
+  const xs = curve.at.map(sx),
+    ys = curve.mean.map(sy);
+  if (curve.style === "reference") {
+    // a level: from edge to edge
+    xs.unshift(box.left);
+    ys.unshift(ys[0]);
+    xs.push(box.right);
+    ys.push(ys.at(-1));
+  }
+  root.append(
+    svg("polyline", {
+      points: xs.map((x, i) => `${x},${ys[i]}`).join(" "),
+      fill: "none",
+      stroke: curve.color,
+      "stroke-width": style.width,
+      "stroke-dasharray": style.dash,
+      opacity: style.opacity,
+      "stroke-linejoin": "round",
+    }),
+  );
+  if (curve.style === "main" && curve.at.length <= 24) {
+    xs.forEach((x, i) => root.append(mark(curve.mark, x, ys[i], 3, { fill: curve.color })));
+  }
+}
+
+function hover(root, tip, width, box, curves, sx, sy, format) {
+  const steps = [...new Set(curves.flatMap((c) => c.at))].sort((a, b) => a - b);
+  const layer = svg("g", {});
+  root.append(
+    svg("rect", {
+      x: box.left,
+      y: box.top,
+      width: box.right - box.left,
+      height: box.bottom - box.top,
+      fill: "transparent",
+    }),
+    layer,
+  );
+  cursor(
+    root,
+    steps.map(sx),
+    (i) => {
+      const step = steps[i],
+        rows = [el("b", {}, `iteration ${step}`)];
+      layer.replaceChildren(
+        svg("line", {
+          class: "axis",
+          x1: sx(step),
+          x2: sx(step),
+          y1: box.top,
+          y2: box.bottom,
+          "stroke-dasharray": "2 3",
+        }),
+      );
+      for (const c of curves) {
+        const j = c.at.indexOf(step);
+        if (j < 0) continue;
+        const ends = c.style === "main" && band(c);
+        const range = ends ? ` (${format(ends[0][j])} – ${format(ends[1][j])})` : "";
+        layer.append(
+          svg("circle", {
+            cx: sx(step),
+            cy: sy(c.mean[j]),
+            r: 4,
+            fill: c.color,
+            stroke: "var(--paper)",
+            "stroke-width": 1.5,
+          }),
+        );
+        const label =
+          c.line && c.name !== c.label && c.style !== "main" ? `${c.name}, ${c.label}` : c.name;
+        rows.push(tipRow(c.color, label, format(c.mean[j]) + range));
+      }
+      show(tip, sx(step), box.top, width, rows);
+    },
+    () => {
+      layer.replaceChildren();
+      hide(tip);
+    },
+  );
+}
+
+function numbers(panel, curves) {
+  const format = FORMATS[panel.kind];
+  const steps = [...new Set(curves.flatMap((c) => c.at))].sort((a, b) => a - b);
+  return table(
+    ["iteration", ...curves.map((c) => (c.name === c.label ? c.name : `${c.name}: ${c.label}`))],
+    steps.map((step) => [
+      String(step),
+      ...curves.map((c) => {
+        const i = c.at.indexOf(step);
+        return i < 0 ? "" : format(c.mean[i]);
+      }),
+    ]),
+  );
+}

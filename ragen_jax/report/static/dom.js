@@ -1,0 +1,91 @@
+// What the other files build with: elements, numbers, colours. Text that comes from
+// runs is only ever set as text (textContent), never parsed as markup.
+"use strict";
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const CELLS = JSON.parse(document.getElementById("cells").textContent);
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name.startsWith("--")) node.style.setProperty(name, value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  // A string becomes a text node here, whatever it holds.
+  node.append(...children.flat().filter((c) => c !== null && c !== undefined));
+  return node;
+}
+const el = (tag, attributes, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
+
+// Colours come back after six series, then with another mark.
+const color = (i) => `var(--s${i % 6})`;
+const shape = (i) => MARKS[(i + Math.floor(i / 6)) % MARKS.length];
+const MARKS = ["circle", "square", "triangle", "diamond", "cross"];
+
+function short(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e");
+  return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
+}
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+const FORMATS = {
+  number: short,
+  share: percent,
+  seconds: (value) => `${short(value)} s`,
+};
+
+// About `count` round numbers that span low to high.
+function ticks(low, high, count) {
+  const raw = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-6; i++) {
+    found.push(Number((i * step).toPrecision(12)));
+  }
+  return found;
+}
+
+function table(head, rows) {
+  return el(
+    "table",
+    {},
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        head.map((x) => el("th", { scope: "col" }, x)),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      rows.map(([name, ...values]) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, name),
+          values.map((x) => el("td", {}, x)),
+        ),
+      ),
+    ),
+  );
+}
+
+// Draws into a box again whenever its width changes.
+function responsive(node, draw) {
+  let width = 0;
+  new ResizeObserver(() => {
+    const now = Math.round(node.clientWidth);
+    if (now && now !== width) draw((width = now));
+  }).observe(node);
+  return () => width && draw(width);
+}

@@ -1,0 +1,170 @@
+// What every figure has: a caption, a drawing, a tooltip, a cursor, its numbers.
+"use strict";
+
+function mark(shape, x, y, r, attributes) {
+  if (shape === "square")
+    return svg("rect", { x: x - r, y: y - r, width: 2 * r, height: 2 * r, ...attributes });
+  const points = {
+    triangle: [
+      [0, -1.3],
+      [1.2, 0.9],
+      [-1.2, 0.9],
+    ],
+    diamond: [
+      [0, -1.4],
+      [1.4, 0],
+      [0, 1.4],
+      [-1.4, 0],
+    ],
+    cross: [
+      [-1, -0.4],
+      [-0.4, -0.4],
+      [-0.4, -1],
+      [0.4, -1],
+      [0.4, -0.4],
+      [1, -0.4],
+      [1, 0.4],
+      [0.4, 0.4],
+      [0.4, 1],
+      [-0.4, 1],
+      [-0.4, 0.4],
+      [-1, 0.4],
+    ],
+  }[shape];
+  if (!points) return svg("circle", { cx: x, cy: y, r, ...attributes });
+  return svg("polygon", {
+    points: points.map(([a, b]) => `${x + a * r},${y + b * r}`).join(" "),
+    ...attributes,
+  });
+}
+
+// One figure: caption, drawing, tooltip, the numbers as a table.
+// `owner`: the number of the one series it shows. `keys`: a legend of its own.
+function figure(title, alt, draw, { lines = [], keys = null, owner = null, numbers = null } = {}) {
+  const root = svg("svg", { role: "img", tabindex: "0", "aria-label": alt });
+  const tip = el("div", { class: "tip", role: "status", hidden: true });
+  const holder = el("div", {}, root);
+  const legend =
+    lines.length > 1
+      ? el(
+          "div",
+          { class: "legend" },
+          lines.map((l) => el("span", {}, lineKey(l.style), l.label)),
+        )
+      : keys;
+  const whose =
+    owner === null || DATA.series.length === 1
+      ? null
+      : el(
+          "div",
+          { class: "owner", "--c": color(owner) },
+          el("span", { class: "swatch" }),
+          el("span", {}, DATA.series[owner].name),
+        );
+  const node = el(
+    "figure",
+    {},
+    el("figcaption", {}, el("h3", {}, title), legend),
+    whose,
+    holder,
+    tip,
+  );
+  if (numbers) {
+    const box = el("div", {
+      class: "scroll",
+      tabindex: "0",
+      role: "region",
+      "aria-label": `Numbers of ${title}`,
+    });
+    node.append(
+      el(
+        "details",
+        { class: "data", ontoggle: () => box.replaceChildren(numbers()) },
+        el("summary", {}, "Numbers"),
+        box,
+      ),
+    );
+  }
+  const again = responsive(holder, (width) => {
+    root.replaceChildren();
+    hide(tip);
+    draw(root, width, tip);
+  });
+  REDRAW.push(again);
+  return node;
+}
+
+function lineKey(style) {
+  const s = STYLES[style];
+  return svg(
+    "svg",
+    { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" },
+    svg("line", {
+      x1: 0,
+      x2: 24,
+      y1: 5,
+      y2: 5,
+      stroke: "currentColor",
+      "stroke-width": s.width,
+      "stroke-dasharray": s.dash,
+      opacity: s.opacity,
+    }),
+  );
+}
+
+const hide = (tip) => {
+  tip.hidden = true;
+};
+function show(tip, x, y, width, rows) {
+  tip.replaceChildren(...rows);
+  tip.hidden = false;
+  const parent = tip.parentNode,
+    left = tip.previousSibling.offsetLeft;
+  const wanted = x > width / 2 ? x - tip.offsetWidth - 14 : x + 14;
+  tip.style.left = `${Math.max(4, Math.min(left + wanted, parent.clientWidth - tip.offsetWidth - 4))}px`;
+  tip.style.top = `${tip.previousSibling.offsetTop + Math.max(0, y)}px`;
+}
+
+const tipRow = (paint, name, value) =>
+  el(
+    "div",
+    {},
+    paint && el("span", { class: "swatch", "--c": paint }),
+    el("span", { class: "name" }, name),
+    el("b", { class: "value" }, value),
+  );
+
+// A cursor that stops at `stops` (in pixels): pointer, arrow keys, Home, End, Escape.
+function cursor(root, stops, at, leave) {
+  let now = -1;
+  const go = (i) => {
+    now = Math.max(0, Math.min(stops.length - 1, i));
+    at(now);
+  };
+  root.onpointermove = (event) => {
+    const x = event.clientX - root.getBoundingClientRect().left;
+    let best = 0;
+    stops.forEach((s, i) => {
+      if (Math.abs(s - x) < Math.abs(stops[best] - x)) best = i;
+    });
+    go(best);
+  };
+  root.onpointerleave = root.onblur = () => {
+    now = -1;
+    leave();
+  };
+  root.onkeydown = (event) => {
+    const moves = {
+      ArrowRight: now + 1,
+      ArrowLeft: now < 0 ? stops.length - 1 : now - 1,
+      Home: 0,
+      End: stops.length - 1,
+    };
+    if (event.key in moves) go(moves[event.key]);
+    else if (event.key === "Escape") {
+      now = -1;
+      leave();
+    } else return;
+    event.preventDefault();
+  };
+}

@@ -1,0 +1,321 @@
+// Puts the page together: head, tables, sections in order.
+"use strict";
+
+function start() {
+  setScheme();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setScheme);
+  document.getElementById("top").append(...head());
+  const main = document.getElementById("main");
+  main.append(section("summary", "Summary", null, summaryTable()));
+  for (const one of DATA.sections)
+    main.append(section(one.key, one.title, one.lead, sectionBody(one)));
+  main.append(
+    section(
+      "explore",
+      "Any metric",
+      "Everything the runs recorded, one metric at a time.",
+      explorer(),
+    ),
+  );
+  main.append(
+    section(
+      "episodes",
+      "Episodes",
+      "Sample episodes of training, turn by turn: what the model saw, thought and answered, and every token it sampled. Left and right arrow change the turn, up and down the episode.",
+      viewer(),
+    ),
+  );
+  main.append(section("settings", "Settings", null, settings()));
+  document.getElementById("nav").append(
+    el(
+      "ul",
+      {},
+      [...main.querySelectorAll("section > h2")].map((h) =>
+        el("li", {}, el("a", { href: `#${h.parentNode.id}` }, h.textContent)),
+      ),
+    ),
+  );
+  document
+    .getElementById("foot")
+    .append(
+      "Bands are the range over the seeds of a series (the 95 % interval of held-out success where there is one seed). Made by launch.report; this file needs no network.",
+    );
+  if (DATA.episodes.chosen.length) applyFilters();
+}
+
+const section = (id, title, lead, body) =>
+  el(
+    "section",
+    { id, "aria-labelledby": `h-${id}` },
+    el("h2", { id: `h-${id}` }, title),
+    lead && el("p", { class: "lead" }, lead),
+    body,
+  );
+
+function setScheme() {
+  const forced = document.documentElement.dataset.theme;
+  const isDark = forced ? forced === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.classList.toggle("dark", isDark);
+  const button = document.getElementById("scheme");
+  if (button) button.textContent = isDark ? "Light" : "Dark";
+}
+
+function head() {
+  const runs = DATA.runs.length,
+    several = DATA.series.length > 1;
+  const scheme = el(
+    "button",
+    {
+      id: "scheme",
+      type: "button",
+      "aria-label": "Switch between light and dark",
+      onclick: () => {
+        document.documentElement.dataset.theme = document.documentElement.classList.contains("dark")
+          ? "light"
+          : "dark";
+        setScheme();
+      },
+    },
+    document.documentElement.classList.contains("dark") ? "Light" : "Dark",
+  );
+  const kind = el(
+    "select",
+    {
+      id: "band",
+      "aria-label": "What bands show",
+      onchange: (e) => {
+        BAND.kind = e.target.value;
+        REDRAW.forEach((f) => f());
+      },
+    },
+    el("option", { value: "range" }, "band: range of the seeds"),
+    el("option", { value: "error" }, "band: standard error"),
+  );
+  const hasSeeds = DATA.series.some((s) => s.runs.length > 1);
+  return [
+    el(
+      "div",
+      { class: "titlebar" },
+      el(
+        "div",
+        {},
+        el("h1", {}, DATA.games.join(", ") || "Runs"),
+        el(
+          "p",
+          { class: "muted" },
+          `${plural(DATA.series.length, "series").replace(/seriess$/, "series")}, ${plural(runs, "run")}`,
+        ),
+      ),
+      el("div", { class: "row" }, hasSeeds ? kind : null, scheme),
+    ),
+    el(
+      "div",
+      { class: "legend", role: "group", "aria-label": "Series shown" },
+      several
+        ? DATA.series.map((s, i) =>
+            el(
+              "label",
+              { "--c": color(i) },
+              el("input", {
+                type: "checkbox",
+                checked: true,
+                "--c": color(i),
+                onchange: (e) => {
+                  if (e.target.checked) HIDDEN.delete(i);
+                  else HIDDEN.add(i);
+                  REDRAW.forEach((f) => f());
+                },
+              }),
+              el("span", { class: "swatch" }),
+              el("span", {}, s.name),
+            ),
+          )
+        : null,
+    ),
+    el("div", { class: "cards" }, DATA.summary.map(card)),
+  ];
+}
+
+function card(row) {
+  const i = DATA.series.findIndex((s) => s.name === row.series);
+  const alarms = DATA.series[i].runs
+    .flatMap((r) => Object.entries(DATA.alarms[r].first))
+    .filter(([, at]) => at !== null)
+    .sort((a, b) => a[1] - b[1]);
+  const name = DATA.games.length > 1 ? `${row.series}: ${row.game}` : row.series;
+  if (!row.last)
+    return el(
+      "div",
+      { class: "card", "--c": color(i) },
+      el("h3", {}, name),
+      el("p", { class: "sub" }, "no success recorded"),
+    );
+  const gain = 100 * (row.last[0] - row.first[0]);
+  return el(
+    "div",
+    { class: "card", "--c": color(i) },
+    el("h3", {}, name),
+    el("div", { class: "big" }, percent(row.last[0])),
+    el(
+      "div",
+      { class: "sub" },
+      `${row.source} success at the end, ${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`,
+    ),
+    el(
+      "div",
+      { class: "sub" },
+      row.ceiling === null ? "" : `best possible ${percent(row.ceiling)}`,
+    ),
+    alarms.length
+      ? el(
+          "div",
+          { class: "sub" },
+          `first alarm: ${alarms[0][0].replaceAll("_", " ")} at ${alarms[0][1]}`,
+        )
+      : null,
+  );
+}
+
+function summaryTable() {
+  const show = (p) =>
+    p
+      ? [
+          percent(p[0]),
+          " ",
+          p[1] === p[2]
+            ? ""
+            : el(
+                "span",
+                { class: "interval" },
+                `${(100 * p[1]).toFixed(1)}–${(100 * p[2]).toFixed(1)}`,
+              ),
+        ]
+      : "–";
+  const rows = DATA.summary.map((r) => [
+    r.series,
+    r.game,
+    String(r.num_runs),
+    String(r.iterations),
+    show(r.first),
+    show(r.last),
+    r.best ? [...show(r.best), el("span", { class: "interval" }, ` at ${r.best_at}`)] : "–",
+    r.ceiling === null ? "–" : percent(r.ceiling),
+    r.ceiling === null || !r.last ? "–" : `${(100 * (r.ceiling - r.last[0])).toFixed(1)} points`,
+  ]);
+  const sources = [...new Set(DATA.summary.map((r) => r.source))].join(" or ");
+  return [
+    el(
+      "div",
+      { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Summary table" },
+      table(
+        [
+          "series",
+          "game",
+          "runs",
+          "iterations",
+          "success: first",
+          "last",
+          "best",
+          "best possible",
+          "missing at the end",
+        ],
+        rows,
+      ),
+    ),
+    el(
+      "p",
+      { class: "muted" },
+      `Success is ${sources}. Small numbers: the 95 % interval of a single run, the range over the seeds of several.`,
+    ),
+  ];
+}
+
+function sectionBody(one) {
+  const found = [],
+    each = DATA.series.map((_, i) => i);
+  if (one.special === "plane") found.push(planeFigure());
+  if (one.special === "alarms")
+    found.push(
+      ...each
+        .filter((i) => DATA.series[i].runs.some((r) => Object.keys(DATA.alarms[r].at).length))
+        .map(alarmFigure),
+    );
+  if (one.special === "buckets") {
+    for (const i of each.filter((k) => DATA.buckets.means[k])) {
+      if (DATA.buckets.parts.length) found.push(bucketFigure(i));
+      if (DATA.buckets.parts.includes("task"))
+        found.push(bucketCourse(i, "task", "Task gradient by bucket", "L2 norm"));
+      if (DATA.buckets.has_snr)
+        found.push(bucketCourse(i, "snr", "Signal to noise by bucket", "signal / noise"));
+    }
+  }
+  found.push(...one.panels.map((p) => lineChart(p)));
+  if (!found.length) return el("p", { class: "note" }, `Not drawn: ${one.absent}.`);
+  return el("div", { class: one.special === "alarms" ? "grid wide" : `grid ${one.key}` }, found);
+}
+
+function explorer() {
+  const names = Object.keys(DATA.curves).sort(),
+    place = el("div", { class: "grid wide" });
+  const draw = (name) =>
+    place.replaceChildren(
+      lineChart({
+        title: name,
+        unit: "value",
+        kind: "number",
+        lines: [{ metric: name, label: name, style: "main" }],
+      }),
+    );
+  const pick = el(
+    "select",
+    { id: "metric", onchange: (e) => draw(e.target.value) },
+    names.map((n) => el("option", { value: n }, n)),
+  );
+  draw(names[0]);
+  return [el("label", { class: "pick" }, "Metric", pick), place];
+}
+
+function settings() {
+  const { common, differing } = DATA.settings,
+    keys = Object.keys(differing);
+  const text = (v) =>
+    v === null || v === undefined ? "none" : typeof v === "string" ? v : JSON.stringify(v);
+  const shared = Object.entries(common).filter(([k, v]) => !(k in differing) && v !== null);
+  return [
+    keys.length
+      ? el(
+          "div",
+          {
+            class: "scroll tall",
+            tabindex: "0",
+            role: "region",
+            "aria-label": "Settings that differ",
+          },
+          table(
+            ["setting", ...DATA.series.map((s) => s.name)],
+            keys.map((k) => [k, ...differing[k].map(text)]),
+          ),
+        )
+      : el("p", {}, "The runs differ in nothing but the seed."),
+    el(
+      "p",
+      { class: "muted" },
+      `Common: ${shared.map(([k, v]) => `${k} = ${text(v)}`).join(", ") || "none of the main settings"}.`,
+    ),
+    el(
+      "div",
+      { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Runs" },
+      table(
+        ["run", "series", "seed", "iterations"],
+        DATA.runs.map((r) => [
+          r.name,
+          DATA.series[r.series].name,
+          text(r.seed),
+          String(r.iterations),
+        ]),
+      ),
+    ),
+  ];
+}
+
+start();

@@ -1,0 +1,136 @@
+// One turn of an episode: facts, thought, answer and tokens.
+"use strict";
+
+function facts(t) {
+  const rows = [
+    ["reward", short(t.reward)],
+    ["penalty", short(t.penalty)],
+    ["bonus", short(t.bonus ?? 0)],
+    ["actions listed / valid / run", `${t.listed} / ${t.valid} / ${t.actions.length}`],
+    ["effective actions", String(t.effective)],
+    ["actions left before", String(t.actions_left)],
+    ["format", t.has_format ? "valid" : "invalid"],
+    ["reply", `${plural(t.reply_tokens, "token")}${t.is_cut ? ", cut" : ""}`],
+    ["log-probability", `${t.log_prob.toFixed(2)} nats`],
+  ];
+  return el(
+    "table",
+    { class: "facts" },
+    el(
+      "tbody",
+      {},
+      rows.map(([k, v]) => el("tr", {}, el("td", {}, k), el("td", {}, v))),
+    ),
+  );
+}
+
+function replyBlocks(t) {
+  const { thought, answer } = readReply(t);
+  const block = (title, ...content) =>
+    el("section", { class: "block" }, el("h4", {}, title), ...content);
+  const actions =
+    answer === null
+      ? []
+      : answer
+          .split("||")
+          .map((a) => a.trim())
+          .filter(Boolean);
+  return [
+    thought === null
+      ? null
+      : block("Thought", el("div", { class: "said", id: "thought" }, thought || "(empty)")),
+    block(
+      "Answer",
+      answer === null
+        ? el("p", { class: "bad", id: "answer" }, "no answer in its tags")
+        : el(
+            "div",
+            { class: "chips", id: "answer" },
+            actions.length ? actions.map((a) => el("span", { class: "chip" }, a)) : "(empty)",
+          ),
+    ),
+    tokenBlock(t, block),
+    t.window === undefined
+      ? null
+      : el(
+          "details",
+          {},
+          el("summary", {}, "What the model saw (its window)"),
+          el("div", { class: "said" }, t.window),
+        ),
+  ];
+}
+
+// Where a person looks first; the tokens below show the reply as it is.
+function readReply(t) {
+  const forced = t.observation.endsWith("<answer>")
+    ? "<answer>"
+    : t.observation.endsWith("<think>")
+      ? "<think>"
+      : "";
+  const text = forced + t.reply;
+  const thought = /<think>([\s\S]*?)(<\/think>|<answer>|$)/.exec(text),
+    answer = /<answer>([\s\S]*?)<\/answer>/.exec(text);
+  return { thought: thought ? thought[1] : null, answer: answer ? answer[1] : null };
+}
+
+function tokenBlock(t, block) {
+  const toggle = el(
+    "label",
+    { class: "row" },
+    el("input", {
+      type: "checkbox",
+      id: "f-context",
+      checked: VIEW.context,
+      onchange: (event) => {
+        VIEW.context = event.target.checked;
+        showTurn(VIEW.turn);
+      },
+    }),
+    "show the prompt",
+  );
+  const context = VIEW.context ? el("span", { class: "context" }, t.observation) : null;
+  if (!t.token_texts) {
+    return block(
+      "Tokens",
+      el(
+        "p",
+        { class: "note" },
+        "This run recorded no single tokens (it was made by an older version).",
+      ),
+      el("div", { class: "legend" }, toggle),
+      el("div", { class: "said" }, context, t.reply),
+    );
+  }
+  const tokens = t.token_texts.map((text, i) => {
+    const logProb = t.token_log_probs[i];
+    const note = `log-probability ${logProb.toFixed(3)}, probability ${percent(Math.exp(logProb))}, in the loss`;
+    return el(
+      "span",
+      {
+        class: "token",
+        title: text === "" ? `part of the next character; ${note}` : note,
+        "--p": String(Math.round(Math.min(1, -logProb / 4) * 70)),
+      },
+      text === "" ? "◌" : text.replaceAll("\n", "↵\n"),
+    );
+  });
+  return block(
+    "Tokens",
+    el(
+      "div",
+      { class: "legend" },
+      el(
+        "span",
+        {},
+        el("span", { class: "token", "--p": "0" }, "sampled: in the loss"),
+        "p = 1",
+        el("span", { class: "ramp", "aria-hidden": "true" }),
+        "p < 0.02",
+      ),
+      el("span", { class: "context" }, "prompt: not in the loss"),
+      toggle,
+    ),
+    el("div", { class: "said tokens", id: "tokens" }, context, tokens),
+  );
+}

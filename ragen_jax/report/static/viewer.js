@@ -1,0 +1,297 @@
+// The episode viewer: filters, a list, one episode turn by turn.
+"use strict";
+
+const MAX_LISTED = 300;
+const VIEW = { shown: [], episode: -1, turn: 0, context: true };
+
+function viewer() {
+  const { chosen, total } = DATA.episodes;
+  if (!chosen.length)
+    return [
+      el(
+        "p",
+        { class: "note" },
+        "No episodes: these runs have no trajectories/, or --max_episodes left none.",
+      ),
+    ];
+  const run = new Set(chosen.map((e) => e.run)),
+    games = new Set(chosen.map((e) => e.environment).filter(Boolean));
+  const steps = [...new Set(chosen.map((e) => e.iteration))].sort((a, b) => a - b);
+  const field = (label, control) => el("label", {}, label, control);
+  const select = (id, all, options) =>
+    el(
+      "select",
+      { id, onchange: applyFilters },
+      el("option", { value: "" }, all),
+      options.map(([value, text]) => el("option", { value: String(value) }, text)),
+    );
+  const input = (id, type, more) => el("input", { id, type, oninput: applyFilters, ...more });
+  const form = el(
+    "form",
+    { onsubmit: (e) => e.preventDefault(), onreset: () => setTimeout(applyFilters) },
+    el(
+      "fieldset",
+      { class: "filters" },
+      el("legend", {}, "Episodes to show"),
+      field(
+        "Run",
+        select(
+          "f-run",
+          "all runs",
+          [...run].map((r) => [r, DATA.runs[r].name]),
+        ),
+      ),
+      games.size > 1
+        ? field(
+            "Game",
+            select(
+              "f-game",
+              "all games",
+              [...games].map((g) => [g, g]),
+            ),
+          )
+        : null,
+      field(
+        "Iteration",
+        select(
+          "f-iteration",
+          "all iterations",
+          steps.map((s) => [s, String(s)]),
+        ),
+      ),
+      field(
+        "Outcome",
+        select("f-outcome", "any outcome", [
+          ["success", "success"],
+          ["failure", "failure"],
+        ]),
+      ),
+      field("Return from", input("f-low", "number", { step: "any" })),
+      field("Return to", input("f-high", "number", { step: "any" })),
+      field(
+        "Text in a reply or state",
+        input("f-text", "text", { placeholder: "search", autocomplete: "off" }),
+      ),
+      el("label", { class: "check" }, input("f-format", "checkbox"), "invalid format only"),
+      el("button", { type: "reset" }, "Reset"),
+    ),
+  );
+  const left = total - chosen.length;
+  return [
+    form,
+    el("p", { class: "muted", id: "count", role: "status" }),
+    left > 0
+      ? el(
+          "p",
+          { class: "muted", id: "left-out" },
+          `${left} of ${total} recorded episodes are left out of this file to keep it small, evenly over iterations (--max_episodes).`,
+        )
+      : null,
+    el(
+      "div",
+      { class: "viewer", onkeydown: viewerKeys },
+      el("ul", { class: "list", id: "list", "aria-label": "Episodes" }),
+      el("article", {
+        class: "episode",
+        id: "episode",
+        tabindex: "0",
+        "aria-label": "Episode. Left and right arrow: turns. Up and down arrow: episodes.",
+      }),
+    ),
+  ];
+}
+
+const valueOf = (id) => {
+  const node = document.getElementById(id);
+  return node ? node.value : "";
+};
+
+function applyFilters() {
+  const low = valueOf("f-low"),
+    high = valueOf("f-high"),
+    text = valueOf("f-text").toLowerCase();
+  const invalid = document.getElementById("f-format").checked,
+    outcome = valueOf("f-outcome");
+  const same = (id, value) => valueOf(id) === "" || valueOf(id) === String(value);
+  VIEW.shown = DATA.episodes.chosen.filter(
+    (e) =>
+      same("f-run", e.run) &&
+      same("f-game", e.environment) &&
+      same("f-iteration", e.iteration) &&
+      (outcome === "" || e.success === (outcome === "success")) &&
+      (low === "" || e.return >= Number(low) - 1e-6) &&
+      (high === "" || e.return <= Number(high) + 1e-6) &&
+      (!invalid || e.turns.some((t) => t.has_format === false)) &&
+      (text === "" ||
+        e.turns.some((t) => `${t.observation}\n${t.reply}`.toLowerCase().includes(text))),
+  );
+  const wins = VIEW.shown.filter((e) => e.success).length;
+  document.getElementById("count").textContent =
+    `${VIEW.shown.length} of ${DATA.episodes.chosen.length} episodes, ${wins} of them successes` +
+    (VIEW.shown.length > MAX_LISTED ? `; the list shows the first ${MAX_LISTED}` : "");
+  listEpisodes();
+  openEpisode(VIEW.shown.length ? 0 : -1);
+}
+
+function listEpisodes() {
+  document
+    .getElementById("list")
+    .replaceChildren(
+      ...VIEW.shown
+        .slice(0, MAX_LISTED)
+        .map((e, k) =>
+          el(
+            "li",
+            {},
+            el(
+              "button",
+              { type: "button", onclick: () => openEpisode(k) },
+              outcomeMark(e),
+              el("span", {}, `iteration ${e.iteration}, row ${e.row}`),
+              el("span", {}, short(e.return)),
+              el(
+                "span",
+                { class: "sub" },
+                [
+                  DATA.runs[e.run].name,
+                  e.environment,
+                  plural(e.turns.length, "turn"),
+                  e.turns.some((t) => t.has_format === false) ? "invalid format" : null,
+                ]
+                  .filter(Boolean)
+                  .join(" · "),
+              ),
+            ),
+          ),
+        ),
+    );
+}
+
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+const outcomeMark = (e) =>
+  el(
+    "span",
+    {
+      class: e.success ? "good" : "bad",
+      role: "img",
+      "aria-label": e.success ? "success" : "failure",
+    },
+    e.success ? "✓" : "✗",
+  );
+
+function openEpisode(k) {
+  [VIEW.episode, VIEW.turn] = [k, 0];
+  const list = document.getElementById("list");
+  [...list.querySelectorAll("button")].forEach((b, i) => {
+    if (i !== k) {
+      b.removeAttribute("aria-current");
+      return;
+    }
+    b.setAttribute("aria-current", "true");
+    const top = b.offsetTop - list.offsetTop; // scroll the list, not the page
+    if (top < list.scrollTop) list.scrollTop = top;
+    if (top + b.offsetHeight > list.scrollTop + list.clientHeight)
+      list.scrollTop = top + b.offsetHeight - list.clientHeight;
+  });
+  showTurn(0);
+}
+
+function viewerKeys(event) {
+  const tag = event.target.tagName;
+  if (tag === "INPUT" || tag === "SELECT" || event.altKey || event.ctrlKey || event.metaKey) return;
+  const last = Math.min(VIEW.shown.length, MAX_LISTED) - 1;
+  if (event.key === "ArrowRight") showTurn(VIEW.turn + 1);
+  else if (event.key === "ArrowLeft") showTurn(VIEW.turn - 1);
+  else if (event.key === "ArrowDown") openEpisode(Math.min(VIEW.episode + 1, last));
+  else if (event.key === "ArrowUp") openEpisode(Math.max(VIEW.episode - 1, Math.min(0, last)));
+  else return;
+  event.preventDefault();
+}
+
+function showTurn(wanted) {
+  const box = document.getElementById("episode"),
+    e = VIEW.shown[VIEW.episode];
+  if (!e) {
+    box.replaceChildren(el("p", { class: "muted" }, "No episode passes the filters."));
+    return;
+  }
+  VIEW.turn = Math.max(0, Math.min(wanted, e.turns.length - 1));
+  const held =
+    document.activeElement && box.contains(document.activeElement) ? document.activeElement.id : "";
+  const turn = e.turns[VIEW.turn],
+    isLast = VIEW.turn === e.turns.length - 1;
+  const go = (id, text, to, off) =>
+    el("button", { type: "button", id, disabled: off, onclick: () => showTurn(to) }, text);
+  box.replaceChildren(
+    el(
+      "div",
+      { class: "row" },
+      el(
+        "span",
+        { class: `badge ${e.success ? "good" : "bad"}` },
+        e.success ? "success" : e.truncated ? "failure: out of budget" : "failure",
+      ),
+      el("b", {}, `return ${short(e.return)}`),
+      el(
+        "span",
+        { class: "muted" },
+        [
+          DATA.runs[e.run].name,
+          e.environment,
+          `iteration ${e.iteration}`,
+          `row ${e.row}`,
+          `${e.sampled_tokens} of ${plural(e.tokens, "token")} sampled`,
+        ]
+          .filter(Boolean)
+          .join(" · "),
+      ),
+    ),
+    el(
+      "div",
+      { class: "stepper", role: "group", "aria-label": "Turns" },
+      go("t-back", "◀ Back", VIEW.turn - 1, VIEW.turn === 0),
+      el(
+        "ol",
+        {},
+        e.turns.map((_, k) =>
+          el(
+            "li",
+            {},
+            el(
+              "button",
+              {
+                type: "button",
+                id: `t-${k}`,
+                "aria-label": `Turn ${k + 1}`,
+                "aria-current": k === VIEW.turn ? "step" : null,
+                onclick: () => showTurn(k),
+              },
+              String(k + 1),
+            ),
+          ),
+        ),
+      ),
+      go("t-next", "Next ▶", VIEW.turn + 1, isLast),
+      el(
+        "span",
+        { class: "muted", id: "t-now", role: "status" },
+        `turn ${VIEW.turn + 1} of ${e.turns.length}`,
+      ),
+    ),
+    el(
+      "div",
+      { class: "turn" },
+      el("div", {}, boardBlock(e), facts(turn)),
+      el("div", {}, replyBlocks(turn)),
+    ),
+    isLast
+      ? el(
+          "p",
+          { class: "muted" },
+          e.success ? "This turn reached the goal." : "The episode ended here without the goal.",
+        )
+      : "",
+  );
+  if (held) (document.getElementById(held) || box).focus({ preventScroll: true });
+  if (held && document.activeElement === document.body) box.focus({ preventScroll: true });
+}

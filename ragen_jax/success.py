@@ -1,0 +1,103 @@
+"""Success rates and what is known of them: intervals and pass@k.
+
+In: which samples of which prompts succeeded. Out: numbers. NumPy on the host; knows
+neither games nor models.
+
+What is drawn independently are the prompts. Samples of one prompt share its level, so
+they are alike, and an interval that took them for independent would be too narrow. All
+intervals here are over prompts.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+# Two-sided 95 % quantile of the standard normal distribution.
+_Z95 = 1.959964
+
+
+def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a proportion (Wilson 1927)."""
+    share = successes / trials
+    scale = 1 + _Z95**2 / trials
+    centre = (share + _Z95**2 / (2 * trials)) / scale
+    half = _Z95 * math.sqrt(share * (1 - share) / trials + _Z95**2 / (4 * trials**2))
+    return max(0.0, centre - half / scale), min(1.0, centre + half / scale)
+
+
+def prompt_interval(
+    shares: Float[np.ndarray, " P"], trials_per_prompt: float
+) -> tuple[float, float]:
+    """95 % interval of a mean over prompts.
+
+    Wilson's, with as many trials as independent ones would have to be to vary as much:
+    `m (1 - m) / variance of the mean over prompts` (Korn and Graubard 1998; compared
+    with other intervals for clustered samples by Franco et al. 2019). There are never
+    fewer than the prompts. With one trial per prompt it is `wilson_interval`.
+
+    Args:
+      shares: one value in [0, 1] per prompt.
+      trials_per_prompt: independent trials that a value is the mean of, at most.
+    """
+    num_prompts, mean = len(shares), float(np.mean(shares))
+    variance = float(np.mean((shares - mean) ** 2)) / num_prompts
+    trials = mean * (1 - mean) / variance if variance > 0 else math.inf
+    if mean in (0.0, 1.0):
+        # All ended alike: nothing says how far a prompt's samples are independent.
+        trials = num_prompts
+    trials = min(max(trials, num_prompts), num_prompts * trials_per_prompt)
+    return wilson_interval(mean * trials, trials)
+
+
+def pass_at(success: Bool[np.ndarray, "P N"], k: int) -> Float[np.ndarray, " P"]:
+    """Chance that at least one of `k` samples succeeds, for each prompt.
+
+    The unbiased estimate `1 - C(N - c, k) / C(N, k)` from `N` samples with `c`
+    successes (Chen et al. 2021, arXiv 2107.03374, section 2.1).
+
+    Raises:
+      ValueError: `k` is not between 1 and `N`.
+    """
+    num_samples = success.shape[1]
+    if not 1 <= k <= num_samples:
+        raise ValueError(
+            f"pass@{k} needs at least {max(k, 1)} samples per prompt, there are "
+            f"{num_samples}; use 1 <= k <= samples"
+        )
+    total = math.comb(num_samples, k)
+    failed = num_samples - np.sum(success, axis=1)
+    # Whole numbers of any size, divided once.
+    return np.array([1 - math.comb(int(count), k) / total for count in failed])
+
+
+def summarize(
+    success: Bool[np.ndarray, "P N"], ceiling: float, ks: Sequence[int]
+) -> dict[str, float]:
+    """Success, its interval, what is missing to the ceiling, and pass@k.
+
+    Returns:
+      `success`, `success_low`, `success_high`, `ceiling`, `regret`, and for each of
+      `ks` `pass@k`, `pass@k_low` and `pass@k_high`.
+    """
+    num_samples = success.shape[1]
+    shares = np.mean(success, axis=1)
+    mean = float(np.mean(success))
+    low, high = prompt_interval(shares, num_samples)
+    metrics = {
+        "success": mean,
+        "success_low": low,
+        "success_high": high,
+        "ceiling": ceiling,
+        "regret": ceiling - mean,
+    }
+    for k in ks:
+        passed = pass_at(success, k)
+        low, high = prompt_interval(passed, num_samples / k)
+        metrics |= {
+            f"pass@{k}": float(np.mean(passed)),
+            f"pass@{k}_low": low,
+            f"pass@{k}_high": high,
+        }
+    return metrics

@@ -1,0 +1,46 @@
+"""The commands that are meant for a GPU: tiny, unattended, checked by themselves."""
+
+import json
+import sys
+
+import pytest
+
+from tests import commands
+
+# Words of the command -> lines and stages that must be there.
+CASES = {
+    ("update",): {"seconds": {"ours"}},
+    ("iteration", "--presets=qwen2.5-0.5b,grpo", "--reply_tokens=6"): {
+        "seconds": {
+            f"{stage}, {share}% kept"
+            for stage in ("rollout", "update", "host", "iteration")
+            for share in (25, 100)
+        },
+        "compile_s": {"rollout", "update, 25% kept", "update, 100% kept"},
+    },
+}
+
+
+@pytest.mark.parametrize("words", CASES, ids=lambda words: words[0])
+def test_a_tiny_run(words, tmp_path):
+    module, *flags = words
+    line = [sys.executable, "-m", f"benchmarks.{module}", "--tiny", "--repeats=2"]
+    done = commands.run([*line, *flags, f"--json={tmp_path / 'figures.json'}"])
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "| min s | median s |" in done.stdout
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["problems"] == []
+    assert {"jax", "device", "python"} <= set(figures["versions"])
+    for name, keys in CASES[words].items():
+        assert set(figures[name]) == keys
+    assert all(len(values) == 2 for values in figures["seconds"].values())
+    if module == "iteration":
+        # Every reply of every turn has all of its tokens.
+        assert figures["sampled_tokens"] == [8 * 2 * 6] * 2
+
+
+def test_a_peer_that_cannot_play_is_refused():
+    line = [sys.executable, "-m", "benchmarks.iteration", "--peer=torch", "--tiny"]
+    done = commands.run(line)
+    assert done.returncode == 2
+    assert "leave out --tiny and --reply_tokens" in done.stderr

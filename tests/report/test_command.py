@@ -1,0 +1,42 @@
+"""`launch.report` as a user runs it."""
+
+import pytest
+
+from tests import commands
+from tests.report import fake_runs
+
+
+def report(*words):
+    return commands.run(commands.command("report", *map(str, words)))
+
+
+def test_it_writes_a_page_and_figures(tmp_path):
+    runs = [
+        fake_runs.write_run(tmp_path / f"run-{seed}", seed=seed, iterations=2)
+        for seed in range(2)
+    ]
+    page = tmp_path / "new" / "page.html"
+    done = report(
+        *runs, f"--output={page}", f"--png={tmp_path / 'png'}", "--max_episodes=3"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "run: run-0, run-1" in done.stdout
+    assert "3 of 16 episodes in it" in done.stdout
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (tmp_path / "png" / "progress.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name at least one run folder"),
+        (["missing"], "there is no folder missing"),
+        (["docs"], "docs is no run folder"),
+        (["docs", "--max_episodes=-1"], "it must be at least 0"),
+    ],
+)
+def test_errors_are_one_sentence(words, said):
+    done = report(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
