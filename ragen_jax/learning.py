@@ -127,12 +127,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         microbatch_rows=config.learner.microbatch_rows,
         temperature=config.rollout.temperature,
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
-        objective=Objective(
-            **config.loss,
-            kl_penalty=KLPenalty(**config.kl),
-            clip_value=config.critic.clip_value,
-            value_coeff=config.critic.loss_coeff,
-        ),
+        objective=_objective(config),
     )
     rates = [
         build_schedule(learning_rate=section.learning_rate, **config.schedule)
@@ -162,6 +157,16 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         play_params=lambda frozen, state: trained.play_params(frozen, state.params),
         passes=passes,
         credit=credit,
+    )
+
+
+def _objective(config: ConfigDict) -> Objective:
+    """The loss of both networks."""
+    return Objective(
+        **config.loss,
+        kl_penalty=KLPenalty(**config.kl),
+        clip_value=config.critic.clip_value,
+        value_coeff=config.critic.loss_coeff,
     )
 
 
