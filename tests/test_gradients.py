@@ -7,6 +7,7 @@ import pytest
 from configs import sokoban
 from ragen_jax.config import validate
 from ragen_jax.train import train
+from ragen_jax.writer import TIMING_PREFIXES
 from tests import commands
 from tests.test_train import tiny_config
 
@@ -34,7 +35,7 @@ def test_a_run_is_the_same_with_them(model, tmp_path, capsys):
         diagnostics__gradient_buckets=2,
     )
     assert digest == plain
-    names = ("grad_norm/", "timing_s/", "time")
+    names = ("grad_norm/", *TIMING_PREFIXES)
 
     def others(records):
         return [

@@ -20,6 +20,7 @@ PPO = {
     "kl__placement": "loss",
     "kl__coeff": 0.3,
     "loss__aggregation": "seq_mean_token_mean",
+    "loss__old_log_probs": "learner",
     "loss__importance_cap": 1.1,
     "minibatch_rows": 3,
     "microbatch_rows": 3,
@@ -58,7 +59,7 @@ def expect(config, episodes, params, start, critic):
     mask, reference = rows.mask, oracle.Network(start).params
     ref = Reading(reference, rows.tokens, temperature).log_probs
     old = np.where(mask, rows.sampled, 0.0)
-    if config.loss.importance_cap is not None:
+    if config.loss.old_log_probs == "learner":
         old = policy.log_probs
     credit = oracle.assign(config, rows, mask, old, ref, values, 1.0, config.kl.coeff)
     told, counts = {}, []
