@@ -8,7 +8,6 @@ played `evaluation.num_samples` times.
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ragen_jax.program import Program, Task
@@ -46,6 +45,6 @@ def _measure(
     metrics = jax.device_get(rollout_metrics(rollout, group_size=1))
     success = np.asarray(jax.device_get(rollout.success)).reshape(num_prompts, -1)
     stride = success.shape[1]
-    levels = jax.tree.map(lambda x: jnp.asarray(x[::stride]), rollout.initial_state)
+    levels = jax.tree.map(lambda x: x[::stride], rollout.initial_state)
     metrics |= task.play_quality(rollout, stride)
     return metrics | summarize(success, task.ceiling(levels), pass_at)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
@@ -185,12 +186,13 @@ class Program:
 
 
 def _side_by_side(samples: Sequence[Trajectory]) -> Trajectory:
-    """One trajectory of several of the same prompts, on the host."""
-    samples = jax.device_get(list(samples))
-    return jax.tree.map(
-        lambda *leaves: np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:]),
-        *samples,
-    )
+    """One trajectory of several of the same prompts, gathered on one device."""
+
+    def join(*leaves: np.ndarray) -> Array:
+        rows = np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
+        return jnp.asarray(rows)
+
+    return jax.tree.map(join, *jax.device_get(list(samples)))
 
 
 def model_folder(path: str) -> pathlib.Path:

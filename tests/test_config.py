@@ -70,6 +70,9 @@ def test_every_preset_is_valid(task, size):
         ),
         ({"bonus__max_tokens": 8}, "read by bonus.length alone"),
         ({"bonus__facts": 0.1, "prompt__thinking": False}, "asks for none"),
+        ({"evaluation__num_samples": 0}, "evaluation.num_samples = 0"),
+        ({"evaluation__pass_at": (1, 2)}, "evaluation.num_samples = 1"),
+        ({"evaluation__pass_at": (0,)}, "evaluation.pass_at = (0,)"),
     ],
 )
 def test_a_broken_rule_names_key_and_cure(changes, words):

@@ -39,6 +39,12 @@ ALLOWED = {
     ),
     "ragen_jax.diagnostics": ("ragen_jax.models", "ragen_jax.algo", "ragen_jax.types"),
     "ragen_jax.report": (),
+    "ragen_jax.endpoint": (
+        "envs",
+        "ragen_jax.text",
+        "ragen_jax.rollout",
+        "ragen_jax.types",
+    ),
     "ragen_jax": ("envs", "ragen_jax"),
     "configs": (),
     "launch": ("envs", "ragen_jax", "configs"),

@@ -21,6 +21,9 @@ from ragen_jax.endpoint.totals import Prices
 from ragen_jax.text.messages import Message
 from ragen_jax.types import EnvState
 
+_KEPT = (
+    "They are kept, with the replies of the others: the same command goes on from there"
+)
 # Between two lines of progress.
 _QUIET_SECONDS = 10.0
 
@@ -127,10 +130,9 @@ async def play_all(
 
     await asyncio.gather(*(work() for _ in range(concurrency)))
     if failures:
-        finished = sum(place in journal.finished for place in places)
+        done = sum(place in journal.finished for place in places)
         raise EndpointError(
-            f"{failures[0]} ({finished} of {num_rows} conversations of {game.name} are "
-            "finished and kept, with the replies of the others: the same command goes "
-            "on from there)"
+            f"{failures[0]} ({done} of {num_rows} conversations of {game.name} are "
+            f"finished. {_KEPT})"
         )
     return [journal.finished[place] for place in places]

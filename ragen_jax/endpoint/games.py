@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax.endpoint.client import ChatReply
 from ragen_jax.rollout.acting import run_actions, valid_actions
+from ragen_jax.rollout.episodes import board_of, legend_of
 from ragen_jax.text import chat
 from ragen_jax.text.messages import (
     Message,
@@ -96,11 +97,12 @@ class TextGame:
             reply = strip_prefix(answered.text, self._wording.reply_prefix)
             key = jax.random.fold_in(noise_key, turn)
             state, record = self._take(state, key, actions_left, reply, answered)
-            is_cut = record["is_cut"]
+            is_cut, observation = record["is_cut"], self._observation(told)
             record = {
                 "turn": turn + 1,
-                "observation": self._observation(told),
+                "observation": observation,
                 **self._window(messages),
+                **board_of(self._prompts, turn, observation),
                 "reply": reply if is_cut else reply + chat.END,
                 **record,
                 "actions_left": actions_left,
@@ -163,6 +165,7 @@ class TextGame:
     def _episode(self, state: EnvState, turns: list[dict[str, Any]]) -> dict[str, Any]:
         terminated = bool(self.env.is_terminated(state, self.params))
         read, written = turns[-1]["prompt_tokens"], turns[-1]["reply_tokens"]
+        legend = legend_of(self._prompts)
         return {
             "success": bool(self.env.is_success(state, self.params)),
             "terminated": terminated,
@@ -175,6 +178,7 @@ class TextGame:
             "prompt_tokens": total_of(turns, "prompt_tokens"),
             "cached_tokens": total_of(turns, "cached_tokens"),
             "turns": turns,
+            **({"legend": legend} if legend else {}),
         }
 
 

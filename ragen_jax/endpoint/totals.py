@@ -58,6 +58,7 @@ def play_metrics(records: Sequence[Record]) -> dict[str, float]:
         "format": mean(turns, lambda turn: turn["has_format"]),
         "reply_is_cut": mean(turns, lambda turn: turn["is_cut"]),
         "is_truncated": mean(records, lambda record: record["truncated"]),
+        "pass@1": mean(records, lambda record: record["success"]),
     }
     if all(turn["reply_tokens"] is not None for turn in turns):
         written = total(lambda turn: turn["reply_tokens"])

@@ -42,7 +42,7 @@ def episodes(
     shown = jax.device_get(
         jax.tree.map(lambda x: x[rows], trajectory.replace(initial_state=None))
     )
-    legend = _legend(prompts)
+    legend = legend_of(prompts)
     label = {"legend": legend} if legend else {}
     return [
         _episode(shown, row, tokenizer, prompts) | label
@@ -50,7 +50,7 @@ def episodes(
     ]
 
 
-def _legend(prompts: Prompts) -> dict[str, str]:
+def legend_of(prompts: Prompts) -> dict[str, str]:
     """What the symbols of the boards mean; empty where nobody says."""
     grids = [part for part in prompts.opening.parts if isinstance(part, Grid)]
     # A grid may say nothing of its symbols.
@@ -89,9 +89,7 @@ def _turn(
     if one.windows is not None:
         prompt = one.windows.tokens[turn, : one.windows.reply_start[turn]]
         seen["window"] = tokenizer.decode(prompt)
-    template = prompts.opening if turn == 0 else prompts.following
-    if boards := template.read_boards(observation):
-        seen["board"] = _rows(boards[0])
+    seen |= board_of(prompts, turn, observation)
     return {
         "turn": turn + 1,
         "observation": observation,
@@ -112,6 +110,13 @@ def _turn(
         "token_texts": tokenizer.spell(one.tokens[reply]),
         "token_log_probs": np.round(log_probs, _LOG_PROB_DECIMALS).tolist(),
     }
+
+
+def board_of(prompts: Prompts, turn: int, observation: str) -> dict[str, Any]:
+    """`board` as the message of a turn (from 0) shows it; nothing where it has none."""
+    template = prompts.opening if turn == 0 else prompts.following
+    boards = template.read_boards(observation)
+    return {"board": _rows(boards[0])} if boards else {}
 
 
 def _rows(board: list[list[str]]) -> list[str] | list[list[str]]:

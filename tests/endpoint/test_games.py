@@ -26,7 +26,10 @@ CASES = [
     ("frozen_lake", "bpe", "full", "single_turn", 9),
 ]
 # What only tokens have, and what only an endpoint reports.
-OF_TOKENS = ("tokens", "sampled_tokens", "reply_tokens", "log_prob")
+OF_TOKENS = (
+    *("tokens", "sampled_tokens", "reply_tokens", "log_prob"),
+    *("token_texts", "token_log_probs"),
+)
 OF_ENDPOINTS = ("prompt_tokens", "cached_tokens", "finish_reason")
 
 
@@ -39,7 +42,7 @@ def played(case):
     keys = rollout_keys(jax.random.key(SEED), 4, 2)
     params = players.speaker_params(name, words)
     trajectory = players.collector(name)(params, dialogue, keys)
-    return episodes(trajectory, players.tokenizer(words)), keys
+    return episodes(trajectory, players.tokenizer(words), dialogue.prompts), keys
 
 
 def text_game(case):

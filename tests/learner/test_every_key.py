@@ -178,6 +178,8 @@ ELSEWHERE = {
     },
     "evaluation.every": "tests/test_config.py",
     "evaluation.num_prompts": "tests/test_trained.py",
+    "evaluation.num_samples": "tests/test_remote.py",
+    "evaluation.pass_at": "tests/test_config.py",
     "evaluation.temperature": "tests/test_program.py",
     "evaluation.seed": "tests/test_program.py",
     "diagnostics.every": "tests/test_diagnosis.py",
