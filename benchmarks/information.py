@@ -13,7 +13,7 @@ what it shows.
 import functools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from ragen_jax.diagnostics.exact import (
     exact_information,
     reply_log_probs,
 )
-from ragen_jax.diagnostics.information import estimates
+from ragen_jax.diagnostics.information import STD_EPSILON, estimates
 from ragen_jax.program import Program, build_program
 
 _PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the closed world.")
@@ -42,55 +42,104 @@ NUM_PROMPTS, NUM_REPLIES = (2, 4, 8, 16, 32), (1, 4, 16)
 # Prompts and replies of the other tables.
 USUAL = (16, 4)
 FORMS = ("mi_seq_estimate", "mi_estimate_paper", "mi_estimate")
+MEASURES = (
+    *FORMS,
+    "conditional_entropy_seq_est",
+    "reasoning_entropy_seq_est",
+    "retrieval_accuracy",
+    "mi_zscore",
+)
 
-Figures = dict[str, float]
+Figures = dict[str, float | str]
 
 
 class World:
     """Replies of up to `length` tokens, and their log-probabilities."""
 
-    def __init__(self, program: Program, num_prompts: int, length: int):
+    def __init__(self, program: Program, prompts: tuple, length: int):
         tokenizer = program.game.tokenizer
         alphabet = tuple(tokenizer.encode(symbol)[0] for symbol in ALPHABET)
-        prompts, lengths = first_prompts(program, num_prompts)
-        _, self.lengths = enumerate_replies(alphabet, length, alphabet[-1])
+        self.stop = alphabet[-1]
+        self.texts, self.lengths = enumerate_replies(alphabet, length, self.stop)
         read = functools.partial(
             reply_log_probs,
             program.policy,
             alphabet=alphabet,
             length=length,
-            stop=alphabet[-1],
+            stop=self.stop,
             temperature=1.0,
         )
         params = program.play_params(program.state)
-        self.log_probs = np.asarray(jax.jit(read)(params, prompts, lengths), np.float64)
+        self.log_probs = np.asarray(jax.jit(read)(params, *prompts), np.float64)
         self.exact = exact_information(self.log_probs)
-        probs = np.exp(self.log_probs).mean(axis=0)
-        self.mean_length = float(probs @ self.lengths)
+        probs = np.exp(self.log_probs)
+        self.mean_length = float(probs.mean(axis=0) @ self.lengths)
+        self.below = np.cumsum(probs, axis=1)
 
-    def population(self, form: str) -> float:
-        """What a form of the estimate tends to: all prompts, endlessly many replies."""
-        shares = np.exp(self.log_probs) / len(self.log_probs)
-        scores, sizes = self.log_probs, self.lengths
-        if form == "mi_estimate":
-            scores = scores / sizes
-        gains = scores - np.logaddexp.reduce(scores, axis=0) + np.log(len(scores))
-        if form == "mi_estimate_paper":
-            gains = gains / sizes
-        return float(np.sum(shares * gains))
+    def limits(self) -> Figures:
+        """What the estimates tend to: all prompts, endlessly many replies."""
+        joint = np.exp(self.log_probs) / len(self.log_probs)
+        per_token = self.log_probs / self.lengths
+        marginal, marginal_per_token = (
+            np.logaddexp.reduce(x, axis=0) - np.log(len(x))
+            for x in (self.log_probs, per_token)
+        )
+        gain = np.sum(joint * (per_token - marginal_per_token))
+        middle = np.sum(joint * marginal_per_token)
+        spread = np.sqrt(np.sum(joint * (marginal_per_token - middle) ** 2))
+        found = {
+            "mi_seq_estimate": self.exact.mutual,
+            "mi_estimate_paper": np.sum(
+                joint * (self.log_probs - marginal) / self.lengths
+            ),
+            "mi_estimate": gain,
+            "conditional_entropy_seq_est": self.exact.conditional,
+            "reasoning_entropy_seq_est": self.exact.entropy,
+            # The likeliest prompt is guessed.
+            "retrieval_accuracy": np.sum(joint.max(axis=0)),
+            "mi_zscore": gain / (spread + STD_EPSILON),
+        }
+        return {name: float(value) for name, value in found.items()}
+
+    def without_stop(self) -> tuple[float, float]:
+        """Replies that are not empty: their information, and what training measures.
+
+        Training scores thoughts without their closing tag.
+        """
+        said = self.texts[:, 0] != self.stop
+        probs, begun = np.exp(self.log_probs), np.zeros_like(self.log_probs)
+        is_stopped = self.texts[np.arange(len(said)), self.lengths - 1] == self.stop
+        sizes = self.lengths - is_stopped
+        for size in range(1, self.texts.shape[1] + 1):
+            # All replies that begin with the same tokens.
+            long = np.flatnonzero(sizes >= size)
+            _, same = np.unique(self.texts[long, :size], axis=0, return_inverse=True)
+            totals = np.zeros((len(probs), same.max() + 1))
+            np.add.at(totals, (slice(None), same), probs[:, long])
+            own = sizes[long] == size
+            begun[:, long[own]] = totals[:, same[own]]
+        shares = probs[:, said].sum(axis=1)
+        given, shares = probs[:, said] / shares[:, None], shares / shares.sum()
+        scores = {"exact": given, "trained": begun[:, said]}
+        found = {
+            name: np.sum(shares[:, None] * given * np.log(x / (shares @ x)))
+            for name, x in scores.items()
+        }
+        return float(found["exact"]), float(found["trained"])
 
     def estimate(self, key, num_prompts: int, num_replies: int) -> Mapping[str, float]:
         """One set of estimates, of replies drawn under prompts drawn without return."""
         prompt_key, reply_key = jax.random.split(key)
-        chosen = jax.random.permutation(prompt_key, len(self.log_probs))[:num_prompts]
-        scores = self.log_probs[np.asarray(chosen)]
+        order = jax.random.permutation(prompt_key, len(self.log_probs))
+        chosen = np.asarray(order[:num_prompts])
+        scores = self.log_probs[chosen]
         # By the inverse of the cumulative distribution.
         draws = np.asarray(jax.random.uniform(reply_key, (num_prompts, num_replies)))
-        below = np.cumsum(np.exp(scores), axis=1)
-        found = [
-            np.searchsorted(b / b[-1], d) for b, d in zip(below, draws, strict=True)
+        replies = [
+            np.searchsorted(self.below[x], draw * self.below[x, -1])
+            for x, draw in zip(chosen, draws, strict=True)
         ]
-        replies = np.minimum(np.concatenate(found), scores.shape[1] - 1)
+        replies = np.minimum(np.concatenate(replies), scores.shape[1] - 1)
         prompt_of = np.repeat(np.arange(num_prompts), num_replies)
         return estimates(scores[:, replies].T, self.lengths[replies], prompt_of)
 
@@ -101,7 +150,7 @@ class World:
             self.estimate(jax.random.fold_in(root, i), num_prompts, num_replies)
             for i in range(_DRAWS.value)
         ]
-        columns = {form: np.array([one[form] for one in made]) for form in FORMS}
+        columns = {form: np.array([one[form] for one in made]) for form in MEASURES}
         return {f: (float(x.mean()), float(x.std())) for f, x in columns.items()}
 
 
@@ -122,16 +171,17 @@ def first_prompts(program: Program, count: int):
     return jnp.asarray(padded), jnp.asarray([len(text) for text in chosen])
 
 
-def by_length(program: Program) -> list[Figures]:
-    """Exact values and what each form tends to, by the longest reply."""
+def by_length(worlds: Sequence[World]) -> list[Figures]:
+    """Exact values, what each form tends to and its mean estimate."""
     rows = []
-    for length in range(1, _LENGTH.value + 1):
-        world = World(program, _PROMPTS.value, length)
+    for world in worlds:
         drawn = world.spread(*USUAL)
-        row = {"length": length, "mean_length": world.mean_length}
+        longest = int(world.lengths.max())
+        row = {"length": longest, "mean_length": world.mean_length}
         row |= world.exact._asdict()
+        limits = world.limits()
         for form in FORMS:
-            row |= {f"{form}_limit": world.population(form), form: drawn[form][0]}
+            row |= {f"{form} limit": limits[form], form: drawn[form][0]}
         rows.append(row)
     return rows
 
@@ -143,20 +193,31 @@ def by_size(world: World) -> list[Figures]:
         for num_replies in NUM_REPLIES:
             drawn = world.spread(num_prompts, num_replies)
             row = {"prompts": num_prompts, "replies": num_replies}
-            for form in FORMS:
-                row |= dict(zip((form, f"{form}_std"), drawn[form], strict=True))
+            for name in MEASURES:
+                row |= dict(zip((name, f"{name} std"), drawn[name], strict=True))
             rows.append(row)
-    return rows
+    limits = world.limits()
+    limit = {"prompts": len(world.log_probs), "replies": "endless"}
+    for name in MEASURES:
+        limit |= {name: limits[name], f"{name} std": 0.0}
+    return [*rows, limit]
 
 
 def show(title: str, rows: list[Figures]) -> None:
-    """A Markdown table."""
+    """A Markdown table; a standard deviation stands behind its mean."""
+
+    def cell(row: Figures, name: str) -> str:
+        if not isinstance(row[name], float):
+            return str(row[name])
+        std = row.get(f"{name} std", 0.0)
+        return f"{row[name]:.3f}" + (f" ± {std:.3f}" if std else "")
+
+    names = [name for name in rows[0] if not name.endswith(" std")]
     print(f"\n{title}\n")
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|" + "---|" * len(rows[0]))
+    print("| " + " | ".join(names) + " |")
+    print("|" + "---|" * len(names))
     for row in rows:
-        cells = (f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values())
-        print("| " + " | ".join(cells) + " |")
+        print("| " + " | ".join(cell(row, name) for name in names) + " |")
 
 
 def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) -> None:
@@ -172,7 +233,7 @@ def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) 
         left.errorbar(
             [row["prompts"] for row in own],
             [row["mi_seq_estimate"] for row in own],
-            [row["mi_seq_estimate_std"] for row in own],
+            [row["mi_seq_estimate std"] for row in own],
             marker="o",
             capsize=3,
             label=f"{num_replies} replies each",
@@ -181,13 +242,15 @@ def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) 
     left.axhline(world.exact.mutual, color="black", label="exact, all prompts")
     left.set(xscale="log", xlabel="prompts N", ylabel="nats per reply")
     left.set_xticks(NUM_PROMPTS, labels=map(str, NUM_PROMPTS))
+    left.minorticks_off()
     left.set_title("mi_seq_estimate: bias by N, spread by K")
     tokens = [row["length"] for row in lengths]
     exact = [row["mutual"] / row["mean_length"] for row in lengths]
     right.plot(tokens, exact, color="black", label="exact I / mean length")
     for form in FORMS[1:]:
-        right.plot(tokens, [row[f"{form}_limit"] for row in lengths], "o-", label=form)
+        right.plot(tokens, [row[f"{form} limit"] for row in lengths], "o-", label=form)
     right.set(xlabel="tokens of the longest reply", ylabel="nats per token")
+    right.set_xticks(tokens)
     right.set_title("per token: what the two forms tend to")
     left.legend()
     right.legend()
@@ -201,9 +264,11 @@ def main(argv: list[str]) -> int:
     config.rollout.max_turns = 1
     config.algo.advantage = "grpo"
     program = build_program(config)
-    lengths = by_length(program)
-    world = World(program, _PROMPTS.value, _LENGTH.value)
-    sizes = by_size(world)
+    prompts = first_prompts(program, _PROMPTS.value)
+    longest = range(1, _LENGTH.value + 1)
+    worlds = [World(program, prompts, length) for length in longest]
+    world = worlds[-1]
+    lengths, sizes = by_length(worlds), by_size(world)
     exact = world.exact
     print(
         f"{_PROMPTS.value} prompts (ln = {np.log(_PROMPTS.value):.3f}), replies of up "
@@ -211,8 +276,13 @@ def main(argv: list[str]) -> int:
         f"I(X;Z) = {exact.mutual:.4f}, H(Z|X) = {exact.conditional:.4f}, H(Z) = "
         f"{exact.entropy:.4f} nats; {world.mean_length:.2f} tokens on average"
     )
+    said, trained = world.without_stop()
+    print(
+        f"replies that are not empty: exactly {said:.4f} nats; scored without their "
+        f"stop token, as in training: {trained:.4f}"
+    )
     show(f"By length, N x K = {USUAL[0]} x {USUAL[1]}, mean of draws", lengths)
-    show("By prompts and replies, mean and standard deviation of draws", sizes)
+    show("By prompts and replies, mean ± standard deviation of draws", sizes)
     if _JSON.value is not None:
         told = {"exact": exact._asdict(), "by_length": lengths, "by_size": sizes}
         pathlib.Path(_JSON.value).write_text(json.dumps(told, indent=2) + "\n")

@@ -176,6 +176,14 @@ def get_config() -> ConfigDict:
     # Thoughts scored at a time, a thought under two prompts being two. Few are fast
     # on CPUs (cache), many on GPUs.
     config.diagnostics.chunk_rows = 64
+    # Iterations between measurements of the gradient by reward spread: of every part
+    # of the loss, over all groups, which costs as many passes as several updates
+    # (RAGEN: 50). None: off.
+    config.diagnostics.gradient_every = placeholder(int)
+    # Buckets of groups by the standard deviation of their rewards: "quantile" (equal
+    # numbers of groups) or "fixed" (0 to 1, 1 to 2, ...; the last takes the rest).
+    config.diagnostics.gradient_buckets = 6
+    config.diagnostics.gradient_bucket_mode = "quantile"
 
     config.checkpoint = ConfigDict()
     # Iterations between checkpoints; the last iteration is always saved.

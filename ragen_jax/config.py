@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from envs.base import PlayBudget
-from ragen_jax import algorithm_config, warning_config
+from ragen_jax import algorithm_config, diagnostics_config, warning_config
 from ragen_jax.mix import check_mix
 from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.text.windows import CONTEXTS
@@ -33,10 +33,10 @@ OPTIONAL_KEYS = (
     "bonus.min_tokens",
     "bonus.max_tokens",
     "evaluation.every",
-    "diagnostics.every",
     "evaluation.pass_at",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
+    *diagnostics_config.OPTIONAL_KEYS,
     *warning_config.OPTIONAL_KEYS,
 )
 
@@ -77,9 +77,6 @@ _POSITIVE_INTEGERS = (
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
-    "diagnostics.every",
-    "diagnostics.num_samples",
-    "diagnostics.chunk_rows",
     "evaluation.num_samples",
     "checkpoint.every",
     "checkpoint.keep",
@@ -87,6 +84,7 @@ _POSITIVE_INTEGERS = (
     "logging.trajectories_per_iteration",
     "prompt.length_hint_words",
     *algorithm_config.POSITIVE_INTEGERS,
+    *diagnostics_config.POSITIVE_INTEGERS,
     *warning_config.POSITIVE_INTEGERS,
 )
 
@@ -117,6 +115,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "model.dtype": ("float32", "bfloat16"),
     "model.remat": REMAT_POLICIES,
     **algorithm_config.CHOICES,
+    **diagnostics_config.CHOICES,
     **warning_config.CHOICES,
 }
 
@@ -316,7 +315,7 @@ def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> N
     useless |= warning_config.useless_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
-    useless |= warning_config.idle_diagnostics(leaves)
+    useless |= diagnostics_config.useless_keys(leaves)
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"

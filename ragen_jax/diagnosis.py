@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from ragen_jax.gradients import make_gradients
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import Program
 from ragen_jax.thinking import averages, make_information
@@ -26,16 +27,20 @@ Record = Mapping[str, float | None]
 
 def make_diagnose(config: ConfigDict, program: Program) -> Diagnose:
     """All that `config.diagnostics` asks for, timed as `timing_s/diagnostics`."""
-    every = config.diagnostics.every
-    made = [] if every is None else [make(config, program) for make in DIAGNOSTICS]
-    measures = [measure for measure in made if measure is not None]
+    made = []
+    for key, make in DIAGNOSTICS:
+        every = config.diagnostics[key]
+        measure = None if every is None else make(config, program)
+        if measure is not None:
+            made.append((every, measure))
 
     def diagnose(done, state, rollouts, batch):
-        if not measures or not is_due(every, done):
+        due = [measure for every, measure in made if is_due(every, done)]
+        if not due:
             return {}
         metrics, timing = {}, {}
         with timed(timing, "diagnostics"):
-            for measure in measures:
+            for measure in due:
                 metrics |= measure(done, state, rollouts, batch)
         return metrics | timing
 
@@ -57,7 +62,10 @@ def trends(records: Sequence[Record], metrics: Record) -> dict[str, float]:
     return averages(records, metrics)
 
 
-# Each is (config, program) -> Diagnose, or None where it has nothing to measure.
-DIAGNOSTICS: tuple[Callable[[ConfigDict, Program], Diagnose | None], ...] = (
-    make_information,
+# Each has the key of `config.diagnostics` that says how often it is made, and makes a
+# Diagnose from (config, program), or None where it has nothing to measure.
+DIAGNOSTICS: tuple[tuple[str, Callable[[ConfigDict, Program], Diagnose | None]], ...]
+DIAGNOSTICS = (
+    ("every", make_information),
+    ("gradient_every", make_gradients),
 )

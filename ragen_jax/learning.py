@@ -56,6 +56,7 @@ class Learner:
       update: `(frozen, state, trajectory, key) -> (state, stats)`, jitted; donates the
         state.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
+      passes, credit: what `update` reads rows and shares out rewards with.
     """
 
     state: TrainState
@@ -65,6 +66,8 @@ class Learner:
     freeze: Callable[[Params], Params | None]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
     play_params: Callable[[Params | None, TrainState], Params]
+    passes: Passes
+    credit: CreditAssignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,23 +127,19 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         microbatch_rows=config.learner.microbatch_rows,
         temperature=config.rollout.temperature,
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
-        objective=Objective(
-            **config.loss,
-            kl_penalty=KLPenalty(**config.kl),
-            clip_value=config.critic.clip_value,
-            value_coeff=config.critic.loss_coeff,
-        ),
+        objective=_objective(config),
     )
     rates = [
         build_schedule(learning_rate=section.learning_rate, **config.schedule)
         for section in (config.optimizer, config.critic)
     ]
     group_size = config.rollout.group_size
+    credit = CreditAssignment(**config.algo)
     update = make_update(
         passes,
         Trainer(optimizer, *rates, warmup_updates=config.critic.warmup_updates),
         make_choose(group_size=group_size, **config.filter),
-        CreditAssignment(**config.algo),
+        credit,
         shardings,
         num_groups=config.rollout.num_groups,
         group_size=group_size,
@@ -156,6 +155,18 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         freeze=freeze,
         update=update,
         play_params=lambda frozen, state: trained.play_params(frozen, state.params),
+        passes=passes,
+        credit=credit,
+    )
+
+
+def _objective(config: ConfigDict) -> Objective:
+    """The loss of both networks."""
+    return Objective(
+        **config.loss,
+        kl_penalty=KLPenalty(**config.kl),
+        clip_value=config.critic.clip_value,
+        value_coeff=config.critic.loss_coeff,
     )
 
 

@@ -84,20 +84,3 @@ def useless_keys(leaves: Leaves) -> dict[str, str]:
 def changes_learning(leaves: Leaves) -> bool:
     """What is learned depends on the alarms."""
     return leaves.get("warning.action") == "cut_learning_rate"
-
-
-def idle_diagnostics(leaves: Leaves) -> dict[str, str]:
-    """Keys of diagnostics that are not made, and why."""
-    if leaves["diagnostics.every"] is None:
-        return {"diagnostics.": "diagnostics.every is None"}
-    if leaves["train.fused_iterations"] > 1:
-        return {
-            "diagnostics.": "train.fused_iterations > 1 keeps the parameters between "
-            "iterations on the device; set it to 1"
-        }
-    if not leaves["prompt.thinking"]:
-        return {
-            "diagnostics.": "diagnostics read thoughts, and prompt.thinking = False "
-            "asks for none"
-        }
-    return {}

@@ -71,6 +71,7 @@ class TokenSums:
       value_loss, value_is_clipped, value: the critic's, 0 without one.
       mismatch: learner against sampler.
       num_tokens: how many tokens were summed over.
+      loss: what is minimised; it needs no division.
     """
 
     policy_loss: Float[Array, ""]
@@ -83,6 +84,7 @@ class TokenSums:
     value: Float[Array, ""]
     mismatch: MismatchSums
     num_tokens: Float[Array, ""]
+    loss: Float[Array, ""]
 
     @classmethod
     def zero(cls) -> "TokenSums":
@@ -162,6 +164,7 @@ class Objective:
                 clip_value=self.clip_value,
             )
             terms = terms + self.value_coeff * value_loss
+        loss = masked_sum(weights * terms, mask)
         sums = TokenSums(
             policy_loss=masked_sum(policy_loss, mask),
             entropy=masked_sum(now.entropy, mask),
@@ -173,8 +176,9 @@ class Objective:
             value=masked_sum(values, mask),
             mismatch=mismatch_sums(now.log_probs, samples.sample_log_probs, mask),
             num_tokens=jnp.sum(mask, dtype=jnp.float32),
+            loss=loss,
         )
-        return masked_sum(weights * terms, mask), sums
+        return loss, sums
 
     def _policy_loss(self, log_probs, samples: Samples):
         entry, old = POLICY_LOSSES[self.policy], samples.readings.old_log_probs

@@ -102,19 +102,21 @@ def summary(series: Series, env: str) -> dict[str, Any]:
 
 
 def section(one: figures.Section, games, metrics: Sequence[str]) -> dict[str, Any]:
-    """A section with the panels that have something to show."""
+    """A section with what has something to show; `absent` says what has not."""
     panels = []
     for panel in figures.expand(one.panels, games):
         lines = tuple(line for line in panel.lines if line.metric in metrics)
         if any(line.style != "reference" for line in lines):
             panels.append(dataclasses.asdict(dataclasses.replace(panel, lines=lines)))
+    is_drawn = has_special(one.special, metrics)
+    is_whole = is_drawn or (bool(panels) and not one.special)
     return {
         "key": one.key,
         "title": one.title,
         "lead": one.lead,
         "panels": panels,
-        "special": one.special if has_special(one.special, metrics) else "",
-        "absent": one.absent,
+        "special": one.special if is_drawn else "",
+        "absent": "" if is_whole else one.absent,
     }
 
 

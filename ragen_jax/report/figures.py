@@ -147,7 +147,8 @@ SECTIONS = (
             _one(f"{FIRST_TURN}mi_zscore", "I(X;Z) as a z-score", "standard scores"),
         ),
         "plane",
-        f"no run recorded {PLANE_X} and {PLANE_Y}; turn the diagnostics on",
+        f"no run recorded both {PLANE_X} and {PLANE_Y}; see diagnostics.every, and "
+        "whether replies hold thoughts",
     ),
     Section(
         "indicators",
@@ -196,7 +197,7 @@ SECTIONS = (
         "run's first), and the first iteration in which training success, averaged "
         "over a few, had fallen below half of the best it had been.",
         special="alarms",
-        absent="no run recorded alarm/...; turn the early warning on",
+        absent="no run recorded alarm/...; see the section warning of the settings",
     ),
     Section(
         "buckets",
@@ -204,7 +205,7 @@ SECTIONS = (
         "Groups in order of their reward spread, from bucket 1 (least) on. Where the "
         "task's part is small and the others are not, updates are noise.",
         special="buckets",
-        absent=f"no run recorded {BUCKET}<bucket>/...; turn the diagnostics on",
+        absent=f"no run recorded {BUCKET}<bucket>/...; see diagnostics.every",
     ),
     Section(
         "update",

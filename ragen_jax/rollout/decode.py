@@ -9,6 +9,8 @@ slot after the last token a row may ever hold, where finished rows write.
 `tests/reference` both drive it.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -139,7 +141,6 @@ def decode_reply(
         with a batch of those alone. Other batch sizes round differently.
       any_row: see `AnyRow`.
     """
-
     num_rows = starts.shape[0]
     padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
     writing = _Writing(
@@ -152,48 +153,14 @@ def decode_reply(
         is_writing=is_active,
         is_stopped=jnp.zeros(num_rows, bool),
     )
-
-    def write_token(step: Int[Array, ""], writing: _Writing) -> _Writing:
-        context, tokens, log_probs = decode_step(
-            policy,
-            params,
-            writing.context,
-            writing.starts + writing.lengths,
-            jax.vmap(jax.random.fold_in, (0, None))(writing.keys, step),
-            sampler=sampler,
-        )
-        is_stop = jnp.any(tokens[:, None] == stop_tokens[None, :], axis=1)
-        writing = writing.replace(context=context)
-        return _record(writing, step, tokens, log_probs, is_stop, max_reply_tokens)
-
-    def write_until(fewest: int, step: Int[Array, ""], writing: _Writing):
-        """Chunks until no more than `fewest` rows are writing."""
-
-        def goes_on(writing):
-            count = jnp.sum(writing.is_writing, dtype=jnp.int32)
-            return any_row(count[None] > fewest)
-
-        def write_chunk(carry):
-            _, step, writing = carry
-            # From 0: a loop whose length is known.
-            writing = jax.lax.fori_loop(
-                0, chunk_tokens, lambda i, w: write_token(step + i, w), writing
-            )
-            return goes_on(writing), step + chunk_tokens, writing
-
-        carry = (goes_on(writing), step, writing)
-        return jax.lax.while_loop(lambda carry: carry[0], write_chunk, carry)[1:]
-
-    def write(step: Int[Array, ""], writing: _Writing, compactions: int) -> _Writing:
-        fewest = writing.lengths.shape[0] // 2 if compactions else 0
-        step, writing = write_until(fewest, step, writing)
-        if not fewest:
-            return writing
-        rows = jnp.argsort(~writing.is_writing, stable=True)[:fewest]
-        some = write(step, jax.tree.map(lambda x: x[rows], writing), compactions - 1)
-        return _put_back(writing, rows, some)
-
-    writing = write(jnp.int32(0), writing, compactions or 0)
+    writer = _Writer(
+        functools.partial(decode_step, policy, params, sampler=sampler),
+        stop_tokens=stop_tokens,
+        max_reply_tokens=max_reply_tokens,
+        chunk_tokens=chunk_tokens,
+        any_row=any_row,
+    )
+    writing = writer.write(jnp.int32(0), writing, compactions or 0)
     reply = Reply(
         tokens=writing.tokens[:, :max_reply_tokens],
         log_probs=writing.log_probs[:, :max_reply_tokens],
@@ -201,6 +168,65 @@ def decode_reply(
         is_cut=is_active & ~writing.is_stopped,
     )
     return writing.context, reply
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writer:
+    """Goes on writing rows.
+
+    Attributes:
+      decode: a policy's `decode_step`.
+      others: see `decode_reply`.
+    """
+
+    decode: Callable[..., tuple[Context, Int[Array, " B"], Float[Array, " B"]]]
+    stop_tokens: Int[Array, " n"]
+    max_reply_tokens: int
+    chunk_tokens: int
+    any_row: AnyRow
+
+    def write(
+        self, step: Int[Array, ""], writing: _Writing, compactions: int
+    ) -> _Writing:
+        """Until no row is writing."""
+        fewest = writing.lengths.shape[0] // 2 if compactions else 0
+        step, writing = self._write_until(fewest, step, writing)
+        if not fewest:
+            return writing
+        rows = jnp.argsort(~writing.is_writing, stable=True)[:fewest]
+        some = jax.tree.map(lambda x: x[rows], writing)
+        return _put_back(writing, rows, self.write(step, some, compactions - 1))
+
+    def _write_until(
+        self, fewest: int, step: Int[Array, ""], writing: _Writing
+    ) -> tuple[Int[Array, ""], _Writing]:
+        """Chunks until no more than `fewest` rows are writing."""
+
+        def goes_on(writing):
+            count = jnp.sum(writing.is_writing, dtype=jnp.int32)
+            return self.any_row(count[None] > fewest)
+
+        def write_chunk(carry):
+            _, step, writing = carry
+            # From 0: a loop whose length is known.
+            writing = jax.lax.fori_loop(
+                0, self.chunk_tokens, lambda i, w: self._token(step + i, w), writing
+            )
+            return goes_on(writing), step + self.chunk_tokens, writing
+
+        carry = (goes_on(writing), step, writing)
+        return jax.lax.while_loop(lambda carry: carry[0], write_chunk, carry)[1:]
+
+    def _token(self, step: Int[Array, ""], writing: _Writing) -> _Writing:
+        context, tokens, log_probs = self.decode(
+            writing.context,
+            writing.starts + writing.lengths,
+            jax.vmap(jax.random.fold_in, (0, None))(writing.keys, step),
+        )
+        is_stop = jnp.any(tokens[:, None] == self.stop_tokens[None, :], axis=1)
+        writing = writing.replace(context=context)
+        limit = self.max_reply_tokens
+        return _record(writing, step, tokens, log_probs, is_stop, limit)
 
 
 def _put_back(writing: _Writing, rows: Int[Array, " n"], some: _Writing) -> _Writing:

@@ -113,8 +113,7 @@ def make_collect(
       max_reply_tokens: tokens sampled per reply (`R`), the stop token included.
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
       format_penalty: paid once per turn for an invalid answer (<= 0).
-      decode_chunk_tokens: tokens decoded between two checks whether all rows are done.
-      compactions: see `decode_reply`.
+      decode_chunk_tokens, compactions: see `decode_reply` (`chunk_tokens` there).
       bonus: what a turn earns by how its reply is written; None: nothing.
 
     Returns:
@@ -128,8 +127,6 @@ def make_collect(
     sampler = functools.partial(
         sample, temperature=temperature, top_k=top_k, top_p=top_p
     )
-    # A device may hold part of a group.
-    rows_per_level = math.gcd(group_size, rows_per_device)
     any_row = _any_row(mesh)
 
     def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
@@ -141,7 +138,8 @@ def make_collect(
             max_reply_tokens=max_reply_tokens,
             chunk_tokens=decode_chunk_tokens,
             compactions=compactions,
-            rows_per_level=rows_per_level,
+            # A device may hold part of a group.
+            rows_per_level=math.gcd(group_size, rows_per_device),
             any_row=any_row,
         )
         return play_episodes(

@@ -102,6 +102,14 @@ def test_bounds_are_open_where_none():
     assert alarms(open_above, records)[-1] == set()
 
 
+def test_the_first_iterations_are_not_judged():
+    """They make the band, however far from their own mean one of them is."""
+    low = HEALTHY | {"actor/entropy": 0.01}
+    warning = make_warning(baseline_iterations=5, persistence=1)
+    found = alarms(warning, [*[HEALTHY] * 4, low, HEALTHY, low])
+    assert found == [set()] * 6 + [{"entropy"}]
+
+
 def test_what_was_not_measured_changes_nothing():
     """An evaluation before the first iteration, an empty update, numbers that are none.
 

@@ -76,9 +76,17 @@ def test_every_thought_under_every_prompt(model, max_length):
         config.mesh.update(data=axis, tensor=axis)
         program = build_program(config)
         score = thinking.make_score(config, program)
-        found = np.asarray(score(program.play_params(program.state), pairs))
-        found = found[:NUM_THOUGHTS, :NUM_PROMPTS]
-        np.testing.assert_allclose(found, wanted, atol=1e-4)
+        params = program.play_params(program.state)
+        found = np.asarray(score(params, pairs))
+        there = found[:NUM_THOUGHTS, :NUM_PROMPTS]
+        np.testing.assert_allclose(there, wanted, atol=1e-4)
+        if chunk_rows == 4:
+            # What holds no prompt and no thought is not computed, nor compiled again.
+            assert not np.any(found[:, NUM_PROMPTS:])
+            fewer = np.asarray(score(params, pairs.replace(num_prompts=jnp.int32(2))))
+            np.testing.assert_array_equal(fewer[:, :2], found[:, :2])
+            assert not np.any(fewer[:, 2:])
+            assert score._cache_size() == 1
 
 
 @pytest.mark.parametrize(("context", "data"), [("full", 1), ("last_k", 2)])

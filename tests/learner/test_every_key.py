@@ -149,6 +149,9 @@ ELSEWHERE = {
     "train.collapse_window": "tests/test_early_stop.py",
     "train.min_success": "tests/test_early_stop.py",
     "train.failure_window": "tests/test_early_stop.py",
+    "diagnostics.gradient_every": "tests/test_gradients.py",
+    "diagnostics.gradient_buckets": "tests/test_gradients.py",
+    "diagnostics.gradient_bucket_mode": "tests/test_gradients.py",
     **{
         f"warning.{name}": "tests/diagnostics/test_early_warning.py"
         for name in (

@@ -125,6 +125,9 @@ def test_every_section_is_there_and_older_runs_lack_some(contents, tmp_path):
     )
     found = drawn(make_contents(old, make_series(old), max_episodes=0))
     assert found == {"progress", "indicators", "update", "timing"}
+    lacking = make_contents(old, make_series(old), max_episodes=0)["sections"]
+    assert {s["key"] for s in lacking if s["absent"]} == {"plane", "alarms", "buckets"}
+    assert not any(s["absent"] for s in contents["sections"])
     assert all(section.absent for section in figures.SECTIONS)
 
 

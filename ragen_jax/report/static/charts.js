@@ -58,6 +58,13 @@ function domain(values, kind) {
   return [low === 0 ? 0 : low - room, high + room];
 }
 
+// Ticks are round numbers: all of their digits, and no more.
+function tickText(value) {
+  const size = Math.abs(value);
+  if (value !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential().replace("e+", "e");
+  return String(value);
+}
+
 // Axes with ticks; returns the two scales.
 function axes(root, box, x, y, kind, unit, xName = "iteration") {
   const sx = (v) => box.left + ((v - x[0]) / (x[1] - x[0] || 1)) * (box.right - box.left);
@@ -68,7 +75,7 @@ function axes(root, box, x, y, kind, unit, xName = "iteration") {
       svg(
         "text",
         { x: box.left - 7, y: sy(t) + 4, "text-anchor": "end" },
-        kind === "share" ? `${Number((100 * t).toPrecision(6))} %` : short(t),
+        kind === "share" ? `${Number((100 * t).toPrecision(6))} %` : tickText(t),
       ),
     );
   }
@@ -77,7 +84,7 @@ function axes(root, box, x, y, kind, unit, xName = "iteration") {
     if (isWhole && !Number.isInteger(t)) continue;
     root.append(
       svg("line", { class: "axis", x1: sx(t), x2: sx(t), y1: box.bottom, y2: box.bottom + 4 }),
-      svg("text", { x: sx(t), y: box.bottom + 17, "text-anchor": "middle" }, short(t)),
+      svg("text", { x: sx(t), y: box.bottom + 17, "text-anchor": "middle" }, tickText(t)),
     );
   }
   root.append(

@@ -250,8 +250,10 @@ function sectionBody(one) {
     }
   }
   found.push(...one.panels.map((p) => lineChart(p)));
-  if (!found.length) return el("p", { class: "note" }, `Not drawn: ${one.absent}.`);
-  return el("div", { class: one.special === "alarms" ? "grid wide" : `grid ${one.key}` }, found);
+  const note = one.absent ? el("p", { class: "note" }, `Not drawn: ${one.absent}.`) : null;
+  const layouts = { alarms: "grid wide", plane: "grid plane" };
+  const grid = layouts[one.special] || (one.key === "progress" ? "grid progress" : "grid");
+  return [note, found.length ? el("div", { class: grid }, found) : null];
 }
 
 function explorer() {
