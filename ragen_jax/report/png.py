@@ -210,7 +210,9 @@ def _draw_alarms(axis, contents: Contents, series: int) -> None:
     for color, name in zip(_REGIME_COLORS, figures.REGIMES, strict=True):
         axis.plot([], [], "s", color=color, ms=4, label=name)
     axis.plot([], [], color="C3", ls="--", lw=1, label="success fell")
-    axis.legend(fontsize=6, frameon=False, ncols=2, loc="lower left")
-    axis.set_ylim(len(lanes) + 1.2, -0.5)
+    # Below the axis and its label: no lane is covered.
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+    axis.legend(fontsize=6, frameon=False, ncols=2, **below)
+    axis.set_ylim(len(lanes) - 0.5, -0.5)
     axis.set_title(contents["series"][series]["name"], fontsize=9)
     axis.set_xlabel("iteration", fontsize=8)
