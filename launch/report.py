@@ -11,8 +11,10 @@ from absl import flags
 
 from launch import command
 
-_OUTPUT = flags.DEFINE_string("output", "report.html", "HTML file to write.")
-_PNG = flags.DEFINE_string("png", None, "Also write the figures as PNG files, here.")
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "HTML file to write; without it and --png: report.html."
+)
+_PNG = flags.DEFINE_string("png", None, "Folder for the figures as PNG files.")
 _NAMES = flags.DEFINE_string(
     "names",
     None,
@@ -42,12 +44,19 @@ def main(words: list[str]) -> int:
     contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
     for one in series:
         print(f"{one.name}: {', '.join(run.name for run in one.runs)}")
+        if len({run.settings.get("seed") for run in one.runs}) < len(one.runs):
+            print(
+                f"note: runs of {one.name} have the same seed and settings; its band "
+                "is not that of independent runs"
+            )
     if _PNG.value:
         from ragen_jax.report.png import write_figures
 
         for path in write_figures(contents, pathlib.Path(_PNG.value)):
             print(f"{path} written")
-    output = pathlib.Path(_OUTPUT.value)
+        if not _OUTPUT.value:
+            return 0
+    output = pathlib.Path(_OUTPUT.value or "report.html")
     output.parent.mkdir(parents=True, exist_ok=True)
     size = output.write_text(make_page(contents), encoding="utf-8")
     held, total = len(contents["episodes"]["chosen"]), contents["episodes"]["total"]

@@ -23,6 +23,12 @@ _THOUGHTS = ("every", "num_samples", "chunk_rows")
 _GRADIENTS = ("gradient_every", "gradient_buckets", "gradient_bucket_mode")
 
 
+def reads_thoughts(leaves: Leaves) -> bool:
+    """The information in thoughts is measured."""
+    is_on = leaves["diagnostics.every"] is not None and leaves["prompt.thinking"]
+    return is_on and leaves["train.fused_iterations"] == 1
+
+
 def useless_keys(leaves: Leaves) -> dict[str, str]:
     """Prefixes of keys that change nothing in this configuration, each with why."""
     if leaves["train.fused_iterations"] > 1:

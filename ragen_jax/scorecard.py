@@ -21,6 +21,10 @@ _INTERVALS = (
 )
 
 
+# Of best play: below it a game is out of the policy's reach, whatever it learned.
+LOW_CEILING = 0.3
+
+
 @dataclasses.dataclass(frozen=True)
 class Score:
     """A row.
@@ -143,10 +147,21 @@ def table(scores: Sequence[Score]) -> list[str]:
             f"{metrics['ceiling']:.1%}",
             f"{metrics['regret']:.1%}",
             *(interval(metrics, f"pass@{k}") for k in ks),
-            score.note,
+            f"{score.note}{_limits(metrics['ceiling'])}",
         ]
         lines.append(_line(cells))
     return lines
+
+
+def _limits(ceiling: float) -> str:
+    """A warning where not even best play could show much."""
+    if ceiling >= LOW_CEILING:
+        return ""
+    return (
+        " **Says little: the policy's limits (`rollout.max_turns`, "
+        "`max_actions_per_turn`, `max_actions_per_episode`) leave best play hardly any "
+        "of these levels.**"
+    )
 
 
 def interval(metrics: Mapping[str, float], name: str) -> str:

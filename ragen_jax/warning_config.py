@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 
 from ragen_jax.diagnostics.early_warning import ACTIONS, EVERY_INDICATOR, INDICATORS
+from ragen_jax.diagnostics_config import reads_thoughts
 
 Leaves = Mapping[str, object]
 
@@ -27,6 +28,9 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "warning.success_low": _BELOW_ONE,
     "warning.learning_rate_factor": _BELOW_ONE,
 }
+
+# Measured with the information in thoughts alone.
+THINKING = "valid_thinking_rate"
 
 CHOICES: dict[str, Collection[str]] = {"warning.action": ACTIONS}
 
@@ -53,6 +57,19 @@ def check_warning(leaves: Leaves) -> None:
             f"warning.action = {action!r} waits for an alarm of {', '.join(acting)}, "
             "whose bounds are all None; set one of them, or warning.action to None"
         )
+    if action is not None and watched == [THINKING] and not reads_thoughts(leaves):
+        raise ValueError(
+            f"warning.action = {action!r} waits for an alarm of {THINKING}, which "
+            "nobody measures: it needs diagnostics.every, prompt.thinking and "
+            "train.fused_iterations = 1; set them, or another warning.act_on"
+        )
+    first, last = leaves["warning.baseline_iterations"], leaves["train.num_iterations"]
+    if action is not None and first >= last:
+        raise ValueError(
+            f"warning.action = {action!r} can never come: alarms are given after "
+            f"warning.baseline_iterations = {first}, and train.num_iterations = "
+            f"{last}; lower the one or raise the other"
+        )
     size = leaves["train.fused_iterations"]
     if action == "cut_learning_rate" and size > 1:
         raise ValueError(
@@ -76,6 +93,10 @@ def useless_keys(leaves: Leaves) -> dict[str, str]:
         reason = "warning.action is not 'cut_learning_rate'"
         useless["warning.learning_rate_factor"] = reason
         useless["warning.cooldown_iterations"] = reason
+    if not reads_thoughts(leaves):
+        reason = "no thoughts are read (diagnostics.every)"
+        useless["warning.information_regime_low"] = reason
+        useless["warning.entropy_regime_low"] = reason
     if leaves["rollout.group_size"] == 1:
         useless["warning.spread_low"] = "a group of one has no spread"
     return useless

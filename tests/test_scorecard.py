@@ -56,6 +56,9 @@ def test_the_table():
         "| Run | 50.0% (25.0% to 75.0%) | 90.0% | 40.0% | 50.0% (25.0% to 75.0%) | "
         "50.0% (25.0% to 75.0%) | What \\| it asks. |",
     ]
+    far = score("Far")
+    far.metrics["ceiling"] = 0.1
+    assert "| What \\| it asks. **Says little: the policy's" in table([far])[-1]
     card = Scorecard(ABOUT, None)
     card.add(score("Walk"))
     heading = "**runs/x at iteration 3** (num_prompts 8, temperature 0.5)."

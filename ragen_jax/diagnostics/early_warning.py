@@ -263,10 +263,12 @@ class LeadTimes:
     Attributes:
       first_alarm: by indicator, None: it never alarmed.
       success_fell: None: it did not.
+      is_judged: there were iterations enough, and success, for it to fall.
     """
 
     first_alarm: dict[str, int | None]
     success_fell: int | None
+    is_judged: bool = True
 
     @property
     def lead(self) -> dict[str, int | None]:
@@ -287,6 +289,8 @@ class LeadTimes:
         return "".join(lines)
 
     def _when(self, name: str) -> str:
+        if not self.is_judged:
+            return ", too few iterations or successes to say whether success fell"
         if self.success_fell is None:
             return ", success did not fall"
         lead = self.lead[name]
@@ -317,12 +321,15 @@ def lead_times(
                 first_alarm.setdefault(indicator, None)
                 if record[name] and first_alarm[indicator] is None:
                     first_alarm[indicator] = int(record["iteration"])
-    fell = _success_fell(records, success_window, success_low)
-    return LeadTimes(first_alarm, fell)
+    fell, is_judged = _success_fell(records, success_window, success_low)
+    return LeadTimes(first_alarm, fell, is_judged)
 
 
-def _success_fell(records: Sequence[Record], window: int, share: float) -> int | None:
-    games, best, recent = games_of(records), 0.0, []
+def _success_fell(
+    records: Sequence[Record], window: int, share: float
+) -> tuple[int | None, bool]:
+    """The iteration, and whether there was anything that could have fallen."""
+    games, best, recent, num_means = games_of(records), 0.0, [], 0
     for record in records:
         value = _value(record, SUCCESS, games)
         if value is None:
@@ -331,10 +338,10 @@ def _success_fell(records: Sequence[Record], window: int, share: float) -> int |
         if len(recent) < window:
             continue
         mean = sum(recent) / window
-        best = max(best, mean)
+        best, num_means = max(best, mean), num_means + 1
         if best >= LEAST_BEST_SUCCESS and mean < share * best:
-            return int(record["iteration"])
-    return None
+            return int(record["iteration"]), True
+    return None, best >= LEAST_BEST_SUCCESS and num_means > 1
 
 
 def games_of(records: Sequence[Record]) -> tuple[str, ...]:

@@ -131,8 +131,6 @@ async def play_all(
     await asyncio.gather(*(work() for _ in range(concurrency)))
     if failures:
         done = sum(place in journal.finished for place in places)
-        raise EndpointError(
-            f"{failures[0]} ({done} of {num_rows} conversations of {game.name} are "
-            f"finished. {_KEPT})"
-        )
+        told = f"{done} of {num_rows} conversations of {game.name} are finished"
+        raise EndpointError(f"{failures[0]} ({told}{f'. {_KEPT}' if done else ''})")
     return [journal.finished[place] for place in places]

@@ -62,7 +62,8 @@ class Journal:
         """
         settings = json.loads(json.dumps(settings))
         held = self._settings.get(game)
-        if held is None:
+        # What nothing was played under binds nobody: a misspelt model, a server down.
+        if held is None or (held != settings and not self._has_any(game)):
             self._settings[game] = settings
             self._write(self._journal, {"environment": game, "settings": settings})
             return
@@ -76,6 +77,11 @@ class Journal:
                 f"{self._path} holds conversations of {game} under other settings "
                 f"({'; '.join(changes)}); name another --output"
             )
+
+    def _has_any(self, game: str) -> bool:
+        """A conversation or a reply of the game is there."""
+        replied = (place for place, replies in self._replies.items() if replies)
+        return any(place[0] == game for place in (*self.finished, *replied))
 
     def replies(self, place: Place) -> list[ChatReply]:
         """Replies of an unfinished conversation, by turn."""
@@ -129,7 +135,9 @@ class Journal:
         for reply in replies:
             game = reply.pop("environment")
             if "settings" in reply:
-                self._settings.setdefault(game, reply["settings"])
+                # The last of several: what was played came after it.
+                if not any(place[0] == game for place in self.finished):
+                    self._settings[game] = reply["settings"]
             else:
                 self._replies[game, reply.pop("row")].append(ChatReply(**reply))
 

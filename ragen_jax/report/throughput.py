@@ -20,13 +20,21 @@ def rates(record: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, f
     found = {}
     lengths = [v for k, v in record.items() if _is_length(k) and v is not None]
     rows = [settings.get(f"rollout.{k}") for k in ("num_groups", "group_size")]
-    seconds = record.get("timing_s/rollout")
+    seconds = _running(record, "rollout")
     if len(lengths) == 1 and None not in rows and seconds:
         found[SAMPLED_RATE] = lengths[0] * rows[0] * rows[1] / seconds
-    tokens, seconds = record.get("actor/num_tokens"), record.get("timing_s/update")
+    tokens, seconds = record.get("actor/num_tokens"), _running(record, "update")
     if tokens and seconds:
         found[TRAINED_RATE] = tokens / seconds
     return found
+
+
+def _running(record: Mapping[str, Any], stage: str) -> float | None:
+    """Seconds of a stage without those of compiling it."""
+    seconds = record.get(f"timing_s/{stage}")
+    if seconds is None:
+        return None
+    return seconds - (record.get(f"perf/compile_s/{stage}") or 0.0)
 
 
 def _is_length(name: str) -> bool:

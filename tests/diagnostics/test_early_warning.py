@@ -213,6 +213,9 @@ def test_lead_times():
         for i, r in enumerate(collapse(), 1)
     ]
     assert lead_times(chance).success_fell is None
+    assert "too few iterations or successes" in lead_times(chance).describe()
+    few = lead_times(collapse()[:12], success_window=12)
+    assert "alarmed at iteration 8, too few iterations" in few.describe()
     assert lead_times([]).describe() == ""
 
 
@@ -265,6 +268,15 @@ def test_refused_with_the_cure():
         check(**acting, warning__act_on="distinct_3gram", warning__distinct_low=None)
     with pytest.raises(ValueError, match=r"warning.action is not 'cut_learning_rate'"):
         check(["warning.cooldown_iterations"], warning__action="stop")
+    unread = {"warning__action": "stop", "warning__act_on": "valid_thinking_rate"}
+    check(**unread)
+    for changes in (blocks, {"prompt__thinking": False}):
+        with pytest.raises(ValueError, match="valid_thinking_rate, which nobody meas"):
+            check(**unread, **changes)
+    with pytest.raises(ValueError, match=r"baseline_iterations = 40, and train.num"):
+        check(warning__action="stop", warning__baseline_iterations=40)
+    with pytest.raises(ValueError, match=r"regime_low has no effect here: no thoughts"):
+        check(["warning.entropy_regime_low"], prompt__thinking=False)
     with pytest.raises(ValueError, match=r"act_on has no effect here: warning.action"):
         check(["warning.act_on"])
     with pytest.raises(ValueError, match=r"entropy_high = 0.5; it must be above 1"):

@@ -91,6 +91,21 @@ def test_other_settings_are_refused(tmp_path, is_finished):
         journal.begin("Run", changed)
 
 
+def test_settings_that_nothing_was_played_under_bind_nobody(tmp_path):
+    """A misspelt model that the server did not know, say."""
+    path, changed = tmp_path / "out.jsonl", SETTINGS | {"temperature": 0.7}
+    with Journal(path) as journal:
+        journal.begin("Walk", SETTINGS)
+    with Journal(path) as journal:
+        journal.begin("Walk", changed)
+        journal.add_reply(("Walk", 0), REPLIES[0])
+    with Journal(path) as journal:
+        with pytest.raises(ValueError, match=r"temperature: 0\.7 there, 0\.5 here"):
+            journal.begin("Walk", SETTINGS)
+        journal.begin("Walk", changed)
+        assert journal.replies(("Walk", 0)) == [REPLIES[0]]
+
+
 def test_one_process_at_a_time(tmp_path):
     path = tmp_path / "out.jsonl"
     busy = pytest.raises(ValueError, match="another process is writing")

@@ -24,6 +24,16 @@ def test_it_writes_a_page_and_figures(tmp_path):
     assert "3 of 16 episodes in it" in done.stdout
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "png" / "progress.png").exists()
+    assert "note:" not in done.stdout
+
+
+def test_figures_alone(tmp_path):
+    """No page is written that nobody asked for; equal seeds are told."""
+    runs = [fake_runs.write_run(tmp_path / name, seed=0, iterations=2) for name in "ab"]
+    done = report(*runs, f"--png={tmp_path / 'png'}")
+    assert done.returncode == 0, done.stderr
+    assert "have the same seed and settings" in done.stdout
+    assert ".html" not in done.stdout
 
 
 @pytest.mark.parametrize(

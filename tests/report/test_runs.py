@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from ragen_jax.report import throughput
 from ragen_jax.report.runs import read_run, read_runs
 from ragen_jax.report.series import (
     MAX_POINTS,
@@ -101,6 +102,10 @@ def test_rates_are_tokens_per_second(six):
     record = six[0].records[1]
     sampled = record["perf/sampled_tokens_per_second"]
     assert sampled == pytest.approx(29.5 * 16 * 8 / record["timing_s/rollout"])
+    # Compiling is no part of the rate.
+    compiling = {"timing_s/update": 9.0, "perf/compile_s/update": 8.0}
+    slow = throughput.rates({"actor/num_tokens": 10.0} | compiling, {})
+    assert list(slow.values()) == [10.0]
     trained = record["perf/trained_tokens_per_second"]
     tokens = record["actor/num_tokens"]
     assert trained == pytest.approx(tokens / record["timing_s/update"])
