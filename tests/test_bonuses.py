@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import envs
-from ragen_jax import bonuses
 from ragen_jax.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.games import build_facts
 from ragen_jax.learner.sharding import make_mesh
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.qwen2 import build_policy
 from ragen_jax.program import POCKET
-from ragen_jax.readings import LANDMARKS
+from ragen_jax.readings import LANDMARKS, is_there
 from ragen_jax.rollout.device import make_collect, rollout_keys
 from ragen_jax.rollout.metrics import rollout_metrics
+from ragen_jax.text.facts import Statements
 from ragen_jax.types import ParsedAnswer, Reply
 from tests.reference.facts_oracle import read_facts
 from tests.reference.rollout_loop import RolloutLoop
@@ -150,12 +150,12 @@ def test_a_cell_off_the_board_is_never_true():
         (5, 999, True, [False] * 3),
         (5, 5, False, [False] * 3),
     ):
-        said = bonuses.Statements(
+        said = Statements(
             is_stated=jnp.full(shape, is_stated),
             row=jnp.full(shape, row),
             col=jnp.full(shape, col),
         )
-        found = bonuses._is_there(board, landmarks, said)
+        found = is_there(board, landmarks, said)
         np.testing.assert_array_equal(found, expected)
 
 

@@ -180,8 +180,8 @@ def test_evaluate_prints_a_line_each(trained, tmp_path):
         words, cwd=commands.ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Sokoban, FrozenLake, 4\nSokoban: success " in done.stdout
-    assert "\nFrozenLake: success " in done.stdout
+    assert "Sokoban, FrozenLake, 4 prompts\n1/2 Sokoban: success " in done.stdout
+    assert "\n2/2 FrozenLake: success " in done.stdout
     assert output.read_text().count('"environment": "FrozenLake"') == 4
 
 

@@ -329,7 +329,7 @@ def test_a_run_that_is_cut_resumes_to_the_same_bits(model, tmp_path, capsys):
     assert scale < 1
     first = next(r["iteration"] for r in records if r["alarm/reply_length"])
     assert said.count("early warning: reply_length alarms") == 1
-    assert f"reply_length alarmed at iteration {first}, success did not" in said
+    assert f"reply_length alarmed at iteration {first}, too few" in said
     digests = {said.split("sha256 ")[1].split()[0]}
     run(model, tmp_path / "parts", capsys, train__num_iterations=first)
     resumed, _ = run(model, tmp_path / "parts", capsys)
