@@ -9,7 +9,6 @@ with a mean of about 60. Everyone writes the same tokens, which is checked; the 
 that of reading and writing, in turn, with another number of `rollout.compactions` each.
 """
 
-import functools
 import json
 import pathlib
 import statistics
@@ -18,6 +17,7 @@ import time
 import numpy as np
 from absl import flags
 
+from benchmarks.writing import make_write
 from launch import command
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured calls of each.")
@@ -25,50 +25,6 @@ _JSON = flags.DEFINE_string("json", None, "Also write the figures to this file."
 
 ROWS, PROMPT_TOKENS, MAX_TOKENS, NUM_STOPS = 128, 128, 384, 6
 COMPACTIONS = (None, 1, 2, 3, 4)
-
-
-def make_write(compactions: int | None):
-    """`(params, prompts) -> Reply`, compiled."""
-    import jax
-    import jax.numpy as jnp
-
-    from ragen_jax.models.hf_weights import load_config
-    from ragen_jax.models.kv_cache import init_cache
-    from ragen_jax.models.qwen2 import build_policy
-    from ragen_jax.program import POCKET
-    from ragen_jax.rollout.decode import Context, decode_reply, read
-    from ragen_jax.rollout.sampling import sample
-    from ragen_jax.types import TokenSpan
-
-    config = load_config(POCKET)
-    policy = build_policy(config)
-    sampler = functools.partial(sample, temperature=1e3, top_k=None, top_p=None)
-
-    @jax.jit
-    def write(params, prompts):
-        lengths = jnp.full(ROWS, PROMPT_TOKENS, jnp.int32)
-        slots = PROMPT_TOKENS + MAX_TOKENS + 1
-        context = Context(
-            cache=init_cache(config, ROWS, slots, policy.dtype),
-            hidden=jnp.zeros((ROWS, config.hidden_size), policy.dtype),
-        )
-        span = TokenSpan(tokens=prompts, length=lengths)
-        context = read(policy, params, context, span, jnp.zeros_like(lengths))
-        return decode_reply(
-            policy,
-            params,
-            context,
-            lengths,
-            jnp.ones(ROWS, bool),
-            jax.random.split(jax.random.key(0), ROWS),
-            sampler=sampler,
-            stop_tokens=jnp.arange(NUM_STOPS),
-            max_reply_tokens=MAX_TOKENS,
-            chunk_tokens=8,
-            compactions=compactions,
-        )[1]
-
-    return write
 
 
 def compare(repeats: int) -> dict:
@@ -80,12 +36,19 @@ def compare(repeats: int) -> dict:
     import jax
 
     from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.qwen2 import build_policy
     from ragen_jax.program import POCKET
 
-    _, params = load_checkpoint(POCKET)
+    config, params = load_checkpoint(POCKET)
+    policy = build_policy(config)
     shape = (ROWS, PROMPT_TOKENS)
     prompts = np.random.default_rng(0).integers(0, 256, shape).astype(np.int32)
-    writers = {str(count): make_write(count) for count in COMPACTIONS}
+    # Every token about as likely, stop tokens too.
+    settings = {"temperature": 1e3, "stop_tokens": range(NUM_STOPS), "chunk_tokens": 8}
+    writers = {
+        str(count): make_write(policy, MAX_TOKENS, compactions=count, **settings)
+        for count in COMPACTIONS
+    }
     seconds = {name: [] for name in writers}
     replies = {}
     for repeat in range(repeats + 1):

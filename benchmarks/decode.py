@@ -11,6 +11,7 @@ installed is left out and named. The limit: parameters, and keys and values of t
 tokens, read once per step at the bandwidth measured in the same run.
 """
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -22,6 +23,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.bandwidth import copy_bandwidth
+from benchmarks.writing import make_write
 from launch import command
 
 _ROWS = flags.DEFINE_integer("rows", 128, "Prompts.")
@@ -39,50 +41,25 @@ Generate = Callable[[np.ndarray, int], np.ndarray]
 
 def ours(folder: pathlib.Path) -> Generate:
     """The rollout's own reading and writing, without a game."""
-    import functools
-
-    import jax
     import jax.numpy as jnp
 
     from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.models.kv_cache import init_cache
     from ragen_jax.models.qwen2 import build_policy
-    from ragen_jax.rollout.decode import Context, decode_reply, read
-    from ragen_jax.rollout.sampling import sample
-    from ragen_jax.types import TokenSpan
 
     config, params = load_checkpoint(folder)
     policy = build_policy(config)
-    sampler = functools.partial(sample, temperature=1.0, top_k=None, top_p=None)
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def generate(params, prompts, num_tokens):
-        rows, width = prompts.shape
-        lengths = jnp.full(rows, width, jnp.int32)
-        slots = width + num_tokens + 1
-        context = Context(
-            cache=init_cache(config, rows, slots, policy.dtype),
-            hidden=jnp.zeros((rows, config.hidden_size), policy.dtype),
-        )
-        span = TokenSpan(tokens=prompts, length=lengths)
-        context = read(policy, params, context, span, jnp.zeros_like(lengths))
-        _, reply = decode_reply(
-            policy,
-            params,
-            context,
-            lengths,
-            jnp.ones(rows, bool),
-            jax.random.split(jax.random.key(0), rows),
-            sampler=sampler,
-            stop_tokens=jnp.array([-1]),
-            max_reply_tokens=num_tokens,
-            chunk_tokens=min(CHUNK_TOKENS, num_tokens),
-        )
-        return reply.tokens
+    @functools.cache
+    def writer(num_tokens: int) -> Callable:
+        chunk = min(CHUNK_TOKENS, num_tokens)
+        settings = {"temperature": 1.0, "stop_tokens": [-1], "chunk_tokens": chunk}
+        return make_write(policy, num_tokens, **settings)
 
-    return lambda prompts, num_tokens: np.asarray(
-        generate(params, jnp.asarray(prompts, jnp.int32), num_tokens)
-    )
+    def generate(prompts, num_tokens):
+        prompts = jnp.asarray(prompts, jnp.int32)
+        return np.asarray(writer(num_tokens)(params, prompts).tokens)
+
+    return generate
 
 
 def transformers_generate(folder: pathlib.Path) -> Generate:

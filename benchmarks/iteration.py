@@ -312,15 +312,7 @@ def print_table(figures: dict) -> None:
 
 def main(argv: list[str]) -> int:
     del argv
-    figures = measure()
-    print(runs.describe_versions())
-    for note in figures["notes"]:
-        print(f"note: {note}")
-    print_table(figures)
-    for problem in figures["problems"]:
-        print(f"problem: {problem}")
-    runs.write_json(_JSON.value, figures)
-    return 1 if figures["problems"] else 0
+    return runs.tell(measure(), print_table, _JSON.value)
 
 
 if __name__ == "__main__":

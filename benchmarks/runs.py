@@ -9,7 +9,8 @@ import dataclasses
 import json
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -187,6 +188,22 @@ def versions() -> dict[str, str]:
 def describe_versions() -> str:
     """The same in a line."""
     return ", ".join(f"{name} {value}" for name, value in versions().items())
+
+
+def tell(figures: Mapping[str, Any], print_table: Callable, path: str | None) -> int:
+    """Print versions, notes, the table and problems; write the file.
+
+    Returns:
+      Exit status: 1 where there is a problem, and the figures are not to be trusted.
+    """
+    print(describe_versions())
+    for note in figures["notes"]:
+        print(f"note: {note}")
+    print_table(figures)
+    for problem in figures["problems"]:
+        print(f"problem: {problem}")
+    write_json(path, figures)
+    return 1 if figures["problems"] else 0
 
 
 def write_json(path: str | None, figures: Mapping) -> None:
