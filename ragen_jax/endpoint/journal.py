@@ -7,6 +7,7 @@ and a torn one is cut off when the files are opened again.
 """
 
 import collections
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -39,20 +40,18 @@ class Journal:
         self.finished: dict[Place, dict[str, Any]] = {}
         self._replies: dict[Place, list[ChatReply]] = collections.defaultdict(list)
         self._settings: dict[str, Any] = {}
-        self._output = self._open(path)
-        try:
-            self._journal = self._open(self._replies_path)
+        with contextlib.ExitStack() as opened:
+            self._output = opened.enter_context(self._open(path))
+            self._journal = opened.enter_context(self._open(self._replies_path))
             self._read()
-        except BaseException:
-            self._output.close()
-            raise
+            # All went well: they stay open.
+            self._files = opened.pop_all()
 
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *_) -> None:
-        self._output.close()
-        self._journal.close()
+        self._files.close()
 
     def begin(self, game: str, settings: Mapping[str, Any]) -> None:
         """Say how a game is played from here on.
