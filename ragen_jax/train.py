@@ -61,7 +61,8 @@ def train(
             for done, one in enumerate(iterations, before + 1):
                 rollouts, timing = one.rollouts, one.timing
                 metrics = one.stats | one.diagnostics
-                metrics |= _play_metrics(program, rollouts, config)
+                with timed(timing, "metrics"):
+                    metrics |= _play_metrics(program, rollouts, config)
                 if _due(config.evaluation.every, done, total):
                     with timed(timing, "testing"):
                         params = program.play_params(state)
