@@ -36,7 +36,7 @@ def compare(repeats: int) -> dict:
     import jax
 
     from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.models.qwen2 import build_policy
+    from ragen_jax.models.policy import build_policy
     from ragen_jax.program import POCKET
 
     config, params = load_checkpoint(POCKET)

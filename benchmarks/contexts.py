@@ -36,7 +36,7 @@ OPEN, CLOSE = "⟦", "⟧"
 def _player():
     """Game, tokenizer, policy and its parameters."""
     from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.models.qwen2 import build_policy
+    from ragen_jax.models.policy import build_policy
     from ragen_jax.program import POCKET
     from ragen_jax.text.tokenizer import load_tokenizer
 

@@ -44,7 +44,7 @@ def ours(folder: pathlib.Path) -> Generate:
     import jax.numpy as jnp
 
     from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.models.qwen2 import build_policy
+    from ragen_jax.models.policy import build_policy
 
     config, params = load_checkpoint(folder)
     policy = build_policy(config)

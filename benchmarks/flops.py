@@ -2,10 +2,11 @@
 
     forward and backward, per token:   6 N + 12 L H F c
 
-with N the parameters that multiply (an embedding that is only looked up does not),
-L layers, H heads of size F, and c the tokens that a token sees on average: (T + 1) / 2
-in rows of T tokens, causal attention counted once. What is computed twice to save
-memory counts once. Source: PaLM, arXiv 2204.02311, appendix B, which counts c = T.
+with N the parameters that multiply (an embedding that is only looked up does not, and
+the output head does for the trained tokens alone), L layers, H heads of size F, and c
+the tokens that a token sees on average: (T + 1) / 2 in rows of T tokens, causal
+attention counted once. What is computed twice to save memory counts once. Source: PaLM,
+arXiv 2204.02311, appendix B, which counts c = T.
 """
 
 import time
@@ -39,7 +40,7 @@ def data_sheet_peak(device_kind: str) -> float | None:
 
 
 def train_flops_per_token(
-    model: Qwen2Config, num_params: int, row_tokens: int
+    model: Qwen2Config, num_params: int, row_tokens: int, trained: float = 1.0
 ) -> float:
     """Forward and backward, by the formula above.
 
@@ -47,11 +48,14 @@ def train_flops_per_token(
       model: the network's shape.
       num_params: all of its parameters.
       row_tokens: `T`.
+      trained: share of the tokens that are trained on.
     """
-    looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    table = model.vocab_size * model.hidden_size
+    looked_up = 0 if model.tie_word_embeddings else table
+    idle = looked_up + (1 - trained) * table
     width = model.num_attention_heads * model.head_dim
     seen = (row_tokens + 1) / 2
-    return 6 * (num_params - looked_up) + 12 * model.num_hidden_layers * width * seen
+    return 6 * (num_params - idle) + 12 * model.num_hidden_layers * width * seen
 
 
 def matmul_rate(dtype: str, size: int = 2048, repeats: int = 10) -> float:

@@ -49,7 +49,7 @@ def counted_flops(setup, config, width: int) -> float:
     import jax.numpy as jnp
 
     from ragen_jax.learner.logprobs import hidden_states, token_log_probs
-    from ragen_jax.models.qwen2 import build_policy
+    from ragen_jax.models.policy import build_policy
 
     # Loops count as one turn: nothing is scanned, chunked or computed again here.
     policy = build_policy(setup.parts.model, dtype=config.model.dtype)
@@ -167,10 +167,12 @@ def measure(config) -> dict:
             seconds[name].append(time.perf_counter() - began)
     rows, width = batch.tokens.shape
     parameters = num_params(setup.params)
-    formula = flops.train_flops_per_token(setup.parts.model, parameters, width)
+    shape = (setup.parts.model, parameters, width)
+    everything = flops.train_flops_per_token(*shape)
+    trained = float(batch.loss_mask.mean())
     counted = counted_flops(setup, config, width)
-    if not 2 / 3 < counted / formula < 1.5:
-        problems.append(f"FLOPs per token: {formula:.3g}, XLA counts {counted:.3g}")
+    if not 2 / 3 < counted / everything < 1.5:
+        problems.append(f"FLOPs per token: {everything:.3g}, XLA counts {counted:.3g}")
     return figures | {
         "problems": problems,
         "parameters": parameters,
@@ -178,8 +180,9 @@ def measure(config) -> dict:
         "row_tokens": width,
         "dtype": config.model.dtype,
         "microbatch_rows": config.learner.microbatch_rows,
-        "flops_per_token": formula,
-        "flops_per_token_xla": counted,
+        "flops_per_token": flops.train_flops_per_token(*shape, trained),
+        "flops_per_token_all_trained": everything,
+        "flops_per_token_all_trained_xla": counted,
         "matmul_rate": flops.matmul_rate(config.model.dtype),
         "data_sheet_peak": flops.data_sheet_peak(jax.devices()[0].device_kind),
         "seconds": seconds,
@@ -192,9 +195,10 @@ def print_table(figures: dict) -> None:
     print(
         f"{figures['parameters']:,} parameters in {figures['dtype']}, "
         f"{figures['rows']} rows of {figures['row_tokens']} tokens, "
-        f"{figures['flops_per_token'] / 1e6:.2f} MFLOP a token (XLA counts "
-        f"{figures['flops_per_token_xla'] / 1e6:.2f}); compiled in "
-        f"{figures['compile_s']:.1f} s"
+        f"{figures['flops_per_token'] / 1e6:.2f} MFLOP a token "
+        f"({figures['flops_per_token_all_trained'] / 1e6:.2f} were all trained on, of "
+        f"which XLA counts {figures['flops_per_token_all_trained_xla'] / 1e6:.2f}); "
+        f"compiled in {figures['compile_s']:.1f} s"
     )
     sheet = "not listed" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
     print(f"matrix products: {rate / 1e9:,.0f} GFLOP/s; data sheet: {sheet}")

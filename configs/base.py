@@ -53,6 +53,10 @@ def get_config() -> ConfigDict:
     # in `ragen_jax/models/qwen2.py`: "layers" (least memory), "attention" or
     # "projections"; the rest is computed again. None: all is kept, which is fastest.
     config.model.remat = placeholder(str)
+    # How tokens attend in those passes, an entry of CAUSAL_ATTENTIONS in
+    # `ragen_jax/models/attention.py`: "blocks" (ours), "xla" or, on NVIDIA GPUs with
+    # dtype "bfloat16", "cudnn" (JAX's own).
+    config.model.attention = "blocks"
 
     config.lora = ConfigDict()
     # Train adapters of this rank (RAGEN: 64) over the frozen model, in the policy and

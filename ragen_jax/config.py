@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from envs.base import PlayBudget
 from ragen_jax import algorithm_config, diagnostics_config, warning_config
 from ragen_jax.mix import check_mix
+from ragen_jax.models.attention import CAUSAL_ATTENTIONS
 from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.text.windows import CONTEXTS
 
@@ -114,6 +115,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "prompt.tokenization": ("symbols", "rows"),
     "model.dtype": ("float32", "bfloat16"),
     "model.remat": REMAT_POLICIES,
+    "model.attention": CAUSAL_ATTENTIONS,
     **algorithm_config.CHOICES,
     **diagnostics_config.CHOICES,
     **warning_config.CHOICES,

@@ -18,7 +18,8 @@ from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax.bonuses import Bonus, build_bonus
 from ragen_jax.config import play_budget
 from ragen_jax.mix import Entry
-from ragen_jax.models.qwen2 import Policy, Qwen2Config
+from ragen_jax.models.policy import Policy
+from ragen_jax.models.qwen2 import Qwen2Config
 from ragen_jax.readings import landmarks_of
 from ragen_jax.rollout.device import make_collect
 from ragen_jax.text.dialogue import Dialogue, build_dialogue

@@ -16,7 +16,7 @@ from ragen_jax.learner.logprobs import map_chunks
 from ragen_jax.learner.state import Network, TrainState
 from ragen_jax.learner.trainable import Trainable
 from ragen_jax.lessons import Batch
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 # A microbatch is computed at the shortest of this many lengths that holds it.
@@ -143,11 +143,14 @@ def reply_loss(
     def head(hidden, targets):
         logits = policy.logits(params, hidden)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        return losses, jnp.argmax(logits, axis=-1) == targets
+        is_hit = jnp.argmax(logits, axis=-1) == targets
+        return losses, is_hit.astype(jnp.float32)
 
     if chunk_tokens is None:
         losses, is_hit = head(hidden, targets)
     else:
-        losses, is_hit = map_chunks(head, hidden, targets, chunk_tokens=chunk_tokens)
+        losses, is_hit = map_chunks(
+            head, hidden, targets, is_counted, chunk_tokens=chunk_tokens
+        )
     total = jnp.sum(jnp.where(is_counted, losses, 0.0))
-    return total, jnp.sum(is_hit & is_counted, dtype=jnp.int32)
+    return total, jnp.sum(jnp.where(is_counted, is_hit, 0.0)).astype(jnp.int32)

@@ -36,7 +36,7 @@ from ragen_jax.learner.trainable import Trainable, adapters, whole
 from ragen_jax.learner.update import Trainer, make_update, weights
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.lora import LoraConfig
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 
@@ -80,8 +80,6 @@ class Networks:
       critic: a critic where the estimator reads values.
       lora: size of the adapters that are trained in the policy's place. None: all of it
         is trained.
-      remat: of the passes over adapters, see `build_policy`; policy and critic come
-        with their own.
     """
 
     policy: Policy
@@ -89,7 +87,6 @@ class Networks:
     logical_axes: PyTree
     critic: Critic | None = None
     lora: LoraConfig | None = None
-    remat: str | None = None
 
 
 def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner:
@@ -234,4 +231,4 @@ def _trainable(networks: Networks) -> Trainable:
     """What is trained of the policy."""
     if networks.lora is None:
         return whole(networks.policy, networks.logical_axes)
-    return adapters(networks.policy, networks.lora, remat=networks.remat)
+    return adapters(networks.policy, networks.lora)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ragen_jax import rngs
 from ragen_jax.learner.sharding import make_mesh
 from ragen_jax.lessons import Game
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.device import make_collect, rollout_keys
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer

@@ -41,13 +41,8 @@ from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import resolve_checkpoint, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.qwen2 import (
-    Policy,
-    Qwen2Config,
-    abstract_params,
-    build_policy,
-    logical_axes,
-)
+from ragen_jax.models.policy import Policy, abstract_params, build_policy, logical_axes
+from ragen_jax.models.qwen2 import Qwen2Config
 from ragen_jax.play_quality import PlayQuality, make_play_quality
 from ragen_jax.rollout.device import rollout_keys, validation_keys
 from ragen_jax.rollout.episodes import episodes
@@ -325,17 +320,16 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
 
 def _networks(config: ConfigDict, model: Qwen2Config) -> Networks:
     """What the configuration trains."""
-    passes = {"dtype": config.model.dtype, "remat": config.model.remat}
+    how = {key: value for key, value in config.model.items() if key != "path"}
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
-        critic = build_critic(model, config.critic.trunk, lora=lora, **passes)
+        critic = build_critic(model, config.critic.trunk, lora=lora, **how)
     return Networks(
-        policy=build_policy(model, **passes),
+        policy=build_policy(model, **how),
         params=abstract_params(model),
         logical_axes=logical_axes(model),
         critic=critic,
         lora=lora,
-        remat=config.model.remat,
     )
 
 

@@ -20,7 +20,7 @@ from ragen_jax.lessons import Game
 from ragen_jax.models.hf_files import weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.qwen2 import Policy, build_policy, logical_axes
+from ragen_jax.models.policy import Policy, build_policy, logical_axes
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.program import model_folder, warn_of_pocket_settings
 from ragen_jax.text import chat, pocket_tokenizer
@@ -103,13 +103,13 @@ def _load_student(config: ConfigDict) -> Student:
     model, params = load_checkpoint(folder)
     check_vocabulary(config.model.path, tokenizer, model)
     warn_of_pocket_settings(config, tokenizer)
-    remat = config.model.remat
-    policy = build_policy(model, dtype=config.model.dtype, remat=remat)
+    how = {key: value for key, value in config.model.items() if key != "path"}
+    policy = build_policy(model, **how)
     lora, frozen = read_lora(**config.lora), None
     if lora is None:
         trainable = whole(policy, logical_axes(model))
     else:
-        trainable = adapters(policy, lora, remat=remat)
+        trainable = adapters(policy, lora)
         frozen = jax.jit(policy.cast_params)(params)
 
     def finish(trained: Params) -> Params:

@@ -83,7 +83,9 @@ _NEW_RANGES = {
 }
 _LOADED_POSITIVE_INTEGERS = ("lora.rank",)
 _LOADED_RANGES = {"lora.alpha": RANGES["lora.alpha"]}
-_LOADED_CHOICES = {key: CHOICES[key] for key in ("model.dtype", "model.remat")}
+_LOADED_CHOICES = {
+    key: CHOICES[key] for key in ("model.dtype", "model.remat", "model.attention")
+}
 
 
 def validate_warm_start(config: ConfigDict) -> None:

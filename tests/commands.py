@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from ragen_jax.models.hf_weights import save_checkpoint
-from ragen_jax.models.qwen2 import Qwen2Config, build_policy
+from ragen_jax.models.policy import build_policy
+from ragen_jax.models.qwen2 import Qwen2Config
 from ragen_jax.program import POCKET
 from ragen_jax.writer import TIMING_PREFIXES
 

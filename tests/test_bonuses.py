@@ -12,7 +12,7 @@ from ragen_jax.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.games import build_facts
 from ragen_jax.learner.sharding import make_mesh
 from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.models.qwen2 import build_policy
+from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET
 from ragen_jax.readings import LANDMARKS, is_there
 from ragen_jax.rollout.device import make_collect, rollout_keys

@@ -8,8 +8,8 @@ import pytest
 
 from configs import sokoban
 from ragen_jax.devices import DEVICES, USABLE, detected_device, named_device
+from ragen_jax.models.policy import abstract_params
 from ragen_jax.models.published import PUBLISHED
-from ragen_jax.models.qwen2 import abstract_params
 from ragen_jax.plan import Memory, make_plan, read_model, tree_bytes
 from ragen_jax.program import POCKET, build_program, num_params
 from tests import commands

@@ -13,7 +13,7 @@ import envs
 from configs import pocket
 from ragen_jax import lessons
 from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.models.qwen2 import build_policy
+from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET
 from ragen_jax.readings import reading_of
 from ragen_jax.text.tokenizer import load_tokenizer

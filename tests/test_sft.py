@@ -17,7 +17,7 @@ from ragen_jax import warm_start
 from ragen_jax.checkpoint import Checkpointer, identity
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import build_lora_policy, read_lora
-from ragen_jax.models.qwen2 import build_policy
+from ragen_jax.models.policy import build_policy
 from ragen_jax.program import num_params
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.warm_start_config import num_steps, validate_warm_start

@@ -16,7 +16,7 @@ from ragen_jax.lesson_log import LessonLog
 from ragen_jax.lesson_scores import make_score, thought_scores
 from ragen_jax.lessons import Batch
 from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.models.qwen2 import build_policy
+from ragen_jax.models.policy import build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.program import POCKET
 from ragen_jax.text.tokenizer import load_tokenizer

@@ -148,7 +148,15 @@ class TorchLearner:
         """Of each token given those before it, [B, T]; 0 at the first."""
         parts = self._put(tokens).long()
         with torch.no_grad():
-            read = [self._read(part)[0] for part in parts.split(self.microbatch_rows)]
+            every = torch.ones_like(parts[:, 1:]).bool()
+            read = [
+                self._read(*part)[0]
+                for part in zip(
+                    parts.split(self.microbatch_rows),
+                    every.split(self.microbatch_rows),
+                    strict=True,
+                )
+            ]
         return np.pad(torch.cat(read).cpu().numpy(), [(0, 0), (1, 0)])
 
     def _tensors(self, episodes: Episodes) -> dict[str, torch.Tensor]:
@@ -163,12 +171,22 @@ class TorchLearner:
     def _put(self, x: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(np.array(x), device=self.device)
 
-    def _read(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies of each token but the first."""
-        logits = self.policy(tokens, use_cache=False).logits[:, :-1]
+    def _read(
+        self, tokens: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of each token but the first, [b, T - 1].
+
+        0 outside of the mask: the output head reads no more than it has to.
+        """
+        hidden = self.policy.model(tokens, use_cache=False).last_hidden_state[:, :-1]
+        logits = self.policy.lm_head(hidden[mask])
         whole = torch.log_softmax(logits / self._config.rollout.temperature, dim=-1)
-        chosen = whole.gather(-1, tokens[:, 1:, None])[..., 0]
-        return chosen, -(whole.exp() * whole).sum(-1)
+        chosen = whole.gather(-1, tokens[:, 1:][mask][:, None])[:, 0]
+        nothing = torch.zeros_like(hidden[..., 0])
+        return (
+            nothing.masked_scatter(mask, chosen),
+            nothing.masked_scatter(mask, -(whole.exp() * whole).sum(-1)),
+        )
 
     def _loss(self, data, rows) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the loss over the rows' trained tokens, and two sums to report."""
@@ -178,7 +196,7 @@ class TorchLearner:
         mask, old, advantages = (
             data[name][rows, : width - 1] for name in ("mask", "old", "advantages")
         )
-        log_probs, entropy = self._read(tokens)
+        log_probs, entropy = self._read(tokens, mask.bool())
         ratio = ((log_probs - old) * mask).clamp(-20, 20).exp()
         low, high = 1 - settings.clip_low, 1 + settings.clip_high
         loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(low, high))

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.diagnostics.scoring import read_prompts
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 # 32,768 replies at most.

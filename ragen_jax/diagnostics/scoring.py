@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.models.kv_cache import SharedCache, init_cache
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 

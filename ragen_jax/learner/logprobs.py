@@ -1,8 +1,9 @@
 """What networks say of every token, without the logits of every token.
 
 In: a network, its parameters and whole rows of tokens. Out: float32 numbers per token,
-differentiable. The output head runs over chunks of positions, and again in the backward
-pass, so that of the `[b, T, V]` logits only one chunk exists at a time.
+differentiable. The output head runs over chunks of the tokens that are asked for, and
+again in the backward pass, so that of the `[b, T, V]` logits only one chunk exists at a
+time.
 
 Index `t` speaks of the moment at which token `t` was drawn, with the tokens before it
 read. Index 0, which nothing precedes, is 0.
@@ -13,10 +14,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from ragen_jax.models.critic import Critic
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 
@@ -49,6 +50,7 @@ def token_log_probs(
     params: Params,
     hidden: Float[Array, "b T D"],
     tokens: Int[Array, "b T"],
+    mask: Bool[Array, "b T"] | None = None,
     *,
     temperature: float,
     chunk_tokens: int,
@@ -59,9 +61,10 @@ def token_log_probs(
       policy, params: the network.
       hidden: its hidden states, see `hidden_states`.
       tokens: the rows.
+      mask: tokens that are asked for; the others' numbers are 0 and cost nothing. None:
+        all.
       temperature: of the sampler; logits are divided by it.
-      chunk_tokens: logits that exist at a time, counted in tokens (at least one
-        position of every row).
+      chunk_tokens: logits that exist at a time, counted in tokens.
 
     Returns:
       Log-probabilities and entropies (nats), float32.
@@ -74,7 +77,11 @@ def token_log_probs(
         entropy = -jnp.sum(jnp.exp(log_softmax) * log_softmax, axis=-1)
         return chosen[..., 0], entropy
 
-    read = map_chunks(head, hidden[:, :-1], tokens[:, 1:], chunk_tokens=chunk_tokens)
+    if mask is not None:
+        mask = mask[:, 1:]
+    read = map_chunks(
+        head, hidden[:, :-1], tokens[:, 1:], mask, chunk_tokens=chunk_tokens
+    )
     log_probs, entropy = (jnp.pad(x, [(0, 0), (1, 0)]) for x in read)
     return log_probs, entropy
 
@@ -83,34 +90,107 @@ def map_chunks(
     head: Callable,
     hidden: Float[Array, "b n D"],
     targets: Int[Array, "b n"],
+    mask: Bool[Array, "b n"] | None = None,
     *,
     chunk_tokens: int,
-) -> tuple[Shaped[Array, "b n"], ...]:
-    """`head` of every position, a chunk at a time, and again in the backward pass.
+) -> tuple[Float[Array, "b n"], ...]:
+    """`head` of chosen positions, a chunk at a time, and again in the backward pass.
+
+    Chosen positions come first, and only as many chunks as they fill are computed: what
+    the head costs follows their number, which is data here and no shape.
 
     Args:
-      head: (hidden[b, c, D], targets[b, c]) -> a tuple of arrays [b, c].
+      head: (hidden[c, D], targets[c]) -> a tuple of float arrays [c].
       hidden, targets: what it reads.
-      chunk_tokens: positions of a chunk, those of all rows counted (at least one
-        position of every row).
+      mask: positions that are chosen; 0 is returned for the others. None: all.
+      chunk_tokens: positions of a chunk.
     """
-    num_rows, num_positions = targets.shape
-    # Chunks run along the rows, so that rows on different devices stay there.
-    chunk = min(max(1, chunk_tokens // num_rows), num_positions)
-    num_chunks = -(-num_positions // chunk)
-    padding = num_chunks * chunk - num_positions
+    num_tokens = targets.size
+    chunk = min(max(1, chunk_tokens), num_tokens)
+    num_chunks = -(-num_tokens // chunk)
+    padding = num_chunks * chunk - num_tokens
+    used = num_chunks
 
-    def split(x):
-        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(num_rows, num_chunks, chunk, *x.shape[2:]), 1, 0)
+    def flatten(x):
+        flat = x.reshape(num_tokens, *x.shape[2:])
+        return jnp.pad(flat, [(0, padding)] + [(0, 0)] * (flat.ndim - 1))
 
-    def join(x):
-        x = jnp.moveaxis(x, 0, 1).reshape(num_rows, num_chunks * chunk)
-        return x[:, :num_positions]
+    flat_hidden, flat_targets = flatten(hidden), flatten(targets)
+    if mask is not None:
+        order, places = _chosen_first(flatten(mask))
+        used = -(-jnp.sum(mask) // chunk)
+        flat_hidden = _permute(flat_hidden, order, places)
+        flat_targets = flat_targets[order]
+    found = _map_first(head, used, chunk, flat_hidden, flat_targets)
+    if mask is not None:
+        found = tuple(_permute(x, places, order) for x in found)
+        # The last chunk that is used may hold others, too.
+        found = tuple(jnp.where(flatten(mask), x, 0.0) for x in found)
+    return tuple(x[:num_tokens].reshape(targets.shape) for x in found)
 
-    head = jax.checkpoint(head)
-    chunks = jax.lax.map(lambda pair: head(*pair), (split(hidden), split(targets)))
-    return tuple(join(x) for x in chunks)
+
+def _map_first(head: Callable, used: Int[Array, ""] | int, chunk: int, hidden, targets):
+    """`head` of the first `used` chunks; 0 behind them, where no gradient goes."""
+    like = jax.eval_shape(head, hidden[:chunk], targets[:chunk])
+    # What it closes over, of which gradients may be wanted.
+    head, read = jax.closure_convert(head, hidden[:chunk], targets[:chunk])
+
+    def take(x, i):
+        return jax.lax.dynamic_slice_in_dim(x, i * chunk, chunk)
+
+    def put(x, part, i):
+        return jax.lax.dynamic_update_slice_in_dim(x, part, i * chunk, 0)
+
+    @jax.custom_vjp
+    def run(read, hidden, targets, used):
+        def step(i, found):
+            new = head(take(hidden, i), take(targets, i), *read)
+            return tuple(put(x, part, i) for x, part in zip(found, new, strict=True))
+
+        start = tuple(jnp.zeros(targets.shape, x.dtype) for x in like)
+        return jax.lax.fori_loop(0, used, step, start)
+
+    def forward(*arguments):
+        return run(*arguments), arguments
+
+    def backward(arguments, cotangents):
+        read, hidden, targets, used = arguments
+
+        def step(i, sums):
+            of_read, of_hidden = sums
+
+            def own(read, part):
+                return head(part, take(targets, i), *read)
+
+            _, pull = jax.vjp(own, read, take(hidden, i))
+            new_read, part = pull(tuple(take(x, i) for x in cotangents))
+            return jax.tree.map(jnp.add, of_read, new_read), put(of_hidden, part, i)
+
+        zeros = jax.tree.map(jnp.zeros_like, (read, hidden))
+        return *jax.lax.fori_loop(0, used, step, zeros), None, None
+
+    run.defvjp(forward, backward)
+    return run(read, hidden, targets, used)
+
+
+def _chosen_first(mask: Bool[Array, " n"]) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+    """The order that puts chosen positions first, and where each position goes."""
+    order = jnp.argsort(~mask, stable=True)
+    among_chosen, among_others = jnp.cumsum(mask), jnp.cumsum(~mask)
+    others = among_chosen[-1] + among_others
+    return order, jnp.where(mask, among_chosen, others) - 1
+
+
+@jax.custom_vjp
+def _permute(x, order, inverse):
+    """`x[order]`, whose gradient is gathered: autodiff would scatter it, row by row."""
+    return x[order]
+
+
+_permute.defvjp(
+    lambda x, order, inverse: (x[order], inverse),
+    lambda inverse, cotangent: (cotangent[inverse], None, None),
+)
 
 
 def token_values(

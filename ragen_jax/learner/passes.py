@@ -12,14 +12,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from ragen_jax.learner.credit import Readings
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
 from ragen_jax.learner.objective import Objective, Predictions, Samples, TokenSums
 from ragen_jax.learner.sharding import by_rows, num_row_shards, over_own_rows
 from ragen_jax.models.critic import Critic
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 # Parameters that are trained, of both networks; the critic's are None without one.
@@ -61,6 +61,7 @@ class Passes:
         weights: Weights,
         frozen: Params | None,
         tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
         sample_log_probs: Float[Array, "B T"],
         kept: Bool[Array, " B"],
     ) -> Readings:
@@ -70,6 +71,7 @@ class Passes:
           weights: of the networks.
           frozen: parameters the policy started with, where anything needs them.
           tokens: of all rows.
+          mask: tokens whose log-probabilities are needed; the others' are 0.
           sample_log_probs: the sampler's, which may be the old log-probabilities.
           kept: rows to read; the others' readings are 0.
         """
@@ -78,12 +80,14 @@ class Passes:
         params = self.policy_params(weights[0], frozen)
         if self.objective.old_log_probs == "learner":
             old = self.over_rows(
-                lambda rows: self._log_probs(self.policy, params, rows)[0], tokens, kept
+                lambda part: self._log_probs(self.policy, params, *part)[0],
+                (tokens, mask),
+                kept,
             )
         if self.objective.kl_penalty.placement is not None:
             ref = self.over_rows(
-                lambda rows: self._log_probs(self.reference, frozen, rows)[0],
-                tokens,
+                lambda part: self._log_probs(self.reference, frozen, *part)[0],
+                (tokens, mask),
                 kept,
             )
         if self.critic is not None:
@@ -93,14 +97,20 @@ class Passes:
         return Readings(old_log_probs=old, ref_log_probs=ref, values=values)
 
     def entropies(
-        self, weights: Weights, frozen: Params | None, tokens: Int[Array, "B T"]
+        self,
+        weights: Weights,
+        frozen: Params | None,
+        tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
     ) -> Float[Array, "B T"]:
-        """The policy's entropy at every token of every row."""
+        """The policy's entropy at every token of the mask, 0 elsewhere."""
         everyone = jnp.ones(tokens.shape[0], bool)
         weights, frozen = self._gather((weights, frozen), self.table_shardings)
         params = self.policy_params(weights[0], frozen)
         return self.over_rows(
-            lambda rows: self._log_probs(self.policy, params, rows)[1], tokens, everyone
+            lambda part: self._log_probs(self.policy, params, *part)[1],
+            (tokens, mask),
+            everyone,
         )
 
     def gradient(
@@ -127,7 +137,7 @@ class Passes:
 
         def loss(weights, part, part_weights):
             weights = self._gather(weights, self.table_shardings[0])
-            now = self._predict(weights, frozen, part.tokens)
+            now = self._predict(weights, frozen, part.tokens, part.mask)
             return self.objective.loss(now, part, part_weights, kl_coeff)
 
         def microbatch(j, carry):
@@ -147,28 +157,28 @@ class Passes:
 
     def over_rows(
         self,
-        function: Callable[[Int[Array, "m T"]], Float[Array, "m T"]],
-        tokens: Int[Array, "B T"],
+        function: Callable[[PyTree[Shaped[Array, "m T"]]], Float[Array, "m T"]],
+        rows: PyTree[Shaped[Array, "B T"]],
         kept: Bool[Array, " B"],
     ) -> Float[Array, "B T"]:
-        """`function` of the kept rows' tokens, 0 in the other rows."""
+        """`function` of the kept rows, a microbatch at a time, 0 in the other rows."""
         order = kept_first(kept, jnp.zeros(kept.shape), self.microbatch_rows)
 
         def microbatch(j, out):
-            rows = self._microbatch(order, j)
-            part = self._split(tokens.at[rows].get(mode="clip"))
-            return out.at[rows].set(function(part), mode="drop")
+            chosen = self._microbatch(order, j)
+            part = jax.tree.map(lambda x: x.at[chosen].get(mode="clip"), rows)
+            return out.at[chosen].set(function(self._split(part)), mode="drop")
 
         count = -(-jnp.sum(kept) // self.microbatch_rows)
-        start = jnp.zeros(tokens.shape, jnp.float32)
+        start = jnp.zeros(jax.tree.leaves(rows)[0].shape, jnp.float32)
         return jax.lax.fori_loop(0, count, microbatch, start)
 
     def _predict(
-        self, weights: Weights, frozen: Params | None, tokens: Int[Array, "m T"]
+        self, weights: Weights, frozen: Params | None, tokens, mask
     ) -> Predictions:
         params, critic_params = self.policy_params(weights[0], frozen), weights[1]
         hidden = self._hidden(self.policy, params, tokens)
-        log_probs, entropy = self._score(self.policy, params, hidden, tokens)
+        log_probs, entropy = self._score(self.policy, params, hidden, tokens, mask)
         values = None
         if self.critic is not None:
             if self.critic.trunk is not None:
@@ -187,21 +197,21 @@ class Passes:
         hidden = self._hidden(trunk, params, tokens)
         return token_values(self.critic, weights[1], hidden)
 
-    def _log_probs(self, policy: Policy, params: Params, tokens: Int[Array, "m T"]):
+    def _log_probs(self, policy: Policy, params: Params, tokens, mask):
         hidden = self._hidden(policy, params, tokens)
-        return self._score(policy, params, hidden, tokens)
+        return self._score(policy, params, hidden, tokens, mask)
 
     def _hidden(self, trunk: Policy, params: Params, tokens: Int[Array, "m T"]):
         return hidden_states(trunk, params, tokens, by_rows(self.mesh))
 
-    def _score(self, policy, params: Params, hidden, tokens: Int[Array, "m T"]):
+    def _score(self, policy: Policy, params: Params, hidden, tokens, mask):
         score = functools.partial(
             token_log_probs,
             policy,
             temperature=self.temperature,
             chunk_tokens=self.logprob_chunk_tokens // num_row_shards(self.mesh),
         )
-        return over_own_rows(score, self.mesh)(params, hidden, tokens)
+        return over_own_rows(score, self.mesh)(params, hidden, tokens, mask)
 
     def _microbatch(self, rows, j):
         first = j * self.microbatch_rows

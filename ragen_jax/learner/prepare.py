@@ -64,8 +64,9 @@ def prepare(
     mask = trajectory.loss_mask & kept[:, None]
     trajectory = trajectory.replace(loss_mask=mask)
     sampled = jnp.where(mask, trajectory.sample_log_probs, 0.0)
-    sampled, rows = to_rows(sampled, trajectory), rows_of(kept, trajectory)
-    readings = passes.read(weights, frozen, row_tokens(trajectory), sampled, rows)
+    sampled, read = to_rows(sampled, trajectory), to_rows(mask, trajectory)
+    rows, tokens = rows_of(kept, trajectory), row_tokens(trajectory)
+    readings = passes.read(weights, frozen, tokens, read, sampled, rows)
     by_token = jax.tree.map(lambda y: from_rows(y, trajectory), readings)
     estimate, reward_kl = credit.assign(
         trajectory,
@@ -83,3 +84,15 @@ def prepare(
         readings=by_token,
         reward_kl=reward_kl,
     )
+
+
+def read_entropies(
+    passes: Passes, networks: tuple[Weights, Params | None], trajectory: Trajectory
+) -> Float[Array, "B T"]:
+    """The policy's entropy at every token that may be trained on, 0 elsewhere.
+
+    Args:
+      passes, networks, trajectory: see `prepare`.
+    """
+    tokens, mask = row_tokens(trajectory), to_rows(trajectory.loss_mask, trajectory)
+    return from_rows(passes.entropies(*networks, tokens, mask), trajectory)

@@ -11,7 +11,7 @@ import jax
 from jaxtyping import Array, PyTree
 
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Params
 
 
@@ -45,12 +45,16 @@ def whole(policy: Policy, logical_axes: PyTree) -> Trainable:
     )
 
 
-def adapters(
-    policy: Policy, lora: LoraConfig, *, remat: str | None = None
-) -> Trainable:
-    """Adapters over the frozen policy; `remat`: see `build_policy`."""
+def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
+    """Adapters over the frozen policy, computed as it is."""
     model = policy.config
-    adapted = build_lora_policy(model, lora=lora, dtype=policy.dtype, remat=remat)
+    adapted = build_lora_policy(
+        model,
+        lora=lora,
+        dtype=policy.dtype,
+        remat=policy.remat,
+        attention=policy.attention,
+    )
     return Trainable(
         policy=adapted,
         init=lambda params, key: adapted.init_adapters(key),

@@ -27,8 +27,7 @@ from ragen_jax.learner.credit import CreditAssignment
 from ragen_jax.learner.objective import TokenSums
 from ragen_jax.learner.optimizer import Schedule
 from ragen_jax.learner.passes import Passes, Weights, kept_first
-from ragen_jax.learner.prepare import prepare
-from ragen_jax.learner.rows import from_rows, row_tokens
+from ragen_jax.learner.prepare import prepare, read_entropies
 from ragen_jax.learner.sharding import replicated
 from ragen_jax.learner.state import Network, TrainState
 from ragen_jax.learner.stats import credit_stats, learning_stats, reply_stats
@@ -137,8 +136,7 @@ def make_update(
         _check_rows(trajectory, num_groups, group_size)
         networks, entropies = (weights(state), frozen), None
         if reads_entropies:
-            entropies = passes.entropies(*networks, row_tokens(trajectory))
-            entropies = from_rows(entropies, trajectory)
+            entropies = read_entropies(passes, networks, trajectory)
         choice = choose(trajectory, entropies)
         stats = reply_stats(trajectory)
         stats |= choice_stats(trajectory, choice, group_size=group_size)

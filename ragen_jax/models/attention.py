@@ -63,10 +63,11 @@ def einsum_float32(spec: str, a: Array, b: Array) -> Array:
 
 def attend_causal(
     queries: Float[Array, "B Q H F"],
-    keys: Float[Array, "B J F Q"],
-    values: Float[Array, "B J Q F"],
+    keys: Float[Array, "B Q J F"],
+    values: Float[Array, "B Q J F"],
 ) -> Float[Array, "B Q H F"]:
-    """Softmax attention; query `i` sees the slots `0..i`. For gradients."""
+    """Softmax attention; query `i` sees the tokens `0..i`. For gradients."""
+    keys, values = jnp.transpose(keys, (0, 2, 3, 1)), jnp.swapaxes(values, 1, 2)
     grouped = jnp.transpose(_by_kv_head(queries, keys), (0, 2, 3, 1, 4))
     mixed = _causal(grouped, keys, values)
     return jnp.transpose(mixed, (0, 3, 1, 2, 4)).reshape(queries.shape)
@@ -292,3 +293,47 @@ def attend_one(
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     products = weights[..., None].astype(jnp.float32) * values[:, :, None]
     return jnp.sum(products, axis=-2)[:, None].astype(queries.dtype)
+
+
+def check_attention(name: str, dtype: jnp.dtype, head_dim: int) -> None:
+    """Refuse an entry of `CAUSAL_ATTENTIONS` that cannot run here.
+
+    Raises:
+      ValueError: cuDNN is asked for where there is none, or for what it cannot do.
+    """
+    if name not in CAUSAL_ATTENTIONS:
+        known = ", ".join(sorted(CAUSAL_ATTENTIONS))
+        raise ValueError(f"model.attention = {name!r}; choose one of {known}")
+    if name != "cudnn":
+        return
+    if jax.default_backend() != "gpu":
+        raise ValueError(
+            "model.attention = 'cudnn' needs an NVIDIA GPU, and JAX computes on a "
+            f"{jax.default_backend()} here; use 'blocks'"
+        )
+    if dtype == jnp.float32:
+        raise ValueError(
+            "model.attention = 'cudnn' computes in bfloat16, and model.dtype = "
+            "'float32'; set that to 'bfloat16', or use 'blocks'"
+        )
+    if head_dim % 8:
+        raise ValueError(
+            "model.attention = 'cudnn' needs heads of a multiple of 8 numbers, and the "
+            f"model's have {head_dim}; use 'blocks'"
+        )
+
+
+def _library(implementation: str):
+    """JAX's own causal attention: "xla" or "cudnn"."""
+    return functools.partial(
+        jax.nn.dot_product_attention, is_causal=True, implementation=implementation
+    )
+
+
+# How whole rows attend, in the learner: queries [B, Q, H, F], keys and values
+# [B, Q, J, F] -> [B, Q, H, F]. What sampling does with its cache does not depend on it.
+CAUSAL_ATTENTIONS = {
+    "blocks": attend_causal,
+    "xla": _library("xla"),
+    "cudnn": _library("cudnn"),
+}

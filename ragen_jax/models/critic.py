@@ -6,13 +6,14 @@ hidden states are those of a trunk of its own, which starts as a copy of the pol
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
-from ragen_jax.models.qwen2 import Policy, build_policy, logical_axes
+from ragen_jax.models.policy import Policy, build_policy, logical_axes
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
@@ -45,36 +46,35 @@ def build_critic(
     config: Qwen2Config,
     trunk: str,
     *,
-    dtype,
-    remat: str | None = None,
     lora: LoraConfig | None = None,
+    **passes,
 ) -> Critic:
     """A critic for a policy of this shape.
 
     Args:
       config: the policy's.
       trunk: entry of `TRUNKS`.
-      dtype, remat: of a trunk of its own, see `build_policy`.
       lora: adapters of a trunk of its own, over the frozen policy. None: all of it is
         trained.
+      passes: dtype, remat and attention of a trunk of its own, see `build_policy`.
     """
-    return TRUNKS[trunk](config, dtype, remat, lora)
+    return TRUNKS[trunk](config, lora, passes)
 
 
 def separate(
-    config: Qwen2Config, dtype, remat: str | None, lora: LoraConfig | None
+    config: Qwen2Config, lora: LoraConfig | None, passes: Mapping[str, Any]
 ) -> Critic:
     """A network of its own, of the policy's shape without the output head."""
     headless = dataclasses.replace(config, tie_word_embeddings=True)
     if lora is not None:
-        return _adapted(headless, dtype, remat, lora)
+        return _adapted(headless, lora, passes)
 
     def init(params: Params, key: Array) -> Params:
         del key
         return {"head": _new_head(config), "trunk": _without_head(params)}
 
     return Critic(
-        trunk=build_policy(headless, dtype=dtype, remat=remat),
+        trunk=build_policy(headless, **passes),
         init=init,
         trunk_params=lambda params, frozen: params["trunk"],
         logical_axes={"head": _HEAD_AXES, "trunk": logical_axes(headless)},
@@ -82,10 +82,10 @@ def separate(
 
 
 def shared(
-    config: Qwen2Config, dtype, remat: str | None, lora: LoraConfig | None
+    config: Qwen2Config, lora: LoraConfig | None, passes: Mapping[str, Any]
 ) -> Critic:
     """A head on the policy's own hidden states; its loss trains the policy's trunk."""
-    del dtype, remat, lora
+    del lora, passes
     return Critic(
         trunk=None,
         init=lambda params, key: {"head": _new_head(config)},
@@ -95,10 +95,10 @@ def shared(
 
 
 def _adapted(
-    headless: Qwen2Config, dtype, remat: str | None, lora: LoraConfig
+    headless: Qwen2Config, lora: LoraConfig, passes: Mapping[str, Any]
 ) -> Critic:
     """Adapters of its own over the policy that the run started from."""
-    trunk = build_lora_policy(headless, lora=lora, dtype=dtype, remat=remat)
+    trunk = build_lora_policy(headless, lora=lora, **passes)
 
     def init(params: Params, key: Array) -> Params:
         del params

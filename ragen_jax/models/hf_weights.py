@@ -25,7 +25,7 @@ from ragen_jax.models.hf_files import (
     resolve_checkpoint,
     safe_file,
 )
-from ragen_jax.models.qwen2 import abstract_params
+from ragen_jax.models.policy import abstract_params
 from ragen_jax.models.qwen2_config import Qwen2Config, token_ids
 from ragen_jax.types import Params
 

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Key
 
-from ragen_jax.models.qwen2 import Linear, Policy, Qwen2, build_policy
+from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.models.qwen2 import Linear, Qwen2
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
@@ -131,20 +132,19 @@ def build_lora_policy(
     config: Qwen2Config,
     *,
     lora: LoraConfig,
-    dtype="float32",
-    remat: str | None = None,
+    **passes,
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
 
     Args:
       config: the network's shape.
       lora: size and place of the adapters.
-      dtype, remat: see `build_policy`.
+      passes: dtype, remat and attention, see `build_policy`.
 
     The functions raise ValueError for adapters made for another config.
     """
-    plain = build_policy(config, dtype=dtype, remat=remat)
-    network = _abstract_network(config, lora, dtype=dtype, remat=remat)
+    plain = build_policy(config, **passes)
+    network = _abstract_network(config, lora, **passes)
     graphdef, expected, _ = nnx.split(network, nnx.LoRAParam, ...)
     expected = nnx.to_pure_dict(expected)
 
@@ -168,8 +168,19 @@ def build_lora_policy(
         _check_adapters(adapters, expected)
         return _merge(base, adapters, lora.scale)
 
-    functions = (init, forward, logits, plain.cast_params)
-    return LoraPolicy(config, plain.dtype, *functions, lora, init_fresh, merge)
+    return LoraPolicy(
+        config=config,
+        dtype=plain.dtype,
+        remat=plain.remat,
+        attention=plain.attention,
+        init=init,
+        forward=forward,
+        logits=logits,
+        cast_params=plain.cast_params,
+        lora=lora,
+        init_adapters=init_fresh,
+        merge=merge,
+    )
 
 
 def abstract_adapters(config: Qwen2Config, lora: LoraConfig) -> Params:
@@ -203,7 +214,12 @@ def num_adapter_params(config: Qwen2Config, lora: LoraConfig) -> int:
 
 
 def _abstract_network(
-    config: Qwen2Config, lora: LoraConfig, *, dtype, remat: str | None
+    config: Qwen2Config,
+    lora: LoraConfig,
+    *,
+    dtype="float32",
+    remat: str | None = None,
+    attention: str = "blocks",
 ) -> Qwen2:
     """The network with its adapters, descriptions in place of arrays."""
 
@@ -212,6 +228,7 @@ def _abstract_network(
             config,
             dtype=jnp.dtype(dtype),
             remat=remat,
+            attention=attention,
             rngs=nnx.Rngs(params=0),
         )
         for path, module in nnx.iter_modules(network):
@@ -223,7 +240,7 @@ def _abstract_network(
 
 
 def _abstract_state(config: Qwen2Config, lora: LoraConfig) -> nnx.State:
-    network = _abstract_network(config, lora, dtype="float32", remat=None)
+    network = _abstract_network(config, lora)
     return nnx.state(network, nnx.LoRAParam)
 
 

@@ -1,15 +1,11 @@
-"""Qwen-2.5 as NNX modules, and the pure functions the rest of the project calls.
+"""Qwen-2.5 as NNX modules; `policy` makes pure functions of them.
 
-The modules are split once, in `build_policy`; from there on a model is a nested dict of
-float32 arrays (`params`) and three functions. This file knows nothing of sampling,
-losses or devices. Module and attribute names are those of the Hugging Face checkpoint,
-so that `hf_weights` needs no table. Architecture: Qwen2.5 report, arXiv 2412.15115.
+This file knows nothing of sampling, losses or devices. Module and attribute names are
+those of the Hugging Face checkpoint, so that `hf_weights` needs no table. Architecture:
+Qwen2.5 report, arXiv 2412.15115.
 
 Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call, `S` cache slots.
 """
-
-import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.attention import (
+    CAUSAL_ATTENTIONS,
     attend_cached,
-    attend_causal,
     attend_shared,
     einsum_float32,
     rope_angles,
@@ -34,7 +30,6 @@ from ragen_jax.models.kv_cache import (
     write_layer,
 )
 from ragen_jax.models.qwen2_config import Qwen2Config
-from ragen_jax.types import Params
 
 # Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.
@@ -102,7 +97,7 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions and biases on q, k and v."""
 
-    def __init__(self, config: Qwen2Config, *, dtype, rngs: nnx.Rngs):
+    def __init__(self, config: Qwen2Config, *, dtype, attention, rngs: nnx.Rngs):
         width, head_dim = config.hidden_size, config.head_dim
         heads = config.num_attention_heads * head_dim
         kv_heads = config.num_key_value_heads * head_dim
@@ -116,6 +111,7 @@ class Attention(nnx.Module):
             (heads, width), ("heads", "embed"), use_bias=False, **shared
         )
         self.head_dim = head_dim
+        self.attention = attention
 
     def __call__(
         self,
@@ -132,7 +128,7 @@ class Attention(nnx.Module):
         )
         queries, keys = rotate(queries, angles), rotate(keys, angles)
         if layer_cache is None:
-            mixed = attend_causal(queries, *as_layer_cache(keys, values))
+            mixed = CAUSAL_ATTENTIONS[self.attention](queries, keys, values)
         elif isinstance(layer_cache, SharedLayer):
             own = as_layer_cache(keys, values)
             mixed = attend_shared(queries, *own, *layer_cache)
@@ -165,9 +161,9 @@ class MLP(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Pre-norm attention and MLP, each added to the residual stream."""
 
-    def __init__(self, config: Qwen2Config, *, dtype, rngs: nnx.Rngs):
+    def __init__(self, config: Qwen2Config, *, dtype, attention, rngs: nnx.Rngs):
         self.input_layernorm = RMSNorm(config)
-        self.self_attn = Attention(config, dtype=dtype, rngs=rngs)
+        self.self_attn = Attention(config, dtype=dtype, attention=attention, rngs=rngs)
         self.post_attention_layernorm = RMSNorm(config)
         self.mlp = MLP(config, dtype=dtype, rngs=rngs)
 
@@ -182,7 +178,13 @@ class Qwen2(nnx.Module):
     """The whole network; `__call__` stops before the output head."""
 
     def __init__(
-        self, config: Qwen2Config, *, dtype, remat: str | None, rngs: nnx.Rngs
+        self,
+        config: Qwen2Config,
+        *,
+        dtype,
+        remat: str | None,
+        attention: str,
+        rngs: nnx.Rngs,
     ):
         shape, axes = (config.vocab_size, config.hidden_size), ("vocab", "embed")
         scale = config.initializer_range
@@ -190,7 +192,9 @@ class Qwen2(nnx.Module):
         self.embed_tokens = nnx.Dict(weight=nnx.Param(table, logical_axes=axes))
         self.layers = nnx.Dict(
             {
-                str(i): DecoderLayer(config, dtype=dtype, rngs=rngs)
+                str(i): DecoderLayer(
+                    config, dtype=dtype, attention=attention, rngs=rngs
+                )
                 for i in range(config.num_hidden_layers)
             }
         )
@@ -266,100 +270,6 @@ def _layer_of(cache: KVCache | SharedCache | None, i: int):
         keys, values = cache.cache.keys[i], cache.cache.values[i]
         return SharedLayer(keys, values, cache.lengths)
     return cache.keys[i], cache.values[i]
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-    """A network as pure functions on its parameter tree. None of them is jitted.
-
-    Attributes:
-      config: the network's shape.
-      dtype: dtype of the computation; pass it to `init_cache`, too.
-      init: key -> params, float32.
-      forward: (params, tokens[B, Q], positions[B, Q], cache) -> (hidden[B, Q, D],
-        cache). Without a cache (None) token i of a row sees tokens 0..i of its row, so
-        padding on the right is harmless; `positions` set the rotary angles only. With a
-        cache a row's tokens go to slots `positions[:, 0]` onwards, positions being
-        contiguous, and the token at position p sees slots 0..p. Rows may start at
-        different positions; what a row's padding writes beyond its length is
-        overwritten before anything reads it. With a `SharedCache` row `b` continues
-        prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
-      logits: (params, hidden[..., D]) -> float32[..., V].
-      cast_params: params -> the same with matrices in `dtype`, for many forward passes
-        with unchanging parameters. Gives the same numbers as casting at every use.
-    """
-
-    config: Qwen2Config
-    dtype: jnp.dtype
-    init: Callable[[Array], Params]
-    forward: Callable[..., tuple[Array, KVCache | None]]
-    logits: Callable[[Params, Array], Array]
-    cast_params: Callable[[Params], Params]
-
-
-def build_policy(
-    config: Qwen2Config, *, dtype="float32", remat: str | None = None
-) -> Policy:
-    """The pure functions of a network of this shape.
-
-    Args:
-      config: shape and constants.
-      dtype: of the computation (norms, scores, softmax and logits are float32 anyway).
-      remat: entry of `REMAT_POLICIES`: what the uncached forward pass keeps of a layer
-        for the backward pass. None: everything.
-    """
-    dtype = jnp.dtype(dtype)
-
-    def make(key: Array) -> Qwen2:
-        rngs = nnx.Rngs(params=key)
-        return Qwen2(config, dtype=dtype, remat=remat, rngs=rngs)
-
-    graphdef, _ = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
-
-    def merge(params: Params) -> Qwen2:
-        return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
-
-    def init(key: Array) -> Params:
-        return nnx.to_pure_dict(nnx.state(make(key)))
-
-    def forward(params, tokens, positions, cache):
-        return merge(params)(tokens, positions, cache)
-
-    def logits(params, hidden):
-        return merge(params).logits(hidden)
-
-    def cast_params(params: Params) -> Params:
-        # Norm scales are used in float32, biases are too small to matter.
-        return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
-
-    return Policy(config, dtype, init, forward, logits, cast_params)
-
-
-def abstract_params(config: Qwen2Config) -> Params:
-    """The parameter tree of a network of this shape, as `jax.ShapeDtypeStruct`s."""
-    return nnx.to_pure_dict(_abstract_state(config))
-
-
-def logical_axes(config: Qwen2Config) -> Params:
-    """The parameter tree with a tuple of axis names (`LOGICAL_AXES`) per parameter.
-
-    The tuples are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
-    """
-    return nnx.to_pure_dict(
-        jax.tree.map(
-            lambda variable: variable.get_metadata("logical_axes"),
-            _abstract_state(config),
-            is_leaf=lambda x: isinstance(x, nnx.Variable),
-        )
-    )
-
-
-def _abstract_state(config: Qwen2Config) -> nnx.State:
-    def make() -> Qwen2:
-        rngs = nnx.Rngs(params=0)
-        return Qwen2(config, dtype=jnp.float32, remat=None, rngs=rngs)
-
-    return nnx.state(nnx.eval_shape(make))
 
 
 # What a layer keeps for its backward pass besides its input; the rest is computed

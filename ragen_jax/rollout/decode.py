@@ -19,7 +19,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.models.kv_cache import KVCache
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.sampling import Sampler
 from ragen_jax.types import Params, Reply, TokenSpan
 

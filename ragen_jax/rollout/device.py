@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Int, Key
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.decode import AnyRow, Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.trajectory import empty_transcript, empty_turns

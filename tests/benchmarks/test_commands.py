@@ -9,6 +9,7 @@ from tests import commands
 
 # Words of the command -> lines and stages that must be there.
 CASES = {
+    ("attention",): {"seconds": {"blocks", "xla"}},
     ("update",): {"seconds": {"ours"}},
     ("iteration", "--presets=qwen2.5-0.5b,grpo", "--reply_tokens=6"): {
         "seconds": {

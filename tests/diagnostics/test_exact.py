@@ -16,7 +16,8 @@ from ragen_jax.diagnostics.exact import (
 from ragen_jax.diagnostics.information import estimates
 from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.diagnostics.scoring import Scorer
-from ragen_jax.models.qwen2 import Qwen2Config, build_policy
+from ragen_jax.models.policy import build_policy
+from ragen_jax.models.qwen2 import Qwen2Config
 from tests.reference import exact_oracle
 
 CONFIG = Qwen2Config(

@@ -115,6 +115,7 @@ ELSEWHERE = {
     "model.path": "tests/test_launch.py",
     "model.dtype": "tests/models/test_qwen2.py",
     "model.remat": "tests/learner/test_remat.py",
+    "model.attention": "tests/models/test_attention.py",
     "lora.rank": "tests/models/test_lora.py",
     "lora.alpha": "tests/models/test_lora.py",
     "lora.targets": "tests/models/test_lora.py",

@@ -6,29 +6,35 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from ragen_jax.learner.logprobs import hidden_states, token_log_probs
+from ragen_jax.learner.logprobs import hidden_states, map_chunks, token_log_probs
 from tests.learner import tiny
 from tests.reference import losses_oracle
 from tests.reference.update_oracle import naive_log_probs
 
 PARAMS = tiny.POLICY.init(jax.random.key(1))
 TOKENS = jax.random.randint(jax.random.key(2), (3, 11), 0, tiny.VOCAB_SIZE)
+# Tokens that are asked for: of every row some, those of one end, none.
+MASK = jnp.array([[0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1], [0] * 8 + [1] * 3, [0] * 11], bool)
 
 
-def chunked(params, tokens=TOKENS, *, chunk_tokens=12, temperature=0.7):
+def chunked(params, tokens=TOKENS, mask=None, *, chunk_tokens=12, temperature=0.7):
     return token_log_probs(
         tiny.POLICY,
         params,
         hidden_states(tiny.POLICY, params, tokens),
         tokens,
+        mask,
         temperature=temperature,
         chunk_tokens=chunk_tokens,
     )
 
 
-@pytest.mark.parametrize("chunk_tokens", [1, 12, 21, 1000])
-def test_value_and_gradient_equal_naive(chunk_tokens):
+@pytest.mark.parametrize("mask", [None, MASK, ~MASK], ids=["all", "few", "many"])
+@pytest.mark.parametrize("chunk_tokens", [1, 4, 12, 21, 1000])
+def test_value_and_gradient_equal_naive(chunk_tokens, mask):
     weights = jax.random.normal(jax.random.key(3), (2, *TOKENS.shape))
+    if mask is not None:
+        weights *= mask[None]
 
     def total(function):
         def loss(params):
@@ -37,13 +43,45 @@ def test_value_and_gradient_equal_naive(chunk_tokens):
 
         return jax.jit(jax.value_and_grad(loss))(PARAMS)
 
-    value, gradient = total(lambda p: chunked(p, chunk_tokens=chunk_tokens))
+    value, gradient = total(lambda p: chunked(p, mask=mask, chunk_tokens=chunk_tokens))
     expected = total(lambda p: naive_log_probs(tiny.POLICY, p, TOKENS, 0.7))
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
     for name in gradient:
         np.testing.assert_allclose(
             gradient[name], expected[1][name], rtol=1e-5, atol=1e-5, err_msg=name
         )
+
+
+def test_numbers_of_other_tokens_are_0():
+    for found, everything in zip(
+        chunked(PARAMS, mask=MASK, chunk_tokens=4), chunked(PARAMS), strict=True
+    ):
+        np.testing.assert_array_equal(found, jnp.where(MASK, found, 0.0))
+        np.testing.assert_allclose(found, jnp.where(MASK, everything, 0.0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("mask", "expected"), [(None, 9), (MASK, 3), (~MASK, 6)])
+def test_the_head_runs_over_what_is_asked_for(mask, expected):
+    """Chunks that are computed: of all 33 tokens, of 10 and of 23, 4 at a time."""
+    num_chunks = []
+
+    def head(hidden, targets):
+        jax.debug.callback(lambda: num_chunks.append(len(hidden)))
+        return (jnp.sum(hidden, axis=-1) + targets,)
+
+    def total(hidden):
+        return jnp.sum(map_chunks(head, hidden, TOKENS, mask, chunk_tokens=4)[0])
+
+    hidden = jnp.ones((*TOKENS.shape, 5))
+    jax.block_until_ready(jax.jit(total)(hidden))
+    jax.effects_barrier()
+    assert num_chunks == [4] * expected
+    # Once more for the gradient.
+    del num_chunks[:]
+    jax.block_until_ready(jax.jit(jax.grad(total))(hidden))
+    jax.effects_barrier()
+    assert set(num_chunks) == {4}
+    assert len(num_chunks) in (expected, 2 * expected)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])

@@ -10,7 +10,7 @@ from ragen_jax.learner import sharding
 from ragen_jax.learning import Networks, build_learner
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.lora import LoraConfig
-from ragen_jax.models.qwen2 import abstract_params, build_policy, logical_axes
+from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
 from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.learner import tiny
 from tests.trajectories import make_trajectory
@@ -37,11 +37,10 @@ def after(data: int, fsdp: int, tensor: int, *, lora=None, remat=None, **setting
     policy, critic = build_policy(CONFIG, remat=remat), None
     if needs_critic(flatten(config)):
         trunk = config.critic.trunk
-        passes = {"dtype": "float32", "remat": remat}
-        critic = build_critic(CONFIG, trunk, lora=lora, **passes)
+        critic = build_critic(CONFIG, trunk, lora=lora, remat=remat)
     mesh = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)
     params, axes = policy.init(jax.random.key(0)), logical_axes(CONFIG)
-    networks = Networks(policy, abstract_params(CONFIG), axes, critic, lora, remat)
+    networks = Networks(policy, abstract_params(CONFIG), axes, critic, lora)
     learner = build_learner(config, networks, mesh)
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
     frozen, state = learner.freeze(params), learner.init(params)

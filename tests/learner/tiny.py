@@ -14,7 +14,7 @@ from ragen_jax.learner import sharding
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learning import Networks, build_learner
 from ragen_jax.models.critic import Critic
-from ragen_jax.models.qwen2 import Policy
+from ragen_jax.models.policy import Policy
 from ragen_jax.types import Trajectory
 from tests.reference.tiny_network import Reading
 from tests.trajectories import make_dialogues
@@ -73,6 +73,8 @@ def _logits(params, hidden):
 POLICY = Policy(
     config=None,
     dtype=jnp.dtype("float32"),
+    remat=None,
+    attention="blocks",
     init=_init,
     forward=_forward,
     logits=_logits,

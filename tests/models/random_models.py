@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from ragen_jax.models.qwen2 import build_policy
+from ragen_jax.models.policy import build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
 
 # As config.json would have them; heads/kv heads, head size, tying, theta and eps vary.

@@ -5,13 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragen_jax.models import attention
 from ragen_jax.models.attention import (
+    CAUSAL_ATTENTIONS,
     CAUSAL_BLOCK,
     CAUSAL_BLOCKS,
     LIVE_SLOTS_STEP,
     attend_cached,
     attend_causal,
+    check_attention,
 )
+from ragen_jax.models.policy import build_policy
+from ragen_jax.models.qwen2_config import Qwen2Config
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37
 
@@ -66,28 +71,29 @@ def test_a_row_does_not_depend_on_how_long_the_others_are(num_queries):
 def causal_arrays(num_tokens):
     """Queries, keys and values of so many tokens, and a gradient of what comes out."""
     rng = np.random.default_rng(1)
-    shapes = [(2, num_tokens, H, F), (2, J, F, num_tokens), (2, J, num_tokens, F)]
-    arrays = [rng.standard_normal(shape) for shape in [*shapes, shapes[0]]]
+    shapes = [(2, num_tokens, heads, F) for heads in (H, J, J, H)]
+    arrays = [rng.standard_normal(shape) for shape in shapes]
     return [jnp.asarray(x, jnp.float32) for x in arrays]
 
 
 def plain_causal(queries, keys, values):
     """The formula, for autodiff."""
-    keys, values = (jnp.repeat(x, H // J, axis=1) for x in (keys, values))
-    scores = jnp.einsum("bqhf,bhfs->bhqs", queries, keys) / np.sqrt(F)
+    keys, values = (jnp.repeat(x, H // J, axis=2) for x in (keys, values))
+    scores = jnp.einsum("bqhf,bshf->bhqs", queries, keys) / np.sqrt(F)
     is_seen = np.tri(queries.shape[1], dtype=bool)[None, None]
     weights = jax.nn.softmax(jnp.where(is_seen, scores, -jnp.inf), axis=-1)
-    return jnp.einsum("bhqs,bhsf->bqhf", weights, values)
+    return jnp.einsum("bhqs,bshf->bqhf", weights, values)
 
 
+@pytest.mark.parametrize("name", ["blocks", "xla"])
 @pytest.mark.parametrize(
     "num_tokens", [1, CAUSAL_BLOCK, CAUSAL_BLOCK + 1, CAUSAL_BLOCK * CAUSAL_BLOCKS + 5]
 )
-def test_causal_attention_and_its_gradient_equal_the_formula(num_tokens):
+def test_causal_attention_and_its_gradient_equal_the_formula(num_tokens, name):
     """One block, whole blocks, more tokens than the smallest blocks hold."""
     *inputs, grad = causal_arrays(num_tokens)
     expected, pull = jax.vjp(plain_causal, *inputs)
-    actual, own_pull = jax.vjp(jax.jit(attend_causal), *inputs)
+    actual, own_pull = jax.vjp(jax.jit(CAUSAL_ATTENTIONS[name]), *inputs)
     np.testing.assert_allclose(actual, expected, atol=2e-6)
     for mine, theirs in zip(own_pull(grad), pull(grad), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-5)
@@ -104,3 +110,59 @@ def test_causal_attention_in_bfloat16_is_near():
     for mine, theirs in zip(own_pull(grad.astype("bfloat16")), pull(grad), strict=True):
         assert mine.dtype == jnp.bfloat16
         np.testing.assert_allclose(mine, theirs, atol=0.1)
+
+
+def test_the_network_attends_as_it_is_told(monkeypatch):
+    """By another entry the same numbers, and by an entry that was asked for."""
+    shape = Qwen2Config(
+        vocab_size=13,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=4,
+    )
+    asked = []
+    xla = CAUSAL_ATTENTIONS["xla"]
+
+    def noted(*arrays):
+        asked.append(arrays[0].shape)
+        return xla(*arrays)
+
+    monkeypatch.setitem(CAUSAL_ATTENTIONS, "xla", noted)
+    tokens = jax.random.randint(jax.random.key(1), (3, 9), 0, 13)
+    order = jnp.tile(jnp.arange(9)[None], (3, 1))
+    plain = build_policy(shape)
+    params = plain.init(jax.random.key(0))
+    expected, _ = plain.forward(params, tokens, order, None)
+    assert not asked
+    hidden, _ = build_policy(shape, attention="xla").forward(
+        params, tokens, order, None
+    )
+    assert asked == [(3, 9, 4, 4)] * 2
+    np.testing.assert_allclose(hidden, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "dtype", "head_dim", "message"),
+    [
+        ("flash", "cpu", "float32", 64, "'flash'; choose one of blocks, cudnn, xla"),
+        ("cudnn", "cpu", "bfloat16", 64, "needs an NVIDIA GPU, and JAX computes on a"),
+        ("cudnn", "gpu", "float32", 64, "model.dtype = 'float32'; set that to"),
+        ("cudnn", "gpu", "bfloat16", 12, "multiple of 8 numbers, and the model's"),
+    ],
+)
+def test_what_cannot_run_is_refused(
+    monkeypatch, name, backend, dtype, head_dim, message
+):
+    monkeypatch.setattr(attention.jax, "default_backend", lambda: backend)
+    with pytest.raises(ValueError, match=message):
+        check_attention(name, jnp.dtype(dtype), head_dim)
+    check_attention("blocks", jnp.dtype(dtype), head_dim)
+
+
+def test_cudnn_is_accepted_on_a_gpu(monkeypatch):
+    """Its numbers are compared by `python -m benchmarks.attention`, which needs one."""
+    monkeypatch.setattr(attention.jax, "default_backend", lambda: "gpu")
+    check_attention("cudnn", jnp.dtype("bfloat16"), 64)

@@ -19,7 +19,7 @@ from ragen_jax.models.lora import (
     build_lora_policy,
     num_adapter_params,
 )
-from ragen_jax.models.qwen2 import abstract_params, build_policy, logical_axes
+from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
 from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.models.random_adapters import (
     ALPHA,

@@ -21,7 +21,7 @@ from ragen_jax.models.lora import (
     build_lora_policy,
     num_adapter_params,
 )
-from ragen_jax.models.qwen2 import build_policy, logical_axes
+from ragen_jax.models.policy import build_policy, logical_axes
 from ragen_jax.rollout.decode import Context, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.types import TokenSpan

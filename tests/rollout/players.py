@@ -14,7 +14,7 @@ import envs
 from envs.base import PlayBudget
 from ragen_jax import program
 from ragen_jax.learner.sharding import make_mesh
-from ragen_jax.models.qwen2 import Policy, build_policy
+from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.rollout.device import make_collect
 from ragen_jax.text.dialogue import build_dialogue
@@ -102,6 +102,8 @@ def speaker() -> Policy:
     return Policy(
         config=dataclasses.replace(MODEL, hidden_size=MODEL.hidden_size + VOCAB),
         dtype=network.dtype,
+        remat=network.remat,
+        attention=network.attention,
         init=init,
         forward=forward,
         logits=logits,

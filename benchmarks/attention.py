@@ -1,0 +1,120 @@
+"""Ways to attend in the learner: time and memory of each, forward and backward.
+
+    python -m benchmarks.attention
+    python -m benchmarks.attention --shape=qwen2.5-0.5b --json=FILE
+
+Every entry of `CAUSAL_ATTENTIONS` that runs here: "cudnn" on NVIDIA GPUs alone, where
+all compute in bfloat16; elsewhere in float32. Rows are those of a microbatch of the
+paper's shape, or of the pocket preset. Outputs and gradients are compared with
+"blocks"; they take turns. Temporaries are XLA's count. Exits with 1 if they differ.
+"""
+
+import time
+
+from absl import flags
+
+from benchmarks import runs
+from launch import command
+
+# Rows, tokens, heads, key/value heads, size of a head.
+SHAPES = {
+    "pocket": (8, 283, 4, 2, 32),
+    "qwen2.5-0.5b": (4, 3600, 14, 2, 64),
+}
+TINY = (2, 70, 4, 2, 8)
+
+_SHAPE = flags.DEFINE_enum("shape", "pocket", [*SHAPES], "Whose attention.")
+_TINY = flags.DEFINE_bool("tiny", False, "Two short rows instead.")
+_REPEATS = flags.DEFINE_integer("repeats", 10, "Measured calls of each.", lower_bound=1)
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+
+# How large a difference may be, as a share of what is compared (2-norms).
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
+
+
+def measure(shape: tuple[int, ...], repeats: int) -> dict:
+    """Seconds and bytes of every way to attend, and where two of them differ."""
+    import jax
+    import jax.numpy as jnp
+
+    from ragen_jax.models.attention import CAUSAL_ATTENTIONS
+
+    is_gpu = jax.default_backend() == "gpu"
+    dtype = "bfloat16" if is_gpu else "float32"
+    rows, tokens, heads, kv_heads, head_dim = shape
+    keys = jax.random.split(jax.random.key(0), 4)
+    inputs = [
+        jax.random.normal(key, (rows, tokens, number, head_dim)).astype(dtype)
+        for key, number in zip(keys, (heads, kv_heads, kv_heads, heads), strict=True)
+    ]
+
+    def both_ways(attend, queries, keys, values, grad):
+        mixed, pull = jax.vjp(attend, queries, keys, values)
+        return mixed, *pull(grad)
+
+    compiled = {
+        name: jax.jit(both_ways, static_argnums=0).lower(attend, *inputs).compile()
+        for name, attend in CAUSAL_ATTENTIONS.items()
+        if is_gpu or name != "cudnn"
+    }
+
+    def norm(x):
+        return jnp.linalg.norm(x.astype(jnp.float32).ravel())
+
+    found = {name: function(*inputs) for name, function in compiled.items()}
+    apart = {
+        name: max(
+            float(norm(a - b) / norm(b))
+            for a, b in zip(arrays, found["blocks"], strict=True)
+        )
+        for name, arrays in found.items()
+    }
+    seconds = {name: [] for name in compiled}
+    for _ in range(repeats):
+        for name, function in compiled.items():
+            began = time.perf_counter()
+            jax.block_until_ready(function(*inputs))
+            seconds[name].append(time.perf_counter() - began)
+    return {
+        "notes": [] if is_gpu else ["cudnn is left out: it needs an NVIDIA GPU"],
+        "problems": [
+            f"{name} differs from blocks by {size:.1e}"
+            for name, size in apart.items()
+            if not size <= TOLERANCES[dtype]
+        ],
+        "shape": shape,
+        "dtype": dtype,
+        "apart": apart,
+        "temporary_bytes": {
+            name: function.memory_analysis().temp_size_in_bytes
+            for name, function in compiled.items()
+        },
+        "seconds": seconds,
+    }
+
+
+def print_table(figures: dict) -> None:
+    rows, tokens, heads, kv_heads, head_dim = figures["shape"]
+    print(
+        f"{rows} rows of {tokens} tokens, {heads} heads of {head_dim} on {kv_heads}, "
+        f"{figures['dtype']}, forward and backward"
+    )
+    print("| model.attention | min s | median s | temporaries MB | differs by |")
+    print("|---|---|---|---|---|")
+    for name, seconds in figures["seconds"].items():
+        told = runs.spread(seconds)
+        print(
+            f"| {name} | {told['min']:.5f} | {told['median']:.5f} "
+            f"| {figures['temporary_bytes'][name] / 1e6:.1f} "
+            f"| {figures['apart'][name]:.1e} |"
+        )
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    shape = TINY if _TINY.value else SHAPES[_SHAPE.value]
+    return runs.tell(measure(shape, _REPEATS.value), print_table, _JSON.value)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,137 @@
+"""The network as the pure functions that the rest of the project calls.
+
+In: a network's shape and how it is computed. Out: a `Policy`. The NNX modules are split
+once, in `build_policy`; from there on a model is a nested dict of float32 arrays
+(`params`) and three functions.
+
+Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array
+
+from ragen_jax.models.attention import check_attention
+from ragen_jax.models.kv_cache import KVCache
+from ragen_jax.models.qwen2 import Qwen2
+from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.types import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A network as pure functions on its parameter tree. None of them is jitted.
+
+    Attributes:
+      config: the network's shape.
+      dtype: dtype of the computation; pass it to `init_cache`, too.
+      remat, attention: of the uncached forward pass, see `build_policy`.
+      init: key -> params, float32.
+      forward: (params, tokens[B, Q], positions[B, Q], cache) -> (hidden[B, Q, D],
+        cache). Without a cache (None) token i of a row sees tokens 0..i of its row, so
+        padding on the right is harmless; `positions` set the rotary angles only. With a
+        cache a row's tokens go to slots `positions[:, 0]` onwards, positions being
+        contiguous, and the token at position p sees slots 0..p. Rows may start at
+        different positions; what a row's padding writes beyond its length is
+        overwritten before anything reads it. With a `SharedCache` row `b` continues
+        prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
+      logits: (params, hidden[..., D]) -> float32[..., V].
+      cast_params: params -> the same with matrices in `dtype`, for many forward passes
+        with unchanging parameters. Gives the same numbers as casting at every use.
+    """
+
+    config: Qwen2Config
+    dtype: jnp.dtype
+    remat: str | None
+    attention: str
+    init: Callable[[Array], Params]
+    forward: Callable[..., tuple[Array, KVCache | None]]
+    logits: Callable[[Params, Array], Array]
+    cast_params: Callable[[Params], Params]
+
+
+def build_policy(
+    config: Qwen2Config,
+    *,
+    dtype="float32",
+    remat: str | None = None,
+    attention: str = "blocks",
+) -> Policy:
+    """The pure functions of a network of this shape.
+
+    Args:
+      config: shape and constants.
+      dtype: of the computation (norms, scores, softmax and logits are float32 anyway).
+      remat: entry of `REMAT_POLICIES`: what the uncached forward pass keeps of a layer
+        for the backward pass. None: everything.
+      attention: entry of `CAUSAL_ATTENTIONS`: how its tokens attend.
+
+    Raises:
+      ValueError: this attention cannot run here.
+    """
+    dtype = jnp.dtype(dtype)
+    check_attention(attention, dtype, config.head_dim)
+    how = {"dtype": dtype, "remat": remat, "attention": attention}
+
+    def make(key: Array) -> Qwen2:
+        rngs = nnx.Rngs(params=key)
+        return Qwen2(config, **how, rngs=rngs)
+
+    graphdef, _ = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
+
+    def merge(params: Params) -> Qwen2:
+        return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
+
+    def init(key: Array) -> Params:
+        return nnx.to_pure_dict(nnx.state(make(key)))
+
+    def forward(params, tokens, positions, cache):
+        return merge(params)(tokens, positions, cache)
+
+    def logits(params, hidden):
+        return merge(params).logits(hidden)
+
+    def cast_params(params: Params) -> Params:
+        # Norm scales are used in float32, biases are too small to matter.
+        return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, params)
+
+    return Policy(
+        config=config,
+        **how,
+        init=init,
+        forward=forward,
+        logits=logits,
+        cast_params=cast_params,
+    )
+
+
+def abstract_params(config: Qwen2Config) -> Params:
+    """The parameter tree of a network of this shape, as `jax.ShapeDtypeStruct`s."""
+    return nnx.to_pure_dict(_abstract_state(config))
+
+
+def logical_axes(config: Qwen2Config) -> Params:
+    """The parameter tree with a tuple of axis names (`LOGICAL_AXES`) per parameter.
+
+    The tuples are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
+    """
+    return nnx.to_pure_dict(
+        jax.tree.map(
+            lambda variable: variable.get_metadata("logical_axes"),
+            _abstract_state(config),
+            is_leaf=lambda x: isinstance(x, nnx.Variable),
+        )
+    )
+
+
+def _abstract_state(config: Qwen2Config) -> nnx.State:
+    def make() -> Qwen2:
+        rngs = nnx.Rngs(params=0)
+        how = {"dtype": jnp.float32, "remat": None, "attention": "blocks"}
+        return Qwen2(config, **how, rngs=rngs)
+
+    return nnx.state(nnx.eval_shape(make))
