@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
     # An unknown name is told before anything is compiled.
     device = named_device(_DEVICE.value) if _DEVICE.value else detected_device()
     model, tokenizer, notes = read_model(config.model.path)
+    notes += _without_gpu(config)
     plan = make_plan(config, model, tokenizer)
     for note in (*notes, *_notes(device)):
         print(f"note: {note}")
@@ -67,6 +68,19 @@ def _offer_devices(config) -> None:
     num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
     if num_devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
+
+
+def _without_gpu(config) -> list[str]:
+    """Plan what can be compiled here, and say so."""
+    import jax
+
+    if config.model.attention != "cudnn" or jax.default_backend() == "gpu":
+        return []
+    config.model.attention = "blocks"
+    return [
+        "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot be "
+        "compiled without a GPU"
+    ]
 
 
 def _notes(device) -> list[str]:

@@ -41,8 +41,8 @@ OPTIONAL_KEYS = (
     *warning_config.OPTIONAL_KEYS,
 )
 
-# Keys a resumed run may change: they do not touch what is learned (another mesh rounds
-# differently, and `changed_keys` knows when alarms do).
+# Keys a resumed run may change: they do not touch what is learned (another mesh or
+# attention rounds differently, and `changed_keys` knows when alarms do).
 FREE_ON_RESUME = (
     "train.",
     "evaluation.",
@@ -51,6 +51,7 @@ FREE_ON_RESUME = (
     "checkpoint.",
     "logging.",
     "mesh.",
+    "model.attention",
 )
 
 _POSITIVE_INTEGERS = (

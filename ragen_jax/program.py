@@ -320,7 +320,7 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
 
 def _networks(config: ConfigDict, model: Qwen2Config) -> Networks:
     """What the configuration trains."""
-    how = {key: value for key, value in config.model.items() if key != "path"}
+    how = computation(config)
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
         critic = build_critic(model, config.critic.trunk, lora=lora, **how)
@@ -331,6 +331,11 @@ def _networks(config: ConfigDict, model: Qwen2Config) -> Networks:
         critic=critic,
         lora=lora,
     )
+
+
+def computation(config: ConfigDict) -> dict[str, Any]:
+    """How the network is computed: keyword arguments of `build_policy`."""
+    return {key: value for key, value in config.model.items() if key != "path"}
 
 
 def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:

@@ -22,7 +22,7 @@ from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, logical_axes
 from ragen_jax.models.qwen2_config import Qwen2Config
-from ragen_jax.program import model_folder, warn_of_pocket_settings
+from ragen_jax.program import computation, model_folder, warn_of_pocket_settings
 from ragen_jax.text import chat, pocket_tokenizer
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params
@@ -103,7 +103,7 @@ def _load_student(config: ConfigDict) -> Student:
     model, params = load_checkpoint(folder)
     check_vocabulary(config.model.path, tokenizer, model)
     warn_of_pocket_settings(config, tokenizer)
-    how = {key: value for key, value in config.model.items() if key != "path"}
+    how = computation(config)
     policy = build_policy(model, **how)
     lora, frozen = read_lora(**config.lora), None
     if lora is None:

@@ -50,6 +50,7 @@ from ragen_jax.warm_start_config import num_steps, validate_warm_start
 # Keys that a resumed warm start may change: they do not touch what is learned.
 FREE_ON_RESUME = (
     "evaluation.",
+    "model.attention",
     "train.microbatch_episodes",
     "train.logprob_chunk_tokens",
     "train.log_every",

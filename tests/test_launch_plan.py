@@ -22,10 +22,12 @@ def test_a_configuration_that_fits(tmp_path):
         "--device=rtx-4090",
         f"--config.model.path={tmp_path}",
         "--config.rollout.max_turns=1",
+        "--config.model.attention=cudnn",
         *(f"--config.{key}={value}" for key, value in tiny.items()),
     )
     assert done.returncode == 0, done.stderr
     assert "compiled for cpu, not for rtx-4090" in done.stdout
+    assert "planned with model.attention = 'blocks', which needs more" in done.stdout
     assert "837,760" in done.stdout
     assert "fits: 0.0" in done.stdout
     for word in ("optimizer moments", "gradients", "KV cache", "update", "temporaries"):

@@ -106,6 +106,10 @@ def test_what_only_training_needs_is_no_hindrance(model, tmp_path):
     with Run(config, tmp_path, build_program(config)) as run:
         run.save(5, run.state)
         run.finish()
+    # As a run on a GPU leaves it.
+    left = tmp_path / "config.json"
+    left.write_text(left.read_text().replace('"blocks"', '"cudnn"'))
+    assert '"cudnn"' in left.read_text()
     trained = open_trained(tmp_path, tiny_config(bandit))
     assert watch_policy(trained, 0)["turns"]
     assert open_trained(tmp_path, None).program.game.bonus is None

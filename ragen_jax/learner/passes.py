@@ -174,7 +174,11 @@ class Passes:
         return jax.lax.fori_loop(0, count, microbatch, start)
 
     def _predict(
-        self, weights: Weights, frozen: Params | None, tokens, mask
+        self,
+        weights: Weights,
+        frozen: Params | None,
+        tokens: Int[Array, "m T"],
+        mask: Bool[Array, "m T"],
     ) -> Predictions:
         params, critic_params = self.policy_params(weights[0], frozen), weights[1]
         hidden = self._hidden(self.policy, params, tokens)
@@ -197,14 +201,27 @@ class Passes:
         hidden = self._hidden(trunk, params, tokens)
         return token_values(self.critic, weights[1], hidden)
 
-    def _log_probs(self, policy: Policy, params: Params, tokens, mask):
+    def _log_probs(
+        self,
+        policy: Policy,
+        params: Params,
+        tokens: Int[Array, "m T"],
+        mask: Bool[Array, "m T"],
+    ):
         hidden = self._hidden(policy, params, tokens)
         return self._score(policy, params, hidden, tokens, mask)
 
     def _hidden(self, trunk: Policy, params: Params, tokens: Int[Array, "m T"]):
         return hidden_states(trunk, params, tokens, by_rows(self.mesh))
 
-    def _score(self, policy: Policy, params: Params, hidden, tokens, mask):
+    def _score(
+        self,
+        policy: Policy,
+        params: Params,
+        hidden: Float[Array, "m T D"],
+        tokens: Int[Array, "m T"],
+        mask: Bool[Array, "m T"],
+    ):
         score = functools.partial(
             token_log_probs,
             policy,

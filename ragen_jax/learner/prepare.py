@@ -64,9 +64,9 @@ def prepare(
     mask = trajectory.loss_mask & kept[:, None]
     trajectory = trajectory.replace(loss_mask=mask)
     sampled = jnp.where(mask, trajectory.sample_log_probs, 0.0)
-    sampled, read = to_rows(sampled, trajectory), to_rows(mask, trajectory)
+    sampled, row_mask = to_rows(sampled, trajectory), to_rows(mask, trajectory)
     rows, tokens = rows_of(kept, trajectory), row_tokens(trajectory)
-    readings = passes.read(weights, frozen, tokens, read, sampled, rows)
+    readings = passes.read(weights, frozen, tokens, row_mask, sampled, rows)
     by_token = jax.tree.map(lambda y: from_rows(y, trajectory), readings)
     estimate, reward_kl = credit.assign(
         trajectory,

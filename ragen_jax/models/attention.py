@@ -22,6 +22,9 @@ BLOCK_ROWS = 16
 # blocks at most.
 CAUSAL_BLOCK, CAUSAL_BLOCKS = 64, 6
 
+# Of all GPUs; the newest allow more.
+MAX_CUDNN_HEAD = 128
+
 
 def rope_angles(
     positions: Int[Array, "B Q"], head_dim: int, theta: float
@@ -316,10 +319,10 @@ def check_attention(name: str, dtype: jnp.dtype, head_dim: int) -> None:
             "model.attention = 'cudnn' computes in bfloat16, and model.dtype = "
             "'float32'; set that to 'bfloat16', or use 'blocks'"
         )
-    if head_dim % 8:
+    if head_dim % 8 or head_dim > MAX_CUDNN_HEAD:
         raise ValueError(
-            "model.attention = 'cudnn' needs heads of a multiple of 8 numbers, and the "
-            f"model's have {head_dim}; use 'blocks'"
+            "model.attention = 'cudnn' needs heads of a multiple of 8 numbers, "
+            f"{MAX_CUDNN_HEAD} at most, and the model's have {head_dim}; use 'blocks'"
         )
 
 

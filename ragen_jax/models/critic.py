@@ -46,35 +46,38 @@ def build_critic(
     config: Qwen2Config,
     trunk: str,
     *,
+    dtype,
+    remat: str | None = None,
+    attention: str = "blocks",
     lora: LoraConfig | None = None,
-    **passes,
 ) -> Critic:
     """A critic for a policy of this shape.
 
     Args:
       config: the policy's.
       trunk: entry of `TRUNKS`.
+      dtype, remat, attention: of a trunk of its own, see `build_policy`.
       lora: adapters of a trunk of its own, over the frozen policy. None: all of it is
         trained.
-      passes: dtype, remat and attention of a trunk of its own, see `build_policy`.
     """
-    return TRUNKS[trunk](config, lora, passes)
+    how = {"dtype": dtype, "remat": remat, "attention": attention}
+    return TRUNKS[trunk](config, lora, how)
 
 
 def separate(
-    config: Qwen2Config, lora: LoraConfig | None, passes: Mapping[str, Any]
+    config: Qwen2Config, lora: LoraConfig | None, how: Mapping[str, Any]
 ) -> Critic:
     """A network of its own, of the policy's shape without the output head."""
     headless = dataclasses.replace(config, tie_word_embeddings=True)
     if lora is not None:
-        return _adapted(headless, lora, passes)
+        return _adapted(headless, lora, how)
 
     def init(params: Params, key: Array) -> Params:
         del key
         return {"head": _new_head(config), "trunk": _without_head(params)}
 
     return Critic(
-        trunk=build_policy(headless, **passes),
+        trunk=build_policy(headless, **how),
         init=init,
         trunk_params=lambda params, frozen: params["trunk"],
         logical_axes={"head": _HEAD_AXES, "trunk": logical_axes(headless)},
@@ -82,10 +85,10 @@ def separate(
 
 
 def shared(
-    config: Qwen2Config, lora: LoraConfig | None, passes: Mapping[str, Any]
+    config: Qwen2Config, lora: LoraConfig | None, how: Mapping[str, Any]
 ) -> Critic:
     """A head on the policy's own hidden states; its loss trains the policy's trunk."""
-    del lora, passes
+    del lora, how
     return Critic(
         trunk=None,
         init=lambda params, key: {"head": _new_head(config)},
@@ -94,11 +97,9 @@ def shared(
     )
 
 
-def _adapted(
-    headless: Qwen2Config, lora: LoraConfig, passes: Mapping[str, Any]
-) -> Critic:
+def _adapted(headless: Qwen2Config, lora: LoraConfig, how: Mapping[str, Any]) -> Critic:
     """Adapters of its own over the policy that the run started from."""
-    trunk = build_lora_policy(headless, lora=lora, **passes)
+    trunk = build_lora_policy(headless, lora=lora, **how)
 
     def init(params: Params, key: Array) -> Params:
         del params

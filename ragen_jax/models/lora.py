@@ -132,19 +132,21 @@ def build_lora_policy(
     config: Qwen2Config,
     *,
     lora: LoraConfig,
-    **passes,
+    dtype="float32",
+    remat: str | None = None,
+    attention: str = "blocks",
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
 
     Args:
       config: the network's shape.
       lora: size and place of the adapters.
-      passes: dtype, remat and attention, see `build_policy`.
+      dtype, remat, attention: see `build_policy`.
 
     The functions raise ValueError for adapters made for another config.
     """
-    plain = build_policy(config, **passes)
-    network = _abstract_network(config, lora, **passes)
+    how = {"dtype": dtype, "remat": remat, "attention": attention}
+    plain, network = build_policy(config, **how), _abstract_network(config, lora, **how)
     graphdef, expected, _ = nnx.split(network, nnx.LoRAParam, ...)
     expected = nnx.to_pure_dict(expected)
 

@@ -18,10 +18,10 @@ def by_hand(model, row_tokens, num_trained):
     queries = model.num_attention_heads * head
     keys = model.num_key_value_heads * head
     layer = 2 * width * queries + 2 * width * keys + 3 * width * inner
-    head = num_trained * width * model.vocab_size
+    output = num_trained * width * model.vocab_size
     pairs = row_tokens * (row_tokens + 1) // 2
     attention = model.num_hidden_layers * 2 * queries * pairs
-    return 3 * 2 * (row_tokens * model.num_hidden_layers * layer + head + attention)
+    return 3 * 2 * (row_tokens * model.num_hidden_layers * layer + output + attention)
 
 
 @pytest.mark.parametrize("trained", [1.0, 0.3])

@@ -78,10 +78,9 @@ def test_the_head_runs_over_what_is_asked_for(mask, expected):
     assert num_chunks == [4] * expected
     # Once more for the gradient.
     del num_chunks[:]
-    jax.block_until_ready(jax.jit(jax.grad(total))(hidden))
+    jax.block_until_ready(jax.jit(jax.value_and_grad(total))(hidden))
     jax.effects_barrier()
-    assert set(num_chunks) == {4}
-    assert len(num_chunks) in (expected, 2 * expected)
+    assert num_chunks == [4] * (2 * expected)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])

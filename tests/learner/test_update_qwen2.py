@@ -37,7 +37,7 @@ def after(data: int, fsdp: int, tensor: int, *, lora=None, remat=None, **setting
     policy, critic = build_policy(CONFIG, remat=remat), None
     if needs_critic(flatten(config)):
         trunk = config.critic.trunk
-        critic = build_critic(CONFIG, trunk, lora=lora, remat=remat)
+        critic = build_critic(CONFIG, trunk, dtype="float32", remat=remat, lora=lora)
     mesh = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)
     params, axes = policy.init(jax.random.key(0)), logical_axes(CONFIG)
     networks = Networks(policy, abstract_params(CONFIG), axes, critic, lora)

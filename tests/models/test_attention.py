@@ -150,7 +150,8 @@ def test_the_network_attends_as_it_is_told(monkeypatch):
         ("flash", "cpu", "float32", 64, "'flash'; choose one of blocks, cudnn, xla"),
         ("cudnn", "cpu", "bfloat16", 64, "needs an NVIDIA GPU, and JAX computes on a"),
         ("cudnn", "gpu", "float32", 64, "model.dtype = 'float32'; set that to"),
-        ("cudnn", "gpu", "bfloat16", 12, "multiple of 8 numbers, and the model's"),
+        ("cudnn", "gpu", "bfloat16", 12, "multiple of 8 numbers, 128 at most"),
+        ("cudnn", "gpu", "bfloat16", 256, "and the model's have 256; use 'blocks'"),
     ],
 )
 def test_what_cannot_run_is_refused(
