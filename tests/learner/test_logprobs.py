@@ -83,6 +83,32 @@ def test_the_head_runs_over_what_is_asked_for(mask, expected):
     assert num_chunks == [4] * (2 * expected)
 
 
+def test_a_frozen_head_costs_no_gradient():
+    """As under adapters: the product that would be its gradient is not computed."""
+    chunk, hidden = 4, jax.random.normal(jax.random.key(4), (3, 10, tiny.WIDTH))
+
+    def loss(weight, head):
+        params = PARAMS | {"head": head}
+        log_probs, _ = token_log_probs(
+            tiny.POLICY,
+            params,
+            weight * jnp.pad(hidden, [(0, 0), (0, 1), (0, 0)]),
+            TOKENS,
+            MASK,
+            temperature=1.0,
+            chunk_tokens=chunk,
+        )
+        return jnp.sum(log_probs)
+
+    def flops(wanted):
+        compiled = jax.jit(jax.grad(loss, wanted)).lower(1.0, PARAMS["head"]).compile()
+        return compiled.cost_analysis()["flops"]
+
+    # Of a chunk: loops count as one turn.
+    product = 2 * chunk * tiny.VOCAB_SIZE * tiny.WIDTH
+    assert flops((0, 1)) - flops(0) >= product
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_equals_oracle_token_by_token(temperature):
     log_probs, entropy = chunked(PARAMS, temperature=temperature)
