@@ -1,6 +1,8 @@
 """Strictness for every test: 8 CPU devices, no silent broadcasting, checked shapes."""
 
+import gc
 import os
+import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
@@ -16,6 +18,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -37,3 +40,16 @@ install_import_hook(
     ],
     "beartype.beartype",
 )
+
+# Linux lets a process have 65,530 mappings; every compiled program takes several, and
+# XLA aborts the process when there are no more.
+MAPS, MOST_MAPS = pathlib.Path("/proc/self/maps"), 15_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """After a file of tests, drop what was compiled if there is much of it."""
+    yield
+    if MAPS.exists() and len(MAPS.read_bytes().splitlines()) > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
