@@ -148,14 +148,9 @@ class TorchLearner:
         """Of each token given those before it, [B, T]; 0 at the first."""
         parts = self._put(tokens).long()
         with torch.no_grad():
-            every = torch.ones_like(parts[:, 1:]).bool()
             read = [
-                self._read(*part)[0]
-                for part in zip(
-                    parts.split(self.microbatch_rows),
-                    every.split(self.microbatch_rows),
-                    strict=True,
-                )
+                self._read(part, torch.ones_like(part[:, 1:]).bool())[0]
+                for part in parts.split(self.microbatch_rows)
             ]
         return np.pad(torch.cat(read).cpu().numpy(), [(0, 0), (1, 0)])
 
