@@ -48,8 +48,8 @@ def build_collect(context: str, turns: int | None, num_groups: int, group_size: 
     """`collect(seed) -> Trajectory` of the pocket model in a context, and its size."""
     import jax
 
-    from ragen_jax.learner.sharding import make_mesh
-    from ragen_jax.rollout.device import make_collect, rollout_keys
+    from ragen_jax.rollout.collect import make_collect, rollout_keys
+    from ragen_jax.sharding import make_mesh
     from ragen_jax.text.dialogue import build_dialogue
 
     env, tokenizer, policy, params = _player()
@@ -98,7 +98,7 @@ def transcript(trajectory, row: int, tokenizer) -> str:
         count = int(trajectory.lengths[row])
         rows = [(trajectory.tokens[row, :count], trajectory.loss_mask[row, :count])]
     else:
-        from ragen_jax.algo.windows import to_windows
+        from ragen_jax.algo.segments import to_windows
 
         masks = to_windows(trajectory.loss_mask, trajectory)[row]
         windows = trajectory.windows

@@ -45,9 +45,9 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     import jax
     import jax.numpy as jnp
 
+    from ragen_jax.memory.published import PUBLISHED
     from ragen_jax.models.hf_weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
-    from ragen_jax.models.published import PUBLISHED
 
     if folder:
         config, params = load_checkpoint(folder)

@@ -130,7 +130,7 @@ def measure_text(*, instances: int, repeats: int) -> dict:
     import jax.numpy as jnp
 
     import envs
-    from ragen_jax.rollout.acting import run_actions, valid_actions
+    from ragen_jax.rollout.actions import run_actions, valid_actions
 
     env = envs.make("sokoban")
     params = env.default_params

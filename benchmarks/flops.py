@@ -11,7 +11,7 @@ arXiv 2204.02311, appendix B, which counts c = T.
 
 import time
 
-from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.models.config import Qwen2Config
 
 # Dense bfloat16 operations per second, of the makers' data sheets; sparsity, which
 # some of them assume, not counted. A part of JAX's name of the device -> 10^12 per

@@ -25,7 +25,7 @@ class Way:
         import jax
         import jax.numpy as jnp
 
-        from ragen_jax.iterations import make_advance
+        from ragen_jax.train import make_advance
 
         config.train.fused_iterations = size
         self._advance, self._size = make_advance(config, program), size
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     import statistics
 
     from benchmarks.update_times import build
-    from ragen_jax.run import digest
+    from ragen_jax.runs.run import digest
 
     size = _SIZE.value
     config, program = build({"filter.keep_fraction": 0.25})

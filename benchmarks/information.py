@@ -20,15 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from configs import sokoban
-from launch import command
-from ragen_jax import rngs
-from ragen_jax.diagnostics.exact import (
+from benchmarks.exact_information import (
     enumerate_replies,
     exact_information,
     reply_log_probs,
 )
-from ragen_jax.diagnostics.information import STD_EPSILON, estimates
+from configs import sokoban
+from launch import command
+from ragen_jax import rngs
+from ragen_jax.diagnostics.mutual_information import STD_EPSILON, estimates
 from ragen_jax.program import Program, build_program
 
 _PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the closed world.")

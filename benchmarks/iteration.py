@@ -81,8 +81,8 @@ class Loop:
         import jax
 
         from ragen_jax import rngs
-        from ragen_jax.rollout.episodes import episodes
         from ragen_jax.rollout.metrics import rollout_metrics
+        from ragen_jax.rollout.records import episodes
         from ragen_jax.timing import timed
 
         config, timing, began = self._config, {}, time.perf_counter()
@@ -214,7 +214,7 @@ def measure() -> dict:
 
     from ragen_jax import rngs
     from ragen_jax.program import num_params
-    from ragen_jax.writer import RunWriter
+    from ragen_jax.runs.writer import RunWriter
 
     is_wanted = wants_peer()
     configs = {share: read_config(share) for share in SHARES}

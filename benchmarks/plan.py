@@ -73,7 +73,7 @@ def prepare(case: str):
 
     from configs import sokoban
     from ragen_jax.config import validate
-    from ragen_jax.plan import read_model
+    from ragen_jax.memory.plan import read_model
 
     preset, shape, changes = CASES[case]
     config = sokoban.get_config(preset)
@@ -85,7 +85,7 @@ def prepare(case: str):
 
 def planned(case: str) -> dict[str, int]:
     """Program -> bytes held while it runs, by plan."""
-    from ragen_jax.plan import PROGRAMS, make_plan
+    from ragen_jax.memory.plan import PROGRAMS, make_plan
 
     plan = make_plan(*prepare(case))
     return {name: plan.peak_of(name) for name in PROGRAMS}

@@ -82,9 +82,9 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
     """
     import jax
 
+    from ragen_jax.memory.plan import read_model
+    from ragen_jax.memory.published import PUBLISHED
     from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.models.published import PUBLISHED
-    from ragen_jax.plan import read_model
     from ragen_jax.program import build_parts, model_folder
 
     model, tokenizer, notes = read_model(config.model.path)

@@ -82,7 +82,7 @@ def get_config() -> ConfigDict:
     config.rollout.max_reply_tokens = 24
     config.rollout.temperature = 1.0
     # How much of the dialogue the model sees, an entry of CONTEXTS in
-    # `ragen_jax/text/windows.py`: "full", "last_k" (the last turns) or "single_turn"
+    # `ragen_jax/text/context.py`: "full", "last_k" (the last turns) or "single_turn"
     # (one message that tells them). Windows are learned from turn by turn: rows of a
     # minibatch are turns then. See `docs/context.md`.
     config.rollout.context = "full"
@@ -209,7 +209,7 @@ def get_config() -> ConfigDict:
 def _bonus() -> ConfigDict:
     """What a turn earns by how its reply is written, whatever the game pays.
 
-    The first keys are weights of BONUSES in `ragen_jax/bonuses.py`; None: not
+    The first keys are weights of BONUSES in `ragen_jax/rollout/bonuses.py`; None: not
     paid. The learner sees them like format penalties; the filter and success do not.
     """
     bonus = ConfigDict()
@@ -298,7 +298,7 @@ def _filter() -> ConfigDict:
     # Groups whose score is 0 may be kept.
     keep.keep_zero = True
     # Factor on the advantages: entry of FILTER_LOSS_SCALES in
-    # `ragen_jax/algo/weights.py`, of the share of groups kept.
+    # `ragen_jax/algo/segments.py`, of the share of groups kept.
     keep.loss_scale = "none"
     return keep
 
@@ -358,7 +358,7 @@ def _optimizer() -> ConfigDict:
 def _schedule() -> ConfigDict:
     """The learning rates' course, by updates (one per iteration, see `learner`)."""
     schedule = ConfigDict()
-    # Entry of SCHEDULES in `ragen_jax/learner/optimizer.py`: "constant", "linear" or
+    # Entry of SCHEDULES in `ragen_jax/learner/state.py`: "constant", "linear" or
     # "cosine" down to `final_fraction` of the rate.
     schedule.shape = "constant"
     # Updates of a linear rise at the start.

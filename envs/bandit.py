@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import spaces
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from envs import base, solvers
+from envs import base
+from envs.base import PlayBudget, Solution
 from envs.templates import Choice, Template
 
 # Pairs of names: one that sounds safe, one that sounds risky.
@@ -204,7 +205,7 @@ class Bandit(base.TextEnvironment):
         discount: float,
     ) -> base.Solution:
         """Closed form; `discount` has nothing to act on in a game of one action."""
-        return solvers.solve_bandit(
+        return solve_bandit(
             states.high_arm,
             jax.vmap(self._is_finished, in_axes=(0, None))(states, params),
             jax.vmap(self.is_success, in_axes=(0, None))(states, params),
@@ -240,3 +241,38 @@ class Bandit(base.TextEnvironment):
 
     def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         return self.is_terminated(state, params) | self.is_truncated(state, params)
+
+
+def solve_bandit(
+    high_arm: Int[Array, " B"],
+    finished: Bool[Array, " B"],
+    success: Bool[Array, " B"],
+    *,
+    low_arm_reward: Float[Array, ""],
+    high_arm_probability: Float[Array, ""],
+    budget: PlayBudget,
+) -> Solution:
+    """Closed form of the two-armed game: the means of the arms.
+
+    Args:
+      high_arm: the action that plays the high arm.
+      finished: games that pay nothing any more; all their values are 0.
+      success: games in which the high arm has been chosen.
+      low_arm_reward: what the low arm pays.
+      high_arm_probability: chance of 1 on the high arm, its mean.
+      budget: play allowed from here on.
+    """
+    is_high = jnp.arange(2)[None, :] == high_arm[:, None]
+    means = jnp.where(is_high, high_arm_probability, low_arm_reward)
+    action_values = jnp.where(finished[:, None], 0.0, means)
+    can_succeed = success | (~finished & _may_act(budget))
+    return Solution(
+        action_values=action_values,
+        value=jnp.max(action_values, axis=1),
+        best_success=can_succeed.astype(jnp.float32),
+    )
+
+
+def _may_act(budget: PlayBudget) -> bool:
+    turns, per_turn = budget.max_turns, budget.max_actions_per_turn
+    return min(turns, per_turn, budget.max_actions_per_episode) > 0

@@ -128,3 +128,18 @@ class TextEnvironment(environment.Environment):
         """Text of one state, on the host."""
         fields = jax.device_get(self.text_fields(state, params))
         return self.template.render(fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Landmark:
+    """Something on a board that a thought can place.
+
+    Attributes:
+      symbol: id of the symbol that names it.
+      shown_as: ids of the symbols that show it.
+      words: how it is called in sentences.
+    """
+
+    symbol: int
+    shown_as: tuple[int, ...]
+    words: tuple[str, ...]

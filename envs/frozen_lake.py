@@ -18,7 +18,7 @@ from flax import struct
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Key
 
-from envs import base, solvers
+from envs import base, frozen_lake_solver
 from envs.templates import Cells, Grid, Template
 
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
@@ -198,7 +198,7 @@ class FrozenLake(base.TextEnvironment):
         1 detours cost nothing, and an optimal action may make no progress: give a
         smaller one to have the player hurry.
         """
-        return solvers.solve_frozen_lake(
+        return frozen_lake_solver.solve_frozen_lake(
             states.holes.reshape(-1, self.size, self.size),
             states.goal,
             states.position,
@@ -210,7 +210,7 @@ class FrozenLake(base.TextEnvironment):
 
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
         """Length of the shortest way around the holes."""
-        return solvers.shortest_ways(
+        return frozen_lake_solver.shortest_ways(
             states.holes.reshape(-1, self.size, self.size), states.goal, states.position
         )
 

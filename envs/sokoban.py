@@ -2,7 +2,7 @@
 
 The player walks over the floor and pushes a single box by walking into it; nothing can
 be pulled, so a careless push can lose the game for good. Deterministic. Boards of any
-size with any number of boxes; levels come from `envs.sokoban_rooms`, exact solutions
+size with any number of boxes; levels come from `envs.sokoban_levels`, exact solutions
 from `envs.sokoban_solver`.
 
 Source: gym_sokoban's rules and rewards as RAGEN uses them (arXiv 2504.20073): 6x6 with
@@ -17,7 +17,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base, sokoban_solver
-from envs.sokoban_rooms import check_size, generate_room
+from envs.sokoban_levels import check_size, generate_room
 from envs.templates import Cells, Grid, Template
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)

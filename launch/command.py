@@ -1,19 +1,15 @@
-"""What every command shares: the `--config` flag, and errors as one sentence.
-
-Flags are absl's and ml_collections' own; on top, `None` is accepted as the value of an
-optional key and new keys in the sections that are open, and anything a user can get
-wrong ends as `error: <sentence>` on standard error with exit status 2 instead of a
-traceback.
-"""
+"""What the commands share: flags, clear errors, a run that lasts."""
 
 import ast
+import contextlib
 import difflib
 import functools
+import gc
 import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -252,3 +248,14 @@ def _flag_sentence(error: Exception) -> str:
     if isinstance(error, AttributeError | KeyError):
         return f"no configuration key {lines[-1]}"
     return re.sub(r"^(ValueError|TypeError|OSError): ", "", lines[-1])
+
+
+@contextlib.contextmanager
+def lasting_objects() -> Iterator[None]:
+    """What is made inside stays to the end of the process, and is never collected."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()

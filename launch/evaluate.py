@@ -76,10 +76,10 @@ def _evaluate_policy(
     config: ConfigDict | None,
     overrides: Sequence[str],
 ) -> int:
-    from ragen_jax.contests import policy_contests
-    from ragen_jax.run import digest
-    from ragen_jax.trained import open_trained
-    from ragen_jax.writer import write_text_atomically
+    from ragen_jax.evaluation.harness import policy_contests
+    from ragen_jax.evaluation.load import open_trained
+    from ragen_jax.runs.run import digest
+    from ragen_jax.runs.writer import write_text_atomically
 
     trained = open_trained(run, config, changes=_changes(), overrides=overrides)
     contests = policy_contests(trained, _SUITE.value, overrides)
@@ -96,8 +96,8 @@ def _evaluate_policy(
 
 
 def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
-    from ragen_jax.endpoint.journal import Journal
-    from ragen_jax.remote import check_api, endpoint_contests, prepare
+    from ragen_jax.evaluation.api import check_api, endpoint_contests, prepare
+    from ragen_jax.evaluation.api_journal import Journal
 
     api = _API()
     check_api(api)
@@ -140,9 +140,9 @@ def _measure(
     contests: Sequence, about: Mapping[str, object], *, keep: bool
 ) -> list[dict]:
     """Play, say how it went, write the files; the episodes."""
-    from ragen_jax.contests import hold
-    from ragen_jax.scorecard import Scorecard
-    from ragen_jax.writer import write_text_atomically
+    from ragen_jax.evaluation.harness import hold
+    from ragen_jax.evaluation.results import Scorecard
+    from ragen_jax.runs.writer import write_text_atomically
 
     card = Scorecard(about, pathlib.Path(_JSON.value) if _JSON.value else None)
     names = ", ".join(contest.name for contest in contests)

@@ -24,9 +24,9 @@ def main(argv: list[str]) -> int:
     if output.exists():
         raise ValueError(f"{output} exists already; name a folder to create")
     command.enable_compilation_cache()
+    from ragen_jax.evaluation.load import open_trained
     from ragen_jax.models.hf_weights import save_checkpoint
     from ragen_jax.program import model_folder
-    from ragen_jax.trained import open_trained
 
     trained = open_trained(run, None)
     save_checkpoint(

@@ -10,7 +10,7 @@ import os
 from absl import flags
 
 from launch import command
-from launch.lasting import lasting_objects
+from launch.command import lasting_objects
 
 _CONFIG = command.define_config()
 _DEVICE = flags.DEFINE_string(
@@ -26,9 +26,9 @@ def main(argv: list[str]) -> int:
         config = command.read_config(_CONFIG, argv)
         _offer_devices(config)
         from ragen_jax.config import validate
-        from ragen_jax.devices import detected_device, named_device
-        from ragen_jax.levers import find_cure
-        from ragen_jax.plan import make_plan, read_model
+        from ragen_jax.memory.devices import detected_device, named_device
+        from ragen_jax.memory.plan import make_plan, read_model
+        from ragen_jax.memory.reduce import find_cure
 
     overrides = command.overridden_keys(argv)
     validate(config, overrides)
@@ -51,7 +51,9 @@ def main(argv: list[str]) -> int:
         return 1
     cure = find_cure(config, model, tokenizer, plan, limit, report=_report)
     if cure is None:
-        print("no smaller setting of the list in ragen_jax/levers.py fits either")
+        print(
+            "no smaller setting of the list in ragen_jax/memory/reduce.py fits either"
+        )
         return 1
     print(_verdict(cure.plan, device, limit, "this fits"))
     print(f"  {' '.join(f'--config.{k}={v}' for k, v in cure.changes.items())}")

@@ -24,8 +24,8 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
     run = command.run_folder(_RUN.value)
     command.enable_compilation_cache()
-    from ragen_jax import play
-    from ragen_jax.trained import open_trained
+    from ragen_jax.evaluation import play
+    from ragen_jax.evaluation.load import open_trained
 
     trained = open_trained(run, config, overrides=command.overridden_keys(argv))
     if _ENV.value:

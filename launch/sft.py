@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     if not _WORKDIR.value:
         raise ValueError("no run folder given; add e.g. --workdir=runs/sft")
     command.enable_compilation_cache()
-    from ragen_jax.warm_start import warm_start
+    from ragen_jax.sft.train import warm_start
 
     return warm_start(config, pathlib.Path(_WORKDIR.value))
 

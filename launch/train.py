@@ -8,7 +8,7 @@ import pathlib
 from absl import flags
 
 from launch import command
-from launch.lasting import lasting_objects
+from launch.command import lasting_objects
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")

@@ -13,12 +13,15 @@ from collections.abc import Callable, Collection, Mapping
 import jax
 from ml_collections import ConfigDict
 
-from envs.base import PlayBudget
-from ragen_jax import algorithm_config, diagnostics_config, warning_config
-from ragen_jax.mix import check_mix
+from ragen_jax.diagnostics import rules as diagnostics_config
+from ragen_jax.diagnostics import rules as warning_config
+from ragen_jax.learner import rules as algorithm_config
 from ragen_jax.models.attention import CAUSAL_ATTENTIONS
 from ragen_jax.models.qwen2 import REMAT_POLICIES
-from ragen_jax.text.windows import CONTEXTS
+from ragen_jax.tasks import (
+    check_mix,
+)
+from ragen_jax.text.context import CONTEXTS
 
 # Keys that may be None, which means "off".
 OPTIONAL_KEYS = (
@@ -37,8 +40,8 @@ OPTIONAL_KEYS = (
     "evaluation.pass_at",
     "logging.trajectories_every",
     *algorithm_config.OPTIONAL_KEYS,
-    *diagnostics_config.OPTIONAL_KEYS,
-    *warning_config.OPTIONAL_KEYS,
+    *diagnostics_config.DIAGNOSTICS_OPTIONAL_KEYS,
+    *warning_config.WARNING_OPTIONAL_KEYS,
 )
 
 # Keys a resumed run may change: they do not touch what is learned (another mesh or
@@ -86,8 +89,8 @@ _POSITIVE_INTEGERS = (
     "logging.trajectories_per_iteration",
     "prompt.length_hint_words",
     *algorithm_config.POSITIVE_INTEGERS,
-    *diagnostics_config.POSITIVE_INTEGERS,
-    *warning_config.POSITIVE_INTEGERS,
+    *diagnostics_config.DIAGNOSTICS_POSITIVE_INTEGERS,
+    *warning_config.WARNING_POSITIVE_INTEGERS,
 )
 
 _NOT_ZERO = ("above or below 0, or None", lambda x: x != 0)
@@ -107,7 +110,7 @@ RANGES: Ranges = {
     "optimizer.max_grad_norm": ("above 0", lambda x: x > 0),
     "evaluation.temperature": ("at least 0 (0 is greedy)", lambda x: x >= 0),
     **algorithm_config.RANGES,
-    **warning_config.RANGES,
+    **warning_config.WARNING_RANGES,
 }
 
 CHOICES: Mapping[str, Collection[str]] = {
@@ -118,8 +121,8 @@ CHOICES: Mapping[str, Collection[str]] = {
     "model.remat": REMAT_POLICIES,
     "model.attention": CAUSAL_ATTENTIONS,
     **algorithm_config.CHOICES,
-    **diagnostics_config.CHOICES,
-    **warning_config.CHOICES,
+    **diagnostics_config.DIAGNOSTICS_CHOICES,
+    **warning_config.WARNING_CHOICES,
 }
 
 _KNOWN = (*OPTIONAL_KEYS, *_POSITIVE_INTEGERS, *RANGES, *CHOICES)
@@ -315,10 +318,10 @@ def _check_bonus(leaves: dict[str, object]) -> None:
 def _check_effective(leaves: dict[str, object], overrides: Collection[str]) -> None:
     """Refuse keys the user set that would change nothing."""
     useless = algorithm_config.useless_keys(leaves)
-    useless |= warning_config.useless_keys(leaves)
+    useless |= warning_config.useless_warning_keys(leaves)
     if leaves["evaluation.every"] is None:
         useless["evaluation."] = "evaluation.every is None"
-    useless |= diagnostics_config.useless_keys(leaves)
+    useless |= diagnostics_config.useless_diagnostics_keys(leaves)
     if leaves["logging.trajectories_every"] is None:
         useless["logging.trajectories_per_iteration"] = (
             "logging.trajectories_every is None"
@@ -354,15 +357,6 @@ def pass_at(config: ConfigDict) -> tuple[int, ...]:
     return tuple(asked)
 
 
-def play_budget(config: ConfigDict) -> PlayBudget:
-    """How much play the configuration allows an episode."""
-    return PlayBudget(
-        max_turns=config.rollout.max_turns,
-        max_actions_per_turn=config.rollout.max_actions_per_turn,
-        max_actions_per_episode=config.rollout.max_actions_per_episode,
-    )
-
-
 def to_json(config: ConfigDict) -> str:
     """The resolved configuration as JSON text; keys sorted."""
     return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
@@ -395,3 +389,7 @@ def changed_keys(
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and not key.startswith(free)
     }
+
+
+# Keys of `evaluation` that decide what a success rate on validation prompts means.
+VALIDATION_SETTINGS = ("num_prompts", "num_samples", "temperature", "seed")

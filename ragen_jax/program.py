@@ -21,39 +21,36 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs
-from ragen_jax.algorithm_config import needs_critic
-from ragen_jax.checkpoint import identity
-from ragen_jax.config import flatten, pass_at, validate
-from ragen_jax.games import (
+from ragen_jax import rngs, sharding
+from ragen_jax.config import VALIDATION_SETTINGS, flatten, pass_at, validate
+from ragen_jax.diagnostics.optimality import PlayQuality, make_play_quality
+from ragen_jax.learner.learner import Learner, Networks, build_learner
+from ragen_jax.learner.rules import needs_critic
+from ragen_jax.learner.state import TrainState
+from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.critic import build_critic
+from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_digest
+from ragen_jax.models.hf_weights import load_checkpoint, load_config
+from ragen_jax.models.lora import read_lora
+from ragen_jax.models.policy import Policy, abstract_params, build_policy, logical_axes
+from ragen_jax.rollout.collect import rollout_keys, validation_keys
+from ragen_jax.rollout.join import make_join
+from ragen_jax.rollout.records import episodes
+from ragen_jax.tasks import (
     Game,
     build_game,
     check_fit,
     check_names,
     collector,
+    environments,
     make_ceiling,
+    thought_reader,
 )
-from ragen_jax.learner import sharding
-from ragen_jax.learner.state import TrainState
-from ragen_jax.learning import Learner, Networks, build_learner
-from ragen_jax.mix import environments
-from ragen_jax.models.critic import build_critic
-from ragen_jax.models.hf_files import resolve_checkpoint, weights_digest
-from ragen_jax.models.hf_weights import load_checkpoint, load_config
-from ragen_jax.models.lora import read_lora
-from ragen_jax.models.policy import Policy, abstract_params, build_policy, logical_axes
-from ragen_jax.models.qwen2 import Qwen2Config
-from ragen_jax.play_quality import PlayQuality, make_play_quality
-from ragen_jax.rollout.device import rollout_keys, validation_keys
-from ragen_jax.rollout.episodes import episodes
-from ragen_jax.rollout.join import make_join
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import EnvState, Params, Trajectory
 
 POCKET = pathlib.Path(__file__).parent / "pocket"
-# Keys of `evaluation` that decide what a success rate on validation prompts means.
-VALIDATION_SETTINGS = ("num_prompts", "num_samples", "temperature", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +164,7 @@ class Program:
     ) -> list[dict[str, Any]]:
         """Records of the first `count` rows of every rollout, None: of all.
 
-        See `ragen_jax.rollout.episodes`. Where there are several tasks, a record names
+        See `ragen_jax.rollout.records`. Where there are several tasks, a record names
         its own as `environment`.
         """
         records = []
@@ -214,7 +211,9 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         policy=parts.policy,
         model=model,
         state=learner.init(params),
-        identity=identity(model, tokenizer, _base_digest(config, folder)),
+        identity=identity(
+            model, tokenizer.folder, tokenizer.stop_ids, _base_digest(config, folder)
+        ),
         validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
         pass_at=pass_at(config),
         join=parts.join,
@@ -307,7 +306,13 @@ def build_task(
         play=play,
         collect_validation=validate_once,
         ceiling=make_ceiling(game),
-        play_quality=make_play_quality(game),
+        play_quality=make_play_quality(
+            game.env,
+            game.params,
+            game.budget,
+            reader=thought_reader(game),
+            max_reply_tokens=game.dialogue.parser.max_reply_tokens,
+        ),
     )
 
 

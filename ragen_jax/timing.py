@@ -1,9 +1,76 @@
-"""How long the stages of a run take, and what was compiled for them."""
+"""Seconds by stage, and the compilations that happened in them.
+
+In: a stage of an iteration. Out: `timing_s/<stage>`, and `perf/compile_s/<stage>` and
+`perf/compile_cached/<stage>` where something was compiled.
+"""
 
 import contextlib
+import dataclasses
 import time
+from collections.abc import Iterator, Mapping
 
-from ragen_jax.compilation import compilations
+import jax
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_FOUND = "/jax/compilation_cache/cache_hits"
+
+
+@dataclasses.dataclass
+class Compilation:
+    """What was compiled.
+
+    Attributes:
+      seconds: in all, those of looking into the cache included.
+      num_programs: compiled or found.
+      num_cached: found in the cache of earlier runs.
+    """
+
+    seconds: float = 0.0
+    num_programs: int = 0
+    num_cached: int = 0
+
+    def metrics(self, stage: str) -> dict[str, float]:
+        """Nothing where nothing was compiled."""
+        if not self.num_programs:
+            return {}
+        return {
+            f"perf/compile_s/{stage}": self.seconds,
+            f"perf/compile_cached/{stage}": self.num_cached / self.num_programs,
+        }
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[Compilation]:
+    """Counts what is compiled while the block runs."""
+    found = Compilation()
+
+    def on_duration(event: str, seconds: float, **_) -> None:
+        if event == _COMPILED:
+            found.seconds += seconds
+            found.num_programs += 1
+
+    def on_event(event: str, **_) -> None:
+        found.num_cached += event == _FOUND
+
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    jax.monitoring.register_event_listener(on_event)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(on_duration)
+        jax.monitoring.unregister_event_listener(on_event)
+
+
+def describe(metrics: Mapping[str, float]) -> str:
+    """A sentence of the metrics of several stages; empty where nothing was compiled."""
+    told = []
+    for name, seconds in metrics.items():
+        if name.startswith("perf/compile_s/"):
+            stage = name.rsplit("/", 1)[1]
+            is_cached = metrics[f"perf/compile_cached/{stage}"] == 1
+            source = " (from the cache)" if is_cached else ""
+            told.append(f"{stage} {seconds:.1f}s{source}")
+    return f"compiled: {', '.join(told)}" if told else ""
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class Turns:
       played: the row took this turn; all other fields are 0, False or -1 where not.
       reward: sum of the environment's rewards over the turn's executed actions.
       penalty: format penalty paid (<= 0).
-      bonus: paid for how the reply was written (see `ragen_jax.bonuses`).
+      bonus: paid for how the reply was written (see `ragen_jax.rollout.bonuses`).
       reply_start: index in the trajectory of the reply's first sampled token.
       reply_length: sampled tokens, stop token included.
       reply_is_cut: the length limit ended the reply.
@@ -106,7 +106,7 @@ class Windows:
 
     Each sampled token stands once in the trajectory, at `turns.reply_start[b, k] + i`,
     and once here, at `reply_start[b, k] + i` of row `(b, k)`;
-    `ragen_jax.algo.windows` goes from one to the other. Zeros where not played.
+    `ragen_jax.algo.segments` goes from one to the other. Zeros where not played.
 
     Attributes:
       tokens: the prompt of the turn, then the reply.

@@ -10,11 +10,12 @@ import sys
 import jax
 import numpy as np
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.policy import build_policy
-from ragen_jax.models.qwen2 import Qwen2Config
-from ragen_jax.program import POCKET
-from ragen_jax.writer import TIMING_PREFIXES
+from ragen_jax.program import POCKET, Program
+from ragen_jax.runs.run import Run
+from ragen_jax.runs.writer import TIMING_PREFIXES
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -52,6 +53,11 @@ def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
     params = build_policy(config, dtype="float32").init(jax.random.key(7))
     save_checkpoint(folder, config, params, tokenizer_folder=POCKET)
     return folder
+
+
+def open_run(config, workdir: pathlib.Path, program: Program) -> Run:
+    """The run folder of a program, as `ragen_jax.train` opens it."""
+    return Run(config, workdir, program.state, program.identity, program.names)
 
 
 def command(module: str, *arguments: str) -> list[str]:

@@ -27,14 +27,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # define pytree classes are left out: JAX rebuilds those with leaves of any type.
 install_import_hook(
     [
-        "envs.solvers",
-        "envs.sokoban_rooms",
+        "envs.frozen_lake_solver",
+        "envs.sokoban_levels",
         "ragen_jax.algo.advantages",
         "ragen_jax.algo.filters",
         "ragen_jax.algo.losses",
         "ragen_jax.algo.masked",
         "ragen_jax.algo.rewards",
-        "ragen_jax.algo.weights",
+        "ragen_jax.algo.segments",
         "ragen_jax.learner.logprobs",
         "ragen_jax.rollout.sampling",
     ],

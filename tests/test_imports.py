@@ -39,7 +39,7 @@ ALLOWED = {
     ),
     "ragen_jax.diagnostics": ("ragen_jax.models", "ragen_jax.algo", "ragen_jax.types"),
     "ragen_jax.report": (),
-    "ragen_jax.endpoint": (
+    "ragen_jax.evaluation": (
         "envs",
         "ragen_jax.text",
         "ragen_jax.rollout",

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from configs import sokoban
-from ragen_jax import iterations
+from ragen_jax import train as iterations
 from ragen_jax.config import validate
-from ragen_jax.iterations import make_advance
 from ragen_jax.program import build_program
+from ragen_jax.train import make_advance
 from tests import commands
 
 

@@ -12,14 +12,13 @@ import pytest
 
 from benchmarks import hlo
 from configs import sokoban
-from ragen_jax import rngs
-from ragen_jax.checkpoint import Checkpointer
-from ragen_jax.games import collector
-from ragen_jax.learner import sharding
+from ragen_jax import rngs, sharding
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.program import POCKET, Program, build_program
-from ragen_jax.rollout.device import rollout_keys
+from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.runs.checkpoint import Checkpointer
+from ragen_jax.tasks import collector
 from ragen_jax.types import Trajectory
 
 ALONE, MIXED = (1, 1, 1), (2, 2, 2)

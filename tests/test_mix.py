@@ -10,15 +10,16 @@ import pytest
 
 from configs import bandit, base, frozen_lake, mix, sokoban
 from ragen_jax import config as config_lib
-from ragen_jax import rngs, writer
-from ragen_jax.early_stop import stop_reason
-from ragen_jax.evaluate import evaluate
-from ragen_jax.mix import environments
+from ragen_jax import rngs
+from ragen_jax.diagnostics.early_stopping import stop_reason
+from ragen_jax.evaluation.evaluate import evaluate
+from ragen_jax.evaluation.load import open_trained
 from ragen_jax.program import build_program
-from ragen_jax.progress import Display
-from ragen_jax.rollout.device import rollout_keys
+from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.runs import writer
+from ragen_jax.runs.console import Display
+from ragen_jax.tasks import environments
 from ragen_jax.train import train
-from ragen_jax.trained import open_trained
 from tests import commands
 
 MIX = (("sokoban", 2), ("frozen_lake", 1))

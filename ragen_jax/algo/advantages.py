@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
-from ragen_jax.algo.credit import (
+from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.algo.rewards import turn_rewards
+from ragen_jax.algo.segments import (
     Credit,
     Estimate,
     last_trained_of_turns,
@@ -24,8 +26,6 @@ from ragen_jax.algo.credit import (
     takes_part,
     turn_sums,
 )
-from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
-from ragen_jax.algo.rewards import turn_rewards
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).
 _STD_EPSILON = 1e-6

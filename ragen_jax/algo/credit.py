@@ -1,121 +1,229 @@
-"""What an advantage estimator is given, and what it gives back.
+"""Credit assignment: from a filtered trajectory to advantages per token.
 
-In: a trajectory and its token rewards (`rewards`), the critic's values and the hashes
-of the game's states where there are any. Nothing here knows how rewards were placed or
-which rows a filter dropped: such rows arrive with an empty `loss_mask`, and a row takes
-part in statistics exactly when it has a trained token.
+In: a trajectory without its dropped rows, and the networks' log-probabilities and
+values of its tokens. Out: an `Estimate`. Token rewards, the KL penalty, the estimator,
+then the weights that multiply its advantages, in RAGEN's order: soft reweighting of
+groups, the filter's loss scale, length weighting, the zeroed task advantage. Weights
+touch the policy loss only: entropy and KL terms are not scaled.
 """
 
-import jax
+import dataclasses
+from collections.abc import Mapping
+
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.masked import masked_sum
-from ragen_jax.types import Trajectory, Turns
+from ragen_jax.algo.advantages import ADVANTAGES
+from ragen_jax.algo.losses import KL_ESTIMATORS
+from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.algo.rewards import REWARD_PLACEMENTS, adapt_kl_coeff, penalize_kl
+from ragen_jax.algo.segments import Credit, Estimate, make_credit, takes_part
+from ragen_jax.tables import needed_data, own_options
+from ragen_jax.types import Trajectory
 
 
 @struct.dataclass
-class Credit:
-    """What there is to share out among the sampled tokens.
+class Readings:
+    """What the networks say of the kept rows before any step; None where not asked.
 
     Attributes:
-      rewards: per token; not looked at off `loss_mask`.
-      loss_mask: the token is trained on; False on everything the filter dropped.
-      turn_index: turn each token belongs to, -1 on padding.
-      turns: per-turn records.
-      values: the critic's estimate of what is still to come before each token; None
-        without a critic.
-      state_hashes: of the game's state before each turn's reply, equal for equal
-        states; None unless an estimator compares states.
+      old_log_probs: what ratios are taken against: the sampler's log-probabilities, or
+        the learner's own where importance weights correct for the difference.
+      ref_log_probs: the reference policy's.
+      values: the critic's.
     """
 
-    rewards: Float[Array, "B T"]
-    loss_mask: Bool[Array, "B T"]
-    turn_index: Int[Array, "B T"]
-    turns: Turns
+    old_log_probs: Float[Array, "B T"]
+    ref_log_probs: Float[Array, "B T"] | None = None
     values: Float[Array, "B T"] | None = None
-    state_hashes: UInt32[Array, "B K 2"] | None = None
 
 
-@struct.dataclass
-class Estimate:
-    """What an estimator found out; both are 0 where `loss_mask` is False.
+@dataclasses.dataclass(frozen=True)
+class KLPenalty:
+    """How the policy is held near the reference.
 
     Attributes:
-      advantages: how much better than expected each token did.
-      returns: what a critic should have said; None from estimators that read none.
+      placement: "loss" or "reward"; None: not at all, and no reference is kept.
+      coeff: the weight, at the start if it adapts.
+      estimator: entry of `KL_ESTIMATORS`.
+      target: KL per token that an adaptive weight holds. None: the weight is fixed.
+      horizon: episodes over which it adapts.
     """
 
-    advantages: Float[Array, "B T"]
-    returns: Float[Array, "B T"] | None = None
+    placement: str | None
+    coeff: float
+    estimator: str
+    target: float | None
+    horizon: int
 
+    def estimate(self, log_probs, ref_log_probs, mask) -> Float[Array, "b T"]:
+        """KL estimate per token."""
+        return KL_ESTIMATORS[self.estimator](log_probs, ref_log_probs, mask)
 
-def make_credit(
-    trajectory: Trajectory,
-    rewards: Float[Array, "B T"],
-    *,
-    values: Float[Array, "B T"] | None = None,
-    state_hashes: UInt32[Array, "B K 2"] | None = None,
-) -> Credit:
-    """The trajectory as an estimator sees it, with these token rewards."""
-    return Credit(
-        rewards=rewards,
-        loss_mask=trajectory.loss_mask,
-        turn_index=trajectory.turn_index,
-        turns=trajectory.turns,
-        values=values,
-        state_hashes=state_hashes,
-    )
-
-
-def takes_part(loss_mask: Bool[Array, "B T"]) -> Bool[Array, " B"]:
-    """The row has a token to train on."""
-    return jnp.any(loss_mask, axis=1)
-
-
-def last_trained(loss_mask: Bool[Array, "B T"]) -> Bool[Array, "B T"]:
-    """True at each row's last trained token, nowhere in a row without one."""
-    order = jnp.arange(loss_mask.shape[1])[None]
-    last = jnp.max(jnp.where(loss_mask, order, -1), axis=1)
-    return order == last[:, None]
-
-
-def last_trained_of_turns(
-    loss_mask: Bool[Array, "B T"], turn_index: Int[Array, "B T"], num_turns: int
-) -> Bool[Array, "B T"]:
-    """True at the last trained token of each turn that has one."""
-    order = jnp.arange(loss_mask.shape[1])[None]
-
-    def last_of(turn):
-        return jnp.max(
-            jnp.where(loss_mask & (turn_index == turn), order, -1), axis=1, initial=-1
+    def adapt(self, kl_coeff, kl, num_rows: Int[Array, ""]) -> Float[Array, ""]:
+        """The weight of the next iteration; `kl` was measured on `num_rows` rows."""
+        if self.target is None:
+            return kl_coeff
+        return adapt_kl_coeff(
+            kl_coeff,
+            kl,
+            num_rows=num_rows,
+            kl_target=self.target,
+            kl_horizon=self.horizon,
         )
 
-    last = jax.vmap(last_of, out_axes=1)(jnp.arange(num_turns))
-    return loss_mask & (order == spread_turns(last, turn_index))
 
+@dataclasses.dataclass(frozen=True)
+class CreditAssignment:
+    """How an episode's reward is shared out among its tokens; see `configs/base.py`.
 
-def turn_sums(
-    x: Float[Array, "B T"],
-    loss_mask: Bool[Array, "B T"],
-    turn_index: Int[Array, "B T"],
-    num_turns: int,
-) -> Float[Array, "B K"]:
-    """Sum over each turn's trained tokens.
-
-    One masked reduction per turn: scattered additions would come in any order on a GPU,
-    and not give the same bits twice.
+    Attributes:
+      advantage: entry of `ADVANTAGES`; gamma, lam, high_level_gamma and step_weight are
+        options of some of them.
+      reward_placement: entry of `REWARD_PLACEMENTS`; normalization and grouping are
+        options of "episode".
+      weigh_groups, weigh_lengths, zero_task: see `algo/weights.py`.
     """
 
-    def sum_of(turn):
-        return masked_sum(x, loss_mask & (turn_index == turn), axis=1)
+    advantage: str
+    gamma: float
+    lam: float
+    high_level_gamma: float
+    step_weight: float
+    reward_placement: str
+    normalization: str
+    grouping: str
+    weigh_groups: bool
+    weigh_lengths: bool
+    zero_task: bool
 
-    return jax.vmap(sum_of, out_axes=1)(jnp.arange(num_turns))
+    def assign(
+        self,
+        trajectory: Trajectory,
+        readings: Readings,
+        *,
+        group_size: int,
+        loss_scale: Float[Array, ""],
+        kl_penalty: KLPenalty,
+        kl_coeff: Float[Array, ""],
+    ) -> tuple[Estimate, Float[Array, ""]]:
+        """Advantages and returns, and the mean KL per token that was charged for."""
+        mask = trajectory.loss_mask
+        data = {"group_size": group_size, "env_index": trajectory.env_index}
+        rewards = self._bound(REWARD_PLACEMENTS[self.reward_placement], data)(
+            trajectory
+        )
+        kl = jnp.zeros(())
+        if kl_penalty.placement == "reward":
+            per_token = kl_penalty.estimate(
+                readings.old_log_probs, readings.ref_log_probs, mask
+            )
+            rewards = penalize_kl(rewards, per_token, mask, kl_coeff=kl_coeff)
+            kl = masked_mean(per_token, mask)
+        credit = make_credit(
+            trajectory,
+            rewards,
+            values=readings.values,
+            state_hashes=trajectory.turns.state_hash,
+        )
+        estimate = self._bound(ADVANTAGES[self.advantage], data)(credit)
+        advantages = weigh(
+            estimate.advantages,
+            credit,
+            group_size=group_size,
+            loss_scale=loss_scale,
+            weigh_groups=self.weigh_groups,
+            weigh_lengths=self.weigh_lengths,
+            zero_task=self.zero_task,
+        )
+        return estimate.replace(advantages=advantages), kl
+
+    def _bound(self, entry, data: Mapping[str, object]):
+        """The entry with its options and data."""
+        given = {name: getattr(self, name) for name in own_options(entry)}
+        given |= {name: data[name] for name in needed_data(entry)}
+        return lambda argument: entry(argument, **given)
 
 
-def spread_turns(
-    x: Float[Array, "B K"] | Int[Array, "B K"], turn_index: Int[Array, "B T"]
-) -> Float[Array, "B T"] | Int[Array, "B T"]:
-    """Each token's entry of its turn; on padding the first turn's."""
-    return jnp.take_along_axis(x, jnp.clip(turn_index, 0, x.shape[1] - 1), axis=1)
+# Added to the largest standard deviation and to lengths (RAGEN).
+_EPSILON = 1e-6
+
+
+def group_std_weights(credit: Credit, *, group_size: int) -> Float[Array, " B"]:
+    """`std of the group's scores / (largest such std + 1e-6)`: a filter made soft.
+
+    Scores are sums of token rewards, over the rows that take part, n - 1 in the
+    standard deviation; a group of one counts as 1 (RAGEN), one without rows is 0.
+    """
+    scores = masked_sum(credit.rewards, credit.loss_mask, axis=1)
+    scores = scores.reshape(-1, group_size)
+    mask = takes_part(credit.loss_mask).reshape(-1, group_size)
+    std = jnp.sqrt(masked_variance(scores, mask, axis=1, ddof=1))
+    std = jnp.where(jnp.sum(mask, axis=1) == 1, 1.0, std)
+    return jnp.repeat(std / (jnp.max(std) + _EPSILON), group_size)
+
+
+def length_weights(loss_mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
+    """`mean length / (length + 1e-6)`, lengths in trained tokens.
+
+    The mean is over the rows that have any; the others' weight is 0. Every episode then
+    weighs the same in a mean over tokens.
+    """
+    lengths = jnp.sum(loss_mask, axis=1, dtype=jnp.float32)
+    mean = masked_mean(lengths, lengths > 0)
+    return jnp.where(lengths > 0, mean / (lengths + _EPSILON), 0.0)
+
+
+def none(kept_ratio: Float[Array, ""]) -> Float[Array, ""]:
+    """1: a step counts the same however few groups it saw (RAGEN's default)."""
+    return jnp.ones_like(kept_ratio)
+
+
+def linear(kept_ratio: Float[Array, ""]) -> Float[Array, ""]:
+    """The share of groups kept: as if the dropped had been there with advantage 0."""
+    return kept_ratio
+
+
+def sqrt(kept_ratio: Float[Array, ""]) -> Float[Array, ""]:
+    """Square root of the share of groups kept, as a mean's noise shrinks with size."""
+    return jnp.sqrt(kept_ratio)
+
+
+def rho(kept_ratio: Float[Array, ""], *, top_p: float) -> Float[Array, ""]:
+    """The share of the score's mass kept, as the paper has it (arXiv 2604.06268)."""
+    return jnp.full_like(kept_ratio, top_p)
+
+
+def weigh(
+    advantages: Float[Array, "B T"],
+    credit: Credit,
+    *,
+    group_size: int,
+    loss_scale: Float[Array, ""],
+    weigh_groups: bool,
+    weigh_lengths: bool,
+    zero_task: bool,
+) -> Float[Array, "B T"]:
+    """Advantages with all that multiplies them.
+
+    Args:
+      advantages: from an estimator.
+      credit: what the estimator saw.
+      group_size: rows per group.
+      loss_scale: from an entry of `FILTER_LOSS_SCALES`.
+      weigh_groups: multiply by `group_std_weights`.
+      weigh_lengths: multiply by `length_weights`.
+      zero_task: the ablation that leaves nothing but entropy and KL terms.
+    """
+    if weigh_groups:
+        weights = group_std_weights(credit, group_size=group_size)
+        advantages = advantages * weights[:, None]
+    advantages = advantages * loss_scale
+    if weigh_lengths:
+        advantages = advantages * length_weights(credit.loss_mask)[:, None]
+    return jnp.zeros_like(advantages) if zero_task else advantages
+
+
+# scale(kept_ratio, *, <own options>) with the share of groups the filter kept.
+FILTER_LOSS_SCALES = {"none": none, "linear": linear, "sqrt": sqrt, "rho": rho}

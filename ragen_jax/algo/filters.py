@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.credit import takes_part
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.rewards import raw_episode_rewards
+from ragen_jax.algo.segments import takes_part
 from ragen_jax.types import Trajectory
 
 # A score this small counts as zero (RAGEN).

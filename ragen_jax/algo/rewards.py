@@ -12,19 +12,19 @@ nowhere to put a reward and take no part in normalisation: a caller that wants i
 all rows places before it filters. Reference: arXiv 2504.20073 section 3, and RAGEN's
 reward normalisation; unlike there, format penalties count in both placements, and the
 filter never sees a normalised reward. Bonuses for how a reply is written
-(`ragen_jax.bonuses`) count wherever format penalties do.
+(`ragen_jax.rollout.bonuses`) count wherever format penalties do.
 """
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.credit import (
+from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.algo.segments import (
     last_trained,
     last_trained_of_turns,
     spread_turns,
     takes_part,
 )
-from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
 from ragen_jax.types import Trajectory, Turns
 
 # A standard deviation up to this counts as zero, and it is added to it (RAGEN).

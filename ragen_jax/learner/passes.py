@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from ragen_jax.learner.credit import Readings
+from ragen_jax.algo.credit import Readings
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
-from ragen_jax.learner.objective import Objective, Predictions, Samples, TokenSums
-from ragen_jax.learner.sharding import by_rows, num_row_shards, over_own_rows
+from ragen_jax.learner.loss import Objective, Predictions, Samples, TokenSums
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
+from ragen_jax.sharding import by_rows, num_row_shards, over_own_rows
 from ragen_jax.types import Params
 
 # Parameters that are trained, of both networks; the critic's are None without one.

@@ -22,15 +22,14 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from ragen_jax.learner.choice import Choice, choice_stats
-from ragen_jax.learner.credit import CreditAssignment
-from ragen_jax.learner.objective import TokenSums
-from ragen_jax.learner.optimizer import Schedule
+from ragen_jax.algo.credit import CreditAssignment
+from ragen_jax.algo.selection import Choice, choice_stats
+from ragen_jax.learner.batch import prepare, read_entropies
+from ragen_jax.learner.loss import TokenSums
+from ragen_jax.learner.metrics import credit_stats, learning_stats, reply_stats
 from ragen_jax.learner.passes import Passes, Weights, kept_first
-from ragen_jax.learner.prepare import prepare, read_entropies
-from ragen_jax.learner.sharding import replicated
-from ragen_jax.learner.state import Network, TrainState
-from ragen_jax.learner.stats import credit_stats, learning_stats, reply_stats
+from ragen_jax.learner.state import Network, Schedule, TrainState
+from ragen_jax.sharding import replicated
 from ragen_jax.types import Params, Trajectory
 
 Stats = dict[str, Float[Array, ""]]

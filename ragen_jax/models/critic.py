@@ -12,9 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
 from ragen_jax.models.policy import Policy, build_policy, logical_axes
-from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
 

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (lets NumPy hold bfloat16)
 import numpy as np
 from safetensors import SafetensorError, safe_open
+
+from ragen_jax.models.config import Qwen2Config
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -291,3 +292,35 @@ def _some(names: list[str]) -> str:
     shown = ", ".join(names[:MAX_NAMES_SHOWN])
     more = len(names) - MAX_NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+TOKENIZER_DIGEST = "tokenizer_sha256"
+BASE_DIGEST = "base_weights_sha256"
+
+
+def identity(
+    model: Qwen2Config,
+    tokenizer_folder: Path,
+    stop_ids: Sequence[int],
+    base_digest: str | None = None,
+) -> dict[str, Any]:
+    """Identity of a model's weights: its `config.json` and its tokenizer's digest.
+
+    The digest is over the bytes of the files that define the ids, and the stop tokens.
+
+    Args:
+      model: the model's description.
+      tokenizer_folder, stop_ids: its tokenizer's files and stop tokens.
+      base_digest: of weights that the state needs but does not hold: the frozen model
+        under adapters, the reference of a KL penalty. None: there are none.
+    """
+    folder, names = tokenizer_folder, ("tokenizer.json",)
+    if not (folder / "tokenizer.json").is_file():
+        names = ("vocab.json", "merges.txt", "added_tokens.json")
+    sha = hashlib.sha256()
+    for name in names:
+        if (folder / name).is_file():
+            sha.update((folder / name).read_bytes())
+    sha.update(json.dumps(stop_ids).encode())
+    owner = model.to_hf() | {TOKENIZER_DIGEST: sha.hexdigest()}
+    return owner if base_digest is None else owner | {BASE_DIGEST: base_digest}

@@ -16,6 +16,7 @@ import numpy as np
 from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.numpy import save_file
 
+from ragen_jax.models.config import Qwen2Config, token_ids
 from ragen_jax.models.hf_files import (
     INDEX_FILE,
     TOKENIZER_FILES,
@@ -26,7 +27,6 @@ from ragen_jax.models.hf_files import (
     safe_file,
 )
 from ragen_jax.models.policy import abstract_params
-from ragen_jax.models.qwen2_config import Qwen2Config, token_ids
 from ragen_jax.types import Params
 
 CONFIG_FILE = "config.json"

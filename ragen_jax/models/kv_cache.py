@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from ragen_jax.models.qwen2_config import Qwen2Config
+from ragen_jax.models.config import Qwen2Config
 
 LayerCache = tuple[Float[Array, "B J F S"], Float[Array, "B J S F"]]
 

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Key
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.models.qwen2 import Linear, Qwen2
-from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
 # Every matrix of a layer, by the names of the checkpoint (PEFT's "all-linear"). The

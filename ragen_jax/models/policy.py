@@ -16,9 +16,9 @@ from flax import nnx
 from jaxtyping import Array
 
 from ragen_jax.models.attention import check_attention
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.kv_cache import KVCache
 from ragen_jax.models.qwen2 import Qwen2
-from ragen_jax.models.qwen2_config import Qwen2Config
 from ragen_jax.types import Params
 
 

@@ -21,6 +21,7 @@ from ragen_jax.models.attention import (
     rope_angles,
     rotate,
 )
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.kv_cache import (
     KVCache,
     LayerCache,
@@ -29,7 +30,6 @@ from ragen_jax.models.kv_cache import (
     as_layer_cache,
     write_layer,
 )
-from ragen_jax.models.qwen2_config import Qwen2Config
 
 # Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.

@@ -1,4 +1,4 @@
-"""What a batch of episodes looks like, in numbers.
+"""Metrics of a batch of episodes.
 
 In: a trajectory. Out: scalars by name, RAGEN's where it has one. Every metric is a sum
 and a weight; the metric is their quotient, 0 where the weight is 0. Runs inside `jit`.

@@ -1,11 +1,8 @@
-"""One turn of every row: say the message, read, get the reply, act on it.
+"""One turn of play: observation in, reply, actions, feedback out.
 
-In: episodes in progress. Out: the same, one turn further. Who replies is a `Responder`;
-what a turn does is the same for all of them.
-
-What the responder reads before its reply is either the message alone, because it
-remembers the dialogue before it, or a window of the dialogue, from scratch. Either way
-the dialogue is recorded in full.
+In: the state of an episode and the policy's reply. Out: the next state and a record of
+the turn. Jittable and written for one row; the compiled rollout and the host loop both
+call it.
 """
 
 import functools
@@ -15,26 +12,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from envs.base import EnvParams, TextEnvironment
-from ragen_jax.rollout.acting import Outcome, run_actions, valid_actions
-from ragen_jax.rollout.state_hash import hash_fields
-from ragen_jax.rollout.trajectory import (
+from ragen_jax.rollout.actions import Outcome, run_actions, valid_actions
+from ragen_jax.rollout.context import Memory, note_prompt, note_reply, recall
+from ragen_jax.rollout.transcript import (
     Transcript,
     Turn,
     append_message,
     append_reply,
     record_turn,
 )
-from ragen_jax.rollout.windows import Memory, note_prompt, note_reply, recall
-from ragen_jax.text.device_text import DeviceTemplate
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS
+from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.types import EnvState, ParsedAnswer, Reply, TokenSpan, Turns
 
 Carry = Any  # a responder's own memory, rows leading
-# `(fact reader, states, reply, parsed) -> Float[B]`: see `ragen_jax/bonuses.py`.
+# `(fact reader, states, reply, parsed) -> Float[B]`: see `ragen_jax/rollout/bonuses.py`.
 Bonus = Callable[..., Float[Array, " B"]]
 
 
@@ -239,3 +235,31 @@ def _say(template: DeviceTemplate, play: Play, fields: dict[str, Array]) -> Toke
 def _to_active(span: TokenSpan, play: Play) -> TokenSpan:
     """Nothing to the rows that have finished."""
     return span.replace(length=jnp.where(play.is_active, span.length, 0))
+
+
+# Two unrelated odd multipliers (from the digits of the golden ratio and of xxHash): the
+# words are hashes of their own.
+_MULTIPLIERS = (0x9E3779B9, 0x85EBCA77)
+
+
+def hash_fields(fields: PyTree[Int[Array, "..."]]) -> UInt32[Array, " 2"]:
+    """Hash of integer arrays: of every entry and its place.
+
+    Args:
+      fields: of one state, see `TextEnvironment.text_fields`.
+    """
+    words = [jnp.ravel(x).astype(jnp.uint32) for x in jax.tree.leaves(fields)]
+    words = jnp.concatenate(words)
+    places = jnp.arange(words.shape[0], dtype=jnp.uint32)
+    hashes = [
+        jnp.sum(_mix(_mix(words + 1) + m * (places + 1)), dtype=jnp.uint32)
+        for m in (jnp.uint32(m) for m in _MULTIPLIERS)
+    ]
+    return jnp.stack(hashes)
+
+
+def _mix(x: UInt32[Array, " n"]) -> UInt32[Array, " n"]:
+    """Every bit of the result depends on every bit of `x` (MurmurHash3's finalizer)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

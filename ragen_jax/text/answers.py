@@ -33,7 +33,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Int, UInt8, UInt32
 
-from ragen_jax.text import bits, byte_search, byte_tables
+from ragen_jax.text import byte_strings
 from ragen_jax.types import ParsedAnswer
 
 THINK_END = b"</think>"
@@ -94,7 +94,7 @@ class AnswerParser:
                 f"an array of shape {reply_tokens.shape}; vmap it over rows or build "
                 "it with another max_reply_tokens."
             )
-        text = byte_tables.join(
+        text = byte_strings.join(
             self.token_bytes, self.token_lengths, reply_tokens, length, tail=self._tail
         )
         num_bytes = text.shape[0] - self._tail
@@ -107,7 +107,7 @@ class AnswerParser:
         inside = jnp.arange(answer.shape[0]) < stop - start
         is_markup = (answer == ord("<")) & inside
         is_hard = jnp.any(is_markup) | (stop - start > self._window)
-        names, num_listed = byte_search.rarely(
+        names, num_listed = byte_strings.rarely(
             is_hard,
             lambda _, parser, *answer: parser._read_whole(*answer),
             parsed,
@@ -152,16 +152,18 @@ class AnswerParser:
         def read(
             begins: UInt32[Array, " W"], _: None
         ) -> tuple[UInt32[Array, " W"], Int[Array, ""]]:
-            start = bits.first(begins)
-            behind = begins & ~bits.below(start + 1, num_words)
+            start = byte_strings.first(begins)
+            behind = begins & ~byte_strings.below(start + 1, num_words)
             # Behind the last piece, the size is not positive and no name has it.
-            end = bits.last(content & bits.below(bits.first(behind), num_words))
+            end = byte_strings.last(
+                content & byte_strings.below(byte_strings.first(behind), num_words)
+            )
             piece = lax.dynamic_slice(answer, (start,), (self.name_bytes.shape[1],))
             return behind, self._look_up(piece, end - start + 1)
 
         # A scan, for it is traced and compiled once for all names.
         _, names = lax.scan(read, begins, length=self.max_actions)
-        return names, bits.count(begins)
+        return names, byte_strings.count(begins)
 
     def _read_whole(
         self,
@@ -181,7 +183,7 @@ class AnswerParser:
     ) -> Int[Array, ""]:
         """Index of the name `piece[:size]`, -1 if there is none; size may exceed E."""
         is_padding = jnp.arange(piece.shape[0]) >= size
-        piece = jnp.where(is_padding, 0, byte_search.to_lower(piece))
+        piece = jnp.where(is_padding, 0, byte_strings.to_lower(piece))
         is_name = jnp.all(piece[None, :] == self.name_bytes, axis=1)
         is_name &= self.name_lengths == size
         return jnp.max(jnp.where(is_name, jnp.arange(is_name.shape[0]), -1))
@@ -216,11 +218,11 @@ def build_parser(
     names = _check_names(action_vocabulary)
     longest_name = max(map(len, names))
     token_bytes = [
-        byte_tables.shorten_token(token, longest_name=longest_name)
+        byte_strings.shorten_token(token, longest_name=longest_name)
         for token in tokenizer.token_bytes
     ]
-    token_table, token_lengths = byte_tables.tabulate([*token_bytes, b""])
-    name_table, name_lengths = byte_tables.tabulate(names)
+    token_table, token_lengths = byte_strings.tabulate([*token_bytes, b""])
+    name_table, name_lengths = byte_strings.tabulate(names)
     return AnswerParser(
         token_bytes=token_table,
         token_lengths=token_lengths,
@@ -262,22 +264,22 @@ def _find_answer(
     where there is no answer.
     """
     begins, ends_thought, ends = (
-        bits.pack(byte_search.find(text, tag, num_bytes))
+        byte_strings.pack(byte_strings.find(text, tag, num_bytes))
         for tag in (ANSWER_BEGIN, THINK_END, ANSWER_END)
     )
     # A carry from behind each thought runs through the white space there is and stops
     # where the answer has to begin.
-    white = bits.pack(byte_search.is_white(text[:num_bytes]))
-    behind_thought = bits.raised(ends_thought, len(THINK_END))
-    reached = bits.add(white, behind_thought) & ~white
-    start = bits.first(begins & reached) + len(ANSWER_BEGIN)
-    ends &= ~bits.below(start, ends.shape[0])
+    white = byte_strings.pack(byte_strings.is_white(text[:num_bytes]))
+    behind_thought = byte_strings.raised(ends_thought, len(THINK_END))
+    reached = byte_strings.add(white, behind_thought) & ~white
+    start = byte_strings.first(begins & reached) + len(ANSWER_BEGIN)
+    ends &= ~byte_strings.below(start, ends.shape[0])
     has_format = jnp.any(ends != 0)
     zero = jnp.zeros_like(start)
     return (
         has_format,
         jnp.where(has_format, start, zero),
-        jnp.where(has_format, bits.first(ends), zero),
+        jnp.where(has_format, byte_strings.first(ends), zero),
     )
 
 
@@ -285,17 +287,17 @@ def _find_answer_alone(
     text: UInt8[Array, " Y"], num_bytes: int
 ) -> tuple[Bool[Array, ""], Int[Array, ""], Int[Array, ""]]:
     """The same where the forced prefix has begun the answer already."""
-    ends = bits.pack(byte_search.find(text, ANSWER_END, num_bytes))
+    ends = byte_strings.pack(byte_strings.find(text, ANSWER_END, num_bytes))
     has_format = jnp.any(ends != 0)
     zero = jnp.zeros((), jnp.int32)
-    return has_format, zero, jnp.where(has_format, bits.first(ends), zero)
+    return has_format, zero, jnp.where(has_format, byte_strings.first(ends), zero)
 
 
 def _remove_literals(
     answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
 ) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
     """Deletes the literals of `REMOVED` from `answer[:size]`, one after the other."""
-    literals, widths = byte_tables.tabulate(REMOVED)
+    literals, widths = byte_strings.tabulate(REMOVED)
 
     def remove(
         state: tuple[UInt8[Array, " Y"], Int[Array, ""]],
@@ -305,7 +307,7 @@ def _remove_literals(
         text, size = state
         count = jnp.sum(starts, dtype=size.dtype)
         longest = literals.shape[1]
-        text = byte_search.remove(text, starts, width, max_width=longest)
+        text = byte_strings.remove(text, starts, width, max_width=longest)
         return text, size - count * width
 
     def remove_next(
@@ -313,10 +315,10 @@ def _remove_literals(
     ) -> tuple[UInt8[Array, " Y"], Int[Array, ""]]:
         text, size = state
         width = widths[i]
-        starts = byte_search.find_row(text, literals[i], num_bytes)
+        starts = byte_strings.find_row(text, literals[i], num_bytes)
         # A literal holds `<` only in front, so its occurrences never overlap.
         starts &= jnp.arange(num_bytes) + width <= size
-        return byte_search.rarely(jnp.any(starts), remove, state, starts, width)
+        return byte_strings.rarely(jnp.any(starts), remove, state, starts, width)
 
     return lax.fori_loop(0, len(REMOVED), remove_next, (answer, size))
 
@@ -329,18 +331,20 @@ def _split(
     In a run of bars, the first and second make a separator, the third and fourth, and
     so on; the last of an odd run is content.
     """
-    bars = bits.pack(text == SEPARATOR[0])
-    inside = bits.below(size, bars.shape[0])
+    bars = byte_strings.pack(text == SEPARATOR[0])
+    inside = byte_strings.below(size, bars.shape[0])
     bars &= inside
     # A carry from the first bar of a run clears the run. Every second bar of one that
     # begins at an even cell is at an odd one.
-    begins_run = bars & ~bits.raised(bars, 1)
-    of_even_run = bars & ~bits.add(bars, begins_run & bits.EVEN)
+    begins_run = bars & ~byte_strings.raised(bars, 1)
+    of_even_run = bars & ~byte_strings.add(bars, begins_run & byte_strings.EVEN)
     of_odd_run = bars & ~of_even_run
-    ends_separator = (of_even_run & ~bits.EVEN) | (of_odd_run & bits.EVEN)
-    separators = ends_separator | bits.lowered(ends_separator, 1)
-    white = bits.pack(byte_search.is_white(text))
+    ends_separator = (of_even_run & ~byte_strings.EVEN) | (
+        of_odd_run & byte_strings.EVEN
+    )
+    separators = ends_separator | byte_strings.lowered(ends_separator, 1)
+    white = byte_strings.pack(byte_strings.is_white(text))
     content = inside & ~white & ~separators
     # A carry from the start, and one from each separator, stop at the first content.
-    begins_piece = content & bits.add(~content, ends_separator, carry=True)
+    begins_piece = content & byte_strings.add(~content, ends_separator, carry=True)
     return content, begins_piece

@@ -12,11 +12,11 @@ from jaxtyping import Array, Int
 from envs.base import PlayBudget, TextEnvironment
 from ragen_jax.text import chat
 from ragen_jax.text.answers import AnswerParser, build_parser
-from ragen_jax.text.device_text import DeviceTemplate, compile_template
-from ragen_jax.text.facts import FactReader
+from ragen_jax.text.context import WindowTemplates, build_windows
 from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
+from ragen_jax.text.statements import FactReader
+from ragen_jax.text.token_templates import DeviceTemplate, compile_template
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.text.windows import WindowTemplates, build_windows
 
 
 @struct.dataclass
@@ -33,7 +33,7 @@ class Dialogue:
         that was cut.
       max_trajectory_tokens: `T`, no dialogue is longer.
       windows: what the model reads before a reply; None where it reads the whole
-        dialogue (see `ragen_jax.text.windows`).
+        dialogue (see `ragen_jax.text.context`).
       facts: reads which cells thoughts name; None where nobody asks.
     """
 

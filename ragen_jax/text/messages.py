@@ -1,20 +1,21 @@
-"""A dialogue as chat messages: what is sent to those who take no tokens.
+"""Messages as pieces: what the environment writes, and what a text answers.
 
-In: the wording of a game and the turns so far, in text. Out: messages of the roles
-"system", "user" and "assistant". In ChatML's markup (`in_markup`) they are the text
-that a policy on the device reads, whatever part of the dialogue it is shown.
-
-The forced prefix of a reply, `<think>` or `<answer>`, is part of the assistant's
-messages. Nobody can be made to begin with it, so it may be missing from a reply; for
-the record and for the parser a reply is what comes after it.
+In: a state and the wording of a prompt. Out: the pieces of the next message; and the
+parsed actions of a reply given as text instead of token ids.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ragen_jax.text import chat
+from ragen_jax.text.answers import ANSWER_BEGIN, ANSWER_END, REMOVED, SEPARATOR
+from ragen_jax.text.answers import THINK_END as _THINK_END
 from ragen_jax.text.prompts import Wording
+from ragen_jax.types import ParsedAnswer
 
 Message = dict[str, str]
 ROLES = {
@@ -91,3 +92,48 @@ def _in_one_message(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message
     if past:
         told = wording.past_heading + told + wording.turn_heading
     return [{"role": "user", "content": told + wording.turn.render(last.fields)}]
+
+
+_BEGINNING = re.compile(re.escape(_THINK_END) + rb"\s*" + re.escape(ANSWER_BEGIN))
+
+
+def parse_text(
+    reply: str, vocabulary: Sequence[str], *, max_actions: int, thinking: bool
+) -> ParsedAnswer:
+    """Reads a reply; the forced prefix may be there or not.
+
+    Args:
+      reply: any text.
+      vocabulary: the names an action can have in any level.
+      max_actions: names that count (`A`).
+      thinking: the form asks for a thought before the answer.
+    """
+    answer = _find_answer(reply.encode("utf-8", "replace"), thinking)
+    has_format = answer is not None
+    answer = answer or b""
+    for literal in REMOVED:
+        answer = answer.replace(literal, b"")
+    pieces = (piece.strip() for piece in answer.split(SEPARATOR))
+    listed = [piece.lower() for piece in pieces if piece]
+    known = {name.encode().lower(): index for index, name in enumerate(vocabulary)}
+    names = np.full(max_actions, -1, np.int32)
+    counted = listed[:max_actions]
+    names[: len(counted)] = [known.get(name, -1) for name in counted]
+    return ParsedAnswer(
+        names=names,
+        num_names=np.int32(len(counted)),
+        num_listed=np.int32(len(listed)),
+        has_format=np.bool_(has_format),
+    )
+
+
+def _find_answer(text: bytes, thinking: bool) -> bytes | None:
+    """The answer's text; one pass, whatever the reply holds."""
+    start = 0
+    if thinking:
+        beginning = _BEGINNING.search(text)
+        if beginning is None:
+            return None
+        start = beginning.end()
+    end = text.find(ANSWER_END, start)
+    return None if end < 0 else text[start:end]

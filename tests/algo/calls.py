@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from ragen_jax.algo.options import needed_data, own_options
+from ragen_jax.tables import needed_data, own_options
 
 OPTIONS = {
     "gamma": 0.9,

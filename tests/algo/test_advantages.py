@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.advantages import ADVANTAGES, bi_level_gae, gae, gigpo, grpo
-from ragen_jax.algo.credit import Credit, make_credit, turn_sums
 from ragen_jax.algo.rewards import at_turn_ends, turn_rewards
+from ragen_jax.algo.segments import Credit, make_credit, turn_sums
 from tests.algo.calls import OPTIONS, compiled, options_of
 from tests.reference import advantages_oracle as oracle
 from tests.trajectories import make_dialogues, make_trajectory, make_turns

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.algo.credit import make_credit
-from ragen_jax.algo.rewards import at_turn_ends
-from ragen_jax.algo.weights import (
+from ragen_jax.algo.credit import (
     FILTER_LOSS_SCALES,
     group_std_weights,
     length_weights,
     weigh,
 )
+from ragen_jax.algo.rewards import at_turn_ends
+from ragen_jax.algo.segments import make_credit
 from tests.algo.calls import compiled
 from tests.reference import rewards_oracle as oracle
 from tests.trajectories import make_dialogues

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from benchmarks import flops
+from ragen_jax.memory.published import PUBLISHED
 from ragen_jax.models.policy import abstract_params
-from ragen_jax.models.published import PUBLISHED
 from ragen_jax.program import num_params
 
 

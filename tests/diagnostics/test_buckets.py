@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragen_jax.diagnostics.buckets import (
+from ragen_jax.diagnostics.gradient_buckets import (
     bucket_metrics,
     fixed_buckets,
     quantile_buckets,

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.diagnostics.exact import (
+from benchmarks.exact_information import (
     enumerate_replies,
     exact_information,
     reply_log_probs,
 )
-from ragen_jax.diagnostics.information import estimates
+from ragen_jax.diagnostics.mutual_information import estimates
 from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.diagnostics.scoring import Scorer
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.policy import build_policy
-from ragen_jax.models.qwen2 import Qwen2Config
 from tests.reference import exact_oracle
 
 CONFIG = Qwen2Config(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.diagnostics.information import FORMS, averaged, estimates
+from ragen_jax.diagnostics.mutual_information import FORMS, averaged, estimates
 from tests.reference import information_oracle
 
 ORACLE_FORMS = {"": "repository", "_seq": "sequence", "_paper": "paper"}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from configs import sokoban
-from ragen_jax import rngs, thinking
+from ragen_jax import rngs
+from ragen_jax.diagnostics import mutual_information
 from ragen_jax.diagnostics.pairs import Pairs, any_turns, gather_pairs
 from ragen_jax.program import build_program
 from tests import commands
@@ -75,7 +76,7 @@ def test_every_thought_under_every_prompt(model, max_length):
         config.diagnostics.chunk_rows = chunk_rows
         config.mesh.update(data=axis, tensor=axis)
         program = build_program(config)
-        score = thinking.make_score(config, program)
+        score = mutual_information.make_score(config, program.learner)
         params = program.play_params(program.state)
         found = np.asarray(score(params, pairs))
         there = found[:NUM_THOUGHTS, :NUM_PROMPTS]
@@ -109,7 +110,9 @@ def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
         return chosen, gather_pairs(batch, chosen, lengths, max_reply_tokens=8)
 
     chosen, pairs = choose(batch, lengths)
-    scores = np.asarray(thinking.make_score(config, program)(params, pairs))
+    scores = np.asarray(
+        mutual_information.make_score(config, program.learner)(params, pairs)
+    )
     assert int(pairs.num_pairs) == 12
     assert int(pairs.num_prompts) > 2
     recorded = np.asarray(batch.sample_log_probs)
@@ -119,11 +122,15 @@ def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
         reply = recorded[row, start : start + int(lengths[row, turn])]
         assert reply.sum() == pytest.approx(scores[i, pairs.prompt_of[i]], abs=1e-4)
     monkeypatch.setattr(
-        thinking, "count_thoughts", lambda parser, batch: batch.turns.reply_length
+        mutual_information,
+        "count_thoughts",
+        lambda parser, batch: batch.turns.reply_length,
     )
-    measure = thinking.make_information(config, program)
+    measure = mutual_information.make_information(
+        config, program.learner, program.frozen, program.game.dialogue.parser
+    )
     metrics = measure(1, program.state, rollouts, batch)
-    for label in (thinking.FIRST_TURNS, thinking.ANY_TURNS):
+    for label in (mutual_information.FIRST_TURNS, mutual_information.ANY_TURNS):
         assert metrics[f"{label}num_prompts"] >= 2
         assert metrics[f"{label}mi_seq_estimate"] <= metrics[f"{label}mi_upper_bound"]
     assert metrics["collapse/valid_thinking_rate"] == 1

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from ragen_jax.algorithm_config import CHOICES
 from ragen_jax.config import flatten
+from ragen_jax.learner.rules import CHOICES
 from tests.learner import tiny
 from tests.reference.learner_oracle import Learner
 

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 from configs import sokoban
-from ragen_jax.games import build_game
-from ragen_jax.mix import environments
+from ragen_jax.memory.plan import Memory, make_plan, read_model
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
 from ragen_jax.models.qwen2 import REMAT_POLICIES
-from ragen_jax.plan import Memory, make_plan, read_model
+from ragen_jax.tasks import build_game, environments
 
 MODEL, TOKENIZER, _ = read_model("pocket")
 # Wide and deep enough that activations, not weights or logits, fill the memory.

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from ragen_jax.learner import sharding
-from ragen_jax.learner.optimizer import build_optimizer
-from ragen_jax.learner.state import init_network, init_state, state_shardings
+from ragen_jax import sharding
+from ragen_jax.learner.state import (
+    build_optimizer,
+    init_network,
+    init_state,
+    state_shardings,
+)
 from tests.learner import tiny
 from tests.reference.update_oracle import adamw
 

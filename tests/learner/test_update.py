@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.learner.stats import METRICS
+from ragen_jax.learner.metrics import METRICS
 from tests.learner import tiny
 from tests.reference import update_oracle
 from tests.trajectories import make_trajectory

@@ -8,11 +8,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base
-from ragen_jax.algorithm_config import needs_critic
+from ragen_jax import sharding
 from ragen_jax.config import flatten
-from ragen_jax.learner import sharding
+from ragen_jax.learner.learner import Networks, build_learner
+from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
-from ragen_jax.learning import Networks, build_learner
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
 from ragen_jax.types import Trajectory

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.models.random_models import CASES, hf_shapes, make_tensors, write_folder
 
 ALPHA = 12.0

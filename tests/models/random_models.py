@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.policy import build_policy
-from ragen_jax.models.qwen2_config import Qwen2Config
 
 # As config.json would have them; heads/kv heads, head size, tying, theta and eps vary.
 _BASE = {

@@ -15,8 +15,8 @@ from ragen_jax.models.attention import (
     attend_causal,
     check_attention,
 )
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.policy import build_policy
-from ragen_jax.models.qwen2_config import Qwen2Config
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37
 

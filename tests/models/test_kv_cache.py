@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.kv_cache import (
     KVCache,
     as_layer_cache,
@@ -11,7 +12,6 @@ from ragen_jax.models.kv_cache import (
     init_cache,
     write_layer,
 )
-from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.models.random_models import CASES
 
 CONFIG = Qwen2Config.from_hf(CASES["small_tied"])

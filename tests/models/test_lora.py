@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import (
     LINEAR_NAMES,
@@ -20,7 +21,6 @@ from ragen_jax.models.lora import (
     num_adapter_params,
 )
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
-from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.models.random_adapters import (
     ALPHA,
     DISTINCT,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ragen_jax.models import attention
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
 from ragen_jax.models.qwen2 import LOGICAL_AXES, REMAT_POLICIES
-from ragen_jax.models.qwen2_config import Qwen2Config
 from tests.models.random_models import (
     CASES,
     make_tensors,

@@ -13,10 +13,10 @@ import numpy as np
 import envs
 from envs.base import PlayBudget
 from ragen_jax import program
-from ragen_jax.learner.sharding import make_mesh
+from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.models.qwen2_config import Qwen2Config
-from ragen_jax.rollout.device import make_collect
+from ragen_jax.rollout.collect import make_collect
+from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.tokenizers import train_qwen_style

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.algo.windows import to_windows
-from ragen_jax.learner import sharding
+from ragen_jax import sharding
+from ragen_jax.algo.segments import to_windows
 from ragen_jax.rollout.join import join_rollouts, make_join
 from ragen_jax.types import Windows
 from tests.learner import tiny

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragen_jax.rollout.device import rollout_keys
+from ragen_jax.rollout.collect import rollout_keys
 from ragen_jax.rollout.replay import replay
-from ragen_jax.rollout.state_hash import hash_fields
+from ragen_jax.rollout.turns import hash_fields
 from tests.rollout import players
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import envs
 from envs import ENVIRONMENTS
-from ragen_jax.rollout.state_hash import hash_fields
+from ragen_jax.rollout.turns import hash_fields
 from tests.reference import state_hash_oracle
 
 

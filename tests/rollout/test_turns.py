@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.rollout.device import play_episodes, rollout_keys
-from ragen_jax.rollout.episodes import episodes
+from ragen_jax.rollout.collect import play_episodes, rollout_keys
 from ragen_jax.rollout.metrics import METRICS, rollout_metrics
+from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import Responder
 from ragen_jax.types import Reply
 from tests.rollout import players

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.text.answers import build_parser
-from ragen_jax.text.byte_tables import LONG_TOKEN_BYTES, shorten_token
+from ragen_jax.text.byte_strings import LONG_TOKEN_BYTES, shorten_token
 from tests.reference.answer_oracle import LITERALS, parse_reply
 
 NAMES = ("Up", "Down", "Left", "Right")

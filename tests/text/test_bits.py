@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.text import bits
+from ragen_jax.text import byte_strings
 
 # One word, two, a carry over more words than a word has bits.
 SIZES = (1, 2, 33)
@@ -43,15 +43,15 @@ def test_arithmetic_is_that_of_long_integers(num_words, data):
     one, other = to_words(a, num_words), to_words(b, num_words)
     modulus = 2 ** (32 * num_words)
     for carry in (False, True):
-        assert to_int(bits.add(one, other, carry)) == (a + b + carry) % modulus
-    assert to_int(bits.add(one, ~one, True)) == 0
+        assert to_int(byte_strings.add(one, other, carry)) == (a + b + carry) % modulus
+    assert to_int(byte_strings.add(one, ~one, True)) == 0
     for by in (1, 8, 31):
-        assert to_int(bits.raised(one, by)) == (a << by) % modulus
-        assert to_int(bits.lowered(one, by)) == a >> by
-    assert int(bits.count(one)) == a.bit_count()
-    assert int(bits.last(one)) == a.bit_length() - 1
+        assert to_int(byte_strings.raised(one, by)) == (a << by) % modulus
+        assert to_int(byte_strings.lowered(one, by)) == a >> by
+    assert int(byte_strings.count(one)) == a.bit_count()
+    assert int(byte_strings.last(one)) == a.bit_length() - 1
     lowest = (a & -a).bit_length() - 1
-    assert int(bits.first(one)) == (lowest if a else 32 * num_words)
+    assert int(byte_strings.first(one)) == (lowest if a else 32 * num_words)
 
 
 @pytest.mark.parametrize("num_words", SIZES)
@@ -59,15 +59,15 @@ def test_cells_below_an_index(num_words):
     size = 32 * num_words
     for index in (-3, 0, 1, 31, 32, 33, size - 1, size, size + 40):
         inside = min(max(index, 0), size)
-        assert to_int(bits.below(jnp.int32(index), num_words)) == 2**inside - 1
+        assert to_int(byte_strings.below(jnp.int32(index), num_words)) == 2**inside - 1
 
 
 @pytest.mark.parametrize("num_cells", [1, 31, 32, 33, 70])
 def test_masks_come_back_and_are_counted(num_cells):
     mask = np.random.default_rng(num_cells).random(num_cells) < 0.5
-    packed = bits.pack(jnp.asarray(mask))
+    packed = byte_strings.pack(jnp.asarray(mask))
     assert to_int(packed) == sum(1 << int(i) for i in np.flatnonzero(mask))
-    np.testing.assert_array_equal(bits.unpack(packed, num_cells), mask)
+    np.testing.assert_array_equal(byte_strings.unpack(packed, num_cells), mask)
     np.testing.assert_array_equal(
-        bits.running_count(packed, num_cells), np.cumsum(mask)
+        byte_strings.running_count(packed, num_cells), np.cumsum(mask)
     )

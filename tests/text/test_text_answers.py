@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from ragen_jax.text.text_answers import parse_text
+from ragen_jax.text.messages import parse_text
 from tests.reference.answer_oracle import parse_reply
 from tests.text.test_answers import MAX_ACTIONS, NAMES, VOCABULARY, hostile_reply
 

@@ -11,9 +11,10 @@ import pytest
 
 import envs
 from envs.base import PlayBudget
-from ragen_jax import demonstrations, lessons
-from ragen_jax.play import complete_reply
-from ragen_jax.rollout.device import play_episodes, rollout_keys
+from ragen_jax.evaluation.play import complete_reply
+from ragen_jax.rollout import demonstrators
+from ragen_jax.rollout.collect import play_episodes, rollout_keys
+from ragen_jax.sft import data as lessons
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.dialogue import build_dialogue
 from tests.text import test_answers
@@ -135,13 +136,13 @@ def test_no_message_asks_for_a_thought(tokenizer, style, context):
 @functools.cache
 def demonstrated():
     game, tokenizer, dialogue = pocket()
-    mixture = demonstrations.Mixture(
+    mixture = demonstrators.Mixture(
         shares=jnp.ones(1),
-        thoughts=jnp.array([demonstrations.READING]),
+        thoughts=jnp.array([demonstrators.READING]),
         noise=jnp.zeros(1),
         redraw=jnp.float32(0),
     )
-    responder = demonstrations.build_responder(
+    responder = demonstrators.build_responder(
         game.env,
         game.planning_params,
         tokenizer,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from ragen_jax.text.answers import build_parser
-from ragen_jax.text.thoughts import count_thought
+from ragen_jax.text.statements import count_thought
 from tests.text import test_answers
 
 MAX_TOKENS = 24

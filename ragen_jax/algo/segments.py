@@ -1,0 +1,147 @@
+"""Segments of an episode: its rows, turns and context windows, as token arrays.
+
+In: arrays with one number per token, turn or window. Out: the same numbers on another
+of these. Sampled tokens stand exactly once on each side. Rows that a filter dropped
+have an empty `loss_mask`; a row takes part in statistics if it has a trained token.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
+
+from ragen_jax.algo.masked import masked_sum
+from ragen_jax.types import Trajectory, Turns
+
+
+@struct.dataclass
+class Credit:
+    """What there is to share out among the sampled tokens.
+
+    Attributes:
+      rewards: per token; not looked at off `loss_mask`.
+      loss_mask: the token is trained on; False on everything the filter dropped.
+      turn_index: turn each token belongs to, -1 on padding.
+      turns: per-turn records.
+      values: the critic's estimate of what is still to come before each token; None
+        without a critic.
+      state_hashes: of the game's state before each turn's reply, equal for equal
+        states; None unless an estimator compares states.
+    """
+
+    rewards: Float[Array, "B T"]
+    loss_mask: Bool[Array, "B T"]
+    turn_index: Int[Array, "B T"]
+    turns: Turns
+    values: Float[Array, "B T"] | None = None
+    state_hashes: UInt32[Array, "B K 2"] | None = None
+
+
+@struct.dataclass
+class Estimate:
+    """What an estimator found out; both are 0 where `loss_mask` is False.
+
+    Attributes:
+      advantages: how much better than expected each token did.
+      returns: what a critic should have said; None from estimators that read none.
+    """
+
+    advantages: Float[Array, "B T"]
+    returns: Float[Array, "B T"] | None = None
+
+
+def make_credit(
+    trajectory: Trajectory,
+    rewards: Float[Array, "B T"],
+    *,
+    values: Float[Array, "B T"] | None = None,
+    state_hashes: UInt32[Array, "B K 2"] | None = None,
+) -> Credit:
+    """The trajectory as an estimator sees it, with these token rewards."""
+    return Credit(
+        rewards=rewards,
+        loss_mask=trajectory.loss_mask,
+        turn_index=trajectory.turn_index,
+        turns=trajectory.turns,
+        values=values,
+        state_hashes=state_hashes,
+    )
+
+
+def takes_part(loss_mask: Bool[Array, "B T"]) -> Bool[Array, " B"]:
+    """The row has a token to train on."""
+    return jnp.any(loss_mask, axis=1)
+
+
+def last_trained(loss_mask: Bool[Array, "B T"]) -> Bool[Array, "B T"]:
+    """True at each row's last trained token, nowhere in a row without one."""
+    order = jnp.arange(loss_mask.shape[1])[None]
+    last = jnp.max(jnp.where(loss_mask, order, -1), axis=1)
+    return order == last[:, None]
+
+
+def last_trained_of_turns(
+    loss_mask: Bool[Array, "B T"], turn_index: Int[Array, "B T"], num_turns: int
+) -> Bool[Array, "B T"]:
+    """True at the last trained token of each turn that has one."""
+    order = jnp.arange(loss_mask.shape[1])[None]
+
+    def last_of(turn):
+        return jnp.max(
+            jnp.where(loss_mask & (turn_index == turn), order, -1), axis=1, initial=-1
+        )
+
+    last = jax.vmap(last_of, out_axes=1)(jnp.arange(num_turns))
+    return loss_mask & (order == spread_turns(last, turn_index))
+
+
+def turn_sums(
+    x: Float[Array, "B T"],
+    loss_mask: Bool[Array, "B T"],
+    turn_index: Int[Array, "B T"],
+    num_turns: int,
+) -> Float[Array, "B K"]:
+    """Sum over each turn's trained tokens.
+
+    One masked reduction per turn: scattered additions would come in any order on a GPU,
+    and not give the same bits twice.
+    """
+
+    def sum_of(turn):
+        return masked_sum(x, loss_mask & (turn_index == turn), axis=1)
+
+    return jax.vmap(sum_of, out_axes=1)(jnp.arange(num_turns))
+
+
+def spread_turns(
+    x: Float[Array, "B K"] | Int[Array, "B K"], turn_index: Int[Array, "B T"]
+) -> Float[Array, "B T"] | Int[Array, "B T"]:
+    """Each token's entry of its turn; on padding the first turn's."""
+    return jnp.take_along_axis(x, jnp.clip(turn_index, 0, x.shape[1] - 1), axis=1)
+
+
+def to_windows(
+    x: Shaped[Array, "B T"], trajectory: Trajectory
+) -> Shaped[Array, "B K W"]:
+    """Values of the sampled tokens, laid out as `trajectory.windows.tokens`."""
+    windows, turns = trajectory.windows, trajectory.turns
+    place = jnp.arange(windows.tokens.shape[2])[None, None, :]
+    nth = place - windows.reply_start[..., None]
+    is_reply = (nth >= 0) & (nth < turns.reply_length[..., None])
+    source = jnp.clip(nth + turns.reply_start[..., None], 0, x.shape[1] - 1)
+    found = jnp.take_along_axis(x[:, None, :], source, axis=2)
+    return jnp.where(is_reply, found, jnp.zeros_like(found))
+
+
+def from_windows(
+    y: Shaped[Array, "B K W"], trajectory: Trajectory
+) -> Shaped[Array, "B T"]:
+    """Values of the sampled tokens, laid out as `trajectory.tokens`."""
+    windows, turns = trajectory.windows, trajectory.turns
+    num_turns, width = y.shape[1:]
+    turn = jnp.clip(trajectory.turn_index, 0, num_turns - 1)
+    shift = jnp.take_along_axis(windows.reply_start - turns.reply_start, turn, axis=1)
+    place = jnp.arange(turn.shape[1])[None, :] + shift
+    source = turn * width + jnp.clip(place, 0, width - 1)
+    found = jnp.take_along_axis(y.reshape(-1, num_turns * width), source, axis=1)
+    return jnp.where(trajectory.loss_mask, found, jnp.zeros_like(found))

@@ -1,0 +1,365 @@
+"""Gradients by reward spread: one bucket of groups at a time.
+
+In: a train state and the batch it is about to learn from. Out: norms, losses and
+signal-to-noise ratios of each part of the loss, by bucket, as `grad_norm/<bucket>/...`.
+Groups whose rewards hardly differ have no task signal, while the entropy and KL parts
+of the loss pull all the same: comparing the parts' gradients by bucket shows whether an
+update learns or only regularises (arXiv 2604.06268, section 4).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
+
+from ragen_jax.algo.credit import CreditAssignment
+from ragen_jax.algo.filters import SCORES
+from ragen_jax.learner.batch import prepare
+from ragen_jax.learner.learner import Learner
+from ragen_jax.learner.loss import Samples
+from ragen_jax.learner.passes import Passes
+from ragen_jax.learner.state import TrainState
+from ragen_jax.learner.update import weights
+from ragen_jax.sharding import replicated
+from ragen_jax.text.answers import AnswerParser
+from ragen_jax.timing import timed
+from ragen_jax.types import Params, Trajectory
+
+
+@struct.dataclass
+class BucketGradients:
+    """Axes: `p` parts, in the order of `parts_of`; `b` buckets, all groups last.
+
+    Attributes:
+      norms: global norm of a part's gradient, before any clipping.
+      losses: of the part, its coefficient included.
+      squares: mean over a bucket's groups of their squared contributions, whose mean is
+        the bucket's gradient.
+      num_tokens: trained tokens.
+    """
+
+    norms: Float[Array, "p b"]
+    losses: Float[Array, "p b"]
+    squares: Float[Array, "p b"]
+    num_tokens: Float[Array, " b"]
+
+
+def parts_of(passes: Passes) -> tuple[str, ...]:
+    """Parts that the loss has: "task", and "entropy" and "kl" where they weigh."""
+    objective = passes.objective
+    is_part = {
+        "task": True,
+        "entropy": objective.entropy_coeff > 0,
+        "kl": objective.kl_penalty.placement == "loss",
+    }
+    return tuple(name for name, there in is_part.items() if there)
+
+
+def make_bucket_gradients(
+    passes: Passes,
+    credit: CreditAssignment,
+    *,
+    num_groups: int,
+    group_size: int,
+    num_buckets: int,
+) -> Callable[..., BucketGradients]:
+    """Build the compiled `measure(frozen, state, trajectory, buckets)`.
+
+    `buckets` is the bucket of every group, Int[G] from 0. Memory: three trees of the
+    policy's size beside the state.
+    """
+    parts = parts_of(passes)
+    # Which of task, entropy and KL each part is, as factors.
+    factors = jnp.array(
+        [[part == name for name in ("task", "entropy", "kl")] for part in parts],
+        jnp.float32,
+    )
+    alone = dataclasses.replace(
+        passes,
+        critic=None,
+        weight_shardings=(passes.weight_shardings[0], None),
+        table_shardings=(
+            (passes.table_shardings[0][0], None),
+            passes.table_shardings[1],
+        ),
+    )
+
+    def measure(frozen, state: TrainState, trajectory: Trajectory, buckets):
+        networks = weights(state), frozen
+        samples = prepare(
+            passes,
+            credit,
+            networks,
+            trajectory,
+            jnp.ones(trajectory.lengths.shape, bool),
+            group_size=group_size,
+            loss_scale=jnp.float32(1),
+            kl_coeff=state.kl_coeff,
+        ).samples
+        shares, num_tokens = _shares(passes, samples, buckets, num_buckets)
+        of_group = functools.partial(
+            _group_gradient, alone, state, frozen, samples, num_groups
+        )
+
+        def measure_part(factors):
+            return _over_buckets(
+                functools.partial(of_group, factors), alone, state, buckets, shares
+            )
+
+        norms, losses, squares = jax.lax.map(measure_part, factors)
+        return BucketGradients(norms, losses, squares, num_tokens)
+
+    return jax.jit(measure, out_shardings=replicated(passes.mesh))
+
+
+def _shares(
+    passes: Passes, samples: Samples, buckets: Int[Array, " G"], num_buckets: int
+) -> tuple[Float[Array, "b G"], Float[Array, " b"]]:
+    """A group's factor in every bucket's gradient, and the buckets' tokens."""
+    num_groups = buckets.shape[0]
+    by_group = samples.mask.reshape(num_groups, -1, samples.mask.shape[1])
+    own = jax.vmap(passes.objective.weights)(by_group).sum((1, 2))
+
+    def of_bucket(b):
+        is_in = (buckets == b) | (b == num_buckets)
+        mask = (by_group & is_in[:, None, None]).reshape(samples.mask.shape)
+        held = passes.objective.weights(mask).reshape(by_group.shape).sum((1, 2))
+        return jnp.where(own > 0, held / jnp.where(own > 0, own, 1.0), 0.0), mask.sum()
+
+    shares, counts = jax.lax.map(of_bucket, jnp.arange(num_buckets + 1))
+    return shares, counts.astype(jnp.float32)
+
+
+def _group_gradient(
+    passes: Passes,
+    state: TrainState,
+    frozen: Params | None,
+    samples: Samples,
+    num_groups: int,
+    factors: Float[Array, "3"],
+    group: Int[Array, ""],
+) -> tuple[Params, Float[Array, ""]]:
+    """Gradient and loss of one part, of one group as its own minibatch."""
+    task, entropy, kl = factors
+    objective = passes.objective
+    passes = dataclasses.replace(
+        passes,
+        objective=dataclasses.replace(
+            objective, entropy_coeff=entropy * objective.entropy_coeff
+        ),
+    )
+    num_rows = samples.mask.shape[0]
+    size = num_rows // num_groups
+    rows = group * size + jnp.arange(size)
+    is_empty = ~jnp.any(samples.mask[rows], axis=1)
+    # Rows without trained tokens, turns that were not played, are not read.
+    order = jnp.argsort(is_empty, stable=True)
+    rows = jnp.where(is_empty[order], num_rows, rows[order])
+    rows = jnp.pad(rows, (0, -size % passes.microbatch_rows), constant_values=num_rows)
+    (grads, _), sums = passes.gradient(
+        (state.policy.params, None),
+        frozen,
+        samples.replace(advantages=task * samples.advantages),
+        rows,
+        kl * state.kl_coeff,
+    )
+    return grads, sums.loss
+
+
+def _over_buckets(
+    of_group: Callable, passes: Passes, state: TrainState, buckets, shares
+) -> tuple[Float[Array, " b"], Float[Array, " b"], Float[Array, " b"]]:
+    """Norms, losses and mean squares of one part, bucket by bucket and of all."""
+    order = jnp.argsort(buckets, stable=True)
+    num_buckets = shares.shape[0] - 1
+    starts = jnp.searchsorted(buckets[order], jnp.arange(num_buckets + 1))
+    zero = jnp.float32(0)
+
+    def zeros():
+        tree = jax.tree.map(jnp.zeros_like, state.policy.params)
+        return jax.lax.with_sharding_constraint(tree, passes.weight_shardings[0])
+
+    def add(total, grads, share, loss):
+        tree, total_loss, squares = total
+        tree = jax.tree.map(lambda x, y: x + share * y, tree, grads)
+        squares += (share * optax.tree.norm(grads)) ** 2
+        return tree, total_loss + share * loss, squares
+
+    def of_bucket(everything, b):
+        def step(i, carry):
+            everything, own = carry
+            group = order[i]
+            grads, loss = of_group(group)
+            own = add(own, grads, shares[b, group], loss)
+            return add(everything, grads, shares[-1, group], loss), own
+
+        start, end = starts[b], starts[b + 1]
+        own = (zeros(), zero, zero)
+        everything, own = jax.lax.fori_loop(start, end, step, (everything, own))
+        return everything, _finish(own, end - start)
+
+    everything, told = jax.lax.scan(
+        of_bucket, (zeros(), zero, zero), jnp.arange(num_buckets)
+    )
+    last = _finish(everything, buckets.shape[0])
+    return jax.tree.map(lambda x, y: jnp.append(x, y), told, last)
+
+
+def _finish(total, num_groups) -> tuple:
+    """Norm, loss, and mean of squared contributions `n * share * gradient`."""
+    tree, loss, squares = total
+    return optax.tree.norm(tree), loss, squares * num_groups
+
+
+# The bucket of all groups, behind the others.
+ALL = "all"
+FIXED_BUCKETS = 6
+
+
+def quantile_buckets(
+    stds: Float[np.ndarray, " G"], num_buckets: int
+) -> Int[np.ndarray, " G"]:
+    """Equal numbers of groups by their spread, the remainder in the last bucket.
+
+    With fewer groups than buckets each group is a bucket of its own.
+    """
+    rank = np.empty(len(stds), np.int32)
+    rank[np.argsort(stds, kind="stable")] = np.arange(len(stds))
+    count = min(num_buckets, len(stds))
+    return np.minimum(rank // (len(stds) // count), count - 1)
+
+
+def fixed_buckets(
+    stds: Float[np.ndarray, " G"], num_buckets: int
+) -> Int[np.ndarray, " G"]:
+    """A standard deviation of 0 to 1, 1 to 2, ...; the last bucket takes the rest."""
+    return np.minimum(np.floor(stds), num_buckets - 1).astype(np.int32)
+
+
+def signal_to_noise(norm: float, squares: float, num_groups: int) -> float | None:
+    """How far the groups' gradients agree: an unbiased |G|^2 over their variance.
+
+    With contributions h_i whose mean is the bucket's gradient, and their variance
+    s^2 = sum |h_i - mean|^2 / (n - 1), it is |mean|^2 / s^2 - 1 / n: 0 where the groups
+    pull in unrelated directions, below it by chance alone. Its inverse is the gradient
+    noise scale of arXiv 1812.06162 (appendix A), counted in groups.
+
+    Args:
+      norm: of the mean.
+      squares: mean of |h_i|^2.
+      num_groups: `n`.
+
+    Returns:
+      None with fewer than two groups; 0 where there is neither signal nor noise.
+    """
+    if num_groups < 2:
+        return None
+    variance = (squares - norm**2) * num_groups / (num_groups - 1)
+    if variance <= 0:
+        return 0.0
+    return norm**2 / variance - 1 / num_groups
+
+
+def bucket_metrics(
+    stds: Float[np.ndarray, " G"],
+    buckets: Int[np.ndarray, " G"],
+    group_size: int,
+    *,
+    num_tokens: Float[np.ndarray, " b"],
+    norms: Mapping[str, Float[np.ndarray, " b"]],
+    losses: Mapping[str, Float[np.ndarray, " b"]],
+    squares: Float[np.ndarray, " b"],
+) -> dict[str, float]:
+    """Metrics named `<bucket>/...` with buckets `bucket_1` ... and `all`.
+
+    Args:
+      stds, buckets: of the groups; buckets from 0, empty ones are left out.
+      group_size: rows per group.
+      num_tokens: trained tokens of each bucket, `all` last, as everything below.
+      norms, losses: of each part of the loss ("task", "entropy", "kl").
+      squares: mean of the groups' squared contributions to the task's gradient.
+    """
+    metrics = {}
+    for b in range(len(num_tokens)):
+        is_all = b == len(num_tokens) - 1
+        own = stds if is_all else stds[buckets == b]
+        if len(own) == 0:
+            continue
+        prefix = f"{ALL}/" if is_all else f"bucket_{b + 1}/"
+        rows = len(own) * group_size
+        found = {
+            "sample_count": rows,
+            "sample_pct": 100 * len(own) / len(stds),
+            "reward_std_mean": own.mean(),
+            "reward_std_min": own.min(),
+            "reward_std_max": own.max(),
+            "snr": signal_to_noise(norms["task"][b], squares[b], len(own)),
+            "loss/total": sum(loss[b] for loss in losses.values()),
+        }
+        for part, norm in norms.items():
+            name = "policy" if part == "task" else part
+            found |= {
+                part: norm[b],
+                f"per_sample/{part}": norm[b] / rows,
+                f"per_token/{part}": norm[b] / max(num_tokens[b], 1),
+                f"loss/{name}": losses[part][b],
+            }
+        metrics |= {
+            prefix + name: float(value)
+            for name, value in found.items()
+            if value is not None
+        }
+    return metrics
+
+
+# (standard deviations, number of buckets) -> bucket of each group.
+BUCKET_MODES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "quantile": quantile_buckets,
+    "fixed": fixed_buckets,
+}
+
+
+def make_gradients(
+    config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
+) -> Callable:
+    """The measurement as a `schedule.Diagnose`, before the filter."""
+    del parser  # gradients read no text
+    size = config.rollout.group_size
+    num_buckets = config.diagnostics.gradient_buckets
+    bucket_of = BUCKET_MODES[config.diagnostics.gradient_bucket_mode]
+    parts = parts_of(learner.passes)
+    spread = jax.jit(functools.partial(SCORES["reward_std"], group_size=size))
+    gradients = make_bucket_gradients(
+        learner.passes,
+        learner.credit,
+        num_groups=config.rollout.num_groups,
+        group_size=size,
+        num_buckets=num_buckets,
+    )
+
+    def measure(done, state, rollouts, batch):
+        del done, rollouts
+        timing = {}
+        with timed(timing, "gradient_buckets"):
+            stds = np.asarray(jax.device_get(spread(batch)))
+            buckets = bucket_of(stds, num_buckets)
+            found = jax.device_get(gradients(frozen, state, batch, buckets))
+        metrics = bucket_metrics(
+            stds,
+            buckets,
+            size,
+            num_tokens=found.num_tokens,
+            norms=dict(zip(parts, found.norms, strict=True)),
+            losses=dict(zip(parts, found.losses, strict=True)),
+            squares=found.squares[0],
+        )
+        return {f"grad_norm/{name}": x for name, x in metrics.items()} | timing
+
+    return measure

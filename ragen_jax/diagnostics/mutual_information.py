@@ -1,0 +1,309 @@
+"""Mutual information between prompts and thoughts, within and across inputs.
+
+In: the policy that played and its episodes. Out: RAGEN's collapse metrics, of first
+turns and of any turns (`collapse_first_turn_sample/...`,
+`collapse_trajectory_sample/...`): estimates of H(Z) = I(X;Z) + H(Z|X), computed on the
+host in float64 from the log-probability of every thought under every prompt.
+
+For a thought `i` of `n_i` tokens, its log-probability `s_ij` under prompt `j`, and the
+share `w_j` of the thoughts that were written under prompt `j` (equal prompts are one):
+
+    matched_i  = s_i,own(i)              marginal_i = log sum_j w_j exp(s_ij)
+
+The forms, by the suffix of their names:
+
+- `_seq`: as above, in nats per thought. The one that estimates the information.
+- none: `s_ij / n_i` in place of `s_ij`, so lengths are divided out before the mixture
+  (RAGEN's repository).
+- `_paper`: `matched_i / n_i` and `marginal_i / n_i`, lengths are divided out after it
+  (arXiv 2604.06268, equation 1).
+
+`docs/information.md` says what each is good for.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Key
+from ml_collections import ConfigDict
+
+from ragen_jax import rngs, sharding
+from ragen_jax.diagnostics import pairs
+from ragen_jax.diagnostics.pairs import Pairs
+from ragen_jax.diagnostics.scoring import Scorer
+from ragen_jax.learner.learner import Learner
+from ragen_jax.learner.logprobs import token_log_probs
+from ragen_jax.text.answers import AnswerParser
+from ragen_jax.text.statements import count_thought
+from ragen_jax.types import Params, Trajectory
+
+# Form, a suffix of names -> names of its information and its H(Z).
+FORMS = {
+    "": ("mi_estimate", "reasoning_entropy_est"),
+    "_seq": ("mi_seq_estimate", "reasoning_entropy_seq_est"),
+    "_paper": ("mi_estimate_paper", "reasoning_entropy_est_paper"),
+}
+# Added to a standard deviation before it divides (RAGEN).
+STD_EPSILON = 1e-3
+# What a moving average keeps of itself (RAGEN).
+EMA_DECAY = 0.9
+# Ranks among which a thought's own prompt is looked for.
+RANKS = (1, 2, 4, 8)
+
+
+def estimates(
+    scores: Float[np.ndarray, "M P"],
+    lengths: Int[np.ndarray, " M"],
+    prompt_of: Int[np.ndarray, " M"],
+) -> dict[str, float]:
+    """All that one set of pairs tells, by RAGEN's names.
+
+    Args:
+      scores: log-probability of each thought under each prompt, nats.
+      lengths: tokens of each thought, at least 1.
+      prompt_of: index of the prompt each thought was written under; every prompt has
+        one.
+
+    Returns:
+      Besides the counts, nothing without a pair. Under a single prompt there is nothing
+      to compare with: the conditional entropy alone.
+    """
+    num_pairs, num_prompts = scores.shape
+    found = {"num_samples": num_pairs, "num_prompts": num_prompts}
+    if num_pairs > 0:
+        scores, sizes = scores.astype(np.float64), lengths.astype(np.float64)
+        own = scores[np.arange(num_pairs), prompt_of]
+        found |= {
+            "matched_log_prob_mean": np.mean(own / sizes),
+            "conditional_entropy_est": -np.mean(own / sizes),
+            "conditional_entropy_seq_est": -np.mean(own),
+        }
+        if num_prompts > 1:
+            shares = np.bincount(prompt_of, minlength=num_prompts) / num_pairs
+            found["mi_upper_bound"] = -np.sum(shares * np.log(shares))
+            found |= _across(scores, own, sizes, shares)
+            found |= _retrieval(scores, own)
+    return {name: float(value) for name, value in found.items()}
+
+
+def averaged(
+    metrics: Mapping[str, float], before: Mapping[str, float | None]
+) -> dict[str, float]:
+    """Moving averages of the marginal's spread, and the z-scores that they give.
+
+    Args:
+      metrics: of `estimates`.
+      before: metrics of the last time, with its averages; none where there was none.
+    """
+    found = {}
+    for form, (information, _) in FORMS.items():
+        if f"marginal_std{form}" not in metrics:
+            continue
+        spread = float(metrics[f"marginal_std{form}"])
+        last = before.get(f"marginal_std_ema{form}")
+        if last is not None and math.isfinite(last):
+            spread = EMA_DECAY * last + (1 - EMA_DECAY) * spread
+        found[f"marginal_std_ema{form}"] = spread
+        zscore = float(metrics[information]) / (spread + STD_EPSILON)
+        found[f"mi_zscore_ema{form}"] = zscore
+    return found
+
+
+def _across(
+    scores: Float[np.ndarray, "M P"],
+    own: Float[np.ndarray, " M"],
+    sizes: Float[np.ndarray, " M"],
+    shares: Float[np.ndarray, " P"],
+) -> dict[str, float]:
+    """What needs several prompts, in every form."""
+    marginals = {
+        "": _mixture(scores / sizes[:, None], shares),
+        "_seq": _mixture(scores, shares),
+        "_paper": _mixture(scores, shares) / sizes,
+    }
+    found = {"marginal_log_prob_mean": np.mean(marginals[""])}
+    for form, (information, entropy) in FORMS.items():
+        marginal = marginals[form]
+        matched = own if form == "_seq" else own / sizes
+        gain, spread = np.mean(matched - marginal), np.std(marginal)
+        found[information], found[entropy] = gain, -np.mean(marginal)
+        found[f"marginal_std{form}"] = spread
+        found[f"mi_zscore{form}"] = gain / (spread + STD_EPSILON)
+    return found
+
+
+def _mixture(
+    log_probs: Float[np.ndarray, "M P"], shares: Float[np.ndarray, " P"]
+) -> Float[np.ndarray, " M"]:
+    """`log sum_j shares_j exp(log_probs_ij)`."""
+    return np.logaddexp.reduce(log_probs + np.log(shares), axis=1)
+
+
+def _retrieval(
+    scores: Float[np.ndarray, "M P"], own: Float[np.ndarray, " M"]
+) -> dict[str, float]:
+    """How often the own prompt is among the likeliest, of equals by chance."""
+    num_prompts, found = scores.shape[1], {}
+    num_better = np.sum(scores > own[:, None], axis=1)
+    num_equal = np.sum(scores == own[:, None], axis=1)
+    for rank in RANKS:
+        hits = np.clip((rank - num_better) / num_equal, 0.0, 1.0)
+        accuracy, chance = np.mean(hits), min(1.0, rank / num_prompts)
+        suffix = "" if rank == 1 else f"@{rank}"
+        found[f"retrieval_accuracy{suffix}"] = accuracy
+        found[f"retrieval_chance_level{suffix}"] = chance
+        found[f"retrieval_above_chance{suffix}"] = accuracy - chance
+    return found
+
+
+FIRST_TURNS = "collapse_first_turn_sample/"
+ANY_TURNS = "collapse_trajectory_sample/"
+
+
+def make_information(
+    config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
+) -> Callable | None:
+    """The measurement as a `schedule.Diagnose`; None if `prompt.thinking` is off."""
+    if not config.prompt.thinking:
+        return None
+    root = rngs.root_key(config.seed)
+    score = make_score(config, learner)
+    choose = functools.partial(
+        choose_pairs,
+        num_samples=config.diagnostics.num_samples,
+        group_size=config.rollout.group_size,
+    )
+    choose = jax.jit(choose, out_shardings=sharding.replicated(_mesh(learner)))
+
+    def measure(done, state, rollouts, batch):
+        del rollouts
+        key = rngs.stream(rngs.step_key(root, done - 1), "diagnostics")
+        params = learner.play_params(frozen, state)
+        chosen, num_valid, num_played = choose(key, parser, batch)
+        metrics = _coverage(*jax.device_get((num_valid, num_played)))
+        for label, found in chosen.items():
+            scores, found = jax.device_get((score(params, found), found))
+            told = estimates(*_drop_padding(scores, found))
+            metrics |= {f"{label}{name}": value for name, value in told.items()}
+        return metrics
+
+    return measure
+
+
+def make_score(config: ConfigDict, learner: Learner) -> Callable[..., Array]:
+    """`(params, pairs)` -> log-probabilities, at the temperature of the rollouts."""
+    mesh = _mesh(learner)
+    num_shards = sharding.num_row_shards(mesh)
+
+    def log_probs(params, hidden, tokens):
+        return token_log_probs(
+            learner.policy,
+            params,
+            hidden,
+            tokens,
+            temperature=config.rollout.temperature,
+            chunk_tokens=config.learner.logprob_chunk_tokens // num_shards,
+        )[0]
+
+    def split(tree):
+        return jax.lax.with_sharding_constraint(tree, sharding.by_rows(mesh))
+
+    scorer = Scorer(
+        policy=learner.policy,
+        log_probs=sharding.over_own_rows(log_probs, mesh),
+        split=split,
+        num_shards=num_shards,
+        chunk_rows=config.diagnostics.chunk_rows,
+    )
+    return jax.jit(scorer.score, out_shardings=sharding.replicated(mesh))
+
+
+def choose_pairs(
+    key: Key[Array, ""],
+    parser: AnswerParser,
+    batch: Trajectory,
+    *,
+    num_samples: int,
+    group_size: int,
+) -> tuple[dict[str, Pairs], Int[Array, " K"], Int[Array, " K"]]:
+    """Pairs by their label; turns that have a thought, and that were played."""
+    lengths = count_thoughts(parser, batch)
+    is_valid = lengths > 0
+    first_key, any_key = jax.random.split(key)
+    turns = {
+        FIRST_TURNS: pairs.first_turns(
+            first_key, is_valid, num_samples=num_samples, group_size=group_size
+        ),
+        ANY_TURNS: pairs.any_turns(any_key, is_valid, num_samples=num_samples),
+    }
+    found = {
+        label: pairs.gather_pairs(
+            batch, chosen, lengths, max_reply_tokens=parser.max_reply_tokens
+        )
+        for label, chosen in turns.items()
+    }
+    return found, jnp.sum(is_valid, axis=0), jnp.sum(batch.turns.played, axis=0)
+
+
+def count_thoughts(parser: AnswerParser, batch: Trajectory) -> Int[Array, "B K"]:
+    """Tokens of each turn's thought, 0 where there is none."""
+    turns, order = batch.turns, jnp.arange(parser.max_reply_tokens)
+
+    def count(tokens, start, length):
+        reply = tokens.at[start + order].get(mode="clip")
+        return count_thought(parser, reply, length)
+
+    of_row = jax.vmap(count, (None, 0, 0))
+    counted = jax.vmap(of_row)(batch.tokens, turns.reply_start, turns.reply_length)
+    return jnp.where(turns.played, counted, 0)
+
+
+def averages(
+    records: Sequence[Mapping[str, float | None]], metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """What `information.averaged` adds to the metrics, from the record before them."""
+    found = {}
+    for label in (FIRST_TURNS, ANY_TURNS):
+        own = _below(label, metrics)
+        earlier = (_below(label, record) for record in reversed(records))
+        before = next((r for r in earlier if "marginal_std_ema" in r), {})
+        told = averaged(own, before)
+        found |= {f"{label}{name}": value for name, value in told.items()}
+    return found
+
+
+def _below(label: str, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The metrics of a label, by the rest of their names."""
+    return {k.removeprefix(label): v for k, v in metrics.items() if k.startswith(label)}
+
+
+def _drop_padding(
+    scores: np.ndarray, found: Pairs
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, lengths and prompts without the padding."""
+    pairs_there, prompts_there = int(found.num_pairs), int(found.num_prompts)
+    return (
+        scores[:pairs_there, :prompts_there],
+        found.thought_lengths[:pairs_there],
+        found.prompt_of[:pairs_there],
+    )
+
+
+def _coverage(num_valid: np.ndarray, num_played: np.ndarray) -> dict[str, float]:
+    """How many turns have a thought to look at."""
+    return {
+        "collapse/valid_thinking_rate": float(num_valid.sum() / num_played.sum()),
+        "collapse/first_turn_num_total": float(num_played[0]),
+        "collapse/first_turn_num_valid": float(num_valid[0]),
+        "collapse/first_turn_valid_rate": float(num_valid[0] / num_played[0]),
+    }
+
+
+def _mesh(learner: Learner) -> Mesh:
+    """The devices of a run."""
+    return jax.tree.leaves(learner.played)[0].sharding.mesh

@@ -1,0 +1,125 @@
+"""How well episodes were played, next to the exact solver.
+
+In: the episodes of one game. Out: plain numbers by name. Success says whether a policy
+wins; these say why not: whether it plays the right actions, whether it dawdles, and
+whether it sees the board (what its thoughts state of it).
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from envs.base import EnvParams, PlayBudget, TextEnvironment
+from ragen_jax.rollout.replay import replay
+from ragen_jax.rollout.thoughts import landmarks_of
+from ragen_jax.text.statements import FactReader, is_there
+from ragen_jax.types import EnvState, Trajectory
+
+# Values of actions that are equally good differ by rounding, and by no more than this
+# share; what one action too many costs is above it (see `Solution.action_values`).
+TOLERANCE = 1e-4
+# The values of actions ignore the budget.
+_ANY_BUDGET = PlayBudget(1, 1, 1)
+
+# (trajectory, rows per level) -> metrics by name.
+PlayQuality = Callable[[Trajectory, int], dict[str, float]]
+
+
+def make_play_quality(
+    env: TextEnvironment,
+    params: EnvParams,
+    budget: PlayBudget,
+    *,
+    reader: FactReader | None,
+    max_reply_tokens: int,
+) -> PlayQuality:
+    """Build the measurement of a game's episodes. Rows of a level are adjacent.
+
+    `solved_of_solvable`: share of the episodes solved, of those on levels that can be
+    solved within the budget. `excess_actions`: actions executed beyond the fewest that
+    can win (luck being with the player), mean of the solved episodes.
+    `optimal_action_share`: share of the executed actions after which best play expects
+    as much as before; those made when nothing could be won any more do not count.
+    `hallucination_rate`: share of the landmarks' places stated in thoughts that are
+    wrong. A number whose share is of nothing is left out, and so is the last one where
+    no thoughts are asked for or a game has no landmarks.
+    """
+    look = jax.jit(functools.partial(_look, env, params, max_reply_tokens))
+
+    def measure(trajectory: Trajectory, rows_per_level: int) -> dict[str, float]:
+        levels = jax.tree.map(lambda x: x[::rows_per_level], trajectory.initial_state)
+        states, said = jax.block_until_ready(look(trajectory, reader))
+        # One game among many: its rows as a batch.
+        turns = jax.device_get(trajectory.turns)
+        success = np.asarray(jax.device_get(trajectory.success))
+        solution = env.solve(levels, params, budget=budget, discount=1.0)
+        can_win = np.repeat(np.asarray(solution.best_success) > 0, rows_per_level)
+        fewest = np.asarray(env.fewest_actions(levels, params))
+        excess = turns.num_executed.sum(axis=1) - np.repeat(fewest, rows_per_level)
+        is_optimal, is_choice = _judge(env, params, states, turns.actions)
+        shares = {
+            "solved_of_solvable": (success, can_win),
+            "excess_actions": (excess, success),
+            "optimal_action_share": (is_optimal, is_choice),
+        }
+        if said is not None:
+            is_wrong, is_stated = jax.device_get(said)
+            shares["hallucination_rate"] = (is_wrong, is_stated)
+        return {
+            name: float(np.mean(np.asarray(values)[mask], dtype=np.float64))
+            for name, (values, mask) in shares.items()
+            if np.any(mask)
+        }
+
+    return measure
+
+
+def _judge(
+    env: TextEnvironment,
+    params: EnvParams,
+    states: EnvState,
+    actions: Int[np.ndarray, "B K A"],
+) -> tuple[Bool[np.ndarray, "B K A"], Bool[np.ndarray, "B K A"]]:
+    """Which executed actions were optimal, and where there was something to win."""
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), states)
+    solution = env.solve(flat, params, budget=_ANY_BUDGET, discount=env.hurry_discount)
+    values = np.asarray(jax.device_get(solution.action_values))
+    best = values.max(axis=1)
+    taken = np.take_along_axis(values, np.maximum(actions, 0).reshape(-1, 1), axis=1)[
+        :, 0
+    ]
+    is_choice = (actions.reshape(-1) >= 0) & np.isfinite(best)
+    with np.errstate(invalid="ignore"):
+        is_optimal = taken >= best - TOLERANCE * np.abs(best)
+    return is_optimal.reshape(actions.shape), is_choice.reshape(actions.shape)
+
+
+def _look(
+    env: TextEnvironment,
+    params: EnvParams,
+    max_reply_tokens: int,
+    trajectory: Trajectory,
+    reader: FactReader | None,
+):
+    """States before every action; which statements are wrong, and which were made."""
+    states, _ = replay(env, params, trajectory)
+    if reader is None:
+        return states, None
+    landmarks, turns = landmarks_of(env), trajectory.turns
+    size = max_reply_tokens
+    padded = jnp.pad(trajectory.tokens, [(0, 0), (0, size)])
+
+    def check(tokens, state, start, length) -> tuple[Array, Array]:
+        reply = jax.lax.dynamic_slice(tokens, (start,), (size,))
+        said = reader.read(reply, length)
+        board = env.observe(None, state, None, params)
+        return said.is_stated & ~is_there(board, landmarks, said), said.is_stated
+
+    by_turn = jax.vmap(jax.vmap(check, (None, 0, 0, 0)))
+    before = jax.tree.map(lambda x: x[:, :, 0], states)
+    length = jnp.where(turns.played, turns.reply_length, 0)
+    return states, by_turn(padded, before, turns.reply_start, length)

@@ -1,0 +1,50 @@
+"""Success on fixed validation prompts, with its interval and the exact ceiling.
+
+In: a program and parameters. Out: metrics and the trajectories they were read from. The
+prompts come from a random stream of their own and are the same at every call; each is
+played `evaluation.num_samples` times.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from ragen_jax.evaluation.statistics import summarize
+from ragen_jax.program import Program, Task
+from ragen_jax.rollout.metrics import rollout_metrics
+from ragen_jax.types import Params, Trajectory
+
+
+def evaluate(
+    program: Program, params: Params
+) -> tuple[dict[str, float], tuple[Trajectory, ...]]:
+    """Play the validation prompts of every task.
+
+    Returns:
+      Metrics named `val-env/<Env>/...` and a trajectory per task; the samples of a
+      prompt are adjacent rows. Among the metrics are those of `success.summarize`
+      (`ceiling` is the success of best play on the same levels) and the settings:
+      numbers compare only under the same.
+    """
+    rollouts = program.collect_validation(params)
+    metrics = {}
+    for task, rollout in zip(program.tasks, rollouts, strict=True):
+        num_prompts = program.validation["num_prompts"]
+        own = _measure(task, rollout, num_prompts, program.pass_at)
+        own |= program.validation
+        prefix = f"val-env/{task.game.name}/"
+        metrics |= {prefix + name: float(value) for name, value in own.items()}
+    return metrics, rollouts
+
+
+def _measure(
+    task: Task, rollout: Trajectory, num_prompts: int, pass_at: Sequence[int]
+) -> dict[str, float]:
+    """Metrics of a task's validation episodes."""
+    metrics = jax.device_get(rollout_metrics(rollout, group_size=1))
+    success = np.asarray(jax.device_get(rollout.success)).reshape(num_prompts, -1)
+    stride = success.shape[1]
+    levels = jax.tree.map(lambda x: x[::stride], rollout.initial_state)
+    metrics |= task.play_quality(rollout, stride)
+    return metrics | summarize(success, task.ceiling(levels), pass_at)

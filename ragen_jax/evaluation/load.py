@@ -1,0 +1,168 @@
+"""Opens a trained policy for use: evaluation, play, export.
+
+In: a run folder, one of its checkpoint folders, or just a configuration whose
+`model.path` names the weights. Out: a program and the parameters to use with it, on one
+device unless more are asked for: a run needs as many only to learn.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from ml_collections import ConfigDict
+
+from ragen_jax.config import check_kind, from_json
+from ragen_jax.program import Program, build_program
+from ragen_jax.runs import checkpoint
+from ragen_jax.types import Params
+
+# Sections that say what is played and where. All others say how the model was built,
+# spoken to and trained: they go with its weights.
+PLAY_SECTIONS = ("env", "rollout", "evaluation", "mesh")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A policy ready to play.
+
+    Attributes:
+      program, params: what plays, with which weights.
+      config: the configuration the program was built from.
+      name: where the weights came from, for people.
+    """
+
+    program: Program
+    params: Params
+    config: ConfigDict
+    name: str
+
+    def only(self, env_name: str) -> "Trained":
+        """The same, with one environment: `env_name`, or "frozen_lake" for FrozenLake.
+
+        Raises:
+          ValueError: there is no such environment.
+        """
+        names = [_plain(name) for name in self.program.names]
+        if _plain(env_name) not in names:
+            raise ValueError(
+                f"{self.name} has no environment {env_name!r}; it has "
+                f"{', '.join(self.program.names)}"
+            )
+        task = self.program.tasks[names.index(_plain(env_name))]
+        program = dataclasses.replace(self.program, tasks=(task,))
+        return dataclasses.replace(self, program=program)
+
+
+def _plain(env_name: str) -> str:
+    return env_name.replace("_", "").lower()
+
+
+def open_trained(
+    run: pathlib.Path | None,
+    config: ConfigDict | None,
+    *,
+    changes: Mapping[str, object] = MappingProxyType({}),
+    overrides: Collection[str] = (),
+) -> Trained:
+    """Open a policy.
+
+    Args:
+      run: a run folder (its newest checkpoint is used), a folder in its `checkpoints/`,
+        or None to use the weights of `model.path`.
+      config: what to play; None takes the run's own configuration. With a run, its
+        only its `PLAY_SECTIONS` count.
+      changes: values by dotted key, set on top of either.
+      overrides: dotted paths the user set in `config`.
+
+    Raises:
+      ValueError: neither is given, the folder holds no run or no checkpoint, or an
+        override has no place.
+    """
+    if run is None:
+        if config is None:
+            raise ValueError(
+                "nothing to open; add --run=RUN_FOLDER or --config=FILE (with "
+                "--config.model.path=FOLDER for weights in Hugging Face layout)"
+            )
+        program = _build(config, changes, overrides)
+        params = program.play_params(program.state)
+        return Trained(program, params, config, config.model.path)
+    workdir, iteration = _locate(run)
+    own = _read_config(workdir)
+    if config is None:
+        config = own
+    else:
+        check_kind(config)
+        _refuse_model_keys(overrides, workdir)
+        for section in own:
+            if section not in PLAY_SECTIONS:
+                config[section] = own[section]
+    _forget_training(config)
+    program = _build(config, changes, overrides)
+    checkpointer = checkpoint.Checkpointer(workdir, keep=None)
+    iteration = checkpointer.latest if iteration is None else iteration
+    if iteration is None:
+        raise ValueError(f"{workdir} holds no checkpoint yet; let it train longer")
+    state = checkpointer.restore(iteration, program.state, program.identity)
+    checkpointer.close()
+    name = f"{workdir} at iteration {iteration}"
+    return Trained(program, program.play_params(state), config, name)
+
+
+def _build(
+    config: ConfigDict, changes: Mapping[str, object], overrides: Collection[str]
+) -> Program:
+    """The program, on one device unless an override asks for more."""
+    config.update_from_flattened_dict(changes)
+    if not any(f"{key}.".startswith("mesh.") for key in overrides):
+        config.mesh.update(data=1, fsdp=1, tensor=1)
+    return build_program(config, overrides)
+
+
+def _read_config(workdir: pathlib.Path) -> ConfigDict:
+    """The configuration of a run.
+
+    Raises:
+      ValueError: the folder is a warm start's.
+    """
+    config = from_json((workdir / "config.json").read_text())
+    if "demonstrators" in config:
+        raise ValueError(
+            f"{workdir} is the folder of a warm start, not of a run of launch.train; "
+            "its weights are in Hugging Face layout: use --config=FILE "
+            f"--config.model.path={workdir / 'model'} instead of --run"
+        )
+    return config
+
+
+def _forget_training(config: ConfigDict) -> None:
+    """Take back what only learning needs and what is played now may not allow."""
+    config.train.fused_iterations = 1
+    # Of whole rows, in the learner; it may need a GPU.
+    config.model.attention = "blocks"
+    with config.ignore_type():
+        config.bonus.update(dict.fromkeys(config.bonus))
+
+
+def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> None:
+    for key in overrides:
+        if key.split(".")[0] not in PLAY_SECTIONS:
+            raise ValueError(
+                f"--config.{key} cannot be used with --run: only "
+                f"{', '.join(f'{name}.*' for name in PLAY_SECTIONS)} can, the rest is "
+                f"what {workdir} was trained with; leave it out, or leave out --run to "
+                "play other weights"
+            )
+
+
+def _locate(run: pathlib.Path) -> tuple[pathlib.Path, int | None]:
+    """Run folder and, when a checkpoint folder was named, its iteration."""
+    if (run / "config.json").exists() and (run / "checkpoints").is_dir():
+        return run, None
+    if run.parent.name == "checkpoints" and run.name.isdigit() and run.is_dir():
+        return run.parent.parent, int(run.name)
+    raise ValueError(
+        f"{run} is neither a run folder nor one of its checkpoints; for weights in "
+        "Hugging Face layout use --config=FILE --config.model.path=FOLDER"
+    )

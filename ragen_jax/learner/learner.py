@@ -1,0 +1,238 @@
+"""Builds the learner from its sections of the configuration.
+
+In: a validated configuration and descriptions of networks. Out: a `Learner`: what makes
+train states from parameters, and the compiled update that changes them. No array of the
+size of a network is made here, so that a run's memory can be planned without it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Key, PyTree
+from ml_collections import ConfigDict
+
+from ragen_jax import rngs
+from ragen_jax.algo.credit import CreditAssignment, KLPenalty
+from ragen_jax.algo.selection import make_choose, needs_entropies
+from ragen_jax.learner.loss import Objective
+from ragen_jax.learner.passes import Passes, Weights
+from ragen_jax.learner.state import (
+    Network,
+    TrainState,
+    abstract_network,
+    build_optimizer,
+    build_schedule,
+    describe,
+    init_network,
+    init_state,
+    place_params,
+    state_shardings,
+)
+from ragen_jax.learner.update import Trainer, make_update, weights
+from ragen_jax.models.critic import Critic
+from ragen_jax.models.lora import LoraConfig
+from ragen_jax.models.policy import Policy
+from ragen_jax.models.trainable import Trainable, adapters, whole
+from ragen_jax.sharding import param_shardings, whole_tables
+from ragen_jax.types import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """What learns. Descriptions are `jax.ShapeDtypeStruct`s with their shardings.
+
+    Programs that hold these functions pass them `frozen`, or they would hold a copy.
+
+    Attributes:
+      state: description of a train state.
+      frozen: description of the parameters that stay as they are beside it. None:
+        nothing needs any.
+      played: description of what `play_params` returns.
+      init: parameters of a checkpoint -> a fresh train state, always the same.
+      freeze: parameters of a checkpoint -> those that stay, on their devices.
+      update: `(frozen, state, trajectory, key) -> (state, stats)`, jitted; donates the
+        state.
+      play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
+      policy: the plain policy, which plays.
+      passes, credit: what `update` reads rows and shares out rewards with.
+    """
+
+    state: TrainState
+    frozen: Params | None
+    played: Params
+    init: Callable[[Params], TrainState]
+    freeze: Callable[[Params], Params | None]
+    update: Callable[..., tuple[TrainState, dict[str, Any]]]
+    play_params: Callable[[Params | None, TrainState], Params]
+    policy: Policy
+    passes: Passes
+    credit: CreditAssignment
+
+
+@dataclasses.dataclass(frozen=True)
+class Networks:
+    """What there is to train.
+
+    Attributes:
+      policy: the plain policy, which plays.
+      params, logical_axes: descriptions of its parameters, and their axes.
+      critic: a critic where the estimator reads values.
+      lora: size of the adapters that are trained in the policy's place. None: all of it
+        is trained.
+    """
+
+    policy: Policy
+    params: Params
+    logical_axes: PyTree
+    critic: Critic | None = None
+    lora: LoraConfig | None = None
+
+
+def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner:
+    """Put the learner together; each section of `config` goes to one builder."""
+    adamw = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
+    optimizer = build_optimizer(**adamw)
+    trained = _trainable(networks)
+    has_kl = config.kl.placement is not None
+    beginning = _Beginning(
+        trained=trained,
+        critic=networks.critic,
+        optimizer=optimizer,
+        mesh=mesh,
+        key=rngs.stream(rngs.root_key(config.seed), "init"),
+        kl_coeff=config.kl.coeff if has_kl else 0.0,
+        has_rate_scale=config.warning.action == "cut_learning_rate",
+    )
+    state, frozen, freeze = beginning.describe(networks.params), None, lambda _: None
+    frozen_tables = None
+    if networks.lora is not None or has_kl:
+        where = param_shardings(networks.params, networks.logical_axes, mesh)
+        frozen, freeze = _frozen(networks, where)
+        frozen_tables = whole_tables(where, networks.logical_axes)
+    shardings = state_shardings(state)
+    critic_axes = None if networks.critic is None else networks.critic.logical_axes
+    axes = (trained.logical_axes, critic_axes)
+    passes = Passes(
+        policy=trained.policy,
+        policy_params=trained.params,
+        reference=networks.policy,
+        critic=networks.critic,
+        mesh=mesh,
+        weight_shardings=weights(shardings),
+        table_shardings=(whole_tables(weights(shardings), axes), frozen_tables),
+        microbatch_rows=config.learner.microbatch_rows,
+        temperature=config.rollout.temperature,
+        logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
+        objective=_objective(config),
+    )
+    rates = [
+        build_schedule(learning_rate=section.learning_rate, **config.schedule)
+        for section in (config.optimizer, config.critic)
+    ]
+    group_size = config.rollout.group_size
+    credit = CreditAssignment(**config.algo)
+    update = make_update(
+        passes,
+        Trainer(optimizer, *rates, warmup_updates=config.critic.warmup_updates),
+        make_choose(group_size=group_size, **config.filter),
+        credit,
+        shardings,
+        num_groups=config.rollout.num_groups,
+        group_size=group_size,
+        minibatch_rows=config.learner.minibatch_rows,
+        epochs=config.learner.epochs,
+        reads_entropies=needs_entropies(config.filter.score),
+    )
+    return Learner(
+        state=state,
+        frozen=frozen,
+        played=state.params if networks.lora is None else frozen,
+        init=beginning.make,
+        freeze=freeze,
+        update=update,
+        play_params=lambda frozen, state: trained.play_params(frozen, state.params),
+        policy=networks.policy,
+        passes=passes,
+        credit=credit,
+    )
+
+
+def _objective(config: ConfigDict) -> Objective:
+    """The loss of both networks."""
+    return Objective(
+        **config.loss,
+        kl_penalty=KLPenalty(**config.kl),
+        clip_value=config.critic.clip_value,
+        value_coeff=config.critic.loss_coeff,
+    )
+
+
+def _frozen(networks: Networks, where: PyTree) -> tuple[Params, Callable]:
+    """Description of the parameters that the policy starts with, and their maker."""
+    policy = networks.policy
+
+    def freeze(params: Params) -> Params:
+        return policy.cast_params(place_params(params, where))
+
+    cast = jax.eval_shape(policy.cast_params, networks.params)
+    return describe(cast, where), freeze
+
+
+@dataclasses.dataclass(frozen=True)
+class _Beginning:
+    """Train states from the parameters of a checkpoint, or their description.
+
+    Attributes:
+      trained, critic: what there is to train.
+      optimizer, mesh: see `init_network`.
+      key: of what is drawn: adapters.
+      kl_coeff, has_rate_scale: see `init_state`.
+    """
+
+    trained: Trainable
+    critic: Critic | None
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    key: Key[Array, ""]
+    kl_coeff: float
+    has_rate_scale: bool
+
+    def make(self, params: Params) -> TrainState:
+        """A state on its devices."""
+        return self._state(init_network, self._first(params))
+
+    def describe(self, params: Params) -> TrainState:
+        """Shapes, dtypes and shardings of `make(params)`."""
+        first = jax.eval_shape(self._first, params)
+        return describe(self._state(abstract_network, first))
+
+    def _first(self, params: Params) -> Weights:
+        """Parameters of both networks."""
+        critic_params = None
+        if self.critic is not None:
+            critic_params = self.critic.init(params, jax.random.fold_in(self.key, 1))
+        return self.trained.init(params, jax.random.fold_in(self.key, 0)), critic_params
+
+    def _state(self, network: Callable[..., Network], first: Weights) -> TrainState:
+        own = self.optimizer, self.mesh
+        policy, critic = network(first[0], *own, self.trained.logical_axes), None
+        if self.critic is not None:
+            critic = network(first[1], *own, self.critic.logical_axes)
+        return init_state(
+            policy,
+            critic,
+            self.mesh,
+            kl_coeff=self.kl_coeff,
+            has_rate_scale=self.has_rate_scale,
+        )
+
+
+def _trainable(networks: Networks) -> Trainable:
+    """What is trained of the policy."""
+    if networks.lora is None:
+        return whole(networks.policy, networks.logical_axes)
+    return adapters(networks.policy, networks.lora)

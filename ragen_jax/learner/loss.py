@@ -1,0 +1,190 @@
+"""What a minibatch is asked to minimise.
+
+In: what the networks say of some rows, and those rows' samples. Out: their share of the
+minibatch's loss and the sums its metrics are made of. Nothing here knows how rows
+become minibatches.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from ragen_jax.algo.credit import KLPenalty, Readings
+from ragen_jax.algo.losses import (
+    AGGREGATIONS,
+    POLICY_LOSSES,
+    MismatchSums,
+    clipped_value_loss,
+    importance_weights,
+    mismatch_sums,
+)
+from ragen_jax.algo.masked import masked_sum
+from ragen_jax.tables import own_options
+
+# Who may say what the log-probabilities of the sampled tokens were.
+OLD_LOG_PROBS = ("sampler", "learner")
+
+
+@struct.dataclass
+class Samples:
+    """What the loss needs to know of each row.
+
+    Attributes:
+      tokens: the dialogue; 0 behind its last token.
+      mask: the token is trained on.
+      advantages: per token, 0 where not trained on.
+      returns: what the critic should have said; None without a critic.
+      sample_log_probs: the sampler's log-probability of each trained token.
+      readings: what the networks said before any step.
+    """
+
+    tokens: Int[Array, "b T"]
+    mask: Bool[Array, "b T"]
+    advantages: Float[Array, "b T"]
+    returns: Float[Array, "b T"] | None
+    sample_log_probs: Float[Array, "b T"]
+    readings: Readings
+
+
+@struct.dataclass
+class Predictions:
+    """What the networks say now; `values` is None without a critic."""
+
+    log_probs: Float[Array, "b T"]
+    entropy: Float[Array, "b T"]
+    values: Float[Array, "b T"] | None
+
+
+@struct.dataclass
+class TokenSums:
+    """Sums over trained tokens; divide by `num_tokens` to get means.
+
+    Attributes:
+      policy_loss, entropy, is_clipped: of the metrics of that name.
+      kl: old - new log-probability.
+      ref_kl: the KL penalty's estimate, 0 unless it is part of the loss.
+      value_loss, value_is_clipped, value: the critic's, 0 without one.
+      mismatch: learner against sampler.
+      num_tokens: how many tokens were summed over.
+      loss: what is minimised; it needs no division.
+    """
+
+    policy_loss: Float[Array, ""]
+    entropy: Float[Array, ""]
+    is_clipped: Float[Array, ""]
+    kl: Float[Array, ""]
+    ref_kl: Float[Array, ""]
+    value_loss: Float[Array, ""]
+    value_is_clipped: Float[Array, ""]
+    value: Float[Array, ""]
+    mismatch: MismatchSums
+    num_tokens: Float[Array, ""]
+    loss: Float[Array, ""]
+
+    @classmethod
+    def zero(cls) -> "TokenSums":
+        names = [field.name for field in dataclasses.fields(cls)]
+        sums = {name: jnp.zeros((), jnp.float32) for name in names}
+        return cls(**sums | {"mismatch": MismatchSums.zero()})
+
+    def plus(self, other: "TokenSums") -> "TokenSums":
+        mismatch = self.mismatch.plus(other.mismatch)
+        return jax.tree.map(jnp.add, self, other).replace(mismatch=mismatch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The loss; see `configs/base.py` for what the settings mean.
+
+        loss = sum over trained tokens of weight * (policy loss - entropy_coeff *
+               entropy + kl_coeff * KL + value_coeff * value loss)
+
+    with weights of the whole minibatch that `aggregation` chooses.
+
+    Attributes:
+      policy: entry of `POLICY_LOSSES`; clip_low, clip_high and dual_clip are options.
+      aggregation: entry of `AGGREGATIONS`.
+      entropy_coeff: weight of the entropy bonus.
+      old_log_probs: one of OLD_LOG_PROBS. The "learner"'s cost one more forward pass
+        over the kept rows per iteration.
+      importance_cap: cap of the truncated importance weights of the learner's old
+        log-probabilities against the sampler's. None: off.
+      kl_penalty: its term is part of the loss if so placed.
+      clip_value: see `clipped_value_loss`.
+      value_coeff: weight of the critic's loss.
+    """
+
+    policy: str
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    aggregation: str
+    entropy_coeff: float
+    old_log_probs: str
+    importance_cap: float | None
+    kl_penalty: KLPenalty
+    clip_value: float | None
+    value_coeff: float
+
+    def weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
+        """Weight of every token of a minibatch."""
+        return AGGREGATIONS[self.aggregation](mask)
+
+    def loss(
+        self,
+        now: Predictions,
+        samples: Samples,
+        weights: Float[Array, "b T"],
+        kl_coeff: Float[Array, ""],
+    ) -> tuple[Float[Array, ""], TokenSums]:
+        """A microbatch's share of the loss, and the sums over its trained tokens."""
+        mask, readings = samples.mask, samples.readings
+        policy_loss, is_clipped = self._policy_loss(now.log_probs, samples)
+        terms = policy_loss - self.entropy_coeff * now.entropy
+        ref_kl = jnp.zeros(mask.shape)
+        if self.kl_penalty.placement == "loss":
+            ref_kl = self.kl_penalty.estimate(
+                now.log_probs, readings.ref_log_probs, mask
+            )
+            terms = terms + kl_coeff * ref_kl
+        value_loss, value_is_clipped = jnp.zeros(mask.shape), jnp.zeros(mask.shape)
+        values = jnp.zeros(mask.shape)
+        if now.values is not None:
+            values = now.values
+            value_loss, value_is_clipped = clipped_value_loss(
+                values,
+                readings.values,
+                samples.returns,
+                mask,
+                clip_value=self.clip_value,
+            )
+            terms = terms + self.value_coeff * value_loss
+        loss = masked_sum(weights * terms, mask)
+        sums = TokenSums(
+            policy_loss=masked_sum(policy_loss, mask),
+            entropy=masked_sum(now.entropy, mask),
+            is_clipped=masked_sum(is_clipped.astype(jnp.float32), mask),
+            kl=masked_sum(readings.old_log_probs - now.log_probs, mask),
+            ref_kl=masked_sum(ref_kl, mask),
+            value_loss=masked_sum(value_loss, mask),
+            value_is_clipped=masked_sum(value_is_clipped.astype(jnp.float32), mask),
+            value=masked_sum(values, mask),
+            mismatch=mismatch_sums(now.log_probs, samples.sample_log_probs, mask),
+            num_tokens=jnp.sum(mask, dtype=jnp.float32),
+            loss=loss,
+        )
+        return loss, sums
+
+    def _policy_loss(self, log_probs, samples: Samples):
+        entry, old = POLICY_LOSSES[self.policy], samples.readings.old_log_probs
+        options = {name: getattr(self, name) for name in own_options(entry)}
+        loss, is_clipped = entry(
+            log_probs, old, samples.advantages, samples.mask, **options
+        )
+        weights = importance_weights(
+            old, samples.sample_log_probs, cap=self.importance_cap
+        )
+        return loss * weights, is_clipped

@@ -1,0 +1,298 @@
+"""What a run will hold in memory, before anything is allocated.
+
+In: a validated configuration, the model's shape, a tokenizer. Out: a `Plan`: numbers of
+parameters, bytes of everything that is kept, and the peak of each compiled program by
+XLA's own count. The programs are those that a run compiles (`program.build_parts`),
+lowered for descriptions in place of arrays. All bytes are of one device.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from ragen_jax.learner.state import describe
+from ragen_jax.memory.published import PUBLISHED
+from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.hf_files import TOKENIZER_FILES, resolve_checkpoint
+from ragen_jax.models.hf_weights import CONFIG_FILE, GENERATION_FILE, load_config
+from ragen_jax.models.kv_cache import init_cache
+from ragen_jax.program import POCKET, Parts, build_parts, num_params
+from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
+from ragen_jax.types import Trajectory
+
+# All that a plan reads of a checkpoint.
+_FILES = (CONFIG_FILE, GENERATION_FILE, *TOKENIZER_FILES)
+# Machine code is as long, and buffers are the same, however hard LLVM tries.
+_FAST_ON_CPU = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+PROGRAMS = ("rollout", "evaluation", "update")
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of a compiled program, by XLA's memory analysis.
+
+    Attributes:
+      arguments, outputs, temporaries: as they are called there.
+      aliased: outputs that take the place of donated arguments.
+    """
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    aliased: int
+
+    @property
+    def peak(self) -> int:
+        """Most bytes the program itself needs at a time."""
+        return self.arguments + self.outputs + self.temporaries - self.aliased
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Bytes of a run on each device.
+
+    Attributes:
+      counts: numbers of parameters, by network.
+      holdings: bytes by what they are for.
+      memory: program -> its own bytes; the largest where there are several games.
+      elsewhere: program -> bytes that are held beside it while it runs.
+      floor: bytes without which no update is possible: state, frozen weights, gradient.
+    """
+
+    counts: Mapping[str, int]
+    holdings: Mapping[str, int]
+    memory: Mapping[str, Memory]
+    elsewhere: Mapping[str, int]
+    floor: int
+
+    def peak_of(self, program: str) -> int:
+        """Bytes held while a program runs, at most."""
+        return self.memory[program].peak + self.elsewhere[program]
+
+    @property
+    def largest(self) -> str:
+        """The program with the highest peak."""
+        return max(PROGRAMS, key=self.peak_of)
+
+    @property
+    def peak(self) -> int:
+        """Most bytes a device has to hold."""
+        return self.peak_of(self.largest)
+
+
+def make_plan(
+    config: ConfigDict,
+    model: Qwen2Config,
+    tokenizer: Tokenizer,
+    known: Mapping[str, Memory] | None = None,
+) -> Plan:
+    """Describe and compile everything; nothing runs.
+
+    Args:
+      config: validated.
+      model, tokenizer: what `model.path` names, see `read_model`.
+      known: programs whose memory is known already are not compiled.
+
+    Raises:
+      ValueError: the configuration cannot be built.
+    """
+    parts = build_parts(config, model, tokenizer)
+    learner = parts.learner
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    batch = _batch(parts, key)
+    memory = dict(known or {})
+    for name in PROGRAMS:
+        if name not in memory:
+            memory[name] = _compile(parts, name, batch, key)
+    trained = tree_bytes((learner.state.policy.params, _critic_params(learner)))
+    state, frozen = tree_bytes(learner.state), tree_bytes(learner.frozen)
+    tables = tree_bytes([task.game.dialogue for task in parts.tasks])
+    is_whole = config.lora.rank is None
+    # The plain policy that plays is part of the state, or a copy of its own.
+    played = tree_bytes(learner.played)
+    beside_play = state + frozen + tables - (played if is_whole else 0)
+    return Plan(
+        counts=_counts(config, parts),
+        holdings=_holdings(config, parts, batch) | {"gradients": trained},
+        memory=memory,
+        elsewhere={
+            "rollout": beside_play,
+            "evaluation": beside_play + tree_bytes(batch),
+            "update": tables + (0 if is_whole else played),
+        },
+        floor=state + frozen + trained,
+    )
+
+
+def read_model(path: str) -> tuple[Qwen2Config, Tokenizer, list[str]]:
+    """Shape and tokenizer of a `model.path`; weights are neither read nor fetched.
+
+    Returns:
+      Both, and what people should know of where they came from.
+
+    Raises:
+      ValueError: nothing says how large the model is.
+    """
+    if path == "pocket":
+        return load_config(POCKET), load_tokenizer(POCKET), []
+    stand_in = (
+        "tokens are counted with the pocket model's tokenizer; a real one has longer "
+        "tokens, so real episodes are a little shorter"
+    )
+    try:
+        folder = resolve_checkpoint(path, _FILES)
+    except ValueError as error:
+        if path not in PUBLISHED:
+            raise
+        reason = f"{path} is not here ({error.__cause__ or error})".split("\n")[0]
+        notes = [f"{reason}: its published shape is used, and {stand_in}"]
+        return PUBLISHED[path], load_tokenizer(POCKET), notes
+    model = load_config(folder)
+    if any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return model, load_tokenizer(folder), []
+    return model, load_tokenizer(POCKET), [f"{path} holds no tokenizer: {stand_in}"]
+
+
+def tree_bytes(tree) -> int:
+    """Bytes of a tree of arrays or descriptions on one device."""
+    return sum(_leaf_bytes(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _leaf_bytes(leaf) -> int:
+    # A description made by `eval_shape` alone says no sharding.
+    is_whole = leaf.sharding is None
+    shape = leaf.shape if is_whole else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * jnp.dtype(leaf.dtype).itemsize
+
+
+def _batch(parts: Parts, key) -> Trajectory:
+    """Description of what an update learns from."""
+    played = parts.learner.played
+    rollouts = [jax.eval_shape(task.collect, played, key) for task in parts.tasks]
+    batch = jax.eval_shape(parts.join, rollouts)
+    return describe(batch, jax.tree.map(lambda _: parts.batch_sharding, batch))
+
+
+def _compile(parts: Parts, name: str, batch: Trajectory, key) -> Memory:
+    """A program's memory; of several rollouts, that of the largest."""
+    learner = parts.learner
+    if name == "update":
+        lowered = [learner.update.lower(learner.frozen, learner.state, batch, key)]
+    elif name == "rollout":
+        lowered = [
+            jax.jit(task.collect).lower(learner.played, key) for task in parts.tasks
+        ]
+    else:
+        lowered = [
+            jax.jit(task.collect_validation).lower(learner.played)
+            for task in parts.tasks
+        ]
+    return max((_memory_of(one) for one in lowered), key=lambda memory: memory.peak)
+
+
+def _memory_of(lowered: jax.stages.Lowered) -> Memory:
+    is_cpu = jax.default_backend() == "cpu"
+    compiled = lowered.compile(compiler_options=_FAST_ON_CPU if is_cpu else None)
+    analysis = compiled.memory_analysis()
+    return Memory(
+        arguments=analysis.argument_size_in_bytes,
+        outputs=analysis.output_size_in_bytes,
+        temporaries=analysis.temp_size_in_bytes,
+        aliased=analysis.alias_size_in_bytes,
+    )
+
+
+def _critic_params(learner):
+    return None if learner.state.critic is None else learner.state.critic.params
+
+
+def _counts(config: ConfigDict, parts: Parts) -> dict[str, int]:
+    """Numbers of parameters."""
+    learner = parts.learner
+    trained = num_params(learner.state.params)
+    counts = {"policy": num_params(learner.played)}
+    if config.lora.rank is not None:
+        counts["adapters of the policy"] = trained
+    if learner.state.critic is not None:
+        counts["critic, trained"] = num_params(_critic_params(learner))
+    if config.kl.placement is not None:
+        counts["reference"] = num_params(learner.frozen)
+    return counts
+
+
+def _holdings(config: ConfigDict, parts: Parts, batch: Trajectory) -> dict[str, int]:
+    """Bytes by what they are for."""
+    state, frozen = parts.learner.state, parts.learner.frozen
+    networks = [n for n in (state.policy, state.critic) if n is not None]
+    entries = config.rollout.num_groups * config.rollout.group_size
+    return {
+        "weights that are trained": tree_bytes([n.params for n in networks]),
+        "weights that are frozen": tree_bytes(frozen),
+        "optimizer moments": tree_bytes([n.opt_state for n in networks]),
+        "KV cache of a rollout": _cache_bytes(parts, entries),
+        "KV cache of an evaluation": _cache_bytes(
+            parts, config.evaluation.num_prompts * len(parts.tasks)
+        ),
+        "trajectories": tree_bytes(batch),
+        "activations kept for one backward pass": _activation_bytes(
+            config, parts, batch
+        ),
+    }
+
+
+def _cache_bytes(parts: Parts, num_rows: int) -> int:
+    """Keys and values of so many rows of the longest game, split over the devices."""
+    shape = parts.batch_sharding.shard_shape((num_rows,))
+    slots = max(task.game.dialogue.max_window_tokens for task in parts.tasks) + 1
+    cache = jax.eval_shape(
+        lambda: init_cache(parts.model, *shape, slots, parts.policy.dtype)
+    )
+    return tree_bytes(cache)
+
+
+def _activation_bytes(config: ConfigDict, parts: Parts, batch: Trajectory) -> int:
+    """What a forward pass of a microbatch keeps of the plain network's layers."""
+    rows = batch if batch.windows is None else batch.windows
+    shape = parts.batch_sharding.shard_shape(
+        (config.learner.microbatch_rows, rows.tokens.shape[-1])
+    )
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+
+    def kept(params, tokens, positions):
+        def forward(params):
+            return parts.policy.forward(params, tokens, positions, None)[0]
+
+        return jax.vjp(forward, params)[1]
+
+    params = parts.learner.played
+    residuals = jax.eval_shape(kept, params, tokens, tokens)
+    # Copies of the weights are no activations.
+    own = {leaf.shape for leaf in jax.tree.leaves(params)}
+    own |= {(parts.model.num_hidden_layers, *shape) for shape in own}
+    leaves = jax.tree.leaves(residuals)
+    return sum(_leaf_bytes(leaf) for leaf in leaves if leaf.shape not in own)
+
+
+def changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
+    """A copy with other values, by dotted key."""
+    copy = ConfigDict(config.to_dict())
+    for path, value in changes.items():
+        *sections, name = path.split(".")
+        section = copy
+        for part in sections:
+            section = section[part]
+        with section.ignore_type():
+            section[name] = value
+    return copy.lock()
+
+
+def compiled_elsewhere(programs: Collection[str], plan: Plan) -> dict[str, Memory]:
+    """Memory of the programs that a change of these leaves as they are."""
+    return {name: m for name, m in plan.memory.items() if name not in programs}

@@ -1,0 +1,123 @@
+"""Bonuses: what a turn earns by how its reply is written, whatever the game pays.
+
+In: the replies of a turn, parsed, and the states they were written in. Out: one number
+per row. A bonus is an entry of `BONUSES`, called as
+
+    bonus(written, *, <options>) -> Float[B], usually between 0 and 1
+
+and paid with the weight `bonus.<name>` of the configuration; its keyword-only
+parameters are configuration keys too. The learner adds it to the turn's reward, like a
+format penalty; the filter, the metrics of the game and the player never see it.
+
+Reward for the reasoning itself, because reward for the outcome alone does not keep it
+alive: arXiv 2504.20073, third finding.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from envs.base import EnvParams, Landmark, TextEnvironment
+from ragen_jax.rollout.thoughts import landmarks_of
+from ragen_jax.rollout.turns import Bonus
+from ragen_jax.tables import own_options
+from ragen_jax.text.statements import FactReader, is_there
+from ragen_jax.types import EnvState, ParsedAnswer, Reply
+
+
+@struct.dataclass
+class Written:
+    """One turn's replies, and what may be said of them. Axis `M`: landmarks.
+
+    Attributes:
+      reply: as sampled.
+      parsed: what the parser found in it.
+      is_true: the thought names a cell for the landmark, and the landmark is there;
+        None where thoughts are not read.
+    """
+
+    reply: Reply
+    parsed: ParsedAnswer
+    is_true: Bool[Array, "B M"] | None
+
+
+def build_bonus(
+    env: TextEnvironment, params: EnvParams, **settings: float | int | None
+) -> Bonus | None:
+    """The weighted sum of all entries that have a weight; None where none has.
+
+    Args:
+      env, params: the game that is played.
+      settings: the section `bonus` of the configuration: for each entry its weight,
+        None for none, and the entries' options.
+
+    Raises:
+      ValueError: a setting belongs to no entry, or the game has no landmarks.
+    """
+    options = {name for entry in BONUSES.values() for name in own_options(entry)}
+    if set(settings) != options | set(BONUSES):
+        raise ValueError(
+            f"bonus has the keys {', '.join(sorted(settings))}, but the entries of "
+            "BONUSES in ragen_jax/rollout/bonuses.py need "
+            f"{', '.join(sorted(options | set(BONUSES)))}; keep configs/base.py in step"
+        )
+    paid = {name: settings[name] for name in BONUSES if settings[name] is not None}
+    landmarks = landmarks_of(env) if "facts" in paid else None
+    if not paid:
+        return None
+
+    def bonus(reader, states, reply, parsed) -> Float[Array, " B"]:
+        is_true = None
+        if landmarks is not None:
+            is_true = _check_facts(env, params, landmarks, reader, states, reply)
+        written = Written(reply=reply, parsed=parsed, is_true=is_true)
+        total = jnp.zeros(reply.length.shape)
+        for name, weight in paid.items():
+            own = {key: settings[key] for key in own_options(BONUSES[name])}
+            total += weight * BONUSES[name](written, **own)
+        return total
+
+    return bonus
+
+
+def format_kept(written: Written) -> Float[Array, " B"]:
+    """1 where thought and answer stand in their tags."""
+    return written.parsed.has_format.astype(jnp.float32)
+
+
+def length_in_band(
+    written: Written, *, min_tokens: int, max_tokens: int
+) -> Float[Array, " B"]:
+    """1 where the reply takes `min_tokens` to `max_tokens`, its stop token included."""
+    length = written.reply.length
+    return ((length >= min_tokens) & (length <= max_tokens)).astype(jnp.float32)
+
+
+def facts_stated(written: Written) -> Float[Array, " B"]:
+    """Share of the landmarks that the thought places where they are."""
+    return jnp.mean(written.is_true, axis=1, dtype=jnp.float32)
+
+
+def _check_facts(
+    env: TextEnvironment,
+    params: EnvParams,
+    landmarks: tuple[Landmark, ...],
+    reader: FactReader,
+    states: EnvState,
+    reply: Reply,
+) -> Bool[Array, "B M"]:
+    """Which landmarks the thoughts place where they are, in the given states."""
+
+    def check(state, tokens, length) -> Bool[Array, " M"]:
+        board = env.observe(None, state, None, params)
+        return is_there(board, landmarks, reader.read(tokens, length))
+
+    return jax.vmap(check)(states, reply.tokens, reply.length)
+
+
+BONUSES = {
+    "format": format_kept,
+    "length": length_in_band,
+    "facts": facts_stated,
+}

@@ -1,0 +1,388 @@
+"""Whole episodes in one compiled program: render, read, reply, parse, step.
+
+In: parameters, a dialogue (text as token tables), random keys. Out: a `Trajectory`. Who
+replies is a `Responder`: the policy here, a scripted demonstrator in the supervised
+warm start; both play through `play_episodes`.
+
+Rows never influence each other: every row reads its own keys, and finished rows are
+masked, not removed. Shapes are static. The turns are a loop that ends early once every
+row has finished; each part of a turn is compiled once, however many turns there are.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Int, Key
+
+from envs.base import EnvParams, PlayBudget, TextEnvironment
+from ragen_jax import rngs
+from ragen_jax.models.kv_cache import grow_cache, init_cache
+from ragen_jax.models.policy import Policy
+from ragen_jax.rollout.context import empty_memory
+from ragen_jax.rollout.decode import AnyRow, Context, decode_reply, read
+from ragen_jax.rollout.sampling import check_options, sample
+from ragen_jax.rollout.transcript import empty_transcript, empty_turns
+from ragen_jax.rollout.turns import (
+    Bonus,
+    Play,
+    Responder,
+    Table,
+    answer,
+    tell_following,
+    tell_opening,
+)
+from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.types import Params, TokenSpan, Trajectory
+
+# Mesh axes that split rows: the same as in `learner/sharding.py`.
+ROW_AXES = ("data", "fsdp")
+
+
+@struct.dataclass
+class RolloutKeys:
+    """Random keys of a rollout: `B` rows in `G` groups.
+
+    Attributes:
+      level: makes the level that the rows of a group share.
+      noise: slips and payouts; folded with the turn, then the action's index.
+      sample: the sampler's draws; folded with the turn, then the reply position.
+    """
+
+    level: Key[Array, " G"]
+    noise: Key[Array, " B"]
+    sample: Key[Array, " B"]
+
+
+def rollout_keys(
+    step_key: Key[Array, ""], num_groups: int, group_size: int
+) -> RolloutKeys:
+    """The keys of one rollout; group `g` and row `b` get theirs whatever the sizes."""
+    num_rows = num_groups * group_size
+    return RolloutKeys(
+        level=rngs.rows(rngs.stream(step_key, "level"), num_groups),
+        noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
+        sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
+    )
+
+
+def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:
+    """The keys of one sample of every validation prompt (`evaluation.seed`).
+
+    The levels are the same in every sample, the draws are not. Prompt `g` gets its keys
+    whatever the number of prompts and samples.
+    """
+    root = rngs.stream(rngs.root_key(seed), "evaluation")
+    keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
+    return keys.replace(level=rngs.rows(rngs.stream(root, "level"), num_prompts))
+
+
+def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
+    """A turn's keys (turns from 0) from the episode's."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
+
+
+def make_collect(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    policy: Policy,
+    *,
+    mesh: Mesh,
+    num_groups: int,
+    group_size: int,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    format_penalty: float,
+    decode_chunk_tokens: int,
+    compactions: int | None = None,
+    bonus: Bonus | None = None,
+) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+    """Compile-once rollouts of the policy.
+
+    Args:
+      mesh: rows are split over its axes `ROW_AXES`; each device plays its own rows.
+      num_groups, group_size: `G` and `N`; rows of a group play the same level.
+      budget: how much play an episode allows.
+      max_reply_tokens: tokens sampled per reply (`R`), the stop token included.
+      temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
+      format_penalty: paid once per turn for an invalid answer (<= 0).
+      decode_chunk_tokens, compactions: see `decode_reply` (`chunk_tokens` there).
+      bonus: what a turn earns by how its reply is written; None: nothing.
+
+    Returns:
+      A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
+
+    Raises:
+      ValueError: the rows cannot be split over the mesh, or an option is out of range.
+    """
+    rows_per_device = _rows_per_device(mesh, num_groups, group_size)
+    check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+    sampler = functools.partial(
+        sample, temperature=temperature, top_k=top_k, top_p=top_p
+    )
+    any_row = _any_row(mesh)
+
+    def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+        responder = model_responder(
+            policy,
+            params,
+            sampler=sampler,
+            stop_tokens=dialogue.stop_tokens,
+            max_reply_tokens=max_reply_tokens,
+            chunk_tokens=decode_chunk_tokens,
+            compactions=compactions,
+            # A device may hold part of a group.
+            rows_per_level=math.gcd(group_size, rows_per_device),
+            any_row=any_row,
+        )
+        return play_episodes(
+            env,
+            env_params,
+            dialogue,
+            responder,
+            keys,
+            budget=budget,
+            max_reply_tokens=max_reply_tokens,
+            format_penalty=format_penalty,
+            bonus=bonus,
+            any_row=any_row,
+        )
+
+    return _compile_over_rows(play, mesh, group_size)
+
+
+def _rows_per_device(mesh: Mesh, num_groups: int, group_size: int) -> int:
+    """Rows of each part that the mesh splits them into.
+
+    Raises:
+      ValueError: the parts would not be equal.
+    """
+    num_rows = num_groups * group_size
+    num_shards = mesh.shape[ROW_AXES[0]] * mesh.shape[ROW_AXES[1]]
+    if num_rows % num_shards:
+        raise ValueError(
+            f"{num_groups} groups x {group_size} rollouts = {num_rows} rows cannot be "
+            f"split over the {num_shards}-way axes {ROW_AXES} of the mesh; use a "
+            f"multiple of {num_shards} or a smaller mesh.data x mesh.fsdp"
+        )
+    return num_rows // num_shards
+
+
+def _any_row(mesh: Mesh) -> AnyRow:
+    """How devices that hold different rows agree on going on.
+
+    Where each device has the whole network they need not: those whose rows have
+    finished stop. A network that is split over `tensor` exchanges activations, and an
+    exchange that some devices never reach makes the others wait for good: all rows
+    leave a loop together then.
+    """
+    if mesh.shape["tensor"] == 1 or mesh.size == mesh.shape["tensor"]:
+        return jnp.any
+
+    def any_row(mask: Bool[Array, " B"]) -> Bool[Array, ""]:
+        return jax.lax.pmax(jnp.any(mask).astype(jnp.int32), ROW_AXES) > 0
+
+    return any_row
+
+
+def _compile_over_rows(play: Callable, mesh: Mesh, group_size: int) -> Callable:
+    """`play`, compiled, each device playing its own rows."""
+    whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
+    play_shard = jax.shard_map(
+        play,
+        mesh=mesh,
+        in_specs=(whole, whole, by_row),
+        out_specs=by_row,
+        axis_names=set(ROW_AXES),
+        check_vma=False,
+    )
+
+    @jax.jit
+    def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+        # A level key per row: a shard may hold part of a group.
+        keys = keys.replace(level=jnp.repeat(keys.level, group_size))
+        return play_shard(params, dialogue, keys)
+
+    return collect
+
+
+def model_responder(
+    policy: Policy,
+    params: Params,
+    *,
+    sampler,
+    stop_tokens: Int[Array, " n"],
+    max_reply_tokens: int,
+    chunk_tokens: int,
+    compactions: int | None = None,
+    rows_per_level: int = 1,
+    any_row: AnyRow = jnp.any,
+) -> Responder:
+    """The policy as a `Responder`: it reads into its KV cache and writes from it.
+
+    Args:
+      rows_per_level: adjacent rows that play the same level. Their first message is the
+        same: it is read once.
+      others: see `decode_reply`.
+    """
+    params = policy.cast_params(params)
+
+    def init(num_rows: int, slots: int = 0) -> Context:
+        width = policy.config.hidden_size
+        return Context(
+            cache=init_cache(policy.config, num_rows, slots, policy.dtype),
+            hidden=jnp.zeros((num_rows, width), policy.dtype),
+        )
+
+    def observe(context, span, starts, is_active, slots) -> Context:
+        if context.cache.num_slots == 0:
+            context = read_first(span)
+        else:
+            # Finished rows may be too full for the span: they overwrite their start.
+            starts = jnp.where(is_active, starts, 0)
+            context = read(policy, params, context, span, starts)
+        return context.replace(cache=grow_cache(context.cache, slots))
+
+    def read_first(span: TokenSpan) -> Context:
+        """With no more slots than it fills."""
+        once = jax.tree.map(lambda x: x[::rows_per_level], span)
+        empty = init(*once.tokens.shape)
+        starts = jnp.zeros_like(once.length)
+        context = read(policy, params, empty, once, starts)
+        return jax.tree.map(lambda x: jnp.repeat(x, rows_per_level, axis=0), context)
+
+    def reply(context, starts, states, keys, turn, is_active):
+        del states, turn
+        return decode_reply(
+            policy,
+            params,
+            context,
+            starts,
+            is_active,
+            keys,
+            sampler=sampler,
+            stop_tokens=stop_tokens,
+            max_reply_tokens=max_reply_tokens,
+            chunk_tokens=chunk_tokens,
+            compactions=compactions,
+            any_row=any_row,
+        )
+
+    return Responder(init=init, observe=observe, reply=reply)
+
+
+def play_episodes(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    dialogue: Dialogue,
+    responder: Responder,
+    keys: RolloutKeys,
+    *,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    format_penalty: float,
+    bonus: Bonus | None = None,
+    any_row: AnyRow = jnp.any,
+) -> Trajectory:
+    """Play one episode per row, from the level to the last turn. Call it in `jit`.
+
+    Args:
+      dialogue: built for this environment, budget and `max_reply_tokens`.
+      responder: who answers.
+      keys: `G` level keys, `B` row keys; rows of a group are adjacent.
+      budget, max_reply_tokens, format_penalty, bonus: see `make_collect`.
+      any_row: see `decode.AnyRow`.
+
+    Raises:
+      ValueError: the dialogue was built for another budget or reply length.
+    """
+    _check_dialogue(dialogue, budget, max_reply_tokens)
+    table = Table(env, env_params, dialogue, responder, format_penalty, bonus)
+    slots = dialogue.max_window_tokens + 1
+    play = start_episodes(table, keys, budget=budget)
+    initial_state = play.states
+    play = tell_opening(table, play, slots)
+
+    def take_turn(carry):
+        turn, _, play = carry
+        sample_keys, noise_keys = (
+            fold_turn(keys.sample, turn),
+            fold_turn(keys.noise, turn),
+        )
+        play = answer(table, play, turn, sample_keys=sample_keys, noise_keys=noise_keys)
+        turn += 1
+        goes_on = (turn < budget.max_turns) & any_row(play.is_active)
+        # A single turn has no next message, nor room for one.
+        if budget.max_turns > 1:
+            play = jax.lax.cond(
+                goes_on,
+                lambda play: tell_following(table, play, turn, slots),
+                lambda play: play,
+                play,
+            )
+        return turn, goes_on, play
+
+    first = (jnp.int32(0), any_row(play.is_active), play)
+    _, _, play = jax.lax.while_loop(lambda carry: carry[1], take_turn, first)
+    transcript = play.transcript
+    terminated = jax.vmap(env.is_terminated, (0, None))(play.states, env_params)
+    return Trajectory(
+        tokens=transcript.tokens,
+        lengths=transcript.lengths,
+        loss_mask=transcript.loss_mask,
+        turn_index=transcript.turn_index,
+        sample_log_probs=transcript.log_probs,
+        turns=play.turns,
+        terminated=terminated,
+        truncated=~terminated,
+        success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
+        initial_state=initial_state,
+        windows=play.memory and play.memory.windows,
+        noise_key=jax.random.key_data(keys.noise),
+    )
+
+
+def start_episodes(table: Table, keys: RolloutKeys, *, budget: PlayBudget) -> Play:
+    """Every row at the start of its level, nothing said yet.
+
+    Args:
+      keys: `G` level keys, `B` row keys; rows of a group are adjacent.
+    """
+    num_rows = keys.noise.shape[0]
+    group_size = num_rows // keys.level.shape[0]
+    _, states = jax.vmap(table.env.reset_env, (0, None))(keys.level, table.env_params)
+    max_tokens = table.dialogue.max_trajectory_tokens
+    zeros = jnp.zeros(num_rows, jnp.int32)
+    return Play(
+        states=jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states),
+        carry=table.responder.init(num_rows),
+        num_read=zeros,
+        transcript=empty_transcript(num_rows, max_tokens),
+        turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
+        actions_left=zeros + budget.max_actions_per_episode,
+        is_active=jnp.ones(num_rows, bool),
+        last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
+        memory=empty_memory(table.dialogue, num_rows, budget.max_turns),
+    )
+
+
+def _check_dialogue(
+    dialogue: Dialogue, budget: PlayBudget, max_reply_tokens: int
+) -> None:
+    """The static bound that keeps every write inside its array."""
+    per_turn = dialogue.following.max_tokens + max_reply_tokens
+    first = dialogue.opening.max_tokens + max_reply_tokens
+    needed = first + (budget.max_turns - 1) * per_turn
+    if dialogue.max_trajectory_tokens != needed:
+        raise ValueError(
+            f"the dialogue has room for {dialogue.max_trajectory_tokens} tokens, but "
+            f"{budget.max_turns} turns of up to {max_reply_tokens} reply tokens need "
+            f"{needed}; build it with this budget and reply length"
+        )

@@ -1,0 +1,311 @@
+"""Demonstrators: players that write whole replies, for the supervised warm start.
+
+In: states of a game and random keys. Out: replies as tokens, thought and actions, made
+on the device: a reply is a `Template` like any observation, its fields come from the
+exact solver and from the board. Refuses to know losses and models.
+
+A demonstrator is a share of the episodes, a style of thought and a noise:
+
+    none        an empty thought
+    shallow     names where the goal is, nothing else
+    reading     names where everything that matters is: "P12X23O34" is the player in
+                row 1, column 2, the box in row 2, column 3, the target in row 3, column
+                4; "Rocket" is the arm that sounds risky
+    misreading  looks like reading, but everything it names is made up
+
+The noise is the chance that an action is drawn at random instead of taken from the
+solver, and that a turn stops early at random. A mixture of such players starts a model
+out mediocre but capable, as a real pre-trained model is: reinforcement learning then
+has behaviours to select between.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from envs.base import EnvParams, EnvState, PlayBudget, TextEnvironment
+from envs.templates import Choice, Template
+from ragen_jax.rollout.thoughts import Reading
+from ragen_jax.rollout.turns import Responder
+from ragen_jax.text import chat
+from ragen_jax.text.prompts import SEPARATOR
+from ragen_jax.text.token_templates import compile_template
+from ragen_jax.text.tokenizer import Tokenizer
+from ragen_jax.types import Reply, TokenSpan
+
+# Between the thought and the first action; the thought's opening tag is the template's.
+ANSWER_BEGIN = "</think><answer>"
+THOUGHTS = ("none", "shallow", "reading", "misreading")
+NONE, SHALLOW, READING, MISREADING = range(len(THOUGHTS))
+# Planning looks no further than one action at a time, so the solver's own plans of a
+# turn need not be enumerated.
+ONE_ACTION = PlayBudget(1, 1, 1)
+
+
+@struct.dataclass
+class Mixture:
+    """Demonstrators and how often each plays. Axis `M`: demonstrators.
+
+    Attributes:
+      shares: chance that an episode is played by each; they sum to 1.
+      thoughts: style of each, an index into `THOUGHTS`.
+      noise: chance of a random action.
+      redraw: chance, at every turn after the first, that another demonstrator drawn by
+        its share takes over.
+    """
+
+    shares: Float[Array, " M"]
+    thoughts: Int[Array, " M"]
+    noise: Float[Array, " M"]
+    redraw: Float[Array, ""]
+
+
+def reply_template(
+    env: TextEnvironment, budget: PlayBudget, reading: Reading, *, thinking: bool = True
+) -> Template:
+    """A whole reply, from after the forced tag to the end-of-turn token.
+
+    Fields: where the player thinks, per statement `statement_i` of the reading, 0 where
+    it is left out; per action `action_i` of a turn, an index into the action
+    vocabulary, from the second action on plus 1 with 0 for none. An option holds
+    whatever stands before its word, so that pieces meet only where a tokenizer cuts: it
+    may have a token for `>R`, for ` Down`, or for `></`, for which there is always a
+    first action.
+    """
+    statements = _spelled(reading) if thinking else []
+    parts = [
+        Choice(f"statement_{i}", ("", *map("".join, itertools.product(*spelled))))
+        for i, spelled in enumerate(statements)
+    ]
+    begin = ANSWER_BEGIN if thinking else ""
+    for i in range(budget.max_actions_per_turn):
+        none, lead = ([""], f" {SEPARATOR} ") if i else ([], begin)
+        names = (f"{lead}{name}" for name in env.action_vocabulary)
+        parts.append(Choice(f"action_{i}", (*none, *names)))
+    return Template((*parts, "</answer>", chat.END))
+
+
+def build_responder(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    tokenizer: Tokenizer,
+    mixture: Mixture,
+    *,
+    reading: Reading,
+    tokenization: str,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    discount: float,
+    thinking: bool = True,
+) -> Responder:
+    """The mixture as a `Responder` that plays the dialogues of a rollout.
+
+    Args:
+      env: what is played; `env.solve` must work inside `jit`.
+      env_params: what the players believe while they plan a turn ahead.
+      tokenizer, tokenization: make the replies' tokens.
+      mixture: who plays.
+      reading: what their thoughts can name, see `reading_of`.
+      budget, max_reply_tokens: those of the dialogue.
+      discount: of the solver; below 1 it prefers short ways where all are free.
+      thinking: as the dialogue has it; False: nobody writes a thought.
+
+    Raises:
+      ValueError: the replies would not fit into `max_reply_tokens`.
+    """
+    template = reply_template(env, budget, reading, thinking=thinking)
+    replies = compile_template(template, tokenizer, tokenization)
+    if replies.max_tokens > max_reply_tokens:
+        raise ValueError(
+            f"demonstrated replies of {type(env).__name__} take up to "
+            f"{replies.max_tokens} tokens, max_reply_tokens = {max_reply_tokens}; "
+            "raise it or lower max_actions_per_turn"
+        )
+
+    def init(num_rows: int) -> _Memory:
+        zeros = jnp.zeros(num_rows, jnp.int32)
+        return _Memory(
+            player=zeros, actions_left=zeros + budget.max_actions_per_episode
+        )
+
+    def write(key, state, actions, count, thought) -> TokenSpan:
+        names = env.action_names(state, env_params)[actions]
+        words = write_thought(key, reading, reading.read(state, env_params), thought)
+        return replies.tokens(reply_fields(reading, words, names, count))
+
+    def reply(memory, starts, states, keys, turn, is_active):
+        del starts
+        draw_keys, plan_keys, thought_keys = _split_rows(keys, 3)
+        player = jax.vmap(_next_player, (0, None, 0, None))(
+            draw_keys, mixture, memory.player, turn
+        )
+        actions, count = plan_turn(
+            plan_keys,
+            env,
+            env_params,
+            states,
+            actions_left=memory.actions_left,
+            noise=mixture.noise[player],
+            max_actions=budget.max_actions_per_turn,
+            discount=discount,
+        )
+        thoughts = mixture.thoughts[player]
+        span = jax.vmap(write)(thought_keys, states, actions, count, thoughts)
+        memory = _Memory(player, memory.actions_left - count)
+        return memory, _as_reply(span, is_active, max_reply_tokens)
+
+    return Responder(init=init, observe=_read_nothing, reply=reply)
+
+
+def write_thought(
+    key: Key[Array, ""], reading: Reading, true_words: Int[Array, " W"], thought: Array
+) -> Int[Array, " W"]:
+    """Values of the words in one thought of the given style."""
+    sizes = jnp.array([len(word.options) - 1 for word in reading.words], jnp.int32)
+    made_up = 1 + jax.random.randint(key, true_words.shape, 0, sizes)
+    shallow = jnp.where(jnp.array(reading.is_shallow, bool), true_words, 0)
+    styles = jnp.stack([jnp.zeros_like(true_words), shallow, true_words, made_up])
+    return styles[thought]
+
+
+def plan_turn(
+    keys: Key[Array, " B"],
+    env: TextEnvironment,
+    params: EnvParams,
+    states: EnvState,
+    *,
+    actions_left: Int[Array, " B"],
+    noise: Float[Array, " B"],
+    max_actions: int,
+    discount: float,
+) -> tuple[Int[Array, "B A"], Int[Array, " B"]]:
+    """One turn's actions, chosen without seeing where they lead, and how many count.
+
+    The player imagines each next state under `params` and asks the solver there. A turn
+    ends early where the imagined game does. Where the solver knows no way to win, the
+    action is random.
+    """
+    best_of = jax.vmap(_noisy_choice)
+    step = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))
+
+    def act(carry, i):
+        states, is_over, count = carry
+        turn_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
+        choice_keys, step_keys = _split_rows(turn_keys, 2)
+        solution = env.solve(states, params, budget=ONE_ACTION, discount=discount)
+        actions = best_of(choice_keys, solution.action_values, noise)
+        _, next_states, _, terminated, _ = step(step_keys, states, actions, params)
+        counts = ~is_over & (i < actions_left)
+        truncated = jax.vmap(env.is_truncated, in_axes=(0, None))(next_states, params)
+        is_over = is_over | terminated | truncated
+        return (next_states, is_over, count + counts), actions
+
+    nobody = jnp.zeros(actions_left.shape, bool)
+    start = (states, nobody, jnp.zeros_like(actions_left))
+    (_, _, count), actions = jax.lax.scan(act, start, jnp.arange(max_actions))
+    last_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, max_actions)
+    limits = jax.vmap(_noisy_limit, (0, 0, None))(last_keys, noise, max_actions)
+    return jnp.swapaxes(actions, 0, 1), jnp.minimum(count, limits)
+
+
+def reply_fields(
+    reading: Reading,
+    words: Int[Array, " W"],
+    names: Int[Array, " A"],
+    count: Int[Array, ""],
+) -> dict[str, Int[Array, ""]]:
+    """Fields of `reply_template` for one reply.
+
+    Args:
+      reading: the game's words.
+      words: their values in the thought.
+      names: vocabulary index of each action.
+      count: actions that are written, at least one; the rest is left out.
+    """
+    fields = {}
+    start = 0
+    for i, spelled in enumerate(_spelled(reading)):
+        # The statement's place among all it could say.
+        place = jnp.int32(0)
+        for j, texts in enumerate(spelled):
+            place = place * len(texts) + words[start + j] - 1
+        fields[f"statement_{i}"] = jnp.where(words[start] > 0, 1 + place, 0)
+        start += len(spelled)
+    fields["action_0"] = names[0]
+    for i in range(1, names.shape[0]):
+        fields[f"action_{i}"] = jnp.where(i < count, names[i] + 1, 0)
+    return fields
+
+
+def _spelled(reading: Reading) -> list[list[tuple[str, ...]]]:
+    """Per statement and word of it, the word's texts but for "" (left out)."""
+    words = iter(reading.words)
+    return [
+        [word.options[1:] for word in itertools.islice(words, size)]
+        for size in reading.statements
+    ]
+
+
+@struct.dataclass
+class _Memory:
+    """A responder's memory: who plays each row, and the actions it has left."""
+
+    player: Int[Array, " B"]
+    actions_left: Int[Array, " B"]
+
+
+def _read_nothing(memory, span, starts, is_active, slots) -> _Memory:
+    """Demonstrators see the state itself; the message tells them nothing new."""
+    del span, starts, is_active, slots
+    return memory
+
+
+def _as_reply(
+    span: TokenSpan, is_active: Bool[Array, " B"], max_reply_tokens: int
+) -> Reply:
+    """A written reply in the shape of a sampled one; it always ends by itself."""
+    num_rows, width = span.tokens.shape
+    padding = ((0, 0), (0, max_reply_tokens - width))
+    return Reply(
+        tokens=jnp.pad(span.tokens, padding),
+        log_probs=jnp.zeros((num_rows, max_reply_tokens), jnp.float32),
+        length=jnp.where(is_active, span.length, 0),
+        is_cut=jnp.zeros(num_rows, bool),
+    )
+
+
+def _next_player(
+    key: Key[Array, ""], mixture: Mixture, player: Int[Array, ""], turn
+) -> Int[Array, ""]:
+    draw_key, change_key = jax.random.split(key)
+    drawn = jax.random.categorical(draw_key, jnp.log(mixture.shares))
+    changes = (turn == 0) | jax.random.bernoulli(change_key, mixture.redraw)
+    return jnp.where(changes, drawn, player).astype(jnp.int32)
+
+
+def _noisy_choice(
+    key: Key[Array, ""], values: Float[Array, " n"], noise: Float[Array, ""]
+) -> Int[Array, ""]:
+    slip_key, action_key = jax.random.split(key)
+    is_lost = ~jnp.isfinite(jnp.max(values))
+    is_random = is_lost | jax.random.bernoulli(slip_key, noise)
+    drawn = jax.random.randint(action_key, (), 0, values.shape[0], jnp.int32)
+    return jnp.where(is_random, drawn, jnp.argmax(values).astype(jnp.int32))
+
+
+def _noisy_limit(
+    key: Key[Array, ""], noise: Float[Array, ""], max_actions: int
+) -> Int[Array, ""]:
+    """Actions after which a turn stops: at random with the noise's chance."""
+    stop_key, limit_key = jax.random.split(key)
+    limit = jax.random.randint(limit_key, (), 1, max_actions + 1, jnp.int32)
+    return jnp.where(jax.random.bernoulli(stop_key, noise), limit, max_actions)
+
+
+def _split_rows(keys: Key[Array, " B"], count: int) -> tuple[Key[Array, " B"], ...]:
+    """`count` fresh keys per row."""
+    split = jax.vmap(lambda key: jax.random.split(key, count))(keys)
+    return tuple(split[:, i] for i in range(count))

@@ -1,0 +1,306 @@
+"""A run folder: opening, resuming, recording, saving.
+
+In: a configuration, a folder and a built program. Out: the files of `ragen_jax.runs.writer`
+and `ragen_jax.runs.checkpoint`, kept consistent with each other: a checkpoint is only made
+once the record up to its iteration is durable.
+"""
+
+import hashlib
+import os
+import pathlib
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from ragen_jax.config import (
+    VALIDATION_SETTINGS,
+    changed_keys,
+    flatten,
+    from_json,
+    to_json,
+)
+from ragen_jax.diagnostics.early_stopping import stop_reason
+from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
+from ragen_jax.learner.state import TrainState
+from ragen_jax.runs import checkpoint, writer
+
+SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
+
+
+class Run:
+    """One run folder, locked while open. Use it as a context manager.
+
+    Args:
+      config: validated.
+      workdir: the run folder.
+      state: of a fresh run; its buffers are freed when a checkpoint is restored.
+      identity: of the model, see `hf_files.identity`.
+      names: of the tasks, as metrics call them.
+
+    Attributes:
+      start: iterations already done.
+      state: the train state to continue from.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        state: TrainState,
+        identity: Mapping[str, Any],
+        names: Sequence[str],
+    ):
+        self._config, self._workdir = config, pathlib.Path(workdir)
+        self._owner = identity
+        self._lock = writer.open_workdir(self._workdir)
+        self._refuse_changes()
+        self._checkpointer = checkpoint.Checkpointer(
+            self._workdir, keep=config.checkpoint.keep
+        )
+        latest = self._checkpointer.latest
+        self.start = 0 if latest is None else latest
+        if self.start > config.train.num_iterations:
+            raise ValueError(
+                f"{self._workdir} has {self.start} iterations already, more than "
+                f"train.num_iterations = {config.train.num_iterations}; raise it"
+            )
+        step = config.train.fused_iterations
+        if self.start % step:
+            raise ValueError(
+                f"{self._workdir} has {self.start} iterations, not a multiple of "
+                f"train.fused_iterations = {step}; resume it with a divisor of "
+                f"{self.start}, such as 1"
+            )
+        self.state = state
+        if latest is not None:
+            self.state = self._checkpointer.restore(latest, state, self._owner)
+        writer.write_text_atomically(self._workdir / "config.json", to_json(config))
+        self._writer = writer.RunWriter(
+            self._workdir,
+            after=-1 if latest is None else latest,
+            tensorboard=config.logging.tensorboard,
+            settings=flatten(config),
+            games=names,
+        )
+        self._validation = {name: f"val-env/{name}/" for name in names}
+        self._records: list[Mapping] = writer.read_metrics(self._workdir)
+        self._warning = EarlyWarning(**config.warning)
+        self._outlook = self._warning.look(self._records)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._writer.close()
+        self._checkpointer.close()
+        os.close(self._lock)
+
+    @property
+    def records(self) -> Sequence[Mapping[str, float | None]]:
+        """Metrics of the iterations so far, oldest first."""
+        return self._records
+
+    def record(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        distributions: Mapping[str, Sequence[float]] | None = None,
+    ) -> list[str]:
+        """Append the metrics of an iteration, and the alarms that they raise.
+
+        Args:
+          iteration, metrics: what is recorded.
+          distributions: lists of numbers behind some of the metrics.
+
+        Returns:
+          What there is to say of alarms, see `Outlook.news`.
+        """
+        self._records.append({"iteration": iteration} | metrics)
+        self._outlook = self._warning.look(self._records)
+        self._records[-1] |= self._outlook.metrics
+        metrics = metrics | self._outlook.metrics
+        self._writer.scalars(iteration, metrics, distributions)
+        return self._outlook.news
+
+    def scale_learning_rate(self, state: TrainState) -> TrainState:
+        """The state with the learning rate that the record asks for.
+
+        It follows from the record alone, so that a resumed run has the same.
+        """
+        if state.rate_scale is None:
+            return state
+        scale = np.float32(self._outlook.learning_rate_scale)
+        return state.replace(
+            rate_scale=jax.device_put(scale, state.rate_scale.sharding)
+        )
+
+    def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
+        """Write sample episodes of an iteration."""
+        self._writer.episodes(iteration, episodes)
+
+    def save(self, iteration: int, state: TrainState) -> None:
+        """Start a checkpoint in the background, after making the record durable."""
+        self._writer.sync()
+        self._checkpointer.save(iteration, state, self._owner)
+
+    def finish(self) -> None:
+        """Return once everything is on disk."""
+        self._writer.sync()
+        self._checkpointer.wait()
+
+    def check_health(self, metrics: Mapping[str, float]) -> str | None:
+        """Why the run should end early; None: it goes on.
+
+        Raises:
+          ValueError: too many non-finite gradients in a row.
+        """
+        train = self._config.train
+        skipped = int(metrics["actor/consecutive_skipped"])
+        if skipped >= train.max_skipped_updates:
+            raise ValueError(
+                f"{skipped} updates in a row had a non-finite gradient; export the "
+                f"last checkpoint (python -m launch.export --run={self._workdir} "
+                "--output=FOLDER) and start a new --workdir from it "
+                "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
+            )
+        self._check_sampler(metrics)
+        return self.reason_to_stop()
+
+    def _check_sampler(self, metrics: Mapping[str, float]) -> None:
+        """Refuse to go on when learner and sampler are not the same policy."""
+        config, difference = self._config, metrics[SAMPLER_DIFFERENCE]
+        bound = config.train.max_sampler_difference
+        is_measured = config.learner.updates_per_rollout == 1
+        if bound is not None and is_measured and difference > bound:
+            raise ValueError(
+                f"the learner's log-probabilities differ from the sampler's by "
+                f"{difference:.2g} in the mean, more than train.max_sampler_difference "
+                f"= {bound:g}, so that ratios would compare two policies; 1e-6 is "
+                "rounding in float32 and 0.02 in bfloat16: raise the bound if it is "
+                "tighter than that, else start a new --workdir with "
+                "--config.loss.old_log_probs=learner or --config.model.dtype=float32"
+            )
+
+    def reason_to_stop(self) -> str | None:
+        """What the record says against going on; None: nothing.
+
+        A resumed run asks before its first iteration: one that was given up stays so.
+        """
+        train = self._config.train
+        return self._outlook.stop_reason or stop_reason(
+            self._records,
+            success_names=[f"{p}success" for p in self._validation.values()],
+            max_empty_iterations=train.max_empty_iterations,
+            min_spread_fraction=train.min_spread_fraction,
+            collapse_window=train.collapse_window,
+            min_success=train.min_success,
+            failure_window=train.failure_window,
+        )
+
+    def summary(self, state: TrainState) -> str:
+        """Success before and after, the parameters' fingerprint, where all of it is."""
+        gains = {n: _gain(self._records, p) for n, p in self._validation.items()}
+        said = "; ".join(gains.values())
+        if len(gains) > 1:
+            said = "".join(f"{n}: {gain}\n" for n, gain in gains.items()) + "done"
+        left = ["config.json", "metrics.jsonl", "checkpoints/"]
+        if self._config.logging.trajectories_every is not None:
+            left.append("trajectories/")
+        if self._config.logging.tensorboard:
+            left.append("TensorBoard events")
+        warning = self._config.warning
+        leads = lead_times(
+            self._records,
+            success_window=warning.success_window,
+            success_low=warning.success_low,
+        ).describe()
+        return (
+            f"{leads}{said}; parameters sha256 {digest(state.params)}\n"
+            f"everything is in {self._workdir}: {', '.join(left)}"
+        )
+
+    def _refuse_changes(self) -> None:
+        path = self._workdir / "config.json"
+        if not path.exists():
+            return
+        changes = changed_keys(from_json(path.read_text()), self._config)
+        if changes:
+            listed = "; ".join(f"{k}: {a!r} -> {b!r}" for k, (a, b) in changes.items())
+            raise ValueError(
+                f"{self._workdir} holds a run with other settings ({listed}); use "
+                "those settings to resume it, or another --workdir"
+            )
+
+
+def _gain(records: Sequence[Mapping], prefix: str) -> str:
+    """Success of the first and the last evaluation.
+
+    Evaluation settings may change when a run resumes: then the two are different
+    measurements, and it says so.
+    """
+    measured = [r for r in records if r.get(f"{prefix}success") is not None]
+    if not measured:
+        return "done (no evaluation asked for)"
+    before, after = (
+        f"{r[f'{prefix}success']:.1%}" for r in (measured[0], measured[-1])
+    )
+    ways = [
+        ", ".join(
+            f"{name} {record[prefix + name]:g}"
+            for name in VALIDATION_SETTINGS
+            if prefix + name in record
+        )
+        for record in (measured[0], measured[-1])
+    ]
+    if ways[0] == ways[1]:
+        return f"held-out success {before} -> {after}"
+    return (
+        f"held-out success {before} ({ways[0]}) before, {after} ({ways[1]}) after: "
+        "different measurements, do not compare them"
+    )
+
+
+def digest(tree) -> str:
+    """SHA-256 over the bytes of every leaf, in the tree's order."""
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        sha.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+    return sha.hexdigest()
+
+
+class StopRequest:
+    """Turns SIGTERM and SIGINT into a request that the loop reads between iterations.
+
+    A second signal of the same kind takes effect at once. Use it as a context manager.
+    """
+
+    def __init__(self):
+        self._signal: int | None = None
+        self._previous: dict[int, object] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self._signal is not None
+
+    @property
+    def exit_status(self) -> int:
+        """128 plus the signal's number, as shells report it."""
+        return 128 + (self._signal or 0)
+
+    def __enter__(self) -> "StopRequest":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _request(self, number, frame) -> None:
+        del frame
+        self._signal = number
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,164 @@
+"""The TensorBoard view of a run.
+
+In: the run's settings, its records and sample episodes. Out: one event file with
+scalars, a layout that groups them, histograms, settings, episodes as text and boards as
+pictures. The view is made from the record alone, so it can be drawn anew at any time.
+"""
+
+import collections
+import pathlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tensorboardX import SummaryWriter
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.summary import hparams
+
+from ragen_jax.report.boards import draw_boards, png
+
+# Sample episodes shown per iteration.
+_EPISODES = 2
+
+_FIRST_TURN = "collapse_first_turn_sample/"
+
+
+class EventFile:
+    """One event file.
+
+    Args:
+      workdir: where it is made.
+      settings: the configuration by dotted key, shown under "HParams"; may be empty.
+      games: names of the games in the metrics.
+    """
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        *,
+        settings: Mapping[str, Any],
+        games: Sequence[str],
+    ):
+        self._events = SummaryWriter(str(workdir), flush_secs=10)
+        self._events.add_custom_scalars(layout(games))
+        if settings:
+            self._add_settings(settings, [f"val-env/{game}/success" for game in games])
+
+    def scalars(self, record: Mapping) -> None:
+        """The numbers of a record; a list of numbers becomes a histogram."""
+        step, when = record["iteration"], record["time"]
+        for name, value in record.items():
+            if name in ("iteration", "time") or value in (None, []):
+                continue
+            if isinstance(value, list):
+                self._events.add_histogram(name, value, step, walltime=when)
+            else:
+                self._events.add_scalar(name, value, step, when)
+
+    def episodes(self, iteration: int, episodes: Iterable[Mapping]) -> None:
+        """The first episodes of each game, as text and as pictures."""
+        counts = collections.Counter()
+        for episode in episodes:
+            # Only runs of several environments name them.
+            place = f"{episode['environment']}/" if "environment" in episode else ""
+            index = counts[place]
+            counts[place] += 1
+            if index >= _EPISODES:
+                continue
+            text = "\n".join(f"    {line}" for line in _transcript(episode))
+            self._events.add_text(f"episodes/{place}{index}", text, iteration)
+            boards = [turn["board"] for turn in episode["turns"] if "board" in turn]
+            if boards:
+                pixels = draw_boards(boards, episode.get("legend", {}))
+                self._add_picture(f"boards/{place}{index}", pixels, iteration)
+
+    def flush(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self._events.close()
+
+    def _add_settings(self, settings: Mapping, metrics: Sequence[str]) -> None:
+        """Settings in the run itself: `add_hparams` would make a run of its own.
+
+        The session has no end here: whether a run goes on is not the view's to say.
+        """
+        shown = {name: _shown(value) for name, value in settings.items()}
+        experiment, start, _ = hparams(shown, dict.fromkeys(metrics, 0.0))
+        for summary in (experiment, start):
+            self._events.file_writer.add_summary(summary)
+
+    def _add_picture(self, tag: str, pixels, iteration: int) -> None:
+        height, width, _ = pixels.shape
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=png(pixels)
+        )
+        summary = Summary(value=[Summary.Value(tag=tag, image=image)])
+        self._events.file_writer.add_summary(summary, iteration, time.time())
+
+
+def layout(games: Sequence[str]) -> dict[str, dict[str, list]]:
+    """Groups of the "Custom Scalars" tab; tags are regular expressions."""
+
+    def lines(*tags: str) -> list:
+        return ["Multiline", [f"^{tag}$" for tag in tags]]
+
+    progress = {
+        f"{game}: held-out success, 95 % interval": [
+            "Margin",
+            [f"val-env/{game}/success{end}" for end in ("", "_low", "_high")],
+        ]
+        for game in games
+    }
+    progress |= {
+        "success": lines("train/[^/]+/success", "val-env/[^/]+/(success|ceiling)"),
+        "return": lines("(train|val-env)/[^/]+/episodic_return"),
+        "regret": lines("val-env/[^/]+/regret"),
+    }
+    return {
+        "Progress": progress,
+        "Collapse indicators": {
+            "reward spread inside groups": lines("rollout/.*in_group_reward_std"),
+            "entropy": lines("actor/entropy"),
+            "gradient norm": lines("(actor|critic)/grad_norm"),
+            "repetition": lines("rollout/(distinct_3gram|top_reply_share)"),
+            "reply length": lines("train/[^/]+/(reply|response)_length"),
+            "valid replies": lines("train/[^/]+/format", "collapse/.*rate"),
+            "alarms": lines("alarm/.*"),
+            "regime": lines("collapse/regime"),
+        },
+        "Information plane": {
+            "I(X;Z) and H(Z|X)": lines(
+                f"{_FIRST_TURN}(mi_estimate|conditional_entropy_est)"
+            ),
+            "retrieval of the prompt": lines(
+                f"{_FIRST_TURN}retrieval_(accuracy|chance_level)"
+            ),
+            "z-score": lines(f"{_FIRST_TURN}mi_zscore.*"),
+        },
+        "Gradient buckets": {
+            part: lines(f"grad_norm/[^/]+/{part}")
+            for part in ("task", "entropy", "kl", "snr")
+        },
+        "Throughput": {
+            "seconds": lines("timing_s/.*"),
+            "tokens": lines("actor/num_tokens"),
+        },
+    }
+
+
+def _shown(value: Any) -> bool | float | str:
+    """A setting as TensorBoard can hold it."""
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _transcript(episode: Mapping) -> list[str]:
+    """An episode as lines of text, for reading."""
+    lines = []
+    for turn in episode["turns"]:
+        lines += turn["observation"].splitlines()
+        lines += turn["reply"].splitlines()
+        paid = ("reward", "penalty", "bonus")
+        lines.append("  ".join(f"{name} {turn[name]:g}" for name in paid))
+    lines.append(f"return {episode['return']:g}  success {episode['success']}")
+    return lines

@@ -1,0 +1,178 @@
+"""What a run leaves on disk, next to its checkpoints.
+
+`metrics.jsonl` (one line per iteration) and `trajectories/*.jsonl` (one file per logged
+iteration, one line per episode) are the record; the TensorBoard event file is a view of
+them. Resuming cuts the record back to the checkpoint's iteration and draws the view
+anew, so that an interrupted run leaves the files of an uninterrupted one.
+"""
+
+import fcntl
+import json
+import math
+import os
+import pathlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragen_jax.runs.tensorboard import EventFile
+
+# Metrics under these names tell how long things took; they differ between equal runs.
+TIMING_PREFIXES = ("timing_s/", "perf/", "time")
+
+# Significant digits of the numbers in a list: enough for a histogram, and short.
+_DIGITS = 5
+
+# Our files in `trajectories/`, and what a killed process leaves of one.
+_EPISODES_FILE = re.compile(r"iteration_(\d{6,})\.jsonl")
+_TORN_EPISODES_FILE = re.compile(r"\.iteration_\d{6,}\.jsonl\.tmp")
+
+
+def open_workdir(workdir: pathlib.Path) -> int:
+    """Create the run folder if need be and lock it against a second process.
+
+    Returns:
+      A file descriptor; the lock lasts until it is closed or the process ends.
+
+    Raises:
+      ValueError: the folder cannot be written, or another process works in it.
+    """
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(workdir / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise ValueError(
+            f"cannot write to the run folder {workdir}: {error.strerror}; choose "
+            "another --workdir"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ValueError(
+            f"another process is working in {workdir}; wait for it or choose another "
+            "--workdir"
+        ) from error
+    return descriptor
+
+
+def write_text_atomically(path: pathlib.Path, text: str) -> None:
+    """Write a whole file or nothing: a temporary neighbour, then a rename."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_metrics(workdir: pathlib.Path) -> list[dict]:
+    """Complete lines of `metrics.jsonl`, oldest first; a torn last line is left out."""
+    path = workdir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+class RunWriter:
+    """Appends to the record of one run.
+
+    Args:
+      workdir: the run folder, locked by the caller.
+      after: last iteration to keep of what is already there; -1 keeps nothing.
+      tensorboard: also write an event file.
+      settings, games: shown in it, see `EventFile`.
+    """
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        *,
+        after: int,
+        tensorboard: bool,
+        settings: Mapping[str, Any] | None = None,
+        games: Sequence[str] = (),
+    ):
+        self._workdir = workdir
+        self._folder = workdir / "trajectories"
+        kept = [r for r in read_metrics(workdir) if r["iteration"] <= after]
+        text = "".join(_line(record) for record in kept)
+        write_text_atomically(workdir / "metrics.jsonl", text)
+        for path in self._folder.glob(".iteration_*"):
+            if _TORN_EPISODES_FILE.fullmatch(path.name):
+                path.unlink()
+        for iteration, path in self._episode_files().items():
+            if iteration > after:
+                path.unlink()
+        for path in workdir.glob("events.out.tfevents.*"):
+            path.unlink()
+        self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = None
+        if tensorboard:
+            self._events = EventFile(workdir, settings=settings or {}, games=games)
+            self._draw_events(kept)
+
+    def scalars(
+        self,
+        iteration: int,
+        metrics: Mapping[str, float],
+        distributions: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Append one line of metrics. Non-finite numbers are written as null.
+
+        Distributions are written as lists, without what is not finite in them.
+        """
+        record = {"iteration": iteration, "time": time.time()}
+        record |= {
+            k: (float(v) if math.isfinite(v) else None) for k, v in metrics.items()
+        }
+        for name, values in (distributions or {}).items():
+            finite = (float(x) for x in values if math.isfinite(x))
+            record[name] = [float(f"{x:.{_DIGITS}g}") for x in finite]
+        self._metrics.write(_line(record))
+        self._metrics.flush()
+        if self._events:
+            self._events.scalars(record)
+
+    def episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
+        """Write the iteration's sample episodes, one JSON line each."""
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"iteration_{iteration:06d}.jsonl"
+        write_text_atomically(path, "".join(_line(episode) for episode in episodes))
+        if self._events:
+            self._events.episodes(iteration, episodes)
+
+    def sync(self) -> None:
+        """Make the record durable; called before a checkpoint that relies on it."""
+        self._metrics.flush()
+        os.fsync(self._metrics.fileno())
+        if self._events:
+            self._events.flush()
+
+    def close(self) -> None:
+        self._metrics.close()
+        if self._events:
+            self._events.close()
+
+    def _draw_events(self, records: Sequence[Mapping]) -> None:
+        for record in records:
+            self._events.scalars(record)
+        for iteration, path in self._episode_files().items():
+            text = path.read_text(encoding="utf-8")
+            # Not splitlines: a reply may hold other line separators than "\n".
+            episodes = [json.loads(line) for line in text.split("\n")[:-1]]
+            self._events.episodes(iteration, episodes)
+
+    def _episode_files(self) -> dict[int, pathlib.Path]:
+        """Our files in `trajectories/` by iteration, oldest first."""
+        found = (
+            (_EPISODES_FILE.fullmatch(path.name), path)
+            for path in self._folder.glob("iteration_*")
+        )
+        return dict(sorted((int(m.group(1)), path) for m, path in found if m))
+
+
+def _line(record: Mapping) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"

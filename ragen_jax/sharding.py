@@ -1,0 +1,218 @@
+"""Where arrays live: the mesh, and the only map from logical axes to its axes.
+
+Models name the axes of their parameters; what a name means on the machine stands in
+`LOGICAL_AXES`, here and nowhere else. The mesh has three axes: `data` (copies of the
+parameters, rows split), `fsdp` (parameters and rows split) and `tensor` (heads, inner
+widths and vocabulary split).
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from ragen_jax.types import Params
+
+MESH_AXES = ("data", "fsdp", "tensor")
+# Mesh axes that split the rows of a batch.
+ROW_AXES = ("data", "fsdp")
+
+
+def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
+    """A mesh over the first `data * fsdp * tensor` devices.
+
+    Raises:
+      ValueError: there are fewer devices.
+    """
+    needed = data * fsdp * tensor
+    devices = jax.devices()
+    if needed > len(devices):
+        raise ValueError(
+            f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but "
+            f"{len(devices)} are present; use smaller factors"
+        )
+    return jax.make_mesh(
+        (data, fsdp, tensor),
+        MESH_AXES,
+        axis_types=(AxisType.Auto,) * len(MESH_AXES),
+        devices=devices[:needed],
+    )
+
+
+def check_network(mesh: Mapping[str, int], model: object) -> None:
+    """Refuse a mesh that cannot split the network evenly, heads left whole.
+
+    Args:
+      mesh: devices by the name of their axis.
+      model: the network's description, with the names of `config.json`.
+
+    Raises:
+      ValueError: one of its `SPLIT_SIZES` does not divide.
+    """
+    for axis, names in SPLIT_SIZES.items():
+        for name in names:
+            size = getattr(model, name)
+            if size % mesh[axis]:
+                raise ValueError(
+                    f"mesh.{axis} = {mesh[axis]} cannot split the model's {name} = "
+                    f"{size}; use a divisor of {size}, and mesh.data for the other "
+                    "devices"
+                )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def by_rows(mesh: Mesh) -> NamedSharding:
+    """The leading axis, a batch's rows, split; the rest whole."""
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
+
+
+def param_shardings(
+    params: Params, logical_axes: PyTree, mesh: Mesh
+) -> PyTree[NamedSharding]:
+    """One sharding per parameter, in a tree like `params`.
+
+    Args:
+      params: arrays, or anything with a shape.
+      logical_axes: the same tree with, for each parameter, a tuple of names from
+        `LOGICAL_AXES`, one per axis.
+      mesh: of `make_mesh`.
+
+    Raises:
+      ValueError: a parameter has no axes or axes have no parameter, their numbers
+        differ, a name is unknown, two axes of a parameter fall on one mesh axis, or a
+        size does not divide.
+    """
+    leaves, structure = jax.tree.flatten_with_path(params)
+    named = dict(
+        _by_path(jax.tree.leaves_with_path(logical_axes, is_leaf=_is_axis_names))
+    )
+    paths = [jax.tree_util.keystr(path) for path, _ in leaves]
+    for path in sorted(named.keys() ^ set(paths)):
+        what = "no logical axes" if path in paths else "logical axes, but no array"
+        raise ValueError(f"parameter {path} has {what}; declare each exactly once")
+    shardings = [
+        NamedSharding(mesh, _partition(path, leaf.shape, named[path], mesh))
+        for path, (_, leaf) in zip(paths, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, shardings)
+
+
+def whole_tables(shardings: PyTree[NamedSharding], logical_axes: PyTree) -> PyTree:
+    """The same, but tables of the vocabulary split along the vocabulary alone.
+
+    So they are gathered before they are read: of a table whose other axis is split over
+    the devices that split the rows, XLA would gather the vocabulary at every lookup,
+    and the rest of it for every chunk of the output head.
+
+    Args:
+      shardings: of `param_shardings`.
+      logical_axes: those it was made from.
+    """
+
+    def whole(sharding: NamedSharding, names: tuple[str | None, ...]) -> NamedSharding:
+        if "vocab" not in names:
+            return sharding
+        axes = (LOGICAL_AXES[name] if name == "vocab" else None for name in names)
+        return NamedSharding(sharding.mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(whole, shardings, logical_axes)
+
+
+def num_row_shards(mesh: Mesh) -> int:
+    """Parts that rows are split into."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def over_own_rows(function: Callable, mesh: Mesh) -> Callable:
+    """`function(params, rows, ...)`, each device computing it for its own rows.
+
+    What it sums over rows for a gradient of `params` is added up between devices once,
+    when it is done, and not at every step of its loops. `tensor` stays automatic.
+    """
+    if num_row_shards(mesh) == 1:
+        return function
+
+    def mapped(params: Params, *arrays):
+        whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
+        return jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(whole, *(by_row for _ in arrays)),
+            out_specs=by_row,
+            axis_names=set(ROW_AXES),
+            check_vma=False,
+        )(params, *arrays)
+
+    return mapped
+
+
+def _partition(
+    path: str, shape: tuple[int, ...], names: tuple[str | None, ...], mesh: Mesh
+) -> PartitionSpec:
+    """Mesh axes of one parameter."""
+    if len(names) != len(shape):
+        raise ValueError(
+            f"parameter {path} has shape {shape}, but logical axes {names}; name one "
+            "per axis"
+        )
+    used: dict[str, str] = {}
+    for name, size in zip(names, shape, strict=True):
+        if name not in LOGICAL_AXES:
+            raise ValueError(
+                f"parameter {path} has the logical axis {name!r}; "
+                f"ragen_jax/sharding.py knows "
+                f"{', '.join(LOGICAL_AXES)}"
+            )
+        axis = LOGICAL_AXES[name]
+        if axis is None:
+            continue
+        if axis in used:
+            raise ValueError(
+                f"parameter {path}: logical axes {used[axis]!r} and {name!r} both fall "
+                f"on the mesh axis {axis!r}; change LOGICAL_AXES in "
+                "ragen_jax/sharding.py"
+            )
+        used[axis] = name
+        if size % mesh.shape[axis]:
+            raise ValueError(
+                f"parameter {path}: axis {name!r} of size {size} cannot be split over "
+                f"mesh.{axis} = {mesh.shape[axis]}; use a divisor of {size}"
+            )
+    return PartitionSpec(*(LOGICAL_AXES[name] for name in names))
+
+
+def _is_axis_names(node) -> bool:
+    return type(node) is tuple
+
+
+def _by_path(leaves):
+    return ((jax.tree_util.keystr(path), leaf) for path, leaf in leaves)
+
+
+# Logical axis of a parameter -> mesh axis (None: whole on every device).
+LOGICAL_AXES = {
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "norm": None,
+    "rank": None,
+}
+
+# Mesh axis -> sizes of a network that it splits. The parameters' own axes are heads x
+# head size: they may divide where the number of heads does not.
+SPLIT_SIZES = {
+    "tensor": (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "vocab_size",
+    ),
+    "fsdp": ("hidden_size",),
+}

@@ -1,0 +1,272 @@
+"""Statements in a thought: its tokens, and the landmark positions it names.
+
+In: the token ids of a reply. Out: how long its thought is, and which positions of
+landmarks ("player at (1, 2)") it states.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Int, UInt8, UInt32
+
+from envs.base import Landmark
+from ragen_jax.text import byte_strings
+from ragen_jax.text.answers import THINK_END, AnswerParser, HasTokenBytes
+
+MAX_GAP_BYTES = 32
+MAX_BETWEEN_BYTES = 16
+MAX_DIGITS = 3
+STOPS = b".;\n"
+_TAIL = max(MAX_DIGITS + 1, len(THINK_END))
+
+
+@struct.dataclass
+class Statements:
+    """What a thought states. Axis `M`: landmarks, in the reader's order.
+
+    Attributes:
+      is_stated: a cell was named.
+      row, col: of that cell, from 0; may lie off the board. 0 where none was named.
+    """
+
+    is_stated: Bool[Array, "... M"]
+    row: Int[Array, "... M"]
+    col: Int[Array, "... M"]
+
+
+@struct.dataclass
+class FactReader:
+    """Tables of a reader; a pytree, so that it can be an argument of a jitted function.
+
+    Attributes:
+      token_bytes: bytes of each token, zeros behind; the last row is the empty token.
+      token_lengths: bytes of each token.
+      names: of each landmark: its symbol, then its words in small letters.
+    """
+
+    token_bytes: UInt8[Array, "V+1 M"]
+    token_lengths: Int[Array, " V+1"]
+    names: tuple[tuple[bytes, ...], ...] = struct.field(pytree_node=False)
+
+    def read(self, tokens: Int[Array, " R"], length: Int[Array, ""]) -> Statements:
+        """What one reply states; `vmap` it over rows.
+
+        Args:
+          tokens: ids; those outside the tokenizer's vocabulary count as empty.
+          length: how many of them count.
+        """
+        text = byte_strings.join(
+            self.token_bytes, self.token_lengths, tokens, length, tail=self._tail
+        )
+        marks = _mark(text, text.shape[0] - self._tail, self.names)
+        found = [_first_statement(text, marks, i) for i in range(len(self.names))]
+        return jax.tree.map(lambda *x: jnp.stack(x), *found)
+
+    @property
+    def _tail(self) -> int:
+        """Cells behind a text so that whatever begins in it can be compared."""
+        longest = max(len(name) for names in self.names for name in names)
+        return max(_TAIL, longest + 1)
+
+
+def build_fact_reader(
+    tokenizer: HasTokenBytes, names: Sequence[tuple[str, tuple[str, ...]]]
+) -> FactReader:
+    """Builds the tables of a reader.
+
+    Args:
+      tokenizer: its `token_bytes` gives the bytes of every id, b"" for special tokens.
+      names: of each landmark: its symbol, and the words for it.
+    """
+    # Long tokens stay whole, unlike the answer parser's: the length of gaps counts.
+    table, lengths = byte_strings.tabulate([*tokenizer.token_bytes, b""])
+    spelled = tuple(
+        (symbol.encode(), *(word.lower().encode() for word in words))
+        for symbol, words in names
+    )
+    return FactReader(token_bytes=table, token_lengths=lengths, names=spelled)
+
+
+@struct.dataclass
+class _Marks:
+    """Sets of cells of a text. Axis `W`: words of bits.
+
+    Attributes:
+      digits: ASCII digits.
+      borders: cells that no gap may hold besides digits: stops and starts of names.
+      starts, ends: of each landmark's names; an end is the cell behind.
+      thought_end: first cell that is no part of the thought, 0 where there is none.
+    """
+
+    digits: UInt32[Array, " W"]
+    borders: UInt32[Array, " W"]
+    starts: tuple[UInt32[Array, " W"], ...]
+    ends: tuple[UInt32[Array, " W"], ...]
+    thought_end: Int[Array, ""]
+
+
+def _mark(
+    text: UInt8[Array, " Y"], num_bytes: int, names: tuple[tuple[bytes, ...], ...]
+) -> _Marks:
+    lower = byte_strings.to_lower(text)
+    is_letter = lower - jnp.uint8(ord("a")) < 26
+    # All sets have a cell for the end of the text.
+    letters = byte_strings.pack(is_letter[: num_bytes + 1])
+
+    def pack(mask: Bool[Array, " X"]) -> UInt32[Array, " W"]:
+        return byte_strings.pack(jnp.pad(mask, (0, 1)))
+
+    starts, ends = [], []
+    for symbol, *words in names:
+        begins, behind = jnp.zeros_like(letters), jnp.zeros_like(letters)
+        for name, where in [(symbol, text), *((word, lower) for word in words)]:
+            found = pack(byte_strings.find(where, name, num_bytes))
+            if name[:1].isalpha():
+                found &= ~byte_strings.raised(letters, 1)
+            if name[-1:].isalpha():
+                found &= ~byte_strings.lowered(letters, len(name))
+            begins |= found
+            behind |= byte_strings.raised(found, len(name))
+        starts.append(begins)
+        ends.append(behind)
+    stops = [text[:num_bytes] == stop for stop in STOPS]
+    borders = pack(functools.reduce(jnp.logical_or, stops))
+    for begins in starts:
+        borders |= begins
+    ends_thought = pack(byte_strings.find(text, THINK_END, num_bytes))
+    has_thought = jnp.any(ends_thought != 0)
+    return _Marks(
+        digits=pack(text[:num_bytes] - jnp.uint8(ord("0")) < 10),
+        borders=borders,
+        starts=tuple(starts),
+        ends=tuple(ends),
+        thought_end=jnp.where(has_thought, byte_strings.first(ends_thought), 0),
+    )
+
+
+def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Statements:
+    """The first of a landmark's names that states a cell: one row, one landmark."""
+
+    def goes_on(carry):
+        left, statement = carry
+        return jnp.any(left != 0) & ~statement.is_stated
+
+    def look(carry):
+        left, _ = carry
+        begin = byte_strings.first(left)
+        ends = _from(marks.ends[index], begin + 1)
+        statement = _statement_behind(text, marks, byte_strings.first(ends))
+        return _from(left, begin + 1), statement
+
+    zero = jnp.int32(0)
+    nothing = Statements(is_stated=jnp.bool_(False), row=zero, col=zero)
+    inside = byte_strings.below(marks.thought_end, marks.digits.shape[0])
+    _, statement = lax.while_loop(
+        goes_on, look, (marks.starts[index] & inside, nothing)
+    )
+    keep = statement.is_stated
+    return Statements(
+        is_stated=keep,
+        row=jnp.where(keep, statement.row, 0),
+        col=jnp.where(keep, statement.col, 0),
+    )
+
+
+def _statement_behind(
+    text: UInt8[Array, " Y"], marks: _Marks, end: Int[Array, ""]
+) -> Statements:
+    """What a name that ends before cell `end` states."""
+    first, first_end = _digits_from(marks, end)
+    second, second_end = _digits_from(marks, first_end)
+    # At once: the digits in two halves.
+    size = first_end - first
+    is_pair = (first == end) & ((size == 2) | (size == 4))
+    middle = first + size // 2
+    is_prose = _is_gap(marks, end, first, MAX_GAP_BYTES)
+    is_prose &= _is_gap(marks, first_end, second, MAX_BETWEEN_BYTES)
+    is_prose &= (size <= MAX_DIGITS) & (second_end - second <= MAX_DIGITS)
+    row_end = jnp.where(is_pair, middle, first_end)
+    col = jnp.where(is_pair, middle, second)
+    col_end = jnp.where(is_pair, first_end, second_end)
+    return Statements(
+        is_stated=(is_pair & (first_end <= marks.thought_end)) | is_prose,
+        row=_number(text, first, row_end),
+        col=_number(text, col, col_end),
+    )
+
+
+def _digits_from(
+    marks: _Marks, start: Int[Array, ""]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """First run of digits from a cell on: its first cell and the one behind it."""
+    begin = byte_strings.first(_from(marks.digits, start))
+    return begin, byte_strings.first(_from(~marks.digits, begin))
+
+
+def _is_gap(
+    marks: _Marks, begin: Int[Array, ""], end: Int[Array, ""], most: int
+) -> Bool[Array, ""]:
+    """Whether the cells from `begin` up to `end` may lie between two parts."""
+    border = byte_strings.first(_from(marks.borders, begin))
+    size = end - begin
+    return (size >= 1) & (size <= most) & (end <= border) & (end < marks.thought_end)
+
+
+def _from(cells: UInt32[Array, " W"], start: Int[Array, ""]) -> UInt32[Array, " W"]:
+    """The cells of a set from `start` on."""
+    return cells & ~byte_strings.below(start, cells.shape[0])
+
+
+def _number(
+    text: UInt8[Array, " Y"], begin: Int[Array, ""], end: Int[Array, ""]
+) -> Int[Array, ""]:
+    """The number in `text[begin:end]`, at most `MAX_DIGITS` digits."""
+    digits = lax.dynamic_slice(text, (begin,), (MAX_DIGITS,)).astype(jnp.int32)
+    number = jnp.int32(0)
+    for i in range(MAX_DIGITS):
+        digit = digits[i] - ord("0")
+        number = jnp.where(begin + i < end, 10 * number + digit, number)
+    return number
+
+
+def count_thought(
+    parser: AnswerParser, tokens: Int[Array, " R"], length: Int[Array, ""]
+) -> Int[Array, ""]:
+    """Tokens of the thought of one reply, 0 where there is none; `vmap` it over rows.
+
+    Args:
+      parser: the game's; of its tables of bytes.
+      tokens: ids, as sampled.
+      length: how many of them count.
+    """
+    table, lengths = parser.token_bytes, parser.token_lengths
+    text = byte_strings.join(table, lengths, tokens, length, tail=len(THINK_END))
+    num_bytes = text.shape[0] - len(THINK_END)
+    tags = byte_strings.pack(byte_strings.find(text, THINK_END, num_bytes))
+    has_end, tag = jnp.any(tags != 0), byte_strings.first(tags)
+    is_known = (tokens >= 0) & (tokens < lengths.shape[0] - 1)
+    sizes = jnp.where(is_known, lengths.at[tokens].get(mode="clip"), 0)
+    ends = jnp.cumsum(sizes)
+    is_thought = (ends <= tag) & (jnp.arange(tokens.shape[0]) < length)
+    num_tokens = jnp.sum(is_thought)
+    end = jnp.sum(jnp.where(is_thought, sizes, 0))
+    is_said = ~byte_strings.is_white(text) & (jnp.arange(text.shape[0]) < end)
+    return jnp.where(has_end & jnp.any(is_said), num_tokens, 0)
+
+
+def is_there(
+    board: Int[Array, "rows cols"], landmarks: tuple[Landmark, ...], said: Statements
+) -> Bool[Array, " M"]:
+    """Which landmarks a thought places, and places where they are."""
+    rows, cols = board.shape
+    is_on_board = said.is_stated & (said.row < rows) & (said.col < cols)
+    shown = board[jnp.minimum(said.row, rows - 1), jnp.minimum(said.col, cols - 1)]
+    is_shown = [
+        jnp.any(shown[i] == jnp.array(landmark.shown_as, shown.dtype))
+        for i, landmark in enumerate(landmarks)
+    ]
+    return is_on_board & jnp.stack(is_shown)

@@ -1,0 +1,95 @@
+"""Maps between the tokens of a dialogue and those of its windows, against loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.algo.segments import from_windows, to_windows
+from ragen_jax.types import Windows
+from tests.trajectories import make_trajectory
+
+NUM_ROWS, NUM_TURNS, NUM_TOKENS, WIDTH = 5, 4, 60, 23
+
+
+def _layout(seed):
+    """Episodes with random replies (some empty), and random places in the windows."""
+    random = np.random.default_rng(seed)
+    starts, lengths, places = (
+        np.zeros((NUM_ROWS, NUM_TURNS), np.int32) for _ in range(3)
+    )
+    turn_index = np.full((NUM_ROWS, NUM_TOKENS), -1, np.int32)
+    mask = np.zeros((NUM_ROWS, NUM_TOKENS), bool)
+    for row in range(NUM_ROWS):
+        end = 0
+        # Row 0 plays every turn, row 1 none.
+        num_played = {0: NUM_TURNS, 1: 0}.get(row, random.integers(1, NUM_TURNS + 1))
+        for turn in range(num_played):
+            begin, start = end, end + random.integers(1, 8)
+            length = random.integers(0, 8)
+            end = start + length
+            turn_index[row, begin:end] = turn
+            mask[row, start:end] = True
+            starts[row, turn], lengths[row, turn] = start, length
+            places[row, turn] = random.integers(0, WIDTH - length + 1)
+    # The last column of a window is used, too.
+    places[0, 0] = WIDTH - lengths[0, 0]
+    trajectory = make_trajectory(np.zeros(NUM_ROWS), num_tokens=NUM_TOKENS)
+    shape = (NUM_ROWS, NUM_TURNS, WIDTH)
+    return trajectory.replace(
+        turn_index=jnp.asarray(turn_index),
+        loss_mask=jnp.asarray(mask),
+        turns=trajectory.turns.replace(
+            reply_start=jnp.asarray(starts), reply_length=jnp.asarray(lengths)
+        ),
+        windows=Windows(
+            tokens=jnp.zeros(shape, jnp.int32),
+            lengths=jnp.asarray(places + lengths),
+            reply_start=jnp.asarray(places),
+        ),
+    )
+
+
+def _pairs(trajectory):
+    """Where each sampled token stands: in the dialogue, in the windows."""
+    turns, windows = trajectory.turns, trajectory.windows
+    for row, turn in np.ndindex(NUM_ROWS, NUM_TURNS):
+        for i in range(turns.reply_length[row, turn]):
+            place = int(windows.reply_start[row, turn]) + i
+            yield (row, int(turns.reply_start[row, turn]) + i), (row, turn, place)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_maps_equal_loops_and_are_inverse(seed):
+    trajectory = _layout(seed)
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(NUM_ROWS, NUM_TOKENS)).astype(np.float32)
+    y = random.normal(size=(NUM_ROWS, NUM_TURNS, WIDTH)).astype(np.float32)
+    there, back = np.zeros_like(y), np.zeros_like(x)
+    for token, place in _pairs(trajectory):
+        there[place], back[token] = x[token], y[place]
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    np.testing.assert_array_equal(to_windows(x, trajectory), there)
+    np.testing.assert_array_equal(from_windows(y, trajectory), back)
+    masked = np.where(trajectory.loss_mask, x, 0)
+    again = from_windows(to_windows(x, trajectory), trajectory)
+    np.testing.assert_array_equal(again, masked)
+    assert np.any(masked)
+
+
+def test_values_keep_their_dtype_and_hostile_ones_stay_out():
+    trajectory = _layout(0)
+    in_window = to_windows(trajectory.loss_mask, trajectory)
+    assert in_window.dtype == bool
+    assert to_windows(trajectory.tokens, trajectory).dtype == jnp.int32
+    bad = jnp.where(in_window, 1.0, jnp.nan)
+    assert jnp.all(from_windows(bad, trajectory) == trajectory.loss_mask)
+    bad = jnp.where(trajectory.loss_mask, 1.0, jnp.nan)
+    assert jnp.all(to_windows(bad, trajectory) == in_window)
+
+
+def test_gradients_reach_sampled_tokens_only():
+    trajectory = _layout(1)
+    y = jnp.ones((NUM_ROWS, NUM_TURNS, WIDTH))
+    slopes = jax.grad(lambda y: jnp.sum(from_windows(y, trajectory)))(y)
+    np.testing.assert_array_equal(slopes, to_windows(trajectory.loss_mask, trajectory))

@@ -1,0 +1,190 @@
+"""Opening what a run left: on fewer devices, for another task, with other files."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from configs import bandit, pocket, sokoban
+from ragen_jax.config import to_json
+from ragen_jax.evaluation.load import open_trained
+from ragen_jax.evaluation.play import watch_policy
+from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
+from ragen_jax.program import build_program
+from tests import commands
+
+
+def tiny_config(task, **changes):
+    config = task.get_config()
+    config.update_from_flattened_dict(
+        commands.TINY | {k.replace("__", "."): v for k, v in changes.items()}
+    )
+    return config
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    return commands.tiny_model(folder, num_key_value_heads=2)
+
+
+@pytest.fixture(scope="module")
+def run_on_eight_devices(tmp_path_factory, model):
+    """A run folder with the first checkpoint of a run that is split every way."""
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    config = tiny_config(
+        sokoban,
+        model__path=str(model),
+        mesh__data=2,
+        mesh__fsdp=2,
+        mesh__tensor=2,
+        prompt__tokenization="rows",
+    )
+    with commands.open_run(config, workdir, build_program(config)) as run:
+        assert len(jax.tree.leaves(run.state.params)[0].sharding.device_set) == 8
+        run.save(1, run.state)
+        run.finish()
+    return workdir
+
+
+def test_eight_devices_learned_and_one_plays(run_on_eight_devices, model):
+    trained = open_trained(run_on_eight_devices, None)
+    leaves = jax.tree.leaves(trained.params)
+    assert {len(leaf.sharding.device_set) for leaf in leaves} == {1}
+    _, expected = load_checkpoint(model)
+    for ours, theirs in zip(leaves, jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert watch_policy(trained, 0)["turns"]
+
+
+def test_a_machine_with_one_device_exports_it(run_on_eight_devices, model, tmp_path):
+    output = tmp_path / "exported"
+    words = commands.command(
+        "export", f"--run={run_on_eight_devices}", f"--output={output}"
+    )
+    done = commands.run(words)
+    assert done.returncode == 0, done.stderr
+    for ours, theirs in zip(
+        commands.leaves_of(load_checkpoint(output)[1]),
+        commands.leaves_of(load_checkpoint(model)[1]),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_more_devices_when_asked_for(run_on_eight_devices):
+    config = tiny_config(sokoban, mesh__data=2)
+    trained = open_trained(run_on_eight_devices, config, overrides=["mesh.data"])
+    leaf = jax.tree.leaves(trained.params)[0]
+    assert len(leaf.sharding.device_set) == 2
+
+
+def test_what_is_played_is_the_config_s_and_how_it_is_said_the_run_s(
+    run_on_eight_devices, model
+):
+    config = tiny_config(bandit, rollout__max_turns=1, evaluation__num_prompts=6)
+    trained = open_trained(run_on_eight_devices, config)
+    assert trained.program.game.env.name == "Bandit"
+    assert trained.program.game.budget.max_turns == 1
+    assert trained.config.evaluation.num_prompts == 6
+    assert trained.config.prompt.tokenization == "rows"
+    assert trained.config.model.path == str(model)
+
+
+def test_what_only_training_needs_is_no_hindrance(model, tmp_path):
+    """Bandit has no landmarks, and its evaluations fall where they like."""
+    config = tiny_config(
+        sokoban,
+        model__path=str(model),
+        bonus__facts=0.5,
+        train__fused_iterations=5,
+        evaluation__every=5,
+        checkpoint__every=5,
+    )
+    with commands.open_run(config, tmp_path, build_program(config)) as run:
+        run.save(5, run.state)
+        run.finish()
+    # As a run on a GPU leaves it.
+    left = tmp_path / "config.json"
+    left.write_text(left.read_text().replace('"blocks"', '"cudnn"'))
+    assert '"cudnn"' in left.read_text()
+    trained = open_trained(tmp_path, tiny_config(bandit))
+    assert watch_policy(trained, 0)["turns"]
+    assert open_trained(tmp_path, None).program.game.bonus is None
+
+
+@pytest.mark.parametrize("key", ["model.path", "prompt.style", "prompt"])
+def test_the_model_s_own_settings_cannot_be_overridden(run_on_eight_devices, key):
+    with pytest.raises(ValueError, match=rf"--config\.{key} cannot be used with --run"):
+        open_trained(run_on_eight_devices, tiny_config(bandit), overrides=[key])
+
+
+def test_overrides_without_effect_are_refused():
+    config = tiny_config(sokoban)
+    with pytest.raises(ValueError, match="no effect"):
+        open_trained(None, config, overrides=["prompt.length_hint_words"])
+
+
+def test_a_warm_start_s_folder_says_what_to_do(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text(to_json(pocket.get_config()))
+    with pytest.raises(ValueError, match=r"warm start.*model\.path=.*/model instead"):
+        open_trained(tmp_path, None)
+
+
+def test_another_command_s_configuration_is_refused(run_on_eight_devices):
+    with pytest.raises(ValueError, match="no training configuration"):
+        open_trained(run_on_eight_devices, pocket.get_config())
+
+
+def test_another_tokenizer_is_refused(model, tmp_path):
+    moved = tmp_path / "model"
+    commands.copy(model, moved)
+    config = tiny_config(sokoban, model__path=str(moved))
+    workdir = tmp_path / "run"
+    with commands.open_run(config, workdir, build_program(config)) as run:
+        run.save(1, run.state)
+        run.finish()
+    with (moved / "tokenizer.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(ValueError, match="trained with another tokenizer"):
+        open_trained(workdir, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_needed"),
+    [({}, False), ({"lora__rank": 2}, True), ({"kl__placement": "loss"}, True)],
+)
+def test_another_frozen_model_is_refused_where_one_is_needed(
+    model, tmp_path, changes, is_needed
+):
+    moved = tmp_path / "model"
+    commands.copy(model, moved)
+    config = tiny_config(sokoban, model__path=str(moved), **changes)
+    workdir = tmp_path / "run"
+    with commands.open_run(config, workdir, build_program(config)) as run:
+        run.save(1, run.state)
+        run.finish()
+    description, params = load_checkpoint(moved)
+    halved = jax.tree.map(lambda x: x / 2, params)
+    save_checkpoint(tmp_path / "other", description, halved, model)
+    shutil.copy(tmp_path / "other" / "model.safetensors", moved)
+    if is_needed:
+        with pytest.raises(ValueError, match="trained with another frozen model"):
+            open_trained(workdir, None)
+    else:
+        trained = open_trained(workdir, None)
+        jax.tree.map(np.testing.assert_array_equal, trained.params, params)
+
+
+def test_resuming_holds_one_state(model, tmp_path):
+    config = tiny_config(sokoban, model__path=str(model))
+    with commands.open_run(config, tmp_path, build_program(config)) as run:
+        run.save(1, run.state)
+        run.finish()
+    program = build_program(config)
+    with commands.open_run(config, tmp_path, program) as run:
+        assert run.start == 1
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(program.state))
+        assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state))

@@ -1,0 +1,65 @@
+"""Scores kept in a file, and shown side by side."""
+
+import pytest
+
+from ragen_jax.evaluation.results import Score, Scorecard, table
+
+ABOUT = {
+    "policy": "runs/x at iteration 3",
+    "evaluation": {"num_prompts": 8, "pass_at": (1, 2), "temperature": 0.5},
+}
+
+
+def score(name, success=0.5, ks=(1, 4), **played):
+    names = ["success", *(f"pass@{k}" for k in ks)]
+    metrics = {"ceiling": 0.9, "regret": 0.4}
+    for metric in names:
+        metrics |= {metric: success, f"{metric}_low": 0.25, f"{metric}_high": 0.75}
+    return Score(name, {"rows": 6, **played}, "What | it asks.", metrics, 1.5)
+
+
+def test_scores_are_taken_over(tmp_path):
+    path = tmp_path / "new/scores.json"
+    card = Scorecard(ABOUT, path)
+    card.add(score("Walk", symbols=("a", "b")))
+    card.add(score("Run"))
+    again = Scorecard(ABOUT, path)
+    assert [held.name for held in again.scores] == ["Walk", "Run"]
+    found = again.find("Walk", {"rows": 6, "symbols": ("a", "b")})
+    assert found.metrics == card.scores[0].metrics
+    assert again.find("Swim", {}) is None
+    assert again.markdown() == card.markdown()
+    again.add(score("Walk", success=0.25))
+    assert [held.name for held in Scorecard(ABOUT, path).scores] == ["Walk", "Run"]
+
+
+def test_other_scores_are_refused(tmp_path):
+    path = tmp_path / "scores.json"
+    card = Scorecard(ABOUT, path)
+    card.add(score("Walk"))
+    with pytest.raises(ValueError, match="Walk: rows: 6 there, 8 here"):
+        card.find("Walk", {"rows": 8})
+    with pytest.raises(ValueError, match=r"policy: 'runs/x .*' there, 'other' here"):
+        Scorecard(ABOUT | {"policy": "other"}, path)
+    for text in ("{", "[]", '{"about": {}}', '{"about": {}, "scores": [{"a": 1}]}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="no file of scores"):
+            Scorecard(ABOUT, path)
+
+
+def test_the_table():
+    assert table([score("Walk"), score("Run")]) == [
+        "| game | success | best possible | regret | pass@1 | pass@4 | note |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| Walk | 50.0% (25.0% to 75.0%) | 90.0% | 40.0% | 50.0% (25.0% to 75.0%) | "
+        "50.0% (25.0% to 75.0%) | What \\| it asks. |",
+        "| Run | 50.0% (25.0% to 75.0%) | 90.0% | 40.0% | 50.0% (25.0% to 75.0%) | "
+        "50.0% (25.0% to 75.0%) | What \\| it asks. |",
+    ]
+    far = score("Far")
+    far.metrics["ceiling"] = 0.1
+    assert "| What \\| it asks. **Says little: the policy's" in table([far])[-1]
+    card = Scorecard(ABOUT, None)
+    card.add(score("Walk"))
+    heading = "**runs/x at iteration 3** (num_prompts 8, temperature 0.5)."
+    assert card.markdown().startswith(heading)

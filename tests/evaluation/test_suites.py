@@ -1,0 +1,172 @@
+"""Suites: every entry can be built, fits, and asks what its note says."""
+
+import jax
+import numpy as np
+import pytest
+
+import envs
+from configs import bandit, frozen_lake, sokoban
+from ragen_jax import rngs
+from ragen_jax.evaluation import harness, suites
+from ragen_jax.evaluation.load import open_trained
+from ragen_jax.evaluation.results import Scorecard
+from ragen_jax.evaluation.statistics import summarize
+from ragen_jax.models.hf_weights import load_config
+from ragen_jax.program import POCKET
+from ragen_jax.rollout.collect import validation_keys
+from ragen_jax.tasks import build_game, check_fit, play_budget
+from ragen_jax.text.tokenizer import load_tokenizer
+from tests import commands
+from tests.rollout import players
+
+TASKS = {"sokoban": sokoban, "bandit": bandit, "frozen_lake": frozen_lake}
+ENTRIES = {
+    entry.label: (name, entry)
+    for name, suite in suites.SUITES.items()
+    for entry in suite
+}
+
+
+# Rows of cells that no other test cuts for a real tokenizer. Those of 8x8 Sokoban are
+# of its limit of 2**18 rows, and take long.
+ROWS = ("Sokoban-NewVocabulary", "FrozenLake-5x5", "FrozenLake-6x6")
+
+
+def game_of(label, preset, tokenizer):
+    """A suite's game as the command builds it, and its configuration."""
+    name, entry = ENTRIES[label]
+    config = TASKS[name].get_config(preset)
+    found = harness.suite_configs(config, name, ())
+    ((own, place, _),) = [one for one in found if one[1].label == label]
+    assert own == suites.configure(config, entry)
+    game = build_game(own, place, tokenizer)
+    assert game.name == label
+    return own, game
+
+
+@pytest.mark.parametrize("label", ENTRIES)
+def test_every_entry_can_be_played_by_the_pocket_model(label):
+    own, game = game_of(label, "pocket", load_tokenizer(POCKET))
+    check_fit(own, game, load_config(POCKET))
+
+
+@pytest.mark.parametrize("label", ROWS)
+def test_rows_are_whole_under_a_real_tokenizer(label):
+    _, game = game_of(label, "qwen2.5-0.5b", players.tokenizer("bpe"))
+    # Qwen-2.5 reads 32,768 tokens.
+    assert game.dialogue.max_window_tokens < 32_768
+
+
+def test_the_entries_are_what_they_are_called():
+    entries = {label: entry for label, (_, entry) in ENTRIES.items()}
+    boards = envs.make("sokoban", **entries["Sokoban-8x8-TwoBoxes"].kwargs)
+    assert (boards.rows, boards.cols, boards.num_boxes) == (8, 8, 2)
+    renamed = envs.make("sokoban", **entries["Sokoban-NewVocabulary"].kwargs)
+    assert not set(renamed.symbols) & set(envs.make("sokoban").symbols)
+    names = envs.make("bandit", **entries["Bandit-TestNames"].kwargs).action_vocabulary
+    assert not set(names) & set(envs.make("bandit").action_vocabulary)
+    assert envs.make("bandit", **entries["Bandit-Reversed"].kwargs).reverse
+    rates = [entries[f"FrozenLake-{name}"].params for name in ("NoSlip", "HalfSlip")]
+    assert rates == [{"success_rate": 1.0}, {"success_rate": 0.5}]
+    for label, (_, entry) in ENTRIES.items():
+        assert entry.note.endswith("."), label
+
+
+def test_a_budget_replaces_the_policy_s_unless_the_user_set_it():
+    entry = ENTRIES["Sokoban-8x8-TwoBoxes"][1]
+    config = sokoban.get_config()
+    config.bonus.facts = 0.5
+    changed = suites.configure(config, entry)
+    assert play_budget(changed).max_turns == 6
+    assert play_budget(changed).max_actions_per_episode == 24
+    assert changed.bonus.facts is None
+    assert play_budget(config).max_turns == 3
+    assert config.env.kwargs.to_dict() == {}
+    changed = suites.configure(config, entry, ["rollout.max_turns"])
+    assert play_budget(changed).max_turns == 3
+    assert play_budget(changed).max_actions_per_episode == 24
+
+
+def test_what_does_not_fit_the_model_is_named_before_anything_is_played():
+    config = sokoban.get_config()
+    config.rollout.max_reply_tokens = 250
+    trained = open_trained(None, config)
+    with pytest.raises(
+        ValueError, match=r"suite 'sokoban', Sokoban-8x8-TwoBoxes: .*2048"
+    ):
+        harness.policy_contests(trained, "sokoban")
+    with pytest.raises(ValueError, match="choose one of sokoban, bandit, frozen_lake"):
+        harness.policy_contests(trained, "chess")
+
+
+def test_samples_play_the_same_levels_with_other_draws():
+    first, second = (validation_keys(7, 5, sample) for sample in (0, 1))
+    data = jax.random.key_data
+    np.testing.assert_array_equal(data(first.level), data(second.level))
+    drawn = [data(k) for keys in (first, second) for k in (keys.noise, keys.sample)]
+    assert len(np.unique(np.concatenate(drawn), axis=0)) == 4 * 5
+    # Whatever the number of prompts.
+    more = validation_keys(7, 9, 1)
+    for name in ("level", "noise", "sample"):
+        own, larger = data(getattr(second, name)), data(getattr(more, name))
+        np.testing.assert_array_equal(own, larger[:5])
+
+
+def test_validation_levels_are_never_training_s():
+    """Another stream of the root key, so even with the same seed."""
+    root = rngs.root_key(123)
+    levels = jax.random.key_data(validation_keys(123, 256).level)
+    for step in range(3):
+        key = rngs.stream(rngs.step_key(root, step), "level")
+        trained = jax.random.key_data(rngs.rows(key, 64))
+        both = np.concatenate([levels, trained])
+        assert len(np.unique(both, axis=0)) == len(both)
+
+
+def counting_contest(name, played):
+    """A contest that notes that it is played."""
+
+    def play():
+        played.append(name)
+        metrics = summarize(np.array([[True], [False]]), 1.0, ())
+        return metrics, [{"row": 0, "success": True}]
+
+    return harness.Contest(name, {"environment": name}, "A note.", play)
+
+
+def test_an_interrupted_suite_goes_on(tmp_path):
+    about, path, played, said = {"evaluation": {}}, tmp_path / "s.json", [], []
+    games = [counting_contest(name, played) for name in ("A", "B", "C")]
+
+    def hold(games, **settings):
+        card = Scorecard(about, path)
+        settings = {"keep_episodes": False} | settings
+        return harness.hold(games, card, say=said.append, **settings)
+
+    hold(games[:2])
+    hold(games)
+    assert played == ["A", "B", "C"]
+    assert said[2].endswith("(measured before)")
+    assert said[4].startswith("3/3 C: success 50.0% (95 % interval 9.5% to 90.5%)")
+    records = hold(games, keep_episodes=True)
+    assert played == ["A", "B", "C", "A", "B", "C"]
+    assert [record["environment"] for record in records] == ["A", "B", "C"]
+
+
+def test_samples_of_an_entry_are_counted_by_level(tmp_path):
+    config = bandit.get_config()
+    config.model.path = str(commands.tiny_model(tmp_path / "tiny"))
+    asked = {"num_prompts": 4, "num_samples": 3, "pass_at": (1, 3)}
+    changes = {f"evaluation.{name}": value for name, value in asked.items()}
+    trained = open_trained(None, config, changes=changes)
+    _, contest, _ = harness.policy_contests(trained, "bandit")
+    score, episodes = contest.score()
+    assert score.name == "Bandit-TestNames"
+    assert len(episodes) == 4 * 3
+    first = [episode["turns"][0]["observation"] for episode in episodes]
+    assert first[0::3] == first[1::3] == first[2::3]
+    success = np.reshape([episode["success"] for episode in episodes], (4, 3))
+    assert score.metrics["success"] == pytest.approx(success.mean())
+    assert score.metrics["pass@1"] == pytest.approx(success.mean())
+    assert score.metrics["pass@3"] == pytest.approx(success.any(axis=1).mean())
+    assert score.metrics["num_samples"] == 3

@@ -1,0 +1,149 @@
+"""Plans: the same sizes as a real program's, and what cannot be planned."""
+
+import dataclasses
+import shutil
+
+import jax
+import pytest
+
+from configs import sokoban
+from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
+from ragen_jax.memory.plan import Memory, make_plan, read_model, tree_bytes
+from ragen_jax.memory.published import PUBLISHED
+from ragen_jax.models.policy import abstract_params
+from ragen_jax.program import POCKET, build_program, num_params
+from tests import commands
+
+GIVEN = dict.fromkeys(
+    ("rollout", "evaluation", "update"),
+    Memory(arguments=10, outputs=5, temporaries=7, aliased=2),
+)
+
+
+def tiny_config(preset="pocket", **changes):
+    config = sokoban.get_config(preset)
+    changes = {k.replace("__", "."): v for k, v in changes.items()}
+    config.update_from_flattened_dict(commands.TINY | changes)
+    return config
+
+
+def plan_of(config, known=GIVEN):
+    model, tokenizer, notes = read_model(config.model.path)
+    assert not notes
+    return make_plan(config, model, tokenizer, known)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("pocket,grpo", {}),
+        ("pocket,ppo,starpo", {}),
+        ("pocket,ppo", {"lora__rank": 2}),
+        ("pocket,grpo,starpo", {"mesh__fsdp": 2, "mesh__tensor": 2}),
+    ],
+)
+def test_a_plan_describes_the_state_that_a_run_makes(preset, changes):
+    config = tiny_config(preset, **changes)
+    plan, state = plan_of(config), build_program(config).state
+    networks = [n for n in (state.policy, state.critic) if n is not None]
+    weights = tree_bytes([n.params for n in networks])
+    assert plan.holdings["weights that are trained"] == weights
+    assert plan.holdings["gradients"] == weights
+    moments = tree_bytes([n.opt_state for n in networks])
+    assert plan.holdings["optimizer moments"] == moments
+    frozen = plan.holdings["weights that are frozen"]
+    assert plan.floor == tree_bytes(state) + frozen + weights
+    has_frozen = config.lora.rank is not None or config.kl.placement is not None
+    assert (frozen > 0) == has_frozen
+    trained = plan.counts.get("adapters of the policy", plan.counts["policy"])
+    assert trained == num_params(state.params)
+    if state.critic is not None:
+        assert plan.counts["critic, trained"] == num_params(state.critic.params)
+
+
+def test_split_arrays_count_once_per_device():
+    whole, split = (
+        plan_of(tiny_config(mesh__fsdp=n)).holdings["KV cache of a rollout"]
+        for n in (1, 2)
+    )
+    assert split == whole / 2
+    array = jax.device_put(
+        jax.numpy.zeros((8, 3)),
+        jax.NamedSharding(jax.make_mesh((4,), ("x",)), jax.P("x")),
+    )
+    assert tree_bytes({"a": array, "b": None}) == 2 * 3 * 4
+
+
+def test_the_peak_counts_what_is_held_beside_a_program():
+    plan = plan_of(tiny_config("pocket,grpo"))
+    assert GIVEN["update"].peak == 10 + 5 + 7 - 2
+    moments = plan.holdings["optimizer moments"]
+    # The policy that plays is an argument; its moments are not.
+    assert plan.elsewhere["rollout"] >= moments
+    assert plan.elsewhere["update"] < moments
+    assert plan.largest == "evaluation"
+    assert plan.peak == plan.elsewhere["evaluation"] + 20
+
+
+def test_programs_are_the_ones_that_run():
+    """XLA's count of the arguments is the state, its outputs take its place."""
+    config = tiny_config("pocket,grpo", rollout__max_turns=1)
+    plan = plan_of(config, known=None)
+    update, play = plan.memory["update"], plan.memory["rollout"]
+    state = plan.floor - plan.holdings["gradients"]
+    assert state <= update.arguments <= state + 2 * plan.holdings["trajectories"]
+    assert state <= update.outputs <= state + 10_000
+    assert state - 100 <= update.aliased <= state
+    assert update.temporaries >= plan.holdings["gradients"]
+    weights = plan.holdings["weights that are trained"]
+    assert weights <= play.arguments <= weights + 10_000
+    assert play.temporaries >= plan.holdings["KV cache of a rollout"]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768),
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304),
+        ("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+    ],
+)
+def test_published_shapes_have_the_published_size(name, number):
+    assert num_params(abstract_params(PUBLISHED[name])) == number
+
+
+def test_a_hub_id_is_planned_offline():
+    model, tokenizer, notes = read_model("Qwen/Qwen2.5-0.5B-Instruct")
+    assert model.num_hidden_layers == 24
+    assert tokenizer.folder == POCKET
+    assert "published shape" in notes[0]
+    assert "pocket model's tokenizer" in notes[0]
+    with pytest.raises(ValueError, match="neither a folder nor a model"):
+        read_model("Qwen/Qwen9-0.5B")
+
+
+def test_a_folder_needs_no_weights_and_no_tokenizer(tmp_path):
+    shutil.copy(POCKET / "config.json", tmp_path)
+    model, tokenizer, notes = read_model(str(tmp_path))
+    assert (model.hidden_size, tokenizer.folder) == (128, POCKET)
+    assert "holds no tokenizer" in notes[0]
+    shutil.copy(POCKET / "tokenizer.json", tmp_path)
+    _, tokenizer, notes = read_model(str(tmp_path))
+    assert (tokenizer.folder, notes) == (tmp_path, [])
+
+
+def test_devices():
+    for name, (kind, mebibytes) in DEVICES.items():
+        device = named_device(name)
+        assert device.limit == int(mebibytes * 2**20 * USABLE[kind])
+    with pytest.raises(ValueError, match="no device 'a100'; choose one of t4"):
+        named_device("a100")
+    here = detected_device()
+    assert here.kind == "cpu"
+    assert here.limit < here.memory
+    card = named_device("rtx-4090")
+    assert "MEM_FRACTION=0.92" in card.advice(int(0.8 * card.memory))
+    for share in (0.7, 0.95):
+        assert not card.advice(int(share * card.memory))
+    assert not dataclasses.replace(card, kind="tpu").advice(int(0.8 * card.memory))

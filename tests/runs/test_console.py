@@ -1,0 +1,43 @@
+"""The display: what is shown of an iteration, and an honest guess of the time left."""
+
+import pytest
+
+from ragen_jax.runs import console
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(capsys):
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_time_left_does_not_count_compilation(clock, capsys):
+    with console.Display(["Sokoban"], start=0, total=12) as display:
+        for done, now in ((0, 10.0), (1, 100.0), (2, 104.0), (4, 112.0)):
+            clock[0] = now
+            display.iteration(done, {"train/Sokoban/success": 0.5})
+    shown = lines(capsys)
+    assert [words[0] for words in shown] == ["0/12", "1/12", "2/12", "4/12"]
+    assert all(words[1:3] == ["success", "50.0%"] for words in shown)
+    assert [words[3:] for words in shown] == [
+        [],
+        [],
+        ["0m40s", "left"],
+        ["0m32s", "left"],
+    ]
+
+
+def test_a_resumed_run_counts_from_where_it_began(clock, capsys):
+    with console.Display(["A", "B"], start=5, total=8) as display:
+        for done, now in ((6, 50.0), (7, 120.0)):
+            clock[0] = now
+            display.iteration(done, {"train/A/success": 0.5, "train/B/success": 1.0})
+    first, *shown = lines(capsys)
+    assert first == ["side", "by", "side:", "A", "/", "B"]
+    assert shown[0] == ["6/8", "success", "50.0%", "/", "100.0%"]
+    assert shown[1][-2:] == ["1m10s", "left"]

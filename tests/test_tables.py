@@ -1,0 +1,55 @@
+"""What entries say they read."""
+
+import pytest
+
+from ragen_jax.algo.advantages import ADVANTAGES
+from ragen_jax.algo.credit import FILTER_LOSS_SCALES
+from ragen_jax.algo.filters import RULES, SCORES
+from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
+from ragen_jax.algo.rewards import REWARD_PLACEMENTS
+from ragen_jax.tables import DATA, needed_data, own_options
+from tests.algo.calls import OPTIONS
+
+TABLES = {
+    "ADVANTAGES": ADVANTAGES,
+    "SCORES": SCORES,
+    "RULES": RULES,
+    "POLICY_LOSSES": POLICY_LOSSES,
+    "KL_ESTIMATORS": KL_ESTIMATORS,
+    "AGGREGATIONS": AGGREGATIONS,
+    "REWARD_PLACEMENTS": REWARD_PLACEMENTS,
+    "FILTER_LOSS_SCALES": FILTER_LOSS_SCALES,
+}
+
+
+@pytest.mark.parametrize(
+    ("entry", "options"),
+    [
+        (ADVANTAGES["gae"], ("gamma", "lam")),
+        (ADVANTAGES["bi_level_gae"], ("gamma", "lam", "high_level_gamma")),
+        (ADVANTAGES["grpo"], ()),
+        (ADVANTAGES["gigpo"], ("gamma", "step_weight")),
+        (RULES["top_p"], ("direction", "keep_zero", "top_p", "top_p_epsilon")),
+        (RULES["quantile_band"], ("keep_zero", "quantile_low", "quantile_high")),
+        (RULES["within_group"], ("keep_zero", "rows_per_group")),
+        (POLICY_LOSSES["ppo"], ("clip_low", "clip_high", "dual_clip")),
+        (REWARD_PLACEMENTS["episode"], ("normalization", "grouping")),
+        (REWARD_PLACEMENTS["turn"], ()),
+        (FILTER_LOSS_SCALES["rho"], ("top_p",)),
+    ],
+)
+def test_own_options(entry, options):
+    assert own_options(entry) == options
+
+
+def test_needed_data():
+    assert needed_data(SCORES["entropy"]) == ("group_size", "entropies")
+    assert needed_data(RULES["within_group"]) == ("rewards",)
+    assert needed_data(REWARD_PLACEMENTS["episode"]) == ("group_size", "env_index")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_keyword_is_either_data_or_a_known_option(table):
+    for entry in TABLES[table].values():
+        assert set(own_options(entry)) <= set(OPTIONS)
+        assert set(needed_data(entry)) <= DATA
