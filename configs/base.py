@@ -298,7 +298,7 @@ def _filter() -> ConfigDict:
     # Groups whose score is 0 may be kept.
     keep.keep_zero = True
     # Factor on the advantages: entry of FILTER_LOSS_SCALES in
-    # `ragen_jax/algo/segments.py`, of the share of groups kept.
+    # `ragen_jax/algo/credit.py`, of the share of groups kept.
     keep.loss_scale = "none"
     return keep
 

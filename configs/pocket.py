@@ -93,7 +93,7 @@ def _model() -> ConfigDict:
 
 
 def _demonstrators() -> ConfigDict:
-    """The mixture: `ragen_jax/rollout/demonstrators.py` explains the styles of thought."""
+    """The mixture; the styles: `ragen_jax/rollout/demonstrators.py`."""
     demonstrators = ConfigDict()
     demonstrators.solver = demonstrator("reading", 0.0, share=0.25, first=0.88)
     demonstrators.guesser = demonstrator("none", 0.9, share=0.61, first=0.06)

@@ -1,9 +1,9 @@
 """Templates: literal text with symbol fields, rendered to a string on the host.
 
 In: the parts of a template and one array per field. Out: the exact text a model
-reads. A template knows nothing about tokens; `ragen_jax.text.token_templates` compiles the
-same parts into token tables, so what the host prints and what the device feeds to the
-model are the same by construction.
+reads. A template knows nothing about tokens; `ragen_jax.text.token_templates` compiles
+the same parts into token tables, so what the host prints and what the device feeds
+to the model are the same by construction.
 """
 
 import dataclasses

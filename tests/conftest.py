@@ -34,7 +34,7 @@ install_import_hook(
         "ragen_jax.algo.losses",
         "ragen_jax.algo.masked",
         "ragen_jax.algo.rewards",
-        "ragen_jax.algo.segments",
+        "ragen_jax.algo.credit",
         "ragen_jax.learner.logprobs",
         "ragen_jax.rollout.sampling",
     ],

@@ -11,32 +11,15 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.losses import KL_ESTIMATORS
 from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS, adapt_kl_coeff, penalize_kl
-from ragen_jax.algo.segments import Credit, Estimate, make_credit, takes_part
+from ragen_jax.algo.segments import Credit, Estimate, Readings, make_credit, takes_part
 from ragen_jax.tables import needed_data, own_options
 from ragen_jax.types import Trajectory
-
-
-@struct.dataclass
-class Readings:
-    """What the networks say of the kept rows before any step; None where not asked.
-
-    Attributes:
-      old_log_probs: what ratios are taken against: the sampler's log-probabilities, or
-        the learner's own where importance weights correct for the difference.
-      ref_log_probs: the reference policy's.
-      values: the critic's.
-    """
-
-    old_log_probs: Float[Array, "B T"]
-    ref_log_probs: Float[Array, "B T"] | None = None
-    values: Float[Array, "B T"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,22 @@ from ragen_jax.types import Trajectory, Turns
 
 
 @struct.dataclass
+class Readings:
+    """What the networks say of the kept rows before any step; None where not asked.
+
+    Attributes:
+      old_log_probs: what ratios are taken against: the sampler's log-probabilities, or
+        the learner's own where importance weights correct for the difference.
+      ref_log_probs: the reference policy's.
+      values: the critic's.
+    """
+
+    old_log_probs: Float[Array, "B T"]
+    ref_log_probs: Float[Array, "B T"] | None = None
+    values: Float[Array, "B T"] | None = None
+
+
+@struct.dataclass
 class Credit:
     """What there is to share out among the sampled tokens.
 

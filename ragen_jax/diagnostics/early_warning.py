@@ -2,7 +2,7 @@
 
 In: the metrics of the iterations so far, oldest first. Out: which signs are there now,
 what that means, and what to do about it. Nothing is remembered here, as in
-`ragen_jax.diagnostics.early_stopping`: a resumed run sees what the uninterrupted one saw.
+`early_stopping`: a resumed run sees what the uninterrupted one saw.
 
 A sign, or indicator, is a metric that has left its band around the mean of the first
 iterations for several iterations in a row: then it alarms. What a run that will not

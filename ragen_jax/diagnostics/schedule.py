@@ -72,7 +72,8 @@ def trends(records: Sequence[Record], metrics: Record) -> dict[str, float]:
 
 
 # Each has the key of `config.diagnostics` that says how often it is made, and makes a
-# Diagnose from the arguments of `make_diagnose`, or None where it has nothing to measure.
+# Diagnose from the arguments of `make_diagnose`, or None if it has nothing to
+# measure.
 DIAGNOSTICS: tuple[tuple[str, Callable[..., Diagnose | None]], ...]
 DIAGNOSTICS = (
     ("every", make_information),

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from ragen_jax.algo.credit import CreditAssignment, Readings
-from ragen_jax.algo.segments import Estimate, from_windows, to_windows
+from ragen_jax.algo.credit import CreditAssignment
+from ragen_jax.algo.segments import Estimate, Readings, from_windows, to_windows
 from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes, Weights
 from ragen_jax.types import Params, Trajectory

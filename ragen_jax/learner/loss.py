@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.credit import KLPenalty, Readings
+from ragen_jax.algo.credit import KLPenalty
 from ragen_jax.algo.losses import (
     AGGREGATIONS,
     POLICY_LOSSES,
-    MismatchSums,
     clipped_value_loss,
     importance_weights,
-    mismatch_sums,
 )
 from ragen_jax.algo.masked import masked_sum
+from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
+from ragen_jax.algo.segments import Readings
 from ragen_jax.tables import own_options
 
 # Who may say what the log-probabilities of the sampled tokens were.

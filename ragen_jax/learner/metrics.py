@@ -8,11 +8,10 @@ computed before its step; 0 when none was taken.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ragen_jax.algo.credit import Readings
-from ragen_jax.algo.losses import MISMATCH_METRICS, mismatch_metrics
 from ragen_jax.algo.masked import masked_mean, masked_variance
+from ragen_jax.algo.mismatch import MISMATCH_METRICS, mismatch_metrics
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
-from ragen_jax.algo.segments import Estimate
+from ragen_jax.algo.segments import Estimate, Readings
 from ragen_jax.algo.selection import FILTER_METRICS
 from ragen_jax.learner.state import TrainState
 from ragen_jax.types import Trajectory

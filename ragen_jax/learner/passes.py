@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from ragen_jax.algo.credit import Readings
+from ragen_jax.algo.segments import Readings
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
 from ragen_jax.learner.loss import Objective, Predictions, Samples, TokenSums
 from ragen_jax.models.critic import Critic

@@ -45,8 +45,8 @@ def reading_of(env: TextEnvironment) -> Reading:
     if name not in READINGS:
         raise ValueError(
             f"no demonstrator knows what to read in {name}; add it to READINGS in "
-            f"ragen_jax/rollout/thoughts.py, which has {', '.join(READINGS)}, or let thoughts "
-            "be 'none'"
+            f"ragen_jax/rollout/thoughts.py, which has {', '.join(READINGS)}, or let "
+            "thoughts be 'none'"
         )
     return READINGS[name](env)
 

@@ -30,7 +30,7 @@ from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.types import EnvState, ParsedAnswer, Reply, TokenSpan, Turns
 
 Carry = Any  # a responder's own memory, rows leading
-# `(fact reader, states, reply, parsed) -> Float[B]`: see `ragen_jax/rollout/bonuses.py`.
+# `(fact reader, states, reply, parsed) -> Float[B]`: see `rollout/bonuses.py`.
 Bonus = Callable[..., Float[Array, " B"]]
 
 

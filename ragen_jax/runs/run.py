@@ -1,8 +1,8 @@
 """A run folder: opening, resuming, recording, saving.
 
-In: a configuration, a folder and a built program. Out: the files of `ragen_jax.runs.writer`
-and `ragen_jax.runs.checkpoint`, kept consistent with each other: a checkpoint is only made
-once the record up to its iteration is durable.
+In: a configuration, a folder and a fresh train state. Out: the files of `runs.writer`
+and `runs.checkpoint`, kept consistent with each other: a checkpoint is only made once
+the record up to its iteration is durable.
 """
 
 import hashlib

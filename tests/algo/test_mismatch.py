@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.algo.losses import (
+from ragen_jax.algo.mismatch import (
     MISMATCH_METRICS,
     MismatchSums,
     mismatch_metrics,

@@ -1,0 +1,85 @@
+"""How far the sampler's probabilities are from the learner's own.
+
+In: both log-probabilities of the sampled tokens, before any step. Out: sums that add up
+over microbatches, and the metrics made of them. Both policies have the same parameters
+then, so that anything but 0 comes from arithmetic: other kernels, lower precision,
+truncated sampling.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from ragen_jax.algo.losses import k3, probability_ratio
+from ragen_jax.algo.masked import masked_sum
+
+
+@struct.dataclass
+class MismatchSums:
+    """Sums over trained tokens.
+
+    Attributes:
+      difference: |learner's - sampler's log-probability|.
+      max_difference: the largest of them (a maximum, not a sum).
+      kl: k3 estimates of KL(sampler || learner).
+      weight, squared_weight: of `learner's / sampler's probability`.
+      num_tokens: how many tokens were summed over.
+    """
+
+    difference: Float[Array, ""]
+    max_difference: Float[Array, ""]
+    kl: Float[Array, ""]
+    weight: Float[Array, ""]
+    squared_weight: Float[Array, ""]
+    num_tokens: Float[Array, ""]
+
+    @classmethod
+    def zero(cls) -> "MismatchSums":
+        return cls(*(jnp.zeros((), jnp.float32) for _ in range(6)))
+
+    def plus(self, other: "MismatchSums") -> "MismatchSums":
+        largest = jnp.maximum(self.max_difference, other.max_difference)
+        return jax.tree.map(jnp.add, self, other).replace(max_difference=largest)
+
+
+def mismatch_sums(
+    log_probs: Float[Array, "b T"],
+    sample_log_probs: Float[Array, "b T"],
+    mask: Bool[Array, "b T"],
+) -> MismatchSums:
+    """Sums over some rows: the learner's log-probabilities against the sampler's."""
+    log_probs = jnp.where(mask, log_probs, 0.0)
+    sample_log_probs = jnp.where(mask, sample_log_probs, 0.0)
+    difference = jnp.abs(log_probs - sample_log_probs)
+    weights = probability_ratio(log_probs, sample_log_probs)
+    return MismatchSums(
+        difference=jnp.sum(difference),
+        max_difference=jnp.max(difference),
+        kl=jnp.sum(k3(sample_log_probs, log_probs, mask)),
+        weight=masked_sum(weights, mask),
+        squared_weight=masked_sum(weights**2, mask),
+        num_tokens=jnp.sum(mask, dtype=jnp.float32),
+    )
+
+
+def mismatch_metrics(sums: MismatchSums) -> dict[str, Float[Array, ""]]:
+    """The metrics, by their names in `MISMATCH_METRICS`; 0 without any token."""
+    num_tokens = jnp.maximum(sums.num_tokens, 1.0)
+    # A sum of squares is below the smallest float only where every weight is.
+    squares = jnp.maximum(sums.squared_weight, jnp.finfo(jnp.float32).tiny)
+    return {
+        "mean_difference": sums.difference / num_tokens,
+        "max_difference": sums.max_difference,
+        "kl": sums.kl / num_tokens,
+        "effective_sample_size": sums.weight**2 / squares / num_tokens,
+    }
+
+
+MISMATCH_METRICS = {
+    "mean_difference": "mean |learner's - sampler's log-probability|",
+    "max_difference": "the largest of these differences",
+    "kl": "k3 estimate of KL(sampler || learner) per token",
+    "effective_sample_size": "(sum w)^2 / (n sum w^2) of the weights learner / sampler,"
+    " a share of the tokens: 1 when all weights are equal",
+}
