@@ -45,7 +45,7 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.memory.published import PUBLISHED
+    from ragen_jax.memory.published import PUBLISHED_MODELS
     from ragen_jax.models.hf_weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
 
@@ -53,7 +53,7 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
         config, params = load_checkpoint(folder)
         policy = build_policy(config, dtype="bfloat16")
     else:
-        config = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]
+        config = PUBLISHED_MODELS["Qwen/Qwen2.5-0.5B-Instruct"]
         policy = build_policy(config, dtype="bfloat16")
         params = jax.jit(lambda key: policy.cast_params(policy.init(key)))(
             jax.random.key(0)

@@ -11,7 +11,7 @@ arXiv 2204.02311, appendix B, which counts c = T.
 
 import time
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 
 # Dense bfloat16 operations per second, of the makers' data sheets; sparsity, which
 # some of them assume, not counted. A part of JAX's name of the device -> 10^12 per
@@ -40,7 +40,7 @@ def data_sheet_peak(device_kind: str) -> float | None:
 
 
 def train_flops_per_token(
-    model: Qwen2Config, num_params: int, row_tokens: int, trained: float = 1.0
+    model: ModelConfig, num_params: int, row_tokens: int, trained: float = 1.0
 ) -> float:
     """Forward and backward, by the formula above.
 

@@ -83,7 +83,7 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
     import jax
 
     from ragen_jax.memory.plan import read_model
-    from ragen_jax.memory.published import PUBLISHED
+    from ragen_jax.memory.published import PUBLISHED_MODELS
     from ragen_jax.models.hf_weights import load_checkpoint
     from ragen_jax.program import build_parts, model_folder
 
@@ -91,7 +91,7 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
     if tiny:
         model = dataclasses.replace(model, **TINY_MODEL)
     parts = build_parts(config, model, tokenizer)
-    if config.model.path not in PUBLISHED and not tiny:
+    if config.model.path not in PUBLISHED_MODELS and not tiny:
         return Setup(parts, load_checkpoint(model_folder(config.model.path))[1], notes)
     params = jax.jit(parts.policy.init)(jax.random.key(0))
     return Setup(parts, params, [*notes, "weights are random"])

@@ -50,7 +50,7 @@ def get_config() -> ConfigDict:
     # Computation dtype of the network; parameters and moments stay float32.
     config.model.dtype = "float32"
     # What the learner's forward passes keep of each layer, an entry of REMAT_POLICIES
-    # in `ragen_jax/models/qwen2.py`: "layers" (least memory), "attention" or
+    # in `ragen_jax/models/decoder.py`: "layers" (least memory), "attention" or
     # "projections"; the rest is computed again. None: all is kept, which is fastest.
     config.model.remat = placeholder(str)
     # How tokens attend in those passes, an entry of CAUSAL_ATTENTIONS in

@@ -85,6 +85,26 @@ def qwen_three_billion(config: ConfigDict) -> None:
     _qwen(config, "Qwen/Qwen2.5-3B-Instruct")
 
 
+def qwen3_half_billion(config: ConfigDict) -> None:
+    """Qwen3-0.6B."""
+    _qwen(config, "Qwen/Qwen3-0.6B")
+
+
+def qwen3_two_billion(config: ConfigDict) -> None:
+    """Qwen3-1.7B."""
+    _qwen(config, "Qwen/Qwen3-1.7B")
+
+
+def qwen3_four_billion(config: ConfigDict) -> None:
+    """Qwen3-4B."""
+    _qwen(config, "Qwen/Qwen3-4B")
+
+
+def qwen3_eight_billion(config: ConfigDict) -> None:
+    """Qwen3-8B."""
+    _qwen(config, "Qwen/Qwen3-8B")
+
+
 def apply_presets(config: ConfigDict, names: str) -> None:
     """Apply presets in place: size, then variant, then estimator.
 
@@ -123,4 +143,8 @@ SIZES = {
     "qwen2.5-0.5b-24gb": qwen_half_billion_24gb,
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,
     "qwen2.5-3b": qwen_three_billion,
+    "qwen3-0.6b": qwen3_half_billion,
+    "qwen3-1.7b": qwen3_two_billion,
+    "qwen3-4b": qwen3_four_billion,
+    "qwen3-8b": qwen3_eight_billion,
 }

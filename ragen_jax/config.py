@@ -17,7 +17,7 @@ from ragen_jax.diagnostics import rules as diagnostics_config
 from ragen_jax.diagnostics import rules as warning_config
 from ragen_jax.learner import rules as algorithm_config
 from ragen_jax.models.attention import CAUSAL_ATTENTIONS
-from ragen_jax.models.qwen2 import REMAT_POLICIES
+from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.tasks import (
     check_mix,
 )

@@ -27,7 +27,7 @@ from ragen_jax.diagnostics.optimality import PlayQuality, make_play_quality
 from ragen_jax.learner.learner import Learner, Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint, load_config
@@ -92,7 +92,7 @@ class Parts:
 
     tasks: tuple[Task, ...]
     policy: Policy
-    model: Qwen2Config
+    model: ModelConfig
     learner: Learner
     join: Callable[[Sequence[Trajectory]], Trajectory]
     batch_sharding: NamedSharding
@@ -118,7 +118,7 @@ class Program:
 
     tasks: tuple[Task, ...]
     policy: Policy
-    model: Qwen2Config
+    model: ModelConfig
     state: TrainState
     identity: Mapping[str, Any]
     validation: Mapping[str, float]
@@ -224,7 +224,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     )
 
 
-def build_parts(config: ConfigDict, model: Qwen2Config, tokenizer: Tokenizer) -> Parts:
+def build_parts(config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer) -> Parts:
     """Tabulate the text, set up the mesh, put the functions together.
 
     Args:
@@ -323,7 +323,7 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
     return weights_digest(folder)
 
 
-def _networks(config: ConfigDict, model: Qwen2Config) -> Networks:
+def _networks(config: ConfigDict, model: ModelConfig) -> Networks:
     """What the configuration trains."""
     how = computation(config)
     lora, critic = read_lora(**config.lora), None

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 import envs
 from envs.base import EnvParams, PlayBudget, TextEnvironment
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import make_collect
@@ -228,7 +228,7 @@ def check_names(games: Sequence[Game]) -> None:
             )
 
 
-def check_fit(config: ConfigDict, game: Game, model: Qwen2Config) -> None:
+def check_fit(config: ConfigDict, game: Game, model: ModelConfig) -> None:
     """Refuse what does not fit the model."""
     needed = game.dialogue.max_window_tokens
     if needed > model.max_position_embeddings:
@@ -240,7 +240,7 @@ def check_fit(config: ConfigDict, game: Game, model: Qwen2Config) -> None:
     check_vocabulary(config.model.path, game.tokenizer, model)
 
 
-def check_vocabulary(path: str, tokenizer: Tokenizer, model: Qwen2Config) -> None:
+def check_vocabulary(path: str, tokenizer: Tokenizer, model: ModelConfig) -> None:
     """Refuse a tokenizer whose ids the model does not have.
 
     Raises:

@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET, Program
@@ -49,7 +49,7 @@ def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
         "num_key_value_heads": 1,
         "head_dim": 16,
     } | changes
-    config = Qwen2Config.from_hf(pocket | shape)
+    config = read_config(pocket | shape)
     params = build_policy(config, dtype="float32").init(jax.random.key(7))
     save_checkpoint(folder, config, params, tokenizer_folder=POCKET)
     return folder

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.state import describe
-from ragen_jax.memory.published import PUBLISHED
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.memory.published import PUBLISHED_MODELS
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_files import TOKENIZER_FILES, resolve_checkpoint
 from ragen_jax.models.hf_weights import CONFIG_FILE, GENERATION_FILE, load_config
 from ragen_jax.models.kv_cache import init_cache
@@ -89,7 +89,7 @@ class Plan:
 
 def make_plan(
     config: ConfigDict,
-    model: Qwen2Config,
+    model: ModelConfig,
     tokenizer: Tokenizer,
     known: Mapping[str, Memory] | None = None,
 ) -> Plan:
@@ -131,7 +131,7 @@ def make_plan(
     )
 
 
-def read_model(path: str) -> tuple[Qwen2Config, Tokenizer, list[str]]:
+def read_model(path: str) -> tuple[ModelConfig, Tokenizer, list[str]]:
     """Shape and tokenizer of a `model.path`; weights are neither read nor fetched.
 
     Returns:
@@ -149,11 +149,11 @@ def read_model(path: str) -> tuple[Qwen2Config, Tokenizer, list[str]]:
     try:
         folder = resolve_checkpoint(path, _FILES)
     except ValueError as error:
-        if path not in PUBLISHED:
+        if path not in PUBLISHED_MODELS:
             raise
         reason = f"{path} is not here ({error.__cause__ or error})".split("\n")[0]
         notes = [f"{reason}: its published shape is used, and {stand_in}"]
-        return PUBLISHED[path], load_tokenizer(POCKET), notes
+        return PUBLISHED_MODELS[path], load_tokenizer(POCKET), notes
     model = load_config(folder)
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         return model, load_tokenizer(folder), []

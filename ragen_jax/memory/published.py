@@ -1,64 +1,54 @@
 """Shapes of published checkpoints, for planning without their files.
 
 The values are those of each repository's `config.json` and `generation_config.json` on
-the Hugging Face hub. Whoever has the files uses the files.
+the Hugging Face hub. Where the files are present they are read instead.
 """
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.families import new_config
 
-_SHARED = {
+_QWEN = {
+    "vocab_size": 151_936,
     "rope_theta": 1_000_000.0,
     "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 32_768,
+    "tie_word_embeddings": True,
     "eos_token_ids": (151_645, 151_643),
     "bos_token_id": 151_643,
     "pad_token_id": 151_643,
 }
 
+
+def _sizes(width, inner, layers, heads, kv_heads, head_dim):
+    return {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+    }
+
+
+def _qwen2(*sizes: int, **others) -> ModelConfig:
+    fields = _QWEN | {"max_position_embeddings": 32_768} | _sizes(*sizes)
+    return new_config("qwen2", **(fields | others))
+
+
+def _qwen3(*sizes: int, **others) -> ModelConfig:
+    fields = _QWEN | {"max_position_embeddings": 40_960} | _sizes(*sizes)
+    return new_config("qwen3", **(fields | others))
+
+
 # Hub id -> shape.
-PUBLISHED = {
-    "Qwen/Qwen2.5-0.5B-Instruct": Qwen2Config(
-        vocab_size=151_936,
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        head_dim=64,
-        tie_word_embeddings=True,
-        **_SHARED,
+PUBLISHED_MODELS = {
+    "Qwen/Qwen2.5-0.5B-Instruct": _qwen2(896, 4864, 24, 14, 2, 64),
+    "Qwen/Qwen2.5-1.5B-Instruct": _qwen2(1536, 8960, 28, 12, 2, 128),
+    "Qwen/Qwen2.5-3B-Instruct": _qwen2(2048, 11_008, 36, 16, 2, 128),
+    "Qwen/Qwen2.5-7B-Instruct": _qwen2(
+        *(3584, 18_944, 28, 28, 4, 128), vocab_size=152_064, tie_word_embeddings=False
     ),
-    "Qwen/Qwen2.5-1.5B-Instruct": Qwen2Config(
-        vocab_size=151_936,
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        head_dim=128,
-        tie_word_embeddings=True,
-        **_SHARED,
-    ),
-    "Qwen/Qwen2.5-3B-Instruct": Qwen2Config(
-        vocab_size=151_936,
-        hidden_size=2048,
-        intermediate_size=11_008,
-        num_hidden_layers=36,
-        num_attention_heads=16,
-        num_key_value_heads=2,
-        head_dim=128,
-        tie_word_embeddings=True,
-        **_SHARED,
-    ),
-    "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
-        vocab_size=152_064,
-        hidden_size=3584,
-        intermediate_size=18_944,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        head_dim=128,
-        tie_word_embeddings=False,
-        **_SHARED,
-    ),
+    "Qwen/Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, 8, 128),
+    "Qwen/Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, 8, 128),
+    "Qwen/Qwen3-4B": _qwen3(2560, 9728, 36, 32, 8, 128),
+    "Qwen/Qwen3-8B": _qwen3(4096, 12_288, 36, 32, 8, 128, tie_word_embeddings=False),
 }

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from ragen_jax.config import flatten, validate
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.memory.plan import PROGRAMS, Plan, changed, compiled_elsewhere, make_plan
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.text.tokenizer import Tokenizer
 
 Leaves = Mapping[str, object]
@@ -58,7 +58,7 @@ class Cure:
 
 def find_cure(
     config: ConfigDict,
-    model: Qwen2Config,
+    model: ModelConfig,
     tokenizer: Tokenizer,
     plan: Plan,
     limit: int,

@@ -1,14 +1,17 @@
-"""Shape and constants of a Qwen-2.5 model, read from and written as `config.json`.
+"""Description of a model: its sizes and constants, read from and written as
+`config.json`.
 
-What transformers knows and we do not implement is refused here, so that nothing later
-can silently compute a different network.
+`ModelConfig` is what the rest of the program knows of a model. A family of models
+(`models/qwen2.py`, `models/qwen3.py`) is a subclass that says what its layers have and
+which keys its `config.json` holds. What transformers can compute and this package
+cannot is refused here, so that nothing later computes a different network.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-# What transformers' Qwen2Config assumes where a key is absent.
+# What transformers assumes where a key is absent, for every family here.
 HF_DEFAULTS = {
     "rope_theta": 10_000.0,
     "rms_norm_eps": 1e-6,
@@ -25,11 +28,23 @@ REQUIRED_SIZES = (
     "num_attention_heads",
     "num_key_value_heads",
 )
+# Far above any published model. Describing a network takes time for every layer, and
+# numbers of parameters must fit into 64 bits.
+MAX_LAYERS, MAX_SIZE = 1_000, 2**31 - 1
+# Bounds (lowest, highest) of constants. Outside of them float32 arithmetic overflows or
+# rounds to zero; published models have 1e4 to 1e7, 1e-6 to 1e-5 and 0.02.
+BOUNDS = {
+    "rope_theta": (1.0, 1e12),
+    "rms_norm_eps": (1e-12, 1.0),
+    "initializer_range": (1e-12, 100.0),
+}
+# Keys of `rope_parameters` or `rope_scaling` that plain rotary embeddings may have.
+ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Qwen2Config:
-    """Names are those of `config.json`; every size is a positive integer.
+class ModelConfig:
+    """Sizes and constants of a model; names are those of `config.json`.
 
     Attributes:
       vocab_size: `V`, rows of the embedding; may exceed the tokenizer's own vocabulary.
@@ -38,7 +53,7 @@ class Qwen2Config:
       num_hidden_layers: `L`.
       num_attention_heads: `H`.
       num_key_value_heads: `J`, divides `H`.
-      head_dim: `F`, even; usually `D / H`.
+      head_dim: `F`, even; often `D / H`.
       rope_theta: base of the rotary wavelengths.
       rms_norm_eps: added to the mean square before the root.
       tie_word_embeddings: the output head is the transposed embedding.
@@ -65,24 +80,22 @@ class Qwen2Config:
     bos_token_id: int | None = None
     pad_token_id: int | None = None
 
+    # Of a family: its `model_type` and transformers' name of the network, whether q, k
+    # and v have a bias, and whether each head of q and k is normalized before it is
+    # rotated.
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]
+    qkv_bias: ClassVar[bool]
+    qk_norm: ClassVar[bool]
+    # Keys and values that this family's `config.json` has beside those above. A file
+    # may leave them out; another value is refused.
+    hf_constants: ClassVar[Mapping[str, Any]] = {}
+    # `head_dim` where `config.json` has none. None: `D / H`, and not written then.
+    default_head_dim: ClassVar[int | None] = None
+
     def __post_init__(self):
-        sizes = (*REQUIRED_SIZES, "head_dim", "max_position_embeddings")
-        fields = dataclasses.asdict(self)
-        for name in sizes:
-            value = fields[name]
-            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-                raise ValueError(f"{name} = {value!r} must be a positive integer")
-        for name in ("rope_theta", "rms_norm_eps", "initializer_range"):
-            value = fields[name]
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                raise ValueError(f"{name} = {value!r} must be a number")
-            if value <= 0:
-                raise ValueError(f"{name} = {value!r} must be positive")
-        if not isinstance(self.tie_word_embeddings, bool):
-            raise ValueError(
-                f"tie_word_embeddings = {self.tie_word_embeddings!r} must be true or "
-                "false"
-            )
+        self._check_sizes()
+        self._check_constants()
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads = {self.num_attention_heads} must be a multiple "
@@ -92,16 +105,52 @@ class Qwen2Config:
             raise ValueError(
                 f"head_dim = {self.head_dim} must be even: rotary embeddings turn pairs"
             )
+        outside = [i for i in self.eos_token_ids if i >= self.vocab_size]
+        if outside:
+            raise ValueError(
+                f"eos_token_id = {outside[0]} is outside the vocabulary of "
+                f"{self.vocab_size} tokens, so no reply could end with it"
+            )
+
+    def _check_sizes(self) -> None:
+        sizes = (*REQUIRED_SIZES, "head_dim", "max_position_embeddings")
+        for name in sizes:
+            value = getattr(self, name)
+            if not _is_integer(value) or value <= 0:
+                raise ValueError(f"{name} = {value!r} must be a positive integer")
+            highest = MAX_LAYERS if name == "num_hidden_layers" else MAX_SIZE
+            if value > highest:
+                raise ValueError(f"{name} = {value} must be at most {highest}")
+        for name in ("bos_token_id", "pad_token_id"):
+            value = getattr(self, name)
+            if value is not None and not _is_integer(value):
+                raise ValueError(f"{name} = {value!r} must be a token id or null")
+
+    def _check_constants(self) -> None:
+        for name, (lowest, highest) in BOUNDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ValueError(f"{name} = {value!r} must be a number")
+            if not lowest <= value <= highest:  # nan is not
+                raise ValueError(
+                    f"{name} = {value!r} must be between {lowest:g} and {highest:g}"
+                )
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise ValueError(
+                f"tie_word_embeddings = {self.tie_word_embeddings!r} must be true or "
+                "false"
+            )
 
     @classmethod
-    def from_hf(cls, hf: Mapping[str, Any]) -> "Qwen2Config":
-        """Config of a parsed `config.json` (transformers 4 or 5).
+    def from_hf(cls, hf: Mapping[str, Any]) -> "ModelConfig":
+        """Config of a parsed `config.json` of this family (transformers 4 or 5).
 
         Raises:
           ValueError: a size is absent or impossible, or the model needs something that
             is not implemented here.
         """
-        _refuse_other_models(hf)
+        _refuse_other_networks(hf)
+        cls._refuse_other_constants(hf)
         missing = [name for name in REQUIRED_SIZES if name not in hf]
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
@@ -111,7 +160,7 @@ class Qwen2Config:
         head_dim = hf.get("head_dim")
         return cls(
             **fields,
-            head_dim=_default_head_dim(hf) if head_dim is None else head_dim,
+            head_dim=cls._default_head_dim(hf) if head_dim is None else head_dim,
             eos_token_ids=token_ids(hf.get("eos_token_id")),
             bos_token_id=hf.get("bos_token_id"),
             pad_token_id=hf.get("pad_token_id"),
@@ -121,71 +170,106 @@ class Qwen2Config:
         """Contents of `config.json`, readable by transformers 4 and 5 and by vLLM."""
         fields = dataclasses.asdict(self)
         ids = fields.pop("eos_token_ids")
-        if self.head_dim * self.num_attention_heads == self.hidden_size:
-            del fields["head_dim"]  # the published Qwen-2.5 configs have no such key
+        is_usual = self.head_dim * self.num_attention_heads == self.hidden_size
+        if is_usual and self.default_head_dim is None:
+            del fields["head_dim"]
         return {
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
             "hidden_act": "silu",
             "attention_dropout": 0.0,
             "use_cache": True,
-            "use_sliding_window": False,
+            **self.hf_constants,
             **{name: value for name, value in fields.items() if value is not None},
             **({"eos_token_id": ids[0] if len(ids) == 1 else list(ids)} if ids else {}),
         }
 
+    @classmethod
+    def _default_head_dim(cls, hf: Mapping[str, Any]) -> int:
+        if cls.default_head_dim is not None:
+            return cls.default_head_dim
+        width, heads = hf["hidden_size"], hf["num_attention_heads"]
+        if not (_is_integer(width) and _is_integer(heads) and heads > 0):
+            raise ValueError(
+                f"hidden_size = {width!r} and num_attention_heads = {heads!r} must be "
+                "positive integers"
+            )
+        if width % heads:
+            raise ValueError(
+                f"hidden_size = {width} is no multiple of num_attention_heads = "
+                f"{heads} and config.json has no head_dim"
+            )
+        return width // heads
 
-def token_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    """Token ids that Hugging Face files write as one number, a list or null."""
+    @classmethod
+    def _refuse_other_constants(cls, hf: Mapping[str, Any]) -> None:
+        for name, value in cls.hf_constants.items():
+            given = hf.get(name)
+            if given is not None and given != value:
+                raise ValueError(
+                    f"{name} = {given!r} is not implemented for "
+                    f"{cls.model_type!r}; only {value!r} is"
+                )
+
+
+def token_ids(value: Any) -> tuple[int, ...]:
+    """Token ids that Hugging Face files write as one number, a list or null.
+
+    Raises:
+      ValueError: the value is anything else.
+    """
     if value is None:
         return ()
     ids = tuple(value) if isinstance(value, list) else (value,)
-    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+    if not all(_is_integer(i) and i >= 0 for i in ids):
         raise ValueError(f"eos_token_id = {value!r} must be token ids (integers >= 0)")
     return ids
 
 
-def _default_head_dim(hf: Mapping[str, Any]) -> int:
-    width, heads = hf["hidden_size"], hf["num_attention_heads"]
-    if not (isinstance(width, int) and isinstance(heads, int) and heads > 0):
-        raise ValueError(
-            f"hidden_size = {width!r} and num_attention_heads = {heads!r} must be "
-            "positive integers"
-        )
-    if width % heads:
-        raise ValueError(
-            f"hidden_size = {width} is no multiple of num_attention_heads = {heads} "
-            "and config.json has no head_dim"
-        )
-    return width // heads
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _rope_theta(hf: Mapping[str, Any]) -> float:
+def _rope_theta(hf: Mapping[str, Any]) -> Any:
     """Rotary base: `rope_theta` (transformers 4) or `rope_parameters` (5)."""
-    rope = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    rope = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        value = hf.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(f"{name} = {value!r} must be an object or null")
+        rope |= value or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise ValueError(
             f"rope scaling {kind!r} is not implemented; use a checkpoint whose "
             "rope_type is 'default'"
         )
-    top = hf.get("rope_theta", HF_DEFAULTS["rope_theta"])
-    return rope.get("rope_theta", top)
-
-
-def _refuse_other_models(hf: Mapping[str, Any]) -> None:
-    """Raises ValueError for whatever `Qwen2` would compute differently."""
-    if hf.get("model_type") != "qwen2":
+    for value in (hf.get("partial_rotary_factor"), rope.get("partial_rotary_factor")):
+        if value is not None and value != 1:
+            raise ValueError(
+                f"partial_rotary_factor = {value!r} is not implemented; only 1 is: "
+                "every dimension of a head is rotated"
+            )
+    unknown = sorted(rope.keys() - ROPE_KEYS)
+    if unknown:
         raise ValueError(
-            f"model_type = {hf.get('model_type')!r} is not implemented; only 'qwen2' "
-            "(Qwen-2 and Qwen-2.5) is"
+            f"rope_parameters hold {unknown[0]!r}, which is not implemented; only "
+            "plain rotary embeddings (rope_theta) are"
         )
+    return rope.get("rope_theta", hf.get("rope_theta", HF_DEFAULTS["rope_theta"]))
+
+
+def _refuse_other_networks(hf: Mapping[str, Any]) -> None:
+    """Raises ValueError for what no family here computes."""
     if hf.get("hidden_act", "silu") != "silu":
         raise ValueError(
             f"hidden_act = {hf['hidden_act']!r} is not implemented; only 'silu' is"
         )
-    kinds = set(hf.get("layer_types") or ["full_attention"])
-    if hf.get("use_sliding_window") or kinds != {"full_attention"}:
+    kinds = hf.get("layer_types")
+    is_full = kinds is None or (
+        isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
+    )
+    if hf.get("use_sliding_window") or not is_full:
         raise ValueError(
             "sliding-window attention is not implemented; use a checkpoint with "
             "use_sliding_window = false and full_attention in every layer"

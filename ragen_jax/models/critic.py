@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
 from ragen_jax.models.policy import Policy, build_policy, logical_axes
 from ragen_jax.types import Params
@@ -27,7 +27,7 @@ class Critic:
       init: (policy's params, key) -> the critic's. The head starts at 0, and so do all
         values.
       trunk_params: (critic's params, frozen params) -> those that `trunk` takes.
-      logical_axes: names of the parameters' axes, see `ragen_jax/models/qwen2.py`.
+      logical_axes: names of the parameters' axes, see `ragen_jax/models/decoder.py`.
     """
 
     trunk: Policy | None
@@ -43,7 +43,7 @@ class Critic:
 
 
 def build_critic(
-    config: Qwen2Config,
+    config: ModelConfig,
     trunk: str,
     *,
     dtype,
@@ -65,7 +65,7 @@ def build_critic(
 
 
 def separate(
-    config: Qwen2Config, lora: LoraConfig | None, how: Mapping[str, Any]
+    config: ModelConfig, lora: LoraConfig | None, how: Mapping[str, Any]
 ) -> Critic:
     """A network of its own, of the policy's shape without the output head."""
     headless = dataclasses.replace(config, tie_word_embeddings=True)
@@ -85,7 +85,7 @@ def separate(
 
 
 def shared(
-    config: Qwen2Config, lora: LoraConfig | None, how: Mapping[str, Any]
+    config: ModelConfig, lora: LoraConfig | None, how: Mapping[str, Any]
 ) -> Critic:
     """A head on the policy's own hidden states; its loss trains the policy's trunk."""
     del lora, how
@@ -97,7 +97,7 @@ def shared(
     )
 
 
-def _adapted(headless: Qwen2Config, lora: LoraConfig, how: Mapping[str, Any]) -> Critic:
+def _adapted(headless: ModelConfig, lora: LoraConfig, how: Mapping[str, Any]) -> Critic:
     """Adapters of its own over the policy that the run started from."""
     trunk = build_lora_policy(headless, lora=lora, **how)
 
@@ -116,7 +116,7 @@ def _without_head(params: Params) -> Params:
     return {name: x for name, x in params.items() if name != "lm_head"}
 
 
-def _new_head(config: Qwen2Config) -> Params:
+def _new_head(config: ModelConfig) -> Params:
     return {"kernel": jnp.zeros(config.hidden_size), "bias": jnp.zeros(1)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -299,7 +299,7 @@ BASE_DIGEST = "base_weights_sha256"
 
 
 def identity(
-    model: Qwen2Config,
+    model: ModelConfig,
     tokenizer_folder: Path,
     stop_ids: Sequence[int],
     base_digest: str | None = None,

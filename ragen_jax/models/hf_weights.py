@@ -16,7 +16,8 @@ import numpy as np
 from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.numpy import save_file
 
-from ragen_jax.models.config import Qwen2Config, token_ids
+from ragen_jax.models.config import ModelConfig, token_ids
+from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_files import (
     INDEX_FILE,
     TOKENIZER_FILES,
@@ -36,7 +37,7 @@ WRITABLE_DTYPES = ("float32", "bfloat16")
 MAX_SHARD_BYTES = 5_000_000_000
 
 
-def load_checkpoint(folder_or_hub_id: str | os.PathLike) -> tuple[Qwen2Config, Params]:
+def load_checkpoint(folder_or_hub_id: str | os.PathLike) -> tuple[ModelConfig, Params]:
     """Config and float32 parameters of a checkpoint.
 
     The parameters are NumPy arrays in host memory: the caller decides how they are laid
@@ -67,7 +68,7 @@ def load_checkpoint(folder_or_hub_id: str | os.PathLike) -> tuple[Qwen2Config, P
     return config, jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def load_config(folder: Path) -> Qwen2Config:
+def load_config(folder: Path) -> ModelConfig:
     """Config of a checkpoint folder; the stop tokens are the generation config's.
 
     Raises:
@@ -79,14 +80,14 @@ def load_config(folder: Path) -> Qwen2Config:
         if stop is not None:
             hf["eos_token_id"] = list(token_ids(stop))
     try:
-        return Qwen2Config.from_hf(hf)
+        return read_config(hf)
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
 
 
 def save_checkpoint(
     folder: str | os.PathLike,
-    config: Qwen2Config,
+    config: ModelConfig,
     params: Params,
     tokenizer_folder: str | os.PathLike | None = None,
     *,
@@ -153,7 +154,7 @@ def _is_kernel(path: tuple[str, ...]) -> bool:
     return path[-1] == "kernel"
 
 
-def _check_params(config: Qwen2Config, params: Params) -> None:
+def _check_params(config: ModelConfig, params: Params) -> None:
     expected = {path: leaf.shape for path, leaf in _paths(abstract_params(config))}
     given = {path: leaf.shape for path, leaf in _paths(params)}
     for path in sorted(expected.keys() ^ given.keys()):
@@ -170,7 +171,7 @@ def _check_params(config: Qwen2Config, params: Params) -> None:
             )
 
 
-def _write_configs(folder: Path, config: Qwen2Config, dtype: str) -> None:
+def _write_configs(folder: Path, config: ModelConfig, dtype: str) -> None:
     hf = config.to_hf() | {"torch_dtype": dtype}  # the key old and new readers know
     _write_json(folder / CONFIG_FILE, hf)
     ids = {

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 
 LayerCache = tuple[Float[Array, "B J F S"], Float[Array, "B J S F"]]
 
@@ -62,7 +62,7 @@ class SharedLayer(NamedTuple):
     lengths: Int[Array, " P"]
 
 
-def init_cache(config: Qwen2Config, batch: int, slots: int, dtype) -> KVCache:
+def init_cache(config: ModelConfig, batch: int, slots: int, dtype) -> KVCache:
     """An empty cache for `batch` rows of up to `slots` tokens."""
     heads, head_dim = config.num_key_value_heads, config.head_dim
     layers = range(config.num_hidden_layers)

@@ -2,9 +2,9 @@
 
 In: a network's shape and which of its matrices may change. Out: a `Policy` whose
 parameters are `{"base": params, "adapters": adapters}`, where `base` is a plain
-Qwen-2.5 tree, never copied or changed, so that several sets of adapters (actor, critic)
-and the reference policy can share it. Which of the two is differentiated is the
-caller's choice; this file knows nothing of optimizers.
+parameter tree. The base is never copied or changed, so that several sets of adapters
+(actor, critic) and the reference policy can share it. The caller chooses which of the
+two is differentiated; this file knows nothing of optimizers.
 
 Source: LoRA, arXiv 2106.09685, in the conventions of Hugging Face PEFT: a kernel `W`
 acts as `W + a @ b * alpha / rank`.
@@ -25,9 +25,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Key
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.decoder import Linear
+from ragen_jax.models.families import build_network
 from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.models.qwen2 import Linear, Qwen2
 from ragen_jax.types import Params
 
 # Every matrix of a layer, by the names of the checkpoint (PEFT's "all-linear"). The
@@ -129,7 +130,7 @@ class LoraPolicy(Policy):
 
 
 def build_lora_policy(
-    config: Qwen2Config,
+    config: ModelConfig,
     *,
     lora: LoraConfig,
     dtype="float32",
@@ -185,7 +186,7 @@ def build_lora_policy(
     )
 
 
-def abstract_adapters(config: Qwen2Config, lora: LoraConfig) -> Params:
+def abstract_adapters(config: ModelConfig, lora: LoraConfig) -> Params:
     """The tree of the adapters, as `jax.ShapeDtypeStruct`s.
 
     At the place of each adapted matrix [in, out] of the plain tree it has `lora_a`
@@ -194,7 +195,7 @@ def abstract_adapters(config: Qwen2Config, lora: LoraConfig) -> Params:
     return nnx.to_pure_dict(_abstract_state(config, lora))
 
 
-def adapter_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
+def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
     """The adapters' tree with a tuple of axis names per array, as `logical_axes`.
 
     `lora_a` is split as its kernel's input, `lora_b` as its output; the axis "rank" is
@@ -209,24 +210,24 @@ def adapter_axes(config: Qwen2Config, lora: LoraConfig) -> Params:
     )
 
 
-def num_adapter_params(config: Qwen2Config, lora: LoraConfig) -> int:
+def num_adapter_params(config: ModelConfig, lora: LoraConfig) -> int:
     """Numbers to train, all adapters together."""
     leaves = jax.tree.leaves(abstract_adapters(config, lora))
     return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
 def _abstract_network(
-    config: Qwen2Config,
+    config: ModelConfig,
     lora: LoraConfig,
     *,
     dtype="float32",
     remat: str | None = None,
     attention: str = "blocks",
-) -> Qwen2:
+) -> nnx.Module:
     """The network with its adapters, descriptions in place of arrays."""
 
-    def make() -> Qwen2:
-        network = Qwen2(
+    def make() -> nnx.Module:
+        network = build_network(
             config,
             dtype=jnp.dtype(dtype),
             remat=remat,
@@ -241,7 +242,7 @@ def _abstract_network(
     return nnx.eval_shape(make)
 
 
-def _abstract_state(config: Qwen2Config, lora: LoraConfig) -> nnx.State:
+def _abstract_state(config: ModelConfig, lora: LoraConfig) -> nnx.State:
     network = _abstract_network(config, lora)
     return nnx.state(network, nnx.LoRAParam)
 

@@ -16,9 +16,9 @@ from flax import nnx
 from jaxtyping import Array
 
 from ragen_jax.models.attention import check_attention
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.families import build_network
 from ragen_jax.models.kv_cache import KVCache
-from ragen_jax.models.qwen2 import Qwen2
 from ragen_jax.types import Params
 
 
@@ -44,7 +44,7 @@ class Policy:
         with unchanging parameters. Gives the same numbers as casting at every use.
     """
 
-    config: Qwen2Config
+    config: ModelConfig
     dtype: jnp.dtype
     remat: str | None
     attention: str
@@ -55,7 +55,7 @@ class Policy:
 
 
 def build_policy(
-    config: Qwen2Config,
+    config: ModelConfig,
     *,
     dtype="float32",
     remat: str | None = None,
@@ -77,13 +77,13 @@ def build_policy(
     check_attention(attention, dtype, config.head_dim)
     how = {"dtype": dtype, "remat": remat, "attention": attention}
 
-    def make(key: Array) -> Qwen2:
+    def make(key: Array) -> nnx.Module:
         rngs = nnx.Rngs(params=key)
-        return Qwen2(config, **how, rngs=rngs)
+        return build_network(config, **how, rngs=rngs)
 
     graphdef, _ = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
 
-    def merge(params: Params) -> Qwen2:
+    def merge(params: Params) -> nnx.Module:
         return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
 
     def init(key: Array) -> Params:
@@ -109,12 +109,12 @@ def build_policy(
     )
 
 
-def abstract_params(config: Qwen2Config) -> Params:
+def abstract_params(config: ModelConfig) -> Params:
     """The parameter tree of a network of this shape, as `jax.ShapeDtypeStruct`s."""
     return nnx.to_pure_dict(_abstract_state(config))
 
 
-def logical_axes(config: Qwen2Config) -> Params:
+def logical_axes(config: ModelConfig) -> Params:
     """The parameter tree with a tuple of axis names (`LOGICAL_AXES`) per parameter.
 
     The tuples are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
@@ -128,10 +128,10 @@ def logical_axes(config: Qwen2Config) -> Params:
     )
 
 
-def _abstract_state(config: Qwen2Config) -> nnx.State:
-    def make() -> Qwen2:
+def _abstract_state(config: ModelConfig) -> nnx.State:
+    def make() -> nnx.Module:
         rngs = nnx.Rngs(params=0)
         how = {"dtype": jnp.float32, "remat": None, "attention": "blocks"}
-        return Qwen2(config, **how, rngs=rngs)
+        return build_network(config, **how, rngs=rngs)
 
     return nnx.state(nnx.eval_shape(make))

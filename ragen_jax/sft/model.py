@@ -13,7 +13,8 @@ import jax
 from jaxtyping import Array
 from ml_collections import ConfigDict
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.families import new_config
 from ragen_jax.models.hf_files import weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
@@ -49,7 +50,7 @@ class Student:
     """
 
     is_new: bool
-    model: Qwen2Config
+    model: ModelConfig
     policy: Policy
     tokenizer: Tokenizer
     tokenizer_folder: pathlib.Path
@@ -131,9 +132,9 @@ def _load_student(config: ConfigDict) -> Student:
     )
 
 
-def _new_model(tokenizer: Tokenizer, **sizes) -> Qwen2Config:
+def _new_model(tokenizer: Tokenizer, **sizes) -> ModelConfig:
     vocabulary = -(-tokenizer.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    return Qwen2Config(
+    return new_config(
         vocab_size=vocabulary,
         head_dim=sizes["hidden_size"] // sizes["num_attention_heads"],
         tie_word_embeddings=True,

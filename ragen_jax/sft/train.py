@@ -30,7 +30,7 @@ from rich.console import Console
 from ragen_jax import rngs
 from ragen_jax.config import changed_keys, from_json, to_json
 from ragen_jax.learner.state import Network, TrainState
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_files import identity
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.program import num_params
@@ -283,7 +283,7 @@ def _examine(
 
 
 def _check_context(
-    dialogues: Mapping[str, Dialogue], model: Qwen2Config, limit: str
+    dialogues: Mapping[str, Dialogue], model: ModelConfig, limit: str
 ) -> None:
     for name, dialogue in dialogues.items():
         if dialogue.max_trajectory_tokens > model.max_position_embeddings:

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks import flops
-from ragen_jax.memory.published import PUBLISHED
+from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.models.policy import abstract_params
 from ragen_jax.program import num_params
 
@@ -28,7 +28,7 @@ def by_hand(model, row_tokens, num_trained):
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_formula_counts_the_products(is_tied, trained):
     """Norms and biases, which are no products, are a thousandth."""
-    model = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]
+    model = PUBLISHED_MODELS["Qwen/Qwen2.5-0.5B-Instruct"]
     model = dataclasses.replace(model, tie_word_embeddings=is_tied)
     count = num_params(jax.tree.map(lambda x: x, abstract_params(model)))
     actual = 1000 * flops.train_flops_per_token(model, count, 1000, trained)

@@ -16,11 +16,11 @@ from benchmarks.exact_information import (
 from ragen_jax.diagnostics.mutual_information import estimates
 from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.diagnostics.scoring import Scorer
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
 from tests.reference import exact_oracle
 
-CONFIG = Qwen2Config(
+CONFIG = new_config(
     vocab_size=23,
     hidden_size=16,
     intermediate_size=24,

@@ -113,7 +113,7 @@ ELSEWHERE = {
     "prompt.thinking": "tests/text/test_thinking.py",
     "prompt.length_hint_words": "tests/text/test_prompts.py",
     "model.path": "tests/launch/test_train.py",
-    "model.dtype": "tests/models/test_qwen2.py",
+    "model.dtype": "tests/models/test_decoder.py",
     "model.remat": "tests/learner/test_remat.py",
     "model.attention": "tests/models/test_attention.py",
     "lora.rank": "tests/models/test_lora.py",

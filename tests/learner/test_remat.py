@@ -8,9 +8,9 @@ import pytest
 
 from configs import sokoban
 from ragen_jax.memory.plan import Memory, make_plan, read_model
+from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
-from ragen_jax.models.qwen2 import REMAT_POLICIES
 from ragen_jax.tasks import build_game, environments
 
 MODEL, TOKENIZER, _ = read_model("pocket")

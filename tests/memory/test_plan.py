@@ -9,7 +9,7 @@ import pytest
 from configs import sokoban
 from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
 from ragen_jax.memory.plan import Memory, make_plan, read_model, tree_bytes
-from ragen_jax.memory.published import PUBLISHED
+from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.models.policy import abstract_params
 from ragen_jax.program import POCKET, build_program, num_params
 from tests import commands
@@ -107,10 +107,14 @@ def test_programs_are_the_ones_that_run():
         ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304),
         ("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688),
         ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen3-0.6B", 596_049_920),
+        ("Qwen/Qwen3-1.7B", 1_720_574_976),
+        ("Qwen/Qwen3-4B", 4_022_468_096),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
     ],
 )
 def test_published_shapes_have_the_published_size(name, number):
-    assert num_params(abstract_params(PUBLISHED[name])) == number
+    assert num_params(abstract_params(PUBLISHED_MODELS[name])) == number
 
 
 def test_a_hub_id_is_planned_offline():

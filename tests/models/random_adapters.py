@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import new_config, read_config
 from ragen_jax.models.hf_weights import load_checkpoint
 from tests.models.random_models import CASES, hf_shapes, make_tensors, write_folder
 
@@ -32,7 +32,7 @@ PEFT_CASES = {
     ),
 }
 # Every size differs, so that a shape tells which matrix it belongs to.
-DISTINCT = Qwen2Config(
+DISTINCT = new_config(
     vocab_size=89,
     hidden_size=40,
     intermediate_size=72,
@@ -43,7 +43,7 @@ DISTINCT = Qwen2Config(
     initializer_range=0.2,
 )
 # Sizes that a mesh of two by two by two divides.
-EVEN = Qwen2Config(
+EVEN = new_config(
     vocab_size=16,
     hidden_size=16,
     intermediate_size=24,
@@ -67,7 +67,7 @@ def load_case(name):
 
 def make_adapters(hf_config, names, *, rank: int = RANK, seed: int = 0):
     """Matrix name -> (A, B), float32, for the matrices called `names` in each layer."""
-    shapes = hf_shapes(Qwen2Config.from_hf(hf_config))
+    shapes = hf_shapes(read_config(hf_config))
     random = np.random.RandomState(seed)
     adapters = {}
     for name in sorted(shapes):

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.families import read_config
 from ragen_jax.models.policy import build_policy
 
 # As config.json would have them; heads/kv heads, head size, tying, theta and eps vary.
@@ -64,7 +65,7 @@ LENGTHS = (24, 9, 17)
 
 def make_tensors(hf_config, seed: int = 0) -> dict[str, np.ndarray]:
     """Float32 weights by Hugging Face name and in Hugging Face shape."""
-    config = Qwen2Config.from_hf(hf_config)
+    config = read_config(hf_config)
     shapes = hf_shapes(config)
     random = np.random.RandomState(seed)
     tensors = {}
@@ -74,7 +75,7 @@ def make_tensors(hf_config, seed: int = 0) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _scaled(name: str, noise: np.ndarray, config: Qwen2Config) -> np.ndarray:
+def _scaled(name: str, noise: np.ndarray, config: ModelConfig) -> np.ndarray:
     if name.endswith("norm.weight"):
         return 1 + 0.1 * noise
     if name.endswith("bias"):
@@ -85,7 +86,7 @@ def _scaled(name: str, noise: np.ndarray, config: Qwen2Config) -> np.ndarray:
     return noise / noise.shape[1] ** 0.5
 
 
-def hf_shapes(config: Qwen2Config) -> dict[str, tuple[int, ...]]:
+def hf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Written out here, not asked of the code under test."""
     width, inner = config.hidden_size, config.intermediate_size
     heads = config.num_attention_heads * config.head_dim
@@ -131,7 +132,7 @@ def make_tokens(vocab_size: int) -> np.ndarray:
     return np.where(is_real, tokens, 0).astype(np.int32)
 
 
-def our_logits(config: Qwen2Config, params, tokens: np.ndarray) -> np.ndarray:
+def our_logits(config: ModelConfig, params, tokens: np.ndarray) -> np.ndarray:
     """Uncached float32 logits [B, Q, V]."""
     policy = build_policy(config, dtype="float32")
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)

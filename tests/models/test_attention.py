@@ -15,7 +15,7 @@ from ragen_jax.models.attention import (
     attend_causal,
     check_attention,
 )
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37
@@ -114,7 +114,7 @@ def test_causal_attention_in_bfloat16_is_near():
 
 def test_the_network_attends_as_it_is_told(monkeypatch):
     """By another entry the same numbers, and by an entry that was asked for."""
-    shape = Qwen2Config(
+    shape = new_config(
         vocab_size=13,
         hidden_size=16,
         intermediate_size=24,

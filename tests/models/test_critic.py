@@ -10,12 +10,12 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from ragen_jax.learner.logprobs import hidden_states, token_values
-from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.critic import TRUNKS, build_critic
+from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy, logical_axes
 from ragen_jax.sharding import make_mesh, param_shardings
 
-TIED = Qwen2Config(
+TIED = new_config(
     vocab_size=16,
     hidden_size=16,
     intermediate_size=24,

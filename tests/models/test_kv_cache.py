@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import read_config
 from ragen_jax.models.kv_cache import (
     KVCache,
     as_layer_cache,
@@ -14,7 +14,7 @@ from ragen_jax.models.kv_cache import (
 )
 from tests.models.random_models import CASES
 
-CONFIG = Qwen2Config.from_hf(CASES["small_tied"])
+CONFIG = read_config(CASES["small_tied"])
 BATCH, SLOTS, TOKENS = 3, 7, 2
 
 

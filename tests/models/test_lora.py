@@ -1,5 +1,6 @@
 """Adapters against the base, their merged form, NumPy and PEFT; what is refused."""
 
+import dataclasses
 from pathlib import Path
 
 import chex
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import new_config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import (
     LINEAR_NAMES,
@@ -99,7 +100,7 @@ def test_logits_equal_recorded_ones_of_peft(name):
 )
 def test_any_targets(targets, rank, is_tied):
     sizes = {"num_hidden_layers": 1, "tie_word_embeddings": is_tied}
-    config = Qwen2Config(**(vars(DISTINCT) | sizes))
+    config = dataclasses.replace(DISTINCT, **sizes)
     lora = LoraConfig(rank=rank, alpha=3.0, targets=tuple(targets))
     policy = build_lora_policy(config, lora=lora)
     base = policy.init(jax.random.key(0))["base"]
@@ -182,7 +183,7 @@ def test_fresh_adapters():
 
 
 def test_sizes_of_a_published_model():
-    config = Qwen2Config(
+    config = new_config(
         vocab_size=151_936,
         hidden_size=896,
         intermediate_size=4864,

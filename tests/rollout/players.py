@@ -13,7 +13,7 @@ import numpy as np
 import envs
 from envs.base import PlayBudget
 from ragen_jax import program
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.rollout.collect import make_collect
 from ragen_jax.sharding import make_mesh
@@ -28,7 +28,7 @@ VOCAB = 640
 # Shapes of the tokens at every trace of the network.
 TRACES: list[tuple[int, ...]] = []
 GAMES = {"bandit": {}, "frozen_lake": {}, "sokoban": {}}
-MODEL = Qwen2Config(
+MODEL = new_config(
     vocab_size=VOCAB,
     hidden_size=32,
     intermediate_size=48,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs import pocket, sokoban
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.families import new_config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET
@@ -37,7 +37,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def model():
-    config = Qwen2Config(
+    config = new_config(
         vocab_size=32,
         head_dim=8,
         tie_word_embeddings=True,
@@ -261,7 +261,7 @@ def test_a_greedy_player_can_be_scored():
     games = {"bandit": lessons.build_game(**tiny_config().games.bandit)}
     tokenizer = load_tokenizer(POCKET)
     prompt = pocket.get_config().prompt
-    shape = Qwen2Config(vocab_size=384, head_dim=8, tie_word_embeddings=True, **TINY)
+    shape = new_config(vocab_size=384, head_dim=8, tie_word_embeddings=True, **TINY)
     policy = build_policy(shape)
     score = make_score(
         policy,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ragen_jax.models import attention
-from ragen_jax.models.config import Qwen2Config
+from ragen_jax.models.decoder import LOGICAL_AXES, REMAT_POLICIES
+from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
-from ragen_jax.models.qwen2 import LOGICAL_AXES, REMAT_POLICIES
 from tests.models.random_models import (
     CASES,
     make_tensors,
@@ -198,7 +198,7 @@ def test_fresh_parameters(small):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_parameter_names_its_axes(name):
-    config = Qwen2Config.from_hf(CASES[name])
+    config = read_config(CASES[name])
     params, axes = abstract_params(config), logical_axes(config)
     is_leaf = lambda x: type(x) is tuple  # noqa: E731
     assert jax.tree.structure(params) == jax.tree.structure(axes, is_leaf=is_leaf)
@@ -215,11 +215,11 @@ def test_every_parameter_names_its_axes(name):
 
 def test_config_survives_a_round_trip():
     for hf_config in CASES.values():
-        config = Qwen2Config.from_hf(hf_config)
-        assert Qwen2Config.from_hf(config.to_hf()) == config
-        several = Qwen2Config.from_hf(hf_config | {"eos_token_id": [5, 6]})
+        config = read_config(hf_config)
+        assert read_config(config.to_hf()) == config
+        several = read_config(hf_config | {"eos_token_id": [5, 6]})
         assert several.eos_token_ids == (5, 6)
-        assert Qwen2Config.from_hf(several.to_hf()) == several
+        assert read_config(several.to_hf()) == several
 
 
 @pytest.mark.parametrize(
@@ -248,11 +248,11 @@ def test_config_survives_a_round_trip():
 )
 def test_config_refuses_what_is_not_implemented(change, message):
     with pytest.raises(ValueError, match=message):
-        Qwen2Config.from_hf(CASES["small_tied"] | change)
+        read_config(CASES["small_tied"] | change)
 
 
 def test_config_names_what_is_missing():
     hf_config = dict(CASES["small_tied"])
     del hf_config["vocab_size"]
     with pytest.raises(ValueError, match=r"lacks vocab_size"):
-        Qwen2Config.from_hf(hf_config)
+        read_config(hf_config)

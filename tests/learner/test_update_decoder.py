@@ -8,15 +8,15 @@ from ragen_jax import sharding
 from ragen_jax.config import flatten
 from ragen_jax.learner.learner import Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
-from ragen_jax.models.config import Qwen2Config
 from ragen_jax.models.critic import build_critic
+from ragen_jax.models.families import new_config
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
 from tests.learner import tiny
 from tests.trajectories import make_trajectory
 
 REWARDS = [0.0, 1, 0, 0, 5, 1, 1, 1, 2, 2, 2, 2, 0, 3, -1, 0.5]
-CONFIG = Qwen2Config(
+CONFIG = new_config(
     vocab_size=16,
     hidden_size=16,
     intermediate_size=24,

@@ -1,0 +1,294 @@
+"""The decoder of the Qwen families as NNX modules; `policy` makes functions of them.
+
+Pre-norm layers of grouped-query attention and a gated MLP. Where families differ, the
+layers read it from `ModelConfig` (`qkv_bias`, `qk_norm`). This file knows nothing of
+sampling, losses or devices. Module and attribute names are those of the Hugging Face
+checkpoint, so that `hf_weights` needs no table.
+
+Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call, `S` cache slots.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int
+
+from ragen_jax.models.attention import (
+    CAUSAL_ATTENTIONS,
+    attend_cached,
+    attend_shared,
+    einsum_float32,
+    rope_angles,
+    rotate,
+)
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.kv_cache import (
+    KVCache,
+    LayerCache,
+    SharedCache,
+    SharedLayer,
+    as_layer_cache,
+    write_layer,
+)
+
+# Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
+# "heads" and "kv_heads" are heads x head size: a split must fall between heads.
+LOGICAL_AXES = ("vocab", "embed", "heads", "kv_heads", "mlp", "norm", "rank")
+# Name of the outputs of the projections in attention, for `REMAT_POLICIES`.
+ATTENTION = "attention projection"
+
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias`, computed in `dtype` from float32 parameters.
+
+    With an adapter (`models/lora.py`): `x @ kernel + (x @ lora_a) @ lora_b * scale +
+    bias`. The product of the two small matrices is never formed, nor its gradient.
+    """
+
+    def __init__(
+        self, sizes, axes, *, use_bias: bool, init_scale: float, dtype, rngs: nnx.Rngs
+    ):
+        kernel = init_scale * jax.random.normal(rngs.params(), sizes)
+        self.kernel = nnx.Param(kernel, logical_axes=axes)
+        if use_bias:
+            self.bias = nnx.Param(jnp.zeros(sizes[1:]), logical_axes=axes[1:])
+        self.use_bias = use_bias
+        self.adapter_scale = None
+        self.dtype = dtype
+
+    def add_adapter(self, rank: int, scale: float) -> None:
+        """Adds `lora_a` [in, rank] and `lora_b` [rank, out], both zero."""
+        axes = self.kernel.get_metadata("logical_axes")
+        into, out = self.kernel.shape
+        a, b = jnp.zeros((into, rank)), jnp.zeros((rank, out))
+        self.lora_a = nnx.LoRAParam(a, logical_axes=(axes[0], "rank"))
+        self.lora_b = nnx.LoRAParam(b, logical_axes=("rank", axes[1]))
+        self.adapter_scale = scale
+
+    def __call__(self, x: Float[Array, "B Q n"]) -> Float[Array, "B Q m"]:
+        # As one matrix: the kernel's gradient then sums over one axis, not two, which
+        # takes a third of the time on CPUs.
+        rows = x.reshape(-1, x.shape[-1])
+        out = rows @ self.kernel[...].astype(self.dtype)
+        if self.adapter_scale is not None:
+            # Scaled while it is narrow.
+            low = rows @ self.lora_a[...].astype(self.dtype) * self.adapter_scale
+            out = out + low @ self.lora_b[...].astype(self.dtype)
+        if self.use_bias:
+            out = out + self.bias[...].astype(self.dtype)[None]
+        return out.reshape(*x.shape[:-1], -1)
+
+
+class RMSNorm(nnx.Module):
+    """`x / sqrt(mean(x^2) + eps) * scale` in float32 (arXiv 1910.07467)."""
+
+    def __init__(self, width: int, eps: float):
+        self.scale = nnx.Param(jnp.ones(width), logical_axes=("norm",))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        wide = x.astype(jnp.float32)
+        mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
+        normed = wide * jax.lax.rsqrt(mean_square + self.eps)
+        scale = jnp.expand_dims(self.scale[...], range(x.ndim - 1))
+        return (normed * scale).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention with rotary positions."""
+
+    def __init__(self, config: ModelConfig, *, dtype, attention, rngs: nnx.Rngs):
+        width, head_dim = config.hidden_size, config.head_dim
+        heads = config.num_attention_heads * head_dim
+        kv_heads = config.num_key_value_heads * head_dim
+        shared = {"init_scale": config.initializer_range, "dtype": dtype, "rngs": rngs}
+        projection = {"use_bias": config.qkv_bias, **shared}
+        kv_axes = ("embed", "kv_heads")
+        self.q_proj = Linear((width, heads), ("embed", "heads"), **projection)
+        self.k_proj = Linear((width, kv_heads), kv_axes, **projection)
+        self.v_proj = Linear((width, kv_heads), kv_axes, **projection)
+        self.o_proj = Linear(
+            (heads, width), ("heads", "embed"), use_bias=False, **shared
+        )
+        if config.qk_norm:
+            self.q_norm = RMSNorm(head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(head_dim, config.rms_norm_eps)
+        self.qk_norm = config.qk_norm
+        self.head_dim = head_dim
+        self.attention = attention
+
+    def __call__(
+        self,
+        x: Float[Array, "B Q D"],
+        positions: Int[Array, "B Q"],
+        angles: tuple[Array, Array],
+        layer_cache: LayerCache | SharedLayer | None,
+    ) -> tuple[Float[Array, "B Q D"], LayerCache | SharedLayer | None]:
+        batch, num_tokens, _ = x.shape
+        split = (batch, num_tokens, -1, self.head_dim)
+        into = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        queries, keys, values = (
+            checkpoint_name(x, ATTENTION).reshape(split) for x in into
+        )
+        if self.qk_norm:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys = rotate(queries, angles), rotate(keys, angles)
+        if layer_cache is None:
+            mixed = CAUSAL_ATTENTIONS[self.attention](queries, keys, values)
+        elif isinstance(layer_cache, SharedLayer):
+            new_keys, new_values = as_layer_cache(keys, values)
+            mixed = attend_shared(queries, new_keys, new_values, *layer_cache)
+        else:
+            layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
+            mixed = attend_cached(queries, *layer_cache, positions)
+        out = self.o_proj(mixed.reshape(batch, num_tokens, -1))
+        return checkpoint_name(out, ATTENTION), layer_cache
+
+
+class MLP(nnx.Module):
+    """SwiGLU: `down(silu(gate(x)) * up(x))` (arXiv 2002.05202)."""
+
+    def __init__(self, config: ModelConfig, *, dtype, rngs: nnx.Rngs):
+        width, inner = config.hidden_size, config.intermediate_size
+        shared = {
+            "use_bias": False,
+            "init_scale": config.initializer_range,
+            "dtype": dtype,
+            "rngs": rngs,
+        }
+        self.gate_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.up_proj = Linear((width, inner), ("embed", "mlp"), **shared)
+        self.down_proj = Linear((inner, width), ("mlp", "embed"), **shared)
+
+    def __call__(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nnx.Module):
+    """Pre-norm attention and MLP, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, *, dtype, attention, rngs: nnx.Rngs):
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, dtype=dtype, attention=attention, rngs=rngs)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config, dtype=dtype, rngs=rngs)
+
+    def __call__(self, x, positions, angles, layer_cache):
+        normed = self.input_layernorm(x)
+        mixed, layer_cache = self.self_attn(normed, positions, angles, layer_cache)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), layer_cache
+
+
+class Decoder(nnx.Module):
+    """The whole network; `__call__` stops before the output head."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        dtype,
+        remat: str | None,
+        attention: str,
+        rngs: nnx.Rngs,
+    ):
+        shape, axes = (config.vocab_size, config.hidden_size), ("vocab", "embed")
+        scale = config.initializer_range
+        table = scale * jax.random.normal(rngs.params(), shape)
+        self.embed_tokens = nnx.Dict(weight=nnx.Param(table, logical_axes=axes))
+        self.layers = nnx.Dict(
+            {
+                str(i): DecoderLayer(
+                    config, dtype=dtype, attention=attention, rngs=rngs
+                )
+                for i in range(config.num_hidden_layers)
+            }
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if not config.tie_word_embeddings:
+            head = scale * jax.random.normal(rngs.params(), shape)
+            self.lm_head = nnx.Dict(weight=nnx.Param(head, logical_axes=axes))
+        self.config = config
+        self.dtype = dtype
+        self.remat = remat
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B Q"],
+        positions: Int[Array, "B Q"],
+        cache: KVCache | SharedCache | None,
+    ) -> tuple[Float[Array, "B Q D"], KVCache | SharedCache | None]:
+        config = self.config
+        table = self.embed_tokens["weight"][...].astype(self.dtype)
+        x = table.at[tokens].get(mode="clip")  # padding may be of any value
+        angles = rope_angles(positions, config.head_dim, config.rope_theta)
+        if cache is None and self.remat is not None:
+            return self.norm(self._scan_layers(x, positions, angles)), None
+        new_caches = []
+        for i in range(config.num_hidden_layers):
+            layer = self.layers[str(i)]
+            x, layer_cache = layer(x, positions, angles, _layer_of(cache, i))
+            new_caches.append(layer_cache)
+        if isinstance(cache, KVCache):
+            keys, values = zip(*new_caches, strict=True)
+            cache = KVCache(keys=keys, values=values)
+        return self.norm(x), cache
+
+    def _scan_layers(self, x, positions, angles) -> Float[Array, "B Q D"]:
+        """All layers, one after the other in a loop, recomputed as `remat` says.
+
+        A loop, because XLA may not merge what it computes again with what it computed
+        before. On CPUs it does so with layers that are unrolled: nothing is saved.
+        """
+        layers = [self.layers[str(i)] for i in range(self.config.num_hidden_layers)]
+        graphdef, _ = nnx.split(layers[0])
+        # Cast before they are stacked, as a layer would: half as large in bfloat16.
+        states = [
+            jax.tree.map(self._cast, nnx.to_pure_dict(nnx.state(layer)))
+            for layer in layers
+        ]
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+
+        def run(x, params):
+            return nnx.merge(graphdef, params)(x, positions, angles, None)[0], None
+
+        policy = REMAT_POLICIES[self.remat]
+        run = jax.checkpoint(run, policy=policy, prevent_cse=False)
+        return jax.lax.scan(run, x, stacked)[0]
+
+    def _cast(self, x: Array) -> Array:
+        """Norm scales are used in float32, biases are too small to matter."""
+        return x.astype(self.dtype) if x.ndim > 1 else x
+
+    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
+        """Float32 scores of the next token."""
+        is_tied = self.config.tie_word_embeddings
+        head = self.embed_tokens if is_tied else self.lm_head
+        table = head["weight"][...].astype(self.dtype)
+        return einsum_float32("...d,vd->...v", hidden.astype(self.dtype), table)
+
+
+def _layer_of(cache: KVCache | SharedCache | None, i: int):
+    """What layer `i` reads."""
+    if cache is None:
+        return None
+    if isinstance(cache, SharedCache):
+        keys, values = cache.cache.keys[i], cache.cache.values[i]
+        return SharedLayer(keys, values, cache.lengths)
+    return cache.keys[i], cache.values[i]
+
+
+# What a layer keeps for its backward pass besides its input; the rest is computed
+# again. In order of memory, numbers per token for width D, J key/value heads of size F
+# and inner width I. Name -> policy of `jax.checkpoint`.
+REMAT_POLICIES = {
+    # Nothing: D numbers. The forward pass runs twice, but for its last product.
+    "layers": jax.checkpoint_policies.nothing_saveable,
+    # q, k, v and what attention adds to the stream: 3 D + 2 J F. Softmax and the wide
+    # MLP run twice.
+    "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
+    # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is no matrix
+    # product run twice.
+    "projections": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}

@@ -1,0 +1,64 @@
+"""The families of models, by the `model_type` of their `config.json`.
+
+To add one: a file with its config (and its network, unless `Decoder` computes it), and
+a line in `MODELS`. Everything else reads `ModelConfig` and calls `build_policy`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.decoder import Decoder
+from ragen_jax.models.qwen2 import Qwen2Config
+from ragen_jax.models.qwen3 import Qwen3Config
+
+
+class Family(NamedTuple):
+    """A family of models.
+
+    Attributes:
+      config: its description, a subclass of `ModelConfig`.
+      network: `(config, *, dtype, remat, attention, rngs)` -> its module, with the
+        methods of `Decoder`.
+    """
+
+    config: type[ModelConfig]
+    network: Callable[..., nnx.Module]
+
+
+def read_config(hf: Mapping[str, Any]) -> ModelConfig:
+    """Config of a parsed `config.json` (transformers 4 or 5).
+
+    Raises:
+      ValueError: of a family that is not in `MODELS`, or see `ModelConfig.from_hf`.
+    """
+    model_type = hf.get("model_type")
+    if not isinstance(model_type, str) or model_type not in MODELS:
+        raise ValueError(
+            f"model_type = {model_type!r} is not implemented; only "
+            f"{', '.join(map(repr, MODELS))} are"
+        )
+    return MODELS[model_type].config.from_hf(hf)
+
+
+def new_config(model_type: str = "qwen2", **fields) -> ModelConfig:
+    """Config of a model that is made from nothing.
+
+    Args:
+      model_type: entry of `MODELS`.
+      fields: of `ModelConfig`.
+    """
+    return MODELS[model_type].config(**fields)
+
+
+def build_network(config: ModelConfig, **how) -> nnx.Module:
+    """The module of a model; `how` are the keyword arguments of `Family.network`."""
+    return MODELS[config.model_type].network(config, **how)
+
+
+MODELS = {
+    "qwen2": Family(Qwen2Config, Decoder),
+    "qwen3": Family(Qwen3Config, Decoder),
+}
