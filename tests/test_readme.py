@@ -1,4 +1,4 @@
-"""The README's example game works as printed, and its commands and files exist."""
+"""The example game of the docs works as printed; commands and files they name exist."""
 
 import pathlib
 import re
@@ -12,14 +12,15 @@ import pytest
 from envs.base import PlayBudget
 
 ROOT = pathlib.Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 @pytest.fixture(scope="module")
 def walk():
-    (source,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (source,) = re.findall(r"```python\n(.*?)```", ARCHITECTURE, re.DOTALL)
     module = types.ModuleType("walk")
-    exec(compile(source, "README.md", "exec"), module.__dict__)
+    exec(compile(source, "architecture.md", "exec"), module.__dict__)
     return module.Walk(length=4)
 
 
@@ -50,10 +51,14 @@ def test_the_example_game_has_an_exact_solver(walk):
     assert np.all(np.argmax(solution.action_values, axis=1) == 1)
 
 
-def test_commands_and_files_exist():
-    for module in re.findall(r"python -m ([\w.]+)", README):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_files_exist(page):
+    text = page.read_text()
+    for module in re.findall(r"python -m ((?:launch|benchmarks)[\w.]+)", text):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
-    for path in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / path).exists(), path
-    for config in re.findall(r"--config=(configs/\w+\.py)", README):
+    for path in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+        assert (page.parent / path).exists(), path
+    for config in re.findall(r"--config=(configs/\w+\.py)", text):
         assert (ROOT / config).exists(), config
+    for path in re.findall(r"`((?:ragen_jax|envs|configs|launch|benchmarks)/[\w/]+\.\w+)`", text):
+        assert (ROOT / path).exists(), path
