@@ -131,11 +131,6 @@ def get_config() -> ConfigDict:
 
     config.train = ConfigDict()
     config.train.num_iterations = 40
-    # Iterations made by one compiled program, without waiting for the host; the bits
-    # stay the same. It must divide `num_iterations` and the intervals of evaluations
-    # and checkpoints; signals and early stops count between such blocks
-    # (`docs/devices.md`).
-    config.train.fused_iterations = 1
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
     # An error when the learner's log-probabilities of the sampled tokens differ from
@@ -172,7 +167,7 @@ def get_config() -> ConfigDict:
 
     config.diagnostics = ConfigDict()
     # Iterations between diagnostics of the policy that played, the first included
-    # (RAGEN: 5). None: off. Nothing is diagnosed where iterations are fused.
+    # (RAGEN: 5). None: off.
     config.diagnostics.every = 5
     # Thoughts that are scored under each other's prompts (RAGEN: 64), once of first
     # turns and once of any turns.

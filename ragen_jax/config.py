@@ -78,7 +78,6 @@ _POSITIVE_INTEGERS = (
     "mesh.fsdp",
     "mesh.tensor",
     "train.num_iterations",
-    "train.fused_iterations",
     "train.max_skipped_updates",
     "evaluation.every",
     "evaluation.num_prompts",
@@ -164,7 +163,6 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
         choices=CHOICES,
     )
     _check_pairs(config)
-    _check_blocks(leaves)
     _check_bonus(leaves)
     pass_at(config)
     check_mix(leaves)
@@ -277,18 +275,6 @@ def _check_pairs(config: ConfigDict) -> None:
             "loss.importance_cap (2.0 is usual) and loss.old_log_probs = 'learner', or "
             "leave truncated sampling off"
         )
-
-
-def _check_blocks(leaves: dict[str, object]) -> None:
-    """What happens between iterations must not fall inside a block of them."""
-    size = leaves["train.fused_iterations"]
-    for key in ("train.num_iterations", "evaluation.every", "checkpoint.every"):
-        every = leaves[key]
-        if every is not None and every % size:
-            raise ValueError(
-                f"{key} = {every} is not a multiple of train.fused_iterations = "
-                f"{size}, which are made at once; change one of them"
-            )
 
 
 def _check_bonus(leaves: dict[str, object]) -> None:

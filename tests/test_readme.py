@@ -60,5 +60,7 @@ def test_commands_and_files_exist(page):
         assert (page.parent / path).exists(), path
     for config in re.findall(r"--config=(configs/\w+\.py)", text):
         assert (ROOT / config).exists(), config
-    for path in re.findall(r"`((?:ragen_jax|envs|configs|launch|benchmarks)/[\w/]+\.\w+)`", text):
+    for path in re.findall(
+        r"`((?:ragen_jax|envs|configs|launch|benchmarks)/[\w/]+\.\w+)`", text
+    ):
         assert (ROOT / path).exists(), path

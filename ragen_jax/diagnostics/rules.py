@@ -63,8 +63,8 @@ def check_warning(leaves: Leaves) -> None:
     if action is not None and watched == [THINKING] and not reads_thoughts(leaves):
         raise ValueError(
             f"warning.action = {action!r} waits for an alarm of {THINKING}, which "
-            "nobody measures: it needs diagnostics.every, prompt.thinking and "
-            "train.fused_iterations = 1; set them, or another warning.act_on"
+            "nobody measures: it needs diagnostics.every and prompt.thinking; set "
+            "them, or another warning.act_on"
         )
     first, last = leaves["warning.baseline_iterations"], leaves["train.num_iterations"]
     if action is not None and first >= last:
@@ -72,13 +72,6 @@ def check_warning(leaves: Leaves) -> None:
             f"warning.action = {action!r} can never come: alarms are given after "
             f"warning.baseline_iterations = {first}, and train.num_iterations = "
             f"{last}; lower the one or raise the other"
-        )
-    size = leaves["train.fused_iterations"]
-    if action == "cut_learning_rate" and size > 1:
-        raise ValueError(
-            "warning.action = 'cut_learning_rate' looks at every iteration before the "
-            f"next one, and train.fused_iterations = {size} are made at once; set that "
-            "to 1, or warning.action to 'stop'"
         )
 
 
@@ -133,17 +126,11 @@ _GRADIENTS = ("gradient_every", "gradient_buckets", "gradient_bucket_mode")
 
 def reads_thoughts(leaves: Leaves_) -> bool:
     """The information in thoughts is measured."""
-    is_on = leaves["diagnostics.every"] is not None and leaves["prompt.thinking"]
-    return is_on and leaves["train.fused_iterations"] == 1
+    return leaves["diagnostics.every"] is not None and leaves["prompt.thinking"]
 
 
 def useless_diagnostics_keys(leaves: Leaves_) -> dict[str, str]:
     """Prefixes of keys that change nothing in this configuration, each with why."""
-    if leaves["train.fused_iterations"] > 1:
-        return {
-            "diagnostics.": "train.fused_iterations > 1 keeps the parameters between "
-            "iterations on the device; set it to 1"
-        }
     idle = {}
     if leaves["diagnostics.every"] is None:
         idle |= dict.fromkeys(_THOUGHTS, "diagnostics.every is None")

@@ -138,7 +138,6 @@ def _read_config(workdir: pathlib.Path) -> ConfigDict:
 
 def _forget_training(config: ConfigDict) -> None:
     """Take back what only learning needs and what is played now may not allow."""
-    config.train.fused_iterations = 1
     # Of whole rows, in the learner; it may need a GPU.
     config.model.attention = "blocks"
     with config.ignore_type():

@@ -68,13 +68,6 @@ class Run:
                 f"{self._workdir} has {self.start} iterations already, more than "
                 f"train.num_iterations = {config.train.num_iterations}; raise it"
             )
-        step = config.train.fused_iterations
-        if self.start % step:
-            raise ValueError(
-                f"{self._workdir} has {self.start} iterations, not a multiple of "
-                f"train.fused_iterations = {step}; resume it with a divisor of "
-                f"{self.start}, such as 1"
-            )
         self.state = state
         if latest is not None:
             self.state = self._checkpointer.restore(latest, state, self._owner)

@@ -258,10 +258,6 @@ def test_refused_with_the_cure():
         return config
 
     acting = {"warning__action": "cut_learning_rate"}
-    blocks = {"train__fused_iterations": 5}
-    with pytest.raises(ValueError, match=r"are made at once; set that to 1, or"):
-        check(**acting, **blocks)
-    check(warning__action="stop", **blocks)
     with pytest.raises(ValueError, match=r"warning.act_on = 'spread'; it must be"):
         check(**acting, warning__act_on="spread")
     with pytest.raises(ValueError, match="waits for an alarm of distinct_3gram, whose"):
@@ -270,7 +266,7 @@ def test_refused_with_the_cure():
         check(["warning.cooldown_iterations"], warning__action="stop")
     unread = {"warning__action": "stop", "warning__act_on": "valid_thinking_rate"}
     check(**unread)
-    for changes in (blocks, {"prompt__thinking": False}):
+    for changes in ({"diagnostics__every": None}, {"prompt__thinking": False}):
         with pytest.raises(ValueError, match="valid_thinking_rate, which nobody meas"):
             check(**unread, **changes)
     with pytest.raises(ValueError, match=r"baseline_iterations = 40, and train.num"):

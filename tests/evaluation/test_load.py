@@ -98,9 +98,6 @@ def test_what_only_training_needs_is_no_hindrance(model, tmp_path):
         sokoban,
         model__path=str(model),
         bonus__facts=0.5,
-        train__fused_iterations=5,
-        evaluation__every=5,
-        checkpoint__every=5,
     )
     with commands.open_run(config, tmp_path, build_program(config)) as run:
         run.save(5, run.state)

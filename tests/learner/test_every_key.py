@@ -142,7 +142,6 @@ ELSEWHERE = {
     "mesh.fsdp": "tests/test_sharding.py",
     "mesh.tensor": "tests/test_sharding.py",
     "train.num_iterations": "tests/test_resume.py",
-    "train.fused_iterations": "tests/test_iterations.py",
     "train.max_sampler_difference": "tests/test_train.py",
     "train.max_skipped_updates": "tests/test_train.py",
     "train.max_empty_iterations": "tests/diagnostics/test_early_stopping.py",
