@@ -57,9 +57,8 @@ ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
 }
 
 GYMNAX_IDS: dict[str, type[TextEnvironment]] = {
-    "ragen/Bandit-v0": Bandit,
-    "ragen/FrozenLake-v0": FrozenLake,
-    "ragen/Sokoban-v0": Sokoban,
+    f"ragen/{environment.__name__}-v0": environment
+    for environment in ENVIRONMENTS.values()
 }
 
 register_with_gymnax()

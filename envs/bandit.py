@@ -17,7 +17,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base
-from envs.base import PlayBudget, Solution
+from envs.base import PlayBudget, Solution, StateFacts
 from envs.templates import Choice, Template
 
 # Pairs of names: one that sounds safe, one that sounds risky.
@@ -195,6 +195,19 @@ class Bandit(base.TextEnvironment):
             "second_arm": names[1],
             "taken_arm": jnp.where(state.chosen < 0, 0, taken),
         }
+
+    def facts(self) -> StateFacts:
+        """The arm that sounds risky, whether or not it is the better one.
+
+        The vocabulary lists pairs, the name that sounds safe first.
+        """
+
+        def read(state, params):
+            names = self.action_names(state, params)
+            return 1 + jnp.sum(jnp.where(names % 2 == 1, names, 0))[None]
+
+        words = (Choice("risky_arm", ("", *self.action_vocabulary)),)
+        return StateFacts(words, (1,), (False,), read)
 
     def solve(
         self,

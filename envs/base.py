@@ -10,14 +10,16 @@ gymnax's `step` would generate a new level at every step.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int
 
-from envs.templates import Template
+from envs.templates import Choice, Template
 
 EnvState = environment.EnvState
 EnvParams = environment.EnvParams
@@ -59,6 +61,43 @@ class Solution:
     best_success: Float[Array, " B"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Landmark:
+    """Something on a board whose place a thought can state.
+
+    Attributes:
+      symbol: id of the symbol that names it.
+      shown_as: ids of the symbols that show it.
+      words: its names in sentences.
+    """
+
+    symbol: int
+    shown_as: tuple[int, ...]
+    words: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StateFacts:
+    """Facts about a state that a thought can state. Axis `W`: words of the thought.
+
+    Attributes:
+      words: the words, each with its values; option 0 is always "" (left out).
+      statements: number of consecutive words that make up each statement; a thought
+        contains all words of a statement or none.
+      is_shallow: which words a shallow thought keeps.
+      read: `(state, params) -> Int[W]`, the true value of every word, from 1.
+    """
+
+    words: tuple[Choice, ...]
+    statements: tuple[int, ...]
+    is_shallow: tuple[bool, ...]
+    read: Callable[[EnvState, EnvParams], Int[Array, " W"]]
+
+
+# For demonstrators that never think.
+NO_FACTS = StateFacts((), (), (), lambda state, params: jnp.zeros(0, jnp.int32))
+
+
 class TextEnvironment(environment.Environment):
     """A gymnax environment with a text face.
 
@@ -82,10 +121,13 @@ class TextEnvironment(environment.Environment):
       hurry_discount: discount for `solve` under which no detour is optimal; 1 will do
         where actions cost something.
       solves_on_device: `solve` is an array program, fast for thousands of states.
+      landmarks: what a thought can place on the board that `observe` returns, if the
+        game has one.
     """
 
     hurry_discount: float = 0.99
     solves_on_device: bool = True
+    landmarks: tuple[Landmark, ...] = ()
 
     instruction: str
     action_vocabulary: tuple[str, ...]
@@ -124,22 +166,18 @@ class TextEnvironment(environment.Environment):
         """
         raise NotImplementedError
 
+    def facts(self) -> StateFacts:
+        """Facts that the thoughts of demonstrators state.
+
+        Raises:
+          ValueError: the game defines none.
+        """
+        raise ValueError(
+            f"demonstrators cannot think about {type(self).__name__}: it defines no "
+            "facts; override its method `facts`, or let thoughts be 'none'"
+        )
+
     def render(self, state: EnvState, params: EnvParams) -> str:
         """Text of one state, on the host."""
         fields = jax.device_get(self.text_fields(state, params))
         return self.template.render(fields)
-
-
-@dataclasses.dataclass(frozen=True)
-class Landmark:
-    """Something on a board that a thought can place.
-
-    Attributes:
-      symbol: id of the symbol that names it.
-      shown_as: ids of the symbols that show it.
-      words: how it is called in sentences.
-    """
-
-    symbol: int
-    shown_as: tuple[int, ...]
-    words: tuple[str, ...]

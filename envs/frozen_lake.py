@@ -19,18 +19,10 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Key
 
 from envs import base, frozen_lake_solver
-from envs.templates import Cells, Grid, Template
+from envs.base import Landmark
+from envs.board_game import BoardGame
 
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
-MEANINGS = (
-    "you",
-    "ice",
-    "hole",
-    "goal",
-    "you in a hole",
-    "you on the goal",
-)
-OBSERVATIONS = ("grid", "coord", "grid_coord")
 # Actions in gym order; the sides of action `a` are `a - 1` and `a + 1`, modulo 4.
 ACTIONS = ("Left", "Down", "Right", "Up")
 # Boards drawn per level. At the default size and density one board in eight or so has
@@ -70,11 +62,23 @@ class EnvParams(base.EnvParams):
     max_steps_in_episode: int = 100
 
 
-class FrozenLake(base.TextEnvironment):
+class FrozenLake(BoardGame):
     """Slippery ice, holes and a goal. Actions: 0 Left, 1 Down, 2 Right, 3 Up.
 
     Pays 1 on reaching the goal and nothing else. The goal and the holes end the game.
     """
+
+    rules = (
+        "You are on a frozen lake. Walk to the goal and do not step into a hole. The "
+        "ice may be slippery: a move can end up to the left or to the right of the "
+        "direction you chose, never behind you. A move off the board leaves you where "
+        "you are."
+    )
+    meanings = ("you", "ice", "hole", "goal", "you in a hole", "you on the goal")
+    landmarks = (
+        Landmark(PLAYER, (PLAYER, PLAYER_IN_HOLE, PLAYER_ON_GOAL), ("player", "you")),
+        Landmark(GOAL, (GOAL, PLAYER_ON_GOAL), ("goal",)),
+    )
 
     def __init__(
         self,
@@ -96,15 +100,24 @@ class FrozenLake(base.TextEnvironment):
         Raises:
           ValueError: an argument is outside its range.
         """
-        symbols = tuple(symbols)
-        _check_arguments(size, frozen_probability, observation, symbols)
+        _check_arguments(size, frozen_probability)
         self.size = size
         self.frozen_probability = frozen_probability
-        self.observation = observation
-        self.symbols = symbols
         self.action_vocabulary = ACTIONS
-        self.instruction = _instruction(observation, symbols)
-        self.template = _template(size, observation, symbols)
+        super().__init__(
+            rows=size,
+            cols=size,
+            observation=observation,
+            symbols=symbols,
+            marks={
+                "start": ("Start", 1),
+                "goal": ("Goal", 1),
+                "player": ("Player", 1),
+                "player_on_goal": ("Player on the goal", 1),
+                "player_in_hole": ("Player in a hole", 1),
+                "holes": ("Holes", size * size - 2),
+            },
+        )
 
     @property
     def default_params(self) -> EnvParams:
@@ -218,10 +231,6 @@ class FrozenLake(base.TextEnvironment):
         """The four directions."""
         return spaces.Discrete(self.num_actions)
 
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        """Boards of symbol ids."""
-        return spaces.Box(0, len(self.symbols) - 1, (self.size, self.size), jnp.int32)
-
     def state_space(self, params: EnvParams) -> spaces.Dict:
         """Ranges of the state's fields."""
         tiles = self.size**2
@@ -319,46 +328,7 @@ def _elbow(start: Int[Array, ""], goal: Int[Array, ""], size: int) -> Bool[Array
     return down | along
 
 
-def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
-    lines = [
-        "You are on a frozen lake. Walk to the goal and do not step into a hole. The "
-        "ice may be slippery: a move can end up to the left or to the right of the "
-        "direction you chose, never behind you. A move off the board leaves you where "
-        "you are."
-    ]
-    if observation in ("grid", "grid_coord"):
-        pairs = zip(symbols, MEANINGS, strict=True)
-        legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in pairs)
-        lines.append(f"Symbols: {legend}.")
-    if observation in ("coord", "grid_coord"):
-        lines.append("Coordinates are (row, column), counted from the top left corner.")
-    return "\n".join(lines)
-
-
-def _template(size: int, observation: str, symbols: tuple[str, ...]) -> Template:
-    picture = (Grid("board", symbols, size, size, meanings=MEANINGS),)
-
-    def cells(name: str, label: str, max_cells: int) -> Cells:
-        return Cells(name, label, size, size, max_cells)
-
-    coordinates = (
-        f"Board: {size} rows and {size} columns, counted from 0.\n",
-        cells("start", "Start", 1),
-        cells("goal", "Goal", 1),
-        cells("player", "Player", 1),
-        cells("player_on_goal", "Player on the goal", 1),
-        cells("player_in_hole", "Player in a hole", 1),
-        cells("holes", "Holes", size * size - 2),
-    )
-    parts = {
-        "grid": picture,
-        "coord": coordinates,
-        "grid_coord": ("Coordinates:\n", *coordinates, "Map:\n", *picture),
-    }
-    return Template(parts[observation])
-
-
-def _check_arguments(size, frozen_probability, observation, symbols) -> None:
+def _check_arguments(size, frozen_probability) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 2:
         raise ValueError(
             f"size={size!r} must be a whole number of tiles, at least 2: "
@@ -367,20 +337,4 @@ def _check_arguments(size, frozen_probability, observation, symbols) -> None:
     if not 0.0 <= frozen_probability <= 1.0:
         raise ValueError(
             f"frozen_probability={frozen_probability!r} must lie between 0 and 1"
-        )
-    if observation not in OBSERVATIONS:
-        raise ValueError(
-            f"observation={observation!r} is unknown; "
-            f"choose one of {', '.join(OBSERVATIONS)}"
-        )
-    is_printable = all(len(s) == 1 and not s.isspace() for s in symbols)
-    if len(symbols) != len(MEANINGS) or len(set(symbols)) < len(symbols):
-        raise ValueError(
-            f"symbols={symbols!r} must be {len(MEANINGS)} different characters, for "
-            f"{', '.join(MEANINGS)}"
-        )
-    if not is_printable:
-        raise ValueError(
-            f"symbols={symbols!r} must be one visible character each: the picture has "
-            "one character per tile"
         )

@@ -17,20 +17,11 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base, sokoban_solver
+from envs.base import Landmark
+from envs.board_game import BoardGame
 from envs.sokoban_levels import check_size, generate_room
-from envs.templates import Cells, Grid, Template
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
-MEANINGS = (
-    "wall",
-    "floor",
-    "target",
-    "box on target",
-    "box",
-    "you",
-    "you on a target",
-)
-OBSERVATIONS = ("grid", "coord", "grid_coord")
 ACTIONS = ("Up", "Down", "Left", "Right")
 
 
@@ -70,13 +61,32 @@ class EnvParams(base.EnvParams):
     max_steps_in_episode: int = 100
 
 
-class Sokoban(base.TextEnvironment):
+class Sokoban(BoardGame):
     """Boxes to push onto targets. Actions: 0 Up, 1 Down, 2 Left, 3 Right.
 
     The game ends when every box is on a target.
     """
 
     hurry_discount = 1.0
+    rules = (
+        "You are playing Sokoban. Push every box onto a target. Walk into a box to "
+        "push it: the cell behind it must be free of walls and boxes. You can push "
+        "one box at a time and you cannot pull."
+    )
+    meanings = (
+        "wall",
+        "floor",
+        "target",
+        "box on target",
+        "box",
+        "you",
+        "you on a target",
+    )
+    landmarks = (
+        Landmark(PLAYER, (PLAYER, PLAYER_ON_TARGET), ("player", "you")),
+        Landmark(BOX, (BOX, BOX_ON_TARGET), ("box",)),
+        Landmark(TARGET, (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET), ("target", "goal")),
+    )
 
     def __init__(
         self,
@@ -99,18 +109,26 @@ class Sokoban(base.TextEnvironment):
         Raises:
           ValueError: an argument is outside its range.
         """
-        symbols = tuple(symbols)
         _check_whole_numbers(rows=rows, cols=cols, num_boxes=num_boxes)
         check_size(rows, cols, num_boxes)
-        _check_text(observation, symbols)
         self.rows = rows
         self.cols = cols
         self.num_boxes = num_boxes
-        self.observation = observation
-        self.symbols = symbols
         self.action_vocabulary = ACTIONS
-        self.instruction = _instruction(observation, symbols)
-        self.template = _template(rows, cols, num_boxes, observation, symbols)
+        super().__init__(
+            rows=rows,
+            cols=cols,
+            observation=observation,
+            symbols=symbols,
+            border=WALL,
+            marks={
+                "targets": ("Targets", num_boxes),
+                "boxes": ("Boxes", num_boxes),
+                "boxes_on_target": ("Boxes on target", num_boxes),
+                "player": ("Player", 1),
+                "player_on_target": ("Player on target", 1),
+            },
+        )
 
     @property
     def default_params(self) -> EnvParams:
@@ -281,10 +299,6 @@ class Sokoban(base.TextEnvironment):
         """The four directions."""
         return spaces.Discrete(self.num_actions)
 
-    def observation_space(self, params: EnvParams) -> spaces.Box:
-        """Boards of symbol ids."""
-        return spaces.Box(0, len(MEANINGS) - 1, (self.rows, self.cols), jnp.int32)
-
     def state_space(self, params: EnvParams) -> spaces.Dict:
         """Ranges of the state's fields."""
         cells = self.rows * self.cols
@@ -335,64 +349,7 @@ def _action_values(
 _batched_distances = jax.jit(jax.vmap(sokoban_solver.action_distances))
 
 
-def _instruction(observation: str, symbols: tuple[str, ...]) -> str:
-    lines = [
-        "You are playing Sokoban. Push every box onto a target. Walk into a box to "
-        "push it: the cell behind it must be free of walls and boxes. You can push "
-        "one box at a time and you cannot pull."
-    ]
-    if observation in ("grid", "grid_coord"):
-        pairs = zip(symbols, MEANINGS, strict=True)
-        legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in pairs)
-        lines.append(f"Symbols: {legend}.")
-    if observation in ("coord", "grid_coord"):
-        lines.append("Coordinates are (row, column), counted from the top left corner.")
-    return "\n".join(lines)
-
-
-def _template(
-    rows: int, cols: int, num_boxes: int, observation: str, symbols: tuple[str, ...]
-) -> Template:
-    picture = (Grid("board", symbols, rows, cols, WALL, MEANINGS),)
-
-    def cells(name: str, label: str, max_cells: int) -> Cells:
-        return Cells(name, label, rows, cols, max_cells)
-
-    coordinates = (
-        f"Board: {rows} rows and {cols} columns, counted from 0.\n",
-        cells("targets", "Targets", num_boxes),
-        cells("boxes", "Boxes", num_boxes),
-        cells("boxes_on_target", "Boxes on target", num_boxes),
-        cells("player", "Player", 1),
-        cells("player_on_target", "Player on target", 1),
-    )
-    parts = {
-        "grid": picture,
-        "coord": coordinates,
-        "grid_coord": ("Coordinates:\n", *coordinates, "Map:\n", *picture),
-    }
-    return Template(parts[observation])
-
-
 def _check_whole_numbers(**sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name}={size!r} must be a whole number, at least 1")
-
-
-def _check_text(observation: str, symbols: tuple[str, ...]) -> None:
-    if observation not in OBSERVATIONS:
-        raise ValueError(
-            f"observation={observation!r} is unknown; "
-            f"choose one of {', '.join(OBSERVATIONS)}"
-        )
-    if len(symbols) != len(MEANINGS) or len(set(symbols)) < len(symbols):
-        raise ValueError(
-            f"symbols={symbols!r} must be {len(MEANINGS)} different characters, for "
-            f"{', '.join(MEANINGS)}"
-        )
-    if not all(len(s) == 1 and not s.isspace() for s in symbols):
-        raise ValueError(
-            f"symbols={symbols!r} must be one visible character each: the picture has "
-            "one character per cell"
-        )

@@ -22,10 +22,9 @@ from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import make_collect
-from ragen_jax.rollout.thoughts import LANDMARKS, landmarks_of
 from ragen_jax.rollout.turns import Bonus
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
-from ragen_jax.text.statements import FactReader, build_fact_reader
+from ragen_jax.text.statements import FactReader, build_fact_reader, landmarks_of
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import EnvState
 
@@ -131,7 +130,7 @@ def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
 
 def thought_reader(game: Game) -> FactReader | None:
     """The reader of the facts in thoughts; None if there are none to read."""
-    if not game.dialogue.thinking or type(game.env).__name__ not in LANDMARKS:
+    if not game.dialogue.thinking or not game.env.landmarks:
         return None
     return game.dialogue.facts or build_facts(game.env, game.tokenizer)
 

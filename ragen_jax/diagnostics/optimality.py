@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Int
 
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax.rollout.replay import replay
-from ragen_jax.rollout.thoughts import landmarks_of
 from ragen_jax.text.statements import FactReader, is_there
 from ragen_jax.types import EnvState, Trajectory
 
@@ -109,7 +108,7 @@ def _look(
     states, _ = replay(env, params, trajectory)
     if reader is None:
         return states, None
-    landmarks, turns = landmarks_of(env), trajectory.turns
+    turns = trajectory.turns
     size = max_reply_tokens
     padded = jnp.pad(trajectory.tokens, [(0, 0), (0, size)])
 
@@ -117,7 +116,7 @@ def _look(
         reply = jax.lax.dynamic_slice(tokens, (start,), (size,))
         said = reader.read(reply, length)
         board = env.observe(None, state, None, params)
-        return said.is_stated & ~is_there(board, landmarks, said), said.is_stated
+        return said.is_stated & ~is_there(board, env.landmarks, said), said.is_stated
 
     by_turn = jax.vmap(jax.vmap(check, (None, 0, 0, 0)))
     before = jax.tree.map(lambda x: x[:, :, 0], states)

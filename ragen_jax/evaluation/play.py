@@ -21,7 +21,6 @@ from ragen_jax.rollout.collect import (
     start_episodes,
 )
 from ragen_jax.rollout.records import episodes
-from ragen_jax.rollout.thoughts import reading_of
 from ragen_jax.rollout.turns import (
     Play,
     Responder,
@@ -88,7 +87,7 @@ def watch_solver(trained: Trained, level: int) -> dict:
         game.params,
         game.tokenizer,
         always_best,
-        reading=reading_of(game.env),
+        facts=game.env.facts(),
         tokenization=trained.config.prompt.tokenization,
         budget=game.budget,
         max_reply_tokens=rollout.max_reply_tokens,

@@ -19,10 +19,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from envs.base import EnvParams, Landmark, TextEnvironment
-from ragen_jax.rollout.thoughts import landmarks_of
 from ragen_jax.rollout.turns import Bonus
 from ragen_jax.tables import own_options
-from ragen_jax.text.statements import FactReader, is_there
+from ragen_jax.text.statements import FactReader, is_there, landmarks_of
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
 
 

@@ -26,9 +26,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from envs.base import EnvParams, EnvState, PlayBudget, TextEnvironment
+from envs.base import EnvParams, EnvState, PlayBudget, StateFacts, TextEnvironment
 from envs.templates import Choice, Template
-from ragen_jax.rollout.thoughts import Reading
 from ragen_jax.rollout.turns import Responder
 from ragen_jax.text import chat
 from ragen_jax.text.prompts import SEPARATOR
@@ -64,18 +63,22 @@ class Mixture:
 
 
 def reply_template(
-    env: TextEnvironment, budget: PlayBudget, reading: Reading, *, thinking: bool = True
+    env: TextEnvironment,
+    budget: PlayBudget,
+    facts: StateFacts,
+    *,
+    thinking: bool = True,
 ) -> Template:
     """A whole reply, from after the forced tag to the end-of-turn token.
 
-    Fields: where the player thinks, per statement `statement_i` of the reading, 0 where
+    Fields: where the player thinks, per statement `statement_i` of the facts, 0 where
     it is left out; per action `action_i` of a turn, an index into the action
     vocabulary, from the second action on plus 1 with 0 for none. An option holds
     whatever stands before its word, so that pieces meet only where a tokenizer cuts: it
     may have a token for `>R`, for ` Down`, or for `></`, for which there is always a
     first action.
     """
-    statements = _spelled(reading) if thinking else []
+    statements = _spelled(facts) if thinking else []
     parts = [
         Choice(f"statement_{i}", ("", *map("".join, itertools.product(*spelled))))
         for i, spelled in enumerate(statements)
@@ -94,7 +97,7 @@ def build_responder(
     tokenizer: Tokenizer,
     mixture: Mixture,
     *,
-    reading: Reading,
+    facts: StateFacts,
     tokenization: str,
     budget: PlayBudget,
     max_reply_tokens: int,
@@ -108,7 +111,7 @@ def build_responder(
       env_params: what the players believe while they plan a turn ahead.
       tokenizer, tokenization: make the replies' tokens.
       mixture: who plays.
-      reading: what their thoughts can name, see `reading_of`.
+      facts: what their thoughts can state, see `TextEnvironment.facts`.
       budget, max_reply_tokens: those of the dialogue.
       discount: of the solver; below 1 it prefers short ways where all are free.
       thinking: as the dialogue has it; False: nobody writes a thought.
@@ -116,7 +119,7 @@ def build_responder(
     Raises:
       ValueError: the replies would not fit into `max_reply_tokens`.
     """
-    template = reply_template(env, budget, reading, thinking=thinking)
+    template = reply_template(env, budget, facts, thinking=thinking)
     replies = compile_template(template, tokenizer, tokenization)
     if replies.max_tokens > max_reply_tokens:
         raise ValueError(
@@ -133,8 +136,8 @@ def build_responder(
 
     def write(key, state, actions, count, thought) -> TokenSpan:
         names = env.action_names(state, env_params)[actions]
-        words = write_thought(key, reading, reading.read(state, env_params), thought)
-        return replies.tokens(reply_fields(reading, words, names, count))
+        words = write_thought(key, facts, facts.read(state, env_params), thought)
+        return replies.tokens(reply_fields(facts, words, names, count))
 
     def reply(memory, starts, states, keys, turn, is_active):
         del starts
@@ -161,12 +164,12 @@ def build_responder(
 
 
 def write_thought(
-    key: Key[Array, ""], reading: Reading, true_words: Int[Array, " W"], thought: Array
+    key: Key[Array, ""], facts: StateFacts, true_words: Int[Array, " W"], thought: Array
 ) -> Int[Array, " W"]:
     """Values of the words in one thought of the given style."""
-    sizes = jnp.array([len(word.options) - 1 for word in reading.words], jnp.int32)
+    sizes = jnp.array([len(word.options) - 1 for word in facts.words], jnp.int32)
     made_up = 1 + jax.random.randint(key, true_words.shape, 0, sizes)
-    shallow = jnp.where(jnp.array(reading.is_shallow, bool), true_words, 0)
+    shallow = jnp.where(jnp.array(facts.is_shallow, bool), true_words, 0)
     styles = jnp.stack([jnp.zeros_like(true_words), shallow, true_words, made_up])
     return styles[thought]
 
@@ -212,7 +215,7 @@ def plan_turn(
 
 
 def reply_fields(
-    reading: Reading,
+    facts: StateFacts,
     words: Int[Array, " W"],
     names: Int[Array, " A"],
     count: Int[Array, ""],
@@ -220,14 +223,14 @@ def reply_fields(
     """Fields of `reply_template` for one reply.
 
     Args:
-      reading: the game's words.
+      facts: those of the game.
       words: their values in the thought.
       names: vocabulary index of each action.
       count: actions that are written, at least one; the rest is left out.
     """
     fields = {}
     start = 0
-    for i, spelled in enumerate(_spelled(reading)):
+    for i, spelled in enumerate(_spelled(facts)):
         # The statement's place among all it could say.
         place = jnp.int32(0)
         for j, texts in enumerate(spelled):
@@ -240,12 +243,12 @@ def reply_fields(
     return fields
 
 
-def _spelled(reading: Reading) -> list[list[tuple[str, ...]]]:
+def _spelled(facts: StateFacts) -> list[list[tuple[str, ...]]]:
     """Per statement and word of it, the word's texts but for "" (left out)."""
-    words = iter(reading.words)
+    words = iter(facts.words)
     return [
         [word.options[1:] for word in itertools.islice(words, size)]
-        for size in reading.statements
+        for size in facts.statements
     ]
 
 

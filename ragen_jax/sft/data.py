@@ -18,7 +18,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 import envs
-from envs.base import EnvParams, PlayBudget, TextEnvironment
+from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.rollout.collect import RolloutKeys, play_episodes
 from ragen_jax.rollout.demonstrators import (
@@ -28,7 +28,6 @@ from ragen_jax.rollout.demonstrators import (
     build_responder,
     reply_template,
 )
-from ragen_jax.rollout.thoughts import NO_READING, Reading, reading_of
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.prompts import build_prompts
@@ -46,7 +45,7 @@ class Game:
       episodes: per step.
       num_demonstrations: size of the data set they come from; None: always fresh ones.
       noise: in place of the demonstrators' own; None leaves theirs.
-      reading: what the demonstrators' thoughts can name.
+      facts: what the demonstrators' thoughts can state.
     """
 
     env: TextEnvironment
@@ -56,7 +55,7 @@ class Game:
     episodes: int
     num_demonstrations: int | None
     noise: float | None
-    reading: Reading
+    facts: StateFacts
 
 
 @struct.dataclass
@@ -134,7 +133,7 @@ def build_game(
         episodes=episodes,
         num_demonstrations=num_demonstrations,
         noise=noise,
-        reading=reading_of(env) if names_things else NO_READING,
+        facts=env.facts() if names_things else NO_FACTS,
     )
 
 
@@ -214,7 +213,7 @@ def load_or_build_tokenizer(
             thinking=prompt["thinking"],
         )
         replies = reply_template(
-            game.env, game.budget, game.reading, thinking=prompt["thinking"]
+            game.env, game.budget, game.facts, thinking=prompt["thinking"]
         )
         for template in (prompts.opening, prompts.following, replies):
             texts += pocket_tokenizer.template_texts(template)
@@ -278,7 +277,7 @@ def make_demonstrate(
             game.planning_params,
             tokenizer,
             mixture,
-            reading=game.reading,
+            facts=game.facts,
             tokenization=tokenization,
             budget=game.budget,
             max_reply_tokens=max_reply_tokens,

@@ -13,7 +13,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Int, UInt8, UInt32
 
-from envs.base import Landmark
+from envs.base import Landmark, TextEnvironment
 from ragen_jax.text import byte_strings
 from ragen_jax.text.answers import THINK_END, AnswerParser, HasTokenBytes
 
@@ -256,6 +256,20 @@ def count_thought(
     end = jnp.sum(jnp.where(is_thought, sizes, 0))
     is_said = ~byte_strings.is_white(text) & (jnp.arange(text.shape[0]) < end)
     return jnp.where(has_end & jnp.any(is_said), num_tokens, 0)
+
+
+def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
+    """Landmarks whose places thoughts can state.
+
+    Raises:
+      ValueError: the game has none.
+    """
+    if not env.landmarks:
+        raise ValueError(
+            f"{type(env).__name__} has no landmarks whose place a thought could state; "
+            "set bonus.facts to None, or give the game's class `landmarks`"
+        )
+    return env.landmarks
 
 
 def is_there(

@@ -20,7 +20,6 @@ from ragen_jax.rollout.demonstrators import (
     Mixture,
     build_responder,
 )
-from ragen_jax.rollout.thoughts import reading_of
 from ragen_jax.tasks import Game, thought_reader
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
@@ -66,7 +65,7 @@ def _player(name):
             one.params,
             one.tokenizer,
             Mixture(jnp.ones(1), thoughts, noise, jnp.float32(0)),
-            reading=reading_of(one.env),
+            facts=one.env.facts(),
             tokenization="symbols",
             budget=one.budget,
             max_reply_tokens=REPLY_TOKENS,

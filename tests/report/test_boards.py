@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from envs import frozen_lake, sokoban
+from envs.frozen_lake import FrozenLake
+from envs.sokoban import Sokoban
 from ragen_jax.report import boards
 
 LOOKS = boards._looks()
@@ -33,7 +34,7 @@ def test_boards_stand_side_by_side():
     assert not np.array_equal(both[: boards.CELL, -2 * boards.CELL :], one)
 
 
-@pytest.mark.parametrize("meanings", [sokoban.MEANINGS, frozen_lake.MEANINGS])
+@pytest.mark.parametrize("meanings", [Sokoban.meanings, FrozenLake.meanings])
 def test_every_meaning_has_a_look_of_its_own(meanings):
     assert set(meanings) <= set(LOOKS)
     cells = [boards.draw_boards([["x"]], {"x": meaning}) for meaning in meanings]

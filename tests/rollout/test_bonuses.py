@@ -14,7 +14,6 @@ from ragen_jax.program import POCKET
 from ragen_jax.rollout.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.rollout.collect import make_collect, rollout_keys
 from ragen_jax.rollout.metrics import rollout_metrics
-from ragen_jax.rollout.thoughts import LANDMARKS
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import build_facts
 from ragen_jax.text.statements import Statements, is_there
@@ -58,7 +57,7 @@ def play(name, bonus, dialogue):
 
 def slow_bonus(env):
     """The same from bytes and a board, with the settings `ALL`."""
-    landmarks = LANDMARKS[type(env).__name__]
+    landmarks = env.landmarks
     names = [(env.symbols[one.symbol], one.words) for one in landmarks]
 
     def bonus(reply, has_format, num_tokens, board):
@@ -141,7 +140,7 @@ def test_entries(name, options, expected):
 
 
 def test_a_cell_off_the_board_is_never_true():
-    landmarks = LANDMARKS["Sokoban"]
+    landmarks = envs.make("sokoban").landmarks
     shape = (len(landmarks),)
     board = jnp.full((6, 6), landmarks[0].symbol)
     for row, col, is_stated, expected in (
@@ -161,7 +160,9 @@ def test_a_cell_off_the_board_is_never_true():
 
 def test_what_cannot_be_paid_is_refused():
     bandit, sokoban = envs.make("bandit"), envs.make("sokoban")
-    with pytest.raises(ValueError, match=r"Bandit has no landmarks.*Sokoban"):
+    with pytest.raises(
+        ValueError, match=r"Bandit has no landmarks.*bonus.facts to None"
+    ):
         build_bonus(bandit, bandit.default_params, **OFF | {"facts": 1.0})
     with pytest.raises(ValueError, match=r"keep configs/base.py in step"):
         build_bonus(sokoban, sokoban.default_params, format=1.0)

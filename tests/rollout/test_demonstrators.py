@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import envs
-from envs.base import PlayBudget
+from envs.base import NO_FACTS, PlayBudget, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.program import POCKET
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.demonstrators import Mixture
-from ragen_jax.rollout.thoughts import NO_READING, reading_of
 from ragen_jax.sft import data as lessons
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.text.token_templates import compile_template
@@ -37,10 +36,10 @@ def take(states, i):
     return jax.tree.map(lambda x: x[i], states)
 
 
-def words_as_text(reading, values):
+def words_as_text(facts, values):
     return "".join(
         word.options[int(value)]
-        for word, value in zip(reading.words, values, strict=True)
+        for word, value in zip(facts.words, values, strict=True)
     )
 
 
@@ -60,24 +59,24 @@ def find(picture, symbols):
         ("frozen_lake", {"P": "PX√", "G": "G√"}),
     ],
 )
-def test_a_reading_names_what_the_picture_shows(name, landmarks):
+def test_facts_name_what_the_picture_shows(name, landmarks):
     env, states = levels(name)
-    reading = reading_of(env)
+    facts = env.facts()
     for i in range(12):
         state = take(states, i)
         picture = env.render(state, env.default_params)
         expected = "".join(k + find(picture, shown) for k, shown in landmarks.items())
-        values = reading.read(state, env.default_params)
-        assert words_as_text(reading, values) == expected
+        values = facts.read(state, env.default_params)
+        assert words_as_text(facts, values) == expected
 
 
-def test_the_bandit_reading_names_the_risky_arm_whatever_pays():
+def test_the_facts_of_bandit_name_the_risky_arm_whatever_pays():
     for reverse in (False, True):
         env, states = levels("bandit", reverse=reverse)
-        reading = reading_of(env)
+        facts = env.facts()
         for i in range(12):
-            values = reading.read(take(states, i), env.default_params)
-            index = env.action_vocabulary.index(words_as_text(reading, values))
+            values = facts.read(take(states, i), env.default_params)
+            index = env.action_vocabulary.index(words_as_text(facts, values))
             assert index % 2 == 1
             names = env.action_names(take(states, i), env.default_params)
             assert index in names.tolist()
@@ -85,13 +84,13 @@ def test_the_bandit_reading_names_the_risky_arm_whatever_pays():
 
 def test_styles_of_thought():
     env, states = levels("sokoban")
-    reading = reading_of(env)
-    true = jax.vmap(reading.read, (0, None))(states, env.default_params)
+    facts = env.facts()
+    true = jax.vmap(facts.read, (0, None))(states, env.default_params)
     keys = jax.random.split(jax.random.key(1), 64)
 
     def write(thought):
         return jax.vmap(
-            lambda key, words: demonstrators.write_thought(key, reading, words, thought)
+            lambda key, words: demonstrators.write_thought(key, facts, words, thought)
         )(keys, true)
 
     np.testing.assert_array_equal(write(demonstrators.NONE), jnp.zeros_like(true))
@@ -100,7 +99,7 @@ def test_styles_of_thought():
     np.testing.assert_array_equal(shallow[:, :6], jnp.zeros((64, 6), jnp.int32))
     np.testing.assert_array_equal(shallow[:, 6:], true[:, 6:])
     made_up = write(demonstrators.MISREADING)
-    sizes = [len(word.options) - 1 for word in reading.words]
+    sizes = [len(word.options) - 1 for word in facts.words]
     assert (made_up >= 1).all()
     assert (made_up <= jnp.array(sizes)[None, :]).all()
     # Six coordinates guessed right at once: 6**-6 per level.
@@ -222,16 +221,16 @@ def test_replies_by_rows_have_the_tokenizer_s_own_ids(name, tmp_path):
     over_border = tokenizer.encode(f">{env.action_vocabulary[-1]}")
     assert over_border[0] != tokenizer.encode(">")[0]
     assert len(tokenizer.encode("></")) == 1
-    for reading in (NO_READING, reading_of(env)):
-        template = demonstrators.reply_template(env, BUDGET, reading)
+    for facts in (NO_FACTS, env.facts()):
+        template = demonstrators.reply_template(env, BUDGET, facts)
         compiled = compile_template(template, tokenizer, "rows")
         rng = np.random.default_rng(0)
         for count in range(1, 5):
-            words = [rng.integers(1, len(word.options)) for word in reading.words]
+            words = [rng.integers(1, len(word.options)) for word in facts.words]
             if count == 1:
                 words = [0] * len(words)
             fields = demonstrators.reply_fields(
-                reading,
+                facts,
                 jnp.array(words, jnp.int32),
                 jnp.asarray(rng.integers(0, len(env.action_vocabulary), 4)),
                 jnp.int32(count),
@@ -241,7 +240,7 @@ def test_replies_by_rows_have_the_tokenizer_s_own_ids(name, tmp_path):
             written = tokenizer.decode(ids)
             assert tokenizer.encode(written) == ids
             thought, answer = written.split("</think><answer>")
-            assert thought == words_as_text(reading, words)
+            assert thought == words_as_text(facts, words)
             assert answer.endswith("</answer><|im_end|>")
             assert answer.count(" || ") == count - 1
 
@@ -288,7 +287,7 @@ def test_a_reply_must_fit():
             env.default_params,
             load_tokenizer(POCKET),
             mixture((1.0, "none", 0.0)),
-            reading=reading_of(env),
+            facts=env.facts(),
             tokenization="symbols",
             budget=BUDGET,
             max_reply_tokens=19,
@@ -298,10 +297,10 @@ def test_a_reply_must_fit():
 
 def test_what_cannot_be_read_is_refused():
     with pytest.raises(ValueError, match="use observation='grid'"):
-        reading_of(envs.make("sokoban", observation="coord"))
+        envs.make("sokoban", observation="coord").facts()
 
-    class Chess:
+    class Chess(TextEnvironment):
         pass
 
-    with pytest.raises(ValueError, match="knows what to read in Chess"):
-        reading_of(Chess())
+    with pytest.raises(ValueError, match="cannot think about Chess"):
+        Chess().facts()

@@ -14,7 +14,6 @@ from configs import pocket
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET
-from ragen_jax.rollout.thoughts import reading_of
 from ragen_jax.sft import data as lessons
 from ragen_jax.text.tokenizer import load_tokenizer
 
@@ -118,17 +117,17 @@ def test_it_can_read_the_board(tokenizer, games):
     dialogue = lessons.build_dialogues(
         {"sokoban": game}, tokenizer, pocket.get_config().prompt, 32
     )["sokoban"]
-    reading, env_params = reading_of(game.env), game.env_params
+    facts, env_params = game.env.facts(), game.env_params
     keys = jax.random.split(jax.random.key(99), 32)
     _, states = jax.vmap(game.env.reset_env, (0, None))(keys, env_params)
-    names = jax.vmap(reading.read, (0, None))(states, env_params)
+    names = jax.vmap(facts.read, (0, None))(states, env_params)
     fields = jax.device_get(
         jax.vmap(game.env.text_fields, (0, None))(states, env_params)
     )
     rows, thoughts = [], []
     for i in range(32):
         shown = {k: v[i] for k, v in fields.items()} | {"turn": 1, "actions_left": 10}
-        words = zip(reading.words, names[i], strict=True)
+        words = zip(facts.words, names[i], strict=True)
         thought = "".join(word.options[int(n)] for word, n in words)
         thoughts.append([tokenizer.encode(letter)[0] for letter in thought])
         prompt = tokenizer.encode(dialogue.prompts.opening.render(shown))
