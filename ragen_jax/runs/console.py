@@ -25,10 +25,22 @@ class Display:
     """Shows one line per iteration, and a bar with the time left on a terminal.
 
     Use it as a context manager.
+
+    Args:
+      env_names: of the environments, as metrics call them.
+      start, total: iterations already done, and to be done in all.
+      shown: the metrics of a line, see `SHOWN`.
     """
 
-    def __init__(self, env_names: Sequence[str], *, start: int, total: int):
-        self._env_names = env_names
+    def __init__(
+        self,
+        env_names: Sequence[str],
+        *,
+        start: int,
+        total: int,
+        shown: Mapping[str, tuple[str, str]] = SHOWN,
+    ):
+        self._env_names, self._shown = env_names, shown
         self._console = Console(highlight=False, soft_wrap=True)
         self._start, self._total = start, total
         # When which iteration was done, from the first on: that one compiles.
@@ -65,7 +77,7 @@ class Display:
         if compiled := timing.describe(metrics):
             self.say(compiled)
         words = []
-        for name, (label, form) in SHOWN.items():
+        for name, (label, form) in self._shown.items():
             # Not all names hold `{env}`: one entry for each that is left.
             names = dict.fromkeys(name.format(env=env) for env in self._env_names)
             values = [form.format(metrics[n]) for n in names if n in metrics]

@@ -1,12 +1,11 @@
-"""A run folder: opening, resuming, recording, saving.
+"""The run folder of reinforcement learning: resuming, recording, judging, saving.
 
-In: a configuration, a folder and a fresh train state. Out: the files of `runs.writer`
-and `runs.checkpoint`, kept consistent with each other: a checkpoint is only made once
-the record up to its iteration is durable.
+In: a configuration, a folder and a fresh train state. Out: the files of `runs.folder`,
+with alarms among the metrics, and reasons to stop early.
 """
 
+import contextlib
 import hashlib
-import os
 import pathlib
 import signal
 from collections.abc import Mapping, Sequence
@@ -16,23 +15,17 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from ragen_jax.config import (
-    VALIDATION_SETTINGS,
-    changed_keys,
-    flatten,
-    from_json,
-    to_json,
-)
+from ragen_jax.config import VALIDATION_SETTINGS, flatten
 from ragen_jax.diagnostics.early_stopping import stop_reason
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
-from ragen_jax.runs import checkpoint, writer
+from ragen_jax.runs.folder import RunFolder
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 
 
-class Run:
-    """One run folder, locked while open. Use it as a context manager.
+class Run(RunFolder):
+    """The folder of one run of `ragen_jax.train`. Use it as a context manager.
 
     Args:
       config: validated.
@@ -54,43 +47,30 @@ class Run:
         identity: Mapping[str, Any],
         names: Sequence[str],
     ):
-        self._config, self._workdir = config, pathlib.Path(workdir)
-        self._owner = identity
-        self._lock = writer.open_workdir(self._workdir)
-        self._refuse_changes()
-        self._checkpointer = checkpoint.Checkpointer(
-            self._workdir, keep=config.checkpoint.keep
-        )
-        latest = self._checkpointer.latest
-        self.start = 0 if latest is None else latest
-        if self.start > config.train.num_iterations:
-            raise ValueError(
-                f"{self._workdir} has {self.start} iterations already, more than "
-                f"train.num_iterations = {config.train.num_iterations}; raise it"
-            )
-        self.state = state
-        if latest is not None:
-            self.state = self._checkpointer.restore(latest, state, self._owner)
-        writer.write_text_atomically(self._workdir / "config.json", to_json(config))
-        self._writer = writer.RunWriter(
-            self._workdir,
-            after=-1 if latest is None else latest,
-            tensorboard=config.logging.tensorboard,
-            settings=flatten(config),
-            games=names,
-        )
+        super().__init__(workdir, config, identity, keep=config.checkpoint.keep)
         self._validation = {name: f"val-env/{name}/" for name in names}
-        self._records: list[Mapping] = writer.read_metrics(self._workdir)
-        self._warning = EarlyWarning(**config.warning)
-        self._outlook = self._warning.look(self._records)
+        # What is open already is closed if the rest fails.
+        with contextlib.ExitStack() as files:
+            files.callback(self._files.close)
+            self._check_start()
+            self.state = self.restore(state)
+            self._records: list[Mapping] = self.open_record(
+                tensorboard=config.logging.tensorboard,
+                settings=flatten(config),
+                games=names,
+            )
+            self._warning = EarlyWarning(**config.warning)
+            self._outlook = self._warning.look(self._records)
+            files.pop_all()
 
-    def __enter__(self) -> "Run":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._writer.close()
-        self._checkpointer.close()
-        os.close(self._lock)
+    def _check_start(self) -> None:
+        """Refuse a folder that is further than the configuration goes."""
+        train = self._config.train
+        if self.start > train.num_iterations:
+            raise ValueError(
+                f"{self.path} has {self.start} iterations already, more than "
+                f"train.num_iterations = {train.num_iterations}; raise it"
+            )
 
     @property
     def records(self) -> Sequence[Mapping[str, float | None]]:
@@ -116,7 +96,7 @@ class Run:
         self._outlook = self._warning.look(self._records)
         self._records[-1] |= self._outlook.metrics
         metrics = metrics | self._outlook.metrics
-        self._writer.scalars(iteration, metrics, distributions)
+        self.write_metrics(iteration, metrics, distributions)
         return self._outlook.news
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
@@ -131,20 +111,6 @@ class Run:
             rate_scale=jax.device_put(scale, state.rate_scale.sharding)
         )
 
-    def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
-        """Write sample episodes of an iteration."""
-        self._writer.episodes(iteration, episodes)
-
-    def save(self, iteration: int, state: TrainState) -> None:
-        """Start a checkpoint in the background, after making the record durable."""
-        self._writer.sync()
-        self._checkpointer.save(iteration, state, self._owner)
-
-    def finish(self) -> None:
-        """Return once everything is on disk."""
-        self._writer.sync()
-        self._checkpointer.wait()
-
     def check_health(self, metrics: Mapping[str, float]) -> str | None:
         """Why the run should end early; None: it goes on.
 
@@ -156,7 +122,7 @@ class Run:
         if skipped >= train.max_skipped_updates:
             raise ValueError(
                 f"{skipped} updates in a row had a non-finite gradient; export the "
-                f"last checkpoint (python -m launch.export --run={self._workdir} "
+                f"last checkpoint (python -m launch.export --run={self.path} "
                 "--output=FOLDER) and start a new --workdir from it "
                 "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
             )
@@ -213,20 +179,8 @@ class Run:
         ).describe()
         return (
             f"{leads}{said}; parameters sha256 {digest(state.params)}\n"
-            f"everything is in {self._workdir}: {', '.join(left)}"
+            f"everything is in {self.path}: {', '.join(left)}"
         )
-
-    def _refuse_changes(self) -> None:
-        path = self._workdir / "config.json"
-        if not path.exists():
-            return
-        changes = changed_keys(from_json(path.read_text()), self._config)
-        if changes:
-            listed = "; ".join(f"{k}: {a!r} -> {b!r}" for k, (a, b) in changes.items())
-            raise ValueError(
-                f"{self._workdir} holds a run with other settings ({listed}); use "
-                "those settings to resume it, or another --workdir"
-            )
 
 
 def _gain(records: Sequence[Mapping], prefix: str) -> str:
