@@ -57,7 +57,7 @@ class World:
     """Replies of up to `length` tokens, and their log-probabilities."""
 
     def __init__(self, program: Program, prompts: tuple, length: int):
-        tokenizer = program.game.tokenizer
+        tokenizer = program.task.tokenizer
         alphabet = tuple(tokenizer.encode(symbol)[0] for symbol in ALPHABET)
         self.stop = alphabet[-1]
         self.texts, self.lengths = enumerate_replies(alphabet, length, self.stop)

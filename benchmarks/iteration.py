@@ -67,7 +67,7 @@ class Loop:
     def __init__(self, config, setup, collect, writer):
         self._config, self._collect, self._writer = config, collect, writer
         self._learner = setup.parts.learner
-        self._join, self._game = setup.parts.join, setup.parts.tasks[0].game
+        self._join, self._task = setup.parts.join, setup.parts.tasks[0]
         self._frozen = self._learner.freeze(setup.params)
         self._state = self._learner.init(setup.params)
         self._done = 0
@@ -102,8 +102,8 @@ class Loop:
         metrics = {name: float(x) for name, x in (stats | play).items()}
         self._done += 1
         count = config.logging.trajectories_per_iteration
-        game = self._game
-        told = episodes(rollout, game.tokenizer, game.dialogue.prompts, count)
+        task = self._task
+        told = episodes(rollout, task.tokenizer, task.dialogue.prompts, count)
         self._writer.episodes(self._done, told)
         self._writer.scalars(self._done, metrics | timing)
         whole = time.perf_counter() - began
@@ -133,7 +133,7 @@ def rollout_program(setup, forced: bool):
     import jax.numpy as jnp
 
     (task,) = setup.parts.tasks
-    dialogue = task.game.dialogue
+    dialogue = task.dialogue
     if forced:
         dialogue = dialogue.replace(stop_tokens=jnp.full_like(dialogue.stop_tokens, -1))
     return lambda params, key: task.play(params, dialogue, key)

@@ -113,7 +113,7 @@ def full_rows(setup: Setup, config: ConfigDict):
     batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
     rows, width = batch.tokens.shape
     keys = jax.random.split(jax.random.key(1), 3)
-    vocabulary = min(policy.config.vocab_size, task.game.tokenizer.vocab_size)
+    vocabulary = min(policy.config.vocab_size, task.tokenizer.vocab_size)
     tokens = jax.random.randint(keys[0], (rows, width), 0, vocabulary)
 
     log_probs = policy_log_probs(setup, config, setup.params, tokens)

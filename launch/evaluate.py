@@ -76,16 +76,16 @@ def _evaluate_policy(
     config: ConfigDict | None,
     overrides: Sequence[str],
 ) -> int:
-    from ragen_jax.evaluation.harness import policy_contests
+    from ragen_jax.evaluation.harness import policy_evaluations
     from ragen_jax.evaluation.load import open_trained
     from ragen_jax.runs.run import digest
     from ragen_jax.runs.writer import write_text_atomically
 
     trained = open_trained(run, config, changes=_changes(), overrides=overrides)
-    contests = policy_contests(trained, _SUITE.value, overrides)
+    evaluations = policy_evaluations(trained, _SUITE.value, overrides)
     weights = digest(trained.params) if _JSON.value else None
     about = _about(trained.name, trained.config, weights=weights)
-    records = _measure(contests, about, keep=_OUTPUT.value is not None)
+    records = _measure(evaluations, about, keep=_OUTPUT.value is not None)
     if _OUTPUT.value:
         path = pathlib.Path(_OUTPUT.value)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _evaluate_policy(
 
 
 def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
-    from ragen_jax.evaluation.api import check_api, endpoint_contests, prepare
+    from ragen_jax.evaluation.api import api_evaluations, check_api, prepare
     from ragen_jax.evaluation.api_journal import Journal
 
     api = _API()
@@ -111,10 +111,10 @@ def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
     path = pathlib.Path(_OUTPUT.value)
     try:
         with Journal(path) as journal:
-            contests = endpoint_contests(
+            evaluations = api_evaluations(
                 config, api, journal, suite=_SUITE.value, overrides=overrides
             )
-            _measure(contests, about, keep=False)
+            _measure(evaluations, about, keep=False)
             journal.tidy()
     except KeyboardInterrupt:
         print(f"stopped; what is in {path} is kept, the same command goes on")
@@ -137,30 +137,30 @@ def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]
 
 
 def _measure(
-    contests: Sequence, about: Mapping[str, object], *, keep: bool
+    evaluations: Sequence, about: Mapping[str, object], *, keep: bool
 ) -> list[dict]:
     """Play, say how it went, write the files; the episodes."""
-    from ragen_jax.evaluation.harness import hold
-    from ragen_jax.evaluation.results import Scorecard
+    from ragen_jax.evaluation.harness import run_evaluations
+    from ragen_jax.evaluation.results import Results
     from ragen_jax.runs.writer import write_text_atomically
 
-    card = Scorecard(about, pathlib.Path(_JSON.value) if _JSON.value else None)
-    names = ", ".join(contest.name for contest in contests)
+    results = Results(about, pathlib.Path(_JSON.value) if _JSON.value else None)
+    names = ", ".join(task.name for task in evaluations)
     print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
-    records = hold(contests, card, say=print, keep_episodes=keep)
+    records = run_evaluations(evaluations, results, say=print, keep_episodes=keep)
     if _SUITE.value is None:
         metrics = {
             f"val-env/{score.name}/{name}": value
-            for score in card.scores
+            for score in results.scores
             for name, value in score.metrics.items()
         }
         print(json.dumps(metrics, indent=2, sort_keys=True))
     else:
-        print(card.markdown())
+        print(results.markdown())
     if _TABLE.value:
         path = pathlib.Path(_TABLE.value)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(path, card.markdown())
+        write_text_atomically(path, results.markdown())
         print(f"table written to {path}")
     return records
 

@@ -40,9 +40,8 @@ def main(argv: list[str]) -> int:
 def _human(play, trained, level: int) -> None:
     from ragen_jax.text import chat
 
-    game, rollout = trained.program.game, trained.config.rollout
-
-    prefix = chat.forced_prefix(game.dialogue.thinking)
+    task = trained.program.task
+    prefix = chat.forced_prefix(task.dialogue.thinking)
 
     def read_line() -> str:
         return input("\n> ")
@@ -51,10 +50,8 @@ def _human(play, trained, level: int) -> None:
         'Answer with actions, e.g. "Up || Left", or with the full tags. Ctrl-D leaves.'
     )
     play.play(
-        game,
+        task,
         play.level_keys(trained, level),
-        max_reply_tokens=rollout.max_reply_tokens,
-        format_penalty=rollout.format_penalty,
         read_line=read_line,
         say=lambda text: print(text, end="" if text.endswith(prefix) else "\n"),
     )

@@ -1,8 +1,8 @@
 """Builds everything a run needs from its configuration: the only place that does.
 
-In: a validated configuration. Out: a `Program`: the games with their dialogues, the
-policy and the compiled functions that train and evaluate. All of it but the weights are
-its `Parts`, which say how large everything is before anything is allocated. Sections
+In: a validated configuration. Out: a `Program`: the tasks, the policy and the compiled
+functions that train and evaluate. Its `Parts` are everything but the weights: they give
+the size of every array before any is allocated. Sections
 of the configuration are spread as keyword arguments, so a key that no function accepts
 is a `TypeError` at start-up.
 """
@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax import rngs, sharding
 from ragen_jax.config import VALIDATION_SETTINGS, flatten, pass_at, validate
-from ragen_jax.diagnostics.optimality import PlayQuality, make_play_quality
+from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.learner.learner import Learner, Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
@@ -37,57 +37,31 @@ from ragen_jax.rollout.collect import rollout_keys, validation_keys
 from ragen_jax.rollout.join import make_join
 from ragen_jax.rollout.records import episodes
 from ragen_jax.tasks import (
-    Game,
-    build_game,
+    Task,
+    build_collect,
+    build_task,
     check_fit,
     check_names,
-    collector,
-    environments,
-    make_ceiling,
+    env_specs,
     thought_reader,
 )
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
-from ragen_jax.types import EnvState, Params, Trajectory
+from ragen_jax.types import Params, Trajectory
 
 POCKET = pathlib.Path(__file__).parent / "pocket"
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """A game and the compiled functions that play it.
-
-    Attributes:
-      game: what is played.
-      play: `(params, dialogue, step_key) -> Trajectory`, training's groups and
-        temperature; the dialogue is the game's.
-      collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
-        fixed validation prompts.
-      ceiling: best possible success on levels, given their states.
-      play_quality: how episodes compare with the exact solver's.
-    """
-
-    game: Game
-    play: Callable[[Params, Dialogue, Key[Array, ""]], Trajectory]
-    collect_validation: Callable[..., Trajectory]
-    ceiling: Callable[[EnvState], float]
-    play_quality: PlayQuality
-
-    def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
-        """One rollout."""
-        return self.play(params, self.game.dialogue, step_key)
-
-
-@dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a program is made of, without its weights.
+    """A program without its weights.
 
     Attributes:
-      tasks: what is played.
+      tasks: with the policy bound.
       policy, model: the network's pure functions and its description.
-      learner: descriptions of the train state, what makes it, what changes it.
+      learner: shapes of the train state, its initialisation and its update.
       join: one batch from the rollouts of all tasks.
-      batch_sharding: where that batch lives.
+      batch_sharding: of that batch.
     """
 
     tasks: tuple[Task, ...]
@@ -103,17 +77,17 @@ class Program:
     """Everything a run needs.
 
     Attributes:
-      tasks: what is played, nearly always one thing; several with `env.mix`.
+      tasks: with the policy bound; one, or several with `env.mix`.
       policy, model: the network's pure functions and its description.
       state: the train state before the first iteration, on its devices.
-      identity: what the state belongs to, see `checkpoint.identity`.
+      identity: of the model that the state belongs to, see `hf_files.identity`.
       validation: `VALIDATION_SETTINGS` and their values.
       pass_at: the `k` of pass@k on validation prompts.
       join: one batch from the rollouts of all tasks.
       update: `(state, batch, key) -> (state, stats)`; donates the state.
       play_params: parameters of the policy in a state, for `collect` and export.
-      learner: what the two came from.
-      frozen: the parameters that both are given beside the state; None: none.
+      learner: the `Learner` that `update` and `play_params` belong to.
+      frozen: base weights (for LoRA or a KL reference), passed to both; None if unused.
     """
 
     tasks: tuple[Task, ...]
@@ -130,14 +104,14 @@ class Program:
     frozen: Params | None
 
     @property
-    def game(self) -> Game:
-        """The first task's."""
-        return self.tasks[0].game
+    def task(self) -> Task:
+        """The first task."""
+        return self.tasks[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What metrics call the games."""
-        return tuple(task.game.name for task in self.tasks)
+        """Names of the tasks in metrics."""
+        return tuple(task.name for task in self.tasks)
 
     def collect(self, params: Params, key: Key[Array, ""]) -> tuple[Trajectory, ...]:
         """One rollout per task, finished."""
@@ -145,40 +119,39 @@ class Program:
 
     def collect_validation(self, params: Params) -> tuple[Trajectory, ...]:
         """The validation episodes of every task, finished; a prompt's are adjacent."""
-        # A sample at a time: they need the memory of one.
+        # One sample at a time, so that memory is needed for one only.
         samples = [
             self._in_turn(lambda task, i=i: task.collect_validation(params, i))
             for i in range(self.validation["num_samples"])
         ]
         if len(samples) == 1:
             return samples[0]
-        return tuple(_side_by_side(own) for own in zip(*samples, strict=True))
+        return tuple(_interleave(rollouts) for rollouts in zip(*samples, strict=True))
 
     def _in_turn(self, play: Callable[[Task], Trajectory]) -> tuple[Trajectory, ...]:
-        # One after the other: programs that are split over the same devices must not
-        # overlap, or collectives of both may wait for each other.
+        # One after the other: programs split over the same devices must not overlap,
+        # or their collectives may wait for each other forever.
         return tuple(jax.block_until_ready(play(task)) for task in self.tasks)
 
     def episodes(
         self, rollouts: Sequence[Trajectory], count: int | None = None
     ) -> list[dict[str, Any]]:
-        """Records of the first `count` rows of every rollout, None: of all.
+        """Records of the first `count` rows of every rollout; None: of all rows.
 
-        See `ragen_jax.rollout.records`. Where there are several tasks, a record names
-        its own as `environment`.
+        See `ragen_jax.rollout.records`. With several tasks each record has the name of
+        its task as `environment`.
         """
         records = []
         for task, rollout in zip(self.tasks, rollouts, strict=True):
-            game = task.game
-            label = {"environment": game.name} if len(self.tasks) > 1 else {}
-            prompts = game.dialogue.prompts
-            found = episodes(rollout, game.tokenizer, prompts, count)
-            records += [label | record for record in found]
+            label = {"environment": task.name} if len(self.tasks) > 1 else {}
+            prompts = task.dialogue.prompts
+            rows = episodes(rollout, task.tokenizer, prompts, count)
+            records += [label | record for record in rows]
         return records
 
 
-def _side_by_side(samples: Sequence[Trajectory]) -> Trajectory:
-    """One trajectory of several of the same prompts, gathered on one device."""
+def _interleave(samples: Sequence[Trajectory]) -> Trajectory:
+    """One trajectory of several samples of the same prompts, on one device."""
 
     def join(*leaves: np.ndarray) -> Array:
         rows = np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
@@ -229,31 +202,31 @@ def build_parts(config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer) ->
 
     Args:
       config: validated.
-      model, tokenizer: what `model.path` names; weights are not looked at.
+      model, tokenizer: of `model.path`; weights are not read.
 
     Raises:
-      ValueError: they do not fit each other, or the configuration.
+      ValueError: model, tokenizer and configuration do not fit each other.
     """
-    entries = environments(config)
-    games = [build_game(config, entry, tokenizer) for entry in entries]
+    specs = env_specs(config)
+    tasks = [build_task(config, spec, tokenizer) for spec in specs]
     sharding.check_network(config.mesh, model)
-    check_names(games)
-    for game in games:
-        check_fit(config, game, model)
+    check_names(tasks)
+    for task in tasks:
+        check_fit(config, task, model)
     networks = _networks(config, model)
     mesh = sharding.make_mesh(**config.mesh)
     batch_sharding = sharding.by_rows(mesh)
     return Parts(
         tasks=tuple(
-            build_task(
+            bind_policy(
                 config,
-                game,
+                task,
                 networks.policy,
                 mesh,
                 index=i,
-                num_groups=entry.num_groups,
+                num_groups=spec.num_groups,
             )
-            for i, (game, entry) in enumerate(zip(games, entries, strict=True))
+            for i, (task, spec) in enumerate(zip(tasks, specs, strict=True))
         ),
         policy=networks.policy,
         model=model,
@@ -263,27 +236,27 @@ def build_parts(config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer) ->
     )
 
 
-def build_task(
+def bind_policy(
     config: ConfigDict,
-    game: Game,
+    task: Task,
     policy: Policy,
     mesh: Mesh,
     *,
     index: int,
     num_groups: int,
 ) -> Task:
-    """The rollouts of a game, `num_groups` groups in training.
+    """The task with compiled rollouts of a policy, `num_groups` groups in training.
 
-    In training the game number `index` has random streams of its own. The validation
-    prompts of a game are the same in every mix and alone, so that numbers compare.
+    In training the task number `index` has its own random streams. The validation
+    prompts of an environment are the same alone and in every mix, for comparison.
     """
     group_size = config.rollout.group_size
     layout = {"num_groups": num_groups, "group_size": group_size}
-    collect = collector(config, game, policy, mesh, **layout)
+    collect = build_collect(config, task, policy, mesh, **layout)
     num_prompts = config.evaluation.num_prompts
-    collect_validation = collector(
+    collect_validation = build_collect(
         config,
-        game,
+        task,
         policy,
         mesh,
         num_groups=num_prompts,
@@ -299,32 +272,31 @@ def build_task(
 
     def validate_once(params: Params, sample: int = 0) -> Trajectory:
         keys = validation_keys(config.evaluation.seed, num_prompts, sample)
-        return collect_validation(params, game.dialogue, keys)
+        return collect_validation(params, task.dialogue, keys)
 
-    return Task(
-        game=game,
+    return dataclasses.replace(
+        task,
         play=play,
         collect_validation=validate_once,
-        ceiling=make_ceiling(game),
         play_quality=make_play_quality(
-            game.env,
-            game.params,
-            game.budget,
-            reader=thought_reader(game),
-            max_reply_tokens=game.dialogue.parser.max_reply_tokens,
+            task.env,
+            task.params,
+            task.rules.budget,
+            reader=thought_reader(task),
+            max_reply_tokens=task.rules.max_reply_tokens,
         ),
     )
 
 
 def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
-    """Of the weights that stay frozen beside the train state, if any do."""
+    """Digest of the weights frozen beside the train state; None without any."""
     if config.lora.rank is None and config.kl.placement is None:
         return None
     return weights_digest(folder)
 
 
 def _networks(config: ConfigDict, model: ModelConfig) -> Networks:
-    """What the configuration trains."""
+    """The policy and, if the algorithm needs one, the critic."""
     how = computation(config)
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
@@ -339,25 +311,25 @@ def _networks(config: ConfigDict, model: ModelConfig) -> Networks:
 
 
 def computation(config: ConfigDict) -> dict[str, Any]:
-    """How the network is computed: keyword arguments of `build_policy`."""
+    """Keyword arguments of `build_policy`: precision, remat, attention."""
     return {key: value for key, value in config.model.items() if key != "path"}
 
 
 def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
-    """A line on standard error when a real model is spoken to like the pocket model.
+    """Warn on standard error if a real model gets the pocket model's wording.
 
-    The pocket model and those retrained by `launch.sft` are known by their tokenizer:
-    its first ids are the 256 bytes in order, which no published one's are.
+    The pocket model and those retrained by `launch.sft` have a tokenizer whose first
+    256 ids are the bytes in order; no published tokenizer has.
     """
     is_pocket = tokenizer.token_bytes[:256] == [bytes([i]) for i in range(256)]
     prompt = config.prompt
     if prompt.style == "terse" and not is_pocket:
         print(
-            f"warning: {config.model.path} is no pocket model, but prompt.style = "
+            f"warning: {config.model.path} is not a pocket model, but prompt.style = "
             f"'terse', prompt.tokenization = {prompt.tokenization!r} and "
-            f"optimizer.learning_rate = {config.optimizer.learning_rate:g} come from "
-            "the pocket preset; use one for real models, e.g. --config=FILE:qwen2.5-"
-            "0.5b (configs/sizes.py has them all)",
+            f"optimizer.learning_rate = {config.optimizer.learning_rate:g} are those "
+            "of the pocket preset; use a preset of configs/sizes.py, e.g. "
+            "--config=FILE:qwen2.5-0.5b",
             file=sys.stderr,
         )
 

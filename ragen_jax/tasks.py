@@ -1,19 +1,20 @@
-"""Tasks: an environment with its dialogue, its budget and its ceiling.
+"""Tasks: an environment with its dialogue, its rules and its ceiling.
 
 In: the `env` section of a validated configuration. Out: a specification per
-environment, in the order of the batch's rows, and the games built from them. Without
+environment, in the order of the batch's rows, and the tasks built from them. Without
 `env.mix` there is one specification, `env.name`, that plays every group. Knows no
 training.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
 import envs
@@ -21,20 +22,16 @@ from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
-from ragen_jax.rollout.collect import make_collect
-from ragen_jax.rollout.turns import Bonus
+from ragen_jax.rollout.collect import RolloutKeys, make_collect
+from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.statements import FactReader, build_fact_reader, landmarks_of
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import EnvState
+from ragen_jax.types import EnvState, Params, Trajectory
 
 _SETTINGS = ("kwargs", "params", "label")
-
-
 # Labels become parts of metric names.
 _LABEL = re.compile(r"[A-Za-z][\w-]*")
-
-
 _FORM = (
     "an entry is (name, groups) or (name, groups, settings), e.g. ('sokoban', 4) or "
     "('sokoban', 4, {'kwargs': {'num_boxes': 2}, 'label': 'TwoBoxes'})"
@@ -42,80 +39,132 @@ _FORM = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One environment of a run.
+class EnvSpec:
+    """Specification of an environment.
 
     Attributes:
-      name: in the table of `envs/__init__.py`.
+      name: key of the table in `envs/__init__.py`.
       num_groups: groups of a training batch that play it.
       kwargs: arguments of its constructor.
-      params: values of its `EnvParams` that differ from its own defaults.
-      label: what metrics call it. None: the environment's own name.
-      path: where it stands in the configuration, for error messages.
+      params: values of its `EnvParams` that differ from the defaults.
+      label: name in metrics; None: the environment's `name`.
+      path: place in the configuration, for error messages.
     """
 
     name: str
-    num_groups: int
-    kwargs: Mapping[str, object]
-    params: Mapping[str, object]
+    num_groups: int = 1
+    kwargs: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, object] = dataclasses.field(default_factory=dict)
     label: str | None = None
     path: str = "env"
 
 
-@dataclasses.dataclass(frozen=True)
-class Game:
-    """An environment and the dialogue it is played in.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """An environment and how it is played.
 
     Attributes:
-      name: what metrics call it.
+      name: name in metrics and records.
       env, params: the environment and its parameters.
-      budget: how much play an episode allows.
-      tokenizer, dialogue: how states become tokens and replies become actions.
-      bonus: what a turn earns by how its reply is written; None: nothing.
+      rules: budget, reply length, penalties and bonuses of an episode.
+      tokenizer, dialogue: how states become tokens and replies become actions; None
+        for a model behind an API, which exchanges text.
+      play: `(params, dialogue, step_key) -> Trajectory`, one training rollout; the
+        dialogue is the task's. None, like the next two, before
+        `program.bind_policy`.
+      collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
+        fixed validation prompts.
+      play_quality: comparison of episodes with the exact solver's.
     """
 
     name: str
     env: TextEnvironment
     params: EnvParams
-    budget: PlayBudget
-    tokenizer: Tokenizer
-    dialogue: Dialogue
-    bonus: Bonus | None
+    rules: PlayRules
+    tokenizer: Tokenizer | None = None
+    dialogue: Dialogue | None = None
+    play: Callable[..., Trajectory] | None = None
+    collect_validation: Callable[..., Trajectory] | None = None
+    play_quality: Callable[..., dict[str, float]] | None = None
+
+    def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
+        """One training rollout."""
+        return self.play(params, self.dialogue, step_key)
+
+    @functools.cached_property
+    def ceiling(self) -> Callable[[EnvState], float]:
+        """Best possible success on levels, given their states."""
+        return make_ceiling(self.env, self.params, self.rules.budget)
 
 
-def build_game(config: ConfigDict, entry: Entry, tokenizer: Tokenizer) -> Game:
-    """An environment and its dialogue under the checkpoint's tokenizer."""
-    env = envs.make(entry.name, **constructor_arguments(entry))
-    budget = play_budget(config)
+def build_task(config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer) -> Task:
+    """The task of a configuration, without a policy.
+
+    Raises:
+      ValueError: the environment, its arguments or the wording cannot be used.
+    """
+    rollout = config.rollout
+    return make_task(
+        spec,
+        tokenizer,
+        play_rules(config),
+        prompt=config.prompt,
+        context=rollout.context,
+        context_turns=rollout.context_turns,
+        bonus=config.bonus,
+    )
+
+
+def make_task(
+    spec: EnvSpec,
+    tokenizer: Tokenizer,
+    rules: PlayRules,
+    *,
+    prompt: Mapping[str, object],
+    context: str = "full",
+    context_turns: int | None = None,
+    bonus: Mapping[str, float | int | None] | None = None,
+) -> Task:
+    """A task in the words of a tokenizer, without a policy.
+
+    Args:
+      spec: the environment.
+      tokenizer: the model's.
+      rules: of an episode; their bonus is replaced if `bonus` is given.
+      prompt: style, tokenization, length hint and thinking, see `build_dialogue`.
+      context, context_turns: see `build_dialogue`.
+      bonus: settings of `build_bonus`; None: `rules.bonus`.
+    """
+    env, params = make_env(spec)
     dialogue = build_dialogue(
         env,
         tokenizer,
-        budget=budget,
-        max_reply_tokens=config.rollout.max_reply_tokens,
-        context=config.rollout.context,
-        context_turns=config.rollout.context_turns,
-        **config.prompt,
+        budget=rules.budget,
+        max_reply_tokens=rules.max_reply_tokens,
+        context=context,
+        context_turns=context_turns,
+        **prompt,
     )
-    if config.bonus.facts is not None:
-        dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
-    params = env_params(env, entry.params, path=entry.path)
-    return Game(
-        name=entry.label or env.name,
-        env=env,
-        params=params,
-        budget=budget,
-        tokenizer=tokenizer,
-        dialogue=dialogue,
-        bonus=build_bonus(env, params, **config.bonus),
-    )
+    if bonus is not None:
+        if bonus["facts"] is not None:
+            dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
+        rules = dataclasses.replace(rules, bonus=build_bonus(env, params, **bonus))
+    return Task(spec.label or env.name, env, params, rules, tokenizer, dialogue)
 
 
-def constructor_arguments(entry: Entry) -> dict[str, object]:
-    """An entry's `kwargs` as constructors take them: JSON knows no tuples."""
-    return {
+def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
+    """The environment and its parameters.
+
+    Raises:
+      ValueError: the environment, an argument or a parameter does not exist.
+    """
+    # JSON has no tuples, constructors take no lists.
+    kwargs = {
         key: tuple(value) if isinstance(value, list) else value
-        for key, value in entry.kwargs.items()
+        for key, value in spec.kwargs.items()
     }
+    env = envs.make(spec.name, **kwargs)
+    return env, env_params(env, spec.params, path=spec.path)
 
 
 def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
@@ -128,77 +177,74 @@ def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
     return build_fact_reader(tokenizer, names)
 
 
-def thought_reader(game: Game) -> FactReader | None:
-    """The reader of the facts in thoughts; None if there are none to read."""
-    if not game.dialogue.thinking or not game.env.landmarks:
+def thought_reader(task: Task) -> FactReader | None:
+    """Reader of the facts stated in thoughts; None where thoughts state none."""
+    if not task.dialogue.thinking or not task.env.landmarks:
         return None
-    return game.dialogue.facts or build_facts(game.env, game.tokenizer)
+    return task.dialogue.facts or build_facts(task.env, task.tokenizer)
 
 
 def env_params(
-    env: TextEnvironment, changes: Mapping[str, object], *, path: str
+    env: TextEnvironment,
+    changes: Mapping[str, object],
+    *,
+    path: str,
+    base: EnvParams | None = None,
 ) -> EnvParams:
-    """The environment's default parameters with some values changed.
+    """Environment parameters with some values changed.
 
     Args:
       env: the environment.
-      changes: by the parameter's name.
-      path: where they stand in the configuration.
+      changes: values by the parameter's name.
+      path: section of the configuration that holds `params`.
+      base: parameters to change; None: the environment's defaults.
 
     Raises:
       ValueError: the environment has no parameter of that name.
     """
-    defaults = env.default_params
-    known = [field.name for field in dataclasses.fields(defaults)]
+    base = env.default_params if base is None else base
+    known = [field.name for field in dataclasses.fields(base)]
     for name in changes:
         if name not in known:
             raise ValueError(
                 f"{path}.params.{name}: {env.name} has no such parameter; it has "
                 f"{', '.join(known)}"
             )
-    return defaults.replace(**changes)
+    return base.replace(**changes)
 
 
-def collector(
+def build_collect(
     config: ConfigDict,
-    game: Game,
+    task: Task,
     policy: Policy,
     mesh: Mesh,
     *,
     num_groups: int,
     group_size: int,
-    **own,
-) -> Callable:
-    """Rollouts as the configuration has them; `own` replaces settings of sampling."""
-    layout = ("num_groups", "group_size", *vars(game.budget))
-    layout += ("context", "context_turns")
-    settings = {k: v for k, v in config.rollout.items() if k not in layout}
+    **sampling: float | None,
+) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+    """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
+    rollout = config.rollout
+    names = ("temperature", "top_k", "top_p", "decode_chunk_tokens", "compactions")
     return make_collect(
-        game.env,
-        game.params,
+        task.env,
+        task.params,
         policy,
+        rules=task.rules,
         mesh=mesh,
         num_groups=num_groups,
         group_size=group_size,
-        budget=game.budget,
-        bonus=game.bonus,
-        **settings | own,
+        **{name: rollout[name] for name in names} | sampling,
     )
 
 
-class Playable(Protocol):
-    """A game as far as its solver is concerned."""
-
-    env: TextEnvironment
-    params: EnvParams
-    budget: PlayBudget
-
-
-def make_ceiling(game: Playable) -> Callable[[EnvState], float]:
+def make_ceiling(
+    env: TextEnvironment, params: EnvParams, budget: PlayBudget
+) -> Callable[[EnvState], float]:
     """Best possible success on levels, by the exact solver.
 
-    The answer to the last question is kept: validation always asks about the same
-    levels, and solving them may take as long as playing them.
+    The last answer is kept: validation asks about the same levels every time, and
+    solving them may take as long as playing them.
     """
     solved: dict[bytes, float] = {}
 
@@ -206,9 +252,7 @@ def make_ceiling(game: Playable) -> Callable[[EnvState], float]:
         leaves = jax.tree.leaves(jax.device_get(states))
         levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
         if levels not in solved:
-            solution = game.env.solve(
-                states, game.params, budget=game.budget, discount=1.0
-            )
+            solution = env.solve(states, params, budget=budget, discount=1.0)
             solved.clear()
             solved[levels] = float(np.mean(jax.device_get(solution.best_success)))
         return solved[levels]
@@ -216,58 +260,59 @@ def make_ceiling(game: Playable) -> Callable[[EnvState], float]:
     return ceiling
 
 
-def check_names(games: Sequence[Game]) -> None:
-    """Refuse games that metrics could not tell apart."""
-    names = [game.name for game in games]
+def check_names(tasks: Sequence[Task]) -> None:
+    """Refuse tasks with the same name in metrics."""
+    names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(
-                f"env.mix plays two games called {name!r}; give one a label of its "
-                "own, e.g. ('sokoban', 4, {'label': 'Second'})"
+                f"env.mix has two entries named {name!r} in metrics; give one a label, "
+                "e.g. ('sokoban', 4, {'label': 'Second'})"
             )
 
 
-def check_fit(config: ConfigDict, game: Game, model: ModelConfig) -> None:
-    """Refuse what does not fit the model."""
-    needed = game.dialogue.max_window_tokens
+def check_fit(config: ConfigDict, task: Task, model: ModelConfig) -> None:
+    """Refuse a dialogue longer than the model's context, or a foreign tokenizer."""
+    needed = task.dialogue.max_window_tokens
     if needed > model.max_position_embeddings:
         raise ValueError(
-            f"the model may have to see {needed} tokens at once, but it reads "
-            f"{model.max_position_embeddings}; lower rollout.max_turns or "
-            "rollout.max_reply_tokens, or let it see a window (rollout.context)"
+            f"an episode may need {needed} tokens of context, but the model has "
+            f"{model.max_position_embeddings} positions; lower rollout.max_turns or "
+            "rollout.max_reply_tokens, or show it a window (rollout.context)"
         )
-    check_vocabulary(config.model.path, game.tokenizer, model)
+    check_vocabulary(config.model.path, task.tokenizer, model)
 
 
 def check_vocabulary(path: str, tokenizer: Tokenizer, model: ModelConfig) -> None:
     """Refuse a tokenizer whose ids the model does not have.
 
     Raises:
-      ValueError: so it is; `path` is where both came from.
+      ValueError: the tokenizer has ids outside the model's vocabulary; `path` is named
+        in the message.
     """
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
-            f"the tokenizer in {path} has {tokenizer.vocab_size} ids, the model only "
-            f"{model.vocab_size}; they do not belong together"
+            f"the tokenizer in {path} has {tokenizer.vocab_size} ids, but the model's "
+            f"vocabulary has {model.vocab_size}; use the tokenizer of this model"
         )
 
 
-def environments(config: ConfigDict) -> tuple[Entry, ...]:
+def env_specs(config: ConfigDict) -> tuple[EnvSpec, ...]:
     """The environments of a validated configuration, in the order of the rows."""
     env, num_groups = config.env, config.rollout.num_groups
     if env.mix is None:
-        return (Entry(env.name, num_groups, env.kwargs, env.params),)
-    return tuple(_read(i, entry) for i, entry in enumerate(env.mix))
+        return (EnvSpec(env.name, num_groups, env.kwargs, env.params),)
+    return tuple(_read_entry(i, entry) for i, entry in enumerate(env.mix))
 
 
 def check_mix(leaves: Mapping[str, object]) -> None:
-    """Rules of `env.mix`; whether an environment exists is seen when it is built.
+    """Check `env.mix`, except whether its environments exist.
 
     Args:
       leaves: all keys of the configuration by their dotted paths.
 
     Raises:
-      ValueError: the first rule that is broken, and the cure.
+      ValueError: names the first broken rule and the cure.
     """
     mix = leaves["env.mix"]
     if mix is None:
@@ -277,7 +322,7 @@ def check_mix(leaves: Mapping[str, object]) -> None:
             f"env.mix = {mix!r}; it takes at least two entries, {_FORM}; a single "
             "environment is env.name, with env.kwargs and env.params"
         )
-    entries = [_read(i, entry) for i, entry in enumerate(mix)]
+    entries = [_read_entry(i, entry) for i, entry in enumerate(mix)]
     for key in leaves:
         if key.startswith(("env.kwargs.", "env.params.")):
             raise ValueError(
@@ -304,11 +349,11 @@ def check_mix(leaves: Mapping[str, object]) -> None:
             )
 
 
-def _read(index: int, entry: object) -> Entry:
-    """An entry of `env.mix`.
+def _read_entry(index: int, entry: object) -> EnvSpec:
+    """Specification of an entry of `env.mix`.
 
     Raises:
-      ValueError: it has another form.
+      ValueError: the entry is not (name, groups) or (name, groups, settings).
     """
     path = f"env.mix[{index}]"
     if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
@@ -335,13 +380,18 @@ def _read(index: int, entry: object) -> Entry:
             "and then letters, digits, '_' or '-'"
         )
     kwargs, params = settings.get("kwargs", {}), settings.get("params", {})
-    return Entry(name, num_groups, kwargs, params, label, path)
+    return EnvSpec(name, num_groups, kwargs, params, label, path)
 
 
-def play_budget(config: ConfigDict) -> PlayBudget:
-    """How much play the configuration allows an episode."""
-    return PlayBudget(
-        max_turns=config.rollout.max_turns,
-        max_actions_per_turn=config.rollout.max_actions_per_turn,
-        max_actions_per_episode=config.rollout.max_actions_per_episode,
+def play_rules(config: ConfigDict) -> PlayRules:
+    """The rules of an episode, without a bonus."""
+    rollout = config.rollout
+    return PlayRules(
+        budget=PlayBudget(
+            max_turns=rollout.max_turns,
+            max_actions_per_turn=rollout.max_actions_per_turn,
+            max_actions_per_episode=rollout.max_actions_per_episode,
+        ),
+        max_reply_tokens=rollout.max_reply_tokens,
+        format_penalty=rollout.format_penalty,
     )

@@ -103,7 +103,7 @@ def make_iterate(
     config: ConfigDict, program: Program
 ) -> Callable[[TrainState, int], Iteration]:
     """One iteration: `(state, its number from 1) -> Iteration`; donates the state."""
-    root, parser = rngs.root_key(config.seed), program.game.dialogue.parser
+    root, parser = rngs.root_key(config.seed), program.task.dialogue.parser
     diagnose = make_diagnose(config, program.learner, program.frozen, parser)
     num_updates = config.learner.updates_per_rollout
 
@@ -142,12 +142,11 @@ def _rollout_metrics(
     """Metrics of the training episodes, as `train/<Env>/...`."""
     metrics, group_size = {}, config.rollout.group_size
     for task, rollout in zip(program.tasks, rollouts, strict=True):
-        game = task.game
         values = jax.device_get(rollout_metrics(rollout, group_size=group_size))
         # Every iteration has other levels, so a slow solver would cost too much.
-        if game.env.solves_on_device:
+        if task.env.solves_on_device:
             values |= task.play_quality(rollout, group_size)
-        metrics |= {f"train/{game.name}/{k}": float(v) for k, v in values.items()}
+        metrics |= {f"train/{task.name}/{k}": float(v) for k, v in values.items()}
     return metrics
 
 

@@ -18,7 +18,7 @@ from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.program import POCKET, Program, build_program
 from ragen_jax.rollout.collect import rollout_keys
 from ragen_jax.runs.checkpoint import Checkpointer
-from ragen_jax.tasks import collector
+from ragen_jax.tasks import build_collect
 from ragen_jax.types import Trajectory
 
 ALONE, MIXED = (1, 1, 1), (2, 2, 2)
@@ -99,9 +99,9 @@ def _iterate(folder, mesh) -> Iteration:
     program = build_program(config)
     layout = {"num_groups": 2, "group_size": 8}
     where = sharding.make_mesh(**axes)
-    collect = collector(config, program.game, program.policy, where, **layout)
+    collect = build_collect(config, program.task, program.policy, where, **layout)
     keys = rollout_keys(rngs.step_key(rngs.root_key(0), 0), 2, 8)
-    play = (program.play_params(program.state), program.game.dialogue, keys)
+    play = (program.play_params(program.state), program.task.dialogue, keys)
     collect = collect.lower(*play).compile()
     rollout = jax.block_until_ready(collect(*play))
     learn = (*program.update.args, program.state, rollout, KEY)

@@ -18,7 +18,7 @@ from ragen_jax.program import build_program
 from ragen_jax.rollout.collect import rollout_keys
 from ragen_jax.runs import writer
 from ragen_jax.runs.console import Display
-from ragen_jax.tasks import environments
+from ragen_jax.tasks import env_specs
 from ragen_jax.train import train
 from tests import commands
 
@@ -167,7 +167,7 @@ def test_a_run_reports_every_environment(trained):
 
 def test_one_of_them_can_be_picked(trained):
     opened = open_trained(trained, None)
-    assert opened.program.game.name == "Sokoban"
+    assert opened.program.task.name == "Sokoban"
     assert opened.only("frozen_lake").program.names == ("FrozenLake",)
     with pytest.raises(ValueError, match="it has Sokoban, FrozenLake"):
         opened.only("bandit")
@@ -208,14 +208,13 @@ def test_entries_have_settings_of_their_own(model):
     entries = (("sokoban", 2), ("sokoban", 1, second | {"label": "TwoBoxes"}))
     config = mixed_config(model, env__mix=entries)
     again = config_lib.from_json(config_lib.to_json(config))
-    assert environments(again) == environments(config)
+    assert env_specs(again) == env_specs(config)
     assert config_lib.changed_keys(again, config) == {}
     program = build_program(config)
     assert program.names == ("Sokoban", "TwoBoxes")
-    games = [task.game for task in program.tasks]
-    assert [game.env.num_boxes for game in games] == [1, 2]
-    assert games[1].params.max_steps_in_episode == 7
-    with pytest.raises(ValueError, match="two games called 'Sokoban'"):
+    assert [task.env.num_boxes for task in program.tasks] == [1, 2]
+    assert program.tasks[1].params.max_steps_in_episode == 7
+    with pytest.raises(ValueError, match="two entries named 'Sokoban'"):
         build_program(mixed_config(model, env__mix=(("sokoban", 2), ("sokoban", 1))))
     bad = (("sokoban", 2), ("frozen_lake", 1, {"params": {"slip": 1}}))
     with pytest.raises(ValueError, match=r"env\.mix\[1\]\.params\.slip: FrozenLake"):

@@ -22,7 +22,7 @@ def test_levels_are_solved_once():
         return types.SimpleNamespace(best_success=states["board"][:, 0])
 
     env = types.SimpleNamespace(solve=solve)
-    ceiling = tasks.make_ceiling(types.SimpleNamespace(env=env, params=0, budget=0))
+    ceiling = tasks.make_ceiling(env, 0, 0)
     one, other = jnp.array([[1.0, 5.0], [0.0, 5.0]]), jnp.ones((2, 2))
     assert [ceiling({"board": b}) for b in (one, one + 0, other)] == [0.5, 0.5, 1.0]
     assert len(asked) == 2
@@ -39,7 +39,7 @@ def test_a_real_model_under_the_pocket_preset(first_ids, style, warns, capsys):
     spelled = [bytes([(first_ids + i) % 256]) for i in range(256)]
     program.warn_of_pocket_settings(config, types.SimpleNamespace(token_bytes=spelled))
     said = capsys.readouterr().err
-    assert ("use one for real models" in said) == warns
+    assert ("use a preset of configs/sizes.py" in said) == warns
     assert said.count("\n") == warns
 
 

@@ -6,6 +6,7 @@ to a journal as they end, and resumed from it.
 """
 
 import asyncio
+import dataclasses
 import os
 import re
 import sys
@@ -19,7 +20,6 @@ import numpy as np
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-import envs
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
 from ragen_jax.evaluation.api_client import Endpoint, EndpointError, read_extra_body
 from ragen_jax.evaluation.api_journal import (
@@ -28,17 +28,12 @@ from ragen_jax.evaluation.api_journal import (
     play_metrics,
     token_metrics,
 )
-from ragen_jax.evaluation.harness import Contest, describe, suite_configs
+from ragen_jax.evaluation.harness import describe, suite_configs
 from ragen_jax.evaluation.statistics import summarize
+from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.collect import validation_keys
 from ragen_jax.rollout.host import ChatReply, TextGame
-from ragen_jax.tasks import (
-    Entry,
-    constructor_arguments,
-    env_params,
-    make_ceiling,
-    play_budget,
-)
+from ragen_jax.tasks import EnvSpec, make_ceiling, make_env, play_rules
 from ragen_jax.text.messages import Message
 from ragen_jax.text.prompts import build_wording
 from ragen_jax.types import EnvState
@@ -126,36 +121,36 @@ def check_api(api: ConfigDict) -> None:
     read_extra_body(api.extra_body)
 
 
-def endpoint_contests(
+def api_evaluations(
     config: ConfigDict,
     api: ConfigDict,
     journal: Journal,
     *,
     suite: str | None,
     overrides: Collection[str] = (),
-) -> list[Contest]:
-    """The contests of a model behind an endpoint.
+) -> list[EvalTask]:
+    """The evaluation tasks of a model behind an endpoint.
 
     Args:
       config: see `prepare`.
       api: see `check_api`.
       journal: what has been paid for; every conversation goes there.
-      suite: entry of `suites.SUITES`; None: the games of the configuration.
+      suite: entry of `suites.SUITES`; None: the tasks of the configuration.
       overrides: dotted paths that the user set.
 
     Raises:
       ValueError: there is no such suite or game.
     """
     return [
-        _contest(own, entry, note, api, journal)
-        for own, entry, note in suite_configs(config, suite, overrides)
+        _evaluation(changed, entry, api, journal)
+        for changed, entry in suite_configs(config, suite, overrides)
     ]
 
 
-def build_text_game(config: ConfigDict, entry: Entry) -> TextGame:
+def build_text_game(config: ConfigDict, spec: EnvSpec) -> TextGame:
     """A game in the configuration's words."""
-    env = envs.make(entry.name, **constructor_arguments(entry))
-    budget = play_budget(config)
+    env, params = make_env(spec)
+    budget = play_rules(config).budget
     prompt, rollout = config.prompt, config.rollout
     wording = build_wording(
         env,
@@ -165,9 +160,9 @@ def build_text_game(config: ConfigDict, entry: Entry) -> TextGame:
         thinking=prompt.thinking,
     )
     return TextGame(
-        entry.label or env.name,
+        spec.label or env.name,
         env,
-        env_params(env, entry.params, path=entry.path),
+        params,
         budget,
         wording,
         context=rollout.context,
@@ -177,11 +172,12 @@ def build_text_game(config: ConfigDict, entry: Entry) -> TextGame:
     )
 
 
-def _contest(
-    config: ConfigDict, entry: Entry, note: str, api: ConfigDict, journal: Journal
-) -> Contest:
-    game = build_text_game(config, entry)
-    played = describe(config, entry)
+def _evaluation(
+    config: ConfigDict, entry: EvalTask, api: ConfigDict, journal: Journal
+) -> EvalTask:
+    """An entry with its player."""
+    game = build_text_game(config, entry.spec)
+    played = describe(config, entry.spec)
     settings = _settings(config, api, played)
     evaluation = config.evaluation
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
@@ -212,13 +208,16 @@ def _contest(
 
         records = asyncio.run(play_here())
         success = np.array([record["success"] for record in records])
-        ceiling = make_ceiling(game)(jax.tree.map(jnp.asarray, levels))
+        ceiling = make_ceiling(game.env, game.params, game.budget)(
+            jax.tree.map(jnp.asarray, levels)
+        )
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         return metrics, records
 
-    return Contest(game.name, played, note, play)
+    spec = dataclasses.replace(entry.spec, label=game.name)
+    return dataclasses.replace(entry, spec=spec, played=played, play=play)
 
 
 def _settings(

@@ -1,7 +1,7 @@
 """Success on fixed validation prompts, with its interval and the exact ceiling.
 
-In: a program and parameters. Out: metrics and the trajectories they were read from. The
-prompts come from a random stream of their own and are the same at every call; each is
+In: a program and parameters. Out: metrics and the trajectories they describe. The
+prompts come from a separate random stream and are the same at every call; each is
 played `evaluation.num_samples` times.
 """
 
@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from ragen_jax.evaluation.statistics import summarize
-from ragen_jax.program import Program, Task
+from ragen_jax.program import Program
 from ragen_jax.rollout.metrics import rollout_metrics
+from ragen_jax.tasks import Task
 from ragen_jax.types import Params, Trajectory
 
 
@@ -23,18 +24,18 @@ def evaluate(
 
     Returns:
       Metrics named `val-env/<Env>/...` and a trajectory per task; the samples of a
-      prompt are adjacent rows. Among the metrics are those of `success.summarize`
-      (`ceiling` is the success of best play on the same levels) and the settings:
-      numbers compare only under the same.
+      prompt are adjacent rows. The metrics include those of `statistics.summarize`
+      (`ceiling`: success of best play on the same levels) and the settings, since
+      numbers compare under equal settings only.
     """
     rollouts = program.collect_validation(params)
     metrics = {}
     for task, rollout in zip(program.tasks, rollouts, strict=True):
         num_prompts = program.validation["num_prompts"]
-        own = _measure(task, rollout, num_prompts, program.pass_at)
-        own |= program.validation
-        prefix = f"val-env/{task.game.name}/"
-        metrics |= {prefix + name: float(value) for name, value in own.items()}
+        values = _measure(task, rollout, num_prompts, program.pass_at)
+        values |= program.validation
+        prefix = f"val-env/{task.name}/"
+        metrics |= {prefix + name: float(value) for name, value in values.items()}
     return metrics, rollouts
 
 

@@ -1,7 +1,7 @@
-"""What a policy on this machine is measured on: its own games, or those of a suite.
+"""Evaluations of a policy on this machine: of its own tasks, or of a suite.
 
-In: a trained policy and, if any, the name of a suite. Out: contests, all checked before
-the first is played.
+In: a trained policy and, if any, the name of a suite. Out: evaluation tasks with the
+policy bound, all checked before the first is played; and their scores.
 """
 
 import dataclasses
@@ -13,100 +13,89 @@ from ml_collections import ConfigDict
 
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
-from ragen_jax.evaluation.results import Score, Scorecard
-from ragen_jax.evaluation.suites import SuiteEntry, configure, find_suite, note_of
-from ragen_jax.program import Task, build_task
+from ragen_jax.evaluation.results import Results, Score
+from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
+from ragen_jax.program import bind_policy
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Entry, build_game, check_fit, environments, play_budget
+from ragen_jax.tasks import (
+    EnvSpec,
+    Task,
+    build_task,
+    check_fit,
+    env_specs,
+    play_rules,
+)
 
 Records = list[dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Contest:
-    """A game that somebody is measured on.
-
-    Attributes:
-      name: of the row in the table.
-      played: what exactly is played, JSON-able.
-      note: what the table says beside the numbers.
-      play: `() -> (metrics, episodes)`, the metrics by their plain names.
-    """
-
-    name: str
-    played: dict[str, Any]
-    note: str
-    play: Callable[[], tuple[dict[str, float], Records]]
-
-    def score(self) -> tuple[Score, Records]:
-        """Play it."""
-        began = time.perf_counter()
-        metrics, records = self.play()
-        seconds = time.perf_counter() - began
-        return Score(self.name, self.played, self.note, metrics, seconds), records
-
-
-def policy_contests(
+def policy_evaluations(
     trained: Trained, suite: str | None, overrides: Collection[str] = ()
-) -> list[Contest]:
-    """The contests of a policy.
+) -> list[EvalTask]:
+    """The evaluation tasks of a policy.
 
     Args:
       trained: the policy.
-      suite: entry of `suites.SUITES`; None: the games of its configuration.
+      suite: key of `suites.SUITES`; None: the tasks of its configuration.
       overrides: dotted paths that the user set.
 
     Raises:
-      ValueError: there is no such suite, or a game does not fit the model.
+      ValueError: there is no such suite, or a task does not fit the model.
     """
-    config = trained.config
-    if suite is None:
-        entries = environments(config)
-        return [
-            _contest(trained, task, describe(config, entry), "")
-            for task, entry in zip(trained.program.tasks, entries, strict=True)
-        ]
-    is_pocket = config.model.path == "pocket"
+    entries = suite_configs(trained.config, suite, overrides)
+    tasks = trained.program.tasks
+    if suite is not None:
+        tasks = [_bind(trained, suite, config, entry) for config, entry in entries]
     return [
-        _suite_contest(trained, suite, entry, overrides, is_pocket)
-        for entry in find_suite(suite)
+        _evaluation(trained, task, config, entry)
+        for task, (config, entry) in zip(tasks, entries, strict=True)
     ]
 
 
-def hold(
-    contests: Sequence[Contest],
-    card: Scorecard,
+def run_evaluations(
+    evaluations: Sequence[EvalTask],
+    results: Results,
     *,
     say: Callable[[str], None],
     keep_episodes: bool,
 ) -> Records:
-    """Play what the card does not hold yet, and say how it went.
+    """Run every evaluation that has no result yet, and print its scores.
 
     Args:
-      contests: in this order.
-      card: gets the scores.
+      evaluations: in this order.
+      results: receives the scores.
       say: prints a line.
-      keep_episodes: return the episodes of all; those that the card holds are played
-        again then.
+      keep_episodes: return the episodes of all evaluations; those with a result are
+        played again for that.
     """
     records: Records = []
-    for number, contest in enumerate(contests, 1):
-        score = card.find(contest.name, contest.played)
+    total = len(evaluations)
+    for number, evaluation in enumerate(evaluations, 1):
+        score = results.find(evaluation.name, evaluation.played)
         if score is None or keep_episodes:
-            score, own = contest.score()
-            card.add(score)
-            several = {"environment": contest.name} if len(contests) > 1 else {}
-            records += [several | record for record in own]
+            score, episodes = _score(evaluation)
+            results.add(score)
+            label = {"environment": evaluation.name} if total > 1 else {}
+            records += [label | episode for episode in episodes]
             ending = f" ({score.seconds:.1f} s)"
         else:
             ending = " (measured before)"
-        place = f"{number}/{len(contests)} {score.name}: " if len(contests) > 1 else ""
+        place = f"{number}/{total} {score.name}: " if total > 1 else ""
         say(place + sentence(score.metrics) + ending)
     return records
 
 
+def _score(evaluation: EvalTask) -> tuple[Score, Records]:
+    """Score and episodes of an evaluation."""
+    began = time.perf_counter()
+    metrics, records = evaluation.play()
+    seconds = time.perf_counter() - began
+    name, note = evaluation.name, evaluation.note
+    return Score(name, evaluation.played, note, metrics, seconds), records
+
+
 def sentence(metrics: Mapping[str, float]) -> str:
-    """A success next to what is possible."""
+    """Success with its interval, the ceiling and the regret, in words."""
     success, low, high, ceiling, regret = (
         metrics[name]
         for name in ("success", "success_low", "success_high", "ceiling", "regret")
@@ -119,80 +108,71 @@ def sentence(metrics: Mapping[str, float]) -> str:
 
 def suite_configs(
     config: ConfigDict, suite: str | None, overrides: Collection[str]
-) -> list[tuple[ConfigDict, Entry, str]]:
-    """What plays each entry of a suite: configuration, game and note.
+) -> list[tuple[ConfigDict, EvalTask]]:
+    """The entries of a suite, each with its configuration.
 
-    None: the games of the configuration itself.
+    Without a suite: the tasks of the configuration itself.
     """
     if suite is None:
-        return [(config, entry, "") for entry in environments(config)]
-    return [
-        (changed, _entry(suite, entry, changed), note_of(entry, is_pocket=False))
-        for entry in find_suite(suite)
-        for changed in [configure(config, entry, overrides)]
-    ]
+        return [(config, EvalTask(spec)) for spec in env_specs(config)]
+    return [(configure(config, entry, overrides), entry) for entry in find_suite(suite)]
 
 
-def describe(config: ConfigDict, entry: Entry) -> dict[str, Any]:
-    """What is played, JSON-able."""
+def describe(config: ConfigDict, spec: EnvSpec) -> dict[str, Any]:
+    """Environment, budget and reply length of an evaluation, JSON-able."""
+    rules = play_rules(config)
     return {
-        "environment": entry.name,
-        "kwargs": _plain(entry.kwargs),
-        "params": _plain(entry.params),
-        **vars(play_budget(config)),
-        "max_reply_tokens": config.rollout.max_reply_tokens,
+        "environment": spec.name,
+        "kwargs": _plain(spec.kwargs),
+        "params": _plain(spec.params),
+        **vars(rules.budget),
+        "max_reply_tokens": rules.max_reply_tokens,
     }
 
 
-def _suite_contest(
-    trained: Trained,
-    suite: str,
-    entry: SuiteEntry,
-    overrides: Collection[str],
-    is_pocket: bool,
-) -> Contest:
-    """An entry of a suite, built and checked."""
+def _bind(trained: Trained, suite: str, config: ConfigDict, entry: EvalTask) -> Task:
+    """The task of a suite's entry with the policy bound, checked."""
     program = trained.program
-    config = configure(trained.config, entry, overrides)
-    place = _entry(suite, entry, config)
     try:
-        game = build_game(config, place, program.game.tokenizer)
-        check_fit(config, game, program.model)
+        task = build_task(config, entry.spec, program.task.tokenizer)
+        check_fit(config, task, program.model)
     except ValueError as error:
-        raise ValueError(f"suite {suite!r}, {entry.label}: {error}") from error
-    task = build_task(
+        raise ValueError(f"suite {suite!r}, {entry.name}: {error}") from error
+    return bind_policy(
         config,
-        game,
+        task,
         program.policy,
         make_mesh(**config.mesh),
         index=0,
         num_groups=config.rollout.num_groups,
     )
-    note = note_of(entry, is_pocket=is_pocket)
-    return _contest(trained, task, describe(config, place), note)
 
 
-def _entry(suite: str, entry: SuiteEntry, config: ConfigDict) -> Entry:
-    path = f"suite {suite}"
-    groups = config.rollout.num_groups
-    return Entry(entry.env, groups, entry.kwargs, entry.params, entry.label, path)
-
-
-def _contest(trained: Trained, task: Task, played: dict, note: str) -> Contest:
-    name = task.game.name
+def _evaluation(
+    trained: Trained, task: Task, config: ConfigDict, entry: EvalTask
+) -> EvalTask:
+    """An entry with its player."""
     program = dataclasses.replace(trained.program, tasks=(task,))
 
     def play() -> tuple[dict[str, float], Records]:
         metrics, rollouts = evaluate(program, trained.params)
-        prefix = f"val-env/{name}/"
+        prefix = f"val-env/{task.name}/"
         plain = {key.removeprefix(prefix): value for key, value in metrics.items()}
         return plain, program.episodes(rollouts)
 
-    return Contest(name, played, note, play)
+    is_pocket = trained.config.model.path == "pocket"
+    notes = (entry.note, entry.pocket_note if is_pocket else "")
+    return dataclasses.replace(
+        entry,
+        spec=dataclasses.replace(entry.spec, label=task.name),
+        note=" ".join(filter(None, notes)),
+        played=describe(config, entry.spec),
+        play=play,
+    )
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, Any]:
-    """As JSON reads it back: tuples are lists."""
+    """Values as JSON reads them back: lists for tuples."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in values.items()

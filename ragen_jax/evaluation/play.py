@@ -5,6 +5,7 @@ what the game made of each reply. The turns are the rollout's own: only the resp
 differs.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -24,13 +25,13 @@ from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import (
     Play,
     Responder,
-    Table,
+    RolloutContext,
     answer,
     tell_following,
     tell_opening,
 )
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Game, collector
+from ragen_jax.tasks import Task, build_collect
 from ragen_jax.text import chat
 from ragen_jax.types import Reply
 
@@ -56,9 +57,9 @@ def level_keys(trained: Trained, level: int) -> RolloutKeys:
 def watch_policy(trained: Trained, level: int) -> dict:
     """The policy's episode on a level, as `ragen_jax.rollout.records` records it."""
     config, program = trained.config, trained.program
-    collect = collector(
+    collect = build_collect(
         config,
-        program.game,
+        program.task,
         program.policy,
         make_mesh(**config.mesh),
         num_groups=1,
@@ -68,14 +69,14 @@ def watch_policy(trained: Trained, level: int) -> dict:
         top_p=None,
     )
     keys = level_keys(trained, level)
-    trajectory = collect(trained.params, program.game.dialogue, keys)
-    game = program.game
-    return episodes(trajectory, game.tokenizer, game.dialogue.prompts)[0]
+    task = program.task
+    trajectory = collect(trained.params, task.dialogue, keys)
+    return episodes(trajectory, task.tokenizer, task.dialogue.prompts)[0]
 
 
 def watch_solver(trained: Trained, level: int) -> dict:
     """The exact solver's episode on a level, in the same form."""
-    game, rollout = trained.program.game, trained.config.rollout
+    task = trained.program.task
     always_best = demonstrators.Mixture(
         shares=jnp.ones(1),
         thoughts=jnp.array([demonstrators.READING]),
@@ -83,33 +84,31 @@ def watch_solver(trained: Trained, level: int) -> dict:
         redraw=jnp.float32(0),
     )
     responder = demonstrators.build_responder(
-        game.env,
-        game.params,
-        game.tokenizer,
+        task.env,
+        task.params,
+        task.tokenizer,
         always_best,
-        facts=game.env.facts(),
+        facts=task.env.facts(),
         tokenization=trained.config.prompt.tokenization,
-        budget=game.budget,
-        max_reply_tokens=rollout.max_reply_tokens,
+        budget=task.rules.budget,
+        max_reply_tokens=task.rules.max_reply_tokens,
         discount=_SOLVER_DISCOUNT,
-        thinking=game.dialogue.thinking,
+        thinking=task.dialogue.thinking,
     )
 
     @jax.jit
     def watch(dialogue, keys):
         return play_episodes(
-            game.env,
-            game.params,
+            task.env,
+            task.params,
             dialogue,
             responder,
             keys,
-            budget=game.budget,
-            max_reply_tokens=rollout.max_reply_tokens,
-            format_penalty=rollout.format_penalty,
+            rules=dataclasses.replace(task.rules, bonus=None),
         )
 
-    trajectory = watch(game.dialogue, level_keys(trained, level))
-    return episodes(trajectory, game.tokenizer, game.dialogue.prompts)[0]
+    trajectory = watch(task.dialogue, level_keys(trained, level))
+    return episodes(trajectory, task.tokenizer, task.dialogue.prompts)[0]
 
 
 def typed_responder(max_reply_tokens: int) -> Responder:
@@ -143,11 +142,9 @@ def complete_reply(line: str, *, thinking: bool) -> str:
 
 
 def play(
-    game: Game,
+    task: Task,
     keys: RolloutKeys,
     *,
-    max_reply_tokens: int,
-    format_penalty: float,
     read_line: Callable[[], str],
     say: Callable[[str], None],
 ) -> float:
@@ -159,29 +156,32 @@ def play(
     Raises:
       EOFError: from `read_line`, when the person leaves.
     """
-    responder = typed_responder(max_reply_tokens)
-    table = Table(game.env, game.params, game.dialogue, responder, format_penalty)
+    rules = dataclasses.replace(task.rules, bonus=None)
+    responder = typed_responder(rules.max_reply_tokens)
+    context = RolloutContext(task.env, task.params, task.dialogue, responder, rules)
 
     @jax.jit
     def open_turn(episode: Play, turn) -> Play:
-        return tell_following(table, episode, turn, 0)
+        return tell_following(context, episode, turn, 0)
 
     @jax.jit
     def close_turn(episode: Play, turn) -> Play:
         sample_keys = fold_turn(keys.sample, turn)
         noise_keys = fold_turn(keys.noise, turn)
         return answer(
-            table, episode, turn, sample_keys=sample_keys, noise_keys=noise_keys
+            context, episode, turn, sample_keys=sample_keys, noise_keys=noise_keys
         )
 
-    episode = start_episodes(table, keys, budget=game.budget)
-    for turn in range(game.budget.max_turns):
+    episode = start_episodes(context, keys)
+    for turn in range(rules.budget.max_turns):
         before = int(episode.transcript.lengths[0])
-        episode = open_turn(episode, turn) if turn else tell_opening(table, episode, 0)
+        episode = (
+            open_turn(episode, turn) if turn else tell_opening(context, episode, 0)
+        )
         after = int(episode.transcript.lengths[0])
         message = np.asarray(episode.transcript.tokens[0, before:after])
-        say(game.tokenizer.decode(message))
-        reply = _prepare(game, episode, read_line, say, max_reply_tokens)
+        say(task.tokenizer.decode(message))
+        reply = _prepare(task, episode, read_line, say)
         episode = close_turn(episode.replace(carry=reply), turn)
         record = jax.tree.map(lambda x, turn=turn: x[0, turn], episode.turns)
         say(
@@ -191,18 +191,19 @@ def play(
         if not bool(episode.is_active[0]):
             break
     state = jax.tree.map(lambda x: x[0], episode.states)
-    won = bool(game.env.is_success(state, game.params))
+    won = bool(task.env.is_success(state, task.params))
     total = float(jnp.sum(episode.turns.reward) + jnp.sum(episode.turns.penalty))
-    say(f"\n{game.env.render(state, game.params)}")
+    say(f"\n{task.env.render(state, task.params)}")
     say(f"{'won' if won else 'not won'}, return {total:g}")
     return total
 
 
-def _prepare(game: Game, episode: Play, read_line, say, max_reply_tokens: int) -> Reply:
+def _prepare(task: Task, episode: Play, read_line, say) -> Reply:
     """Ask until the reply fits."""
+    max_reply_tokens = task.rules.max_reply_tokens
     while True:
-        line = complete_reply(read_line(), thinking=game.dialogue.thinking)
-        tokens = game.tokenizer.encode(line)
+        line = complete_reply(read_line(), thinking=task.dialogue.thinking)
+        tokens = task.tokenizer.encode(line)
         if len(tokens) <= max_reply_tokens:
             break
         say(

@@ -1,8 +1,8 @@
-"""Scores side by side: one Markdown table and one JSON file that can be gone on with.
+"""Scores side by side: a Markdown table, and a JSON file that a later run resumes.
 
-In: the scores of contests, one after the other. Out: files. What a JSON file holds is
-not measured again by the same command, and never mixed with anything measured
-otherwise. Knows no games and no models.
+In: the scores of evaluations, one after the other. Out: files. The same command does
+not repeat a measurement of its JSON file, and another command cannot add to it. Knows
+no environments and no models.
 """
 
 import dataclasses
@@ -17,24 +17,24 @@ _INTERVALS = (
     "Success and pass@k: with 95 % intervals over prompts (Wilson; several samples of "
     "a prompt count for as many as their variance says, at least for one). Best "
     "possible: what exact best play expects on the same levels under the same limits. "
-    "Regret: what is missing to it."
+    "Regret: best possible minus success."
 )
 
 
-# Of best play: below it a game is out of the policy's reach, whatever it learned.
+# Below this success of best play an environment is out of reach of any policy.
 LOW_CEILING = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A row.
+    """A row of the table.
 
     Attributes:
-      name: of the game.
-      played: what exactly was played.
-      note: for people.
-      metrics: by name, as `ragen_jax.evaluate` has them.
-      seconds: it took, compiling and solving included.
+      name: of the evaluation task.
+      played: everything the score depends on, see `EvalTask.played`.
+      note: description.
+      metrics: by name, as `ragen_jax.evaluation.evaluate` has them.
+      seconds: duration, compiling and solving included.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Score:
     seconds: float
 
 
-class Scorecard:
-    """Scores of one policy, in the order they came.
+class Results:
+    """Scores of one policy, in the order of their arrival.
 
     Args:
-      about: what all scores have in common: the policy, the settings. JSON-able.
-      path: the JSON file; scores that it holds already are taken over. None: no file.
+      about: policy and settings of all scores, JSON-able.
+      path: the JSON file, read if it exists; None: no file.
 
     Raises:
-      ValueError: the file holds something else, or scores of something else.
+      ValueError: the file is not one of scores, or of another policy or setting.
     """
 
     def __init__(self, about: Mapping[str, Any], path: pathlib.Path | None):
@@ -62,10 +62,10 @@ class Scorecard:
             self.scores = self._read(path)
 
     def find(self, name: str, played: Mapping[str, Any]) -> Score | None:
-        """The score of a game that has been measured already.
+        """The score of an evaluation task; None if it has not been measured.
 
         Raises:
-          ValueError: another game was measured under this name.
+          ValueError: the score of this name was measured on something else.
         """
         played = json.loads(json.dumps(played))
         for score in self.scores:
@@ -75,8 +75,8 @@ class Scorecard:
         return None
 
     def add(self, score: Score) -> None:
-        """Enter a score, in place of an older one; kept when this returns."""
-        names = [held.name for held in self.scores]
+        """Add a score or replace an older one; on disk when this returns."""
+        names = [known.name for known in self.scores]
         if score.name in names:
             self.scores[names.index(score.name)] = score
         else:
@@ -88,7 +88,7 @@ class Scorecard:
             write_text_atomically(self._path, text + "\n")
 
     def markdown(self) -> str:
-        """The table, with what one needs to read it."""
+        """The table, with a heading and an explanation of its columns."""
         settings = ", ".join(
             f"{name} {value}"
             for name, value in self._about["evaluation"].items()
@@ -105,11 +105,12 @@ class Scorecard:
 
     def _read(self, path: pathlib.Path) -> list[Score]:
         try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-            about, scores = held["about"], [Score(**row) for row in held["scores"]]
+            content = json.loads(path.read_text(encoding="utf-8"))
+            scores = [Score(**row) for row in content["scores"]]
+            about = dict(content["about"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} is no file of scores ({error}); name another --json"
+                f"{path} is not a file of scores ({error}); name another --json"
             ) from error
         self._check_same(self._about, about, "")
         return scores
@@ -122,8 +123,8 @@ class Scorecard:
         ]
         if changes:
             raise ValueError(
-                f"{self._path} holds scores of something else ({place}"
-                f"{'; '.join(changes)}); name another --json, or remove it"
+                f"{self._path} holds scores under other settings ({place}"
+                f"{'; '.join(changes)}); name another --json, or remove the file"
             )
 
 
@@ -154,18 +155,18 @@ def table(scores: Sequence[Score]) -> list[str]:
 
 
 def _limits(ceiling: float) -> str:
-    """A warning where not even best play could show much."""
+    """A warning if even best play solves few levels within the limits."""
     if ceiling >= LOW_CEILING:
         return ""
     return (
-        " **Says little: the policy's limits (`rollout.max_turns`, "
-        "`max_actions_per_turn`, `max_actions_per_episode`) leave best play hardly any "
-        "of these levels.**"
+        " **Not informative: within these limits (`rollout.max_turns`, "
+        "`max_actions_per_turn`, `max_actions_per_episode`) even optimal play solves "
+        f"under {LOW_CEILING:.0%} of the levels.**"
     )
 
 
 def interval(metrics: Mapping[str, float], name: str) -> str:
-    """A share and its interval."""
+    """A share and its confidence interval, as text."""
     low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
     return f"{metrics[name]:.1%} ({low:.1%} to {high:.1%})"
 

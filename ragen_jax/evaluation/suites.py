@@ -1,42 +1,49 @@
-"""Generalisation suites: other games than the one a policy was trained on.
+"""Generalisation suites: environments other than the one a policy was trained on.
 
-In: the name of a suite and the configuration of a policy. Out: one configuration per
-entry, to be evaluated like the policy's own. Every entry plays the same validation seed
-range as any evaluation; training never sees a level of it.
+In: the name of a suite and the configuration of a policy. Out: evaluation tasks, each
+with its configuration. Every entry uses the seeds of any other evaluation; training
+never plays its levels.
 
 To add a suite or an entry, add it to `SUITES`.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
+from ragen_jax.tasks import EnvSpec
+
 
 @dataclasses.dataclass(frozen=True)
-class SuiteEntry:
-    """One game of a suite.
+class EvalTask:
+    """An entry of an evaluation.
 
     Attributes:
-      label: its name in tables and metrics.
-      env: name in the table of `envs/__init__.py`.
-      kwargs: arguments of its constructor.
-      params: values of its `EnvParams` that differ from its own defaults.
-      budget: keys of `rollout` that it needs in place of the policy's own.
-      note: what it asks.
-      pocket_note: what else to know where the built-in model plays it.
+      spec: its environment; the label is its name in tables and metrics.
+      budget: keys of `rollout` that replace those of the policy's configuration.
+      note: description shown in the table.
+      pocket_note: shown as well if the built-in model plays.
+      played: everything that scores depend on, JSON-able; None, like `play`, before a
+        player is bound.
+      play: `() -> (metrics, episodes)`, the metrics without their prefix.
     """
 
-    label: str
-    env: str
-    kwargs: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    params: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    spec: EnvSpec
     budget: Mapping[str, int] = dataclasses.field(default_factory=dict)
     note: str = ""
     pocket_note: str = ""
+    played: Mapping[str, Any] | None = None
+    play: Callable[[], tuple[dict[str, float], list[dict[str, Any]]]] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name in tables and metrics."""
+        return self.spec.label
 
 
-def find_suite(name: str) -> tuple[SuiteEntry, ...]:
+def find_suite(name: str) -> tuple[EvalTask, ...]:
     """The entries of a suite.
 
     Raises:
@@ -44,29 +51,30 @@ def find_suite(name: str) -> tuple[SuiteEntry, ...]:
     """
     if name not in SUITES:
         raise ValueError(
-            f"no suite {name!r}; choose one of {', '.join(SUITES)} "
+            f"--suite={name!r} is unknown; choose one of {', '.join(SUITES)} "
             "(ragen_jax/evaluation/suites.py has the table)"
         )
     return SUITES[name]
 
 
 def configure(
-    config: ConfigDict, entry: SuiteEntry, overrides: Collection[str] = ()
+    config: ConfigDict, entry: EvalTask, overrides: Collection[str] = ()
 ) -> ConfigDict:
-    """A configuration that plays an entry: a changed copy.
+    """A changed copy of a configuration that plays an entry.
 
     Args:
       config: the policy's.
-      entry: what is played.
+      entry: of a suite.
       overrides: dotted paths that the user set; they win over the entry's budget.
     """
     changed = config.copy_and_resolve_references()
     with changed.unlocked(), changed.ignore_type():
-        changed.env.name = entry.env
-        changed.env.kwargs = ConfigDict(dict(entry.kwargs))
-        changed.env.params = ConfigDict(dict(entry.params))
+        changed.env.name = entry.spec.name
+        changed.env.kwargs = ConfigDict(dict(entry.spec.kwargs))
+        changed.env.params = ConfigDict(dict(entry.spec.params))
         changed.env.mix = None
-        # They read what other games do not have, and success does not hear of them.
+        # Bonuses may need landmarks that another environment lacks, and do not change
+        # success.
         changed.bonus.update(dict.fromkeys(changed.bonus))
         for name, value in entry.budget.items():
             if f"rollout.{name}" not in overrides:
@@ -74,9 +82,18 @@ def configure(
     return changed
 
 
-def note_of(entry: SuiteEntry, *, is_pocket: bool) -> str:
-    """What the table says beside an entry's numbers."""
-    return " ".join(filter(None, (entry.note, entry.pocket_note if is_pocket else "")))
+def _entry(
+    label: str,
+    env: str,
+    kwargs: Mapping[str, object] | None = None,
+    params: Mapping[str, object] | None = None,
+    **settings: Any,
+) -> EvalTask:
+    """An entry of `SUITES`; `settings` are the budget and the notes."""
+    spec = EnvSpec(
+        env, kwargs=kwargs or {}, params=params or {}, label=label, path="suite"
+    )
+    return EvalTask(spec, **settings)
 
 
 # One action, once.
@@ -89,18 +106,18 @@ _ONE_CHOICE = {
 # on 8x8 Sokoban with two boxes, where training's 10 actions would allow 48 %.
 _LONG = {"max_turns": 6, "max_actions_per_episode": 24}
 
-_SOKOBAN = SuiteEntry("Sokoban", "sokoban", note="6x6, one box: as trained.")
-_FROZEN_LAKE = SuiteEntry("FrozenLake", "frozen_lake", note="4x4, success rate 0.8.")
+_SOKOBAN = _entry("Sokoban", "sokoban", note="6x6, one box: as trained.")
+_FROZEN_LAKE = _entry("FrozenLake", "frozen_lake", note="4x4, success rate 0.8.")
 _SEEN = "The pocket model's warm start has shown it this game; training has not."
 _NAMES_SEEN = (
     "Chance is 50 %. A control for the pocket model: its warm start has shown it these "
     "names, but arms were taken at random there, and training never shows them."
 )
 
-SUITES: Mapping[str, tuple[SuiteEntry, ...]] = {
+SUITES: Mapping[str, tuple[EvalTask, ...]] = {
     "sokoban": (
         _SOKOBAN,
-        SuiteEntry(
+        _entry(
             "Sokoban-NewVocabulary",
             "sokoban",
             {"symbols": ("W", ".", "T", "D", "B", "A", "@")},
@@ -108,7 +125,7 @@ SUITES: Mapping[str, tuple[SuiteEntry, ...]] = {
             pocket_note="A control for the pocket model: it never saw these symbols, "
             "and its wording has no legend.",
         ),
-        SuiteEntry(
+        _entry(
             "Sokoban-8x8-TwoBoxes",
             "sokoban",
             {"rows": 8, "cols": 8, "num_boxes": 2},
@@ -122,13 +139,13 @@ SUITES: Mapping[str, tuple[SuiteEntry, ...]] = {
         ),
     ),
     "bandit": (
-        SuiteEntry(
+        _entry(
             "Bandit",
             "bandit",
             budget=_ONE_CHOICE,
             note="The names of training (24 levels in all). Chance is 50 %.",
         ),
-        SuiteEntry(
+        _entry(
             "Bandit-TestNames",
             "bandit",
             {"split": "test"},
@@ -136,7 +153,7 @@ SUITES: Mapping[str, tuple[SuiteEntry, ...]] = {
             note="Names that training never shows.",
             pocket_note=_NAMES_SEEN,
         ),
-        SuiteEntry(
+        _entry(
             "Bandit-Reversed",
             "bandit",
             {"reverse": True},
@@ -147,27 +164,27 @@ SUITES: Mapping[str, tuple[SuiteEntry, ...]] = {
     ),
     "frozen_lake": (
         dataclasses.replace(_FROZEN_LAKE, note="4x4, success rate 0.8: as trained."),
-        SuiteEntry(
+        _entry(
             "FrozenLake-NoSlip",
             "frozen_lake",
             params={"success_rate": 1.0},
             note="Same levels as FrozenLake, moves never slip.",
         ),
-        SuiteEntry(
+        _entry(
             "FrozenLake-HalfSlip",
             "frozen_lake",
             params={"success_rate": 0.5},
             note="Same levels as FrozenLake, every second move slips.",
         ),
-        SuiteEntry(
+        _entry(
             "FrozenLake-ThirdSlip",
             "frozen_lake",
             params={"success_rate": 1 / 3},
             note="Same levels as FrozenLake, gymnasium's slip: each of three "
             "directions is as likely.",
         ),
-        SuiteEntry("FrozenLake-5x5", "frozen_lake", {"size": 5}, note="Larger."),
-        SuiteEntry(
+        _entry("FrozenLake-5x5", "frozen_lake", {"size": 5}, note="Larger."),
+        _entry(
             "FrozenLake-6x6",
             "frozen_lake",
             {"size": 6},

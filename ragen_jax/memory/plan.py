@@ -113,7 +113,7 @@ def make_plan(
             memory[name] = _compile(parts, name, batch, key)
     trained = tree_bytes((learner.state.policy.params, _critic_params(learner)))
     state, frozen = tree_bytes(learner.state), tree_bytes(learner.frozen)
-    tables = tree_bytes([task.game.dialogue for task in parts.tasks])
+    tables = tree_bytes([task.dialogue for task in parts.tasks])
     is_whole = config.lora.rank is None
     # The plain policy that plays is part of the state, or a copy of its own.
     played = tree_bytes(learner.played)
@@ -250,7 +250,7 @@ def _holdings(config: ConfigDict, parts: Parts, batch: Trajectory) -> dict[str, 
 def _cache_bytes(parts: Parts, num_rows: int) -> int:
     """Keys and values of so many rows of the longest game, split over the devices."""
     shape = parts.batch_sharding.shard_shape((num_rows,))
-    slots = max(task.game.dialogue.max_window_tokens for task in parts.tasks) + 1
+    slots = max(task.dialogue.max_window_tokens for task in parts.tasks) + 1
     cache = jax.eval_shape(
         lambda: init_cache(parts.model, *shape, slots, parts.policy.dtype)
     )

@@ -19,7 +19,7 @@ from flax import struct
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Int, Key
 
-from envs.base import EnvParams, PlayBudget, TextEnvironment
+from envs.base import EnvParams, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
@@ -28,19 +28,17 @@ from ragen_jax.rollout.decode import AnyRow, Context, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
-    Bonus,
     Play,
+    PlayRules,
     Responder,
-    Table,
+    RolloutContext,
     answer,
     tell_following,
     tell_opening,
 )
+from ragen_jax.sharding import ROW_AXES
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import Params, TokenSpan, Trajectory
-
-# Mesh axes that split rows: the same as in `learner/sharding.py`.
-ROW_AXES = ("data", "fsdp")
 
 
 @struct.dataclass
@@ -94,27 +92,21 @@ def make_collect(
     mesh: Mesh,
     num_groups: int,
     group_size: int,
-    budget: PlayBudget,
-    max_reply_tokens: int,
+    rules: PlayRules,
     temperature: float | None,
     top_k: int | None,
     top_p: float | None,
-    format_penalty: float,
     decode_chunk_tokens: int,
     compactions: int | None = None,
-    bonus: Bonus | None = None,
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """Compile-once rollouts of the policy.
 
     Args:
       mesh: rows are split over its axes `ROW_AXES`; each device plays its own rows.
       num_groups, group_size: `G` and `N`; rows of a group play the same level.
-      budget: how much play an episode allows.
-      max_reply_tokens: tokens sampled per reply (`R`), the stop token included.
+      rules: of an episode.
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
-      format_penalty: paid once per turn for an invalid answer (<= 0).
       decode_chunk_tokens, compactions: see `decode_reply` (`chunk_tokens` there).
-      bonus: what a turn earns by how its reply is written; None: nothing.
 
     Returns:
       A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
@@ -135,7 +127,7 @@ def make_collect(
             params,
             sampler=sampler,
             stop_tokens=dialogue.stop_tokens,
-            max_reply_tokens=max_reply_tokens,
+            max_reply_tokens=rules.max_reply_tokens,
             chunk_tokens=decode_chunk_tokens,
             compactions=compactions,
             # A device may hold part of a group.
@@ -148,10 +140,7 @@ def make_collect(
             dialogue,
             responder,
             keys,
-            budget=budget,
-            max_reply_tokens=max_reply_tokens,
-            format_penalty=format_penalty,
-            bonus=bonus,
+            rules=rules,
             any_row=any_row,
         )
 
@@ -285,30 +274,28 @@ def play_episodes(
     responder: Responder,
     keys: RolloutKeys,
     *,
-    budget: PlayBudget,
-    max_reply_tokens: int,
-    format_penalty: float,
-    bonus: Bonus | None = None,
+    rules: PlayRules,
     any_row: AnyRow = jnp.any,
 ) -> Trajectory:
     """Play one episode per row, from the level to the last turn. Call it in `jit`.
 
     Args:
-      dialogue: built for this environment, budget and `max_reply_tokens`.
+      dialogue: built for this environment and these rules.
       responder: who answers.
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
-      budget, max_reply_tokens, format_penalty, bonus: see `make_collect`.
+      rules: of an episode.
       any_row: see `decode.AnyRow`.
 
     Raises:
       ValueError: the dialogue was built for another budget or reply length.
     """
-    _check_dialogue(dialogue, budget, max_reply_tokens)
-    table = Table(env, env_params, dialogue, responder, format_penalty, bonus)
+    _check_dialogue(dialogue, rules)
+    context = RolloutContext(env, env_params, dialogue, responder, rules)
+    budget = rules.budget
     slots = dialogue.max_window_tokens + 1
-    play = start_episodes(table, keys, budget=budget)
+    play = start_episodes(context, keys)
     initial_state = play.states
-    play = tell_opening(table, play, slots)
+    play = tell_opening(context, play, slots)
 
     def take_turn(carry):
         turn, _, play = carry
@@ -316,14 +303,16 @@ def play_episodes(
             fold_turn(keys.sample, turn),
             fold_turn(keys.noise, turn),
         )
-        play = answer(table, play, turn, sample_keys=sample_keys, noise_keys=noise_keys)
+        play = answer(
+            context, play, turn, sample_keys=sample_keys, noise_keys=noise_keys
+        )
         turn += 1
         goes_on = (turn < budget.max_turns) & any_row(play.is_active)
         # A single turn has no next message, nor room for one.
         if budget.max_turns > 1:
             play = jax.lax.cond(
                 goes_on,
-                lambda play: tell_following(table, play, turn, slots),
+                lambda play: tell_following(context, play, turn, slots),
                 lambda play: play,
                 play,
             )
@@ -349,34 +338,36 @@ def play_episodes(
     )
 
 
-def start_episodes(table: Table, keys: RolloutKeys, *, budget: PlayBudget) -> Play:
+def start_episodes(context: RolloutContext, keys: RolloutKeys) -> Play:
     """Every row at the start of its level, nothing said yet.
 
     Args:
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
     """
+    budget = context.rules.budget
     num_rows = keys.noise.shape[0]
     group_size = num_rows // keys.level.shape[0]
-    _, states = jax.vmap(table.env.reset_env, (0, None))(keys.level, table.env_params)
-    max_tokens = table.dialogue.max_trajectory_tokens
+    _, states = jax.vmap(context.env.reset_env, (0, None))(
+        keys.level, context.env_params
+    )
+    max_tokens = context.dialogue.max_trajectory_tokens
     zeros = jnp.zeros(num_rows, jnp.int32)
     return Play(
         states=jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states),
-        carry=table.responder.init(num_rows),
+        carry=context.responder.init(num_rows),
         num_read=zeros,
         transcript=empty_transcript(num_rows, max_tokens),
         turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
         actions_left=zeros + budget.max_actions_per_episode,
         is_active=jnp.ones(num_rows, bool),
         last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
-        memory=empty_memory(table.dialogue, num_rows, budget.max_turns),
+        memory=empty_memory(context.dialogue, num_rows, budget.max_turns),
     )
 
 
-def _check_dialogue(
-    dialogue: Dialogue, budget: PlayBudget, max_reply_tokens: int
-) -> None:
+def _check_dialogue(dialogue: Dialogue, rules: PlayRules) -> None:
     """The static bound that keeps every write inside its array."""
+    budget, max_reply_tokens = rules.budget, rules.max_reply_tokens
     per_turn = dialogue.following.max_tokens + max_reply_tokens
     first = dialogue.opening.max_tokens + max_reply_tokens
     needed = first + (budget.max_turns - 1) * per_turn

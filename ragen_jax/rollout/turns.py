@@ -5,6 +5,7 @@ the turn. Jittable and written for one row; the compiled rollout and the host lo
 call it.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
-from envs.base import EnvParams, TextEnvironment
+from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax.rollout.actions import Outcome, run_actions, valid_actions
 from ragen_jax.rollout.context import Memory, note_prompt, note_reply, recall
 from ragen_jax.rollout.transcript import (
@@ -75,46 +76,63 @@ class Play:
     memory: Memory | None
 
 
-class Table(NamedTuple):
-    """What stays the same all through the episodes.
+@dataclasses.dataclass(frozen=True)
+class PlayRules:
+    """Rules of an episode.
 
     Attributes:
-      bonus: what a turn earns by how its reply is written; None: nothing.
+      budget: turns and actions allowed.
+      max_reply_tokens: tokens of a reply (`R`), the stop token included.
+      format_penalty: paid once per turn for an invalid answer (<= 0).
+      bonus: reward of a turn for the form of its reply; None: no bonus.
     """
+
+    budget: PlayBudget
+    max_reply_tokens: int
+    format_penalty: float = 0.0
+    bonus: Bonus | None = None
+
+
+class RolloutContext(NamedTuple):
+    """Everything about a rollout that does not change from turn to turn."""
 
     env: TextEnvironment
     env_params: EnvParams
     dialogue: Dialogue
     responder: Responder
-    format_penalty: float
-    bonus: Bonus | None = None
+    rules: PlayRules
 
 
-def tell_opening(table: Table, play: Play, slots: int) -> Play:
+def tell_opening(context: RolloutContext, play: Play, slots: int) -> Play:
     """Say the first message, before the reply of turn 0. `slots`: see `Responder`."""
-    message = _say(table.dialogue.opening, play, _fields(table, play, 0))
-    return _read(table, play, message, message, 0, slots)
+    message = _say(context.dialogue.opening, play, _fields(context, play, 0))
+    return _read(context, play, message, message, 0, slots)
 
 
-def tell_following(table: Table, play: Play, turn: Turn, slots: int) -> Play:
+def tell_following(context: RolloutContext, play: Play, turn: Turn, slots: int) -> Play:
     """Say the message before the reply of a later turn to every active row.
 
     `slots`: see `Responder`.
     """
-    fields = _fields(table, play, turn)
-    message = _say(table.dialogue.following, play, fields | play.last)
+    fields = _fields(context, play, turn)
+    message = _say(context.dialogue.following, play, fields | play.last)
     if play.memory is None:
-        return _read(table, play, message, message, turn, slots)
-    window = _to_active(recall(play.memory, table.dialogue.windows, fields), play)
+        return _read(context, play, message, message, turn, slots)
+    window = _to_active(recall(play.memory, context.dialogue.windows, fields), play)
     play = play.replace(num_read=jnp.zeros_like(play.num_read))
-    return _read(table, play, message, window, turn, slots)
+    return _read(context, play, message, window, turn, slots)
 
 
 def _read(
-    table: Table, play: Play, message: TokenSpan, prompt: TokenSpan, turn: Turn, slots
+    context: RolloutContext,
+    play: Play,
+    message: TokenSpan,
+    prompt: TokenSpan,
+    turn: Turn,
+    slots,
 ) -> Play:
     """Record a message; let the responder read the prompt that stands for it."""
-    carry = table.responder.observe(
+    carry = context.responder.observe(
         play.carry, prompt, play.num_read, play.is_active, slots
     )
     memory = play.memory
@@ -129,7 +147,7 @@ def _read(
 
 
 def answer(
-    table: Table,
+    context: RolloutContext,
     play: Play,
     turn: Turn,
     *,
@@ -137,11 +155,11 @@ def answer(
     noise_keys: Key[Array, " B"],
 ) -> Play:
     """Let every active row reply, and act on what it says. Keys are the turn's."""
-    env, env_params = table.env, table.env_params
-    carry, reply = table.responder.reply(
+    env, env_params = context.env, context.env_params
+    carry, reply = context.responder.reply(
         play.carry, play.num_read, play.states, sample_keys, turn, play.is_active
     )
-    parsed = jax.vmap(table.dialogue.parser.parse)(reply.tokens, reply.length)
+    parsed = jax.vmap(context.dialogue.parser.parse)(reply.tokens, reply.length)
     names = jax.vmap(env.action_names, (0, None))(play.states, env_params)
     actions, num_valid, has_unknown = jax.vmap(valid_actions)(names, parsed)
     num_allowed = jnp.where(
@@ -153,8 +171,8 @@ def answer(
     record = Turns(
         played=play.is_active,
         reward=outcome.reward,
-        penalty=jnp.where(was_invalid | has_unknown, table.format_penalty, 0.0),
-        bonus=_bonus(table, play, reply, parsed),
+        penalty=jnp.where(was_invalid | has_unknown, context.rules.format_penalty, 0.0),
+        bonus=_bonus(context, play, reply, parsed),
         reply_start=play.transcript.lengths,
         reply_length=reply.length,
         reply_is_cut=reply.is_cut,
@@ -165,15 +183,15 @@ def answer(
         num_effective=outcome.num_effective,
         actions=outcome.actions,
         actions_left=play.actions_left,
-        state_hash=jax.vmap(hash_fields)(_game_fields(table, play)),
+        state_hash=jax.vmap(hash_fields)(_game_fields(context, play)),
     )
     actions_left = play.actions_left - outcome.num_executed
     is_over = outcome.terminated | outcome.truncated | (actions_left == 0)
-    last = _told(table, reply, outcome, was_invalid)
+    last = _turn_feedback(context, reply, outcome, was_invalid)
     memory = play.memory
     if memory is not None:
-        fields = _fields(table, play, turn) | last
-        memory = note_reply(memory, table.dialogue.windows, fields, reply, turn)
+        fields = _fields(context, play, turn) | last
+        memory = note_reply(memory, context.dialogue.windows, fields, reply, turn)
     return Play(
         states=states,
         carry=carry,
@@ -188,29 +206,32 @@ def answer(
 
 
 def _bonus(
-    table: Table, play: Play, reply: Reply, parsed: ParsedAnswer
+    context: RolloutContext, play: Play, reply: Reply, parsed: ParsedAnswer
 ) -> Float[Array, " B"]:
     """What the replies earn by how they are written."""
-    if table.bonus is None:
+    if context.rules.bonus is None:
         return jnp.zeros(reply.length.shape)
-    return table.bonus(table.dialogue.facts, play.states, reply, parsed)
+    return context.rules.bonus(context.dialogue.facts, play.states, reply, parsed)
 
 
-def _game_fields(table: Table, play: Play) -> dict[str, Array]:
+def _game_fields(context: RolloutContext, play: Play) -> dict[str, Array]:
     """What the game shows now."""
-    return jax.vmap(table.env.text_fields, (0, None))(play.states, table.env_params)
+    return jax.vmap(context.env.text_fields, (0, None))(play.states, context.env_params)
 
 
-def _fields(table: Table, play: Play, turn: Turn) -> dict[str, Array]:
+def _fields(context: RolloutContext, play: Play, turn: Turn) -> dict[str, Array]:
     """What a message tells of its own turn."""
-    return _game_fields(table, play) | {
+    return _game_fields(context, play) | {
         "turn": jnp.full_like(play.actions_left, turn + 1),
         "actions_left": play.actions_left,
     }
 
 
-def _told(
-    table: Table, reply: Reply, outcome: Outcome, was_invalid: Bool[Array, " B"]
+def _turn_feedback(
+    context: RolloutContext,
+    reply: Reply,
+    outcome: Outcome,
+    was_invalid: Bool[Array, " B"],
 ) -> dict[str, Array]:
     """What is told of a turn that was played."""
     # Replies that the limit cut, or that ended with another stop token.
@@ -223,7 +244,7 @@ def _told(
             hundredths, -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS
         ),
         "was_invalid": was_invalid.astype(jnp.int32),
-        "was_cut": (last_tokens != table.dialogue.stop_token).astype(jnp.int32),
+        "was_cut": (last_tokens != context.dialogue.stop_token).astype(jnp.int32),
     }
 
 

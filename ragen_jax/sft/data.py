@@ -28,6 +28,7 @@ from ragen_jax.rollout.demonstrators import (
     build_responder,
     reply_template,
 )
+from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.prompts import build_prompts
@@ -290,9 +291,7 @@ def make_demonstrate(
             dialogue,
             responder,
             _episode_keys(draw),
-            budget=game.budget,
-            max_reply_tokens=max_reply_tokens,
-            format_penalty=0.0,
+            rules=PlayRules(game.budget, max_reply_tokens),
         )
 
     def demonstrate(

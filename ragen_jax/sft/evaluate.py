@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from ragen_jax import rngs
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import make_collect, rollout_keys
+from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sft.data import Game
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import Dialogue
@@ -49,12 +50,10 @@ def make_score(
             mesh=make_mesh(data=1, fsdp=1, tensor=1),
             num_groups=num_prompts,
             group_size=1,
-            budget=game.budget,
-            max_reply_tokens=max_reply_tokens,
+            rules=PlayRules(game.budget, max_reply_tokens),
             temperature=temperature or None,
             top_k=None,
             top_p=None,
-            format_penalty=0.0,
             decode_chunk_tokens=CHUNK_TOKENS,
         )
         for name, game in games.items()

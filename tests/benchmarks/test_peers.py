@@ -66,7 +66,7 @@ def test_the_game_is_the_same(levels):
 
 def test_the_words_are_the_same(levels):
     prompts = runs.set_up(runs.task_config("pocket,grpo", SMALL)).parts.tasks[0]
-    prompts = prompts.game.dialogue.prompts
+    prompts = prompts.dialogue.prompts
     env, game = Sokoban(), torch_loop.games_from(levels, cols=6)[0]
     board = env.observe(None, jax.tree.map(lambda x: x[0], levels), None, None)
     fields = {"board": np.asarray(board), "turn": 1, "actions_left": 10}

@@ -20,7 +20,8 @@ from ragen_jax.rollout.demonstrators import (
     Mixture,
     build_responder,
 )
-from ragen_jax.tasks import Game, thought_reader
+from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.tasks import Task, thought_reader
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference import sokoban_oracle as oracle
@@ -32,7 +33,7 @@ NUM_LEVELS, ROWS_PER_LEVEL = 8, 2
 
 
 @functools.cache
-def game(name) -> Game:
+def game(name) -> Task:
     env, tokenizer = envs.make(name), load_tokenizer(POCKET)
     budget = PlayBudget(*BUDGETS[name])
     dialogue = build_dialogue(
@@ -44,7 +45,8 @@ def game(name) -> Game:
         tokenization="symbols",
         length_hint_words=100,
     )
-    return Game(name, env, env.default_params, budget, tokenizer, dialogue, None)
+    rules = PlayRules(budget, REPLY_TOKENS)
+    return Task(name, env, env.default_params, rules, tokenizer, dialogue)
 
 
 @functools.cache
@@ -67,7 +69,7 @@ def _player(name):
             Mixture(jnp.ones(1), thoughts, noise, jnp.float32(0)),
             facts=one.env.facts(),
             tokenization="symbols",
-            budget=one.budget,
+            budget=one.rules.budget,
             max_reply_tokens=REPLY_TOKENS,
             discount=one.env.hurry_discount,
         )
@@ -77,9 +79,7 @@ def _player(name):
             one.dialogue,
             responder,
             keys,
-            budget=one.budget,
-            max_reply_tokens=REPLY_TOKENS,
-            format_penalty=0.0,
+            rules=one.rules,
         )
 
     return episodes
@@ -89,7 +89,7 @@ def measure_of(one):
     return make_play_quality(
         one.env,
         one.params,
-        one.budget,
+        one.rules.budget,
         reader=thought_reader(one),
         max_reply_tokens=one.dialogue.parser.max_reply_tokens,
     )

@@ -127,7 +127,7 @@ def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
         lambda parser, batch: batch.turns.reply_length,
     )
     measure = mutual_information.make_information(
-        config, program.learner, program.frozen, program.game.dialogue.parser
+        config, program.learner, program.frozen, program.task.dialogue.parser
     )
     metrics = measure(1, program.state, rollouts, batch)
     for label in (mutual_information.FIRST_TURNS, mutual_information.ANY_TURNS):

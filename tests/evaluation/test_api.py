@@ -17,8 +17,8 @@ from ragen_jax.evaluation import api as remote
 from ragen_jax.evaluation.api_client import EndpointError
 from ragen_jax.evaluation.api_journal import Journal, Prices
 from ragen_jax.evaluation.evaluate import evaluate
-from ragen_jax.evaluation.harness import describe, hold
-from ragen_jax.evaluation.results import Scorecard
+from ragen_jax.evaluation.harness import describe, run_evaluations
+from ragen_jax.evaluation.results import Results
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.program import build_program
 from ragen_jax.rollout.decode import Context, decode_reply, read
@@ -78,15 +78,17 @@ def games_are_compiled_once():
 def play(path, url, *, task=sokoban, changes=SMALL, suite=None, **settings):
     """Metrics by game, and the lines of the file."""
     config = remote.prepare(task.get_config(), changes, ())
-    card = Scorecard({"policy": "m", "evaluation": {}}, None)
+    results = Results({"policy": "m", "evaluation": {}}, None)
     with Journal(path) as journal:
-        contests = remote.endpoint_contests(
+        evaluations = remote.api_evaluations(
             config, api(url, **settings), journal, suite=suite
         )
-        hold(contests, card, say=lambda line: None, keep_episodes=False)
+        run_evaluations(
+            evaluations, results, say=lambda line: None, keep_episodes=False
+        )
         journal.tidy()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {score.name: score.metrics for score in card.scores}, lines
+    return {score.name: score.metrics for score in results.scores}, lines
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +237,8 @@ class PocketModel:
     """The policy of a program behind the interface: text in, text out, greedy."""
 
     def __init__(self, program, params, max_reply_tokens):
-        self._game, policy = program.game, program.policy
-        self._width = self._game.dialogue.max_window_tokens
+        self._task, policy = program.task, program.policy
+        self._width = self._task.dialogue.max_window_tokens
         greedy = functools.partial(sample, temperature=None, top_k=None, top_p=None)
 
         @jax.jit
@@ -253,7 +255,7 @@ class PocketModel:
                 jnp.ones(1, bool),
                 jax.random.split(jax.random.key(0), 1),
                 sampler=greedy,
-                stop_tokens=self._game.dialogue.stop_tokens,
+                stop_tokens=self._task.dialogue.stop_tokens,
                 max_reply_tokens=max_reply_tokens,
                 chunk_tokens=4,
             )
@@ -265,12 +267,12 @@ class PocketModel:
         """As an endpoint that applies the chat template and forces the prefix."""
         assert request.body["temperature"] == 0
         text = in_markup(request.messages, "<think>")
-        ids = self._game.tokenizer.encode(text)
+        ids = self._task.tokenizer.encode(text)
         tokens = np.zeros((1, self._width), np.int32)
         tokens[0, : len(ids)] = ids
         reply = self._write(tokens, np.array([len(ids)], np.int32))
         length = int(reply.length[0])
-        written = self._game.tokenizer.decode(np.asarray(reply.tokens)[0, :length])
+        written = self._task.tokenizer.decode(np.asarray(reply.tokens)[0, :length])
         is_cut = bool(reply.is_cut[0])
         return completion(
             "<think>" + written.removesuffix("<|im_end|>"),

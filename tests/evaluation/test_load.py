@@ -85,8 +85,8 @@ def test_what_is_played_is_the_config_s_and_how_it_is_said_the_run_s(
 ):
     config = tiny_config(bandit, rollout__max_turns=1, evaluation__num_prompts=6)
     trained = open_trained(run_on_eight_devices, config)
-    assert trained.program.game.env.name == "Bandit"
-    assert trained.program.game.budget.max_turns == 1
+    assert trained.program.task.env.name == "Bandit"
+    assert trained.program.task.rules.budget.max_turns == 1
     assert trained.config.evaluation.num_prompts == 6
     assert trained.config.prompt.tokenization == "rows"
     assert trained.config.model.path == str(model)
@@ -108,7 +108,7 @@ def test_what_only_training_needs_is_no_hindrance(model, tmp_path):
     assert '"cudnn"' in left.read_text()
     trained = open_trained(tmp_path, tiny_config(bandit))
     assert watch_policy(trained, 0)["turns"]
-    assert open_trained(tmp_path, None).program.game.bonus is None
+    assert open_trained(tmp_path, None).program.task.rules.bonus is None
 
 
 @pytest.mark.parametrize("key", ["model.path", "prompt.style", "prompt"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragen_jax.evaluation.results import Score, Scorecard, table
+from ragen_jax.evaluation.results import Results, Score, table
 
 ABOUT = {
     "policy": "runs/x at iteration 3",
@@ -20,31 +20,31 @@ def score(name, success=0.5, ks=(1, 4), **played):
 
 def test_scores_are_taken_over(tmp_path):
     path = tmp_path / "new/scores.json"
-    card = Scorecard(ABOUT, path)
-    card.add(score("Walk", symbols=("a", "b")))
-    card.add(score("Run"))
-    again = Scorecard(ABOUT, path)
-    assert [held.name for held in again.scores] == ["Walk", "Run"]
+    results = Results(ABOUT, path)
+    results.add(score("Walk", symbols=("a", "b")))
+    results.add(score("Run"))
+    again = Results(ABOUT, path)
+    assert [known.name for known in again.scores] == ["Walk", "Run"]
     found = again.find("Walk", {"rows": 6, "symbols": ("a", "b")})
-    assert found.metrics == card.scores[0].metrics
+    assert found.metrics == results.scores[0].metrics
     assert again.find("Swim", {}) is None
-    assert again.markdown() == card.markdown()
+    assert again.markdown() == results.markdown()
     again.add(score("Walk", success=0.25))
-    assert [held.name for held in Scorecard(ABOUT, path).scores] == ["Walk", "Run"]
+    assert [known.name for known in Results(ABOUT, path).scores] == ["Walk", "Run"]
 
 
 def test_other_scores_are_refused(tmp_path):
     path = tmp_path / "scores.json"
-    card = Scorecard(ABOUT, path)
-    card.add(score("Walk"))
+    results = Results(ABOUT, path)
+    results.add(score("Walk"))
     with pytest.raises(ValueError, match="Walk: rows: 6 there, 8 here"):
-        card.find("Walk", {"rows": 8})
+        results.find("Walk", {"rows": 8})
     with pytest.raises(ValueError, match=r"policy: 'runs/x .*' there, 'other' here"):
-        Scorecard(ABOUT | {"policy": "other"}, path)
+        Results(ABOUT | {"policy": "other"}, path)
     for text in ("{", "[]", '{"about": {}}', '{"about": {}, "scores": [{"a": 1}]}'):
         path.write_text(text)
-        with pytest.raises(ValueError, match="no file of scores"):
-            Scorecard(ABOUT, path)
+        with pytest.raises(ValueError, match="not a file of scores"):
+            Results(ABOUT, path)
 
 
 def test_the_table():
@@ -58,8 +58,10 @@ def test_the_table():
     ]
     far = score("Far")
     far.metrics["ceiling"] = 0.1
-    assert "| What \\| it asks. **Says little: the policy's" in table([far])[-1]
-    card = Scorecard(ABOUT, None)
-    card.add(score("Walk"))
+    assert (
+        "| What \\| it asks. **Not informative: within these limits" in table([far])[-1]
+    )
+    results = Results(ABOUT, None)
+    results.add(score("Walk"))
     heading = "**runs/x at iteration 3** (num_prompts 8, temperature 0.5)."
-    assert card.markdown().startswith(heading)
+    assert results.markdown().startswith(heading)

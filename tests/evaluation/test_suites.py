@@ -9,19 +9,19 @@ from configs import bandit, frozen_lake, sokoban
 from ragen_jax import rngs
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.evaluation.results import Scorecard
+from ragen_jax.evaluation.results import Results
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.hf_weights import load_config
 from ragen_jax.program import POCKET
 from ragen_jax.rollout.collect import validation_keys
-from ragen_jax.tasks import build_game, check_fit, play_budget
+from ragen_jax.tasks import EnvSpec, build_task, check_fit, play_rules
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.rollout import players
 
 TASKS = {"sokoban": sokoban, "bandit": bandit, "frozen_lake": frozen_lake}
 ENTRIES = {
-    entry.label: (name, entry)
+    entry.name: (name, entry)
     for name, suite in suites.SUITES.items()
     for entry in suite
 }
@@ -32,33 +32,33 @@ ENTRIES = {
 ROWS = ("Sokoban-NewVocabulary", "FrozenLake-5x5", "FrozenLake-6x6")
 
 
-def game_of(label, preset, tokenizer):
-    """A suite's game as the command builds it, and its configuration."""
+def task_of(label, preset, tokenizer):
+    """A suite's task as the command builds it, and its configuration."""
     name, entry = ENTRIES[label]
     config = TASKS[name].get_config(preset)
-    found = harness.suite_configs(config, name, ())
-    ((own, place, _),) = [one for one in found if one[1].label == label]
-    assert own == suites.configure(config, entry)
-    game = build_game(own, place, tokenizer)
-    assert game.name == label
-    return own, game
+    entries = harness.suite_configs(config, name, ())
+    ((changed, found),) = [pair for pair in entries if pair[1].name == label]
+    assert changed == suites.configure(config, entry)
+    task = build_task(changed, found.spec, tokenizer)
+    assert task.name == label
+    return changed, task
 
 
 @pytest.mark.parametrize("label", ENTRIES)
 def test_every_entry_can_be_played_by_the_pocket_model(label):
-    own, game = game_of(label, "pocket", load_tokenizer(POCKET))
-    check_fit(own, game, load_config(POCKET))
+    config, task = task_of(label, "pocket", load_tokenizer(POCKET))
+    check_fit(config, task, load_config(POCKET))
 
 
 @pytest.mark.parametrize("label", ROWS)
 def test_rows_are_whole_under_a_real_tokenizer(label):
-    _, game = game_of(label, "qwen2.5-0.5b", players.tokenizer("bpe"))
+    _, task = task_of(label, "qwen2.5-0.5b", players.tokenizer("bpe"))
     # Qwen-2.5 reads 32,768 tokens.
-    assert game.dialogue.max_window_tokens < 32_768
+    assert task.dialogue.max_window_tokens < 32_768
 
 
 def test_the_entries_are_what_they_are_called():
-    entries = {label: entry for label, (_, entry) in ENTRIES.items()}
+    entries = {label: entry.spec for label, (_, entry) in ENTRIES.items()}
     boards = envs.make("sokoban", **entries["Sokoban-8x8-TwoBoxes"].kwargs)
     assert (boards.rows, boards.cols, boards.num_boxes) == (8, 8, 2)
     renamed = envs.make("sokoban", **entries["Sokoban-NewVocabulary"].kwargs)
@@ -77,14 +77,14 @@ def test_a_budget_replaces_the_policy_s_unless_the_user_set_it():
     config = sokoban.get_config()
     config.bonus.facts = 0.5
     changed = suites.configure(config, entry)
-    assert play_budget(changed).max_turns == 6
-    assert play_budget(changed).max_actions_per_episode == 24
+    assert play_rules(changed).budget.max_turns == 6
+    assert play_rules(changed).budget.max_actions_per_episode == 24
     assert changed.bonus.facts is None
-    assert play_budget(config).max_turns == 3
+    assert play_rules(config).budget.max_turns == 3
     assert config.env.kwargs.to_dict() == {}
     changed = suites.configure(config, entry, ["rollout.max_turns"])
-    assert play_budget(changed).max_turns == 3
-    assert play_budget(changed).max_actions_per_episode == 24
+    assert play_rules(changed).budget.max_turns == 3
+    assert play_rules(changed).budget.max_actions_per_episode == 24
 
 
 def test_what_does_not_fit_the_model_is_named_before_anything_is_played():
@@ -94,9 +94,9 @@ def test_what_does_not_fit_the_model_is_named_before_anything_is_played():
     with pytest.raises(
         ValueError, match=r"suite 'sokoban', Sokoban-8x8-TwoBoxes: .*2048"
     ):
-        harness.policy_contests(trained, "sokoban")
+        harness.policy_evaluations(trained, "sokoban")
     with pytest.raises(ValueError, match="choose one of sokoban, bandit, frozen_lake"):
-        harness.policy_contests(trained, "chess")
+        harness.policy_evaluations(trained, "chess")
 
 
 def test_samples_play_the_same_levels_with_other_draws():
@@ -123,32 +123,38 @@ def test_validation_levels_are_never_training_s():
         assert len(np.unique(both, axis=0)) == len(both)
 
 
-def counting_contest(name, played):
-    """A contest that notes that it is played."""
+def counting_evaluation(name, played):
+    """An evaluation that records that it is played."""
 
     def play():
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())
         return metrics, [{"row": 0, "success": True}]
 
-    return harness.Contest(name, {"environment": name}, "A note.", play)
+    return suites.EvalTask(
+        EnvSpec(name, label=name),
+        note="A note.",
+        played={"environment": name},
+        play=play,
+    )
 
 
 def test_an_interrupted_suite_goes_on(tmp_path):
     about, path, played, said = {"evaluation": {}}, tmp_path / "s.json", [], []
-    games = [counting_contest(name, played) for name in ("A", "B", "C")]
+    evaluations = [counting_evaluation(name, played) for name in ("A", "B", "C")]
 
-    def hold(games, **settings):
-        card = Scorecard(about, path)
+    def run(evaluations, **settings):
         settings = {"keep_episodes": False} | settings
-        return harness.hold(games, card, say=said.append, **settings)
+        return harness.run_evaluations(
+            evaluations, Results(about, path), say=said.append, **settings
+        )
 
-    hold(games[:2])
-    hold(games)
+    run(evaluations[:2])
+    run(evaluations)
     assert played == ["A", "B", "C"]
     assert said[2].endswith("(measured before)")
     assert said[4].startswith("3/3 C: success 50.0% (95 % interval 9.5% to 90.5%)")
-    records = hold(games, keep_episodes=True)
+    records = run(evaluations, keep_episodes=True)
     assert played == ["A", "B", "C", "A", "B", "C"]
     assert [record["environment"] for record in records] == ["A", "B", "C"]
 
@@ -159,14 +165,14 @@ def test_samples_of_an_entry_are_counted_by_level(tmp_path):
     asked = {"num_prompts": 4, "num_samples": 3, "pass_at": (1, 3)}
     changes = {f"evaluation.{name}": value for name, value in asked.items()}
     trained = open_trained(None, config, changes=changes)
-    _, contest, _ = harness.policy_contests(trained, "bandit")
-    score, episodes = contest.score()
-    assert score.name == "Bandit-TestNames"
+    _, evaluation, _ = harness.policy_evaluations(trained, "bandit")
+    assert evaluation.name == "Bandit-TestNames"
+    metrics, episodes = evaluation.play()
     assert len(episodes) == 4 * 3
     first = [episode["turns"][0]["observation"] for episode in episodes]
     assert first[0::3] == first[1::3] == first[2::3]
     success = np.reshape([episode["success"] for episode in episodes], (4, 3))
-    assert score.metrics["success"] == pytest.approx(success.mean())
-    assert score.metrics["pass@1"] == pytest.approx(success.mean())
-    assert score.metrics["pass@3"] == pytest.approx(success.any(axis=1).mean())
-    assert score.metrics["num_samples"] == 3
+    assert metrics["success"] == pytest.approx(success.mean())
+    assert metrics["pass@1"] == pytest.approx(success.mean())
+    assert metrics["pass@3"] == pytest.approx(success.any(axis=1).mean())
+    assert metrics["num_samples"] == 3

@@ -11,7 +11,7 @@ from ragen_jax.memory.plan import Memory, make_plan, read_model
 from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
-from ragen_jax.tasks import build_game, environments
+from ragen_jax.tasks import build_task, env_specs
 
 MODEL, TOKENIZER, _ = read_model("pocket")
 # Wide and deep enough that activations, not weights or logits, fill the memory.
@@ -52,8 +52,8 @@ def test_what_is_kept_is_what_the_table_says(plans):
         for name, plan in plans.items()
     }
     config = sokoban.get_config("pocket,grpo")
-    game = build_game(config, environments(config)[0], TOKENIZER)
-    num_tokens = game.dialogue.max_trajectory_tokens
+    task = build_task(config, env_specs(config)[0], TOKENIZER)
+    num_tokens = task.dialogue.max_trajectory_tokens
     per_token = 4 * rows * num_tokens * SHAPE.num_hidden_layers
     attention = 2 * width + keys_and_values
     # What is no layer's (the last norm's input, angles) is left over in all of them.

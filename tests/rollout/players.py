@@ -16,6 +16,7 @@ from ragen_jax import program
 from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.rollout.collect import make_collect
+from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
@@ -23,6 +24,7 @@ from tests.reference.tokenizers import train_qwen_style
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=3, max_actions_per_episode=5)
 REPLY_TOKENS = 20
+RULES = PlayRules(BUDGET, REPLY_TOKENS, format_penalty=-0.1)
 TEMPERATURE = 0.9
 VOCAB = 640
 # Shapes of the tokens at every trace of the network.
@@ -149,12 +151,10 @@ def collector(name: str, *, num_groups=4, group_size=2, data=1, fsdp=1, **change
     env, _ = game(name)
     settings = {
         "mesh": make_mesh(data=data, fsdp=fsdp, tensor=1),
-        "budget": BUDGET,
-        "max_reply_tokens": REPLY_TOKENS,
         "temperature": TEMPERATURE,
         "top_k": None,
         "top_p": None,
-        "format_penalty": -0.1,
+        "rules": RULES,
         "decode_chunk_tokens": 4,
     }
     return make_collect(

@@ -1,5 +1,6 @@
 """Bonuses for how replies are written: the slow loop's, and the learner's alone."""
 
+import dataclasses
 import functools
 
 import jax
@@ -43,14 +44,11 @@ def play(name, bonus, dialogue):
         mesh=make_mesh(data=1, fsdp=1, tensor=1),
         num_groups=4,
         group_size=2,
-        budget=players.BUDGET,
-        max_reply_tokens=players.REPLY_TOKENS,
+        rules=dataclasses.replace(players.RULES, bonus=bonus),
         temperature=1.3,
         top_k=None,
         top_p=None,
-        format_penalty=-0.1,
         decode_chunk_tokens=4,
-        bonus=bonus,
     )
     return collect(params, dialogue, KEYS)
 

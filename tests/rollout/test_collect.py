@@ -1,5 +1,6 @@
 """The compiled rollout: equal to the slow loop, row by row its own, compiled once."""
 
+import dataclasses
 import functools
 import json
 
@@ -142,6 +143,8 @@ def test_rows_split_where_the_learner_splits_them():
 
 def test_a_dialogue_of_another_size_is_refused():
     _, dialogue = players.game("bandit")
-    collect = players.collector("bandit", max_reply_tokens=9)
+    collect = players.collector(
+        "bandit", rules=dataclasses.replace(players.RULES, max_reply_tokens=9)
+    )
     with pytest.raises(ValueError, match="up to 9 reply tokens need"):
         collect(players.speaker_params("bandit"), dialogue, _keys())

@@ -10,7 +10,7 @@ import pytest
 from ragen_jax.rollout.collect import play_episodes, rollout_keys
 from ragen_jax.rollout.metrics import METRICS, rollout_metrics
 from ragen_jax.rollout.records import episodes
-from ragen_jax.rollout.turns import Responder
+from ragen_jax.rollout.turns import PlayRules, Responder
 from ragen_jax.types import Reply
 from tests.rollout import players
 
@@ -87,9 +87,7 @@ def _player():
             dialogue,
             Responder(init=lambda n: (), observe=lambda c, *_: c, reply=reply),
             keys,
-            budget=BUDGET,
-            max_reply_tokens=players.REPLY_TOKENS,
-            format_penalty=-0.1,
+            rules=PlayRules(BUDGET, players.REPLY_TOKENS, -0.1),
         )
 
     def run(scripts):

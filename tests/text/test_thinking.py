@@ -14,6 +14,7 @@ from envs.base import PlayBudget
 from ragen_jax.evaluation.play import complete_reply
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes, rollout_keys
+from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sft import data as lessons
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.dialogue import build_dialogue
@@ -161,9 +162,7 @@ def demonstrated():
             dialogue,
             responder,
             keys,
-            budget=BUDGET,
-            max_reply_tokens=REPLY_TOKENS,
-            format_penalty=-0.1,
+            rules=PlayRules(BUDGET, REPLY_TOKENS, -0.1),
         )
     )
     return tokenizer, play(dialogue, rollout_keys(jax.random.key(0), 32, 1))
