@@ -1,4 +1,4 @@
-"""Teach a model to play like demonstrators.
+"""Supervised fine-tuning on demonstrations.
 
 Fine-tune a checkpoint on solved episodes:
 
@@ -16,7 +16,9 @@ from absl import flags
 from launch import command
 
 _CONFIG = command.define_config()
-_WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Run folder; an existing run is resumed."
+)
 
 
 def main(argv: list[str]) -> int:
@@ -24,9 +26,9 @@ def main(argv: list[str]) -> int:
     if not _WORKDIR.value:
         raise ValueError("no run folder given; add e.g. --workdir=runs/sft")
     command.enable_compilation_cache()
-    from ragen_jax.sft.train import warm_start
+    from ragen_jax.sft.train import train
 
-    return warm_start(config, pathlib.Path(_WORKDIR.value))
+    return train(config, pathlib.Path(_WORKDIR.value))
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
         for key, value in spec.kwargs.items()
     }
     env = envs.make(spec.name, **kwargs)
-    return env, env_params(env, spec.params, path=spec.path)
+    return env, env_params(env, spec.params, path=f"{spec.path}.params")
 
 
 def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
@@ -196,7 +196,7 @@ def env_params(
     Args:
       env: the environment.
       changes: values by the parameter's name.
-      path: section of the configuration that holds `params`.
+      path: section of the configuration that holds them.
       base: parameters to change; None: the environment's defaults.
 
     Raises:
@@ -207,7 +207,7 @@ def env_params(
     for name in changes:
         if name not in known:
             raise ValueError(
-                f"{path}.params.{name}: {env.name} has no such parameter; it has "
+                f"{path}.{name}: {env.name} has no such parameter; it has "
                 f"{', '.join(known)}"
             )
     return base.replace(**changes)

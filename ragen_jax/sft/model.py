@@ -1,13 +1,14 @@
-"""Students: the model that a warm start trains, made from nothing or loaded.
+"""The model that is fine-tuned: made from nothing, or loaded from a checkpoint.
 
-In: the configuration's `model` and `lora`. Out: a `Student`: its network, its
-tokenizer, and which part of it learns. Everything else about a warm start is the same
-for both kinds. Nothing is written here.
+In: the sections `model` and `lora` of the configuration. Out: an `SFTModel`: network,
+tokenizer, and the part of the network that is trained. Only
+`SFTModel.write_tokenizer` writes files.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+import tempfile
+from typing import Any
 
 import jax
 from jaxtyping import Array
@@ -15,124 +16,136 @@ from ml_collections import ConfigDict
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import new_config
-from ragen_jax.models.hf_files import weights_digest
+from ragen_jax.models.hf_files import identity, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, logical_axes
 from ragen_jax.models.trainable import Trainable, adapters, whole
 from ragen_jax.program import computation, model_folder, warn_of_pocket_settings
-from ragen_jax.sft import data as lessons
 from ragen_jax.sft import pocket_tokenizer
-from ragen_jax.sft.data import Game
+from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.tasks import check_vocabulary
 from ragen_jax.text import chat
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params
 
-# The embedding is padded to a multiple of this, so that it splits over devices.
+# The embedding's rows are padded to a multiple of this, so that devices can share them.
 VOCABULARY_MULTIPLE = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Student:
+class SFTModel:
     """A model that learns from demonstrations.
 
     Attributes:
-      is_new: it is made from nothing; otherwise it was loaded and can play already.
-      model, policy: its description and the plain network, which plays.
+      config, policy: description and pure functions of the plain network.
       tokenizer: its tokenizer.
-      tokenizer_folder: where that is; for a new one, where it is to be written.
-      trainable: the part that learns.
-      begin: key -> parameters of that part.
-      frozen: the rest as the learner reads it; None where all of it learns.
-      frozen_digest: of the files it came from, see `checkpoint.identity`.
-      finish: what was trained -> float32 parameters of the plain network.
+      tokenizer_folder: the tokenizer's files; those of a new model are written by
+        `write_tokenizer`.
+      identity: see `hf_files.identity`.
+      trainable: the part that is trained.
+      weights: float32 parameters of the checkpoint; None: a new model.
+      frozen: the same in the computation's dtype, under adapters; None: all of the
+        network is trained.
     """
 
-    is_new: bool
-    model: ModelConfig
+    config: ModelConfig
     policy: Policy
     tokenizer: Tokenizer
     tokenizer_folder: pathlib.Path
+    identity: dict[str, Any]
     trainable: Trainable
-    begin: Callable[[Array], Params]
-    frozen: Params | None
-    frozen_digest: str | None
-    finish: Callable[[Params], Params]
+    weights: Params | None = None
+    frozen: Params | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Made from nothing: it cannot play before it is trained."""
+        return self.weights is None
+
+    def init(self, key: Array) -> Params:
+        """Parameters of the trained part before the first step."""
+        weights = jax.jit(self.policy.init)(key) if self.is_new else self.weights
+        return self.trainable.init(weights, key)
+
+    def merge(self, trained: Params) -> Params:
+        """Float32 parameters of the plain network, adapters included.
+
+        Adapters are added to the weights as they were read, not to `frozen`, which may
+        be rounded to bfloat16.
+        """
+        return self.trainable.play_params(self.weights, trained)
+
+    def write_tokenizer(self) -> None:
+        """Write the tokenizer of a new model, unless its folder is complete."""
+        if self.is_new and not _has_tokenizer(self.tokenizer_folder):
+            pocket_tokenizer.save_tokenizer(
+                self.tokenizer.backend, self.tokenizer_folder
+            )
 
 
-def build_student(
-    config: ConfigDict, games: Mapping[str, Game], new_tokenizer: pathlib.Path
-) -> Student:
-    """The model that `config.model` describes, or that its `path` names.
+def build_model(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTModel:
+    """The model that `config.model` describes, or the checkpoint that its `path` names.
 
     Args:
-      config: of a warm start.
-      games: whose words a new tokenizer has to know.
-      new_tokenizer: its folder, in the run folder.
+      config: of `launch.sft`.
+      new_tokenizer: folder for the tokenizer of a new model; read if it is complete.
 
     Raises:
       ValueError: a file or a value cannot be used.
     """
     if "path" in config.model:
-        return _load_student(config)
-    return _new_student(config, games, new_tokenizer)
+        return _load_model(config)
+    return _new_model(config, new_tokenizer)
 
 
-def _new_student(
-    config: ConfigDict, games: Mapping[str, Game], folder: pathlib.Path
-) -> Student:
-    tokenizer = lessons.load_or_build_tokenizer(folder, games, config.prompt)
-    model = _new_model(tokenizer, **config.model)
-    policy = build_policy(model)
-    return Student(
-        is_new=True,
-        model=model,
-        policy=policy,
-        tokenizer=tokenizer,
-        tokenizer_folder=folder,
-        trainable=whole(policy, logical_axes(model)),
-        begin=jax.jit(policy.init),
-        frozen=None,
-        frozen_digest=None,
-        finish=lambda trained: trained,
-    )
-
-
-def _load_student(config: ConfigDict) -> Student:
+def _load_model(config: ConfigDict) -> SFTModel:
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
-    model, params = load_checkpoint(folder)
+    model, weights = load_checkpoint(folder)
     check_vocabulary(config.model.path, tokenizer, model)
     warn_of_pocket_settings(config, tokenizer)
-    how = computation(config)
-    policy = build_policy(model, **how)
-    lora, frozen = read_lora(**config.lora), None
-    if lora is None:
-        trainable = whole(policy, logical_axes(model))
-    else:
+    policy = build_policy(model, **computation(config))
+    lora, frozen, digest = read_lora(**config.lora), None, None
+    trainable = whole(policy, logical_axes(model))
+    if lora is not None:
         trainable = adapters(policy, lora)
-        frozen = jax.jit(policy.cast_params)(params)
-
-    def finish(trained: Params) -> Params:
-        # Over the weights as they were read: the frozen ones may have lost digits.
-        return trainable.play_params(params, trained)
-
-    return Student(
-        is_new=False,
-        model=model,
+        frozen, digest = jax.jit(policy.cast_params)(weights), weights_digest(folder)
+    return SFTModel(
+        config=model,
         policy=policy,
         tokenizer=tokenizer,
         tokenizer_folder=folder,
+        identity=identity(model, tokenizer.folder, tokenizer.stop_ids, digest),
         trainable=trainable,
-        begin=lambda key: trainable.init(params, key),
+        weights=weights,
         frozen=frozen,
-        frozen_digest=None if lora is None else weights_digest(folder),
-        finish=finish,
     )
 
 
-def _new_model(tokenizer: Tokenizer, **sizes) -> ModelConfig:
+def _new_model(config: ConfigDict, folder: pathlib.Path) -> SFTModel:
+    with tempfile.TemporaryDirectory() as scratch:
+        source = folder
+        if not _has_tokenizer(folder):
+            source = pathlib.Path(scratch)
+            backend = pocket_tokenizer.build_tokenizer(dialogue_texts(config))
+            pocket_tokenizer.save_tokenizer(backend, source)
+        tokenizer = load_tokenizer(source)
+        model = _describe_new(tokenizer, **config.model)
+        # Read here: the temporary files are gone afterwards.
+        owner = identity(model, source, tokenizer.stop_ids)
+    policy = build_policy(model)
+    return SFTModel(
+        config=model,
+        policy=policy,
+        tokenizer=tokenizer,
+        tokenizer_folder=folder,
+        identity=owner,
+        trainable=whole(policy, logical_axes(model)),
+    )
+
+
+def _describe_new(tokenizer: Tokenizer, **sizes) -> ModelConfig:
     vocabulary = -(-tokenizer.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     return new_config(
         vocab_size=vocabulary,
@@ -142,3 +155,8 @@ def _new_model(tokenizer: Tokenizer, **sizes) -> ModelConfig:
         pad_token_id=tokenizer.id_of(pocket_tokenizer.END_OF_TEXT),
         **sizes,
     )
+
+
+def _has_tokenizer(folder: pathlib.Path) -> bool:
+    # The settings are written last: with them the files are complete.
+    return (folder / pocket_tokenizer.SETTINGS_FILE).is_file()

@@ -1,15 +1,14 @@
-"""Builds the pocket model's tokenizer: a byte-level BPE small enough for a laptop.
+"""The tokenizer of a new model: a byte-level BPE with one token per word.
 
-In: the texts the model will meet. Out: a tokenizer in Hugging Face format. It knows
-the 256 bytes, so any text encodes; every word of the given texts; Qwen's special
-tokens; and the tags and the separator of answers. The same texts always give the same
-file. Refuses to know what the texts are about.
+In: the texts of the model's dialogues. Out: a tokenizer in Hugging Face format. It has
+the 256 bytes, so that any text encodes; every word of the texts; Qwen's special tokens;
+and the tags and the separator of answers. The same texts always give the same file.
 
-A word is what Qwen's pre-tokenizer cuts out. It becomes one token because it is an
+A word is a piece that Qwen's pre-tokenizer cuts out. It becomes one token by being an
 added token, as `<tool_call>` is one of Qwen's: merges that build each word from its
-bytes would need a token for every step of the way. Symbols outside ASCII do get the
+bytes would need a token for every intermediate piece. Symbols outside ASCII do get the
 merges of their bytes. `transformers` builds its tokenizer for Qwen models from the
-vocabulary, the merges and the added tokens alone; nothing else is used here.
+vocabulary, the merges and the added tokens alone, so nothing else is used here.
 """
 
 import json
@@ -32,7 +31,7 @@ from ragen_jax.text.tokenizer import byte_alphabet
 
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL_TOKENS = (END_OF_TEXT, chat.START, chat.END)
-# Not special: they are text, and the parser reads them.
+# Not special tokens: they are text that the parser reads.
 MARKUP = ("<think>", "</think>", "<answer>", "</answer>", f" {SEPARATOR} ")
 # Of Qwen-2.5: contractions, words with the character before them, single digits,
 # punctuation with the line ends after it, line ends, blanks.
@@ -54,8 +53,8 @@ SETTINGS_FILE = "tokenizer_config.json"
 def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """A tokenizer in which every word of `texts` is one token.
 
-    Ids: the 256 bytes, merges of symbols, the words in order of appearance, special
-    tokens, markup.
+    The order of ids: the 256 bytes, merges of symbols, words by first appearance,
+    special tokens, markup.
     """
     cut = pre_tokenizers.Sequence(
         [
@@ -63,9 +62,9 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    found = [word for text in texts for word in _words(cut, text)]
-    symbols = dict.fromkeys(word for word in found if _is_foreign_symbol(word))
-    words = dict.fromkeys(_text(word) for word in found if word not in symbols)
+    pieces = [word for text in texts for word in _words(cut, text)]
+    symbols = dict.fromkeys(word for word in pieces if _is_foreign_symbol(word))
+    words = dict.fromkeys(_text(word) for word in pieces if word not in symbols)
     merges = [(s[:i], s[i]) for s in symbols for i in range(1, len(s))]
     entries = [*_bytes_in_order(), *dict.fromkeys("".join(pair) for pair in merges)]
     entries += [*words, *SPECIAL_TOKENS, *MARKUP]
@@ -83,7 +82,7 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
-    """Writes the two files that `transformers.AutoTokenizer` loads.
+    """Write the two files that `transformers.AutoTokenizer` loads.
 
     Raises:
       OSError: the folder cannot be written.
@@ -108,39 +107,39 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
 
 
 def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
-    """Words of a text, markup left out, in the byte-level alphabet."""
+    """Words of a text without its markup, in the byte-level alphabet."""
     for name in (*SPECIAL_TOKENS, *MARKUP):
         text = text.replace(name, "\n")
-    found = [word for word, _ in cut.pre_tokenize_str(text)]
-    return [word for word in found if _is_whole_word(word)]
+    pieces = [word for word, _ in cut.pre_tokenize_str(text)]
+    return [word for word in pieces if _is_whole_word(word)]
 
 
 def _is_whole_word(word: str) -> bool:
-    """Words and foreign symbols; not single bytes, punctuation or blanks."""
+    """True for words and foreign symbols, not for single bytes and punctuation."""
     is_word = len(word) > 1 and any(c.isascii() and c.isalpha() for c in word)
     return is_word or _is_foreign_symbol(word)
 
 
 def _is_foreign_symbol(word: str) -> bool:
-    """One character outside ASCII: several bytes, none of them a letter's."""
+    """True for one character outside ASCII, which has several bytes."""
     text = _text(word)
     return len(text) == 1 and not text.isascii()
 
 
 def _text(word: str) -> str:
-    """What a pre-token, which is never cut inside a character, spells."""
+    """Text of a pre-token, which is never cut inside a character."""
     alphabet = byte_alphabet()
     return bytes(alphabet[stand_in] for stand_in in word).decode("utf-8")
 
 
 def _bytes_in_order() -> list[str]:
-    """What byte-level BPE writes for byte 0, 1, ..., 255: the first 256 ids."""
+    """Spelling of bytes 0, 1, ..., 255 in byte-level BPE: the first 256 ids."""
     alphabet = byte_alphabet()
     return sorted(alphabet, key=alphabet.__getitem__)
 
 
 def template_texts(template: Template) -> list[str]:
-    """Every string a template can show, for `build_tokenizer`; numbers left out."""
+    """Every string that a template can contain, except numbers."""
     texts = []
     for part in template.parts:
         if isinstance(part, str):

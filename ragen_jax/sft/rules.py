@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable
 from ml_collections import ConfigDict
 
 from ragen_jax.config import CHOICES, RANGES, check_values, flatten
+from ragen_jax.rollout.demonstrators import THOUGHTS
 
 _SECTIONS = (
     "prompt",
@@ -107,6 +108,13 @@ def validate_warm_start(config: ConfigDict) -> None:
     else:
         positive_integers += _NEW_POSITIVE_INTEGERS
         ranges, choices = _RANGES | _NEW_RANGES, _CHOICES
+    ranges, choices = {**ranges}, {**choices}
+    for name in config.games:
+        ranges[f"games.{name}.noise"] = _CHANCE
+    for name in config.demonstrators:
+        for key in ("noise", "share", "first_share"):
+            ranges[f"demonstrators.{name}.{key}"] = _CHANCE
+        choices[f"demonstrators.{name}.thought"] = THOUGHTS
     leaves = flatten(config)
     _check_there(leaves, [*positive_integers, *ranges, *choices])
     check_values(
@@ -118,6 +126,7 @@ def validate_warm_start(config: ConfigDict) -> None:
     )
     _check_length(config)
     _check_pairs(config)
+    _check_demonstrations(config)
     if not is_loaded:
         _check_heads(config)
 
@@ -180,6 +189,21 @@ def _check_pairs(config: ConfigDict) -> None:
             f"below the number of steps, {num_steps(config)} (train.num_steps, or what "
             "train.num_epochs take)"
         )
+
+
+def _check_demonstrations(config: ConfigDict) -> None:
+    """Shares that sum to 1, data sets at least as large as a step."""
+    for key in ("first_share", "share"):
+        total = sum(spec[key] for spec in config.demonstrators.values())
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"the demonstrators' {key} sum to {total:g}; make it 1")
+    for name, game in config.games.items():
+        size = game.num_demonstrations
+        if size is not None and size < game.episodes:
+            raise ValueError(
+                f"games.{name}.episodes = {game.episodes} is more than its "
+                f"num_demonstrations = {size}; lower episodes or raise that"
+            )
 
 
 def _check_heads(config: ConfigDict) -> None:

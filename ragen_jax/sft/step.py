@@ -1,8 +1,7 @@
-"""The step of the warm start: play demonstrations, learn the replies.
+"""One step: play demonstrations, take one optimizer step on their replies.
 
-In: a train state, a draw of episodes and a mixture of demonstrators. Out: the state
-after one optimizer step on those episodes, compiled as one program. Knows no files and
-no configuration.
+In: a train state, a draw of episodes and a mixture of demonstrators. Out: the next
+state and metrics, from one compiled program. Reads no files and no configuration.
 """
 
 from collections.abc import Callable
@@ -12,8 +11,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.learner.logprobs import map_chunks
-from ragen_jax.learner.state import Network, TrainState
+from ragen_jax.learner.logprobs import hidden_states, map_chunks
+from ragen_jax.learner.state import Network, TrainState, state_shardings
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable
 from ragen_jax.sft.data import Batch
@@ -23,24 +22,56 @@ from ragen_jax.types import Params
 NUM_WIDTHS = 5
 
 
+def build_optimizer(
+    num_steps: int,
+    *,
+    learning_rate: float,
+    warmup_steps: int,
+    final_fraction: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    max_grad_norm: float,
+) -> optax.GradientTransformation:
+    """Gradient clipping, AdamW, linear warm-up from 0 and cosine decay.
+
+    Unlike the learner's optimizer it holds its schedule: checkpoints have this form.
+    """
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, learning_rate, warmup_steps, num_steps, learning_rate * final_fraction
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.adamw(schedule, b1=beta1, b2=beta2, weight_decay=weight_decay),
+    )
+
+
 def make_step(
     trainable: Trainable,
     optimizer: optax.GradientTransformation,
     demonstrate: Callable,
+    description: TrainState,
     *,
     microbatch_episodes: int,
     logprob_chunk_tokens: int | None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """Compiles `step(frozen, state, draws, mixture, dialogues) -> (state, stats)`.
+    """Build the compiled `step(frozen, state, draws, mixture, dialogues)`.
 
-    `frozen` is the part of the model that stays as it is. The state is donated.
-    `stats`: `loss` in nats per reply token, `accuracy` of the most likely token,
-    `tokens`, and `demonstrated/<game>`, the players' success.
+    It returns the next state and metrics: `loss` in nats per reply token, `accuracy` of
+    the most likely token, `tokens`, and per task `demonstrated/<task>`, the
+    demonstrators' success. The state is donated.
+
+    Args:
+      trainable: the part of the network that is trained; `frozen` is the rest.
+      optimizer: see `build_optimizer`.
+      demonstrate: see `make_demonstrate`.
+      description: of the state, with shardings.
+      microbatch_episodes, logprob_chunk_tokens: see `batch_gradient`.
     """
 
     def step(frozen: Params | None, state: TrainState, draws, mixture, dialogues):
         batch, success = demonstrate(draws, mixture, dialogues)
-        gradient, stats = batch_gradient(
+        gradient, metrics = batch_gradient(
             trainable.policy,
             lambda trained: trainable.params(trained, frozen),
             state.params,
@@ -55,10 +86,12 @@ def make_step(
             iteration=state.iteration + 1,
             num_updates=state.num_updates + 1,
         )
-        stats |= {f"demonstrated/{name}": rate for name, rate in success.items()}
-        return state, stats
+        metrics |= {f"demonstrated/{name}": rate for name, rate in success.items()}
+        return state, metrics
 
-    return jax.jit(step, donate_argnums=1)
+    # The same layout as the argument's, or the second call would compile anew.
+    layout = (state_shardings(description), None)
+    return jax.jit(step, donate_argnums=1, out_shardings=layout)
 
 
 def batch_gradient(
@@ -70,15 +103,15 @@ def batch_gradient(
     microbatch_episodes: int,
     logprob_chunk_tokens: int | None,
 ) -> tuple[Params, dict[str, Float[Array, ""]]]:
-    """Gradient of the mean loss per reply token of the whole batch, and `stats`.
+    """Gradient of the batch's mean loss per reply token, and metrics.
 
-    Episodes are sorted by length and taken a few at a time, each few at the shortest
-    of `NUM_WIDTHS` widths that holds them: padding costs as much as text.
+    Episodes are sorted by length and split into microbatches, each padded to the
+    shortest of `NUM_WIDTHS` widths that holds it: padding costs as much as text.
 
     Args:
       policy: the network.
-      complete: what is trained -> the network's parameters.
-      trained: with respect to which the gradient is.
+      complete: (trained parameters) -> all parameters of the network.
+      trained: the parameters to differentiate with respect to.
       batch: a multiple of `microbatch_episodes` episodes.
       microbatch_episodes: episodes per forward and backward pass.
       logprob_chunk_tokens: see `reply_loss`.
@@ -132,12 +165,10 @@ def reply_loss(
     """Summed cross-entropy of the masked tokens, and how many were most likely.
 
     Args:
-      chunk_tokens: tokens whose logits exist at a time; they are computed twice then.
-        None: all logits at once, faster where the vocabulary is small.
+      chunk_tokens: tokens whose logits exist at a time; the backward pass computes them
+        again. None: all logits at once, faster where the vocabulary is small.
     """
-    num_rows, width = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(width - 1)[None], (num_rows, width - 1))
-    hidden, _ = policy.forward(params, tokens[:, :-1], positions, None)
+    hidden = hidden_states(policy, params, tokens[:, :-1])
     targets, is_counted = tokens[:, 1:], loss_mask[:, 1:]
 
     def head(hidden, targets):

@@ -1,56 +1,62 @@
-"""Supervised warm start: teach a model to play like demonstrators.
+"""Supervised fine-tuning: teach a model to play like demonstrators.
 
 In: a configuration and a run folder. Out: `<workdir>/model`, a checkpoint in Hugging
 Face layout with its tokenizer, and `<workdir>/scores.json`. Every step plays episodes
-on the device, through exactly the dialogue of the rollouts, and learns the replies, the
-end-of-turn token included; what the template says is never in the loss.
+on the device, through the dialogue of the rollouts, and trains on the replies, their
+end-of-turn token included; messages of the environment are never in the loss.
 
-A small model made from nothing learns from ever fresh episodes of a mixture of
-demonstrators (`configs/pocket.py`); a loaded checkpoint is fine-tuned, wholly or in
-adapters, on a data set of solved episodes (`configs/sft.py`). The two differ in where
-model and tokenizer come from (`students.py`), what of it learns, and which episodes a
-step draws (`lesson_plan.py`).
+A small model made from nothing learns from new episodes of a mixture of demonstrators
+at every step (`configs/pocket.py`); a checkpoint is fine-tuned, whole or in adapters,
+on a data set of solved episodes (`configs/sft.py`). The two differ in the model
+(`model.py`) and in the episodes of a step (`sampler.py`). Train state, run folder,
+display and statistics are those of `ragen_jax.train`.
 """
 
 import dataclasses
-import functools
 import json
 import math
-import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
-import optax
 from jaxtyping import Array
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from ragen_jax import rngs
-from ragen_jax.config import changed_keys, from_json, to_json
-from ragen_jax.learner.state import Network, TrainState
+from ragen_jax.evaluation.harness import sentence
+from ragen_jax.learner.state import (
+    TrainState,
+    abstract_network,
+    describe,
+    init_network,
+    init_state,
+)
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.hf_files import identity
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.program import num_params
 from ragen_jax.rollout.demonstrators import Mixture
-from ragen_jax.runs import writer
-from ragen_jax.runs.checkpoint import Checkpointer
+from ragen_jax.runs.console import Display
+from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.run import StopRequest
-from ragen_jax.sft import data as lessons
-from ragen_jax.sft.data import Draw, Game
+from ragen_jax.runs.writer import write_text_atomically
+from ragen_jax.sft.data import (
+    DemoTask,
+    Draw,
+    build_demo_tasks,
+    build_mixtures,
+    build_tasks,
+    make_demonstrate,
+)
 from ragen_jax.sft.evaluate import make_score
-from ragen_jax.sft.log import LessonLog
-from ragen_jax.sft.model import Student, build_student
+from ragen_jax.sft.model import SFTModel, build_model
 from ragen_jax.sft.rules import num_steps, validate_warm_start
 from ragen_jax.sft.sampler import make_draw
-from ragen_jax.sft.step import make_step
-from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.text.tokenizer import load_tokenizer
+from ragen_jax.sft.step import build_optimizer, make_step
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks import Task
 from ragen_jax.types import Params
 
-# Keys that a resumed warm start may change: they do not touch what is learned.
+# Keys that a resumed run may change: they do not affect what is learned.
 FREE_ON_RESUME = (
     "evaluation.",
     "model.attention",
@@ -60,9 +66,39 @@ FREE_ON_RESUME = (
     "train.checkpoint_every",
 )
 
+# metric name -> (label, format), see `console.SHOWN`
+SHOWN = {
+    "loss": ("loss", "{:.3f}"),
+    "accuracy": ("accuracy", "{:.1%}"),
+    "demonstrated/{env}": ("demonstrators", "{:.0%}"),
+}
 
-def warm_start(config: ConfigDict, workdir: pathlib.Path) -> int:
-    """Train on demonstrations, write the model and its scores; resumes.
+
+@dataclasses.dataclass(frozen=True)
+class SFTProgram:
+    """The functions and the model of one run.
+
+    Attributes:
+      tasks: demonstrated tasks.
+      model: the model that is trained.
+      mixtures: demonstrators of the first part of the steps, and of the rest.
+      draw: step -> episodes of the step by task.
+      init: `()` -> the train state before the first step.
+      step: see `make_step`.
+      score: parameters of the plain network -> scores by task.
+    """
+
+    tasks: dict[str, DemoTask]
+    model: SFTModel
+    mixtures: tuple[Mixture, Mixture]
+    draw: Callable[[int], dict[str, Draw]]
+    init: Callable[[], TrainState]
+    step: Callable[..., tuple[TrainState, dict[str, Array]]]
+    score: Callable[[Params], dict[str, dict[str, float]]]
+
+
+def train(config: ConfigDict, workdir: pathlib.Path) -> int:
+    """Train on demonstrations, write the model and its scores; an old run is resumed.
 
     Returns:
       Exit status: 0 when done, 143 (or 130) when a signal asked to stop and the state
@@ -72,264 +108,195 @@ def warm_start(config: ConfigDict, workdir: pathlib.Path) -> int:
       ValueError: the configuration or the run folder does not allow it.
     """
     validate_warm_start(config)
-    course = _build_course(config, workdir / "tokenizer")
-    lock = writer.open_workdir(workdir)
-    try:
-        return _run(config, workdir, course)
-    finally:
-        os.close(lock)
-
-
-def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """A state before the first step; the parameters that are trained are copied."""
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def create(params):
-        zero = jnp.zeros((), jnp.int32)
-        network = Network(params, optimizer.init(params))
-        no_kl = jnp.zeros((), jnp.float32)
-        return TrainState(network, None, no_kl, zero, zero, zero, zero)
-
-    return create(jax.tree.map(jnp.array, params))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Course:
-    """What the configuration describes, built.
-
-    Attributes:
-      games, student: what is played, and who learns it.
-      optimizer, mixtures: how, and from whom: at first, then.
-      dialogues: of the demonstrations.
-      draw: step -> its episodes.
-      step: see `make_step`.
-      score: parameters of the student's policy -> how it plays.
-    """
-
-    games: dict[str, Game]
-    student: Student
-    optimizer: optax.GradientTransformation
-    mixtures: tuple[Mixture, Mixture]
-    dialogues: dict[str, Dialogue]
-    draw: Callable[[int], dict[str, Draw]]
-    step: Callable[..., tuple[TrainState, dict[str, Array]]]
-    score: Callable[[Params], dict[str, dict[str, float]]]
-
-
-def _run(config: ConfigDict, workdir: pathlib.Path, course: _Course) -> int:
-    """The whole warm start, in a folder that is locked."""
-    say = Console(highlight=False, soft_wrap=True).print
-    student = course.student
-    _refuse_changes(workdir, config)
-    writer.write_text_atomically(workdir / "config.json", to_json(config))
-    if student.is_new:
-        lessons.keep_tokenizer(student.tokenizer, student.tokenizer_folder)
-    with StopRequest() as stop:
-        state = _train(config, workdir, course, stop, say)
-    if stop.requested:
-        done, total = int(state.iteration), num_steps(config)
-        say(f"stopped after step {done} of {total}, saved")
-        return stop.exit_status
-    folder = workdir / "model"
-    params = student.finish(state.params)
-    save_checkpoint(folder, student.model, params, student.tokenizer_folder)
-    _examine(config, workdir, course, params, when="after", say=say)
-    say(f"the model is in {folder}, its scores in {workdir / 'scores.json'}")
+    program = build_program(config, workdir / "tokenizer")
+    model, total = program.model, num_steps(config)
+    with RunFolder(
+        workdir, config, model.identity, keep=1, free=FREE_ON_RESUME
+    ) as folder:
+        model.write_tokenizer()
+        names = tuple(program.tasks)
+        display = Display(names, start=folder.start, total=total, shown=SHOWN)
+        with StopRequest() as stop, display:
+            state = _train(config, program, folder, stop, display)
+        if stop.requested:
+            done = int(state.iteration)
+            display.say(f"stopped after step {done} of {total}, saved")
+            return stop.exit_status
+        params = model.merge(state.params)
+        output = workdir / "model"
+        save_checkpoint(output, model.config, params, model.tokenizer_folder)
+        _score(config, program, folder, params, when="after", say=display.say)
+        display.say(f"wrote the model to {output}, its scores to {workdir}/scores.json")
     return 0
 
 
-def _build_course(config: ConfigDict, new_tokenizer: pathlib.Path) -> _Course:
-    """Everything the warm start needs, nothing of it written yet.
+def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram:
+    """Build model, tasks and compiled functions; nothing is written.
+
+    Args:
+      config: validated.
+      new_tokenizer: folder for the tokenizer of a new model.
 
     Raises:
       ValueError: a value does not fit a game, the model or another value.
     """
-    thoughts = {spec.thought for spec in config.demonstrators.values()}
-    mixtures = lessons.build_mixtures(
-        config.demonstrators, redraw=config.mixture.redraw
+    mixtures = build_mixtures(config.demonstrators, redraw=config.mixture.redraw)
+    model = build_model(config, new_tokenizer)
+    demos = build_demo_tasks(config, model.tokenizer)
+    eval_tasks = build_tasks(
+        config, model.tokenizer, config.evaluation.max_reply_tokens
     )
-    games = {
-        name: lessons.build_game(**section, thoughts=thoughts)
-        for name, section in config.games.items()
-    }
-    student = build_student(config, games, new_tokenizer)
-    dialogues, played = (
-        lessons.build_dialogues(games, student.tokenizer, config.prompt, length)
-        for length in (config.max_reply_tokens, config.evaluation.max_reply_tokens)
+    tasks = {name: demo.task for name, demo in demos.items()}
+    _check_context(tasks, model.config, "max_reply_tokens")
+    _check_context(eval_tasks, model.config, "evaluation.max_reply_tokens")
+    optimizer = build_optimizer(num_steps(config), **config.optimizer)
+    root, mesh = rngs.root_key(config.seed), make_mesh(data=1, fsdp=1, tensor=1)
+
+    def state(network: Callable, params: Params) -> TrainState:
+        axes = model.trainable.logical_axes
+        policy = network(params, optimizer, mesh, axes)
+        return init_state(policy, None, mesh, kl_coeff=0.0)
+
+    key = rngs.stream(root, "init")
+    abstract = describe(state(abstract_network, jax.eval_shape(model.init, key)))
+    step = make_step(
+        model.trainable,
+        optimizer,
+        make_demonstrate(
+            demos,
+            tokenization=config.prompt.tokenization,
+            discount=config.mixture.discount,
+        ),
+        abstract,
+        microbatch_episodes=config.train.microbatch_episodes,
+        logprob_chunk_tokens=config.train.logprob_chunk_tokens,
     )
-    _check_context(dialogues, student.model, "max_reply_tokens")
-    _check_context(played, student.model, "evaluation.max_reply_tokens")
-    demonstrate = lessons.make_demonstrate(
-        games,
-        student.tokenizer,
-        tokenization=config.prompt.tokenization,
-        max_reply_tokens=config.max_reply_tokens,
-        discount=config.mixture.discount,
-        thinking=config.prompt.thinking,
-    )
-    optimizer = _build_optimizer(num_steps(config), **config.optimizer)
-    root, train = rngs.root_key(config.seed), config.train
-    course = _Course(
-        games=games,
-        student=student,
-        optimizer=optimizer,
+    draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
+    # Traced before anything is written: some values only the demonstrators can refuse.
+    draws = jax.eval_shape(draw, 1)
+    dialogues = {name: task.dialogue for name, task in tasks.items()}
+    jax.eval_shape(step, model.frozen, abstract, draws, mixtures[0], dialogues)
+    return SFTProgram(
+        tasks=demos,
+        model=model,
         mixtures=mixtures,
-        dialogues=dialogues,
-        draw=make_draw(games, root, num_epochs=train.num_epochs),
-        step=make_step(
-            student.trainable,
-            optimizer,
-            demonstrate,
-            microbatch_episodes=train.microbatch_episodes,
-            logprob_chunk_tokens=train.logprob_chunk_tokens,
-        ),
+        draw=draw,
+        init=lambda: state(init_network, model.init(key)),
+        step=step,
         score=make_score(
-            student.policy, games, played, student.tokenizer, **config.evaluation
+            model.policy,
+            eval_tasks,
+            num_prompts=config.evaluation.num_prompts,
+            temperature=config.evaluation.temperature,
+            seed=config.evaluation.seed,
         ),
-    )
-    _trace(course, root)
-    return course
-
-
-def _trace(course: _Course, root) -> None:
-    """Traces a step now, because some values only the demonstrators can refuse."""
-    student = course.student
-    trained = jax.eval_shape(student.begin, root)
-    state = jax.eval_shape(lambda p: init_state(p, course.optimizer), trained)
-    draws = jax.eval_shape(course.draw, 1)
-    jax.eval_shape(
-        course.step, student.frozen, state, draws, course.mixtures[0], course.dialogues
     )
 
 
 def _train(
     config: ConfigDict,
-    workdir: pathlib.Path,
-    course: _Course,
+    program: SFTProgram,
+    folder: RunFolder,
     stop: StopRequest,
-    say: Callable[[str], None],
+    display: Display,
 ) -> TrainState:
-    """All steps that are not done yet, or up to a stop; a checkpoint now and then."""
-    train, total, student = config.train, num_steps(config), course.student
-    tokenizer = load_tokenizer(student.tokenizer_folder)
-    owner = identity(
-        student.model, tokenizer.folder, tokenizer.stop_ids, student.frozen_digest
-    )
-    key = rngs.stream(rngs.root_key(config.seed), "init")
-    state = init_state(student.begin(key), course.optimizer)
+    """All steps that are not done yet, or those up to a stop; saves at intervals."""
+    settings, total, model = config.train, num_steps(config), program.model
+    records = folder.open_record(tensorboard=False)
+    state = program.init()
     size = f"{num_params(state.params):,}"
-    if student.frozen is not None:
-        size += f" over {num_params(student.frozen):,} frozen"
-    say(
-        f"{size} parameters, "
-        f"{student.tokenizer.vocab_size} tokens, games {', '.join(course.games)}"
+    if model.frozen is not None:
+        size += f" over {num_params(model.frozen):,} frozen"
+    display.say(
+        f"{size} parameters, {model.tokenizer.vocab_size} tokens, games "
+        f"{', '.join(program.tasks)}"
     )
-    if not student.is_new:
-        params = student.trainable.play_params(student.frozen, state.params)
-        _examine(config, workdir, course, params, when="before", say=say)
-        del params  # as large as the model
-    checkpointer = Checkpointer(workdir, keep=1)
-    start = checkpointer.latest or 0
-    if start:
-        state = checkpointer.restore(start, state, owner)
-        say(f"resuming after step {start}")
-    log = LessonLog(workdir, start=start, total=total, every=train.log_every, say=say)
-    for done in range(start + 1, total + 1):
-        mixture = course.mixtures[done > config.mixture.first_part * total]
-        state, stats = course.step(
-            student.frozen, state, course.draw(done), mixture, course.dialogues
-        )
-        log.add(done, stats)
+    if not model.is_new:
+        _score(config, program, folder, model.weights, when="before", say=display.say)
+    state = folder.restore(state)
+    if folder.is_resumed:
+        display.say(f"resuming after step {folder.start}")
+    dialogues = {name: demo.task.dialogue for name, demo in program.tasks.items()}
+    for done in range(folder.start + 1, total + 1):
+        mixture = program.mixtures[done > config.mixture.first_part * total]
+        draws = program.draw(done)
+        state, metrics = program.step(model.frozen, state, draws, mixture, dialogues)
+        metrics = jax.device_get(metrics)
+        folder.write_metrics(done, metrics)
+        records.append({"iteration": done} | metrics)
         is_last = done == total or stop.requested
-        if done % train.checkpoint_every == 0 or is_last:
-            log.sync()
-            checkpointer.save(done, state, owner)
+        if done % settings.log_every == 0 or done == total:
+            display.iteration(done, _means(records, metrics, settings.log_every))
+        if done % settings.checkpoint_every == 0 or is_last:
+            folder.save(done, state)
         if is_last:
             break
-    checkpointer.close()
-    log.close()
+    folder.finish()
     return state
 
 
-def _examine(
+def _means(
+    records: Sequence[Mapping], names: Iterable[str], every: int
+) -> dict[str, float]:
+    """Means over the steps since the last line, an interrupted run's included."""
+    shown = (records[-1]["iteration"] - 1) // every * every
+    rows = [record for record in records if record["iteration"] > shown]
+    # A task without demonstrations in a step has no success: null in the record.
+    values = {k: [math.nan if r[k] is None else r[k] for r in rows] for k in names}
+    return {k: sum(column) / len(column) for k, column in values.items()}
+
+
+def _score(
     config: ConfigDict,
-    workdir: pathlib.Path,
-    course: _Course,
+    program: SFTProgram,
+    folder: RunFolder,
     params: Params,
     *,
     when: str,
     say: Callable[[str], None],
 ) -> None:
-    """Let the student play; the scores go to `scores.json` under `when`.
+    """Play the validation prompts; the scores go to `scores.json` under `when`.
 
-    What it scored before is measured once, unless the way of measuring has changed.
+    Scores from before training are measured once per evaluation setting.
     """
-    path, settings = workdir / "scores.json", config.evaluation.to_dict()
-    known = json.loads(path.read_text()) if path.exists() else {}
+    path, settings = folder.path / "scores.json", config.evaluation.to_dict()
+    known = _read_scores(path)
     if known.get("evaluation") != settings:
         known = {"evaluation": settings}
     if when == "before" and when in known:
         return
-    scores = course.score(params)
+    scores = program.score(params)
     # JSON has no NaN.
     known[when] = {
         name: {k: v if math.isfinite(v) else None for k, v in values.items()}
         for name, values in scores.items()
     }
-    writer.write_text_atomically(path, json.dumps(known, indent=2) + "\n")
+    write_text_atomically(path, json.dumps(known, indent=2) + "\n")
     for name, values in scores.items():
-        shown = "  ".join(f"{k} {v:.3f}" for k, v in values.items())
-        say(f"{when:6s} {name:12s} {shown}")
+        say(f"{when} training, {name}: {sentence(values)}")
 
 
-def _check_context(
-    dialogues: Mapping[str, Dialogue], model: ModelConfig, limit: str
-) -> None:
-    for name, dialogue in dialogues.items():
-        if dialogue.max_trajectory_tokens > model.max_position_embeddings:
-            raise ValueError(
-                f"an episode of {name} may need {dialogue.max_trajectory_tokens} "
-                "tokens, more than model.max_position_embeddings = "
-                f"{model.max_position_embeddings}; raise it (or take a model that "
-                f"reads more), or lower {limit} or games.{name}.max_turns"
-            )
-
-
-def _build_optimizer(
-    num_steps: int,
-    *,
-    learning_rate: float,
-    warmup_steps: int,
-    final_fraction: float,
-    beta1: float,
-    beta2: float,
-    weight_decay: float,
-    max_grad_norm: float,
-) -> optax.GradientTransformation:
-    """Clipping, AdamW, linear warm-up, cosine decay."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, learning_rate, warmup_steps, num_steps, learning_rate * final_fraction
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(max_grad_norm),
-        optax.adamw(schedule, b1=beta1, b2=beta2, weight_decay=weight_decay),
-    )
-
-
-def _refuse_changes(workdir: pathlib.Path, config: ConfigDict) -> None:
-    """A run folder belongs to one configuration.
-
-    Raises:
-      ValueError: what is there was made with other settings.
-    """
-    path = workdir / "config.json"
+def _read_scores(path: pathlib.Path) -> dict:
+    """Scores of an earlier call; none if there is no file."""
     if not path.exists():
-        return
-    old = from_json(path.read_text())
-    changes = changed_keys(old, config, FREE_ON_RESUME)
-    if changes:
-        listed = "; ".join(f"{k}: {a!r} -> {b!r}" for k, (a, b) in changes.items())
-        raise ValueError(
-            f"{workdir} holds a warm start with other settings ({listed}); use "
-            "those settings to resume it, or another --workdir"
-        )
+        return {}
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it") from error
+    if not isinstance(scores, dict):
+        raise ValueError(f"{path} is not a file of scores; remove it")
+    return scores
+
+
+def _check_context(tasks: Mapping[str, Task], model: ModelConfig, limit: str) -> None:
+    """Refuse tasks whose episodes are longer than the model's context."""
+    for name, task in tasks.items():
+        needed = task.dialogue.max_trajectory_tokens
+        if needed > model.max_position_embeddings:
+            raise ValueError(
+                f"an episode of {name} may need {needed} tokens, more than "
+                f"model.max_position_embeddings = {model.max_position_embeddings}; "
+                "raise it (or take a model with a longer context), or lower "
+                f"{limit} or games.{name}.max_turns"
+            )

@@ -4,7 +4,9 @@ In: an environment and the play budget. Out: `Prompts`, the opening of a dialogu
 what follows each reply, chat markup included. Tokens and parsing are other modules'.
 
 Styles: "full" explains everything, for models that have never seen the game; "terse"
-spends as few tokens as it can, for the pocket model that was trained on it.
+spends as few tokens as it can, for the pocket model that was trained on it. Changing a
+single word of "terse" invalidates the shipped pocket model: it must be trained anew
+(`tests/sft/test_pocket.py` fails then).
 
 Fields besides the environment's own: `turn` (from 1), `actions_left`; in what tells of
 a past turn also `reward_hundredths` (that turn's reward, penalty not included),

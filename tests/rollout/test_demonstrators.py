@@ -14,11 +14,12 @@ from ragen_jax import rngs
 from ragen_jax.program import POCKET
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.demonstrators import Mixture
-from ragen_jax.sft import data as lessons
+from ragen_jax.sft.data import build_demo_tasks, make_demonstrate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.text.token_templates import compile_template
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.tokenizers import train_qwen_style
+from tests.sft import tiny
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=4, max_actions_per_episode=10)
 
@@ -187,26 +188,19 @@ def test_players_stay_unless_redrawn():
 def played():
     """FrozenLake by a solver that reads and a guesser that does not think."""
     tokenizer = load_tokenizer(POCKET)
-    game = lessons.build_game(
-        name="frozen_lake",
-        kwargs={},
+    config = tiny.demo_config(
+        "frozen_lake",
         episodes=32,
-        num_demonstrations=None,
         max_turns=2,
         max_actions_per_turn=2,
         max_actions_per_episode=3,
-        params={},
-        planning_params={"success_rate": 1.0},
-        noise=None,
     )
-    prompt = {"style": "terse", "tokenization": "symbols", "length_hint_words": 1}
-    games = {"lake": game}
-    dialogues = lessons.build_dialogues(games, tokenizer, prompt, 20)
-    demonstrate = lessons.make_demonstrate(
-        games, tokenizer, tokenization="symbols", max_reply_tokens=20, discount=0.95
-    )
+    config.max_reply_tokens = 20
+    tasks = build_demo_tasks(config, tokenizer)
+    demonstrate = make_demonstrate(tasks, tokenization="symbols", discount=0.95)
+    dialogues = {name: demo.task.dialogue for name, demo in tasks.items()}
     players = mixture((0.5, "reading", 0.0), (0.5, "none", 1.0))
-    draws = make_draw(games, rngs.root_key(0), num_epochs=None)(1)
+    draws = make_draw(tasks, rngs.root_key(0), num_epochs=None)(1)
     batch, success = jax.jit(demonstrate)(draws, players, dialogues)
     return tokenizer, batch, success
 
@@ -276,7 +270,7 @@ def test_demonstrated_play_is_what_the_parser_understood(played):
         for t, n in zip(np.asarray(batch.tokens), batch.lengths, strict=True)
     )
     assert first.startswith("<|im_start|>system\nfrozenlake")
-    assert 0 < float(success["lake"]) < 1
+    assert 0 < float(success["frozen_lake"]) < 1
 
 
 def test_a_reply_must_fit():

@@ -1,4 +1,4 @@
-"""The shipped model: its tokenizer, its files, and that it can do its trade."""
+"""The shipped model: its wording, its tokenizer, its files and its abilities."""
 
 import hashlib
 
@@ -14,10 +14,13 @@ from configs import pocket
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET
-from ragen_jax.sft import data as lessons
+from ragen_jax.sft.data import build_demo_tasks, dialogue_texts
+from ragen_jax.sft.pocket_tokenizer import build_tokenizer, save_tokenizer
 from ragen_jax.text.tokenizer import load_tokenizer
 
 MAX_BYTES = 8_000_000
+# Of all texts of its games' messages and replies.
+WORDING = "0442b9d4e9cbdb62a99eb8b83eeed79b9d1bc043fd7f38bfacfe18a97585513c"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<think>", "</think>", "<answer>", "</answer>", " || ")
 
@@ -28,20 +31,32 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def games():
-    return {n: lessons.build_game(**s) for n, s in pocket.get_config().games.items()}
+def tasks(tokenizer):
+    return build_demo_tasks(pocket.get_config(), tokenizer)
 
 
-def single_tokens(games):
-    for game in games.values():
-        yield from game.env.action_vocabulary
+def test_the_wording_is_that_of_its_training():
+    """A word the model never saw in training makes it play badly, without an error."""
+    texts = "\n".join(dialogue_texts(pocket.get_config()))
+    assert hashlib.sha256(texts.encode()).hexdigest() == WORDING, (
+        "the terse wording, the games' words or the demonstrated replies have changed: "
+        "the shipped pocket model was trained on the old ones; take the change back, "
+        "or train the model anew (python -m launch.sft --config=configs/pocket.py "
+        "--workdir=runs/pocket), copy runs/pocket/model to ragen_jax/pocket, measure "
+        "it again and put the new digest here"
+    )
+
+
+def single_tokens(tasks):
+    for demo in tasks.values():
+        yield from demo.task.env.action_vocabulary
     for name in ("sokoban", "frozen_lake"):
         yield from envs.make(name).symbols
     yield from (*SPECIAL, *MARKUP, *"0123456789", "\n", "Turn", "Reward", "Invalid")
 
 
-def test_what_the_games_are_made_of_is_single_tokens(tokenizer, games):
-    for text in single_tokens(games):
+def test_words_of_the_games_are_single_tokens(tokenizer, tasks):
+    for text in single_tokens(tasks):
         assert len(tokenizer.encode(text)) == 1, text
 
 
@@ -89,11 +104,8 @@ def test_transformers_loads_the_same_tokenizer(tokenizer):
         assert theirs.decode(ids, clean_up_tokenization_spaces=False) == text
 
 
-def test_the_tokenizer_is_the_one_the_games_ask_for(tmp_path, games):
-    """Wording or names that changed since then need a new warm start."""
-    prompt = pocket.get_config().prompt
-    built = lessons.load_or_build_tokenizer(tmp_path, games, prompt)
-    lessons.keep_tokenizer(built, tmp_path)
+def test_the_tokenizer_is_the_one_that_the_games_ask_for(tmp_path):
+    save_tokenizer(build_tokenizer(dialogue_texts(pocket.get_config())), tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         ours, shipped = ((f / name).read_bytes() for f in (tmp_path, POCKET))
         assert hashlib.sha256(ours).digest() == hashlib.sha256(shipped).digest()
@@ -109,28 +121,23 @@ def test_the_files_are_small_and_described():
     assert config.num_hidden_layers == sizes.num_hidden_layers
 
 
-def test_it_can_read_the_board(tokenizer, games):
-    """Given that it thinks, it names player, box and target where they are."""
+def test_it_can_read_the_board(tokenizer, tasks):
+    """If it thinks, it names player, box and target where they are."""
     config, params = load_checkpoint(POCKET)
     policy = build_policy(config)
-    game = games["sokoban"]
-    dialogue = lessons.build_dialogues(
-        {"sokoban": game}, tokenizer, pocket.get_config().prompt, 32
-    )["sokoban"]
-    facts, env_params = game.env.facts(), game.env_params
+    task, facts = tasks["sokoban"].task, tasks["sokoban"].facts
+    env, env_params = task.env, task.params
     keys = jax.random.split(jax.random.key(99), 32)
-    _, states = jax.vmap(game.env.reset_env, (0, None))(keys, env_params)
+    _, states = jax.vmap(env.reset_env, (0, None))(keys, env_params)
     names = jax.vmap(facts.read, (0, None))(states, env_params)
-    fields = jax.device_get(
-        jax.vmap(game.env.text_fields, (0, None))(states, env_params)
-    )
+    fields = jax.device_get(jax.vmap(env.text_fields, (0, None))(states, env_params))
     rows, thoughts = [], []
     for i in range(32):
         shown = {k: v[i] for k, v in fields.items()} | {"turn": 1, "actions_left": 10}
         words = zip(facts.words, names[i], strict=True)
         thought = "".join(word.options[int(n)] for word, n in words)
         thoughts.append([tokenizer.encode(letter)[0] for letter in thought])
-        prompt = tokenizer.encode(dialogue.prompts.opening.render(shown))
+        prompt = tokenizer.encode(task.dialogue.prompts.opening.render(shown))
         rows.append(prompt + thoughts[-1])
     tokens = jnp.array(rows, jnp.int32)
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)

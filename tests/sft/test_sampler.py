@@ -1,15 +1,17 @@
-"""Which demonstrations a step draws: every one equally often, and always the same."""
+"""The demonstrations of a step: each is drawn equally often, and is always the same."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from ragen_jax import rngs
 from ragen_jax.program import POCKET
-from ragen_jax.sft import data as lessons
-from ragen_jax.sft.sampler import draw_fresh, draw_next, make_draw
+from ragen_jax.sft.data import build_demo_tasks, build_mixtures, make_demonstrate
+from ragen_jax.sft.sampler import draw_new, draw_next, make_draw
 from ragen_jax.text.tokenizer import load_tokenizer
+from tests.sft import tiny
 
 ROOT = rngs.root_key(3)
 
@@ -35,11 +37,11 @@ def test_every_demonstration_is_learned_from_equally_often(episodes, size, epoch
         for step in range(1, num_steps + 1)
     ]
     numbers = np.concatenate([d.numbers for d in draws])
-    counts = np.concatenate([d.counts for d in draws])
-    # Only the last step is filled up with what does not count.
-    assert counts[: epochs * size].all()
-    assert not counts[epochs * size :].any()
-    in_order = numbers[counts].reshape(epochs, size)
+    mask = np.concatenate([d.mask for d in draws])
+    # Only the last step is filled up with episodes outside the mask.
+    assert mask[: epochs * size].all()
+    assert not mask[epochs * size :].any()
+    in_order = numbers[mask].reshape(epochs, size)
     np.testing.assert_array_equal(
         np.sort(in_order, axis=1), np.tile(np.arange(size), (epochs, 1))
     )
@@ -49,12 +51,12 @@ def test_every_demonstration_is_learned_from_equally_often(episodes, size, epoch
 
 
 def test_without_epochs_a_data_set_is_repeated_without_end():
-    assert data_set(100, episodes=4, size=10, epochs=None).counts.all()
+    assert data_set(100, episodes=4, size=10, epochs=None).mask.all()
 
 
 def test_a_fresh_draw_is_another_at_every_step():
     first, second = (
-        draw_fresh(ROOT, jnp.int32(step), 0, num_episodes=4) for step in (1, 2)
+        draw_new(ROOT, jnp.int32(step), 0, num_episodes=4) for step in (1, 2)
     )
     assert first.key != second.key
     np.testing.assert_array_equal(first.numbers, np.arange(4))
@@ -63,27 +65,23 @@ def test_a_fresh_draw_is_another_at_every_step():
 @pytest.fixture(scope="module")
 def lake():
     """A small game with a data set of six demonstrations, and what plays them."""
-    game = lessons.build_game(
-        name="frozen_lake",
-        kwargs={},
+    config = tiny.demo_config(
+        "frozen_lake",
         episodes=4,
         num_demonstrations=6,
         max_turns=2,
         max_actions_per_turn=2,
         max_actions_per_episode=3,
-        params={},
-        planning_params={"success_rate": 1.0},
         noise=0.5,
     )
-    games, tokenizer = {"lake": game}, load_tokenizer(POCKET)
-    prompt = {"style": "terse", "tokenization": "symbols", "length_hint_words": 1}
-    demonstrate = lessons.make_demonstrate(
-        games, tokenizer, tokenization="symbols", max_reply_tokens=20, discount=0.95
-    )
+    config.max_reply_tokens = 20
     spec = {"thought": "misreading", "noise": 0.5, "share": 1.0, "first_share": 1.0}
-    mixture, _ = lessons.build_mixtures({"player": spec}, redraw=0.0)
-    dialogues = lessons.build_dialogues(games, tokenizer, prompt, 20)
-    draw = make_draw(games, ROOT, num_epochs=3)
+    config.demonstrators = ConfigDict({"player": spec})
+    tasks = build_demo_tasks(config, load_tokenizer(POCKET))
+    demonstrate = make_demonstrate(tasks, tokenization="symbols", discount=0.95)
+    mixture, _ = build_mixtures(config.demonstrators, redraw=0.0)
+    dialogues = {name: demo.task.dialogue for name, demo in tasks.items()}
+    draw = make_draw(tasks, ROOT, num_epochs=3)
     play = jax.jit(demonstrate)
     return draw, lambda draws: play(draws, mixture, dialogues)
 
@@ -95,7 +93,7 @@ def test_a_number_is_the_same_episode_in_every_epoch(lake):
         draws = draw(step)
         batch, _ = play(draws)
         for number, tokens in zip(
-            draws["lake"].numbers.tolist(), batch.tokens, strict=True
+            draws["frozen_lake"].numbers.tolist(), batch.tokens, strict=True
         ):
             episodes.setdefault(number, []).append(np.asarray(tokens).tobytes())
     assert sorted(episodes) == list(range(6))
@@ -108,12 +106,12 @@ def test_a_number_is_the_same_episode_in_every_epoch(lake):
 def test_what_does_not_count_is_not_learned(lake):
     draw, play = lake
     # 3 epochs of 6 are 4 steps of 4 and one of 2.
-    last = draw(5)["lake"]
-    assert last.counts.tolist() == [True, True, False, False]
-    batch, success = play({"lake": last})
+    last = draw(5)["frozen_lake"]
+    assert last.mask.tolist() == [True, True, False, False]
+    batch, success = play({"frozen_lake": last})
     assert not batch.loss_mask[2:].any()
     assert batch.loss_mask[:2].any(axis=1).all()
     assert (batch.lengths[2:] == 0).all()
-    assert float(success["lake"]) in (0.0, 0.5, 1.0)
-    nobody = last.replace(counts=jnp.zeros(4, bool))
-    assert np.isnan(play({"lake": nobody})[1]["lake"])
+    assert float(success["frozen_lake"]) in (0.0, 0.5, 1.0)
+    nobody = last.replace(mask=jnp.zeros(4, bool))
+    assert np.isnan(play({"frozen_lake": nobody})[1]["frozen_lake"])

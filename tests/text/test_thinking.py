@@ -1,7 +1,6 @@
 """Thinking off: an answer alone is asked for, forced, read and demonstrated."""
 
 import functools
-import pathlib
 import random
 
 import jax
@@ -15,9 +14,10 @@ from ragen_jax.evaluation.play import complete_reply
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes, rollout_keys
 from ragen_jax.rollout.turns import PlayRules
-from ragen_jax.sft import data as lessons
+from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.dialogue import build_dialogue
+from tests.sft import tiny
 from tests.text import test_answers
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=4, max_actions_per_episode=10)
@@ -26,30 +26,14 @@ REPLY_TOKENS = 24
 OPENINGS = [b"", b"Up || Down", b"<answer>Left", b"</think><answer>", b"a</think>"]
 
 
+@functools.cache
 def pocket():
-    """Sokoban's dialogue under the tokenizer that a warm start would make."""
-    game = lessons.build_game(
-        name="sokoban",
-        kwargs={},
-        episodes=32,
-        num_demonstrations=None,
-        params={},
-        planning_params={},
-        noise=0.0,
-        **vars(BUDGET),
-    )
-    prompt = {
-        "style": "terse",
-        "tokenization": "symbols",
-        "length_hint_words": 60,
-        "thinking": False,
-    }
-    nowhere = pathlib.Path("no such folder")
-    tokenizer = lessons.load_or_build_tokenizer(nowhere, {"sokoban": game}, prompt)
-    dialogue = build_dialogue(
-        game.env, tokenizer, budget=BUDGET, max_reply_tokens=REPLY_TOKENS, **prompt
-    )
-    return game, tokenizer, dialogue
+    """Sokoban under the tokenizer of a model that never thinks."""
+    config = tiny.demo_config("sokoban", noise=0.0, **vars(BUDGET))
+    config.prompt.thinking = False
+    config.max_reply_tokens = REPLY_TOKENS
+    demo = build_demo_tasks(config, tiny.new_tokenizer(config))["sokoban"]
+    return demo, demo.task.tokenizer, demo.task.dialogue
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +120,8 @@ def test_no_message_asks_for_a_thought(tokenizer, style, context):
 
 @functools.cache
 def demonstrated():
-    game, tokenizer, dialogue = pocket()
+    demo, tokenizer, dialogue = pocket()
+    env, params = demo.task.env, demo.task.params
     mixture = demonstrators.Mixture(
         shares=jnp.ones(1),
         thoughts=jnp.array([demonstrators.READING]),
@@ -144,11 +129,11 @@ def demonstrated():
         redraw=jnp.float32(0),
     )
     responder = demonstrators.build_responder(
-        game.env,
-        game.planning_params,
+        env,
+        demo.planning_params,
         tokenizer,
         mixture,
-        reading=game.reading,
+        facts=demo.facts,
         tokenization="symbols",
         budget=BUDGET,
         max_reply_tokens=REPLY_TOKENS,
@@ -157,8 +142,8 @@ def demonstrated():
     )
     play = jax.jit(
         lambda dialogue, keys: play_episodes(
-            game.env,
-            game.env_params,
+            env,
+            params,
             dialogue,
             responder,
             keys,

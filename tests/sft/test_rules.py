@@ -1,0 +1,145 @@
+"""Configurations of fine-tuning: which are refused, and with which words."""
+
+import re
+
+import pytest
+
+from configs import pocket, sft, sokoban
+from ragen_jax.sft.rules import num_steps, validate_warm_start
+from ragen_jax.sft.train import build_program, train
+from tests.sft import tiny
+
+BAD_NEW = {
+    "optimizer.warmup_steps": (5, "it must be below the number of steps, 5"),
+    "train.num_steps": (0, "train.num_steps = 0; it must be at least 1"),
+    "train.log_every": (0, "train.log_every = 0; it must be at least 1"),
+    "train.checkpoint_every": (0, "train.checkpoint_every = 0"),
+    "train.microbatch_episodes": (3, "4 episodes per step"),
+    "seed": (None, "seed is None"),
+    "mixture.redraw": (1.5, "mixture.redraw = 1.5; it must be between 0 and 1"),
+    "mixture.discount": (0.0, "mixture.discount = 0.0; it must be above 0"),
+    "games.bandit.max_turns": (0, "games.bandit.max_turns = 0"),
+    "games.bandit.episodes": (0, "games.bandit.episodes = 0"),
+    "games.bandit.noise": (2.0, "games.bandit.noise = 2.0"),
+    "demonstrators.solver.share": (-0.25, "demonstrators.solver.share = -0.25"),
+    "demonstrators.solver.first_share": (0.9, "first_share sum to 1.02; make it 1"),
+    "demonstrators.solver.noise": (1.5, "noise = 1.5; it must be between 0 and 1"),
+    "model.num_attention_heads": (3, "not a multiple of model.num_attention_heads"),
+    "evaluation.temperature": (-1.0, "evaluation.temperature = -1.0"),
+}
+BAD_LOADED = {
+    "model.dtype": ("float16", "model.dtype = 'float16'; choose one of"),
+    "lora.rank": (0, "lora.rank = 0; it must be at least 1"),
+    "games.frozen_lake.episodes": (8, "more than its num_demonstrations = 6"),
+    "games.frozen_lake.num_demonstrations": (None, "has no data set to repeat"),
+    "train.num_steps": (3, "train.num_steps = 3 and train.num_epochs = 4"),
+    "train.num_epochs": (None, "train.num_steps = None and train.num_epochs = None"),
+    "train.microbatch_episodes": (3, "4 episodes per step"),
+    "optimizer.warmup_steps": (6, "it must be below the number of steps, 6"),
+    "demonstrators.solver.thought": ("deep", "choose one of misreading, none, reading"),
+}
+
+
+@pytest.mark.parametrize(("key", "case"), BAD_NEW.items())
+def test_bad_settings_of_a_new_model_are_refused(key, case):
+    value, message = case
+    config = tiny.new_config(**{key.replace(".", "__"): value})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        validate_warm_start(config)
+
+
+@pytest.mark.parametrize(("key", "case"), BAD_LOADED.items())
+def test_bad_settings_of_a_checkpoint_are_refused(key, case):
+    value, message = case
+    config = tiny.tuning_config("x", **{key.replace(".", "__"): value})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        validate_warm_start(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model__max_position_embeddings", 9, "max_position_embeddings = 9; raise it"),
+        ("max_reply_tokens", 3, "max_reply_tokens = 3; raise it"),
+        (
+            "games__bandit__params",
+            {"slip": 1.0},
+            "games.bandit.params.slip: Bandit has",
+        ),
+        ("games__bandit__planning_params", {"slip": 1.0}, "planning_params.slip"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
+    key, value, message, tmp_path
+):
+    config = tiny.new_config()
+    section, _, name = key.replace("__", ".").rpartition(".")
+    target = config
+    for part in filter(None, section.split(".")):
+        target = target[part]
+    target[name] = value
+    with pytest.raises(ValueError, match=re.escape(message)):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model__path", "no/such/model", "no folder no/such/model"),
+        ("lora__targets", "q_proj,x_proj", "lora.targets holds 'x_proj'"),
+        ("max_reply_tokens", 9, "max_reply_tokens = 9; raise it"),
+        (
+            "evaluation__max_reply_tokens",
+            4000,
+            "or lower evaluation.max_reply_tokens or",
+        ),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    key, value, message, checkpoint, tmp_path
+):
+    config = tiny.tuning_config(checkpoint, **{key: value})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_thoughts_without_facts_are_refused(checkpoint, tmp_path):
+    """Without thoughts the same game is accepted."""
+    config = tiny.tuning_config(checkpoint)
+    config.games.frozen_lake.kwargs = {"observation": "coord"}
+    build_program(config, tmp_path)
+    config.demonstrators.solver.thought = "reading"
+    with pytest.raises(ValueError, match="or let thoughts be 'none'"):
+        build_program(config, tmp_path)
+
+
+def test_the_shipped_configurations_are_valid_and_a_task_s_is_refused():
+    validate_warm_start(pocket.get_config())
+    for words in ("", "frozen_lake", "bandit,qwen2.5-3b", "pocket"):
+        validate_warm_start(sft.get_config(words))
+    with pytest.raises(ValueError, match=r"lacks games; use configs/pocket\.py"):
+        validate_warm_start(sokoban.get_config())
+
+
+def test_the_recipe_is_the_paper_s():
+    config = sft.get_config()
+    (game,) = config.games.values()
+    assert (game.num_demonstrations, game.episodes) == (1000, 128)
+    assert (config.lora.rank, config.lora.alpha, config.lora.targets) == (64, 32, "all")
+    assert config.optimizer.learning_rate == 1e-4
+    assert (game.max_turns, game.max_actions_per_turn) == (5, 5)
+    assert num_steps(config) == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("grpo", "unknown word 'grpo'; give one of each kind: task: sokoban, "),
+        ("bandit,sokoban", "a second task, 'sokoban'"),
+    ],
+)
+def test_other_words_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        sft.get_config(words)
