@@ -33,8 +33,8 @@ FLOORS = (
     ("ragen_jax.tasks", "ragen_jax.diagnostics"),
     ("ragen_jax.config",),
     ("ragen_jax.program", "ragen_jax.runs"),
-    ("ragen_jax.evaluation", "ragen_jax.sft", "ragen_jax.memory"),
-    ("ragen_jax.train",),
+    ("ragen_jax.evaluation", "ragen_jax.memory"),
+    ("ragen_jax.train", "ragen_jax.sft"),
     ("launch",),
     ("benchmarks", "tests"),
 )
