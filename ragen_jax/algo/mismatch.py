@@ -1,9 +1,9 @@
 """How far the sampler's probabilities are from the learner's own.
 
 In: both log-probabilities of the sampled tokens, before any step. Out: sums that add up
-over microbatches, and the metrics made of them. Both policies have the same parameters
-then, so that anything but 0 comes from arithmetic: other kernels, lower precision,
-truncated sampling.
+over microbatches, of which `ragen_jax.learner.metrics` makes metrics. Both policies
+have the same parameters then: any difference comes from arithmetic (other kernels,
+lower precision) or from truncated sampling.
 """
 
 import jax
@@ -61,25 +61,3 @@ def mismatch_sums(
         squared_weight=masked_sum(weights**2, mask),
         num_tokens=jnp.sum(mask, dtype=jnp.float32),
     )
-
-
-def mismatch_metrics(sums: MismatchSums) -> dict[str, Float[Array, ""]]:
-    """The metrics, by their names in `MISMATCH_METRICS`; 0 without any token."""
-    num_tokens = jnp.maximum(sums.num_tokens, 1.0)
-    # A sum of squares is below the smallest float only where every weight is.
-    squares = jnp.maximum(sums.squared_weight, jnp.finfo(jnp.float32).tiny)
-    return {
-        "mean_difference": sums.difference / num_tokens,
-        "max_difference": sums.max_difference,
-        "kl": sums.kl / num_tokens,
-        "effective_sample_size": sums.weight**2 / squares / num_tokens,
-    }
-
-
-MISMATCH_METRICS = {
-    "mean_difference": "mean |learner's - sampler's log-probability|",
-    "max_difference": "the largest of these differences",
-    "kl": "k3 estimate of KL(sampler || learner) per token",
-    "effective_sample_size": "(sum w)^2 / (n sum w^2) of the weights learner / sampler,"
-    " a share of the tokens: 1 when all weights are equal",
-}

@@ -11,13 +11,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
-from ragen_jax.algo.filters import RULES, SCORES, ZERO_SCORE
-from ragen_jax.algo.masked import masked_mean
+from ragen_jax.algo.filters import RULES, SCORES
 from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.tables import needed_data, own_options
 from ragen_jax.types import Trajectory
-
-Stats = dict[str, Float[Array, ""]]
 
 
 @struct.dataclass
@@ -101,33 +98,3 @@ def make_choose(
         )
 
     return choose
-
-
-def choice_stats(trajectory: Trajectory, choice: Choice, *, group_size: int) -> Stats:
-    """Metrics of the filter, see `FILTER_METRICS`."""
-    std = SCORES["reward_std"](trajectory, group_size=group_size)
-    kept = choice.kept_groups
-    stats = {
-        "rollout/in_group_reward_std": jnp.mean(std),
-        "rollout/chosen_in_group_reward_std": masked_mean(std, kept),
-        "rollout/filter_score": jnp.mean(choice.scores),
-        "rollout/filter_kept_ratio": jnp.mean(kept, dtype=jnp.float32),
-        "rollout/filter_kept_count": jnp.sum(kept),
-        "rollout/filter_kept_rows": jnp.sum(choice.kept),
-        "rollout/filter_zero_count": jnp.sum(jnp.abs(choice.scores) <= ZERO_SCORE),
-        "rollout/empty_after_filter": ~jnp.any(choice.kept),
-    }
-    return {name: jnp.asarray(x, jnp.float32) for name, x in stats.items()}
-
-
-FILTER_METRICS = {
-    "rollout/in_group_reward_std": "mean over all groups of the raw rewards' "
-    "standard deviation",
-    "rollout/chosen_in_group_reward_std": "the same over the kept groups",
-    "rollout/filter_score": "mean score of all groups",
-    "rollout/filter_kept_ratio": "share of groups of which a row was kept",
-    "rollout/filter_kept_count": "their number",
-    "rollout/filter_kept_rows": "rows kept",
-    "rollout/filter_zero_count": "groups whose score is 0",
-    "rollout/empty_after_filter": "1 when nothing was kept",
-}

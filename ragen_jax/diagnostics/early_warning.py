@@ -321,26 +321,36 @@ def lead_times(
                 first_alarm.setdefault(indicator, None)
                 if record[name] and first_alarm[indicator] is None:
                     first_alarm[indicator] = int(record["iteration"])
-    fell, is_judged = _success_fell(records, success_window, success_low)
+    games = games_of(records)
+    values = {int(r["iteration"]): _value(r, SUCCESS, games) for r in records}
+    successes = {at: value for at, value in values.items() if value is not None}
+    fell, is_judged = first_fall(successes, window=success_window, share=success_low)
     return LeadTimes(first_alarm, fell, is_judged)
 
 
-def _success_fell(
-    records: Sequence[Record], window: int, share: float
+def first_fall(
+    successes: Mapping[int, float], *, window: int, share: float
 ) -> tuple[int | None, bool]:
-    """The iteration, and whether there was anything that could have fallen."""
-    games, best, recent, num_means = games_of(records), 0.0, [], 0
-    for record in records:
-        value = _value(record, SUCCESS, games)
-        if value is None:
-            continue
+    """Iteration in which success fell, and whether it could have fallen.
+
+    Args:
+      successes: training's success by iteration, ascending.
+      window: iterations of its moving average.
+      share: it fell where that average is below this share of its highest.
+
+    Returns:
+      The iteration (None: it did not fall), and whether there were two averages and a
+      best of at least `LEAST_BEST_SUCCESS`.
+    """
+    best, recent, num_means = 0.0, [], 0
+    for iteration, value in successes.items():
         recent = [*recent, value][-window:]
         if len(recent) < window:
             continue
         mean = sum(recent) / window
         best, num_means = max(best, mean), num_means + 1
         if best >= LEAST_BEST_SUCCESS and mean < share * best:
-            return int(record["iteration"]), True
+            return iteration, True
     return None, best >= LEAST_BEST_SUCCESS and num_means > 1
 
 

@@ -1,133 +1,399 @@
-"""The numbers an update reports.
+"""Metrics of an update: of its replies, its filter, its advantages and its steps.
 
-In: what the loop over minibatches summed up. Out: float32 scalars by name, RAGEN's
-where it has one. Means are over the trained tokens of the optimizer steps taken, each
-computed before its step; 0 when none was taken.
+In: what the stages of an update computed. Out: float32 scalars by name, RAGEN's where
+it has one. Runs inside `jit`. Means are over the trained tokens of the optimizer steps
+taken, each computed before its step; 0 when none was taken.
+
+To add a metric, add a declaration to the table of its stage: it is then recorded, drawn
+where its views say, and documented.
 """
+
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ragen_jax.algo.filters import SCORES, ZERO_SCORE
 from ragen_jax.algo.masked import masked_mean, masked_variance
-from ragen_jax.algo.mismatch import MISMATCH_METRICS, mismatch_metrics
+from ragen_jax.algo.mismatch import MismatchSums
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
 from ragen_jax.algo.segments import Estimate, Readings
-from ragen_jax.algo.selection import FILTER_METRICS
-from ragen_jax.learner.state import TrainState
+from ragen_jax.algo.selection import Choice
+from ragen_jax.tables import Metric, View
 from ragen_jax.types import Trajectory
 
 Stats = dict[str, Float[Array, ""]]
 
 
-def learning_stats(
-    before: TrainState, progress, num_minibatches, trainer, reward_kl
-) -> Stats:
-    """Metrics of the optimizer steps.
-
-    Args:
-      before: the state they began with.
-      progress: the loop's `Progress` after the last of them.
-      num_minibatches: how many ran.
-      trainer: the `Trainer` that took them.
-      reward_kl: mean KL per token that the reward was charged for.
-    """
-    sums, after = progress.sums, progress.state
-    num_tokens = jnp.maximum(sums.num_tokens, 1.0)
-    num_steps = jnp.maximum(after.num_updates - before.num_updates, 1)
-    policy_rate, critic_rate = trainer.rates(before)
-    stats = {
-        "actor/pg_loss": sums.policy_loss / num_tokens,
-        "actor/entropy": sums.entropy / num_tokens,
-        "actor/pg_clipfrac": sums.is_clipped / num_tokens,
-        "actor/ppo_kl": sums.kl / num_tokens,
-        "actor/grad_norm": progress.grad_norm / num_steps,
-        "actor/lr": policy_rate,
-        "actor/num_minibatches": num_minibatches,
-        "actor/num_tokens": sums.num_tokens,
-        "actor/skipped": after.num_skipped - before.num_skipped,
-        "actor/consecutive_skipped": after.consecutive_skipped,
-        "actor/ref_kl": sums.ref_kl / num_tokens + reward_kl,
-        "actor/kl_coeff": before.kl_coeff,
-    }
-    mismatch = mismatch_metrics(progress.first.mismatch)
-    stats |= {_MISMATCH_NAMES[name]: value for name, value in mismatch.items()}
-    if before.critic is not None:
-        stats |= {
-            "critic/vf_loss": sums.value_loss / num_tokens,
-            "critic/vf_clipfrac": sums.value_is_clipped / num_tokens,
-            "critic/vpred_mean": sums.value / num_tokens,
-            "critic/grad_norm": progress.critic_grad_norm / num_steps,
-            "critic/lr": critic_rate,
-        }
-    return {name: jnp.asarray(x, jnp.float32) for name, x in stats.items()}
-
-
 def reply_stats(trajectory: Trajectory) -> Stats:
-    """Metrics of what was sampled, of all rows."""
-    return {
-        "rollout/distinct_3gram": distinct_ngrams(trajectory, 3),
-        "rollout/top_reply_share": top_reply_share(trajectory),
-    }
+    """Metrics of the sampled replies of all rows."""
+    return _measure(REPLY_METRICS, trajectory)
+
+
+class FilterCase(NamedTuple):
+    """Argument of the filter's metrics; `stds` of each group's raw rewards."""
+
+    stds: Float[Array, " G"]
+    choice: Choice
+
+
+def choice_stats(trajectory: Trajectory, choice: Choice, *, group_size: int) -> Stats:
+    """Metrics of the rollout filter."""
+    stds = SCORES["reward_std"](trajectory, group_size=group_size)
+    return _measure(FILTER_METRICS, FilterCase(stds, choice))
+
+
+class CreditCase(NamedTuple):
+    """Argument of the advantages' metrics; `mask` of the trained tokens."""
+
+    mask: Bool[Array, "B T"]
+    estimate: Estimate
+    readings: Readings
 
 
 def credit_stats(
     mask: Bool[Array, "B T"], estimate: Estimate, readings: Readings
 ) -> Stats:
-    """Metrics of the advantages and, with a critic, of what it knew beforehand."""
-    stats = {
-        "actor/advantage_mean": masked_mean(estimate.advantages, mask),
-        "actor/advantage_std": jnp.sqrt(
-            masked_variance(estimate.advantages, mask, ddof=1)
+    """Metrics of the advantages and, with a critic, of its values before any step."""
+    case = CreditCase(mask, estimate, readings)
+    stats = _measure(ADVANTAGE_METRICS, case)
+    return stats if readings.values is None else stats | _measure(VALUE_METRICS, case)
+
+
+class StepsCase(NamedTuple):
+    """Argument of the optimizer steps' metrics.
+
+    Attributes:
+      before: train state before the first step.
+      progress: the loop's `Progress` after the last one.
+      num_minibatches: minibatches run.
+      rates: learning rates of the policy and of the critic.
+      reward_kl: mean KL per token that the reward was charged for.
+    """
+
+    before: Any
+    progress: Any
+    num_minibatches: Array
+    rates: tuple[Array, Array]
+    reward_kl: Array
+
+    def per_token(self, name: str) -> Array:
+        """Mean of a field of `TokenSums` over the tokens trained on."""
+        return _per_token(self.progress.sums, name)
+
+    def per_step(self, total: Array) -> Array:
+        """Mean over the steps taken."""
+        taken = self.progress.state.num_updates - self.before.num_updates
+        return total / jnp.maximum(taken, 1)
+
+    @property
+    def mismatch(self) -> MismatchSums:
+        """Sampler against learner, of the first minibatch, before any step."""
+        return self.progress.first.mismatch
+
+
+def learning_stats(before, progress, num_minibatches, trainer, reward_kl) -> Stats:
+    """Metrics of the optimizer steps of a `Trainer`; see `StepsCase` for the rest."""
+    rates = trainer.rates(before)
+    case = StepsCase(before, progress, num_minibatches, rates, reward_kl)
+    stats = _measure((*STEP_METRICS, *MISMATCH_METRICS), case)
+    return stats if before.critic is None else stats | _measure(CRITIC_METRICS, case)
+
+
+def _measure(metrics: Iterable[Metric], case) -> Stats:
+    values = {metric.name: metric.value(case) for metric in metrics}
+    return {name: jnp.asarray(x, jnp.float32) for name, x in values.items()}
+
+
+def _per_token(sums, name: str) -> Array:
+    return getattr(sums, name) / jnp.maximum(sums.num_tokens, 1.0)
+
+
+def _explained_variance(case: CreditCase) -> Array:
+    returns, mask = case.estimate.returns, case.mask
+    variance = masked_variance(returns, mask, ddof=1)
+    unexplained = masked_variance(returns - case.readings.values, mask, ddof=1)
+    explained = 1 - unexplained / (variance + 1e-5)
+    return jnp.where(jnp.any(mask), explained, 0.0)
+
+
+def _effective_sample_size(sums: MismatchSums) -> Array:
+    # A sum of squares is below the smallest float only where every weight is.
+    squares = jnp.maximum(sums.squared_weight, jnp.finfo(jnp.float32).tiny)
+    return sums.weight**2 / squares / jnp.maximum(sums.num_tokens, 1.0)
+
+
+_PER_TOKEN = "nats per token"
+_update = functools.partial(Metric, section="update")
+
+# `value` takes a trajectory.
+REPLY_METRICS = (
+    Metric(
+        "rollout/distinct_3gram",
+        "distinct triples of successive tokens of a reply, over all such triples "
+        "of the batch",
+        section="indicators",
+        kind="share",
+        views=(View("Distinct 3-grams", "share of all 3-grams"),),
+        healthy="near its first value (0.05 here; depends on the size of the batch)",
+        cure="falls: templates",
+        value=lambda t: distinct_ngrams(t, 3),
+    ),
+    Metric(
+        "rollout/top_reply_share",
+        "share of the replies equal to the most frequent one",
+        section="indicators",
+        kind="share",
+        views=(View("Most frequent reply", "share of replies"),),
+        healthy="near its first value (0.02 here; depends on the size of the batch)",
+        cure="rises: templates",
+        value=top_reply_share,
+    ),
+)
+
+# `value` takes a `FilterCase`.
+FILTER_METRICS = (
+    Metric(
+        "rollout/in_group_reward_std",
+        "mean over all groups of the standard deviation of their raw rewards: the "
+        "signal that an update learns from",
+        section="indicators",
+        views=(View("Reward spread inside groups", "standard deviation of return"),),
+        healthy="falls slowly as success rises",
+        cure="falls to a fraction early: the echo trap. Filter groups (`starpo_s`), "
+        "more rollouts per group",
+        value=lambda c: jnp.mean(c.stds),
+    ),
+    _update(
+        "rollout/chosen_in_group_reward_std",
+        "the same over the groups the filter keeps",
+        value=lambda c: masked_mean(c.stds, c.choice.kept_groups),
+    ),
+    _update(
+        "rollout/filter_score",
+        "mean score of all groups",
+        value=lambda c: jnp.mean(c.choice.scores),
+    ),
+    _update(
+        "rollout/filter_kept_ratio",
+        "share of the groups of which at least one row is kept",
+        kind="share",
+        views=(View("Groups kept by the filter", "share of groups"),),
+        value=lambda c: jnp.mean(c.choice.kept_groups, dtype=jnp.float32),
+    ),
+    _update(
+        "rollout/filter_kept_count",
+        "number of those groups",
+        value=lambda c: jnp.sum(c.choice.kept_groups),
+    ),
+    _update(
+        "rollout/filter_kept_rows", "rows kept", value=lambda c: jnp.sum(c.choice.kept)
+    ),
+    _update(
+        "rollout/filter_zero_count",
+        "groups whose score is 0",
+        healthy="few at first",
+        cure="many: levels are too easy or too hard",
+        value=lambda c: jnp.sum(jnp.abs(c.choice.scores) <= ZERO_SCORE),
+    ),
+    _update(
+        "rollout/empty_after_filter",
+        "1 if nothing was kept, else 0",
+        healthy="0",
+        cure="1 several times: the run ends (`train.max_empty_iterations`)",
+        value=lambda c: ~jnp.any(c.choice.kept),
+    ),
+)
+
+# `value` takes a `CreditCase`.
+ADVANTAGE_METRICS = (
+    _update(
+        "actor/advantage_mean",
+        "mean advantage per token",
+        value=lambda c: masked_mean(c.estimate.advantages, c.mask),
+    ),
+    _update(
+        "actor/advantage_std",
+        "standard deviation of the advantage per token",
+        value=lambda c: jnp.sqrt(
+            masked_variance(c.estimate.advantages, c.mask, ddof=1)
         ),
-    }
-    if readings.values is not None:
-        error = estimate.returns - readings.values
-        variance = masked_variance(estimate.returns, mask, ddof=1)
-        unexplained = masked_variance(error, mask, ddof=1)
-        stats["critic/returns_mean"] = masked_mean(estimate.returns, mask)
-        explained = 1 - unexplained / (variance + 1e-5)
-        stats["critic/vf_explained_var"] = jnp.where(jnp.any(mask), explained, 0.0)
-    return {name: jnp.asarray(x, jnp.float32) for name, x in stats.items()}
+    ),
+)
 
+# The same, with a critic only.
+VALUE_METRICS = (
+    _update(
+        "critic/returns_mean",
+        "mean return per token, the target of the values",
+        value=lambda c: masked_mean(c.estimate.returns, c.mask),
+    ),
+    _update(
+        "critic/vf_explained_var",
+        "1 - var(return - value) / var(return), before any step",
+        views=(View("Explained variance of the critic", "share"),),
+        healthy="rises above 0 (1: a perfect critic; 0: one that knows the mean alone)",
+        cure="at 0 for long: PPO is no more than whitened rewards; train the critic "
+        "first (`critic.warmup_updates`)",
+        value=_explained_variance,
+    ),
+)
 
-_MISMATCH_NAMES = {
-    "mean_difference": "actor/sampler_log_prob_difference",
-    "max_difference": "actor/sampler_log_prob_difference_max",
-    "kl": "actor/sampler_kl",
-    "effective_sample_size": "actor/sampler_effective_sample_size",
-}
+# `value` takes a `StepsCase`.
+STEP_METRICS = (
+    Metric(
+        "actor/entropy",
+        "mean entropy of the sampled tokens at the sampling temperature, nats",
+        section="indicators",
+        views=(View("Entropy of the sampled tokens", _PER_TOKEN, console="entropy"),),
+        healthy="falls slowly",
+        cure="near 0: the policy repeats itself; rises without end: drift into noise, "
+        "lower `loss.entropy_coeff` or the learning rate",
+        value=lambda s: s.per_token("entropy"),
+    ),
+    Metric(
+        "actor/grad_norm",
+        "mean global norm of the gradient before clipping",
+        section="indicators",
+        views=(View("Gradient norm", "global norm before clipping"),),
+        healthy="steady",
+        cure="spikes come before collapse; a rising trend: lower the learning rate",
+        value=lambda s: s.per_step(s.progress.grad_norm),
+    ),
+    _update(
+        "actor/pg_loss",
+        "mean policy loss per token",
+        value=lambda s: s.per_token("policy_loss"),
+    ),
+    _update(
+        "actor/pg_clipfrac",
+        "share of the tokens whose loss is clipped",
+        kind="share",
+        views=(View("Clipped tokens", "share of tokens"),),
+        healthy="below 0.2",
+        cure="above: fewer epochs or minibatches, a lower learning rate",
+        value=lambda s: s.per_token("is_clipped"),
+    ),
+    _update(
+        "actor/ppo_kl",
+        "mean of old minus new log-probability",
+        views=(View("Old minus new log-probability", _PER_TOKEN),),
+        healthy="below 0.05",
+        cure="above: fewer epochs or minibatches, a lower learning rate",
+        value=lambda s: s.per_token("kl"),
+    ),
+    _update(
+        "actor/ref_kl",
+        "KL to the reference per token, where a KL penalty is on",
+        views=(View("KL to the reference", _PER_TOKEN),),
+        healthy="grows slowly",
+        value=lambda s: s.per_token("ref_kl") + s.reward_kl,
+    ),
+    _update(
+        "actor/kl_coeff",
+        "weight of the KL penalty, 0 without one",
+        value=lambda s: s.before.kl_coeff,
+    ),
+    _update(
+        "actor/lr",
+        "learning rate of the policy, 0 while only the critic is trained",
+        value=lambda s: s.rates[0],
+    ),
+    _update(
+        "actor/num_minibatches", "minibatches run", value=lambda s: s.num_minibatches
+    ),
+    _update(
+        "actor/num_tokens",
+        "tokens trained on, counted once per epoch",
+        views=(View("Tokens trained on", "tokens per iteration", section="timing"),),
+        healthy="above 0",
+        cure="0: everything was filtered",
+        value=lambda s: s.progress.sums.num_tokens,
+    ),
+    _update(
+        "actor/skipped",
+        "steps not taken because a gradient was not finite",
+        healthy="0",
+        cure="lower the learning rate; use float32",
+        value=lambda s: s.progress.state.num_skipped - s.before.num_skipped,
+    ),
+    _update(
+        "actor/consecutive_skipped",
+        "successive steps not taken up to now, across iterations",
+        healthy="0",
+        cure="lower the learning rate; use float32",
+        value=lambda s: s.progress.state.consecutive_skipped,
+    ),
+)
 
-# Every number `update` reports; those of the critic only where there is one.
-METRICS = {
-    "actor/pg_loss": "mean policy loss per token",
-    "actor/entropy": "mean entropy (nats) at the sampling temperature",
-    "actor/pg_clipfrac": "share of tokens whose loss was clipped",
-    "actor/ppo_kl": "mean of old - new log-probability",
-    "actor/grad_norm": "mean global norm of the gradient before clipping",
-    "actor/lr": "learning rate, 0 while only the critic is trained",
-    "actor/num_minibatches": "minibatches run",
-    "actor/num_tokens": "tokens trained on, counted once per epoch",
-    "actor/skipped": "steps not taken because a gradient was not finite",
-    "actor/consecutive_skipped": "those in a row up to now, across iterations",
-    "actor/ref_kl": "KL to the reference per token, where a KL penalty is on",
-    "actor/kl_coeff": "weight of the KL penalty, 0 where there is none",
-    "actor/advantage_mean": "mean advantage per token",
-    "actor/advantage_std": "its standard deviation",
-    "critic/vf_loss": "mean value loss per token",
-    "critic/vf_clipfrac": "share of tokens whose value loss was clipped",
-    "critic/vpred_mean": "mean value per token",
-    "critic/grad_norm": "mean global norm of the critic's gradient before clipping",
-    "critic/lr": "the critic's learning rate",
-    "critic/returns_mean": "mean return per token: what the value should have been",
-    "critic/vf_explained_var": "1 - var(return - value) / var(return), before any step",
-}
-METRICS |= {
-    _MISMATCH_NAMES[name]: f"{text}, over the first minibatch, before any step"
-    for name, text in MISMATCH_METRICS.items()
-}
-METRICS |= FILTER_METRICS
-METRICS |= {
-    "rollout/distinct_3gram": "different triples of tokens in a row of a reply, over "
-    "all such triples of the batch",
-    "rollout/top_reply_share": "share of the replies equal to the commonest one",
-}
+# The same, over the first minibatch, before any step: sampler and learner have the same
+# parameters then.
+MISMATCH_METRICS = (
+    _update(
+        "actor/sampler_log_prob_difference",
+        "mean |learner's - sampler's log-probability| of the first minibatch, before "
+        "any step",
+        views=(View("Learner against sampler", _PER_TOKEN),),
+        healthy="1e-6 in float32, below 0.02 in bfloat16",
+        cure="above `train.max_sampler_difference` the run ends with an error",
+        value=lambda s: _per_token(s.mismatch, "difference"),
+    ),
+    _update(
+        "actor/sampler_log_prob_difference_max",
+        "the largest of these differences",
+        value=lambda s: s.mismatch.max_difference,
+    ),
+    _update(
+        "actor/sampler_kl",
+        "k3 estimate of KL(sampler || learner) per token",
+        healthy="near 0",
+        value=lambda s: _per_token(s.mismatch, "kl"),
+    ),
+    _update(
+        "actor/sampler_effective_sample_size",
+        "(sum w)^2 / (n sum w^2) of the weights w = learner / sampler",
+        kind="share",
+        healthy="near 1: all weights are equal",
+        value=lambda s: _effective_sample_size(s.mismatch),
+    ),
+)
+
+# The same, with a critic only.
+CRITIC_METRICS = (
+    _update(
+        "critic/grad_norm",
+        "mean global norm of the critic's gradient before clipping",
+        healthy="steady",
+        value=lambda s: s.per_step(s.progress.critic_grad_norm),
+    ),
+    _update(
+        "critic/vf_loss",
+        "mean value loss per token",
+        value=lambda s: s.per_token("value_loss"),
+    ),
+    _update(
+        "critic/vf_clipfrac",
+        "share of the tokens whose value loss is clipped",
+        kind="share",
+        value=lambda s: s.per_token("value_is_clipped"),
+    ),
+    _update(
+        "critic/vpred_mean",
+        "mean value per token",
+        value=lambda s: s.per_token("value"),
+    ),
+    _update("critic/lr", "learning rate of the critic", value=lambda s: s.rates[1]),
+)
+
+# Every metric of `update`; those of the critic only where there is one.
+METRICS = (
+    *FILTER_METRICS,
+    *STEP_METRICS,
+    *REPLY_METRICS,
+    *MISMATCH_METRICS,
+    *ADVANTAGE_METRICS,
+    *VALUE_METRICS,
+    *CRITIC_METRICS,
+)

@@ -23,10 +23,15 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.algo.credit import CreditAssignment
-from ragen_jax.algo.selection import Choice, choice_stats
+from ragen_jax.algo.selection import Choice
 from ragen_jax.learner.batch import prepare, read_entropies
 from ragen_jax.learner.loss import TokenSums
-from ragen_jax.learner.metrics import credit_stats, learning_stats, reply_stats
+from ragen_jax.learner.metrics import (
+    choice_stats,
+    credit_stats,
+    learning_stats,
+    reply_stats,
+)
 from ragen_jax.learner.passes import Passes, Weights, kept_first
 from ragen_jax.learner.state import Network, Schedule, TrainState
 from ragen_jax.sharding import replicated

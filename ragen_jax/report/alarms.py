@@ -7,17 +7,16 @@ warning (section `warning` of the configuration), so page and training say the s
 from collections.abc import Sequence
 from typing import Any
 
+from ragen_jax.diagnostics.early_warning import first_fall
 from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, SUCCESS
-from ragen_jax.report.runs import Run
+from ragen_jax.report.runs import RunData
 from ragen_jax.report.series import Series
 
 # Where a run's settings say nothing: iterations averaged, share of the best.
 _WINDOW, _SHARE = 5, 0.5
-# A best success below this is chance: its fall means nothing.
-_LEAST_BEST = 0.05
 
 
-def alarms(run: Run) -> dict[str, Any]:
+def alarms(run: RunData) -> dict[str, Any]:
     """When a run's indicators alarmed, all as iterations.
 
     `at` and `first` by indicator (None: never), `fell` (None: success did not),
@@ -34,23 +33,14 @@ def alarms(run: Run) -> dict[str, Any]:
     }
 
 
-def success_fell(run: Run) -> int | None:
+def success_fell(run: RunData) -> int | None:
     """First iteration with training's mean success below a share of its best."""
+    curves = [run.curve(SUCCESS.replace("{env}", env)) for env in run.games]
+    shared = sorted(set.intersection(*map(set, curves))) if curves else []
+    successes = {at: sum(c[at] for c in curves) / len(curves) for at in shared}
     window = run.settings.get("warning.success_window", _WINDOW)
     share = run.settings.get("warning.success_low", _SHARE)
-    curves = [run.curve(SUCCESS.replace("{env}", env)) for env in run.games]
-    if not curves:
-        return None
-    best, recent = 0.0, []
-    for iteration in sorted(set.intersection(*(set(c) for c in curves))):
-        recent.append(sum(c[iteration] for c in curves) / len(curves))
-        if len(recent) < window:
-            continue
-        mean = sum(recent[-window:]) / window
-        best = max(best, mean)
-        if best >= _LEAST_BEST and mean < share * best:
-            return iteration
-    return None
+    return first_fall(successes, window=window, share=share)[0]
 
 
 def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:

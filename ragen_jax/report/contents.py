@@ -7,13 +7,13 @@ curves by metric, alarms, gradient buckets, episodes. No drawing happens here.
 import dataclasses
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ragen_jax.report import figures
 from ragen_jax.report.alarms import alarms, regime_borders
 from ragen_jax.report.episodes import choose_episodes
-from ragen_jax.report.runs import Run
+from ragen_jax.report.runs import RunData
 from ragen_jax.report.series import (
     MAX_POINTS,
     MAX_POINTS_TOGETHER,
@@ -23,6 +23,7 @@ from ragen_jax.report.series import (
     differing_settings,
     thin,
 )
+from ragen_jax.tables import Metric
 
 # Settings every summary names.
 _SUMMARY_SETTINGS = (
@@ -37,14 +38,21 @@ _BUCKET = re.compile(rf"{figures.BUCKET}(bucket_(\d+)|all)/(\w+)")
 
 
 def make_contents(
-    runs: Sequence[Run], series: Sequence[Series], *, max_episodes: int
+    runs: Sequence[RunData],
+    series: Sequence[Series],
+    *,
+    declared: Iterable[Metric],
+    max_episodes: int,
 ) -> dict[str, Any]:
     """The report of runs that were grouped into series.
 
-    Raises:
-      ValueError: an episode file is damaged.
+    Args:
+      runs, series: see `read_runs` and `make_series`.
+      declared: metrics with their views.
+      max_episodes: episodes for the viewer, of all runs together.
     """
     games = runs[0].games
+    sections = figures.make_sections(declared)
     metrics = list(dict.fromkeys(m for run in runs for m in run.metrics))
     chosen, total = choose_episodes(runs, max_episodes)
     owner = {id(run): i for i, one in enumerate(series) for run in one.runs}
@@ -68,7 +76,7 @@ def make_contents(
             "common": {k: runs[0].settings.get(k) for k in _SUMMARY_SETTINGS},
             "differing": differing_settings(series),
         },
-        "sections": [section(one, games, metrics) for one in figures.SECTIONS],
+        "sections": [section(one, games, metrics) for one in sections],
         "curves": {m: _curves(series, m) for m in metrics},
         "plane": plane(runs, series),
         "alarms": [alarms(run) for run in runs],
@@ -130,7 +138,7 @@ def has_special(special: str, metrics: Sequence[str]) -> bool:
     return needed.get(special, False)
 
 
-def plane(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
+def plane(runs: Sequence[RunData], series: Sequence[Series]) -> dict[str, Any]:
     """Ways through the information plane as points [iteration, H(Z|X), I(X;Z)].
 
     `ways` of the runs, `means` of the series where all of their runs measured.
@@ -156,7 +164,7 @@ def plane(runs: Sequence[Run], series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _way(run: Run) -> dict[int, list[float]]:
+def _way(run: RunData) -> dict[int, list[float]]:
     x, y = run.curve(figures.PLANE_X), run.curve(figures.PLANE_Y)
     return {i: [x[i], y[i]] for i in x if i in y}
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ragen_jax.report.runs import Run, read_lines
+from ragen_jax.report.runs import RunData, read_lines
 from ragen_jax.report.series import thin
 
 # However many episodes are asked for, a page that browsers open at once.
@@ -20,7 +20,7 @@ _FILE = re.compile(r"iteration_(\d+)\.jsonl")
 
 
 def choose_episodes(
-    runs: Sequence[Run], max_episodes: int
+    runs: Sequence[RunData], max_episodes: int
 ) -> tuple[list[dict[str, Any]], int]:
     """At most so many episodes, and the number of those there are.
 

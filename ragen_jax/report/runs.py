@@ -1,7 +1,7 @@
 """Run folders as data: their settings and their metrics.
 
-In: folders that `launch.train` wrote. Out: a `Run` each. Only files are read, so runs
-of older versions and of other machines are as good as one's own.
+In: folders that `launch.train` wrote. Out: a `RunData` each. Only files are read: runs
+of earlier versions and of other machines serve as well.
 """
 
 import dataclasses
@@ -12,21 +12,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.report.throughput import rates
+from ragen_jax.report.throughput import tokens_per_second
 
 # What metrics name a game by: "train/Sokoban/success".
 _GAME_METRIC = re.compile(r"train/([^/]+)/")
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunData:
     """One run folder.
 
     Attributes:
       name: the folder's name, or as much of its path as tells it from the others.
       folder: where it is.
       settings: the resolved configuration by dotted key.
-      records: a line of `metrics.jsonl` each with its `rates`, oldest first.
+      records: a line of `metrics.jsonl` each, oldest first; with `tokens_per_second`.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Run:
         return tuple(k for k in names if k not in ("iteration", "time"))
 
 
-def read_runs(folders: Sequence[pathlib.Path]) -> list[Run]:
+def read_runs(folders: Sequence[pathlib.Path]) -> list[RunData]:
     """Every folder's run, in the order given.
 
     Raises:
@@ -80,7 +80,7 @@ def read_runs(folders: Sequence[pathlib.Path]) -> list[Run]:
     return runs
 
 
-def read_run(folder: pathlib.Path, name: str) -> Run:
+def read_run(folder: pathlib.Path, name: str) -> RunData:
     """One folder's run.
 
     Raises:
@@ -111,8 +111,15 @@ def read_run(folder: pathlib.Path, name: str) -> Run:
             "the record of a run of launch.train"
         )
     settings = flatten(config)
-    records = [rates(record, settings) | record for record in records]
-    return Run(name=name, folder=folder, settings=settings, records=records)
+    num_rows = _num_rows(settings)
+    records = [tokens_per_second(record, num_rows) | record for record in records]
+    return RunData(name=name, folder=folder, settings=settings, records=records)
+
+
+def _num_rows(settings: Mapping[str, Any]) -> int | None:
+    """Episodes of an iteration; None where the settings do not say."""
+    sizes = [settings.get(f"rollout.{key}") for key in ("num_groups", "group_size")]
+    return sizes[0] * sizes[1] if all(map(_is_number, sizes)) else None
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ragen_jax.report.runs import Run
+from ragen_jax.report.runs import RunData
 
 # Longest curve kept; longer ones are thinned evenly, first and last point included.
 MAX_POINTS = 400
@@ -26,7 +26,7 @@ class Series:
     """Runs whose settings differ in nothing but the seed."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunData, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Curve:
 
 
 def make_series(
-    runs: Sequence[Run], names: Sequence[str] | None = None
+    runs: Sequence[RunData], names: Sequence[str] | None = None
 ) -> list[Series]:
     """Groups runs; `names` replaces the names, one per series in order.
 
     Raises:
       ValueError: another number of names than of series.
     """
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunData]] = {}
     for run in runs:
         own = {k: v for k, v in run.settings.items() if k != "seed"}
         groups.setdefault(json.dumps(own, sort_keys=True), []).append(run)
@@ -120,7 +120,7 @@ def _standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
+def _names(groups: Sequence[Sequence[RunData]]) -> list[str]:
     """What tells the series apart: their settings, or else their folders."""
     plain = [Series("", tuple(group)) for group in groups]
     differing = differing_settings(plain)
@@ -141,7 +141,7 @@ def _short_keys(settings: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return short if len(short) == len(settings) else settings
 
 
-def _folder_name(group: Sequence[Run]) -> str:
+def _folder_name(group: Sequence[RunData]) -> str:
     """What the folders' names begin with: of "a-0" and "a-1" it is "a"."""
     if len(group) == 1:
         return group[0].name

@@ -2,11 +2,16 @@
 
 In: a trajectory. Out: scalars by name, RAGEN's where it has one. Every metric is a sum
 and a weight; the metric is their quotient, 0 where the weight is 0. Runs inside `jit`.
+
+To add a metric, add a declaration to `METRICS`: it is then computed for training's
+episodes (`train/<Env>/...`) and for held-out ones (`val-env/<Env>/...`), recorded,
+drawn where its views say, and documented.
 """
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ragen_jax.tables import Metric, View
 from ragen_jax.types import Trajectory
 
 SumAndWeight = tuple[Float[Array, ""], Float[Array, ""]]
@@ -15,13 +20,13 @@ SumAndWeight = tuple[Float[Array, ""], Float[Array, ""]]
 def rollout_metrics(
     trajectory: Trajectory, *, group_size: int
 ) -> dict[str, Float[Array, ""]]:
-    """Means over the episodes of a trajectory, by name (see `METRICS`).
+    """Means over the episodes of a trajectory, by the last part of their names.
 
-    Besides those, `pass@N`: share of the groups of `group_size` = N rows in which at
-    least one row succeeded.
+    Besides those of `METRICS`, `pass@N`: share of the groups of `group_size` = N rows
+    in which at least one row succeeded.
     """
-    values = {name: function(trajectory) for name, function in METRICS.items()}
-    values[f"pass@{group_size}"] = _share(
+    values = {metric.key: metric.value(trajectory) for metric in METRICS}
+    values[f"pass@{group_size}"] = _mean(
         jnp.any(trajectory.success.reshape(-1, group_size), axis=1)
     )
     return {
@@ -29,75 +34,14 @@ def rollout_metrics(
     }
 
 
-def success(trajectory: Trajectory) -> SumAndWeight:
-    """Share of the episodes that reached the goal."""
-    return _share(trajectory.success)
-
-
-def episodic_return(trajectory: Trajectory) -> SumAndWeight:
-    """Sum of an episode's rewards, format penalties not included."""
-    return _share(jnp.sum(trajectory.turns.reward, axis=1))
-
-
-def format_penalty(trajectory: Trajectory) -> SumAndWeight:
-    """Sum of an episode's format penalties."""
-    return _share(jnp.sum(trajectory.turns.penalty, axis=1))
-
-
-def bonus(trajectory: Trajectory) -> SumAndWeight:
-    """Sum of an episode's bonuses for how its replies are written."""
-    return _share(jnp.sum(trajectory.turns.bonus, axis=1))
-
-
-def num_turns(trajectory: Trajectory) -> SumAndWeight:
-    """Turns per episode."""
-    return _share(jnp.sum(trajectory.turns.played, axis=1))
-
-
-def num_actions(trajectory: Trajectory) -> SumAndWeight:
-    """Executed actions per episode."""
-    return _share(jnp.sum(trajectory.turns.num_executed, axis=1))
-
-
-def action_is_effective(trajectory: Trajectory) -> SumAndWeight:
-    """Share of the executed actions that changed the player's situation."""
-    turns = trajectory.turns
-    return _ratio(turns.num_effective, turns.num_executed)
-
-
-def action_is_valid(trajectory: Trajectory) -> SumAndWeight:
-    """Share of the turns whose answer held a valid action."""
-    turns = trajectory.turns
-    return _ratio(turns.num_valid > 0, turns.played)
-
-
-def has_format(trajectory: Trajectory) -> SumAndWeight:
-    """Share of the turns whose reply had a thought and an answer in their tags."""
-    return _ratio(trajectory.turns.has_format, trajectory.turns.played)
-
-
-def reply_is_cut(trajectory: Trajectory) -> SumAndWeight:
-    """Share of the turns whose reply reached the length limit."""
-    return _ratio(trajectory.turns.reply_is_cut, trajectory.turns.played)
-
-
-def response_length(trajectory: Trajectory) -> SumAndWeight:
-    """Sampled tokens per episode."""
-    return _share(jnp.sum(trajectory.loss_mask, axis=1))
-
-
-def reply_length(trajectory: Trajectory) -> SumAndWeight:
-    """Sampled tokens per turn."""
-    return _ratio(trajectory.turns.reply_length, trajectory.turns.played)
-
-
-def is_truncated(trajectory: Trajectory) -> SumAndWeight:
-    """Share of the episodes that a budget ended."""
-    return _share(trajectory.truncated)
-
-
-def _share(values: Array) -> SumAndWeight:
+def _mean(values: Array) -> SumAndWeight:
+    """Mean over rows."""
     return _ratio(values, jnp.ones(values.shape))
+
+
+def _per_episode(values: Array) -> SumAndWeight:
+    """Sum over an episode's turns or tokens, mean over episodes."""
+    return _mean(jnp.sum(values, axis=1))
 
 
 def _ratio(numerators: Array, denominators: Array) -> SumAndWeight:
@@ -107,18 +51,227 @@ def _ratio(numerators: Array, denominators: Array) -> SumAndWeight:
     )
 
 
-METRICS = {
-    "success": success,
-    "episodic_return": episodic_return,
-    "format_penalty": format_penalty,
-    "bonus": bonus,
-    "num_turns": num_turns,
-    "num_actions": num_actions,
-    "action_is_effective": action_is_effective,
-    "action_is_valid": action_is_valid,
-    "format": has_format,
-    "reply_is_cut": reply_is_cut,
-    "response_length": response_length,
-    "reply_length": reply_length,
-    "is_truncated": is_truncated,
-}
+_SUCCESS = "{env}: success"
+_REPLIES = "share of replies"
+
+# `value` takes a trajectory and returns a sum and a weight.
+METRICS = (
+    Metric(
+        "{split}/{env}/success",
+        "share of the episodes that reach the goal: of training's at the rollout's "
+        "temperature, of fixed held-out levels at `evaluation.temperature`",
+        section="progress",
+        kind="share",
+        views=(
+            View(
+                _SUCCESS,
+                "success (share of episodes)",
+                name="train/{env}/success",
+                label="training",
+                style="thin",
+                console="success",
+            ),
+            View(
+                _SUCCESS,
+                name="val-env/{env}/success",
+                label="held-out",
+                console="held-out",
+            ),
+        ),
+        healthy="held-out success rises past the interval it started with; training's "
+        "is below it (hotter sampling)",
+        cure="training up, held-out flat: levels are remembered; use more groups",
+        value=lambda t: _mean(t.success),
+    ),
+    Metric(
+        "{split}/{env}/episodic_return",
+        "rewards of the environment per episode, format penalties and bonuses not "
+        "included",
+        section="progress",
+        views=(
+            View(
+                "{env}: return",
+                "reward per episode",
+                name="train/{env}/episodic_return",
+                console="return",
+            ),
+        ),
+        healthy="follows success",
+        cure="return up, success flat: the environment pays for something else",
+        value=lambda t: _per_episode(t.turns.reward),
+    ),
+    Metric(
+        "{split}/{env}/format_penalty",
+        "format penalties per episode",
+        section="progress",
+        healthy="near 0",
+        cure="see `format`",
+        value=lambda t: _per_episode(t.turns.penalty),
+    ),
+    Metric(
+        "{split}/{env}/bonus",
+        "bonuses per episode (keys `bonus.*`)",
+        section="progress",
+        value=lambda t: _per_episode(t.turns.bonus),
+    ),
+    Metric(
+        "{split}/{env}/num_turns",
+        "turns per episode",
+        section="play",
+        healthy="no drift to an extreme",
+        value=lambda t: _per_episode(t.turns.played),
+    ),
+    Metric(
+        "{split}/{env}/num_actions",
+        "executed actions per episode",
+        section="play",
+        healthy="no drift to an extreme",
+        value=lambda t: _per_episode(t.turns.num_executed),
+    ),
+    Metric(
+        "{split}/{env}/action_is_effective",
+        "share of the executed actions that changed something",
+        section="play",
+        kind="share",
+        healthy="rises",
+        cure="low: the policy walks into walls",
+        value=lambda t: _ratio(t.turns.num_effective, t.turns.num_executed),
+    ),
+    Metric(
+        "{split}/{env}/action_is_valid",
+        "share of the turns whose answer holds a valid action",
+        section="play",
+        kind="share",
+        healthy="above 0.95",
+        cure="`launch.sft`, or `format_penalty`",
+        value=lambda t: _ratio(t.turns.num_valid > 0, t.turns.played),
+    ),
+    Metric(
+        "{split}/{env}/format",
+        "share of the turns whose reply has a thought and an answer in their tags",
+        section="play",
+        kind="share",
+        views=(
+            View(
+                "{env}: replies in format",
+                _REPLIES,
+                name="train/{env}/format",
+                section="indicators",
+            ),
+        ),
+        healthy="above 0.95",
+        cure="`launch.sft`, or `bonus.format`",
+        value=lambda t: _ratio(t.turns.has_format, t.turns.played),
+    ),
+    Metric(
+        "{split}/{env}/reply_is_cut",
+        "share of the turns whose reply reached the length limit",
+        section="play",
+        kind="share",
+        healthy="near 0",
+        cure="raise `rollout.max_reply_tokens`",
+        value=lambda t: _ratio(t.turns.reply_is_cut, t.turns.played),
+    ),
+    Metric(
+        "{split}/{env}/response_length",
+        "sampled tokens per episode",
+        section="play",
+        healthy="no drift to an extreme",
+        value=lambda t: _per_episode(t.loss_mask),
+    ),
+    Metric(
+        "{split}/{env}/reply_length",
+        "sampled tokens per turn",
+        section="play",
+        views=(
+            View(
+                "{env}: reply length",
+                "tokens per reply",
+                name="train/{env}/reply_length",
+                section="indicators",
+            ),
+        ),
+        healthy="no drift to an extreme",
+        cure="shrinks to nothing: thinking is not paid for; grows without end: see "
+        "`reply_is_cut`",
+        value=lambda t: _ratio(t.turns.reply_length, t.turns.played),
+    ),
+    Metric(
+        "{split}/{env}/is_truncated",
+        "share of the episodes that a budget ended",
+        section="play",
+        kind="share",
+        healthy="falls as success rises",
+        value=lambda t: _mean(t.truncated),
+    ),
+)
+
+# Metrics that are computed from several samples of a prompt: `pass@N` here, the others
+# by `ragen_jax.evaluation.statistics.summarize`; the last four are settings.
+SUCCESS_METRICS = (
+    Metric(
+        "val-env/{env}/success_{end}",
+        "ends of the 95 % interval of held-out success",
+        section="progress",
+        kind="share",
+    ),
+    Metric(
+        "val-env/{env}/ceiling",
+        "success of best play on the same levels",
+        section="progress",
+        kind="share",
+        views=(View(_SUCCESS, label="best possible", style="reference"),),
+        healthy="constant",
+        cure="below 1: levels that cannot be solved within the budget "
+        "(`rollout.max_turns`, `rollout.max_actions_per_episode`)",
+    ),
+    Metric(
+        "val-env/{env}/regret",
+        "ceiling minus success",
+        section="progress",
+        kind="share",
+        healthy="falls",
+    ),
+    Metric(
+        "{split}/{env}/pass@{k}",
+        "training: share of the groups in which at least one of k rows succeeds; "
+        "held-out: probability that one of k samples solves a level "
+        "(`evaluation.num_samples`)",
+        section="progress",
+        kind="share",
+        healthy="training: between 0 and 1; held-out: falls slowly or not at all while "
+        "success rises",
+        cure="0: use `launch.sft` or easier levels; training at 1: levels are too "
+        "easy; success up, pass@k down: the policy narrows, see entropy",
+    ),
+    Metric(
+        "val-env/{env}/pass@{k}_{end}",
+        "ends of its 95 % interval",
+        section="progress",
+        kind="share",
+    ),
+    Metric(
+        "val-env/{env}/num_prompts",
+        "held-out levels played",
+        section="progress",
+        healthy="constant: numbers under other settings do not compare",
+    ),
+    Metric(
+        "val-env/{env}/num_samples",
+        "episodes per level",
+        section="progress",
+        healthy="constant",
+    ),
+    Metric(
+        "val-env/{env}/temperature",
+        "sampling temperature",
+        section="progress",
+        healthy="constant",
+    ),
+    Metric(
+        "val-env/{env}/seed",
+        "seed of the held-out levels",
+        section="progress",
+        healthy="constant",
+    ),
+)

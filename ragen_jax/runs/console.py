@@ -1,35 +1,28 @@
-"""What a person sees while a run works: a live display, or plain lines without one."""
+"""Console of a run: a line per iteration, and a live bar on a terminal."""
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ragen_jax import timing
+from ragen_jax.runs.metrics import METRICS
+from ragen_jax.tables import Metric
 
-# metric name -> (label, format); `{env}` is the environment's name. Several
-# environments have their numbers side by side.
-SHOWN = {
-    "train/{env}/success": ("success", "{:.1%}"),
-    "train/{env}/episodic_return": ("return", "{:.2f}"),
-    "actor/entropy": ("entropy", "{:.3f}"),
-    "timing_s/rollout": ("rollout", "{:.1f}s"),
-    "timing_s/update": ("update", "{:.1f}s"),
-    "timing_s/diagnostics": ("diagnostics", "{:.1f}s"),
-    "val-env/{env}/success": ("held-out", "{:.1%}"),
-}
+_FORMATS = {"share": "{:.1%}", "seconds": "{:.1f}s", "number": "{:.3f}"}
 
 
 class Display:
-    """Shows one line per iteration, and a bar with the time left on a terminal.
+    """Prints each iteration and, on a terminal, a bar with the time left.
 
     Use it as a context manager.
 
     Args:
-      env_names: of the environments, as metrics call them.
-      start, total: iterations already done, and to be done in all.
-      shown: the metrics of a line, see `SHOWN`.
+      env_names: environments trained on.
+      start, total: iterations done before, and in all.
+      metrics: declarations; those with a `console` label are printed.
     """
 
     def __init__(
@@ -38,12 +31,13 @@ class Display:
         *,
         start: int,
         total: int,
-        shown: Mapping[str, tuple[str, str]] = SHOWN,
+        metrics: Sequence[Metric] = METRICS,
     ):
-        self._env_names, self._shown = env_names, shown
+        self._env_names = env_names
+        self._metrics = metrics
         self._console = Console(highlight=False, soft_wrap=True)
         self._start, self._total = start, total
-        # When which iteration was done, from the first on: that one compiles.
+        # The first iteration and when it was done: it compiles, later ones do not.
         self._first: tuple[int, float] | None = None
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -73,28 +67,49 @@ class Display:
     def iteration(
         self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
     ) -> None:
-        """Show what iteration `done` compiled, its metrics, what else there is."""
+        """Print what was compiled, the metrics of iteration `done`, and news."""
         if compiled := timing.describe(metrics):
             self.say(compiled)
-        words = []
-        for name, (label, form) in self._shown.items():
-            # Not all names hold `{env}`: one entry for each that is left.
-            names = dict.fromkeys(name.format(env=env) for env in self._env_names)
-            values = [form.format(metrics[n]) for n in names if n in metrics]
-            if values:
-                words.append(f"{label} {' / '.join(values)}")
-        left = self._time_left(done)
-        self.say(f"{done:5d}/{self._total}  {'  '.join(words)}  {left}")
+        parts = [*self._values(metrics), left := self._time_left(done)]
+        # In a file an iteration is one line; a terminal has only so many columns.
+        width = self._console.width if self._console.is_terminal else math.inf
+        for line in _wrap(f"{done:5d}/{self._total}", filter(None, parts), width):
+            self.say(line)
         for text in news:
             self.say(text)
         self._bar.update(self._task, completed=done, left=left)
 
+    def _values(self, metrics: Mapping[str, float]) -> Iterator[str]:
+        """Label and value of every metric shown; of all environments side by side."""
+        for metric in self._metrics:
+            for view in metric.views:
+                name = view.name or metric.name
+                # A name without `{env}` is one name for all environments.
+                names = dict.fromkeys(name.replace("{env}", e) for e in self._env_names)
+                values = [
+                    _FORMATS[metric.kind].format(metrics[n])
+                    for n in names
+                    if view.console and n in metrics
+                ]
+                if values:
+                    yield f"{view.console} {' / '.join(values)}"
+
     def _time_left(self, done: int) -> str:
         now = time.monotonic()
         if self._first is None:
-            # What is shown before any iteration is an evaluation, number `start`.
+            # The evaluation before training is shown as iteration `start`.
             self._first = (done, now) if done > self._start else None
             return ""
         at, then = self._first
         seconds = round((now - then) / (done - at) * (self._total - done))
         return f"{seconds // 60}m{seconds % 60:02d}s left"
+
+
+def _wrap(start: str, parts: Iterable[str], width: float) -> list[str]:
+    """Lines of at most `width` columns: the start, then parts, none of them torn."""
+    lines = [start]
+    for part in parts:
+        if len(lines[-1]) + 2 + len(part) > width and lines[-1].strip():
+            lines.append(" " * len(start))
+        lines[-1] += f"  {part}"
+    return lines

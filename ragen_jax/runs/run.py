@@ -19,6 +19,7 @@ from ragen_jax.config import VALIDATION_SETTINGS, flatten
 from ragen_jax.diagnostics.early_stopping import stop_reason
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
+from ragen_jax.report.throughput import tokens_per_second
 from ragen_jax.runs.folder import RunFolder
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
@@ -48,6 +49,7 @@ class Run(RunFolder):
         names: Sequence[str],
     ):
         super().__init__(workdir, config, identity, keep=config.checkpoint.keep)
+        self._num_rows = config.rollout.num_groups * config.rollout.group_size
         self._validation = {name: f"val-env/{name}/" for name in names}
         # What is open already is closed if the rest fails.
         with contextlib.ExitStack() as files:
@@ -92,6 +94,7 @@ class Run(RunFolder):
         Returns:
           What there is to say of alarms, see `Outlook.news`.
         """
+        metrics = metrics | tokens_per_second(metrics, self._num_rows)
         self._records.append({"iteration": iteration} | metrics)
         self._outlook = self._warning.look(self._records)
         self._records[-1] |= self._outlook.metrics

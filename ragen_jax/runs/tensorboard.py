@@ -16,11 +16,15 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
 
 from ragen_jax.report.boards import draw_boards, png
+from ragen_jax.report.figures import make_sections
+from ragen_jax.runs.metrics import METRICS, declared
+from ragen_jax.tables import name_pattern
 
 # Sample episodes shown per iteration.
 _EPISODES = 2
 
-_FIRST_TURN = "collapse_first_turn_sample/"
+# Ends of the names of a metric with its interval: value, lower and upper end.
+_INTERVAL = ("", "_low", "_high")
 
 
 class EventFile:
@@ -98,52 +102,31 @@ class EventFile:
 
 
 def layout(games: Sequence[str]) -> dict[str, dict[str, list]]:
-    """Groups of the "Custom Scalars" tab; tags are regular expressions."""
+    """Groups of the "Custom Scalars" tab: the sections and panels of the report.
 
-    def lines(*tags: str) -> list:
-        return ["Multiline", [f"^{tag}$" for tag in tags]]
+    Tags are regular expressions. A line with a declared interval is a chart of its own
+    per game, as TensorBoard draws intervals of single tags only.
+    """
+    groups = {}
+    for section in make_sections(METRICS, with_special=True):
+        charts = {}
+        for panel in section.panels:
+            for line in panel.lines:
+                if declared(f"{line.metric}_low"):
+                    charts |= _interval_charts(line.metric, games)
+            tags = [f"^{name_pattern(line.metric)}$" for line in panel.lines]
+            title = panel.title.removeprefix("{env}: ")
+            charts[title] = ["Multiline", tags]
+        groups[section.title] = charts
+    return groups
 
-    progress = {
-        f"{game}: held-out success, 95 % interval": [
-            "Margin",
-            [f"val-env/{game}/success{end}" for end in ("", "_low", "_high")],
-        ]
-        for game in games
-    }
-    progress |= {
-        "success": lines("train/[^/]+/success", "val-env/[^/]+/(success|ceiling)"),
-        "return": lines("(train|val-env)/[^/]+/episodic_return"),
-        "regret": lines("val-env/[^/]+/regret"),
-    }
+
+def _interval_charts(metric: str, games: Sequence[str]) -> dict[str, list]:
+    """A chart per game of a metric with its 95 % interval."""
+    names = {game: metric.replace("{env}", game) for game in games}
     return {
-        "Progress": progress,
-        "Collapse indicators": {
-            "reward spread inside groups": lines("rollout/.*in_group_reward_std"),
-            "entropy": lines("actor/entropy"),
-            "gradient norm": lines("(actor|critic)/grad_norm"),
-            "repetition": lines("rollout/(distinct_3gram|top_reply_share)"),
-            "reply length": lines("train/[^/]+/(reply|response)_length"),
-            "valid replies": lines("train/[^/]+/format", "collapse/.*rate"),
-            "alarms": lines("alarm/.*"),
-            "regime": lines("collapse/regime"),
-        },
-        "Information plane": {
-            "I(X;Z) and H(Z|X)": lines(
-                f"{_FIRST_TURN}(mi_estimate|conditional_entropy_est)"
-            ),
-            "retrieval of the prompt": lines(
-                f"{_FIRST_TURN}retrieval_(accuracy|chance_level)"
-            ),
-            "z-score": lines(f"{_FIRST_TURN}mi_zscore.*"),
-        },
-        "Gradient buckets": {
-            part: lines(f"grad_norm/[^/]+/{part}")
-            for part in ("task", "entropy", "kl", "snr")
-        },
-        "Throughput": {
-            "seconds": lines("timing_s/.*"),
-            "tokens": lines("actor/num_tokens"),
-        },
+        f"{name}, 95 % interval": ["Margin", [f"{name}{end}" for end in _INTERVAL]]
+        for name in names.values()
     }
 
 

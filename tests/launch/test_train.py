@@ -8,6 +8,7 @@ import pytest
 
 from configs import sokoban
 from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.runs.metrics import declared
 from ragen_jax.train import train
 from tests import commands
 
@@ -42,8 +43,12 @@ def test_a_run_leaves_what_the_readme_names(trained):
         "actor/sampler_log_prob_difference",
         "timing_s/rollout",
         "timing_s/update",
+        "perf/sampled_tokens_per_second",
+        "perf/trained_tokens_per_second",
     ):
         assert name in lines[1]
+    names = {name for line in lines for name in line} - {"iteration", "time"}
+    assert [name for name in sorted(names) if declared(name) is None] == []
     for name in ("success", "success_low", "success_high", "ceiling", "regret"):
         assert f"val-env/Sokoban/{name}" in lines[0]
         assert f"val-env/Sokoban/{name}" in lines[2]

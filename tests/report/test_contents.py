@@ -11,8 +11,9 @@ from ragen_jax.report.alarms import alarms, regime_borders, success_fell
 from ragen_jax.report.contents import make_contents
 from ragen_jax.report.episodes import choose_episodes
 from ragen_jax.report.page import escape_json, make_page
-from ragen_jax.report.runs import Run, read_runs
+from ragen_jax.report.runs import RunData, read_runs
 from ragen_jax.report.series import make_series
+from ragen_jax.runs.metrics import METRICS
 from tests.report import fake_runs
 
 
@@ -24,7 +25,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def contents(runs):
-    return make_contents(runs, make_series(runs), max_episodes=50)
+    return make_contents(runs, make_series(runs), declared=METRICS, max_episodes=50)
 
 
 class Reader(html.parser.HTMLParser):
@@ -87,7 +88,7 @@ def test_escaped_json_is_the_same_value_without_markup(text):
 
 
 def test_equal_runs_give_equal_pages(runs, contents):
-    again = make_contents(runs, make_series(runs), max_episodes=50)
+    again = make_contents(runs, make_series(runs), declared=METRICS, max_episodes=50)
     assert make_page(again) == make_page(contents)
 
 
@@ -109,8 +110,10 @@ def test_a_run_without_evaluations_reports_training(tmp_path):
     folder = fake_runs.write_run(tmp_path / "run", iterations=4)
     (run,) = read_runs([folder])
     records = [r for r in run.records if r["iteration"]]
-    run = Run(run.name, run.folder, run.settings, records)
-    (row,) = make_contents([run], make_series([run]), max_episodes=0)["summary"]
+    run = RunData(run.name, run.folder, run.settings, records)
+    (row,) = make_contents([run], make_series([run]), declared=METRICS, max_episodes=0)[
+        "summary"
+    ]
     assert row["source"] == "training"
     assert row["ceiling"] is None
 
@@ -123,19 +126,28 @@ def test_every_section_is_there_and_older_runs_lack_some(contents, tmp_path):
     old = read_runs(
         [fake_runs.write_run(tmp_path / "old", diagnostics=False, iterations=3)]
     )
-    found = drawn(make_contents(old, make_series(old), max_episodes=0))
+    found = drawn(
+        make_contents(old, make_series(old), declared=METRICS, max_episodes=0)
+    )
     assert found == {"progress", "indicators", "update", "timing"}
-    lacking = make_contents(old, make_series(old), max_episodes=0)["sections"]
+    lacking = make_contents(old, make_series(old), declared=METRICS, max_episodes=0)[
+        "sections"
+    ]
     assert {s["key"] for s in lacking if s["absent"]} == {"plane", "alarms", "buckets"}
     assert not any(s["absent"] for s in contents["sections"])
     assert all(section.absent for section in figures.SECTIONS)
 
 
 def test_panels_name_every_game():
-    (panel,) = figures.expand([figures.SECTIONS[0].panels[1]], ["A"])
+    sections = {s.key: s.panels for s in figures.make_sections(METRICS)}
+    _, returns, *_ = sections["progress"]
+    (panel,) = figures.expand([returns], ["A"])
     assert panel.lines[0].metric == "train/A/episodic_return"
-    assert len(figures.expand([figures.SECTIONS[0].panels[1]], ["A", "B"])) == 2
-    assert len(figures.expand(figures.SECTIONS[2].panels[:1], ["A", "B"])) == 1
+    assert len(figures.expand([returns], ["A", "B"])) == 2
+    (entropy,) = (
+        p for p in sections["indicators"] if p.lines[0].metric == "actor/entropy"
+    )
+    assert len(figures.expand([entropy], ["A", "B"])) == 1
 
 
 def test_alarms_and_the_fall_of_success(runs):
@@ -156,9 +168,9 @@ def test_success_at_chance_does_not_fall():
     records = [
         {"iteration": i, "train/X/success": 0.04 * (i < 8)} for i in range(1, 20)
     ]
-    assert success_fell(Run("a", None, {}, records)) is None
+    assert success_fell(RunData("a", None, {}, records)) is None
     records[3]["train/X/success"] = 1.0
-    assert success_fell(Run("a", None, {}, records)) is not None
+    assert success_fell(RunData("a", None, {}, records)) is not None
 
 
 def test_regimes_begin_at_half_of_what_was_first(runs):
@@ -167,13 +179,13 @@ def test_regimes_begin_at_half_of_what_was_first(runs):
     firsts = [run.curve(figures.PLANE_Y)[1] for run in runs]
     assert borders["y"] == pytest.approx(0.5 * sum(firsts) / 4)
     own = {"warning.information_regime_low": 0.25}
-    changed = [Run(r.name, r.folder, r.settings | own, r.records) for r in runs]
+    changed = [RunData(r.name, r.folder, r.settings | own, r.records) for r in runs]
     assert regime_borders(make_series(changed))["y"] == pytest.approx(borders["y"] / 2)
 
 
 def test_many_series_share_the_points_of_a_page(runs, monkeypatch):
     monkeypatch.setattr("ragen_jax.report.contents.MAX_POINTS_TOGETHER", 20)
-    found = make_contents(runs, make_series(runs), max_episodes=0)
+    found = make_contents(runs, make_series(runs), declared=METRICS, max_episodes=0)
     for curves in found["curves"].values():
         assert all(len(c["at"]) <= 10 and c["at"][-1] == 40 for c in curves if c)
 

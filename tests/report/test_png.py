@@ -10,12 +10,13 @@ from ragen_jax.report.contents import make_contents
 from ragen_jax.report.png import write_figures
 from ragen_jax.report.runs import read_runs
 from ragen_jax.report.series import make_series
+from ragen_jax.runs.metrics import METRICS
 from tests.report import fake_runs
 
 
 def contents_of(folders):
     runs = read_runs(folders)
-    return make_contents(runs, make_series(runs), max_episodes=0)
+    return make_contents(runs, make_series(runs), declared=METRICS, max_episodes=0)
 
 
 def test_a_file_per_section(tmp_path):

@@ -104,7 +104,7 @@ def test_rates_are_tokens_per_second(six):
     assert sampled == pytest.approx(29.5 * 16 * 8 / record["timing_s/rollout"])
     # Compiling is no part of the rate.
     compiling = {"timing_s/update": 9.0, "perf/compile_s/update": 8.0}
-    slow = throughput.rates({"actor/num_tokens": 10.0} | compiling, {})
+    slow = throughput.tokens_per_second({"actor/num_tokens": 10.0} | compiling, None)
     assert list(slow.values()) == [10.0]
     trained = record["perf/trained_tokens_per_second"]
     tokens = record["actor/num_tokens"]

@@ -1,0 +1,74 @@
+"""Write the tables of docs/metrics.md from the declarations of the metrics.
+
+    python -m benchmarks.metrics_page
+
+In: the page and `ragen_jax.runs.metrics`. Out: the page, with a new table between each
+pair of the comments `<!-- metrics: SECTION -->` and `<!-- end -->`.
+"""
+
+import pathlib
+import re
+from collections.abc import Sequence
+
+from ragen_jax.runs.metrics import DISTRIBUTIONS, METRICS
+from ragen_jax.tables import Metric
+
+PAGE = pathlib.Path(__file__).parent.parent / "docs" / "metrics.md"
+_TABLE = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str) -> str:
+    """The page with new tables.
+
+    Raises:
+      ValueError: a section of the metrics has no table, or a table no metrics.
+    """
+    metrics = (*METRICS, *DISTRIBUTIONS)
+    sections = {metric.section for metric in metrics}
+    tables = {match.group(2) for match in _TABLE.finditer(page)}
+    if sections != tables:
+        raise ValueError(
+            f"{PAGE} has tables of {sorted(tables)}, the metrics are of the sections "
+            f"{sorted(sections)}; give every section one pair of comments"
+        )
+
+    def replace(match: re.Match) -> str:
+        rows = [metric for metric in metrics if metric.section == match.group(2)]
+        return match.group(1) + table(rows) + match.group(3)
+
+    return _TABLE.sub(replace, page)
+
+
+def table(metrics: Sequence[Metric]) -> str:
+    """Metrics as a Markdown table, without the columns that none of them fills."""
+    columns = {
+        "metric": [f"`{_shown(metric.name)}`" for metric in metrics],
+        "meaning": [metric.text for metric in metrics],
+        "healthy": [metric.healthy for metric in metrics],
+        "otherwise": [metric.cure for metric in metrics],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    rows = [
+        columns.keys(),
+        ["---"] * len(columns),
+        *zip(*columns.values(), strict=True),
+    ]
+    return "".join(f"| {' | '.join(map(_escape, row))} |\n" for row in rows)
+
+
+def _shown(name: str) -> str:
+    """Fields as `<field>`."""
+    return re.sub(r"\{(\w+)\}", r"<\1>", name)
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def main() -> None:
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{PAGE} written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Metrics of the diagnostics, of the exact solver and of the early warning.
+
+Declarations only: several of them are computed together, by the module that each table
+names. To add a metric, compute it there and declare it here; an undeclared one fails a
+test.
+"""
+
+import functools
+
+from ragen_jax.tables import Metric, View
+
+FIRST_TURN = "collapse_first_turn_sample/"
+_SAMPLE = "collapse_{turns}_sample/"
+_NATS = "nats per token"
+
+_play = functools.partial(Metric, section="play")
+
+# By `optimality`: training's episodes where solving is fast, held-out ones always.
+PLAY_METRICS = (
+    _play(
+        "{split}/{env}/solved_of_solvable",
+        "success among the levels that can be solved within the budget",
+        kind="share",
+        views=(
+            View(
+                "{env}: solvable levels solved",
+                "share of solvable levels",
+                name="val-env/{env}/solved_of_solvable",
+                section="progress",
+            ),
+        ),
+        healthy="as success",
+    ),
+    _play(
+        "{split}/{env}/optimal_action_share",
+        "share of the executed actions after which best play expects as much as before",
+        kind="share",
+        views=(
+            View(
+                "{env}: optimal actions",
+                "share of actions",
+                name="val-env/{env}/optimal_action_share",
+                section="progress",
+            ),
+        ),
+        healthy="rises with success",
+        cure="flat: episodes are won by luck or on easy levels",
+    ),
+    _play(
+        "{split}/{env}/excess_actions",
+        "actions beyond the fewest that can win, mean of the solved episodes",
+        views=(
+            View(
+                "{env}: excess actions",
+                "actions above the shortest solution",
+                name="val-env/{env}/excess_actions",
+                section="progress",
+            ),
+        ),
+        healthy="falls towards 0",
+        cure="rises: the policy wanders until it wins",
+    ),
+    _play(
+        "{split}/{env}/hallucination_rate",
+        "share of the places stated in thoughts (player, box, target, goal) that are "
+        "wrong",
+        kind="share",
+        views=(
+            View(
+                "{env}: false statements in thoughts",
+                "share of stated coordinates",
+                name="val-env/{env}/hallucination_rate",
+                section="progress",
+            ),
+        ),
+        healthy="falls, or stays low",
+        cure="rises while success rises: the policy no longer reads its thoughts; "
+        "`bonus.facts` pays for true statements",
+    ),
+)
+
+_plane = functools.partial(Metric, section="plane")
+
+# By `mutual_information`, of first turns and of all turns; docs/information.md explains
+# the estimates and their forms.
+INFORMATION_METRICS = (
+    _plane(
+        _SAMPLE + "mi_estimate",
+        "I(X;Z): information of thoughts about their prompts, nats per token (RAGEN's "
+        "estimate)",
+        views=(
+            View(
+                "Information and entropy",
+                _NATS,
+                name=FIRST_TURN + "mi_estimate",
+                label="I(X;Z)",
+            ),
+        ),
+        healthy="steady",
+        cure="falls while entropy stays: template collapse, which shows here first",
+    ),
+    _plane(
+        _SAMPLE + "conditional_entropy_est",
+        "H(Z|X): variety of thoughts under one prompt, nats per token",
+        views=(
+            View(
+                "Information and entropy",
+                name=FIRST_TURN + "conditional_entropy_est",
+                label="H(Z|X)",
+                style="thin",
+            ),
+        ),
+        healthy="falls slowly",
+        cure="near 0: one thought per prompt; with low information: low-entropy "
+        "collapse",
+    ),
+    _plane(_SAMPLE + "conditional_entropy_seq_est", "the same, nats per thought"),
+    _plane(
+        _SAMPLE + "mi_seq_estimate",
+        "I(X;Z) in nats per thought: the form that estimates the information",
+        healthy="near `mi_upper_bound`, or steady",
+        cure="as `mi_estimate`",
+    ),
+    _plane(_SAMPLE + "mi_estimate_paper", "the form of arXiv 2604.06268, equation 1"),
+    _plane(
+        _SAMPLE + "mi_upper_bound", "entropy of the prompts: no estimate can be larger"
+    ),
+    _plane(
+        _SAMPLE + "reasoning_entropy_est",
+        "H(Z) = I(X;Z) + H(Z|X): variety of thoughts over all prompts, nats per token",
+        healthy="falls slowly",
+    ),
+    _plane(_SAMPLE + "reasoning_entropy_seq_est", "the same, nats per thought"),
+    _plane(
+        _SAMPLE + "reasoning_entropy_est_paper",
+        "the form of arXiv 2604.06268, equation 1",
+    ),
+    _plane(
+        _SAMPLE + "retrieval_accuracy{rank}",
+        "share of the thoughts whose prompt is the likeliest (`@k`: among the k "
+        "likeliest)",
+        kind="share",
+        views=(
+            View(
+                "Retrieval of the prompt from the thought",
+                "share of thoughts",
+                name=FIRST_TURN + "retrieval_accuracy",
+                label="accuracy",
+            ),
+        ),
+        healthy="far above chance",
+        cure="as `mi_estimate`",
+    ),
+    _plane(
+        _SAMPLE + "retrieval_chance_level{rank}",
+        "that share if prompts were guessed",
+        kind="share",
+        views=(
+            View(
+                "Retrieval of the prompt from the thought",
+                name=FIRST_TURN + "retrieval_chance_level",
+                label="chance",
+                style="reference",
+            ),
+        ),
+    ),
+    _plane(
+        _SAMPLE + "retrieval_above_chance{rank}",
+        "accuracy minus chance level",
+        kind="share",
+        healthy="far above 0",
+    ),
+    _plane(
+        _SAMPLE + "mi_zscore{form}",
+        "I(X;Z) over the standard deviation of the marginal",
+        views=(
+            View(
+                "I(X;Z) as a z-score",
+                "standard scores",
+                name=FIRST_TURN + "mi_zscore",
+            ),
+        ),
+    ),
+    _plane(
+        _SAMPLE + "mi_zscore_ema{form}",
+        "the same over a moving average of that standard deviation",
+        healthy="steady",
+    ),
+    _plane(
+        _SAMPLE + "marginal_std{form}",
+        "standard deviation of the marginal log-probabilities",
+    ),
+    _plane(_SAMPLE + "marginal_std_ema{form}", "its moving average"),
+    _plane(
+        _SAMPLE + "matched_log_prob_mean",
+        "mean log-probability of thoughts under their prompts, nats per token",
+    ),
+    _plane(
+        _SAMPLE + "marginal_log_prob_mean",
+        "mean log-probability of thoughts under the mixture of prompts, nats per token",
+    ),
+    _plane(_SAMPLE + "num_samples", "thoughts measured"),
+    _plane(_SAMPLE + "num_prompts", "prompts they were written under"),
+    Metric(
+        "collapse/valid_thinking_rate",
+        "share of the turns with a thought that ends and is not empty",
+        section="indicators",
+        kind="share",
+        views=(View("Valid thoughts", "share of replies"),),
+        healthy="steady or rising",
+        cure="falls: empty or unfinished thoughts",
+    ),
+    _plane("collapse/first_turn_valid_rate", "the same of first turns", kind="share"),
+    _plane("collapse/first_turn_num_valid", "number of those turns"),
+    _plane("collapse/first_turn_num_total", "first turns played"),
+)
+
+_alarms = functools.partial(Metric, section="alarms")
+
+# By `early_warning`.
+WARNING_METRICS = (
+    _alarms(
+        "alarm/{indicator}",
+        "1 while the indicator is outside its band, else 0",
+        views=(View("Alarms", "1: alarm", is_special=True),),
+        healthy="0",
+        cure="the console names the bound; `warning.action` may stop the run or "
+        "cut the learning rate",
+    ),
+    _alarms(
+        "collapse/regime",
+        "0 diverse, 1 template collapse, 2 compressed, 3 low-entropy collapse, "
+        "relative to the first measurement",
+        views=(View("Regime", "number of the regime", is_special=True),),
+        healthy="0, or 2 late in a run that learned",
+        cure="1 or 3: stop and read episodes, see below",
+    ),
+)
+
+_buckets = functools.partial(Metric, section="buckets")
+_BUCKET = "grad_norm/{bucket}/"
+
+# By `gradient_buckets`.
+BUCKET_METRICS = (
+    _buckets(
+        _BUCKET + "{part}",
+        "norm of the gradient of a part of the loss: task, entropy, kl",
+        views=tuple(
+            View(
+                f"Norm of the gradient: {part}",
+                "L2 norm",
+                name=_BUCKET + part,
+                is_special=True,
+            )
+            for part in ("task", "entropy", "kl")
+        ),
+        healthy="the task's far above the others'",
+        cure="entropy and KL as large as the task's: the update is mostly regularizer, "
+        "which does not depend on the prompt; lower their weights, or filter",
+    ),
+    _buckets(
+        _BUCKET + "snr",
+        "signal-to-noise ratio of the task's gradient: squared norm of its mean over "
+        "its variance, less 1/n (arXiv 1812.06162); negative values are possible, a "
+        "bucket of one group has none",
+        views=(View("Signal to noise", "signal / noise", is_special=True),),
+        healthy="above 0",
+        cure="near 0 or below everywhere: noise; more rollouts per group, more groups",
+    ),
+    _buckets(
+        _BUCKET + "per_sample/{part}",
+        "the norm divided by the bucket's episodes: compares buckets of unequal size",
+    ),
+    _buckets(
+        _BUCKET + "per_token/{part}", "the norm divided by the bucket's trained tokens"
+    ),
+    _buckets(_BUCKET + "loss/{loss}", "the loss's parts and their sum"),
+    _buckets(
+        _BUCKET + "reward_std_{statistic}", "reward spread of the bucket's groups"
+    ),
+    _buckets(_BUCKET + "sample_count", "episodes in the bucket"),
+    _buckets(_BUCKET + "sample_pct", "percentage of all episodes"),
+)
+
+METRICS = (*PLAY_METRICS, *INFORMATION_METRICS, *WARNING_METRICS, *BUCKET_METRICS)

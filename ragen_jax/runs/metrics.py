@@ -1,0 +1,92 @@
+"""Every metric a run records, in the order in which it is shown.
+
+Each package declares its metrics beside the code that computes them; here they are
+gathered, with those of the clock. Console, TensorBoard's layout, the report and the
+tables of docs/metrics.md are made of `METRICS`.
+"""
+
+import functools
+
+from ragen_jax.diagnostics import metrics as diagnostics
+from ragen_jax.learner import metrics as learner
+from ragen_jax.rollout import metrics as rollout
+from ragen_jax.tables import Metric, View
+
+_timing = functools.partial(Metric, section="timing")
+
+
+def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
+    view = View(title, "seconds per iteration", console=console)
+    return _timing(f"timing_s/{name}", text, kind="seconds", views=(view,))
+
+
+# By `ragen_jax.timing` and `ragen_jax.report.throughput`.
+TIMING_METRICS = (
+    _stage("rollout", "Rollout", "seconds of playing the episodes", "rollout"),
+    _stage("update", "Update", "seconds of learning from them", "update"),
+    _stage("diagnostics", "Diagnostics", "seconds of all diagnostics", "diagnostics"),
+    _stage("testing", "Evaluation", "seconds of playing held-out levels"),
+    _timing(
+        "timing_s/metrics",
+        "seconds of the metrics of training's episodes: the exact solver judges every "
+        "action (2 to 3 % of an iteration on Sokoban, 7 % on FrozenLake, with GRPO)",
+        kind="seconds",
+    ),
+    _timing(
+        "timing_s/gradient_buckets",
+        "the part of `timing_s/diagnostics` spent on gradient buckets",
+        kind="seconds",
+    ),
+    _stage(
+        "iteration",
+        "Iteration",
+        "seconds of a whole iteration; only in runs of earlier versions",
+    ),
+    _timing(
+        "perf/sampled_tokens_per_second",
+        "tokens sampled per second of rollout, without the time of compiling; not "
+        "where several environments are trained on",
+        views=(View("Sampled tokens", "tokens per second of rollout"),),
+    ),
+    _timing(
+        "perf/trained_tokens_per_second",
+        "tokens trained on per second of update, without the time of compiling",
+        views=(View("Trained tokens", "tokens per second of update"),),
+    ),
+    _timing(
+        "perf/compile_s/{stage}",
+        "seconds XLA compiled for a stage in that iteration",
+        kind="seconds",
+    ),
+    _timing(
+        "perf/compile_cached/{stage}",
+        "share of the stage's programs that came from the cache of earlier runs",
+        kind="share",
+    ),
+)
+
+METRICS: tuple[Metric, ...] = (
+    *rollout.METRICS,
+    *rollout.SUCCESS_METRICS,
+    *learner.METRICS,
+    *diagnostics.METRICS,
+    *TIMING_METRICS,
+)
+
+# Lists of numbers, one per line of `metrics.jsonl`: histograms in TensorBoard.
+DISTRIBUTIONS: tuple[Metric, ...] = (
+    Metric(
+        "rollout/in_group_reward_stds",
+        "reward spread of every group (a list), whose mean is "
+        "`rollout/in_group_reward_std`",
+        section="indicators",
+        healthy="some groups spread, some not",
+        cure="mass at 0: groups that teach nothing",
+    ),
+)
+
+
+def declared(name: str) -> Metric | None:
+    """The declaration of a recorded name; None where there is none."""
+    metrics = (*METRICS, *DISTRIBUTIONS)
+    return next((metric for metric in metrics if metric.matches(name)), None)

@@ -1,0 +1,128 @@
+"""Every metric is declared once, and everything shown follows from the declarations."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import metrics_page
+from ragen_jax.diagnostics import gradient_buckets, mutual_information
+from ragen_jax.diagnostics.early_warning import EACH_GAME, INDICATORS
+from ragen_jax.evaluation.statistics import summarize
+from ragen_jax.report import figures
+from ragen_jax.runs.metrics import METRICS, declared
+from ragen_jax.tables import FIELDS, name_pattern
+from tests.report import fake_runs
+
+
+def test_every_name_is_declared_once():
+    for metric in METRICS:
+        # The declared name itself, its fields replaced by something they stand for.
+        name = re.sub(r"\{(\w+)\}", lambda m: EXAMPLES[m.group(1)], metric.name)
+        assert [m.name for m in METRICS if m.matches(name)] == [metric.name]
+
+
+EXAMPLES = {
+    "split": "train",
+    "env": "Sokoban",
+    "k": "8",
+    "turns": "first_turn",
+    "form": "",
+    "rank": "@2",
+    "bucket": "all",
+    "part": "kl",
+    "loss": "total",
+    "statistic": "max",
+    "end": "low",
+    "stage": "update",
+    "indicator": "entropy",
+}
+
+
+def test_fields_stand_for_their_examples():
+    assert set(EXAMPLES) == set(FIELDS)
+    assert all(re.fullmatch(FIELDS[field], x) for field, x in EXAMPLES.items())
+    assert not re.fullmatch(name_pattern("train/{env}/x.y"), "train/a/b/x.y")
+    assert not re.fullmatch(name_pattern("train/{env}/x.y"), "train/a/x_y")
+
+
+def test_views_name_sections_and_metrics_that_exist():
+    keys = {section.key for section in figures.SECTIONS}
+    for metric in METRICS:
+        assert metric.kind in {"number", "share", "seconds"}, metric.name
+        for view in metric.views:
+            assert (view.section or metric.section) in keys, metric.name
+            assert view.style in {"main", "thin", "reference"}, metric.name
+            drawn = view.name or metric.name
+            example = re.sub(r"\{(\w+)\}", lambda m: EXAMPLES[m.group(1)], drawn)
+            assert declared(example) is metric, (metric.name, drawn)
+
+
+def test_panels_have_a_unit_from_their_first_metric():
+    for section in figures.make_sections(METRICS, with_special=True):
+        assert all(panel.unit for panel in section.panels), section.key
+
+
+def test_the_page_is_made_from_the_declarations():
+    page = metrics_page.PAGE.read_text(encoding="utf-8")
+    assert metrics_page.fill(page) == page, "run: python -m benchmarks.metrics_page"
+
+
+def test_a_section_without_a_table_is_refused():
+    page = metrics_page.PAGE.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="give every section one pair"):
+        metrics_page.fill(page.replace("metrics: timing", "metrics: speed"))
+
+
+def information_names():
+    """Names of the information estimates for three thoughts under two prompts."""
+    scores = np.log(np.array([[0.5, 0.1], [0.4, 0.2], [0.1, 0.7]]))
+    lengths, prompt_of = np.array([2, 3, 4]), np.array([0, 0, 1])
+    metrics = mutual_information.estimates(scores, lengths, prompt_of)
+    metrics |= mutual_information.averaged(metrics, {})
+    for label in (mutual_information.FIRST_TURNS, mutual_information.ANY_TURNS):
+        yield from (label + name for name in metrics)
+
+
+def bucket_names():
+    ones = np.ones(3)
+    parts = dict.fromkeys(("task", "entropy", "kl"), ones)
+    metrics = gradient_buckets.bucket_metrics(
+        np.array([0.0, 1.0, 2.0]),
+        np.array([0, 1, 1]),
+        4,
+        num_tokens=ones,
+        norms=parts,
+        losses=parts,
+        squares=ones,
+    )
+    return (f"grad_norm/{name}" for name in metrics)
+
+
+def indicator_names():
+    for name, indicator in INDICATORS.items():
+        yield f"alarm/{name}"
+        yield indicator.metric.replace(EACH_GAME, "train/Sokoban/")
+
+
+def summary_names():
+    success = np.array([[True, False], [False, False]])
+    return (f"val-env/Sokoban/{name}" for name in summarize(success, 1.0, [1, 2]))
+
+
+@pytest.mark.parametrize(
+    "names", [information_names, bucket_names, indicator_names, summary_names]
+)
+def test_what_is_computed_together_is_declared(names):
+    names = list(names())
+    assert names
+    assert [name for name in names if declared(name) is None] == []
+
+
+def test_the_made_up_run_has_declared_metrics_only(tmp_path):
+    """It stands for a real run in the tests of the report and of TensorBoard."""
+    run = fake_runs.write_run(tmp_path / "run", iterations=2)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    names = {name for line in lines for name in json.loads(line)}
+    assert [n for n in names - {"iteration", "time"} if declared(n) is None] == []
