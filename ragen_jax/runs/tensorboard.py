@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from PIL import Image
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
@@ -73,8 +74,8 @@ class EventFile:
             self._events.add_text(f"episodes/{place}{index}", text, iteration)
             boards = [turn["board"] for turn in episode["turns"] if "board" in turn]
             if boards:
-                pixels = draw_boards(boards, episode.get("legend", {}))
-                self._add_picture(f"boards/{place}{index}", pixels, iteration)
+                picture = draw_boards(boards, episode.get("legend", {}))
+                self._add_picture(f"boards/{place}{index}", picture, iteration)
 
     def flush(self) -> None:
         self._events.flush()
@@ -92,10 +93,13 @@ class EventFile:
         for summary in (experiment, start):
             self._events.file_writer.add_summary(summary)
 
-    def _add_picture(self, tag: str, pixels, iteration: int) -> None:
-        height, width, _ = pixels.shape
+    def _add_picture(self, tag: str, picture: Image.Image, iteration: int) -> None:
+        # TensorBoard's code for RGB is 3.
         image = Summary.Image(
-            height=height, width=width, colorspace=3, encoded_image_string=png(pixels)
+            height=picture.height,
+            width=picture.width,
+            colorspace=3,
+            encoded_image_string=png(picture),
         )
         summary = Summary(value=[Summary.Value(tag=tag, image=image)])
         self._events.file_writer.add_summary(summary, iteration, time.time())
