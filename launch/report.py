@@ -45,12 +45,12 @@ def main(words: list[str]) -> int:
     contents = make_contents(
         runs, series, declared=METRICS, max_episodes=_MAX_EPISODES.value
     )
-    for one in series:
-        print(f"{one.name}: {', '.join(run.name for run in one.runs)}")
-        if len({run.settings.get("seed") for run in one.runs}) < len(one.runs):
+    for group in series:
+        print(f"{group.name}: {', '.join(run.name for run in group.runs)}")
+        if len({str(run.settings.get("seed")) for run in group.runs}) < len(group.runs):
             print(
-                f"note: runs of {one.name} have the same seed and settings; its band "
-                "is not that of independent runs"
+                f"note: runs of {group.name} have the same seed and settings; their "
+                "band does not show the spread of independent runs"
             )
     if _PNG.value:
         from ragen_jax.report.png import write_figures
@@ -62,8 +62,13 @@ def main(words: list[str]) -> int:
     output = pathlib.Path(_OUTPUT.value or "report.html")
     output.parent.mkdir(parents=True, exist_ok=True)
     size = output.write_text(make_page(contents), encoding="utf-8")
-    held, total = len(contents["episodes"]["chosen"]), contents["episodes"]["total"]
-    print(f"{output} written: {size / 1e6:.1f} MB, {held} of {total} episodes in it")
+    episodes = contents["episodes"]
+    print(
+        f"{output} written: {size / 1e6:.1f} MB, {len(episodes['chosen'])} of "
+        f"{episodes['total']} episodes in it"
+    )
+    for problem, count in episodes["skipped"].items():
+        print(f"note: {count} malformed episodes are left out: {problem}")
     return 0
 
 

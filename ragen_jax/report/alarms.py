@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragen_jax.diagnostics.early_warning import first_fall
-from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, SUCCESS
-from ragen_jax.report.runs import RunData
+from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, REGIMES, SUCCESS
+from ragen_jax.report.runs import RunData, is_number
 from ragen_jax.report.series import Series
 
 # Where a run's settings say nothing: iterations averaged, share of the best.
@@ -26,9 +26,13 @@ def alarms(run: RunData) -> dict[str, Any]:
     at = {name: [i for i, x in c.items() if x > 0] for name, c in curves.items()}
     return {
         "at": at,
-        "first": {name: min(found, default=None) for name, found in at.items()},
+        "first": {name: min(steps, default=None) for name, steps in at.items()},
         "fell": success_fell(run),
-        "regimes": [[i, round(x)] for i, x in run.curve(REGIME).items()],
+        "regimes": [
+            [i, round(x)]
+            for i, x in run.curve(REGIME).items()
+            if 0 <= round(x) < len(REGIMES)
+        ],
         "last": run.records[-1]["iteration"],
     }
 
@@ -38,9 +42,9 @@ def success_fell(run: RunData) -> int | None:
     curves = [run.curve(SUCCESS.replace("{env}", env)) for env in run.games]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     successes = {at: sum(c[at] for c in curves) / len(curves) for at in shared}
-    window = run.settings.get("warning.success_window", _WINDOW)
-    share = run.settings.get("warning.success_low", _SHARE)
-    return first_fall(successes, window=window, share=share)[0]
+    window = _setting(run, "warning.success_window", _WINDOW)
+    share = _setting(run, "warning.success_low", _SHARE)
+    return first_fall(successes, window=max(round(window), 1), share=share)[0]
 
 
 def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:
@@ -49,21 +53,27 @@ def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:
     A share of what was measured first, averaged over the runs, as their own regimes are
     judged by their own first measurement; None without a positive one.
     """
-    found = {}
+    borders = {}
     for name, metric, key in (
         ("x", PLANE_X, "warning.entropy_regime_low"),
         ("y", PLANE_Y, "warning.information_regime_low"),
     ):
         firsts = [
-            run.settings.get(key, _SHARE) * next(iter(run.curve(metric).values()))
-            for one in series
-            for run in one.runs
+            _setting(run, key, _SHARE) * next(iter(run.curve(metric).values()))
+            for group in series
+            for run in group.runs
             if run.curve(metric)
         ]
         if not firsts or sum(firsts) <= 0:
             return None
-        found[name] = sum(firsts) / len(firsts)
-    return found
+        borders[name] = sum(firsts) / len(firsts)
+    return borders
+
+
+def _setting(run: RunData, key: str, default: float) -> float:
+    """A number from the run's settings; the default in runs that have none."""
+    value = run.settings.get(key)
+    return value if is_number(value) else default
 
 
 def _is_alarm(metric: str) -> bool:

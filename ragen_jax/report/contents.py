@@ -54,7 +54,7 @@ def make_contents(
     games = runs[0].games
     sections = figures.make_sections(declared)
     metrics = list(dict.fromkeys(m for run in runs for m in run.metrics))
-    chosen, total = choose_episodes(runs, max_episodes)
+    episodes = choose_episodes(runs, max_episodes)
     owner = {id(run): i for i, one in enumerate(series) for run in one.runs}
     return {
         "games": list(games),
@@ -81,7 +81,7 @@ def make_contents(
         "plane": plane(runs, series),
         "alarms": [alarms(run) for run in runs],
         "buckets": buckets(series, metrics),
-        "episodes": {"chosen": chosen, "total": total},
+        "episodes": dataclasses.asdict(episodes),
     }
 
 

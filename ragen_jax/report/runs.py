@@ -14,6 +14,8 @@ from typing import Any
 
 from ragen_jax.report.throughput import tokens_per_second
 
+# Sums and differences of two of them are finite.
+_MAX_NUMBER = 1e300
 # What metrics name a game by: "train/Sokoban/success".
 _GAME_METRIC = re.compile(r"train/([^/]+)/")
 
@@ -47,12 +49,12 @@ class RunData:
     def curve(self, metric: str) -> dict[int, float]:
         """Iteration -> value, where it was recorded and finite."""
         pairs = ((r["iteration"], r.get(metric)) for r in self.records)
-        return {i: float(v) for i, v in pairs if _is_number(v)}
+        return {i: float(v) for i, v in pairs if is_number(v)}
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of everything that was ever recorded as a number."""
-        names = {k: None for r in self.records for k, v in r.items() if _is_number(v)}
+        names = {k: None for r in self.records for k, v in r.items() if is_number(v)}
         return tuple(k for k in names if k not in ("iteration", "time"))
 
 
@@ -84,7 +86,7 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
     """One folder's run.
 
     Raises:
-      ValueError: it is no run folder, its files are broken, or nothing is in them.
+      ValueError: `folder` is no run folder, or its files are damaged or empty.
     """
     if not folder.is_dir():
         raise ValueError(
@@ -96,19 +98,18 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
                 f"{folder} is no run folder: it has no {file}; name the --workdir of "
                 "a run of launch.train"
             )
-    config = _parse(
-        (folder / "config.json").read_text(encoding="utf-8"), folder / "config.json"
-    )
+    config = _parse(_read(folder / "config.json"), folder / "config.json")
     records = read_lines(folder / "metrics.jsonl")
     if not records:
         raise ValueError(
             f"{folder / 'metrics.jsonl'} is empty: the run has not finished an "
             "iteration yet; wait for it, or leave the folder out"
         )
-    if any("iteration" not in record for record in records):
+    if not all(_is_iteration(record.get("iteration")) for record in records):
         raise ValueError(
-            f"{folder / 'metrics.jsonl'} has lines without an iteration; it is not "
-            "the record of a run of launch.train"
+            f"{folder / 'metrics.jsonl'} has lines whose iteration is missing or no "
+            "whole number from 0; it is damaged, or not the record of a run of "
+            "launch.train"
         )
     settings = flatten(config)
     num_rows = _num_rows(settings)
@@ -119,7 +120,7 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
 def _num_rows(settings: Mapping[str, Any]) -> int | None:
     """Episodes of an iteration; None where the settings do not say."""
     sizes = [settings.get(f"rollout.{key}") for key in ("num_groups", "group_size")]
-    return sizes[0] * sizes[1] if all(map(_is_number, sizes)) else None
+    return sizes[0] * sizes[1] if all(map(is_number, sizes)) else None
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -129,7 +130,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
       ValueError: a line is no JSON object.
     """
     # Not splitlines: a reply may hold other line separators than "\n".
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    lines = _read(path).split("\n")[:-1]
     return [_parse(line, path) for line in lines]
 
 
@@ -144,10 +145,30 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _is_iteration(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1e15
+
+
+def _finite(text: str) -> float | str:
+    """A number of a JSON file, as text where it is too large to be one."""
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def _read(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); it is "
+            "damaged, or not a run's"
+        ) from error
+
+
 def _parse(text: str, path: pathlib.Path) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, parse_constant=str, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not valid JSON ({error}); it is damaged, or not a run's"
         ) from error
@@ -156,9 +177,10 @@ def _parse(text: str, path: pathlib.Path) -> dict[str, Any]:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """True if a figure can show the value: a real number that is not too large."""
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
+    return is_real and abs(value) <= _MAX_NUMBER  # false for NaN
 
 
 def _short_names(folders: Sequence[pathlib.Path]) -> list[str]:

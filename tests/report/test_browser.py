@@ -10,7 +10,7 @@ from ragen_jax.report.page import make_page
 from ragen_jax.report.runs import read_runs
 from ragen_jax.report.series import make_series
 from ragen_jax.runs.metrics import METRICS
-from tests.report import browser, fake_runs
+from tests.report import browser, fake_runs, malformed
 
 pytestmark = pytest.mark.live
 
@@ -313,4 +313,35 @@ def test_a_run_without_episodes(driver, tmp_path):
     open_page(driver, write_page(tmp_path, [run], max_episodes=0))
     note = "return document.querySelector('#episodes .note').textContent"
     assert "No episodes" in driver.execute_script(note)
+    assert driver.get_log("browser") == []
+
+
+def test_malformed_records_stop_nothing(driver, tmp_path):
+    run = malformed.write_run(tmp_path / "run", iterations=3)
+    path = write_page(tmp_path, [run], max_episodes=1_000)
+    assert path.stat().st_size < 2e6
+    open_page(driver, path)
+    assert counts(driver)[:2] == [13, 13]
+    note = driver.execute_script(
+        "return document.getElementById('skipped').textContent"
+    )
+    assert note.startswith("41 malformed episode records left out: ")
+    assert "a turn is not a JSON object (1)" in note
+    ids = "return [...document.querySelectorAll('main > section')].map((s) => s.id)"
+    assert driver.execute_script(ids) == SECTIONS
+    figures = "return document.querySelectorAll('figure svg[viewBox]').length"
+    assert driver.execute_script(figures) > 10
+    # Every episode opens, every turn of it.
+    for _ in range(counts(driver)[0]):
+        driver.execute_script(
+            "const e = VIEW.shown[VIEW.episode];"
+            "e.turns.forEach((_, k) => showTurn(k));"
+            "openEpisode(VIEW.episode + 1)"
+        )
+    choose(driver, "metric", "actor/entropy")
+    broken = (
+        "return [...document.querySelectorAll('figure [points], figure [cx]')].filter("
+        "(n) => /NaN|undefined|Infinity/.test(n.outerHTML)).length"
+    )
+    assert driver.execute_script(broken) == 0
     assert driver.get_log("browser") == []

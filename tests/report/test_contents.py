@@ -4,17 +4,18 @@ import html.parser
 import json
 import random
 
+import numpy as np
 import pytest
 
 from ragen_jax.report import figures
 from ragen_jax.report.alarms import alarms, regime_borders, success_fell
 from ragen_jax.report.contents import make_contents
-from ragen_jax.report.episodes import choose_episodes
+from ragen_jax.report.episodes import choose_episodes, episode_problem
 from ragen_jax.report.page import escape_json, make_page
 from ragen_jax.report.runs import RunData, read_runs
 from ragen_jax.report.series import make_series
 from ragen_jax.runs.metrics import METRICS
-from tests.report import fake_runs
+from tests.report import fake_runs, malformed
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +205,9 @@ def test_buckets_are_means_over_the_run(runs, contents):
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 7, 50, 10_000])
 def test_episodes_are_bounded_and_spread(runs, limit):
-    chosen, total = choose_episodes(runs, limit)
+    found = choose_episodes(runs, limit)
+    chosen, total = found.chosen, found.total
+    assert not found.skipped
     assert total == 4 * 40 * 4
     assert len(chosen) == min(limit, total)
     if limit >= 8:
@@ -218,7 +221,8 @@ def test_episodes_are_bounded_and_spread(runs, limit):
 
 def test_a_page_stays_small_whatever_is_asked(runs, monkeypatch):
     monkeypatch.setattr("ragen_jax.report.episodes.MAX_CHARACTERS", 20_000)
-    chosen, total = choose_episodes(runs, 10_000)
+    found = choose_episodes(runs, 10_000)
+    chosen, total = found.chosen, found.total
     assert 0 < len(chosen) < total
     assert len(json.dumps(chosen)) < 21_000
 
@@ -230,7 +234,34 @@ def test_iterations_that_are_unevenly_filled(tmp_path):
         lines = path.read_text(encoding="utf-8").split("\n")[: rng.randint(0, 4)]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     runs = read_runs([run])
-    _, total = choose_episodes(runs, 1)
+    total = choose_episodes(runs, 1).total
     for limit in range(total + 3):
-        assert len(choose_episodes(runs, limit)[0]) <= limit
-    assert len(choose_episodes(runs, total * 4)[0]) == total
+        assert len(choose_episodes(runs, limit).chosen) <= limit
+    assert len(choose_episodes(runs, total * 4).chosen) == total
+
+
+GOOD = fake_runs._episode(1, 0, np.random.default_rng(0), 0.5, True)
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_recorded_episodes_can_be_shown(tokens):
+    rng = np.random.default_rng(0)
+    for row in range(4):
+        assert episode_problem(fake_runs._episode(1, row, rng, 0.5, tokens)) is None
+
+
+@pytest.mark.parametrize("name", malformed.CHANGES)
+def test_malformed_episodes_cannot(name):
+    assert episode_problem(json.loads(malformed.records(GOOD)[name]))
+
+
+def test_malformed_episodes_are_skipped_and_counted(tmp_path):
+    runs = read_runs([malformed.write_run(tmp_path / "run", iterations=2)])
+    found = choose_episodes(runs, 1_000)
+    assert len(found.chosen) == 4 + 1 + 4
+    assert sum(found.skipped.values()) == len(malformed.records(GOOD))
+    assert found.total == len(found.chosen) + len(malformed.records(GOOD))
+    page = make_page(
+        make_contents(runs, make_series(runs), declared=METRICS, max_episodes=1_000)
+    )
+    assert "NaN" not in page.split('id="data">')[1].split("</script>")[0]

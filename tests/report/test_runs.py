@@ -6,6 +6,8 @@ import math
 import pytest
 
 from ragen_jax.report import throughput
+from ragen_jax.report.contents import make_contents
+from ragen_jax.report.page import make_page
 from ragen_jax.report.runs import read_run, read_runs
 from ragen_jax.report.series import (
     MAX_POINTS,
@@ -14,6 +16,7 @@ from ragen_jax.report.series import (
     make_series,
     thin,
 )
+from ragen_jax.runs.metrics import METRICS
 from tests.report import fake_runs
 
 HELD_OUT = "val-env/Sokoban/success"
@@ -129,7 +132,7 @@ def test_long_runs_are_thinned(tmp_path):
 
 def broken(folder, file, text):
     run = fake_runs.write_run(folder, iterations=1)
-    (run / file).write_text(text)
+    (run / file).write_bytes(text.encode("utf-8", errors="surrogateescape"))
     return run
 
 
@@ -140,13 +143,37 @@ def broken(folder, file, text):
         ("metrics.jsonl", '{"iteration": 1', "is empty"),
         ("metrics.jsonl", "not json\n", "not valid JSON"),
         ("metrics.jsonl", "[1]\n", "not JSON objects"),
-        ("metrics.jsonl", '{"loss": 1}\n', "lines without an iteration"),
+        ("metrics.jsonl", '{"loss": 1}\n', "iteration is missing"),
+        ("metrics.jsonl", '{"iteration": "1"}\n', "iteration is missing or no whole"),
+        ("metrics.jsonl", '{"iteration": 1.5}\n', "iteration is missing or no whole"),
+        ("metrics.jsonl", '{"iteration": -1}\n', "iteration is missing or no whole"),
+        ("metrics.jsonl", '{"iteration": 1e999}\n', "no whole number"),
+        ("metrics.jsonl", "[" * 100_000 + "\n", "not valid JSON"),
+        ("metrics.jsonl", "\udcff\n", "not UTF-8 text"),
         ("config.json", "{", "not valid JSON"),
+        ("config.json", "\udcff", "not UTF-8 text"),
     ],
 )
 def test_broken_files_are_one_sentence(tmp_path, file, text, said):
     with pytest.raises(ValueError, match=said):
         read_runs([broken(tmp_path / "run", file, text)])
+
+
+def test_settings_of_any_value_make_a_report(tmp_path):
+    """Of another program, or damaged: the report falls back on its defaults."""
+    run = fake_runs.write_run(tmp_path / "run", iterations=7)
+    config = json.loads((run / "config.json").read_text())
+    config |= {"warning": {"success_window": "x", "success_low": None}, "seed": [1]}
+    config["rollout"] = {"num_groups": math.nan, "group_size": "8"}
+    text = json.dumps(config).replace("0.0002", "1e999")
+    (run / "config.json").write_text(text)
+    found = read_runs([run])
+    contents = make_contents(
+        found, make_series(found), declared=METRICS, max_episodes=5
+    )
+    assert contents["settings"]["common"]["optimizer.learning_rate"] == "1e999"
+    assert "perf/sampled_tokens_per_second" not in found[0].records[1]
+    make_page(contents)
 
 
 def test_what_is_no_run_is_said(tmp_path):

@@ -54,7 +54,7 @@ function alarmFigure(series) {
         svg("text", { x: box.right, y: bottom + 32, "text-anchor": "end" }, "iteration"),
       );
       drawFalls(root, runs, sx, top, bottom);
-      const stops = Array.from({ length: end + 1 }, (_, i) => i);
+      const stops = alarmStops(runs, end);
       cursor(
         root,
         stops.map(sx),
@@ -76,6 +76,13 @@ function alarmFigure(series) {
         ),
     },
   );
+}
+
+// Iterations the cursor stops at: all of them, or of very long runs where something changed.
+function alarmStops(runs, end) {
+  if (end <= 5000) return Array.from({ length: end + 1 }, (_, i) => i);
+  const marked = runs.flatMap((r) => [...Object.values(r.at).flat(), ...r.regimes.map(([i]) => i)]);
+  return [...new Set([0, ...marked, end])].sort((a, b) => a - b);
 }
 
 const regimeKeys = (runs) =>

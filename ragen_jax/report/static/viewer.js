@@ -11,8 +11,9 @@ function viewer() {
       el(
         "p",
         { class: "note" },
-        "No episodes: these runs have no trajectories/, or --max_episodes left none.",
+        "No episodes: the runs have no trajectories/, --max_episodes is 0, or no record can be shown.",
       ),
+      skippedNote(),
     ];
   const run = new Set(chosen.map((e) => e.run)),
     games = new Set(chosen.map((e) => e.environment).filter(Boolean));
@@ -76,7 +77,7 @@ function viewer() {
       el("button", { type: "reset" }, "Reset"),
     ),
   );
-  const left = total - chosen.length;
+  const left = total - chosen.length - skippedCount();
   return [
     form,
     el("p", { class: "muted", id: "count", role: "status" }),
@@ -84,9 +85,10 @@ function viewer() {
       ? el(
           "p",
           { class: "muted", id: "left-out" },
-          `${left} of ${total} recorded episodes are left out of this file to keep it small, evenly over iterations (--max_episodes).`,
+          `${left} of ${total} recorded episodes are left out to keep this file small, evenly over iterations (--max_episodes).`,
         )
       : null,
+    skippedNote(),
     el(
       "div",
       { class: "viewer", onkeydown: viewerKeys },
@@ -99,6 +101,21 @@ function viewer() {
       }),
     ),
   ];
+}
+
+const skippedCount = () =>
+  Object.values(DATA.episodes.skipped).reduce((sum, count) => sum + count, 0);
+
+// Malformed records are left out when the file is made.
+function skippedNote() {
+  const reasons = Object.entries(DATA.episodes.skipped);
+  if (!reasons.length) return null;
+  const list = reasons.map(([reason, count]) => `${reason} (${count})`).join("; ");
+  return el(
+    "p",
+    { class: "note", id: "skipped" },
+    `${plural(skippedCount(), "malformed episode record")} left out: ${list}.`,
+  );
 }
 
 const valueOf = (id) => {
