@@ -4,6 +4,7 @@ In: a train state, a draw of episodes and a mixture of demonstrators. Out: the n
 state and metrics, from one compiled program. Reads no files and no configuration.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,34 @@ from ragen_jax.learner.state import Network, TrainState, state_shardings
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable
 from ragen_jax.sft.data import Batch
+from ragen_jax.tables import Metric, View
 from ragen_jax.types import Params
+
+# Metrics of a step, for the console; `{env}` is a task.
+_CONSOLE = functools.partial(View, title="Fine-tuning")
+METRICS = (
+    Metric(
+        "loss",
+        "mean loss, nats per reply token",
+        section="sft",
+        views=(_CONSOLE(console="loss"),),
+    ),
+    Metric(
+        "accuracy",
+        "share of the reply tokens that are the policy's most likely ones",
+        section="sft",
+        kind="share",
+        views=(_CONSOLE(console="accuracy"),),
+    ),
+    Metric("tokens", "reply tokens of the step", section="sft"),
+    Metric(
+        "demonstrated/{env}",
+        "success of the demonstrators",
+        section="sft",
+        kind="share",
+        views=(_CONSOLE(console="demonstrators"),),
+    ),
+)
 
 # A microbatch is computed at the shortest of this many lengths that holds it.
 NUM_WIDTHS = 5
@@ -57,9 +85,7 @@ def make_step(
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """Build the compiled `step(frozen, state, draws, mixture, dialogues)`.
 
-    It returns the next state and metrics: `loss` in nats per reply token, `accuracy` of
-    the most likely token, `tokens`, and per task `demonstrated/<task>`, the
-    demonstrators' success. The state is donated.
+    It returns the next state and the `METRICS`. The state is donated.
 
     Args:
       trainable: the part of the network that is trained; `frozen` is the rest.

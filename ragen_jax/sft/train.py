@@ -51,7 +51,7 @@ from ragen_jax.sft.evaluate import make_score
 from ragen_jax.sft.model import SFTModel, build_model
 from ragen_jax.sft.rules import num_steps, validate_warm_start
 from ragen_jax.sft.sampler import make_draw
-from ragen_jax.sft.step import build_optimizer, make_step
+from ragen_jax.sft.step import METRICS, build_optimizer, make_step
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task
 from ragen_jax.types import Params
@@ -65,13 +65,6 @@ FREE_ON_RESUME = (
     "train.log_every",
     "train.checkpoint_every",
 )
-
-# metric name -> (label, format), see `console.SHOWN`
-SHOWN = {
-    "loss": ("loss", "{:.3f}"),
-    "accuracy": ("accuracy", "{:.1%}"),
-    "demonstrated/{env}": ("demonstrators", "{:.0%}"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +108,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
     ) as folder:
         model.write_tokenizer()
         names = tuple(program.tasks)
-        display = Display(names, start=folder.start, total=total, shown=SHOWN)
+        display = Display(names, start=folder.start, total=total, metrics=METRICS)
         with StopRequest() as stop, display:
             state = _train(config, program, folder, stop, display)
         if stop.requested:

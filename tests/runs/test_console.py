@@ -3,6 +3,7 @@
 import pytest
 
 from ragen_jax.runs import console
+from ragen_jax.sft.step import METRICS as SFT_METRICS
 
 
 @pytest.fixture
@@ -41,3 +42,26 @@ def test_a_resumed_run_counts_from_where_it_began(clock, capsys):
     assert first == ["side", "by", "side:", "A", "/", "B"]
     assert shown[0] == ["6/8", "success", "50.0%", "/", "100.0%"]
     assert shown[1][-2:] == ["1m10s", "left"]
+
+
+def test_metrics_of_another_program_are_shown(capsys):
+    """Fine-tuning prints its own; what is not declared for the console is not."""
+    metrics = {"loss": 0.5, "accuracy": 0.25, "tokens": 7.0}
+    metrics |= {"demonstrated/A": 1.0, "demonstrated/B": 0.5}
+    with console.Display(("A", "B"), start=0, total=9, metrics=SFT_METRICS) as display:
+        display.iteration(1, metrics)
+    text = capsys.readouterr().out
+    assert "loss 0.500  accuracy 25.0%  demonstrators 100.0% / 50.0%\n" in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_lines_fit_a_terminal_and_a_file_has_one(capsys, width):
+    metrics = {"train/A/success": 0.5, "actor/entropy": 1.0, "timing_s/update": 2.0}
+    parts = ("success 50.0%", "entropy 1.000", "update 2.0s")
+    lines = console._wrap("    1/9", parts, width)
+    assert all(len(line) <= max(width, 7 + 2 + 13) for line in lines)
+    assert " ".join(lines).split() == ["1/9", *" ".join(parts).split()]
+    # In a file an iteration is one line.
+    with console.Display(["A"], start=0, total=9) as display:
+        display.iteration(1, metrics)
+    assert capsys.readouterr().out.split() == " ".join(lines).split()
