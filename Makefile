@@ -1,11 +1,15 @@
-# make train: learn Sokoban with the built-in model.  make test: run the tests.
+# make train     learn Sokoban with the built-in model
+# make test      lint and the fast tests: minutes on two cores
+# make test-all  lint and every test, as continuous integration runs them
+# make lint      ruff alone
 PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/pip --disable-pip-version-check --quiet
+PYTEST = $(VENV)/bin/python -m pytest -n auto --dist worksteal
 CONFIG ?= configs/sokoban.py
 WORKDIR ?= runs/sokoban
 
-.PHONY: train test lint clean
+.PHONY: train test test-all lint clean
 
 $(VENV)/installed: requirements.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -19,10 +23,11 @@ $(VENV)/installed-dev: $(VENV)/installed setup.py
 train: $(VENV)/installed
 	$(VENV)/bin/python -m launch.train --config=$(CONFIG) --workdir=$(WORKDIR) $(ARGS)
 
-test: $(VENV)/installed-dev
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+test: lint
+	$(PYTEST) $(ARGS)
+
+test-all: lint
+	$(PYTEST) -m "" $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

@@ -1,14 +1,20 @@
 """Runs the real commands on a tiny random model, as a user would."""
 
+import contextlib
+import gc
+import io
 import json
 import os
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
+from absl import app, flags
 
 from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_weights import save_checkpoint
@@ -36,6 +42,11 @@ TINY = {
     "diagnostics.every": None,
     "checkpoint.every": 1,
 }
+# What a command sets for the rest of its process.
+CACHE_OPTIONS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+)
 
 
 def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
@@ -76,22 +87,67 @@ def train_command(model, workdir, task="sokoban", **changes) -> list[str]:
     )
 
 
-def environment(devices: int = 1) -> dict[str, str]:
-    """So many CPU devices; the rest as the tests have it (see `conftest.py`)."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    return os.environ | {"XLA_FLAGS": flags}
+def environment(devices: int = 1, optimized: bool = False) -> dict[str, str]:
+    """So many CPU devices; the rest as the tests have it (see `conftest.py`).
+
+    Args:
+      devices: number of CPU devices.
+      optimized: compile as for users, for programs that compute longer than they
+        compile.
+    """
+    devices_flag = f"--xla_force_host_platform_device_count={devices}"
+    if optimized:
+        options = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": devices_flag}
+    else:
+        fast = "--xla_cpu_use_fusion_emitters=false"
+        options = {"XLA_FLAGS": f"{devices_flag} {fast}"}
+    return os.environ | options
 
 
-def run(words, timeout=300, typed="", devices=1) -> subprocess.CompletedProcess:
+def run(
+    words, timeout=300, typed="", devices=1, optimized=False
+) -> subprocess.CompletedProcess:
     return subprocess.run(
         words,
         input=typed,
         cwd=ROOT,
-        env=environment(devices),
+        env=environment(devices, optimized),
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
+    )
+
+
+def call(words, typed="") -> subprocess.CompletedProcess:
+    """The same without a process of its own: nothing is imported or compiled again."""
+    python, option, module, *arguments = words
+    assert (python, option) == (sys.executable, "-m")
+    app.define_help_flags()
+    known, options = set(flags.FLAGS), jax.config.values.copy()
+    stdout, stderr = io.StringIO(), io.StringIO()
+    status = None
+    try:
+        with (
+            mock.patch.object(sys, "argv", [module, *arguments]),
+            mock.patch.object(sys, "stdin", io.StringIO(typed)),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+            contextlib.chdir(ROOT),
+        ):
+            runpy.run_module(module, run_name="__main__")
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        for name in set(flags.FLAGS) - known:
+            delattr(flags.FLAGS, name)
+        flags.FLAGS.unparse_flags()
+        for name in CACHE_OPTIONS:
+            jax.config.update(name, options[name])
+        gc.unfreeze()
+    assert status is not None, f"{module} ended without a status"
+    return subprocess.CompletedProcess(
+        words, status, stdout.getvalue(), stderr.getvalue()
     )
 
 

@@ -5,9 +5,13 @@ import os
 import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling is most of what the suite does. XLA's generator of fused loops takes three
+# quarters of it and gains nothing on arrays of this size; nor do LLVM's optimizations.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    " --xla_cpu_use_fusion_emitters=false"
 )
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Many tests build the same programs: compile each once per checkout.
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR",
@@ -43,13 +47,43 @@ install_import_hook(
 
 # Linux lets a process have 65,530 mappings; every compiled program takes several, and
 # XLA aborts the process when there are no more.
-MAPS, MOST_MAPS = pathlib.Path("/proc/self/maps"), 15_000
+MAX_MAPPINGS = 15_000
+MAX_BYTES = 4 << 30
+
+
+def _holds_much() -> bool:
+    self = pathlib.Path("/proc/self")
+    if not self.exists():
+        return False
+    resident = int((self / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    mappings = (self / "maps").read_bytes().count(b"\n")
+    return mappings > MAX_MAPPINGS or resident > MAX_BYTES
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
-    """After a file of tests, drop what was compiled if there is much of it."""
+    """Compiled programs are dropped after a file of tests if they hold much memory."""
     yield
-    if MAPS.exists() and len(MAPS.read_bytes().splitlines()) > MOST_MAPS:
+    if _holds_much():
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _optimize(request):
+    """Compile with LLVM's optimizations in files whose `pytestmark` is `optimized`."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    if request.node.get_closest_marker("optimized"):
+        jax.config.update(name, False)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """Folder of the tiny random model; two KV heads, so that a mesh can split it."""
+    from tests import commands
+
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    return commands.tiny_model(folder, num_key_value_heads=2)

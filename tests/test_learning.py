@@ -38,7 +38,7 @@ def test_success_rises(game, estimator, num_iterations, start, least, tmp_path):
         "--config.logging.trajectories_every=None",
         "--config.logging.tensorboard=False",
     )
-    done = commands.run(words, timeout=900)
+    done = commands.run(words, timeout=900, optimized=True)
     assert done.returncode == 0, done.stderr
     records = read_metrics(tmp_path)
     (name,) = (k for k in records[0] if k.endswith("/success") and "val-env" in k)
