@@ -6,7 +6,8 @@ parameters, rows split), `fsdp` (parameters and rows split) and `tensor` (heads,
 widths and vocabulary split).
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -25,19 +26,45 @@ def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
     Raises:
       ValueError: there are fewer devices.
     """
-    needed = data * fsdp * tensor
-    devices = jax.devices()
-    if needed > len(devices):
-        raise ValueError(
-            f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but "
-            f"{len(devices)} are present; use smaller factors"
-        )
+    for problem in mesh_problems({"data": data, "fsdp": fsdp, "tensor": tensor}):
+        raise ValueError(problem)
+    needed, devices = data * fsdp * tensor, jax.devices()
     return jax.make_mesh(
         (data, fsdp, tensor),
         MESH_AXES,
         axis_types=(AxisType.Auto,) * len(MESH_AXES),
         devices=devices[:needed],
     )
+
+
+def mesh_problems(mesh: Mapping[str, int]) -> Iterator[str]:
+    """Why a mesh cannot be made here.
+
+    Args:
+      mesh: devices by the name of their axis.
+    """
+    needed = math.prod(mesh.values())
+    if needed > jax.device_count():
+        yield (
+            f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but "
+            f"{jax.device_count()} are present; use smaller factors"
+        )
+
+
+def row_problems(name: str, num_rows: int, mesh: Mapping[str, int]) -> Iterator[str]:
+    """Why rows cannot be split evenly over a mesh.
+
+    Args:
+      name: what the rows are, for the sentence.
+      num_rows: their number.
+      mesh: devices by the name of their axis.
+    """
+    shards = math.prod(mesh[axis] for axis in ROW_AXES)
+    if num_rows % shards:
+        yield (
+            f"{name} = {num_rows} rows cannot be split over mesh.data x mesh.fsdp = "
+            f"{shards} devices; use a multiple of {shards}"
+        )
 
 
 def check_network(mesh: Mapping[str, int], model: object) -> None:
@@ -125,10 +152,10 @@ def whole_tables(shardings: PyTree[NamedSharding], logical_axes: PyTree) -> PyTr
 
 def num_row_shards(mesh: Mesh) -> int:
     """Parts that rows are split into."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
+    return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
-def over_own_rows(function: Callable, mesh: Mesh) -> Callable:
+def on_each_device(function: Callable, mesh: Mesh) -> Callable:
     """`function(params, rows, ...)`, each device computing it for its own rows.
 
     What it sums over rows for a gradient of `params` is added up between devices once,

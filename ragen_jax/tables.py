@@ -1,18 +1,37 @@
-"""What an entry of a table reads, told by its own signature.
+"""Tables of interchangeable functions, rules of configuration keys, and metrics.
 
-An entry's keyword-only parameters are of two kinds: data that the program has at hand
-at that point, and options, each of which is the configuration key of the same name. So
-a key that the chosen entry does not read can be refused, and nothing has to be listed
-twice.
+A table maps a name that a configuration key may have to a function. The keyword-only
+parameters of an entry are of two kinds: data that the program has at that point, and
+options, each of which is the configuration key of the same name in the table's section.
+The signature is the only place that lists them: an option that the chosen entry does
+not read is refused by `unread_options`.
+
+`Rules` and `Metric` are declarations: packages list the rules of their options and
+their metrics, and the program checks, records, draws and documents what is listed.
 """
 
 import dataclasses
+import functools
 import inspect
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
-# Keyword-only parameters that are no options: the program supplies them.
-DATA = frozenset({"group_size", "entropies", "rewards", "env_index"})
+# Keyword-only parameters that are data, not options: the program supplies them.
+DATA = frozenset(
+    {"group_size", "num_groups", "entropies", "rewards", "values", "env_index"}
+)
+
+# Programs compute with 32 bits.
+LARGEST_INTEGER = 2**31 - 1
+LARGEST_FLOAT = 3.4e38
+
+# All keys of a configuration by their dotted paths, with their values.
+Leaves = Mapping[str, Any]
+Table = Mapping[str, Callable]
+# Rule in words, test of a value.
+Range = tuple[str, Callable[[float], bool]]
 
 
 def own_options(function: Callable) -> tuple[str, ...]:
@@ -21,8 +40,173 @@ def own_options(function: Callable) -> tuple[str, ...]:
 
 
 def needed_data(function: Callable) -> tuple[str, ...]:
-    """Names of the data an entry wants by keyword, in the order of its signature."""
+    """Names of the data an entry takes by keyword, in the order of its signature."""
     return tuple(name for name in _keywords(function) if name in DATA)
+
+
+def bind(entry: Callable, options: object, **data: object) -> Callable:
+    """The entry with its options and data filled in.
+
+    Args:
+      entry: of a table.
+      options: an object with an attribute for each option, others are ignored.
+      data: a value for each piece of data an entry of the table may take.
+    """
+    own = {name: getattr(options, name) for name in own_options(entry)}
+    own |= {name: data[name] for name in needed_data(entry)}
+    return functools.partial(entry, **own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Rules of some configuration keys; `check` applies them.
+
+    Attributes:
+      optional: keys that may be None, which means "off". The other rules hold where
+        they are not.
+      positive_integers: keys whose values are whole numbers from 1.
+      ranges: key -> `Range`.
+      choices: key -> allowed values.
+      tables: key -> table whose entry it names; the options of the entries are keys of
+        the same section.
+      checks: rules between keys; each yields a sentence for every rule that is broken,
+        with what, why and the cure.
+      no_effect: each yields, for keys that change nothing in this configuration, the
+        beginning of their paths and the reason.
+    """
+
+    optional: Collection[str] = ()
+    positive_integers: Collection[str] = ()
+    ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
+    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
+    checks: Collection[Callable[[Leaves], Iterator[str]]] = ()
+    no_effect: Collection[Callable[[Leaves], Iterator[tuple[str, str]]]] = ()
+
+    def only(self, keys: Collection[str]) -> "Rules":
+        """The rules of these single keys, for another configuration that has them."""
+        return Rules(
+            optional=[key for key in self.optional if key in keys],
+            positive_integers=[key for key in self.positive_integers if key in keys],
+            ranges={key: x for key, x in self.ranges.items() if key in keys},
+            choices={key: x for key, x in self.choices.items() if key in keys},
+            tables={key: x for key, x in self.tables.items() if key in keys},
+        )
+
+    def __or__(self, other: "Rules") -> "Rules":
+        return Rules(
+            optional=(*self.optional, *other.optional),
+            positive_integers=(*self.positive_integers, *other.positive_integers),
+            ranges={**self.ranges, **other.ranges},
+            choices={**self.choices, **other.choices},
+            tables={**self.tables, **other.tables},
+            checks=(*self.checks, *other.checks),
+            no_effect=(*self.no_effect, *other.no_effect),
+        )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that a rule of a single key names."""
+        several = (self.optional, self.positive_integers, self.ranges)
+        return tuple(itertools.chain(*several, self.choices, self.tables))
+
+
+def check(leaves: Leaves, rules: Rules, overrides: Collection[str] = ()) -> None:
+    """Apply every rule: of single keys, between keys, then about keys without effect.
+
+    Args:
+      leaves: all keys and their values.
+      rules: see `Rules`; every key they name is in `leaves`.
+      overrides: paths of the keys the user set.
+
+    Raises:
+      ValueError: the first rule that is broken, and the cure.
+    """
+    for problem in _single_key_problems(leaves, rules):
+        raise ValueError(problem)
+    for rule in rules.checks:
+        for problem in rule(leaves):
+            raise ValueError(problem)
+    idle = [pair for rule in rules.no_effect for pair in rule(leaves)]
+    idle += unread_options(leaves, rules.tables)
+    for key in overrides:
+        for prefix, reason in idle:
+            is_idle = key == prefix or (prefix[-1] == "." and key.startswith(prefix))
+            if is_idle and leaves.get(key) is not None:
+                raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+
+
+def unread_options(
+    leaves: Leaves, tables: Mapping[str, Table]
+) -> list[tuple[str, str]]:
+    """Options that no chosen entry reads, each with the reason.
+
+    Args:
+      leaves: all keys and their values.
+      tables: see `Rules`. Tables of one section may share an option.
+    """
+    read, reasons = set(), {}
+    for key, table in tables.items():
+        section = key.rsplit(".", 1)[0]
+        for name, entry in table.items():
+            options = {f"{section}.{option}" for option in own_options(entry)}
+            if name == leaves[key]:
+                read |= options
+            reason = f"{key} = {leaves[key]!r} does not read it"
+            reasons |= dict.fromkeys(options - reasons.keys(), reason)
+    return [(key, reason) for key, reason in reasons.items() if key not in read]
+
+
+def _single_key_problems(leaves: Leaves, rules: Rules) -> Iterator[str]:
+    for key, value in leaves.items():
+        if value is None and key not in rules.optional:
+            yield (
+                f"{key} is None; only {', '.join(rules.optional)} may be None: give it "
+                "a value"
+            )
+        if is_number(value) and not abs(value) <= LARGEST_FLOAT:
+            yield f"{key} = {value}; it must be a finite number (32 bits)"
+    for key in rules.positive_integers:
+        value = leaves[key]
+        if value is not None and not is_integer(value):
+            yield f"{key} = {value!r}; it must be a whole number, at least 1"
+        if value is not None and not 1 <= value <= LARGEST_INTEGER:
+            yield f"{key} = {value}; it must be at least 1 and below 2**31"
+    for key, (rule, holds) in rules.ranges.items():
+        value = leaves[key]
+        if value is not None and not (is_number(value) and holds(value)):
+            yield f"{key} = {value!r}; it must be {rule}"
+    for key, allowed in {**rules.choices, **rules.tables}.items():
+        if leaves[key] is not None and leaves[key] not in allowed:
+            names = ", ".join(sorted(allowed))
+            yield f"{key} = {leaves[key]!r}; choose one of {names}"
+
+
+def number_problem(path: str, value: object, default: float) -> str | None:
+    """Why a value cannot stand in a number's place; None: it can.
+
+    Args:
+      path: where the value stands, for the sentence.
+      value: any object.
+      default: the number it replaces; for an integer it must be one, too.
+    """
+    if is_integer(default):
+        if is_integer(value) and abs(value) <= LARGEST_INTEGER:
+            return None
+        return f"{path} = {value!r}; it must be a whole number of 32 bits"
+    if is_number(value) and abs(value) <= LARGEST_FLOAT:
+        return None
+    return f"{path} = {value!r}; it must be a finite number (32 bits)"
+
+
+def is_integer(value: object) -> bool:
+    """The value is a whole number; Python's True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """The value is a number, which may be infinite or not-a-number."""
+    return isinstance(value, float) or is_integer(value)
 
 
 def _keywords(function: Callable) -> list[str]:

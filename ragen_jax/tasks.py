@@ -9,7 +9,7 @@ training.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -24,6 +24,8 @@ from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import RolloutKeys, make_collect
 from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.sharding import MESH_AXES, row_problems
+from ragen_jax.tables import number_problem
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.statements import FactReader, build_fact_reader, landmarks_of
 from ragen_jax.text.tokenizer import Tokenizer
@@ -200,16 +202,18 @@ def env_params(
       base: parameters to change; None: the environment's defaults.
 
     Raises:
-      ValueError: the environment has no parameter of that name.
+      ValueError: no parameter has that name, or a value is no number it can take.
     """
     base = env.default_params if base is None else base
     known = [field.name for field in dataclasses.fields(base)]
-    for name in changes:
+    for name, value in changes.items():
         if name not in known:
             raise ValueError(
                 f"{path}.{name}: {env.name} has no such parameter; it has "
                 f"{', '.join(known)}"
             )
+        if problem := number_problem(f"{path}.{name}", value, getattr(base, name)):
+            raise ValueError(problem)
     return base.replace(**changes)
 
 
@@ -305,48 +309,47 @@ def env_specs(config: ConfigDict) -> tuple[EnvSpec, ...]:
     return tuple(_read_entry(i, entry) for i, entry in enumerate(env.mix))
 
 
-def check_mix(leaves: Mapping[str, object]) -> None:
-    """Check `env.mix`, except whether its environments exist.
+def mix_problems(leaves: Mapping[str, object]) -> Iterator[str]:
+    """Broken rules of `env.mix`; environments are looked up when they are built.
 
     Args:
       leaves: all keys of the configuration by their dotted paths.
-
-    Raises:
-      ValueError: names the first broken rule and the cure.
     """
     mix = leaves["env.mix"]
     if mix is None:
         return
     if len(mix) < 2 or not all(isinstance(entry, tuple | list) for entry in mix):
-        raise ValueError(
+        yield (
             f"env.mix = {mix!r}; it takes at least two entries, {_FORM}; a single "
             "environment is env.name, with env.kwargs and env.params"
         )
-    entries = [_read_entry(i, entry) for i, entry in enumerate(mix)]
+    try:
+        entries = [_read_entry(i, entry) for i, entry in enumerate(mix)]
+    except ValueError as error:
+        yield str(error)
+        return
     for key in leaves:
         if key.startswith(("env.kwargs.", "env.params.")):
-            raise ValueError(
+            yield (
                 f"{key} belongs to the single environment env.name, but env.mix plays "
                 "several; give an entry its own: ('sokoban', 4, {'kwargs': {...}, "
                 "'params': {...}})"
             )
     total, num_groups = sum(e.num_groups for e in entries), leaves["rollout.num_groups"]
     if total != num_groups:
-        raise ValueError(
+        yield (
             f"env.mix has {total} groups in all, but rollout.num_groups = "
             f"{num_groups}; set --config.rollout.num_groups={total}, or change the "
             "entries"
         )
-    shards = leaves["mesh.data"] * leaves["mesh.fsdp"]
-    group_size = leaves["rollout.group_size"]
+    mesh = {axis: leaves[f"mesh.{axis}"] for axis in MESH_AXES}
+    size = leaves["rollout.group_size"]
     for entry in entries:
-        if entry.num_groups * group_size % shards:
-            raise ValueError(
-                f"{entry.path}: {entry.num_groups} groups x rollout.group_size = "
-                f"{group_size} are {entry.num_groups * group_size} rows of "
-                f"{entry.name!r}, which cannot be split over mesh.data x mesh.fsdp = "
-                f"{shards} devices; use a multiple of {shards}"
-            )
+        name = (
+            f"{entry.path}, {entry.name!r}: {entry.num_groups} groups x "
+            f"rollout.group_size"
+        )
+        yield from row_problems(name, entry.num_groups * size, mesh)
 
 
 def _read_entry(index: int, entry: object) -> EnvSpec:

@@ -43,7 +43,11 @@ def test_own_options(entry, options):
 
 
 def test_needed_data():
-    assert needed_data(SCORES["entropy"]) == ("group_size", "entropies")
+    assert needed_data(SCORES["entropy"]) == ("num_groups", "entropies")
+    assert needed_data(SCORES["entropy_std"]) == ("group_size", "entropies")
+    assert needed_data(ADVANTAGES["gae"]) == ("values",)
+    assert needed_data(ADVANTAGES["gigpo"]) == ("group_size",)
+    assert needed_data(ADVANTAGES["reinforce"]) == ()
     assert needed_data(RULES["within_group"]) == ("rewards",)
     assert needed_data(REWARD_PLACEMENTS["episode"]) == ("group_size", "env_index")
 

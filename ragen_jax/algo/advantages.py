@@ -1,15 +1,20 @@
-"""How much better than expected each sampled token did.
+"""Advantage estimators: how much better than expected each sampled token did.
 
-In: a `Credit`. Out: an `Estimate`, 0 where `loss_mask` is False. Every entry of
-`ADVANTAGES` is called as
+In: a trajectory and its token rewards. Out: an `Estimate`, 0 where `loss_mask` is
+False. Every entry of `ADVANTAGES` is called as
 
-    estimator(credit, *, group_size, <own options>) -> Estimate
+    estimator(trajectory, rewards, *, <data>, <options>) -> Estimate
 
-and its own options are the configuration keys it reads (`options.own_options`). Tokens
-that are not trained on are stepped over: what the environment says between two replies
-costs no discount and breaks no chain. Rows that a filter dropped have no trained token
-and take no part in any statistic. A group of which one row is left has mean 0 and
-standard deviation 1, as in RAGEN: there is nothing to compare the row with.
+where its keyword-only parameters say all the program has to know about it: each option
+is the configuration key `algo.<name>`, and of the data
+
+    values      float32 [B, T], the critic's: a critic is built and trained
+    group_size  the rows of a group are compared: a group of one row is refused
+
+Tokens that are not trained on are stepped over: the environment's text between two
+replies costs no discount and breaks no chain. Rows that a filter dropped have no
+trained token and take no part in any statistic. A group of which one row is left has
+mean 0 and standard deviation 1, as in RAGEN: the row has no other to compare with.
 """
 
 import jax
@@ -19,13 +24,13 @@ from jaxtyping import Array, Bool, Float, UInt32
 from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
 from ragen_jax.algo.rewards import turn_rewards
 from ragen_jax.algo.segments import (
-    Credit,
     Estimate,
     last_trained_of_turns,
     spread_turns,
     takes_part,
     turn_sums,
 )
+from ragen_jax.types import Trajectory
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).
 _STD_EPSILON = 1e-6
@@ -33,7 +38,14 @@ _STD_EPSILON = 1e-6
 _VARIANCE_EPSILON = 1e-8
 
 
-def gae(credit: Credit, *, group_size: int, gamma: float, lam: float) -> Estimate:
+def gae(
+    trajectory: Trajectory,
+    rewards: Float[Array, "B T"],
+    *,
+    values: Float[Array, "B T"],
+    gamma: float,
+    lam: float,
+) -> Estimate:
     """Generalised advantage estimation (arXiv 1506.02438), whitened.
 
         delta_t = r_t + gamma * V_{t+1} - V_t
@@ -43,14 +55,14 @@ def gae(credit: Credit, *, group_size: int, gamma: float, lam: float) -> Estimat
     Advantages are whitened over the trained tokens of the batch, returns are not.
 
     Args:
-      credit: with the critic's values.
-      group_size: not looked at; groups are nothing to a critic.
+      trajectory: the episodes.
+      rewards: per token.
+      values: the critic's.
       gamma: discount per trained token.
-      lam: 0 trusts the critic for all but one step, 1 trusts only what was paid.
+      lam: 0 trusts the critic for all but one step, 1 trusts only the rewards.
     """
-    del group_size
-    mask = credit.loss_mask
-    rewards, values = jnp.where(mask, credit.rewards, 0.0), _values(credit)
+    mask = trajectory.loss_mask
+    rewards, values = jnp.where(mask, rewards, 0.0), jnp.where(mask, values, 0.0)
 
     def step(carry, token):
         next_value, next_advantage = carry
@@ -65,13 +77,14 @@ def gae(credit: Credit, *, group_size: int, gamma: float, lam: float) -> Estimat
 
     zero = jnp.zeros_like(values[:, 0])
     advantages = _scan_back(step, (zero, zero), mask, rewards, values)
-    return _criticised(advantages, values, mask)
+    return _with_returns(advantages, values, mask)
 
 
 def bi_level_gae(
-    credit: Credit,
+    trajectory: Trajectory,
+    rewards: Float[Array, "B T"],
     *,
-    group_size: int,
+    values: Float[Array, "B T"],
     gamma: float,
     lam: float,
     high_level_gamma: float,
@@ -90,16 +103,17 @@ def bi_level_gae(
     Whitened as in `gae`. A turn without reward is a turn like any other.
 
     Args:
-      credit: with the critic's values.
-      group_size: not looked at.
+      trajectory: the episodes.
+      rewards: per token.
+      values: the critic's.
       gamma: discount per trained token inside a turn.
       lam: as in `gae`, on both levels.
       high_level_gamma: discount per turn.
     """
-    del group_size
-    mask, turn_index, values = credit.loss_mask, credit.turn_index, _values(credit)
-    num_turns = credit.turns.played.shape[1]
-    sums = turn_sums(credit.rewards, mask, turn_index, num_turns)
+    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
+    values = jnp.where(mask, values, 0.0)
+    num_turns = trajectory.turns.played.shape[1]
+    sums = turn_sums(rewards, mask, turn_index, num_turns)
     rewards = spread_turns(sums, turn_index)
     is_last = last_trained_of_turns(mask, turn_index, num_turns)
 
@@ -121,10 +135,12 @@ def bi_level_gae(
     zero = jnp.zeros_like(values[:, 0])
     start = (zero, zero, zero, zero)
     advantages = _scan_back(step, start, mask, is_last, rewards, values)
-    return _criticised(advantages, values, mask)
+    return _with_returns(advantages, values, mask)
 
 
-def grpo(credit: Credit, *, group_size: int) -> Estimate:
+def grpo(
+    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+) -> Estimate:
     """Group-relative advantages over whole episodes (GRPO, arXiv 2402.03300).
 
         advantage = (score - mean) / (std + 1e-6)
@@ -132,50 +148,69 @@ def grpo(credit: Credit, *, group_size: int) -> Estimate:
     with the mean and the standard deviation (n - 1) of the scores of the group. A score
     is the sum of an episode's token rewards; its advantage is the same at every token.
     """
-    return _at_every_token(_group_relative(credit, group_size), credit)
+    mask = trajectory.loss_mask
+    scores, mean, std, _ = _grouped_scores(rewards, mask, group_size)
+    advantages = (scores - mean) / (std + _STD_EPSILON)
+    return _at_every_token(advantages.reshape(-1), mask)
 
 
-def dr_grpo(credit: Credit, *, group_size: int) -> Estimate:
+def dr_grpo(
+    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+) -> Estimate:
     """`score - group mean` (Dr. GRPO, arXiv 2503.20783): easy and hard groups, which
     spread less, do not weigh more."""
-    scores, mean, _, _ = _grouped_scores(credit, group_size)
-    return _at_every_token((scores - mean).reshape(-1), credit)
+    mask = trajectory.loss_mask
+    scores, mean, _, _ = _grouped_scores(rewards, mask, group_size)
+    return _at_every_token((scores - mean).reshape(-1), mask)
 
 
-def rloo(credit: Credit, *, group_size: int) -> Estimate:
+def rloo(
+    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+) -> Estimate:
     """`score - mean of the group's other scores` (RLOO, arXiv 2402.14740)."""
-    scores, mean, _, count = _grouped_scores(credit, group_size)
+    mask = trajectory.loss_mask
+    scores, mean, _, count = _grouped_scores(rewards, mask, group_size)
     # (x - mean) * n / (n - 1) is x minus the mean of the n - 1 others.
     correction = jnp.where(count > 1, count / jnp.maximum(count - 1, 1), 1.0)
-    return _at_every_token(((scores - mean) * correction).reshape(-1), credit)
+    return _at_every_token(((scores - mean) * correction).reshape(-1), mask)
 
 
-def reinforce(credit: Credit, *, group_size: int, gamma: float) -> Estimate:
+def reinforce(
+    trajectory: Trajectory, rewards: Float[Array, "B T"], *, gamma: float
+) -> Estimate:
     """Discounted reward from the token on (REINFORCE, Williams 1992), no baseline.
 
     Args:
-      credit: no values needed.
-      group_size: not looked at.
+      trajectory: the episodes.
+      rewards: per token.
       gamma: discount per trained token.
     """
-    del group_size
-    return Estimate(_rewards_to_go(credit, gamma))
+    return Estimate(_rewards_to_go(rewards, trajectory.loss_mask, gamma))
 
 
-def reinforce_plus_plus(credit: Credit, *, group_size: int, gamma: float) -> Estimate:
+def reinforce_plus_plus(
+    trajectory: Trajectory, rewards: Float[Array, "B T"], *, gamma: float
+) -> Estimate:
     """`reinforce`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
-    del group_size
-    return Estimate(_whiten(_rewards_to_go(credit, gamma), credit.loss_mask))
+    mask = trajectory.loss_mask
+    return Estimate(_whiten(_rewards_to_go(rewards, mask, gamma), mask))
 
 
-def reinforce_plus_plus_baseline(credit: Credit, *, group_size: int) -> Estimate:
+def reinforce_plus_plus_baseline(
+    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+) -> Estimate:
     """`dr_grpo`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
-    centred = dr_grpo(credit, group_size=group_size).advantages
-    return Estimate(_whiten(centred, credit.loss_mask))
+    centred = dr_grpo(trajectory, rewards, group_size=group_size).advantages
+    return Estimate(_whiten(centred, trajectory.loss_mask))
 
 
 def gigpo(
-    credit: Credit, *, group_size: int, gamma: float, step_weight: float
+    trajectory: Trajectory,
+    rewards: Float[Array, "B T"],
+    *,
+    group_size: int,
+    gamma: float,
+    step_weight: float,
 ) -> Estimate:
     """Group-in-group advantages (GiGPO, arXiv 2505.10978).
 
@@ -183,19 +218,18 @@ def gigpo(
 
     where `R_k` is the turn's discounted reward from here on, and mean and std (n - 1)
     are over all turns of the group's episodes that began in the same state. A state met
-    once adds nothing. Rewards per turn come from `credit.turns`: a step has its own
-    reward wherever the episode's was placed.
+    once adds nothing. Rewards per turn come from the trajectory: a step has its
+    own reward wherever the episode's was placed.
 
     Args:
-      credit: with state hashes.
+      trajectory: the episodes, with the hashes of their states.
+      rewards: per token.
       group_size: rows per group.
       gamma: discount per turn.
       step_weight: weight of the step's against the episode's advantage (omega).
     """
-    if credit.state_hashes is None:
-        raise ValueError("gigpo compares equal states and needs credit.state_hashes")
-    mask, turn_index = credit.loss_mask, credit.turn_index
-    returns = _turn_returns(turn_rewards(credit.turns), gamma)
+    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
+    returns = _turn_returns(turn_rewards(trajectory.turns), gamma)
     num_turns = returns.shape[1]
     ones = jnp.ones(mask.shape, jnp.float32)
     counts = turn_sums(ones, mask, turn_index, num_turns) > 0
@@ -204,10 +238,10 @@ def gigpo(
         return x.reshape(-1, group_size, *x.shape[1:])
 
     of_steps = jax.vmap(_step_advantages)(
-        grouped(returns), grouped(counts), grouped(credit.state_hashes)
+        grouped(returns), grouped(counts), grouped(trajectory.turns.state_hash)
     )
     of_steps = spread_turns(of_steps.reshape(returns.shape), turn_index)
-    of_episodes = _group_relative(credit, group_size)[:, None]
+    of_episodes = grpo(trajectory, rewards, group_size=group_size).advantages
     return Estimate(jnp.where(mask, of_episodes + step_weight * of_steps, 0.0))
 
 
@@ -235,9 +269,10 @@ def _turn_returns(rewards: Float[Array, "B K"], gamma: float) -> Float[Array, "B
     return _scan_back(step, jnp.zeros_like(rewards[:, 0]), rewards)
 
 
-def _rewards_to_go(credit: Credit, gamma: float) -> Float[Array, "B T"]:
-    mask = credit.loss_mask
-    rewards = jnp.where(mask, credit.rewards, 0.0)
+def _rewards_to_go(
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], gamma: float
+) -> Float[Array, "B T"]:
+    rewards = jnp.where(mask, rewards, 0.0)
 
     def step(later, token):
         is_trained, reward = token
@@ -255,14 +290,8 @@ def _scan_back(step, start, *columns):
     return jax.lax.scan(step, start, xs, reverse=True)[1].T
 
 
-def _values(credit: Credit) -> Float[Array, "B T"]:
-    if credit.values is None:
-        raise ValueError("this estimator needs a critic: credit.values is None")
-    return jnp.where(credit.loss_mask, credit.values, 0.0)
-
-
-def _criticised(advantages, values, mask) -> Estimate:
-    """Whitened advantages, and what the critic should have said."""
+def _with_returns(advantages, values, mask) -> Estimate:
+    """Whitened advantages, and the returns, which are the critic's targets."""
     returns = jnp.where(mask, advantages + values, 0.0)
     return Estimate(_whiten(advantages, mask), returns)
 
@@ -274,17 +303,14 @@ def _whiten(x: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B
     return jnp.where(mask, whitened, 0.0)
 
 
-def _at_every_token(advantages: Float[Array, " B"], credit: Credit) -> Estimate:
-    return Estimate(jnp.where(credit.loss_mask, advantages[:, None], 0.0))
-
-
-def _group_relative(credit: Credit, group_size: int) -> Float[Array, " B"]:
-    scores, mean, std, _ = _grouped_scores(credit, group_size)
-    return ((scores - mean) / (std + _STD_EPSILON)).reshape(-1)
+def _at_every_token(
+    advantages: Float[Array, " B"], mask: Bool[Array, "B T"]
+) -> Estimate:
+    return Estimate(jnp.where(mask, advantages[:, None], 0.0))
 
 
 def _grouped_scores(
-    credit: Credit, group_size: int
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], group_size: int
 ) -> tuple[
     Float[Array, "G N"], Float[Array, "G 1"], Float[Array, "G 1"], Float[Array, "G 1"]
 ]:
@@ -292,9 +318,8 @@ def _grouped_scores(
 
     Only rows that take part count. A group of one: mean 0, standard deviation 1.
     """
-    scores = masked_sum(credit.rewards, credit.loss_mask, axis=1)
-    scores = scores.reshape(-1, group_size)
-    mask = takes_part(credit.loss_mask).reshape(-1, group_size)
+    scores = masked_sum(rewards, mask, axis=1).reshape(-1, group_size)
+    mask = takes_part(mask).reshape(-1, group_size)
     mean, std, count = (x[:, None] for x in _statistics(scores, mask))
     mean, std = jnp.where(count == 1, 0.0, mean), jnp.where(count == 1, 1.0, std)
     return scores, mean, std, count

@@ -2,13 +2,12 @@
 
 In: a trajectory without its dropped rows, and the networks' log-probabilities and
 values of its tokens. Out: an `Estimate`. Token rewards, the KL penalty, the estimator,
-then the weights that multiply its advantages, in RAGEN's order: soft reweighting of
-groups, the filter's loss scale, length weighting, the zeroed task advantage. Weights
+then the factors that multiply its advantages, in RAGEN's order: soft reweighting of
+groups, the filter's loss scale, length weighting, the zeroed task advantage. Factors
 touch the policy loss only: entropy and KL terms are not scaled.
 """
 
 import dataclasses
-from collections.abc import Mapping
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -17,17 +16,20 @@ from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.losses import KL_ESTIMATORS
 from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS, adapt_kl_coeff, penalize_kl
-from ragen_jax.algo.segments import Credit, Estimate, Readings, make_credit, takes_part
-from ragen_jax.tables import needed_data, own_options
+from ragen_jax.algo.segments import Estimate, TokenStats, takes_part
+from ragen_jax.tables import bind
 from ragen_jax.types import Trajectory
+
+# The penalty is a term of the loss, or is taken off every token's reward.
+KL_PLACEMENTS = ("loss", "reward")
 
 
 @dataclasses.dataclass(frozen=True)
 class KLPenalty:
-    """How the policy is held near the reference.
+    """Settings of the KL penalty, which holds the policy near the reference.
 
     Attributes:
-      placement: "loss" or "reward"; None: not at all, and no reference is kept.
+      placement: one of `KL_PLACEMENTS`; None: off, and no reference is kept.
       coeff: the weight, at the start if it adapts.
       estimator: entry of `KL_ESTIMATORS`.
       target: KL per token that an adaptive weight holds. None: the weight is fixed.
@@ -59,14 +61,14 @@ class KLPenalty:
 
 @dataclasses.dataclass(frozen=True)
 class CreditAssignment:
-    """How an episode's reward is shared out among its tokens; see `configs/base.py`.
+    """Settings of credit assignment, the section `algo` of a configuration.
 
     Attributes:
       advantage: entry of `ADVANTAGES`; gamma, lam, high_level_gamma and step_weight are
         options of some of them.
       reward_placement: entry of `REWARD_PLACEMENTS`; normalization and grouping are
         options of "episode".
-      weigh_groups, weigh_lengths, zero_task: see `algo/weights.py`.
+      weigh_groups, weigh_lengths, zero_task: see `weigh`.
     """
 
     advantage: str
@@ -84,64 +86,62 @@ class CreditAssignment:
     def assign(
         self,
         trajectory: Trajectory,
-        readings: Readings,
+        token_stats: TokenStats,
         *,
         group_size: int,
         loss_scale: Float[Array, ""],
         kl_penalty: KLPenalty,
         kl_coeff: Float[Array, ""],
     ) -> tuple[Estimate, Float[Array, ""]]:
-        """Advantages and returns, and the mean KL per token that was charged for."""
+        """Advantages and returns, and the mean KL per token taken off the reward."""
         mask = trajectory.loss_mask
-        data = {"group_size": group_size, "env_index": trajectory.env_index}
-        rewards = self._bound(REWARD_PLACEMENTS[self.reward_placement], data)(
-            trajectory
+        place = bind(
+            REWARD_PLACEMENTS[self.reward_placement],
+            self,
+            group_size=group_size,
+            env_index=trajectory.env_index,
         )
-        kl = jnp.zeros(())
+        rewards, mean_kl = place(trajectory), jnp.zeros(())
         if kl_penalty.placement == "reward":
-            per_token = kl_penalty.estimate(
-                readings.old_log_probs, readings.ref_log_probs, mask
+            kl = kl_penalty.estimate(
+                token_stats.old_log_probs, token_stats.ref_log_probs, mask
             )
-            rewards = penalize_kl(rewards, per_token, mask, kl_coeff=kl_coeff)
-            kl = masked_mean(per_token, mask)
-        credit = make_credit(
-            trajectory,
-            rewards,
-            values=readings.values,
-            state_hashes=trajectory.turns.state_hash,
+            rewards = penalize_kl(rewards, kl, mask, kl_coeff=kl_coeff)
+            mean_kl = masked_mean(kl, mask)
+        estimator = bind(
+            ADVANTAGES[self.advantage],
+            self,
+            group_size=group_size,
+            values=token_stats.values,
         )
-        estimate = self._bound(ADVANTAGES[self.advantage], data)(credit)
+        estimate = estimator(trajectory, rewards)
         advantages = weigh(
             estimate.advantages,
-            credit,
+            rewards,
+            mask,
             group_size=group_size,
             loss_scale=loss_scale,
             weigh_groups=self.weigh_groups,
             weigh_lengths=self.weigh_lengths,
             zero_task=self.zero_task,
         )
-        return estimate.replace(advantages=advantages), kl
-
-    def _bound(self, entry, data: Mapping[str, object]):
-        """The entry with its options and data."""
-        given = {name: getattr(self, name) for name in own_options(entry)}
-        given |= {name: data[name] for name in needed_data(entry)}
-        return lambda argument: entry(argument, **given)
+        return estimate.replace(advantages=advantages), mean_kl
 
 
 # Added to the largest standard deviation and to lengths (RAGEN).
 _EPSILON = 1e-6
 
 
-def group_std_weights(credit: Credit, *, group_size: int) -> Float[Array, " B"]:
+def group_std_weights(
+    rewards: Float[Array, "B T"], loss_mask: Bool[Array, "B T"], *, group_size: int
+) -> Float[Array, " B"]:
     """`std of the group's scores / (largest such std + 1e-6)`: a filter made soft.
 
     Scores are sums of token rewards, over the rows that take part, n - 1 in the
     standard deviation; a group of one counts as 1 (RAGEN), one without rows is 0.
     """
-    scores = masked_sum(credit.rewards, credit.loss_mask, axis=1)
-    scores = scores.reshape(-1, group_size)
-    mask = takes_part(credit.loss_mask).reshape(-1, group_size)
+    scores = masked_sum(rewards, loss_mask, axis=1).reshape(-1, group_size)
+    mask = takes_part(loss_mask).reshape(-1, group_size)
     std = jnp.sqrt(masked_variance(scores, mask, axis=1, ddof=1))
     std = jnp.where(jnp.sum(mask, axis=1) == 1, 1.0, std)
     return jnp.repeat(std / (jnp.max(std) + _EPSILON), group_size)
@@ -164,7 +164,7 @@ def none(kept_ratio: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def linear(kept_ratio: Float[Array, ""]) -> Float[Array, ""]:
-    """The share of groups kept: as if the dropped had been there with advantage 0."""
+    """The share of groups kept: as if dropped groups had an advantage of 0."""
     return kept_ratio
 
 
@@ -180,7 +180,8 @@ def rho(kept_ratio: Float[Array, ""], *, top_p: float) -> Float[Array, ""]:
 
 def weigh(
     advantages: Float[Array, "B T"],
-    credit: Credit,
+    rewards: Float[Array, "B T"],
+    loss_mask: Bool[Array, "B T"],
     *,
     group_size: int,
     loss_scale: Float[Array, ""],
@@ -188,23 +189,23 @@ def weigh(
     weigh_lengths: bool,
     zero_task: bool,
 ) -> Float[Array, "B T"]:
-    """Advantages with all that multiplies them.
+    """Advantages times every factor that is switched on.
 
     Args:
       advantages: from an estimator.
-      credit: what the estimator saw.
+      rewards, loss_mask: per token, as the estimator read them.
       group_size: rows per group.
       loss_scale: from an entry of `FILTER_LOSS_SCALES`.
       weigh_groups: multiply by `group_std_weights`.
       weigh_lengths: multiply by `length_weights`.
-      zero_task: the ablation that leaves nothing but entropy and KL terms.
+      zero_task: ablation, only entropy and KL terms are left.
     """
     if weigh_groups:
-        weights = group_std_weights(credit, group_size=group_size)
+        weights = group_std_weights(rewards, loss_mask, group_size=group_size)
         advantages = advantages * weights[:, None]
     advantages = advantages * loss_scale
     if weigh_lengths:
-        advantages = advantages * length_weights(credit.loss_mask)[:, None]
+        advantages = advantages * length_weights(loss_mask)[:, None]
     return jnp.zeros_like(advantages) if zero_task else advantages
 
 

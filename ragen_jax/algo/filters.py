@@ -1,14 +1,15 @@
-"""Which groups, or rows, are worth learning from (StarPO-S, RAGEN-2).
+"""Rollout filters: which groups, or rows, are learned from (StarPO-S, RAGEN-2).
 
-Two tables. A score per group, and a rule that turns scores into a choice of rows:
+Two tables: a score per group, and a rule that turns scores into a mask of rows.
 
-    score(trajectory, *, group_size, <data>) -> Float[G]
-    rule(scores, *, group_size or rewards, <own options>) -> Bool[G, N]
+    score(trajectory, *, group_size or num_groups, <data>) -> Float[G]
+    rule(scores, *, group_size or rewards, <options>) -> Bool[G, N]
 
-where `options.own_options` and `options.needed_data` tell what an entry wants by
-keyword. Scores read the environment's rewards, never normalised or penalised ones. The
-choice is a mask: kept groups stay where they are, and all rows of a group share its
-fate except under `within_group`. A choice may be empty.
+A score that takes `group_size` compares the rows of a group, so that groups of one row
+cannot be chosen by it; one that takes `num_groups` adds them up. Scores read the
+environment's rewards, never normalised or penalised ones. Kept groups stay where they
+are, and all rows of a group share its fate except under `within_group`. The mask may be
+empty.
 
 Two options are shared. `direction`: "largest" or "smallest" scores are wanted; of equal
 scores the earlier group wins, and not-a-number is wanted last in either direction.
@@ -16,7 +17,7 @@ scores the earlier group wins, and not-a-number is wanted last in either directi
 counts as 0 here).
 
 Sources: StarPO-S, arXiv 2504.20073 section 4.3; SNR-adaptive filtering, arXiv
-2604.06268; details as in RAGEN. Where paper and code part, each way has a name here:
+2604.06268; details as in RAGEN. Where paper and code differ, each way has a name here:
 `docs/algorithms.md`.
 """
 
@@ -31,6 +32,7 @@ from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.algo.segments import takes_part
 from ragen_jax.types import Trajectory
 
+DIRECTIONS = ("largest", "smallest")
 # A score this small counts as zero (RAGEN).
 ZERO_SCORE = 1e-10
 # Added to a share of groups before it is rounded down: 0.29 * 100 is 28.999..., and a
@@ -50,40 +52,44 @@ def reward_std(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]
 
 def reward_variance(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
     """Variance (n - 1) of the raw episode rewards, as the RAGEN-2 paper has it."""
-    rewards = _grouped_rewards(trajectory, group_size)
+    rewards = raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
     everyone = jnp.ones(rewards.shape, bool)
     return masked_variance(rewards, everyone, axis=1, ddof=1)
 
 
-def reward_mean(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+def reward_mean(trajectory: Trajectory, *, num_groups: int) -> Float[Array, " G"]:
     """Mean of the raw episode rewards."""
-    return jnp.mean(_grouped_rewards(trajectory, group_size), axis=1)
+    rewards = raw_episode_rewards(trajectory.turns)
+    return jnp.mean(rewards.reshape(num_groups, -1), axis=1)
 
 
-def reward_sum(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+def reward_sum(trajectory: Trajectory, *, num_groups: int) -> Float[Array, " G"]:
     """Sum of the raw episode rewards."""
-    return jnp.sum(_grouped_rewards(trajectory, group_size), axis=1)
+    rewards = raw_episode_rewards(trajectory.turns)
+    return jnp.sum(rewards.reshape(num_groups, -1), axis=1)
 
 
-def length(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+def length(trajectory: Trajectory, *, num_groups: int) -> Float[Array, " G"]:
     """Mean number of trained tokens per episode."""
     lengths = jnp.sum(trajectory.loss_mask, axis=1, dtype=jnp.float32)
-    return jnp.mean(lengths.reshape(-1, group_size), axis=1)
+    return jnp.mean(lengths.reshape(num_groups, -1), axis=1)
 
 
 def entropy(
-    trajectory: Trajectory, *, group_size: int, entropies: Float[Array, "B T"]
+    trajectory: Trajectory, *, num_groups: int, entropies: Float[Array, "B T"]
 ) -> Float[Array, " G"]:
     """Mean over the episodes that have trained tokens of their mean token entropy."""
-    means, mask = _episode_entropies(trajectory, group_size, entropies)
+    means, mask = _episode_entropies(trajectory, entropies)
+    means, mask = means.reshape(num_groups, -1), mask.reshape(num_groups, -1)
     return masked_mean(means, mask, axis=1)
 
 
 def entropy_std(
     trajectory: Trajectory, *, group_size: int, entropies: Float[Array, "B T"]
 ) -> Float[Array, " G"]:
-    """Standard deviation (n - 1) of what `entropy` is the mean of."""
-    means, mask = _episode_entropies(trajectory, group_size, entropies)
+    """Standard deviation (n - 1) of the numbers that `entropy` is the mean of."""
+    means, mask = _episode_entropies(trajectory, entropies)
+    means, mask = means.reshape(-1, group_size), mask.reshape(-1, group_size)
     return jnp.sqrt(masked_variance(means, mask, axis=1, ddof=1))
 
 
@@ -261,17 +267,13 @@ def _extremes(rewards: Float[Array, " N"], count: int) -> Bool[Array, " N"]:
     return chosen[jnp.argmax(is_best)]
 
 
-def _grouped_rewards(trajectory: Trajectory, group_size: int) -> Float[Array, "G N"]:
-    return raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
-
-
 def _episode_entropies(
-    trajectory: Trajectory, group_size: int, entropies: Float[Array, "B T"]
-) -> tuple[Float[Array, "G N"], Bool[Array, "G N"]]:
+    trajectory: Trajectory, entropies: Float[Array, "B T"]
+) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
     """Mean entropy of each episode's trained tokens, and whether it has any."""
     mask = trajectory.loss_mask
     means = masked_mean(entropies, mask, axis=1)
-    return means.reshape(-1, group_size), takes_part(mask).reshape(-1, group_size)
+    return means, takes_part(mask)
 
 
 def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"]:
@@ -282,7 +284,7 @@ def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"
 
 def _wish(scores: Float[Array, " G"], direction: str) -> Float[Array, " G"]:
     """The larger, the more wanted."""
-    if direction not in ("largest", "smallest"):
+    if direction not in DIRECTIONS:
         raise ValueError(f"direction = {direction!r}; choose 'largest' or 'smallest'")
     return scores if direction == "largest" else -scores
 
@@ -310,6 +312,7 @@ def _whole_groups(kept: Bool[Array, " G"], group_size: int) -> Bool[Array, "G N"
     return jnp.broadcast_to(kept[:, None], (kept.shape[0], group_size))
 
 
+# name -> score(trajectory, *, group_size or num_groups, <data>), see the top.
 SCORES = {
     "reward_std": reward_std,
     "reward_variance": reward_variance,
@@ -319,6 +322,7 @@ SCORES = {
     "entropy": entropy,
     "entropy_std": entropy_std,
 }
+# name -> rule(scores, *, group_size or rewards, <options>), see the top.
 RULES = {
     "top_fraction": top_fraction,
     "top_k": top_k,

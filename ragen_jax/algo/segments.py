@@ -8,19 +8,20 @@ have an empty `loss_mask`; a row takes part in statistics if it has a trained to
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.algo.masked import masked_sum
-from ragen_jax.types import Trajectory, Turns
+from ragen_jax.types import Trajectory
 
 
 @struct.dataclass
-class Readings:
-    """What the networks say of the kept rows before any step; None where not asked.
+class TokenStats:
+    """The networks' numbers for each token before any step; None where not needed.
 
     Attributes:
-      old_log_probs: what ratios are taken against: the sampler's log-probabilities, or
-        the learner's own where importance weights correct for the difference.
+      old_log_probs: denominators of the probability ratio: the sampler's
+        log-probabilities, or the learner's where importance weights correct for the
+        difference.
       ref_log_probs: the reference policy's.
       values: the critic's.
     """
@@ -31,57 +32,16 @@ class Readings:
 
 
 @struct.dataclass
-class Credit:
-    """What there is to share out among the sampled tokens.
-
-    Attributes:
-      rewards: per token; not looked at off `loss_mask`.
-      loss_mask: the token is trained on; False on everything the filter dropped.
-      turn_index: turn each token belongs to, -1 on padding.
-      turns: per-turn records.
-      values: the critic's estimate of what is still to come before each token; None
-        without a critic.
-      state_hashes: of the game's state before each turn's reply, equal for equal
-        states; None unless an estimator compares states.
-    """
-
-    rewards: Float[Array, "B T"]
-    loss_mask: Bool[Array, "B T"]
-    turn_index: Int[Array, "B T"]
-    turns: Turns
-    values: Float[Array, "B T"] | None = None
-    state_hashes: UInt32[Array, "B K 2"] | None = None
-
-
-@struct.dataclass
 class Estimate:
-    """What an estimator found out; both are 0 where `loss_mask` is False.
+    """An estimator's result; both fields are 0 where `loss_mask` is False.
 
     Attributes:
       advantages: how much better than expected each token did.
-      returns: what a critic should have said; None from estimators that read none.
+      returns: the critic's targets; None from estimators that use no critic.
     """
 
     advantages: Float[Array, "B T"]
     returns: Float[Array, "B T"] | None = None
-
-
-def make_credit(
-    trajectory: Trajectory,
-    rewards: Float[Array, "B T"],
-    *,
-    values: Float[Array, "B T"] | None = None,
-    state_hashes: UInt32[Array, "B K 2"] | None = None,
-) -> Credit:
-    """The trajectory as an estimator sees it, with these token rewards."""
-    return Credit(
-        rewards=rewards,
-        loss_mask=trajectory.loss_mask,
-        turn_index=trajectory.turn_index,
-        turns=trajectory.turns,
-        values=values,
-        state_hashes=state_hashes,
-    )
 
 
 def takes_part(loss_mask: Bool[Array, "B T"]) -> Bool[Array, " B"]:
@@ -145,8 +105,8 @@ def to_windows(
     nth = place - windows.reply_start[..., None]
     is_reply = (nth >= 0) & (nth < turns.reply_length[..., None])
     source = jnp.clip(nth + turns.reply_start[..., None], 0, x.shape[1] - 1)
-    found = jnp.take_along_axis(x[:, None, :], source, axis=2)
-    return jnp.where(is_reply, found, jnp.zeros_like(found))
+    y = jnp.take_along_axis(x[:, None, :], source, axis=2)
+    return jnp.where(is_reply, y, jnp.zeros_like(y))
 
 
 def from_windows(
@@ -159,5 +119,5 @@ def from_windows(
     shift = jnp.take_along_axis(windows.reply_start - turns.reply_start, turn, axis=1)
     place = jnp.arange(turn.shape[1])[None, :] + shift
     source = turn * width + jnp.clip(place, 0, width - 1)
-    found = jnp.take_along_axis(y.reshape(-1, num_turns * width), source, axis=1)
-    return jnp.where(trajectory.loss_mask, found, jnp.zeros_like(found))
+    x = jnp.take_along_axis(y.reshape(-1, num_turns * width), source, axis=1)
+    return jnp.where(trajectory.loss_mask, x, jnp.zeros_like(x))

@@ -1,9 +1,10 @@
-"""Which rows of a batch are learned from: a score per group, then a rule.
+"""The rollout filter: which rows of a batch are learned from.
 
-In: a trajectory. Out: a `Choice`. Binds an entry of each table in `algo/filters.py`
-to its options.
+In: a trajectory. Out: a `FilterResult`. Binds an entry of each table in
+`algo/filters.py` to its options.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -13,13 +14,13 @@ from jaxtyping import Array, Bool, Float
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import RULES, SCORES
 from ragen_jax.algo.rewards import raw_episode_rewards
-from ragen_jax.tables import needed_data, own_options
+from ragen_jax.tables import bind, needed_data
 from ragen_jax.types import Trajectory
 
 
 @struct.dataclass
-class Choice:
-    """What the filter found.
+class FilterResult:
+    """The filter's decision.
 
     Attributes:
       scores: of the groups.
@@ -37,64 +38,56 @@ class Choice:
         return jnp.any(self.kept.reshape(self.scores.shape[0], -1), axis=1)
 
 
-def needs_entropies(score: str) -> bool:
-    """The score reads per-token entropies, which cost a forward pass over all rows."""
-    return "entropies" in needed_data(SCORES[score])
+# (trajectory, token entropies if the score needs them) -> result.
+Filter = Callable[[Trajectory, Float[Array, "B T"] | None], FilterResult]
 
 
-def make_choose(
-    *,
-    group_size: int,
-    score: str,
-    rule: str,
-    direction: str,
-    keep_zero: bool,
-    keep_fraction: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    top_p_epsilon: float,
-    min_p: float | None,
-    quantile_low: float | None,
-    quantile_high: float | None,
-    rows_per_group: int | None,
-    loss_scale: str,
-) -> Callable[[Trajectory, Float[Array, "B T"] | None], Choice]:
-    """Build `choose(trajectory, entropies) -> Choice`.
+@dataclasses.dataclass(frozen=True)
+class FilterConfig:
+    """The section `filter` of a configuration; `configs/base.py` explains each key.
 
-    Args:
-      group_size: rows per group.
+    Attributes:
       score, rule, loss_scale: entries of `SCORES`, `RULES`, `FILTER_LOSS_SCALES`.
-      others: options of rules; those of other rules than the chosen one are not looked
-        at. `configs/base.py` says what they mean.
+      others: options of rules, None where the chosen rule does not read them.
     """
-    values = {
-        "direction": direction,
-        "keep_zero": keep_zero,
-        "keep_fraction": keep_fraction,
-        "top_k": top_k,
-        "top_p": top_p,
-        "top_p_epsilon": top_p_epsilon,
-        "min_p": min_p,
-        "quantile_low": quantile_low,
-        "quantile_high": quantile_high,
-        "rows_per_group": rows_per_group,
-    }
 
-    def bind(entry, **data):
-        options = {name: values[name] for name in own_options(entry)}
-        return options | {name: data[name] for name in needed_data(entry)}
+    score: str
+    rule: str
+    direction: str
+    keep_zero: bool
+    keep_fraction: float | None
+    top_k: int | None
+    top_p: float | None
+    top_p_epsilon: float
+    min_p: float | None
+    quantile_low: float | None
+    quantile_high: float | None
+    rows_per_group: int | None
+    loss_scale: str
 
-    def choose(trajectory, entropies):
+    @property
+    def needs_entropies(self) -> bool:
+        """The score reads token entropies, which cost a forward pass over all rows."""
+        return "entropies" in needed_data(SCORES[self.score])
+
+
+def make_filter(config: FilterConfig, *, num_groups: int, group_size: int) -> Filter:
+    """Build `filter_rows(trajectory, entropies) -> FilterResult`."""
+
+    def filter_rows(trajectory, entropies):
         rewards = raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
-        data = {"group_size": group_size, "rewards": rewards, "entropies": entropies}
-        scores = SCORES[score](trajectory, **bind(SCORES[score], **data))
-        kept = RULES[rule](scores, **bind(RULES[rule], **data))
-        ratio = jnp.mean(jnp.any(kept, axis=1), dtype=jnp.float32)
-        scale = FILTER_LOSS_SCALES[loss_scale]
-        return Choice(
-            scores=scores,
-            kept=kept.reshape(-1),
-            loss_scale=scale(ratio, **bind(scale, **data)),
+        data = {
+            "num_groups": num_groups,
+            "group_size": group_size,
+            "rewards": rewards,
+            "entropies": entropies,
+        }
+        scores = bind(SCORES[config.score], config, **data)(trajectory)
+        kept = bind(RULES[config.rule], config, **data)(scores)
+        kept_ratio = jnp.mean(jnp.any(kept, axis=1), dtype=jnp.float32)
+        scale = bind(FILTER_LOSS_SCALES[config.loss_scale], config, **data)
+        return FilterResult(
+            scores=scores, kept=kept.reshape(-1), loss_scale=scale(kept_ratio)
         )
 
-    return choose
+    return filter_rows

@@ -21,12 +21,12 @@ from ml_collections import ConfigDict
 
 from ragen_jax.algo.credit import CreditAssignment
 from ragen_jax.algo.filters import SCORES
-from ragen_jax.learner.batch import prepare
+from ragen_jax.learner.batch import gather_samples, token_stats
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes
 from ragen_jax.learner.state import TrainState
-from ragen_jax.learner.update import weights
+from ragen_jax.learner.update import trained_params
 from ragen_jax.sharding import replicated
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import timed
@@ -84,7 +84,7 @@ def make_bucket_gradients(
     alone = dataclasses.replace(
         passes,
         critic=None,
-        weight_shardings=(passes.weight_shardings[0], None),
+        trained_shardings=(passes.trained_shardings[0], None),
         table_shardings=(
             (passes.table_shardings[0][0], None),
             passes.table_shardings[1],
@@ -92,17 +92,18 @@ def make_bucket_gradients(
     )
 
     def measure(frozen, state: TrainState, trajectory: Trajectory, buckets):
-        networks = weights(state), frozen
-        samples = prepare(
-            passes,
-            credit,
-            networks,
+        params = trained_params(state), frozen
+        all_rows = jnp.ones(trajectory.lengths.shape, bool)
+        before = token_stats(passes, params, trajectory, all_rows)
+        estimate, _ = credit.assign(
             trajectory,
-            jnp.ones(trajectory.lengths.shape, bool),
+            before,
             group_size=group_size,
             loss_scale=jnp.float32(1),
+            kl_penalty=passes.objective.kl_penalty,
             kl_coeff=state.kl_coeff,
-        ).samples
+        )
+        samples = gather_samples(trajectory, estimate, before)
         shares, num_tokens = _shares(passes, samples, buckets, num_buckets)
         of_group = functools.partial(
             _group_gradient, alone, state, frozen, samples, num_groups
@@ -125,12 +126,12 @@ def _shares(
     """A group's factor in every bucket's gradient, and the buckets' tokens."""
     num_groups = buckets.shape[0]
     by_group = samples.mask.reshape(num_groups, -1, samples.mask.shape[1])
-    own = jax.vmap(passes.objective.weights)(by_group).sum((1, 2))
+    own = jax.vmap(passes.objective.token_weights)(by_group).sum((1, 2))
 
     def of_bucket(b):
         is_in = (buckets == b) | (b == num_buckets)
         mask = (by_group & is_in[:, None, None]).reshape(samples.mask.shape)
-        held = passes.objective.weights(mask).reshape(by_group.shape).sum((1, 2))
+        held = passes.objective.token_weights(mask).reshape(by_group.shape).sum((1, 2))
         return jnp.where(own > 0, held / jnp.where(own > 0, own, 1.0), 0.0), mask.sum()
 
     shares, counts = jax.lax.map(of_bucket, jnp.arange(num_buckets + 1))
@@ -184,7 +185,7 @@ def _over_buckets(
 
     def zeros():
         tree = jax.tree.map(jnp.zeros_like, state.policy.params)
-        return jax.lax.with_sharding_constraint(tree, passes.weight_shardings[0])
+        return jax.lax.with_sharding_constraint(tree, passes.trained_shardings[0])
 
     def add(total, grads, share, loss):
         tree, total_loss, squares = total

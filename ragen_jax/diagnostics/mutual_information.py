@@ -215,7 +215,7 @@ def make_score(config: ConfigDict, learner: Learner) -> Callable[..., Array]:
 
     scorer = Scorer(
         policy=learner.policy,
-        log_probs=sharding.over_own_rows(log_probs, mesh),
+        log_probs=sharding.on_each_device(log_probs, mesh),
         split=split,
         num_shards=num_shards,
         chunk_rows=config.diagnostics.chunk_rows,

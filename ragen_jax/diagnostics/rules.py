@@ -1,77 +1,53 @@
-"""Configuration rules of the sections `diagnostics` and `warning`.
+"""Rules of the configuration sections `diagnostics` and `warning`, and of early stops.
 
-See `ragen_jax/diagnostics/schedule.py` and `ragen_jax/diagnostics/early_warning.py`.
+The options are those of `schedule.py`, `early_warning.py` and `early_stopping.py`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterator
 
 from ragen_jax.diagnostics.early_warning import ACTIONS, EVERY_INDICATOR, INDICATORS
 from ragen_jax.diagnostics.gradient_buckets import BUCKET_MODES
-
-Leaves = Mapping[str, object]
-
-_LOWS = tuple(f"warning.{i.low}" for i in INDICATORS.values() if i.low)
-_HIGHS = tuple(f"warning.{i.high}" for i in INDICATORS.values() if i.high)
-
-WARNING_OPTIONAL_KEYS = ("warning.action", *_LOWS, *_HIGHS)
-
-WARNING_POSITIVE_INTEGERS = (
-    "warning.baseline_iterations",
-    "warning.persistence",
-    "warning.success_window",
-    "warning.cooldown_iterations",
-)
-
-_BELOW_ONE = ("above 0 and below 1", lambda x: 0 < x < 1)
-WARNING_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    **dict.fromkeys(_LOWS, _BELOW_ONE),
-    **dict.fromkeys(_HIGHS, ("above 1", lambda x: x > 1)),
-    "warning.information_regime_low": _BELOW_ONE,
-    "warning.entropy_regime_low": _BELOW_ONE,
-    "warning.success_low": _BELOW_ONE,
-    "warning.learning_rate_factor": _BELOW_ONE,
-}
+from ragen_jax.learner.filter_rules import keeps_something
+from ragen_jax.tables import Leaves, Rules
 
 # Measured with the information in thoughts alone.
-THINKING = "valid_thinking_rate"
-
-WARNING_CHOICES: dict[str, Collection[str]] = {"warning.action": ACTIONS}
+_THINKING = "valid_thinking_rate"
 
 
-def check_warning(leaves: Leaves) -> None:
-    """Rules between the keys.
+def reads_thoughts(leaves: Leaves) -> bool:
+    """The information in thoughts is measured."""
+    return leaves["diagnostics.every"] is not None and leaves["prompt.thinking"]
 
-    Raises:
-      ValueError: the first rule that is broken, and the cure.
-    """
+
+def changes_learning(leaves: Leaves) -> bool:
+    """Alarms change the learning rate, and with it what is learned."""
+    return leaves.get("warning.action") == "cut_learning_rate"
+
+
+def _act_on(leaves: Leaves) -> Iterator[str]:
     action, acting = leaves["warning.action"], leaves["warning.act_on"].split(",")
     for name in acting:
         if name not in (EVERY_INDICATOR, *INDICATORS):
-            raise ValueError(
+            yield (
                 f"warning.act_on = {leaves['warning.act_on']!r}; it must be "
                 f"{EVERY_INDICATOR!r}, or of {', '.join(INDICATORS)}, separated by "
                 "commas"
             )
+    if action is None:
+        return
     if EVERY_INDICATOR in acting:
         acting = list(INDICATORS)
-    watched = [name for name in acting if _has_bound(leaves, name)]
-    if action is not None and not watched:
-        raise ValueError(
+    bounded = [name for name in acting if _has_bound(leaves, name)]
+    if not bounded:
+        yield (
             f"warning.action = {action!r} waits for an alarm of {', '.join(acting)}, "
             "whose bounds are all None; set one of them, or warning.action to None"
         )
-    if action is not None and watched == [THINKING] and not reads_thoughts(leaves):
-        raise ValueError(
-            f"warning.action = {action!r} waits for an alarm of {THINKING}, which "
-            "nobody measures: it needs diagnostics.every and prompt.thinking; set "
-            "them, or another warning.act_on"
-        )
-    first, last = leaves["warning.baseline_iterations"], leaves["train.num_iterations"]
-    if action is not None and first >= last:
-        raise ValueError(
-            f"warning.action = {action!r} can never come: alarms are given after "
-            f"warning.baseline_iterations = {first}, and train.num_iterations = "
-            f"{last}; lower the one or raise the other"
+    if bounded == [_THINKING] and not reads_thoughts(leaves):
+        yield (
+            f"warning.action = {action!r} can never trigger: {_THINKING} is not "
+            "computed (it needs diagnostics.every and prompt.thinking); set those, or "
+            "another warning.act_on"
         )
 
 
@@ -80,65 +56,157 @@ def _has_bound(leaves: Leaves, name: str) -> bool:
     return any(key and leaves[f"warning.{key}"] is not None for key in keys)
 
 
-def useless_warning_keys(leaves: Leaves) -> dict[str, str]:
-    """Prefixes of keys that change nothing in this configuration, each with why."""
-    useless = {}
+def _action(leaves: Leaves) -> Iterator[str]:
+    action = leaves["warning.action"]
+    first, last = leaves["warning.baseline_iterations"], leaves["train.num_iterations"]
+    if action is not None and first >= last:
+        yield (
+            f"warning.action = {action!r} can never trigger: alarms begin after "
+            f"warning.baseline_iterations = {first}, and train.num_iterations = "
+            f"{last}; lower the one or raise the other"
+        )
+
+
+def _last_decision(leaves: Leaves) -> int:
+    """Iterations done when an early stop is decided for the last time.
+
+    That is before every iteration, so never after the last.
+    """
+    return leaves["train.num_iterations"] - 1
+
+
+def _early_stops(leaves: Leaves) -> Iterator[str]:
+    last = _last_decision(leaves)
+    least, every = leaves["train.min_success"], leaves["evaluation.every"]
+    if least is not None and every is None:
+        yield (
+            f"train.min_success = {least} needs held-out success, but evaluation.every "
+            "is None; set that to a number of iterations, or train.min_success to None"
+        )
+    elif least is not None:
+        # One evaluation comes before the first iteration.
+        count, window = 1 + last // every, leaves["train.failure_window"]
+        if window > count:
+            yield (
+                f"train.min_success = {least} has no effect here: it needs "
+                f"train.failure_window = {window} evaluations, and {count} come before "
+                "the last iteration; lower the window or evaluation.every, raise "
+                "train.num_iterations, or set train.min_success to None"
+            )
+    share, window = leaves["train.min_spread_fraction"], leaves["train.collapse_window"]
+    if share is not None and leaves["rollout.group_size"] < 2:
+        yield (
+            "train.min_spread_fraction is about the spread of rewards inside a group, "
+            "and rollout.group_size = 1 has none; set it to None"
+        )
+    if share is not None and 2 * window > last:
+        yield (
+            f"train.min_spread_fraction = {share} has no effect here: it compares two "
+            f"windows of train.collapse_window = {window} iterations, and {last} come "
+            "before the last one; lower the window, raise train.num_iterations, or set "
+            "train.min_spread_fraction to None"
+        )
+
+
+def _no_effect_of_warning(leaves: Leaves) -> Iterator[tuple[str, str]]:
     if leaves["warning.action"] is None:
-        useless["warning.act_on"] = "warning.action is None"
+        yield "warning.act_on", "warning.action is None"
     if leaves["warning.action"] != "cut_learning_rate":
         reason = "warning.action is not 'cut_learning_rate'"
-        useless["warning.learning_rate_factor"] = reason
-        useless["warning.cooldown_iterations"] = reason
+        yield "warning.learning_rate_factor", reason
+        yield "warning.cooldown_iterations", reason
     if not reads_thoughts(leaves):
         reason = "no thoughts are read (diagnostics.every)"
-        useless["warning.information_regime_low"] = reason
-        useless["warning.entropy_regime_low"] = reason
+        yield "warning.information_regime_low", reason
+        yield "warning.entropy_regime_low", reason
     if leaves["rollout.group_size"] == 1:
-        useless["warning.spread_low"] = "a group of one has no spread"
-    return useless
+        yield "warning.spread_low", "a group of one has no spread"
+    first, last = leaves["warning.baseline_iterations"], leaves["train.num_iterations"]
+    if first >= last:
+        reason = (
+            f"alarms begin after warning.baseline_iterations = {first}, and "
+            f"train.num_iterations = {last}"
+        )
+        for key in ("warning.baseline_iterations", "warning.persistence", *_BOUNDS):
+            yield key, reason
 
 
-def changes_learning(leaves: Leaves) -> bool:
-    """What is learned depends on the alarms."""
-    return leaves.get("warning.action") == "cut_learning_rate"
-
-
-Leaves_ = Mapping[str, object]
-
-DIAGNOSTICS_OPTIONAL_KEYS = ("diagnostics.every", "diagnostics.gradient_every")
-
-DIAGNOSTICS_POSITIVE_INTEGERS = (
-    "diagnostics.every",
-    "diagnostics.num_samples",
-    "diagnostics.chunk_rows",
-    "diagnostics.gradient_every",
-    "diagnostics.gradient_buckets",
-)
-
-DIAGNOSTICS_CHOICES: dict[str, Collection[str]] = {
-    "diagnostics.gradient_bucket_mode": BUCKET_MODES
-}
-
-# Of diagnostics that read thoughts, and of gradients.
-_THOUGHTS = ("every", "num_samples", "chunk_rows")
-_GRADIENTS = ("gradient_every", "gradient_buckets", "gradient_bucket_mode")
-
-
-def reads_thoughts(leaves: Leaves_) -> bool:
-    """The information in thoughts is measured."""
-    return leaves["diagnostics.every"] is not None and leaves["prompt.thinking"]
-
-
-def useless_diagnostics_keys(leaves: Leaves_) -> dict[str, str]:
-    """Prefixes of keys that change nothing in this configuration, each with why."""
-    idle = {}
+def _no_effect_of_diagnostics(leaves: Leaves) -> Iterator[tuple[str, str]]:
+    thoughts, reason = ("every", "num_samples", "chunk_rows"), None
     if leaves["diagnostics.every"] is None:
-        idle |= dict.fromkeys(_THOUGHTS, "diagnostics.every is None")
+        reason = "diagnostics.every is None"
     elif not leaves["prompt.thinking"]:
         reason = "diagnostics read thoughts, and prompt.thinking = False asks for none"
-        idle |= dict.fromkeys(_THOUGHTS, reason)
+    for name in thoughts if reason else ():
+        yield f"diagnostics.{name}", reason
+    gradients, reason = ("every", "buckets", "bucket_mode"), None
     if leaves["diagnostics.gradient_every"] is None:
-        idle |= dict.fromkeys(_GRADIENTS, "diagnostics.gradient_every is None")
+        reason = "diagnostics.gradient_every is None"
     elif leaves["rollout.group_size"] == 1:
-        idle |= dict.fromkeys(_GRADIENTS, "a group of one has no reward spread")
-    return {f"diagnostics.{name}": reason for name, reason in idle.items()}
+        reason = "a group of one has no reward spread"
+    for name in gradients if reason else ():
+        yield f"diagnostics.gradient_{name}", reason
+
+
+def _no_effect_of_early_stops(leaves: Leaves) -> Iterator[tuple[str, str]]:
+    key = "train.max_empty_iterations"
+    if keeps_something(leaves):
+        rule = leaves["filter.rule"]
+        yield key, f"filter.rule = {rule!r} always keeps something here"
+    last = _last_decision(leaves)
+    if leaves[key] > last:
+        yield key, f"{last} iterations come before the last one"
+    if leaves["train.min_spread_fraction"] is None:
+        yield "train.collapse_window", "train.min_spread_fraction is None"
+    if leaves["train.min_success"] is None:
+        yield "train.failure_window", "train.min_success is None"
+
+
+_LOWS = tuple(f"warning.{i.low}" for i in INDICATORS.values() if i.low)
+_HIGHS = tuple(f"warning.{i.high}" for i in INDICATORS.values() if i.high)
+_BOUNDS = (*_LOWS, *_HIGHS)
+_BELOW_ONE = ("above 0 and below 1", lambda x: 0 < x < 1)
+_SHARE = ("above 0 and at most 1", lambda x: 0 < x <= 1)
+
+RULES = Rules(
+    optional=(
+        "diagnostics.every",
+        "diagnostics.gradient_every",
+        "train.min_spread_fraction",
+        "train.min_success",
+        "warning.action",
+        *_BOUNDS,
+    ),
+    positive_integers=(
+        "diagnostics.every",
+        "diagnostics.num_samples",
+        "diagnostics.chunk_rows",
+        "diagnostics.gradient_every",
+        "diagnostics.gradient_buckets",
+        "train.max_empty_iterations",
+        "train.collapse_window",
+        "train.failure_window",
+        "warning.baseline_iterations",
+        "warning.persistence",
+        "warning.success_window",
+        "warning.cooldown_iterations",
+    ),
+    ranges={
+        "train.min_spread_fraction": _SHARE,
+        "train.min_success": _SHARE,
+        **dict.fromkeys(_LOWS, _BELOW_ONE),
+        **dict.fromkeys(_HIGHS, ("above 1", lambda x: x > 1)),
+        "warning.information_regime_low": _BELOW_ONE,
+        "warning.entropy_regime_low": _BELOW_ONE,
+        "warning.success_low": _BELOW_ONE,
+        "warning.learning_rate_factor": _BELOW_ONE,
+    },
+    choices={"warning.action": ACTIONS},
+    tables={"diagnostics.gradient_bucket_mode": BUCKET_MODES},
+    checks=(_act_on, _action, _early_stops),
+    no_effect=(
+        _no_effect_of_warning,
+        _no_effect_of_diagnostics,
+        _no_effect_of_early_stops,
+    ),
+)

@@ -17,9 +17,9 @@ from ml_collections import ConfigDict
 
 from ragen_jax import rngs
 from ragen_jax.algo.credit import CreditAssignment, KLPenalty
-from ragen_jax.algo.selection import make_choose, needs_entropies
+from ragen_jax.algo.selection import FilterConfig
 from ragen_jax.learner.loss import Objective
-from ragen_jax.learner.passes import Passes, Weights
+from ragen_jax.learner.passes import Passes, TrainedParams
 from ragen_jax.learner.state import (
     Network,
     TrainState,
@@ -32,7 +32,12 @@ from ragen_jax.learner.state import (
     place_params,
     state_shardings,
 )
-from ragen_jax.learner.update import Trainer, make_update, weights
+from ragen_jax.learner.update import (
+    BatchShape,
+    Trainer,
+    make_update,
+    trained_params,
+)
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import Policy
@@ -43,14 +48,15 @@ from ragen_jax.types import Params
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """What learns. Descriptions are `jax.ShapeDtypeStruct`s with their shardings.
+    """The compiled update, and functions that make and read its train state.
 
-    Programs that hold these functions pass them `frozen`, or they would hold a copy.
+    Descriptions are `jax.ShapeDtypeStruct`s with their shardings. Programs that hold
+    these functions pass them `frozen`, or they would hold a copy.
 
     Attributes:
       state: description of a train state.
-      frozen: description of the parameters that stay as they are beside it. None:
-        nothing needs any.
+      frozen: description of the parameters that stay as they are beside it; None if
+        unused.
       played: description of what `play_params` returns.
       init: parameters of a checkpoint -> a fresh train state, always the same.
       freeze: parameters of a checkpoint -> those that stay, on their devices.
@@ -58,7 +64,7 @@ class Learner:
         state.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
       policy: the plain policy, which plays.
-      passes, credit: what `update` reads rows and shares out rewards with.
+      passes, credit: parts of `update`, for diagnostics.
     """
 
     state: TrainState
@@ -75,14 +81,14 @@ class Learner:
 
 @dataclasses.dataclass(frozen=True)
 class Networks:
-    """What there is to train.
+    """The networks of a learner.
 
     Attributes:
       policy: the plain policy, which plays.
       params, logical_axes: descriptions of its parameters, and their axes.
       critic: a critic where the estimator reads values.
-      lora: size of the adapters that are trained in the policy's place. None: all of it
-        is trained.
+      lora: size of the adapters that are trained in place of the policy's parameters;
+        None: those are trained.
     """
 
     policy: Policy
@@ -98,7 +104,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
     optimizer = build_optimizer(**adamw)
     trained = _trainable(networks)
     has_kl = config.kl.placement is not None
-    beginning = _Beginning(
+    states = _StateFactory(
         trained=trained,
         critic=networks.critic,
         optimizer=optimizer,
@@ -107,7 +113,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         kl_coeff=config.kl.coeff if has_kl else 0.0,
         has_rate_scale=config.warning.action == "cut_learning_rate",
     )
-    state, frozen, freeze = beginning.describe(networks.params), None, lambda _: None
+    state, frozen, freeze = states.describe(networks.params), None, lambda _: None
     frozen_tables = None
     if networks.lora is not None or has_kl:
         where = param_shardings(networks.params, networks.logical_axes, mesh)
@@ -122,8 +128,8 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         reference=networks.policy,
         critic=networks.critic,
         mesh=mesh,
-        weight_shardings=weights(shardings),
-        table_shardings=(whole_tables(weights(shardings), axes), frozen_tables),
+        trained_shardings=trained_params(shardings),
+        table_shardings=(whole_tables(trained_params(shardings), axes), frozen_tables),
         microbatch_rows=config.learner.microbatch_rows,
         temperature=config.rollout.temperature,
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
@@ -133,25 +139,25 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         build_schedule(learning_rate=section.learning_rate, **config.schedule)
         for section in (config.optimizer, config.critic)
     ]
-    group_size = config.rollout.group_size
     credit = CreditAssignment(**config.algo)
     update = make_update(
         passes,
         Trainer(optimizer, *rates, warmup_updates=config.critic.warmup_updates),
-        make_choose(group_size=group_size, **config.filter),
+        FilterConfig(**config.filter),
         credit,
         shardings,
-        num_groups=config.rollout.num_groups,
-        group_size=group_size,
-        minibatch_rows=config.learner.minibatch_rows,
-        epochs=config.learner.epochs,
-        reads_entropies=needs_entropies(config.filter.score),
+        BatchShape(
+            num_groups=config.rollout.num_groups,
+            group_size=config.rollout.group_size,
+            minibatch_rows=config.learner.minibatch_rows,
+            epochs=config.learner.epochs,
+        ),
     )
     return Learner(
         state=state,
         frozen=frozen,
         played=state.params if networks.lora is None else frozen,
-        init=beginning.make,
+        init=states.make,
         freeze=freeze,
         update=update,
         play_params=lambda frozen, state: trained.play_params(frozen, state.params),
@@ -183,13 +189,13 @@ def _frozen(networks: Networks, where: PyTree) -> tuple[Params, Callable]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Beginning:
+class _StateFactory:
     """Train states from the parameters of a checkpoint, or their description.
 
     Attributes:
-      trained, critic: what there is to train.
+      trained, critic: the trained part of the policy, and the critic.
       optimizer, mesh: see `init_network`.
-      key: of what is drawn: adapters.
+      key: for adapters and the critic's head, which are drawn at random.
       kl_coeff, has_rate_scale: see `init_state`.
     """
 
@@ -210,18 +216,20 @@ class _Beginning:
         first = jax.eval_shape(self._first, params)
         return describe(self._state(abstract_network, first))
 
-    def _first(self, params: Params) -> Weights:
+    def _first(self, params: Params) -> TrainedParams:
         """Parameters of both networks."""
         critic_params = None
         if self.critic is not None:
             critic_params = self.critic.init(params, jax.random.fold_in(self.key, 1))
         return self.trained.init(params, jax.random.fold_in(self.key, 0)), critic_params
 
-    def _state(self, network: Callable[..., Network], first: Weights) -> TrainState:
-        own = self.optimizer, self.mesh
-        policy, critic = network(first[0], *own, self.trained.logical_axes), None
+    def _state(
+        self, network: Callable[..., Network], first: TrainedParams
+    ) -> TrainState:
+        shared = self.optimizer, self.mesh
+        policy, critic = network(first[0], *shared, self.trained.logical_axes), None
         if self.critic is not None:
-            critic = network(first[1], *own, self.critic.logical_axes)
+            critic = network(first[1], *shared, self.critic.logical_axes)
         return init_state(
             policy,
             critic,
@@ -232,7 +240,7 @@ class _Beginning:
 
 
 def _trainable(networks: Networks) -> Trainable:
-    """What is trained of the policy."""
+    """The part of the policy that is trained."""
     if networks.lora is None:
         return whole(networks.policy, networks.logical_axes)
     return adapters(networks.policy, networks.lora)

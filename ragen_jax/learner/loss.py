@@ -1,8 +1,8 @@
-"""What a minibatch is asked to minimise.
+"""The training loss of a minibatch.
 
-In: what the networks say of some rows, and those rows' samples. Out: their share of the
-minibatch's loss and the sums its metrics are made of. Nothing here knows how rows
-become minibatches.
+In: the networks' predictions for some rows, and those rows' samples. Out: their share
+of the minibatch's loss and the sums that its metrics are computed from. How rows become
+minibatches is not decided here.
 """
 
 import dataclasses
@@ -21,24 +21,24 @@ from ragen_jax.algo.losses import (
 )
 from ragen_jax.algo.masked import masked_sum
 from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
-from ragen_jax.algo.segments import Readings
-from ragen_jax.tables import own_options
+from ragen_jax.algo.segments import TokenStats
+from ragen_jax.tables import bind
 
-# Who may say what the log-probabilities of the sampled tokens were.
+# Sources of the old log-probabilities of the sampled tokens.
 OLD_LOG_PROBS = ("sampler", "learner")
 
 
 @struct.dataclass
 class Samples:
-    """What the loss needs to know of each row.
+    """The loss's inputs, row by row.
 
     Attributes:
       tokens: the dialogue; 0 behind its last token.
       mask: the token is trained on.
       advantages: per token, 0 where not trained on.
-      returns: what the critic should have said; None without a critic.
+      returns: the critic's targets; None without a critic.
       sample_log_probs: the sampler's log-probability of each trained token.
-      readings: what the networks said before any step.
+      token_stats: the networks' numbers before any step.
     """
 
     tokens: Int[Array, "b T"]
@@ -46,12 +46,12 @@ class Samples:
     advantages: Float[Array, "b T"]
     returns: Float[Array, "b T"] | None
     sample_log_probs: Float[Array, "b T"]
-    readings: Readings
+    token_stats: TokenStats
 
 
 @struct.dataclass
 class Predictions:
-    """What the networks say now; `values` is None without a critic."""
+    """The networks' outputs under the current parameters; `values` needs a critic."""
 
     log_probs: Float[Array, "b T"]
     entropy: Float[Array, "b T"]
@@ -69,7 +69,7 @@ class TokenSums:
       value_loss, value_is_clipped, value: the critic's, 0 without one.
       mismatch: learner against sampler.
       num_tokens: how many tokens were summed over.
-      loss: what is minimised; it needs no division.
+      loss: the minimised number; it needs no division.
     """
 
     policy_loss: Float[Array, ""]
@@ -129,7 +129,7 @@ class Objective:
     clip_value: float | None
     value_coeff: float
 
-    def weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
+    def token_weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
         """Weight of every token of a minibatch."""
         return AGGREGATIONS[self.aggregation](mask)
 
@@ -137,18 +137,16 @@ class Objective:
         self,
         now: Predictions,
         samples: Samples,
-        weights: Float[Array, "b T"],
+        token_weights: Float[Array, "b T"],
         kl_coeff: Float[Array, ""],
     ) -> tuple[Float[Array, ""], TokenSums]:
         """A microbatch's share of the loss, and the sums over its trained tokens."""
-        mask, readings = samples.mask, samples.readings
+        mask, before = samples.mask, samples.token_stats
         policy_loss, is_clipped = self._policy_loss(now.log_probs, samples)
         terms = policy_loss - self.entropy_coeff * now.entropy
         ref_kl = jnp.zeros(mask.shape)
         if self.kl_penalty.placement == "loss":
-            ref_kl = self.kl_penalty.estimate(
-                now.log_probs, readings.ref_log_probs, mask
-            )
+            ref_kl = self.kl_penalty.estimate(now.log_probs, before.ref_log_probs, mask)
             terms = terms + kl_coeff * ref_kl
         value_loss, value_is_clipped = jnp.zeros(mask.shape), jnp.zeros(mask.shape)
         values = jnp.zeros(mask.shape)
@@ -156,18 +154,18 @@ class Objective:
             values = now.values
             value_loss, value_is_clipped = clipped_value_loss(
                 values,
-                readings.values,
+                before.values,
                 samples.returns,
                 mask,
                 clip_value=self.clip_value,
             )
             terms = terms + self.value_coeff * value_loss
-        loss = masked_sum(weights * terms, mask)
+        loss = masked_sum(token_weights * terms, mask)
         sums = TokenSums(
             policy_loss=masked_sum(policy_loss, mask),
             entropy=masked_sum(now.entropy, mask),
             is_clipped=masked_sum(is_clipped.astype(jnp.float32), mask),
-            kl=masked_sum(readings.old_log_probs - now.log_probs, mask),
+            kl=masked_sum(before.old_log_probs - now.log_probs, mask),
             ref_kl=masked_sum(ref_kl, mask),
             value_loss=masked_sum(value_loss, mask),
             value_is_clipped=masked_sum(value_is_clipped.astype(jnp.float32), mask),
@@ -179,12 +177,10 @@ class Objective:
         return loss, sums
 
     def _policy_loss(self, log_probs, samples: Samples):
-        entry, old = POLICY_LOSSES[self.policy], samples.readings.old_log_probs
-        options = {name: getattr(self, name) for name in own_options(entry)}
-        loss, is_clipped = entry(
-            log_probs, old, samples.advantages, samples.mask, **options
-        )
-        weights = importance_weights(
+        old = samples.token_stats.old_log_probs
+        policy_loss = bind(POLICY_LOSSES[self.policy], self)
+        loss, is_clipped = policy_loss(log_probs, old, samples.advantages, samples.mask)
+        factors = importance_weights(
             old, samples.sample_log_probs, cap=self.importance_cap
         )
-        return loss * weights, is_clipped
+        return loss * factors, is_clipped

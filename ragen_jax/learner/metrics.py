@@ -19,8 +19,8 @@ from ragen_jax.algo.filters import SCORES, ZERO_SCORE
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.mismatch import MismatchSums
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
-from ragen_jax.algo.segments import Estimate, Readings
-from ragen_jax.algo.selection import Choice
+from ragen_jax.algo.segments import Estimate, TokenStats
+from ragen_jax.algo.selection import FilterResult
 from ragen_jax.tables import Metric, View
 from ragen_jax.types import Trajectory
 
@@ -36,13 +36,15 @@ class FilterCase(NamedTuple):
     """Argument of the filter's metrics; `stds` of each group's raw rewards."""
 
     stds: Float[Array, " G"]
-    choice: Choice
+    result: FilterResult
 
 
-def choice_stats(trajectory: Trajectory, choice: Choice, *, group_size: int) -> Stats:
+def filter_stats(
+    trajectory: Trajectory, result: FilterResult, *, group_size: int
+) -> Stats:
     """Metrics of the rollout filter."""
     stds = SCORES["reward_std"](trajectory, group_size=group_size)
-    return _measure(FILTER_METRICS, FilterCase(stds, choice))
+    return _measure(FILTER_METRICS, FilterCase(stds, result))
 
 
 class CreditCase(NamedTuple):
@@ -50,16 +52,18 @@ class CreditCase(NamedTuple):
 
     mask: Bool[Array, "B T"]
     estimate: Estimate
-    readings: Readings
+    token_stats: TokenStats
 
 
 def credit_stats(
-    mask: Bool[Array, "B T"], estimate: Estimate, readings: Readings
+    mask: Bool[Array, "B T"], estimate: Estimate, token_stats: TokenStats
 ) -> Stats:
     """Metrics of the advantages and, with a critic, of its values before any step."""
-    case = CreditCase(mask, estimate, readings)
+    case = CreditCase(mask, estimate, token_stats)
     stats = _measure(ADVANTAGE_METRICS, case)
-    return stats if readings.values is None else stats | _measure(VALUE_METRICS, case)
+    return (
+        stats if token_stats.values is None else stats | _measure(VALUE_METRICS, case)
+    )
 
 
 class StepsCase(NamedTuple):
@@ -67,37 +71,37 @@ class StepsCase(NamedTuple):
 
     Attributes:
       before: train state before the first step.
-      progress: the loop's `Progress` after the last one.
+      carry: the loop's `LoopCarry` after the last one.
       num_minibatches: minibatches run.
       rates: learning rates of the policy and of the critic.
       reward_kl: mean KL per token that the reward was charged for.
     """
 
     before: Any
-    progress: Any
+    carry: Any
     num_minibatches: Array
     rates: tuple[Array, Array]
     reward_kl: Array
 
     def per_token(self, name: str) -> Array:
         """Mean of a field of `TokenSums` over the tokens trained on."""
-        return _per_token(self.progress.sums, name)
+        return _per_token(self.carry.sums, name)
 
     def per_step(self, total: Array) -> Array:
         """Mean over the steps taken."""
-        taken = self.progress.state.num_updates - self.before.num_updates
+        taken = self.carry.state.num_updates - self.before.num_updates
         return total / jnp.maximum(taken, 1)
 
     @property
     def mismatch(self) -> MismatchSums:
         """Sampler against learner, of the first minibatch, before any step."""
-        return self.progress.first.mismatch
+        return self.carry.first.mismatch
 
 
-def learning_stats(before, progress, num_minibatches, trainer, reward_kl) -> Stats:
+def learning_stats(before, carry, num_minibatches, trainer, reward_kl) -> Stats:
     """Metrics of the optimizer steps of a `Trainer`; see `StepsCase` for the rest."""
     rates = trainer.rates(before)
-    case = StepsCase(before, progress, num_minibatches, rates, reward_kl)
+    case = StepsCase(before, carry, num_minibatches, rates, reward_kl)
     stats = _measure((*STEP_METRICS, *MISMATCH_METRICS), case)
     return stats if before.critic is None else stats | _measure(CRITIC_METRICS, case)
 
@@ -114,7 +118,7 @@ def _per_token(sums, name: str) -> Array:
 def _explained_variance(case: CreditCase) -> Array:
     returns, mask = case.estimate.returns, case.mask
     variance = masked_variance(returns, mask, ddof=1)
-    unexplained = masked_variance(returns - case.readings.values, mask, ddof=1)
+    unexplained = masked_variance(returns - case.token_stats.values, mask, ddof=1)
     explained = 1 - unexplained / (variance + 1e-5)
     return jnp.where(jnp.any(mask), explained, 0.0)
 
@@ -169,41 +173,41 @@ FILTER_METRICS = (
     _update(
         "rollout/chosen_in_group_reward_std",
         "the same over the groups the filter keeps",
-        value=lambda c: masked_mean(c.stds, c.choice.kept_groups),
+        value=lambda c: masked_mean(c.stds, c.result.kept_groups),
     ),
     _update(
         "rollout/filter_score",
         "mean score of all groups",
-        value=lambda c: jnp.mean(c.choice.scores),
+        value=lambda c: jnp.mean(c.result.scores),
     ),
     _update(
         "rollout/filter_kept_ratio",
         "share of the groups of which at least one row is kept",
         kind="share",
         views=(View("Groups kept by the filter", "share of groups"),),
-        value=lambda c: jnp.mean(c.choice.kept_groups, dtype=jnp.float32),
+        value=lambda c: jnp.mean(c.result.kept_groups, dtype=jnp.float32),
     ),
     _update(
         "rollout/filter_kept_count",
         "number of those groups",
-        value=lambda c: jnp.sum(c.choice.kept_groups),
+        value=lambda c: jnp.sum(c.result.kept_groups),
     ),
     _update(
-        "rollout/filter_kept_rows", "rows kept", value=lambda c: jnp.sum(c.choice.kept)
+        "rollout/filter_kept_rows", "rows kept", value=lambda c: jnp.sum(c.result.kept)
     ),
     _update(
         "rollout/filter_zero_count",
         "groups whose score is 0",
         healthy="few at first",
         cure="many: levels are too easy or too hard",
-        value=lambda c: jnp.sum(jnp.abs(c.choice.scores) <= ZERO_SCORE),
+        value=lambda c: jnp.sum(jnp.abs(c.result.scores) <= ZERO_SCORE),
     ),
     _update(
         "rollout/empty_after_filter",
         "1 if nothing was kept, else 0",
         healthy="0",
         cure="1 several times: the run ends (`train.max_empty_iterations`)",
-        value=lambda c: ~jnp.any(c.choice.kept),
+        value=lambda c: ~jnp.any(c.result.kept),
     ),
 )
 
@@ -260,7 +264,7 @@ STEP_METRICS = (
         views=(View("Gradient norm", "global norm before clipping"),),
         healthy="steady",
         cure="spikes come before collapse; a rising trend: lower the learning rate",
-        value=lambda s: s.per_step(s.progress.grad_norm),
+        value=lambda s: s.per_step(s.carry.grad_norm),
     ),
     _update(
         "actor/pg_loss",
@@ -310,21 +314,21 @@ STEP_METRICS = (
         views=(View("Tokens trained on", "tokens per iteration", section="timing"),),
         healthy="above 0",
         cure="0: everything was filtered",
-        value=lambda s: s.progress.sums.num_tokens,
+        value=lambda s: s.carry.sums.num_tokens,
     ),
     _update(
         "actor/skipped",
         "steps not taken because a gradient was not finite",
         healthy="0",
         cure="lower the learning rate; use float32",
-        value=lambda s: s.progress.state.num_skipped - s.before.num_skipped,
+        value=lambda s: s.carry.state.num_skipped - s.before.num_skipped,
     ),
     _update(
         "actor/consecutive_skipped",
         "successive steps not taken up to now, across iterations",
         healthy="0",
         cure="lower the learning rate; use float32",
-        value=lambda s: s.progress.state.consecutive_skipped,
+        value=lambda s: s.carry.state.consecutive_skipped,
     ),
 )
 
@@ -366,7 +370,7 @@ CRITIC_METRICS = (
         "critic/grad_norm",
         "mean global norm of the critic's gradient before clipping",
         healthy="steady",
-        value=lambda s: s.per_step(s.progress.critic_grad_norm),
+        value=lambda s: s.per_step(s.carry.critic_grad_norm),
     ),
     _update(
         "critic/vf_loss",

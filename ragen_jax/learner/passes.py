@@ -1,8 +1,8 @@
 """Forward and backward passes over chosen rows, one microbatch at a time.
 
-In: networks, the samples of all rows and indices of some, kept rows first. Out: what
-the networks say of them, or the gradient of their loss. Only as many microbatches run
-as the rows fill. What the rows were chosen for is the caller's business.
+In: networks, the samples of all rows and indices of some, kept rows first. Out: the
+networks' numbers for their tokens, or the gradient of their loss. Only as many
+microbatches run as the rows fill.
 """
 
 import dataclasses
@@ -14,29 +14,31 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from ragen_jax.algo.segments import Readings
+from ragen_jax.algo.segments import TokenStats
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
 from ragen_jax.learner.loss import Objective, Predictions, Samples, TokenSums
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
-from ragen_jax.sharding import by_rows, num_row_shards, over_own_rows
+from ragen_jax.sharding import by_rows, num_row_shards, on_each_device
 from ragen_jax.types import Params
 
-# Parameters that are trained, of both networks; the critic's are None without one.
-Weights = tuple[Params, Params | None]
+# Parameters of the policy and of the critic (None without one) that are trained.
+TrainedParams = tuple[Params, Params | None]
+# Those, and the frozen ones beside them (None where there are none).
+AllParams = tuple[TrainedParams, Params | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Passes:
-    """How networks read rows.
+    """Passes of the policy, the reference and the critic over rows.
 
     Attributes:
       policy: the network that is trained, with adapters or without.
       policy_params: (trained parameters, frozen parameters) -> those that it takes.
       reference: the network of the frozen parameters, those the policy started with.
-      critic: None where the estimator needs none.
+      critic: None where the estimator reads no values.
       mesh: rows are split over it.
-      weight_shardings: where gradients live.
+      trained_shardings: where gradients live.
       table_shardings: of trained and of frozen parameters while they are read, see
         `whole_tables`; those of frozen ones are None where there are none.
       microbatch_rows: rows per pass.
@@ -49,38 +51,36 @@ class Passes:
     reference: Policy
     critic: Critic | None
     mesh: Mesh
-    weight_shardings: PyTree
+    trained_shardings: PyTree
     table_shardings: tuple[PyTree, PyTree | None]
     microbatch_rows: int
     temperature: float
     logprob_chunk_tokens: int
     objective: Objective
 
-    def read(
+    def token_stats(
         self,
-        weights: Weights,
-        frozen: Params | None,
+        params: AllParams,
         tokens: Int[Array, "B T"],
         mask: Bool[Array, "B T"],
         sample_log_probs: Float[Array, "B T"],
         kept: Bool[Array, " B"],
-    ) -> Readings:
-        """What the loss compares the steps with; only what it needs is computed.
+    ) -> TokenStats:
+        """The numbers that later steps are compared with; only those that are needed.
 
         Args:
-          weights: of the networks.
-          frozen: parameters the policy started with, where anything needs them.
+          params: trained, and frozen ones where anything needs them.
           tokens: of all rows.
           mask: tokens whose log-probabilities are needed; the others' are 0.
           sample_log_probs: the sampler's, which may be the old log-probabilities.
-          kept: rows to read; the others' readings are 0.
+          kept: rows to read; the others' numbers are 0.
         """
         old, ref, values = sample_log_probs, None, None
-        weights, frozen = self._gather((weights, frozen), self.table_shardings)
-        params = self.policy_params(weights[0], frozen)
+        trained, frozen = self._gather(params, self.table_shardings)
+        policy_params = self.policy_params(trained[0], frozen)
         if self.objective.old_log_probs == "learner":
             old = self.over_rows(
-                lambda part: self._log_probs(self.policy, params, *part)[0],
+                lambda part: self._log_probs(self.policy, policy_params, *part)[0],
                 (tokens, mask),
                 kept,
             )
@@ -92,52 +92,49 @@ class Passes:
             )
         if self.critic is not None:
             values = self.over_rows(
-                lambda rows: self._values(weights, frozen, rows), tokens, kept
+                lambda rows: self._values(trained, frozen, rows), tokens, kept
             )
-        return Readings(old_log_probs=old, ref_log_probs=ref, values=values)
+        return TokenStats(old_log_probs=old, ref_log_probs=ref, values=values)
 
     def entropies(
-        self,
-        weights: Weights,
-        frozen: Params | None,
-        tokens: Int[Array, "B T"],
-        mask: Bool[Array, "B T"],
+        self, params: AllParams, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]
     ) -> Float[Array, "B T"]:
         """The policy's entropy at every token of the mask, 0 elsewhere."""
-        everyone = jnp.ones(tokens.shape[0], bool)
-        weights, frozen = self._gather((weights, frozen), self.table_shardings)
-        params = self.policy_params(weights[0], frozen)
+        all_rows = jnp.ones(tokens.shape[0], bool)
+        trained, frozen = self._gather(params, self.table_shardings)
+        policy_params = self.policy_params(trained[0], frozen)
         return self.over_rows(
-            lambda part: self._log_probs(self.policy, params, *part)[1],
+            lambda part: self._log_probs(self.policy, policy_params, *part)[1],
             (tokens, mask),
-            everyone,
+            all_rows,
         )
 
     def gradient(
         self,
-        weights: Weights,
+        trained: TrainedParams,
         frozen: Params | None,
         samples: Samples,
         rows: Int[Array, " M"],
         kl_coeff: Float[Array, ""],
-    ) -> tuple[Weights, TokenSums]:
+    ) -> tuple[TrainedParams, TokenSums]:
         """Gradient of a minibatch's loss, and its sums.
 
         Args:
-          weights: of the networks; the gradient is theirs.
-          frozen: see `read`.
+          trained: parameters the gradient is taken with respect to.
+          frozen: see `token_stats`.
           samples: of all rows.
           rows: the minibatch, index `B` for no row; rows come before those.
           kl_coeff: weight of the KL penalty.
         """
         is_row = rows < samples.tokens.shape[0]
         mask = samples.mask.at[rows].get(mode="clip") & is_row[:, None]
-        token_weights = self.objective.weights(mask)
+        # Of the whole minibatch: the shares of microbatches then add up to its loss.
+        token_weights = self.objective.token_weights(mask)
         frozen = self._gather(frozen, self.table_shardings[1])
 
-        def loss(weights, part, part_weights):
-            weights = self._gather(weights, self.table_shardings[0])
-            now = self._predict(weights, frozen, part.tokens, part.mask)
+        def loss(trained, part, part_weights):
+            trained = self._gather(trained, self.table_shardings[0])
+            now = self._predict(trained, frozen, part.tokens, part.mask)
             return self.objective.loss(now, part, part_weights, kl_coeff)
 
         def microbatch(j, carry):
@@ -145,15 +142,15 @@ class Passes:
             part = self._take(samples, self._microbatch(rows, j))
             part_weights = self._microbatch(token_weights, j)
             new_grads, new_sums = jax.grad(loss, has_aux=True)(
-                weights, part, part_weights
+                trained, part, part_weights
             )
             return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
 
-        # Rows come first: microbatches from here on hold none.
+        # Rows come first: later microbatches hold none.
         count = -(-jnp.sum(is_row) // self.microbatch_rows)
-        start = (jax.tree.map(jnp.zeros_like, weights), TokenSums.zero())
+        start = (jax.tree.map(jnp.zeros_like, trained), TokenSums.zero())
         grads, sums = jax.lax.fori_loop(0, count, microbatch, start)
-        return jax.lax.with_sharding_constraint(grads, self.weight_shardings), sums
+        return jax.lax.with_sharding_constraint(grads, self.trained_shardings), sums
 
     def over_rows(
         self,
@@ -175,12 +172,12 @@ class Passes:
 
     def _predict(
         self,
-        weights: Weights,
+        trained: TrainedParams,
         frozen: Params | None,
         tokens: Int[Array, "m T"],
         mask: Bool[Array, "m T"],
     ) -> Predictions:
-        params, critic_params = self.policy_params(weights[0], frozen), weights[1]
+        params, critic_params = self.policy_params(trained[0], frozen), trained[1]
         hidden = self._hidden(self.policy, params, tokens)
         log_probs, entropy = self._score(self.policy, params, hidden, tokens, mask)
         values = None
@@ -192,14 +189,14 @@ class Passes:
         return Predictions(log_probs=log_probs, entropy=entropy, values=values)
 
     def _values(
-        self, weights: Weights, frozen: Params | None, tokens: Int[Array, "m T"]
+        self, trained: TrainedParams, frozen: Params | None, tokens: Int[Array, "m T"]
     ) -> Float[Array, "m T"]:
-        trunk, params = self.policy, self.policy_params(weights[0], frozen)
+        trunk, params = self.policy, self.policy_params(trained[0], frozen)
         if self.critic.trunk is not None:
             trunk = self.critic.trunk
-            params = self.critic.trunk_params(weights[1], frozen)
+            params = self.critic.trunk_params(trained[1], frozen)
         hidden = self._hidden(trunk, params, tokens)
-        return token_values(self.critic, weights[1], hidden)
+        return token_values(self.critic, trained[1], hidden)
 
     def _log_probs(
         self,
@@ -228,7 +225,7 @@ class Passes:
             temperature=self.temperature,
             chunk_tokens=self.logprob_chunk_tokens // num_row_shards(self.mesh),
         )
-        return over_own_rows(score, self.mesh)(params, hidden, tokens, mask)
+        return on_each_device(score, self.mesh)(params, hidden, tokens, mask)
 
     def _microbatch(self, rows, j):
         first = j * self.microbatch_rows

@@ -1,336 +1,279 @@
-"""Rules of the keys that choose the algorithm (`algo`, `filter`, `loss`, ...).
+"""Rules of the configuration keys that choose the algorithm.
 
-In: the leaves of a configuration. Out: nothing, or one `ValueError` with the cure.
-Which option belongs to which entry of a table is told by the entries' signatures.
+The sections `algo`, `kl`, `loss`, `critic`, `lora`, `optimizer`, `schedule` and
+`learner`; `filter_rules.py` has the section `filter`. The signatures of a table's
+entries say which option belongs to which entry.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterator
 
 from ragen_jax.algo.advantages import ADVANTAGES
-from ragen_jax.algo.credit import FILTER_LOSS_SCALES
-from ragen_jax.algo.filters import RULES, SCORES
+from ragen_jax.algo.credit import KL_PLACEMENTS
 from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
 from ragen_jax.algo.rewards import GROUPINGS, NORMALIZATIONS, REWARD_PLACEMENTS
+from ragen_jax.learner import filter_rules
+from ragen_jax.learner.filter_rules import compares_rows, single_row_entries
 from ragen_jax.learner.loss import OLD_LOG_PROBS
 from ragen_jax.learner.state import SCHEDULES
 from ragen_jax.models.critic import TRUNKS
-from ragen_jax.tables import own_options
-
-Leaves = Mapping[str, object]
-
-# Estimators that read the critic's values, and those that compare a group's rows.
-CRITIC_ADVANTAGES = ("gae", "bi_level_gae")
-GROUP_ADVANTAGES = (
-    "grpo",
-    "dr_grpo",
-    "rloo",
-    "reinforce_plus_plus_baseline",
-    "gigpo",
-)
-
-# Scores that are about how the rows of a group differ.
-SPREAD_SCORES = ("reward_std", "reward_variance", "entropy_std")
-
-OPTIONAL_KEYS = (
-    "kl.placement",
-    "kl.target",
-    "filter.keep_fraction",
-    "filter.top_k",
-    "filter.top_p",
-    "filter.min_p",
-    "filter.quantile_low",
-    "filter.quantile_high",
-    "filter.rows_per_group",
-    "loss.dual_clip",
-    "loss.importance_cap",
-    "critic.clip_value",
-    "lora.rank",
-    "schedule.decay_updates",
-    "train.max_sampler_difference",
-    "train.min_spread_fraction",
-    "train.min_success",
-)
-
-POSITIVE_INTEGERS = (
-    "filter.top_k",
-    "filter.rows_per_group",
-    "lora.rank",
-    "learner.updates_per_rollout",
-    "schedule.decay_updates",
-    "train.max_empty_iterations",
-    "train.collapse_window",
-    "train.failure_window",
-)
-
-_SHARE = ("above 0 and at most 1", lambda x: 0 < x <= 1)
-_FROM_ZERO = ("at least 0", lambda x: x >= 0)
-_ABOVE_ZERO = ("above 0", lambda x: x > 0)
-_ZERO_TO_ONE = ("between 0 and 1", lambda x: 0 <= x <= 1)
-
-RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "algo.gamma": _ZERO_TO_ONE,
-    "algo.lam": _ZERO_TO_ONE,
-    "algo.high_level_gamma": _ZERO_TO_ONE,
-    "algo.step_weight": _FROM_ZERO,
-    "kl.coeff": ("above 0 (to switch it off: kl.placement = None)", lambda x: x > 0),
-    "kl.target": _ABOVE_ZERO,
-    "kl.horizon": _ABOVE_ZERO,
-    "filter.keep_fraction": (f"{_SHARE[0]} (all groups)", _SHARE[1]),
-    "filter.top_p": (f"{_SHARE[0]} (all of the score's mass)", _SHARE[1]),
-    "filter.min_p": (f"{_SHARE[0]} (as good as the best)", _SHARE[1]),
-    "filter.quantile_low": _ZERO_TO_ONE,
-    "filter.quantile_high": _ZERO_TO_ONE,
-    "filter.top_p_epsilon": _FROM_ZERO,
-    "loss.clip_low": ("above 0 and at most 1", lambda x: 0 < x <= 1),
-    "loss.clip_high": _ABOVE_ZERO,
-    "loss.dual_clip": ("above 1", lambda x: x > 1),
-    "loss.entropy_coeff": _FROM_ZERO,
-    "loss.importance_cap": ("at least 1", lambda x: x >= 1),
-    "lora.alpha": _ABOVE_ZERO,
-    "critic.learning_rate": _ABOVE_ZERO,
-    "critic.clip_value": _ABOVE_ZERO,
-    "critic.loss_coeff": _ABOVE_ZERO,
-    "critic.warmup_updates": _FROM_ZERO,
-    "schedule.warmup_updates": _FROM_ZERO,
-    "schedule.final_fraction": _ZERO_TO_ONE,
-    "train.max_sampler_difference": _ABOVE_ZERO,
-    "train.min_spread_fraction": _SHARE,
-    "train.min_success": _SHARE,
-}
-
-CHOICES: dict[str, Collection[str]] = {
-    "algo.advantage": ADVANTAGES,
-    "algo.reward_placement": REWARD_PLACEMENTS,
-    "algo.normalization": NORMALIZATIONS,
-    "algo.grouping": GROUPINGS,
-    "kl.placement": ("loss", "reward"),
-    "kl.estimator": KL_ESTIMATORS,
-    "filter.score": SCORES,
-    "filter.rule": RULES,
-    "filter.direction": ("largest", "smallest"),
-    "filter.loss_scale": FILTER_LOSS_SCALES,
-    "loss.policy": POLICY_LOSSES,
-    "loss.aggregation": AGGREGATIONS,
-    "loss.old_log_probs": OLD_LOG_PROBS,
-    "critic.trunk": TRUNKS,
-    "schedule.shape": SCHEDULES,
-}
+from ragen_jax.tables import LARGEST_INTEGER, Leaves, Rules, needed_data
 
 
 def needs_critic(leaves: Leaves) -> bool:
     """The estimator reads the critic's values."""
-    return leaves["algo.advantage"] in CRITIC_ADVANTAGES
+    return "values" in needed_data(ADVANTAGES[leaves["algo.advantage"]])
 
 
-def check_algorithm(leaves: Leaves) -> None:
-    """Rules between the algorithm's keys.
-
-    Raises:
-      ValueError: the first rule that is broken, and the cure.
-    """
-    _check_filter(leaves)
-    _check_group_size(leaves)
-    _check_credit(leaves)
-    _check_old_log_probs(leaves)
-    _check_kl(leaves)
-    _check_schedule(leaves)
-    _check_early_stops(leaves)
-
-
-def _check_filter(leaves: Leaves) -> None:
-    rule = leaves["filter.rule"]
-    own = [f"filter.{name}" for name in own_options(RULES[rule])]
-    every = {
-        f"filter.{name}" for entry in RULES.values() for name in own_options(entry)
-    }
-    scale = leaves["filter.loss_scale"]
-    read = {f"filter.{n}" for n in own_options(FILTER_LOSS_SCALES[scale])} | set(own)
-    for key in own:
-        if leaves[key] is None:
-            raise ValueError(
-                f"filter.rule = {rule!r} needs {key}, which is None; set it, or choose "
-                "another rule"
-            )
-    for key in sorted(every & set(OPTIONAL_KEYS) - read):
-        if leaves[key] is not None:
-            raise ValueError(
-                f"{key} = {leaves[key]} is no option of filter.rule = {rule!r}; set it "
-                f"to None (--config.{key}=None), or choose the rule it belongs to"
-            )
-    for key in sorted(read - set(own)):
-        raise ValueError(
-            f"filter.loss_scale = {scale!r} reads {key}, which filter.rule = {rule!r} "
-            "does not use; choose 'linear' or 'sqrt', or filter.rule = 'top_p'"
-        )
-    low, high = leaves["filter.quantile_low"], leaves["filter.quantile_high"]
-    if low is not None and high is not None and low >= high:
-        raise ValueError(
-            f"filter.quantile_low = {low} is not below filter.quantile_high = {high}; "
-            "exchange them"
-        )
-    size = leaves["rollout.group_size"]
-    if rule == "within_group" and leaves["filter.rows_per_group"] > size:
-        raise ValueError(
-            f"filter.rows_per_group = {leaves['filter.rows_per_group']} rows are more "
-            f"than a group has (rollout.group_size = {size}); use at most {size}"
-        )
-    if rule == "top_k" and leaves["filter.top_k"] > leaves["rollout.num_groups"]:
-        raise ValueError(
-            f"filter.top_k = {leaves['filter.top_k']} groups are more than there are "
-            f"(rollout.num_groups = {leaves['rollout.num_groups']}); use at most that"
-        )
-
-
-def keeps_every_group(leaves: Leaves) -> bool:
-    """The filter's rule takes all candidates, whatever their scores."""
-    rule, key = leaves["filter.rule"], "filter.top_p"
-    if rule == "top_k":
-        return leaves["filter.top_k"] == leaves["rollout.num_groups"]
-    if rule == "within_group":
-        return leaves["filter.rows_per_group"] == leaves["rollout.group_size"]
-    if rule == "top_fraction":
-        key = "filter.keep_fraction"
-    return rule in ("top_fraction", "top_p", "top_p_softmax") and leaves[key] == 1
-
-
-def _check_group_size(leaves: Leaves) -> None:
-    """What a group of one row cannot do."""
+def _group_of_one(leaves: Leaves) -> Iterator[str]:
     if leaves["rollout.group_size"] > 1:
         return
-    advantage, score = leaves["algo.advantage"], leaves["filter.score"]
-    if advantage in GROUP_ADVANTAGES:
-        others = ", ".join(sorted(ADVANTAGES.keys() - set(GROUP_ADVANTAGES)))
-        raise ValueError(
+    advantage = leaves["algo.advantage"]
+    if compares_rows(ADVANTAGES[advantage]):
+        yield (
             f"rollout.group_size = 1 leaves algo.advantage = {advantage!r} nothing to "
             "compare a rollout with; use a group size of at least 2, or an estimator "
-            f"that compares none: {others}"
-        )
-    keeps_all = keeps_every_group(leaves) and leaves["filter.keep_zero"]
-    if score in SPREAD_SCORES and not keeps_all:
-        others = ", ".join(sorted(SCORES.keys() - set(SPREAD_SCORES)))
-        raise ValueError(
-            f"rollout.group_size = 1 leaves filter.score = {score!r} no spread to "
-            "choose groups by; use a group size of at least 2, filter.keep_fraction = "
-            f"1.0, or a score of single episodes: {others}"
+            f"that compares none: {single_row_entries(ADVANTAGES)}"
         )
     if leaves["algo.weigh_groups"]:
-        raise ValueError(
+        yield (
             "rollout.group_size = 1 leaves algo.weigh_groups no spread to weigh groups "
             "by; use a group size of at least 2, or set it to False"
         )
 
 
-def _check_credit(leaves: Leaves) -> None:
+def _credit(leaves: Leaves) -> Iterator[str]:
     placement = leaves["algo.reward_placement"]
     if placement == "turn" and leaves["algo.normalization"] != "identity":
-        raise ValueError(
+        yield (
             f"algo.normalization = {leaves['algo.normalization']!r} compares whole "
             "episodes, but algo.reward_placement = 'turn' pays turn by turn; use "
             "'identity', or place rewards by 'episode'"
         )
     if leaves["algo.grouping"] == "environment" and leaves["env.mix"] is None:
-        raise ValueError(
+        yield (
             "algo.grouping = 'environment' compares several games, but a run plays one "
             "unless env.mix names several; use 'batch', or set env.mix"
         )
 
 
-def _check_old_log_probs(leaves: Leaves) -> None:
-    cap, whose = leaves["loss.importance_cap"], leaves["loss.old_log_probs"]
-    if cap is not None and whose != "learner":
-        raise ValueError(
+def _old_log_probs(leaves: Leaves) -> Iterator[str]:
+    cap, source = leaves["loss.importance_cap"], leaves["loss.old_log_probs"]
+    if cap is not None and source != "learner":
+        yield (
             f"loss.importance_cap = {cap} weighs the learner's old log-probabilities "
-            f"against the sampler's, but loss.old_log_probs = {whose!r}; set that to "
+            f"against the sampler's, but loss.old_log_probs = {source!r}; set that to "
             "'learner', or loss.importance_cap to None"
         )
 
 
-def _check_kl(leaves: Leaves) -> None:
+def _kl(leaves: Leaves) -> Iterator[str]:
     estimator = leaves["kl.estimator"]
     if leaves["kl.placement"] == "reward" and estimator.endswith("+"):
-        raise ValueError(
+        yield (
             f"kl.estimator = {estimator!r} differs from {estimator[:-1]!r} in its "
             "gradient only, which a reward does not have; use that, or kl.placement = "
             "'loss'"
         )
     if leaves["kl.target"] is not None and leaves["kl.placement"] is None:
-        raise ValueError(
+        yield (
             f"kl.target = {leaves['kl.target']} has no reference to keep near; set "
             "kl.placement to 'loss' or 'reward', or kl.target to None"
         )
 
 
-def _check_schedule(leaves: Leaves) -> None:
+def _minibatches(leaves: Leaves) -> Iterator[str]:
+    minibatch, microbatch = (
+        leaves[f"learner.{name}_rows"] for name in ("minibatch", "microbatch")
+    )
+    if minibatch % microbatch:
+        yield (
+            f"learner.minibatch_rows = {minibatch} is not a multiple of "
+            f"learner.microbatch_rows = {microbatch}; change one of them"
+        )
+    rows = leaves["rollout.num_groups"] * leaves["rollout.group_size"]
+    if leaves["rollout.context"] != "full":
+        rows *= leaves["rollout.max_turns"]
+    steps = leaves["learner.epochs"] * -(-rows // minibatch)
+    if steps > LARGEST_INTEGER:
+        yield (
+            f"learner.epochs = {leaves['learner.epochs']} are up to {steps} optimizer "
+            f"steps per update, more than can be counted with 32 bits; use at most "
+            f"{LARGEST_INTEGER // -(-rows // minibatch)}"
+        )
+
+
+def _schedule(leaves: Leaves) -> Iterator[str]:
     schedule, length = leaves["schedule.shape"], leaves["schedule.decay_updates"]
     if (schedule == "constant") != (length is None):
         cure = "None" if schedule == "constant" else "the length of the run"
-        raise ValueError(
+        yield (
             f"schedule.shape = {schedule!r} with schedule.decay_updates = "
             f"{length}; set that to {cure}, or choose another schedule"
         )
     if length is not None and length <= leaves["schedule.warmup_updates"]:
-        raise ValueError(
+        yield (
             f"schedule.decay_updates = {length} leaves nothing after "
             f"{leaves['schedule.warmup_updates']} schedule.warmup_updates; "
             "raise it"
         )
 
 
-def _check_early_stops(leaves: Leaves) -> None:
-    if leaves["train.min_success"] is not None and leaves["evaluation.every"] is None:
-        raise ValueError(
-            f"train.min_success = {leaves['train.min_success']} is about held-out "
-            "success, which nobody measures (evaluation.every = None); set that to a "
-            "number of iterations, or train.min_success to None"
-        )
-    if leaves["train.min_spread_fraction"] and leaves["rollout.group_size"] < 2:
-        raise ValueError(
-            "train.min_spread_fraction is about the spread of rewards inside a group, "
-            "and rollout.group_size = 1 has none; set it to None"
-        )
-
-
-def useless_keys(leaves: Leaves) -> dict[str, str]:
-    """Prefixes of keys that change nothing in this configuration, each with why."""
-    useless = {}
-    advantage = leaves["algo.advantage"]
-    read = set(own_options(ADVANTAGES[advantage]))
-    for name in ("gamma", "lam", "high_level_gamma", "step_weight"):
-        if name not in read:
-            useless[f"algo.{name}"] = f"algo.advantage = {advantage!r} does not read it"
+def _no_effect_of_credit(leaves: Leaves) -> Iterator[tuple[str, str]]:
+    advantage, normalization = leaves["algo.advantage"], leaves["algo.normalization"]
     if not needs_critic(leaves):
-        useless["critic."] = f"algo.advantage = {advantage!r} has no critic"
-    if leaves["algo.reward_placement"] == "turn":
-        useless["algo.grouping"] = "algo.reward_placement = 'turn' normalises nothing"
-    elif leaves["algo.normalization"] == "identity":
-        useless["algo.grouping"] = "algo.normalization is 'identity'"
-    if leaves["lora.rank"] is None:
-        useless["lora."] = "lora.rank is None"
-    if leaves["kl.placement"] is None:
-        useless["kl."] = "kl.placement is None"
-    elif leaves["kl.target"] is None:
-        useless["kl.horizon"] = "kl.target is None: the weight is fixed"
-    rule = leaves["filter.rule"]
-    for name in ("top_p_epsilon", "direction"):
-        if name not in own_options(RULES[rule]):
-            useless[f"filter.{name}"] = f"filter.rule = {rule!r} does not read it"
-    if keeps_every_group(leaves):
-        reason = f"filter.rule = {rule!r} keeps every group here"
-        useless |= {"filter.direction": reason, "filter.top_p_epsilon": reason}
-        if leaves["filter.keep_zero"]:
-            useless["filter.loss_scale"] = reason
-    policy = leaves["loss.policy"]
-    if "dual_clip" not in own_options(POLICY_LOSSES[policy]):
-        useless["loss.dual_clip"] = f"loss.policy = {policy!r} does not read it"
-    if leaves["schedule.shape"] == "constant":
-        useless["schedule.final_fraction"] = "schedule.shape is 'constant'"
-    if leaves["learner.updates_per_rollout"] > 1:
-        useless["train.max_sampler_difference"] = (
-            "with learner.updates_per_rollout above 1 the parameters that are compared "
-            "are not the sampler's"
+        yield "critic.", f"algo.advantage = {advantage!r} has no critic"
+    if normalization == "identity":
+        yield "algo.grouping", "algo.normalization is 'identity'"
+    elif _is_undone(leaves):
+        reason = (
+            f"algo.advantage = {advantage!r} normalises rewards inside each group "
+            f"again, which undoes algo.normalization = {normalization!r}"
         )
-    if leaves["train.min_spread_fraction"] is None:
-        useless["train.collapse_window"] = "train.min_spread_fraction is None"
-    if leaves["train.min_success"] is None:
-        useless["train.failure_window"] = "train.min_success is None"
-    return useless
+        yield "algo.normalization", reason
+        yield "algo.grouping", reason
+    if leaves["rollout.max_turns"] == 1:
+        reason = "rollout.max_turns = 1: an episode is one turn"
+        yield "algo.high_level_gamma", reason
+        if advantage == "gigpo":
+            yield "algo.gamma", f"{reason}, and gigpo discounts per turn"
+        if leaves["algo.reward_placement"] == "turn":
+            yield "algo.reward_placement", reason
+    if leaves["algo.zero_task"]:
+        reason = "algo.zero_task = True: every advantage is 0, and the policy loss too"
+        for name in ("policy", "clip_low", "clip_high", "dual_clip"):
+            yield f"loss.{name}", reason
+        if leaves["rollout.top_k"] is None and leaves["rollout.top_p"] is None:
+            yield "loss.importance_cap", reason
+        yield "filter.loss_scale", reason
+        for name in ("weigh_groups", "weigh_lengths"):
+            yield f"algo.{name}", reason
+        # A critic still learns from the rewards.
+        if not needs_critic(leaves):
+            for name in ("gamma", "step_weight", "reward_placement"):
+                yield f"algo.{name}", reason
+            yield "algo.normalization", reason
+            yield "algo.grouping", reason
+
+
+# Estimators whose advantages stay the same, but for rounding, when all scores of a
+# group are shifted by one number, or scaled by a positive one.
+_SHIFT_INVARIANT = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "gigpo")
+_SCALE_INVARIANT = ("grpo", "gigpo")
+
+
+def _is_undone(leaves: Leaves) -> bool:
+    """The estimator's advantages do not depend on the normalisation of rewards."""
+    advantage, normalization = leaves["algo.advantage"], leaves["algo.normalization"]
+    # A row that is left alone in its group is not compared with others.
+    if leaves["filter.rows_per_group"] == 1:
+        return False
+    if normalization == "mean":
+        return advantage in _SHIFT_INVARIANT
+    # A KL penalty and the weights of groups are of the scale of the rewards.
+    is_scaled = leaves["kl.placement"] == "reward" or leaves["algo.weigh_groups"]
+    return (
+        normalization == "mean_std" and advantage in _SCALE_INVARIANT and not is_scaled
+    )
+
+
+def _no_effect_of_others(leaves: Leaves) -> Iterator[tuple[str, str]]:
+    if leaves["lora.rank"] is None:
+        yield "lora.", "lora.rank is None"
+    if leaves["kl.placement"] is None:
+        yield "kl.", "kl.placement is None"
+    elif leaves["kl.target"] is None:
+        yield "kl.horizon", "kl.target is None: the weight is fixed"
+    if leaves["schedule.shape"] == "constant":
+        yield "schedule.final_fraction", "schedule.shape is 'constant'"
+    if leaves["learner.updates_per_rollout"] > 1:
+        yield (
+            "train.max_sampler_difference",
+            "with learner.updates_per_rollout above 1 the parameters that are compared "
+            "are not the sampler's",
+        )
+
+
+_SHARE = ("above 0 and at most 1", lambda x: 0 < x <= 1)
+_FROM_ZERO = ("at least 0", lambda x: x >= 0)
+_ABOVE_ZERO = ("above 0", lambda x: x > 0)
+_ZERO_TO_ONE = ("between 0 and 1", lambda x: 0 <= x <= 1)
+
+RULES = (
+    Rules(
+        optional=(
+            "kl.placement",
+            "kl.target",
+            "loss.dual_clip",
+            "loss.importance_cap",
+            "critic.clip_value",
+            "lora.rank",
+            "schedule.decay_updates",
+            "train.max_sampler_difference",
+        ),
+        positive_integers=(
+            "learner.minibatch_rows",
+            "learner.microbatch_rows",
+            "learner.epochs",
+            "learner.logprob_chunk_tokens",
+            "learner.updates_per_rollout",
+            "lora.rank",
+            "schedule.decay_updates",
+            "train.max_skipped_updates",
+        ),
+        ranges={
+            "algo.gamma": _ZERO_TO_ONE,
+            "algo.lam": _ZERO_TO_ONE,
+            "algo.high_level_gamma": _ZERO_TO_ONE,
+            "algo.step_weight": _FROM_ZERO,
+            "kl.coeff": (
+                "above 0 (to switch it off: kl.placement = None)",
+                lambda x: x > 0,
+            ),
+            "kl.target": _ABOVE_ZERO,
+            "kl.horizon": _ABOVE_ZERO,
+            "loss.clip_low": _SHARE,
+            "loss.clip_high": _ABOVE_ZERO,
+            "loss.dual_clip": ("above 1", lambda x: x > 1),
+            "loss.entropy_coeff": _FROM_ZERO,
+            "loss.importance_cap": ("at least 1", lambda x: x >= 1),
+            "lora.alpha": _ABOVE_ZERO,
+            "critic.learning_rate": _ABOVE_ZERO,
+            "critic.clip_value": _ABOVE_ZERO,
+            "critic.loss_coeff": _ABOVE_ZERO,
+            "critic.warmup_updates": _FROM_ZERO,
+            "optimizer.learning_rate": _ABOVE_ZERO,
+            "optimizer.beta1": ("at least 0 and below 1", lambda x: 0 <= x < 1),
+            "optimizer.beta2": ("at least 0 and below 1", lambda x: 0 <= x < 1),
+            "optimizer.weight_decay": _FROM_ZERO,
+            "optimizer.max_grad_norm": _ABOVE_ZERO,
+            "schedule.warmup_updates": _FROM_ZERO,
+            "schedule.final_fraction": _ZERO_TO_ONE,
+            "train.max_sampler_difference": _ABOVE_ZERO,
+        },
+        choices={
+            "kl.placement": KL_PLACEMENTS,
+            "loss.old_log_probs": OLD_LOG_PROBS,
+        },
+        tables={
+            "algo.advantage": ADVANTAGES,
+            "algo.reward_placement": REWARD_PLACEMENTS,
+            "algo.normalization": NORMALIZATIONS,
+            "algo.grouping": GROUPINGS,
+            "kl.estimator": KL_ESTIMATORS,
+            "loss.policy": POLICY_LOSSES,
+            "loss.aggregation": AGGREGATIONS,
+            "critic.trunk": TRUNKS,
+            "schedule.shape": SCHEDULES,
+        },
+        checks=(
+            _group_of_one,
+            _credit,
+            _old_log_probs,
+            _kl,
+            _minibatches,
+            _schedule,
+        ),
+        no_effect=(_no_effect_of_credit, _no_effect_of_others),
+    )
+    | filter_rules.RULES
+)

@@ -1,10 +1,9 @@
 """One iteration of learning, as one compiled program.
 
 In: the train state, a batch of episodes, a key for the order of the rows. Out: the new
-state and a number per entry of `METRICS`. The story is told by `update`, at the bottom
-of `make_update`: filter the groups (`choice`), let the networks read what is kept and
-share out the reward (`prepare`), then optimizer steps over minibatches, each
-accumulated over microbatches (`passes`).
+state and a number per entry of `METRICS`. `update`, inside `make_update`, has the five
+stages in order: filter the groups, compute log-probabilities and values of the kept
+tokens, assign credit, take optimizer steps over minibatches, and report statistics.
 
 Numbers of rows are data here, not shapes: the kept rows come first in a permutation,
 and only as many minibatches and microbatches run as they fill. Dropped groups cost no
@@ -23,16 +22,22 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.algo.credit import CreditAssignment
-from ragen_jax.algo.selection import Choice
-from ragen_jax.learner.batch import prepare, read_entropies
+from ragen_jax.algo.selection import FilterConfig, make_filter
+from ragen_jax.learner.batch import (
+    drop_rows,
+    gather_samples,
+    rows_of,
+    token_entropies,
+    token_stats,
+)
 from ragen_jax.learner.loss import TokenSums
 from ragen_jax.learner.metrics import (
-    choice_stats,
     credit_stats,
+    filter_stats,
     learning_stats,
     reply_stats,
 )
-from ragen_jax.learner.passes import Passes, Weights, kept_first
+from ragen_jax.learner.passes import Passes, TrainedParams, kept_first
 from ragen_jax.learner.state import Network, Schedule, TrainState
 from ragen_jax.sharding import replicated
 from ragen_jax.types import Params, Trajectory
@@ -40,14 +45,30 @@ from ragen_jax.types import Params, Trajectory
 Stats = dict[str, Float[Array, ""]]
 
 
+@dataclasses.dataclass(frozen=True)
+class BatchShape:
+    """Rows of an update, see `configs/base.py`.
+
+    Attributes:
+      num_groups, group_size: of the trajectory.
+      minibatch_rows: rows per optimizer step, a multiple of `Passes.microbatch_rows`.
+      epochs: passes over the kept rows.
+    """
+
+    num_groups: int
+    group_size: int
+    minibatch_rows: int
+    epochs: int
+
+
 @struct.dataclass
-class Progress:
-    """What the loop over minibatches carries.
+class LoopCarry:
+    """State and sums of the loop over minibatches.
 
     Attributes:
       state: the train state.
       sums: over the minibatches whose step was taken.
-      first: of the first minibatch, computed with the sampler's own parameters.
+      first: of the first minibatch, computed with the sampler's parameters.
       grad_norm, critic_grad_norm: sums of the gradients' norms over the steps taken.
     """
 
@@ -60,10 +81,10 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """How gradients become steps.
+    """Optimizer steps from gradients, of both networks.
 
     Attributes:
-      optimizer: of both networks, see `build_optimizer`.
+      optimizer: see `build_optimizer`.
       policy_rate, critic_rate: learning rates, see `build_schedule`.
       warmup_updates: updates in which only the critic is trained.
     """
@@ -73,13 +94,13 @@ class Trainer:
     critic_rate: Schedule
     warmup_updates: int
 
-    def step(self, state: TrainState, grads: Weights) -> TrainState:
+    def step(self, state: TrainState, grads: TrainedParams) -> TrainState:
         """The state after one step of each network."""
         policy_grads, critic_grads = grads
         policy_rate, critic_rate = self.rates(state)
         stepped = self._advance(state.policy, policy_grads, policy_rate)
         # A rate of 0 is not enough: moments must not move either.
-        policy = _choose(self._is_warm(state.iteration), stepped, state.policy)
+        policy = _select(self._is_warm(state.iteration), stepped, state.policy)
         critic = state.critic
         if critic is not None:
             critic = self._advance(critic, critic_grads, critic_rate)
@@ -107,15 +128,10 @@ class Trainer:
 def make_update(
     passes: Passes,
     trainer: Trainer,
-    choose: Callable[[Trajectory, Float[Array, "B T"] | None], Choice],
+    filter_config: FilterConfig,
     credit: CreditAssignment,
     shardings: TrainState,
-    *,
-    num_groups: int,
-    group_size: int,
-    minibatch_rows: int,
-    epochs: int,
-    reads_entropies: bool,
+    shape: BatchShape,
 ) -> Callable[..., tuple[TrainState, Stats]]:
     """Build the compiled `update(frozen, state, trajectory, key) -> (state, stats)`.
 
@@ -125,115 +141,106 @@ def make_update(
     is not taken, and not counted, when no token of its minibatch is trained on.
 
     Args:
-      passes, trainer, choose, credit: the parts, each documented where it is made.
+      passes, trainer, filter_config, credit, shape: see their classes.
       shardings: where the state lives, see `state_shardings`.
-      num_groups, group_size, minibatch_rows, epochs: see `configs/base.py`.
-      reads_entropies: the filter's score needs per-token entropies of all rows.
 
     Raises:
-      ValueError: the sizes do not fit each other or, when called, the trajectory.
+      ValueError: when called, the trajectory has another number of rows.
     """
-    _check_division(minibatch_rows, passes.microbatch_rows)
+    filter_rows = make_filter(
+        filter_config, num_groups=shape.num_groups, group_size=shape.group_size
+    )
     kl_penalty = passes.objective.kl_penalty
 
     def update(frozen, state, trajectory, key):
-        _check_rows(trajectory, num_groups, group_size)
-        networks, entropies = (weights(state), frozen), None
-        if reads_entropies:
-            entropies = read_entropies(passes, networks, trajectory)
-        choice = choose(trajectory, entropies)
-        stats = reply_stats(trajectory)
-        stats |= choice_stats(trajectory, choice, group_size=group_size)
-        prepared = prepare(
-            passes,
-            credit,
-            networks,
-            trajectory,
-            choice.kept,
-            group_size=group_size,
-            loss_scale=choice.loss_scale,
+        _check_rows(trajectory, shape)
+        params, entropies = (trained_params(state), frozen), None
+
+        if filter_config.needs_entropies:
+            entropies = token_entropies(passes, params, trajectory)
+        filtered = filter_rows(trajectory, entropies)
+        kept = drop_rows(trajectory, filtered.kept)
+
+        before = token_stats(passes, params, kept, filtered.kept)
+
+        estimate, reward_kl = credit.assign(
+            kept,
+            before,
+            group_size=shape.group_size,
+            loss_scale=filtered.loss_scale,
+            kl_penalty=kl_penalty,
             kl_coeff=state.kl_coeff,
         )
-        progress, num_minibatches = _run_minibatches(
+
+        samples = gather_samples(kept, estimate, before)
+        carry, num_minibatches = _run_minibatches(
             trainer,
-            functools.partial(passes.gradient, frozen=frozen, samples=prepared.samples),
-            (state, prepared.rows, key),
-            minibatch_rows=minibatch_rows,
-            epochs=epochs,
+            functools.partial(passes.gradient, frozen=frozen, samples=samples),
+            (state, rows_of(filtered.kept, trajectory), key),
+            shape,
         )
-        stats |= learning_stats(
-            state, progress, num_minibatches, trainer, prepared.reward_kl
-        )
-        stats |= credit_stats(prepared.mask, prepared.estimate, prepared.readings)
-        num_rows = _num_measured(choice, progress)
+
+        stats = reply_stats(trajectory)
+        stats |= filter_stats(trajectory, filtered, group_size=shape.group_size)
+        stats |= learning_stats(state, carry, num_minibatches, trainer, reward_kl)
+        stats |= credit_stats(kept.loss_mask, estimate, before)
+        # Without any step there is no KL to adapt to, which is not a KL of 0.
+        num_rows = jnp.sum(filtered.kept) * (carry.sums.num_tokens > 0)
         kl_coeff = kl_penalty.adapt(state.kl_coeff, stats["actor/ref_kl"], num_rows)
-        return progress.state.replace(
+        new_state = carry.state.replace(
             iteration=state.iteration + 1, kl_coeff=kl_coeff
-        ), stats
+        )
+        return new_state, stats
 
     whole = replicated(passes.mesh)
     return jax.jit(update, donate_argnums=1, out_shardings=(shardings, whole))
 
 
-def weights(state: TrainState) -> Weights:
+def trained_params(state: TrainState) -> TrainedParams:
     """Parameters of both networks."""
     return state.policy.params, None if state.critic is None else state.critic.params
 
 
-def _check_division(minibatch_rows: int, microbatch_rows: int) -> None:
-    if minibatch_rows % microbatch_rows:
-        raise ValueError(
-            f"learner.minibatch_rows = {minibatch_rows} is not a multiple of "
-            f"learner.microbatch_rows = {microbatch_rows}; change one of them"
-        )
-
-
-def _check_rows(trajectory: Trajectory, num_groups: int, group_size: int) -> None:
+def _check_rows(trajectory: Trajectory, shape: BatchShape) -> None:
     num_rows = trajectory.tokens.shape[0]
-    if num_rows != num_groups * group_size:
+    if num_rows != shape.num_groups * shape.group_size:
         raise ValueError(
             f"the trajectory has {num_rows} rows, but this update was made for "
-            f"{num_groups} groups of {group_size}; make both from one configuration"
+            f"{shape.num_groups} groups of {shape.group_size}; make both from one "
+            "configuration"
         )
-
-
-def _num_measured(choice: Choice, progress: Progress) -> Int[Array, ""]:
-    """Rows the KL was measured on: none, which is no KL of 0, without any step."""
-    return jnp.sum(choice.kept) * (progress.sums.num_tokens > 0)
 
 
 def _run_minibatches(
     trainer: Trainer,
-    gradient: Callable[..., tuple[Weights, TokenSums]],
+    gradient: Callable[..., tuple[TrainedParams, TokenSums]],
     start: tuple[TrainState, Bool[Array, " B"], Key[Array, ""]],
-    *,
-    minibatch_rows: int,
-    epochs: int,
-) -> tuple[Progress, Int[Array, ""]]:
+    shape: BatchShape,
+) -> tuple[LoopCarry, Int[Array, ""]]:
     """Optimizer steps over the kept rows; also returns how many minibatches ran."""
     state, kept, key = start
-    per_epoch = -(-jnp.sum(kept) // minibatch_rows)
+    size = shape.minibatch_rows
+    per_epoch = -(-jnp.sum(kept) // size)
 
-    def step(i, progress):
+    def step(i, carry):
         draws = jax.random.uniform(jax.random.fold_in(key, i // per_epoch), kept.shape)
-        order = kept_first(kept, draws, minibatch_rows)
-        first = i % per_epoch * minibatch_rows
-        rows = jax.lax.dynamic_slice_in_dim(order, first, minibatch_rows)
-        now = progress.state
-        grads, sums = gradient(weights(now), rows=rows, kl_coeff=now.kl_coeff)
-        return _step(trainer, progress, i, grads, sums)
+        order = kept_first(kept, draws, size)
+        rows = jax.lax.dynamic_slice_in_dim(order, i % per_epoch * size, size)
+        now = carry.state
+        grads, sums = gradient(trained_params(now), rows=rows, kl_coeff=now.kl_coeff)
+        return _step(trainer, carry, i, grads, sums)
 
     zero = jnp.zeros((), jnp.float32)
-    progress = Progress(state, TokenSums.zero(), TokenSums.zero(), zero, zero)
-    num_minibatches = epochs * per_epoch
-    return jax.lax.fori_loop(0, num_minibatches, step, progress), num_minibatches
+    carry = LoopCarry(state, TokenSums.zero(), TokenSums.zero(), zero, zero)
+    num_minibatches = shape.epochs * per_epoch
+    return jax.lax.fori_loop(0, num_minibatches, step, carry), num_minibatches
 
 
 def _step(
-    trainer: Trainer, progress: Progress, i, grads: Weights, sums: TokenSums
-) -> Progress:
+    trainer: Trainer, carry: LoopCarry, i, grads: TrainedParams, sums: TokenSums
+) -> LoopCarry:
     """Take one optimizer step, unless its gradient is empty or not finite."""
-    state = progress.state
+    state = carry.state
     policy_norm = optax.tree.norm(grads[0])
     critic_norm = jnp.float32(0) if grads[1] is None else optax.tree.norm(grads[1])
     is_finite = jnp.isfinite(policy_norm) & jnp.isfinite(critic_norm)
@@ -247,16 +254,16 @@ def _step(
         num_skipped=state.num_skipped + skip,
         consecutive_skipped=state.consecutive_skipped + skip,
     )
-    return Progress(
-        state=_choose(is_taken, stepped, stayed),
-        sums=_choose(is_taken, progress.sums.plus(sums), progress.sums),
-        first=_choose(i == 0, sums, progress.first),
-        grad_norm=progress.grad_norm + jnp.where(is_taken, policy_norm, 0.0),
-        critic_grad_norm=progress.critic_grad_norm
-        + jnp.where(is_taken, critic_norm, 0.0),
+    critic_grad_norm = carry.critic_grad_norm + jnp.where(is_taken, critic_norm, 0.0)
+    return LoopCarry(
+        state=_select(is_taken, stepped, stayed),
+        sums=_select(is_taken, carry.sums.plus(sums), carry.sums),
+        first=_select(i == 0, sums, carry.first),
+        grad_norm=carry.grad_norm + jnp.where(is_taken, policy_norm, 0.0),
+        critic_grad_norm=critic_grad_norm,
     )
 
 
-def _choose(condition, new, old):
+def _select(condition, new, old):
     """One of two trees."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

@@ -36,7 +36,7 @@ from ragen_jax.rollout.turns import (
     tell_following,
     tell_opening,
 )
-from ragen_jax.sharding import ROW_AXES
+from ragen_jax.sharding import ROW_AXES, num_row_shards, row_problems
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import Params, TokenSpan, Trajectory
 
@@ -154,14 +154,9 @@ def _rows_per_device(mesh: Mesh, num_groups: int, group_size: int) -> int:
       ValueError: the parts would not be equal.
     """
     num_rows = num_groups * group_size
-    num_shards = mesh.shape[ROW_AXES[0]] * mesh.shape[ROW_AXES[1]]
-    if num_rows % num_shards:
-        raise ValueError(
-            f"{num_groups} groups x {group_size} rollouts = {num_rows} rows cannot be "
-            f"split over the {num_shards}-way axes {ROW_AXES} of the mesh; use a "
-            f"multiple of {num_shards} or a smaller mesh.data x mesh.fsdp"
-        )
-    return num_rows // num_shards
+    for problem in row_problems("groups x rollouts", num_rows, mesh.shape):
+        raise ValueError(problem)
+    return num_rows // num_row_shards(mesh)
 
 
 def _any_row(mesh: Mesh) -> AnyRow:

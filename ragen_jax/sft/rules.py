@@ -1,17 +1,20 @@
-"""Checks a warm start's configuration before anything is built from it.
+"""Rules of the configuration of supervised fine-tuning.
 
 In: the ConfigDict of `configs/pocket.py` or `configs/sft.py`. Out: nothing, or one
-`ValueError` that names the key, its value, the rule and the cure. What needs a game, a
-model or a tokenizer to be checked is checked where those are built, which is before
-anything is written, too.
+`ValueError` that names the key, its value, the rule and the cure. Rules that need a
+game, a model or a tokenizer are checked where those are built, before anything is
+written.
 """
 
-from collections.abc import Container, Iterable
+import re
+from collections.abc import Container, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import CHOICES, RANGES, check_values, flatten
+from ragen_jax import config as training
+from ragen_jax.config import flatten
 from ragen_jax.rollout.demonstrators import THOUGHTS
+from ragen_jax.tables import Leaves, Rules, check
 
 _SECTIONS = (
     "prompt",
@@ -24,70 +27,6 @@ _SECTIONS = (
     "evaluation",
 )
 
-_POSITIVE_INTEGERS = (
-    "prompt.length_hint_words",
-    "max_reply_tokens",
-    "train.num_steps",
-    "train.num_epochs",
-    "train.microbatch_episodes",
-    "train.logprob_chunk_tokens",
-    "train.log_every",
-    "train.checkpoint_every",
-    "evaluation.num_prompts",
-    "evaluation.max_reply_tokens",
-)
-_OPTIONAL = ("train.num_steps", "train.num_epochs", "train.logprob_chunk_tokens")
-_GAME_POSITIVE_INTEGERS = (
-    "episodes",
-    "num_demonstrations",
-    "max_turns",
-    "max_actions_per_turn",
-    "max_actions_per_episode",
-)
-
-_CHANCE = ("between 0 and 1", lambda x: 0 <= x <= 1)
-
-_RANGES = {
-    key: RANGES[key]
-    for key in (
-        "seed",
-        "evaluation.seed",
-        "evaluation.temperature",
-        "optimizer.learning_rate",
-        "optimizer.beta1",
-        "optimizer.beta2",
-        "optimizer.weight_decay",
-        "optimizer.max_grad_norm",
-    )
-} | {
-    "optimizer.warmup_steps": ("at least 0", lambda x: x >= 0),
-    "optimizer.final_fraction": _CHANCE,
-    "mixture.redraw": _CHANCE,
-    "mixture.first_part": _CHANCE,
-    "mixture.discount": ("above 0 and at most 1", lambda x: 0 < x <= 1),
-}
-
-_CHOICES = {key: CHOICES[key] for key in ("prompt.style", "prompt.tokenization")}
-
-# Keys of a model that is made from nothing, and of one that is loaded.
-_NEW_POSITIVE_INTEGERS = (
-    "model.hidden_size",
-    "model.intermediate_size",
-    "model.num_hidden_layers",
-    "model.num_attention_heads",
-    "model.num_key_value_heads",
-    "model.max_position_embeddings",
-)
-_NEW_RANGES = {
-    "model.rope_theta": ("above 0", lambda x: x > 0),
-    "model.initializer_range": ("above 0", lambda x: x > 0),
-}
-_LOADED_POSITIVE_INTEGERS = ("lora.rank",)
-_LOADED_RANGES = {"lora.alpha": RANGES["lora.alpha"]}
-_LOADED_CHOICES = {
-    key: CHOICES[key] for key in ("model.dtype", "model.remat", "model.attention")
-}
-
 
 def validate_warm_start(config: ConfigDict) -> None:
     """Check every key and every pair of keys that depend on each other.
@@ -96,56 +35,23 @@ def validate_warm_start(config: ConfigDict) -> None:
       ValueError: the first rule that is broken, and the cure.
     """
     _check_there(config, _SECTIONS)
-    is_loaded = "path" in config.model
-    positive_integers, optional = [*_POSITIVE_INTEGERS], [*_OPTIONAL]
-    for name in config.games:
-        positive_integers += [f"games.{name}.{key}" for key in _GAME_POSITIVE_INTEGERS]
-        optional += [f"games.{name}.{key}" for key in ("num_demonstrations", "noise")]
-    if is_loaded:
-        positive_integers += _LOADED_POSITIVE_INTEGERS
-        optional += ["lora.rank", "model.remat"]
-        ranges, choices = _RANGES | _LOADED_RANGES, _CHOICES | _LOADED_CHOICES
-    else:
-        positive_integers += _NEW_POSITIVE_INTEGERS
-        ranges, choices = _RANGES | _NEW_RANGES, _CHOICES
-    ranges, choices = {**ranges}, {**choices}
-    for name in config.games:
-        ranges[f"games.{name}.noise"] = _CHANCE
-    for name in config.demonstrators:
-        for key in ("noise", "share", "first_share"):
-            ranges[f"demonstrators.{name}.{key}"] = _CHANCE
-        choices[f"demonstrators.{name}.thought"] = THOUGHTS
     leaves = flatten(config)
-    _check_there(leaves, [*positive_integers, *ranges, *choices])
-    check_values(
-        leaves,
-        optional=optional,
-        positive_integers=positive_integers,
-        ranges=ranges,
-        choices=choices,
-    )
-    _check_length(config)
-    _check_pairs(config)
-    _check_demonstrations(config)
-    if not is_loaded:
-        _check_heads(config)
+    rules = RULES | (LOADED_RULES if "path" in config.model else NEW_RULES)
+    for name in config.games:
+        rules = rules | _game_rules(f"games.{name}")
+    for name in config.demonstrators:
+        rules = rules | _demonstrator_rules(f"demonstrators.{name}")
+    _check_there(leaves, rules.keys)
+    check(leaves, rules)
 
 
 def num_steps(config: ConfigDict) -> int:
-    """Optimizer steps of a valid configuration.
-
-    With `train.num_epochs` as many as the game takes that takes longest.
-    """
-    if config.train.num_steps is not None:
-        return config.train.num_steps
-    return max(
-        -(-config.train.num_epochs * game.num_demonstrations // game.episodes)
-        for game in config.games.values()
-    )
+    """Optimizer steps of a valid configuration."""
+    return _num_steps(flatten(config))
 
 
-def _check_there(found: Container[str], names: Iterable[str]) -> None:
-    missing = [name for name in names if name not in found]
+def _check_there(present: Container[str], names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in present]
     if missing:
         raise ValueError(
             f"this is no configuration of a warm start, it lacks {missing[0]}; use "
@@ -154,62 +60,169 @@ def _check_there(found: Container[str], names: Iterable[str]) -> None:
         )
 
 
-def _check_length(config: ConfigDict) -> None:
-    """Either steps or epochs, and epochs of something."""
-    train = config.train
-    if (train.num_steps is None) == (train.num_epochs is None):
-        raise ValueError(
-            f"train.num_steps = {train.num_steps} and train.num_epochs = "
-            f"{train.num_epochs}; give one of them and set the other to None"
+def _games(leaves: Leaves) -> tuple[str, ...]:
+    suffix = ".episodes"
+    keys = [k for k in leaves if k.startswith("games.") and k.endswith(suffix)]
+    return tuple(key.removesuffix(suffix) for key in keys)
+
+
+def _num_steps(leaves: Leaves) -> int:
+    """With `train.num_epochs` as many as the slowest game takes."""
+    if leaves["train.num_steps"] is not None:
+        return leaves["train.num_steps"]
+    num_epochs = leaves["train.num_epochs"]
+    return max(
+        -(
+            -num_epochs
+            * leaves[f"{game}.num_demonstrations"]
+            // leaves[f"{game}.episodes"]
         )
-    if train.num_epochs is None:
-        return
-    for name, game in config.games.items():
-        if game.num_demonstrations is None:
-            raise ValueError(
-                f"train.num_epochs = {train.num_epochs}, but games.{name} has no data "
-                f"set to repeat; set games.{name}.num_demonstrations, or train."
-                "num_steps in place of train.num_epochs"
+        for game in _games(leaves)
+    )
+
+
+def _length(leaves: Leaves) -> Iterator[str]:
+    num_steps, num_epochs = leaves["train.num_steps"], leaves["train.num_epochs"]
+    if (num_steps is None) == (num_epochs is None):
+        yield (
+            f"train.num_steps = {num_steps} and train.num_epochs = {num_epochs}; give "
+            "one of them and set the other to None"
+        )
+    for game in _games(leaves):
+        if num_epochs is not None and leaves[f"{game}.num_demonstrations"] is None:
+            yield (
+                f"train.num_epochs = {num_epochs}, but {game} has no data set to "
+                f"repeat; set {game}.num_demonstrations, or train.num_steps in place "
+                "of train.num_epochs"
             )
 
 
-def _check_pairs(config: ConfigDict) -> None:
-    """Rules between keys."""
-    microbatch = config.train.microbatch_episodes
-    num_episodes = sum(game.episodes for game in config.games.values())
-    if not num_episodes or num_episodes % microbatch:
-        raise ValueError(
+def _microbatches(leaves: Leaves) -> Iterator[str]:
+    size = leaves["train.microbatch_episodes"]
+    num_episodes = sum(leaves[f"{game}.episodes"] for game in _games(leaves))
+    if not num_episodes or num_episodes % size:
+        yield (
             f"{num_episodes} episodes per step (the games' together) cannot be split "
-            f"into microbatches of train.microbatch_episodes = {microbatch}; change "
-            "either"
-        )
-    if config.optimizer.warmup_steps >= num_steps(config):
-        raise ValueError(
-            f"optimizer.warmup_steps = {config.optimizer.warmup_steps}; it must be "
-            f"below the number of steps, {num_steps(config)} (train.num_steps, or what "
-            "train.num_epochs take)"
+            f"into microbatches of train.microbatch_episodes = {size}; change either"
         )
 
 
-def _check_demonstrations(config: ConfigDict) -> None:
-    """Shares that sum to 1, data sets at least as large as a step."""
+def _warmup(leaves: Leaves) -> Iterator[str]:
+    warmup, total = leaves["optimizer.warmup_steps"], _num_steps(leaves)
+    if warmup >= total:
+        yield (
+            f"optimizer.warmup_steps = {warmup}; it must be below the number of steps, "
+            f"{total} (train.num_steps, or the steps of train.num_epochs)"
+        )
+
+
+def _shares(leaves: Leaves) -> Iterator[str]:
     for key in ("first_share", "share"):
-        total = sum(spec[key] for spec in config.demonstrators.values())
+        is_share = re.compile(rf"demonstrators\.\w+\.{key}").fullmatch
+        total = sum(value for path, value in leaves.items() if is_share(path))
         if abs(total - 1) > 1e-6:
-            raise ValueError(f"the demonstrators' {key} sum to {total:g}; make it 1")
-    for name, game in config.games.items():
-        size = game.num_demonstrations
-        if size is not None and size < game.episodes:
-            raise ValueError(
-                f"games.{name}.episodes = {game.episodes} is more than its "
-                f"num_demonstrations = {size}; lower episodes or raise that"
+            yield f"the demonstrators' {key} sum to {total:g}; make it 1"
+
+
+def _data_sets(leaves: Leaves) -> Iterator[str]:
+    for game in _games(leaves):
+        episodes, size = (
+            leaves[f"{game}.episodes"],
+            leaves[f"{game}.num_demonstrations"],
+        )
+        if size is not None and size < episodes:
+            yield (
+                f"{game}.episodes = {episodes} is more than its num_demonstrations = "
+                f"{size}; lower episodes or raise that"
             )
 
 
-def _check_heads(config: ConfigDict) -> None:
-    if config.model.hidden_size % config.model.num_attention_heads:
-        raise ValueError(
-            f"model.hidden_size = {config.model.hidden_size} is not a multiple of "
-            f"model.num_attention_heads = {config.model.num_attention_heads}; change "
-            "one of them"
+def _heads(leaves: Leaves) -> Iterator[str]:
+    width, num_heads = leaves["model.hidden_size"], leaves["model.num_attention_heads"]
+    if width % num_heads:
+        yield (
+            f"model.hidden_size = {width} is not a multiple of "
+            f"model.num_attention_heads = {num_heads}; change one of them"
         )
+
+
+_CHANCE = ("between 0 and 1", lambda x: 0 <= x <= 1)
+_ABOVE_ZERO = ("above 0", lambda x: x > 0)
+
+RULES = training.RULES.only(
+    (
+        "seed",
+        "prompt.style",
+        "prompt.tokenization",
+        "prompt.length_hint_words",
+        "optimizer.learning_rate",
+        "optimizer.beta1",
+        "optimizer.beta2",
+        "optimizer.weight_decay",
+        "optimizer.max_grad_norm",
+        "evaluation.num_prompts",
+        "evaluation.seed",
+        "evaluation.temperature",
+    )
+) | Rules(
+    optional=("train.num_steps", "train.num_epochs", "train.logprob_chunk_tokens"),
+    positive_integers=(
+        "max_reply_tokens",
+        "train.num_steps",
+        "train.num_epochs",
+        "train.microbatch_episodes",
+        "train.logprob_chunk_tokens",
+        "train.log_every",
+        "train.checkpoint_every",
+        "evaluation.max_reply_tokens",
+    ),
+    ranges={
+        "optimizer.warmup_steps": ("at least 0", lambda x: x >= 0),
+        "optimizer.final_fraction": _CHANCE,
+        "mixture.redraw": _CHANCE,
+        "mixture.first_part": _CHANCE,
+        "mixture.discount": ("above 0 and at most 1", lambda x: 0 < x <= 1),
+    },
+    checks=(_length, _microbatches, _warmup, _shares, _data_sets),
+)
+
+# A model that is loaded, with adapters or without.
+LOADED_RULES = training.RULES.only(
+    ("lora.rank", "lora.alpha", "model.dtype", "model.remat", "model.attention")
+)
+
+# A model that is made from nothing.
+NEW_RULES = Rules(
+    positive_integers=(
+        "model.hidden_size",
+        "model.intermediate_size",
+        "model.num_hidden_layers",
+        "model.num_attention_heads",
+        "model.num_key_value_heads",
+        "model.max_position_embeddings",
+    ),
+    ranges={"model.rope_theta": _ABOVE_ZERO, "model.initializer_range": _ABOVE_ZERO},
+    checks=(_heads,),
+)
+
+
+def _game_rules(game: str) -> Rules:
+    """Rules of one entry of `games`."""
+    integers = ("episodes", "num_demonstrations", "max_turns")
+    integers += ("max_actions_per_turn", "max_actions_per_episode")
+    return Rules(
+        optional=[f"{game}.{key}" for key in ("num_demonstrations", "noise")],
+        positive_integers=[f"{game}.{key}" for key in integers],
+        ranges={f"{game}.noise": _CHANCE},
+    )
+
+
+def _demonstrator_rules(demonstrator: str) -> Rules:
+    """Rules of one entry of `demonstrators`."""
+    return Rules(
+        ranges={
+            f"{demonstrator}.{key}": _CHANCE
+            for key in ("noise", "share", "first_share")
+        },
+        choices={f"{demonstrator}.thought": THOUGHTS},
+    )

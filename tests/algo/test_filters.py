@@ -23,7 +23,14 @@ SCORE_LISTS = st.lists(st.integers(-2, 16).map(lambda n: n / 8), min_size=8, max
 
 def score(name, trajectory, group_size=4, **data):
     wanted = {k: v for k, v in data.items() if k in needed_data(SCORES[name])}
-    return compiled(SCORES[name], group_size=group_size)(trajectory, **wanted)
+    return scorer(name, trajectory, group_size)(trajectory, **wanted)
+
+
+def scorer(name, trajectory, group_size=4):
+    num_groups = trajectory.tokens.shape[0] // group_size
+    sizes = {"group_size": group_size, "num_groups": num_groups}
+    wanted = {k: v for k, v in sizes.items() if k in needed_data(SCORES[name])}
+    return compiled(SCORES[name], **wanted)
 
 
 def choose(name, scores, rewards=None, **options):
@@ -79,7 +86,7 @@ def test_score_compiles_once(name):
     for seed in range(3):
         trajectory, entropies = make_scored(seed)
         score(name, trajectory, entropies=entropies)
-    assert compiled(SCORES[name], group_size=4)._cache_size() == 1
+    assert scorer(name, trajectory)._cache_size() == 1
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -16,7 +16,6 @@ from ragen_jax.algo.credit import (
     weigh,
 )
 from ragen_jax.algo.rewards import at_turn_ends
-from ragen_jax.algo.segments import make_credit
 from tests.algo.calls import compiled
 from tests.reference import rewards_oracle as oracle
 from tests.trajectories import make_dialogues
@@ -30,35 +29,35 @@ def make_random(seed):
     trajectory = make_dialogues(12, seed=seed)
     silent = random.random((12, 1)) < 0.2
     trajectory = trajectory.replace(loss_mask=trajectory.loss_mask & ~silent)
-    rewards = jnp.where(trajectory.loss_mask, at_turn_ends(trajectory), jnp.nan)
-    return make_credit(trajectory, rewards)
+    mask = trajectory.loss_mask
+    return jnp.where(mask, at_turn_ends(trajectory), jnp.nan), mask
 
 
 @few
 @given(seed=st.integers(0, 2**16))
 def test_weights_equal_oracle(seed):
-    credit = make_random(seed)
-    mask = np.asarray(credit.loss_mask)
-    scores = np.where(mask, credit.rewards, 0.0).sum(axis=1, dtype=float).tolist()
+    rewards, loss_mask = make_random(seed)
+    mask = np.asarray(loss_mask)
+    scores = np.where(mask, rewards, 0.0).sum(axis=1, dtype=float).tolist()
     takes_part = mask.any(axis=1).tolist()
     for group_size in (1, 3, 4):
-        actual = jitted_group_weights(credit, group_size=group_size)
+        actual = jitted_group_weights(rewards, loss_mask, group_size=group_size)
         expected = oracle.group_std_weights(scores, takes_part, group_size)
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
     lengths = mask.sum(axis=1).tolist()
-    actual = length_weights(credit.loss_mask)
+    actual = length_weights(loss_mask)
     np.testing.assert_allclose(actual, oracle.length_weights(lengths), rtol=1e-5)
 
 
 def test_weights_compile_once():
     entries = [
         jax.jit(functools.partial(group_std_weights, group_size=4)),
-        jax.jit(lambda credit: length_weights(credit.loss_mask)),
+        jax.jit(lambda rewards, mask: length_weights(mask)),
         jax.jit(weighed),
     ]
     for entry in entries:
         for seed in range(3):
-            entry(make_random(seed))
+            entry(*make_random(seed))
         assert entry._cache_size() == 1
 
 
@@ -82,19 +81,19 @@ def test_all_scales_are_tried():
     assert set(FILTER_LOSS_SCALES) == {"none", "linear", "sqrt", "rho"}
 
 
-def weighed(credit, **changes):
+def weighed(rewards, loss_mask, **changes):
     settings = {"weigh_groups": False, "weigh_lengths": False, "zero_task": False}
-    advantages = jnp.where(credit.loss_mask, 1.0, 0.0)
+    advantages = jnp.where(loss_mask, 1.0, 0.0)
     scale = jnp.asarray(0.5)
     settings |= {"group_size": 4, "loss_scale": scale} | changes
-    return weigh(advantages, credit, **settings)
+    return weigh(advantages, rewards, loss_mask, **settings)
 
 
 def test_weigh_multiplies_what_is_asked_for():
-    credit = make_random(0)
-    mask = np.asarray(credit.loss_mask)
-    groups = np.asarray(group_std_weights(credit, group_size=4))[:, None]
-    lengths = np.asarray(length_weights(credit.loss_mask))[:, None]
+    rewards, loss_mask = make_random(0)
+    mask = np.asarray(loss_mask)
+    groups = np.asarray(group_std_weights(rewards, loss_mask, group_size=4))[:, None]
+    lengths = np.asarray(length_weights(loss_mask))[:, None]
     for changes, factor in [
         ({}, 1.0),
         ({"weigh_groups": True}, groups),
@@ -102,5 +101,5 @@ def test_weigh_multiplies_what_is_asked_for():
         ({"weigh_groups": True, "weigh_lengths": True}, groups * lengths),
         ({"weigh_lengths": True, "zero_task": True}, 0.0),
     ]:
-        actual = weighed(credit, **changes)
+        actual = weighed(rewards, loss_mask, **changes)
         np.testing.assert_allclose(actual, 0.5 * factor * mask, rtol=1e-6)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.config import flatten
-from ragen_jax.learner.rules import CHOICES
+from ragen_jax.learner.rules import RULES
 from tests.learner import tiny
 from tests.reference.learner_oracle import Learner
 
@@ -248,7 +248,7 @@ def test_covers_every_entry_of_every_table():
         key: set(entries)
         - {leaves[key] for leaves in configs}
         - ELSEWHERE.get(key, set())
-        for key, entries in CHOICES.items()
+        for key, entries in {**RULES.choices, **RULES.tables}.items()
     }
     assert {key: names for key, names in missing.items() if names} == {}
 

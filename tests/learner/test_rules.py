@@ -2,17 +2,27 @@
 
 import re
 
+import jax
 import pytest
 
 from configs import base
-from ragen_jax.config import validate
+from ragen_jax.algo.advantages import ADVANTAGES, grpo
+from ragen_jax.config import flatten, validate
+from ragen_jax.learner.rules import needs_critic
+from tests.learner import tiny
 
 GROUPS_OF_ONE = {
     "rollout.group_size": 1,
     "algo.advantage": "gae",
     "filter.keep_fraction": 1.0,
 }
+ONE_TURN = {"rollout.max_turns": 1}
 TOP_P = {"filter.rule": "top_p", "filter.keep_fraction": None, "filter.top_p": 0.9}
+
+
+def rule(name, **options):
+    options = {f"filter.{key}": value for key, value in options.items()}
+    return {"filter.rule": name, "filter.keep_fraction": None} | options
 
 
 def config_with(changes):
@@ -115,8 +125,21 @@ BROKEN = [
         ("schedule.decay_updates = 5", "leaves nothing after", "raise it"),
     ),
     (
+        {"train.min_success": 0.1, "train.failure_window": 5},
+        ("train.min_success = 0.1", "4 come before the last", "raise train.num_iter"),
+    ),
+    (
+        {"train.min_spread_fraction": 0.1, "train.collapse_window": 20},
+        ("two windows", "39 come before the last", "lower the window"),
+    ),
+    (
+        {"learner.epochs": 10**9},
+        ("learner.epochs = 1000000000", "4000000000 optimizer steps", "at most 5368"),
+    ),
+    ({"learner.epochs": 10**12}, ("learner.epochs = 1000000000000", "below 2**31")),
+    (
         {"train.min_success": 0.1, "evaluation.every": None},
-        ("train.min_success = 0.1", "nobody measures", "set that to a number"),
+        ("train.min_success = 0.1", "needs held-out", "set that to a number"),
     ),
 ]
 
@@ -137,7 +160,11 @@ def test_a_bad_combination_says_what_why_and_the_cure(changes, words):
         GROUPS_OF_ONE | {"filter.score": "reward_mean", "filter.keep_fraction": 0.5},
         TOP_P | {"filter.top_p": 1.0},
         TOP_P | {"filter.loss_scale": "rho"},
-        {"train.min_success": 0.01, "train.min_spread_fraction": 0.1},
+        {
+            "train.min_success": 0.01,
+            "train.failure_window": 4,
+            "train.min_spread_fraction": 0.1,
+        },
     ],
 )
 def test_a_good_one_passes(changes):
@@ -170,6 +197,62 @@ USELESS = [
     ({"loss.policy": "gspo"}, ["loss.dual_clip"]),
     ({"loss.policy": "cispo"}, ["loss.dual_clip"]),
     ({}, ["train.collapse_window", "train.failure_window"]),
+    ({}, ["train.max_empty_iterations"]),
+    (TOP_P | {"filter.top_p": 1.0}, ["train.max_empty_iterations"]),
+    (rule("min_p", min_p=0.5), ["train.max_empty_iterations"]),
+    (rule("top_k", top_k=1), ["train.max_empty_iterations"]),
+    (
+        rule("quantile_band", quantile_low=0.2, quantile_high=0.3),
+        ["train.max_empty_iterations"],
+    ),
+    (
+        {"filter.keep_zero": False, "train.max_empty_iterations": 40},
+        ["train.max_empty_iterations"],
+    ),
+    ({"algo.normalization": "mean"}, ["algo.normalization", "algo.grouping"]),
+    (
+        {"algo.normalization": "mean_std", "algo.grouping": "batch"},
+        ["algo.normalization", "algo.grouping"],
+    ),
+    (
+        {"algo.normalization": "mean", "algo.advantage": "rloo"},
+        ["algo.normalization"],
+    ),
+    (
+        rule("within_group", rows_per_group=4) | {"filter.loss_scale": "linear"},
+        ["filter.loss_scale"],
+    ),
+    (
+        {"algo.zero_task": True},
+        [
+            "loss.clip_low",
+            "loss.clip_high",
+            "loss.dual_clip",
+            "loss.policy",
+            "filter.loss_scale",
+            "algo.weigh_groups",
+            "algo.weigh_lengths",
+            "algo.reward_placement",
+        ],
+    ),
+    (
+        {
+            "algo.zero_task": True,
+            "loss.old_log_probs": "learner",
+            "loss.importance_cap": 2.0,
+        },
+        ["loss.importance_cap"],
+    ),
+    (
+        ONE_TURN | {"algo.advantage": "bi_level_gae"},
+        ["algo.high_level_gamma"],
+    ),
+    (ONE_TURN | {"algo.advantage": "gigpo"}, ["algo.gamma"]),
+    (ONE_TURN | {"algo.reward_placement": "turn"}, ["algo.reward_placement"]),
+    (
+        {"warning.baseline_iterations": 40},
+        ["warning.baseline_iterations", "warning.persistence", "warning.spread_low"],
+    ),
 ]
 
 
@@ -191,6 +274,36 @@ def test_a_key_without_effect_is_refused(changes, keys):
         ({"kl.placement": "reward", "kl.target": 0.1}, "kl.horizon"),
         (TOP_P, "filter.top_p_epsilon"),
         ({"filter.keep_fraction": 1.0, "filter.keep_zero": False}, "filter.loss_scale"),
+        (TOP_P, "train.max_empty_iterations"),
+        ({"filter.keep_zero": False}, "train.max_empty_iterations"),
+        (
+            rule("min_p", min_p=0.5) | {"filter.score": "reward_mean"},
+            "train.max_empty_iterations",
+        ),
+        (
+            rule("quantile_band", quantile_low=0.2, quantile_high=0.22),
+            "train.max_empty_iterations",
+        ),
+        ({"algo.normalization": "asymmetric_clip"}, "algo.normalization"),
+        (
+            {"algo.normalization": "mean_std", "algo.advantage": "dr_grpo"},
+            "algo.normalization",
+        ),
+        (
+            {"algo.normalization": "mean_std", "kl.placement": "reward"},
+            "algo.normalization",
+        ),
+        (
+            {"algo.normalization": "mean_std", "algo.weigh_groups": True},
+            "algo.normalization",
+        ),
+        (
+            rule("within_group", rows_per_group=4) | {"filter.keep_zero": False},
+            "filter.loss_scale",
+        ),
+        ({"algo.zero_task": True, "algo.advantage": "gae"}, "algo.lam"),
+        (ONE_TURN | {"algo.advantage": "gae"}, "algo.gamma"),
+        ({"warning.baseline_iterations": 39}, "warning.baseline_iterations"),
         # To say "off" once more does no harm.
         ({}, "kl.placement"),
         ({}, "kl.target"),
@@ -198,3 +311,54 @@ def test_a_key_without_effect_is_refused(changes, keys):
 )
 def test_a_key_with_effect_is_not(changes, key):
     validate(config_with(changes), [key])
+
+
+def test_a_new_estimator_is_a_function_and_a_line(monkeypatch):
+    """Its signature says that it needs a critic or groups, and which keys it reads."""
+
+    def of_groups(trajectory, rewards, *, group_size, lam):
+        raise NotImplementedError
+
+    def of_values(trajectory, rewards, *, values, gamma):
+        raise NotImplementedError
+
+    monkeypatch.setitem(ADVANTAGES, "of_groups", of_groups)
+    monkeypatch.setitem(ADVANTAGES, "of_values", of_values)
+    groups, values = ({"algo.advantage": f"of_{x}"} for x in ("groups", "values"))
+    with pytest.raises(ValueError, match=r"= 'of_groups' nothing to compare .*values"):
+        validate(config_with(GROUPS_OF_ONE | groups))
+    validate(config_with(GROUPS_OF_ONE | values))
+    assert not needs_critic(flatten(config_with(groups)))
+    assert needs_critic(flatten(config_with(values)))
+    for changes, key, is_dead in [
+        (groups, "algo.lam", False),
+        (groups, "algo.gamma", True),
+        (groups, "critic.trunk", True),
+        (values, "algo.gamma", False),
+        (values, "algo.lam", True),
+        (values, "critic.trunk", False),
+    ]:
+        if is_dead:
+            with pytest.raises(ValueError, match=f"{key} has no effect here"):
+                validate(config_with(changes), [key])
+        else:
+            validate(config_with(changes), [key])
+
+
+def test_a_new_estimator_gets_its_critic(monkeypatch):
+    """The learner builds one, passes its values on, and trains it."""
+    seen = []
+
+    def centred(trajectory, rewards, *, values, group_size, lam):
+        seen.append(lam)
+        estimate = grpo(trajectory, rewards, group_size=group_size)
+        return estimate.replace(returns=values * 0.0 + 1.0)
+
+    monkeypatch.setitem(ADVANTAGES, "centred", centred)
+    state, update = tiny.build(advantage="centred", lam=0.75)
+    before = tiny.host(state)
+    state, stats = update(state, tiny.make_episodes(), jax.random.key(0))
+    assert seen == [0.75]
+    assert stats["critic/returns_mean"] == 1.0
+    kernels = [s.critic.params["head"]["kernel"] for s in (before, state)]
+    assert (kernels[0] != kernels[1]).any()
