@@ -52,18 +52,14 @@ class CreditCase(NamedTuple):
 
     mask: Bool[Array, "B T"]
     estimate: Estimate
-    token_stats: TokenStats
+    before: TokenStats
 
 
-def credit_stats(
-    mask: Bool[Array, "B T"], estimate: Estimate, token_stats: TokenStats
-) -> Stats:
+def credit_stats(mask, estimate: Estimate, before: TokenStats) -> Stats:
     """Metrics of the advantages and, with a critic, of its values before any step."""
-    case = CreditCase(mask, estimate, token_stats)
+    case = CreditCase(mask, estimate, before)
     stats = _measure(ADVANTAGE_METRICS, case)
-    return (
-        stats if token_stats.values is None else stats | _measure(VALUE_METRICS, case)
-    )
+    return stats if before.values is None else stats | _measure(VALUE_METRICS, case)
 
 
 class StepsCase(NamedTuple):
@@ -118,7 +114,7 @@ def _per_token(sums, name: str) -> Array:
 def _explained_variance(case: CreditCase) -> Array:
     returns, mask = case.estimate.returns, case.mask
     variance = masked_variance(returns, mask, ddof=1)
-    unexplained = masked_variance(returns - case.token_stats.values, mask, ddof=1)
+    unexplained = masked_variance(returns - case.before.values, mask, ddof=1)
     explained = 1 - unexplained / (variance + 1e-5)
     return jnp.where(jnp.any(mask), explained, 0.0)
 
