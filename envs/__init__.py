@@ -1,4 +1,4 @@
-"""The table of environments, and the only way the rest of the project makes one.
+"""Table of environments, and `make`, by which the rest of the project builds them.
 
 Importing this package also registers the games with gymnax, so that any gymnax user can
 train on them: `gymnax.make("ragen/Bandit-v0")`. Ids already present are left alone.

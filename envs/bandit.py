@@ -92,6 +92,9 @@ class Bandit(base.TextEnvironment):
     Success is having chosen the high arm, whatever it paid.
     """
 
+    # Two dozen levels; what generalizes is measured with the other set of names.
+    holds_out_levels = False
+
     def __init__(self, split: str = "train", reverse: bool = False):
         """Builds the game.
 
@@ -217,7 +220,7 @@ class Bandit(base.TextEnvironment):
         budget: base.PlayBudget,
         discount: float,
     ) -> base.Solution:
-        """Closed form; `discount` has nothing to act on in a game of one action."""
+        """Means of the arms; a game of one action has nothing to discount."""
         return solve_bandit(
             states.high_arm,
             jax.vmap(self._is_finished, in_axes=(0, None))(states, params),
@@ -228,7 +231,7 @@ class Bandit(base.TextEnvironment):
         )
 
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
-        """One, unless an arm has been played."""
+        """1 before an arm has been played."""
         won = jax.vmap(self.is_success, in_axes=(0, None))(states, params)
         over = jax.vmap(self._is_finished, in_axes=(0, None))(states, params)
         return jnp.where(won, 0, jnp.where(over, base.NEVER, 1)).astype(jnp.int32)
@@ -265,7 +268,7 @@ def solve_bandit(
     high_arm_probability: Float[Array, ""],
     budget: PlayBudget,
 ) -> Solution:
-    """Closed form of the two-armed game: the means of the arms.
+    """Exact best play of the two-armed game: the means of the arms.
 
     Args:
       high_arm: the action that plays the high arm.

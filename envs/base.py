@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from envs.hashing import hash_arrays
 from envs.templates import Choice, Template
 
 EnvState = environment.EnvState
@@ -28,6 +29,18 @@ EnvParams = environment.EnvParams
 # More actions than any level takes: it cannot be won.
 NEVER = 1 << 20
 
+# Parts of the levels of a game. A level belongs to one of them by a hash of what it
+# looks like, so that training never meets a validation level under another key.
+TRAINING, VALIDATION = SPLITS = ("training", "validation")
+# Hashes below this bound, a quarter of all, belong to validation. Fewer would leave
+# more levels for training, but keep validation searching for longer.
+VALIDATION_BOUND = 1 << 30
+# A game with fewer levels holds none out: too few would be left on either side.
+FEWEST_LEVELS = 64
+# Levels drawn for one of a split. All of 128 miss a quarter once in 10**16 times; what
+# is drawn last is then kept.
+SPLIT_TRIES = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class PlayBudget:
@@ -35,7 +48,7 @@ class PlayBudget:
 
     Attributes:
       max_turns: replies of the player.
-      max_actions_per_turn: actions run from one reply; chosen without seeing between.
+      max_actions_per_turn: actions run from one reply, chosen before any is run.
       max_actions_per_episode: actions run in all.
     """
 
@@ -110,7 +123,8 @@ class TextEnvironment(environment.Environment):
     returns `info` with exactly the Bool scalars `success` (the goal has been reached)
     and `effective` (the action changed the player's situation); every level is solvable
     and unsolved at reset. `reset_env` consumes the *level* key only; what is random
-    during play comes from the key given to `step_env`.
+    during play comes from the key given to `step_env`. `reset_split` draws levels for
+    training or for validation; no level is in both.
 
     Attributes set by subclasses:
       instruction: what the game is and what its symbols mean, made from the same symbol
@@ -123,15 +137,55 @@ class TextEnvironment(environment.Environment):
       solves_on_device: `solve` is an array program, fast for thousands of states.
       landmarks: what a thought can place on the board that `observe` returns, if the
         game has one.
+      holds_out_levels: the game has enough levels to keep some from training. Where it
+        has not, `reset_split` gives any level.
     """
 
     hurry_discount: float = 0.99
     solves_on_device: bool = True
     landmarks: tuple[Landmark, ...] = ()
+    holds_out_levels: bool = True
 
     instruction: str
     action_vocabulary: tuple[str, ...]
     template: Template
+
+    def reset_split(
+        self, key: Key[Array, ""], params: EnvParams, split: str
+    ) -> EnvState:
+        """A level of one split; `vmap` it over keys for many.
+
+        Levels are drawn until one belongs to the split. The first is drawn with `key`
+        itself: where it belongs, it is the level of `reset_env`.
+
+        Args:
+          split: one of `SPLITS`.
+        """
+        if not self.holds_out_levels:
+            return self.reset_env(key, params)[1]
+
+        def is_missing(carry) -> Bool[Array, ""]:
+            tries, state = carry
+            belongs = self.is_held_out(state, params) == (split == VALIDATION)
+            return (tries == 0) | (~belongs & (tries < SPLIT_TRIES))
+
+        def draw(carry):
+            tries, _ = carry
+            next_key = jnp.where(tries == 0, key, jax.random.fold_in(key, tries))
+            return tries + 1, self.reset_env(next_key, params)[1]
+
+        # A level of zeros starts the loop, so that the generator is compiled once.
+        shapes = jax.eval_shape(self.reset_env, key, params)[1]
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.while_loop(is_missing, draw, (jnp.int32(0), blank))[1]
+
+    def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether a level, as `reset_env` returns it, belongs to validation.
+
+        Its observation decides, which must show all of the level.
+        """
+        observation = self.observe(None, level, None, params)
+        return hash_arrays(observation)[0] < jnp.uint32(VALIDATION_BOUND)
 
     def action_names(
         self, state: EnvState, params: EnvParams

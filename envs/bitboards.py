@@ -19,6 +19,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Int, UInt32
 
 WORD_BITS = 32
+# Up, down, left, right, as (row, column) steps.
+DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 @struct.dataclass
@@ -83,6 +85,11 @@ class Bitboard:
 def num_words(num_cells: int) -> int:
     """Words that hold a board of this many cells."""
     return -(-num_cells // WORD_BITS)
+
+
+def neighbour_offsets(cols: int) -> tuple[int, ...]:
+    """Differences between the numbers of neighbouring cells, as in `DIRECTIONS`."""
+    return tuple(row * cols + col for row, col in DIRECTIONS)
 
 
 def single(cell: Int[Array, "..."], words: int) -> Bitboard:

@@ -1,8 +1,8 @@
-"""Exact values and best play of the games whose solvers are array programs.
+"""Exact values and best play of FrozenLake, as array programs.
 
 In: batches of levels as plain arrays. Out: `Solution`. Used for demonstrations, for
 the ceiling a learning curve is drawn against, and for regret. Knows no environment
-class: the games call these functions with their own arrays.
+class.
 """
 
 import functools
@@ -163,7 +163,7 @@ def _on_arrival(
     holes: Bool[Array, "n n"],
     is_goal: Bool[Array, "n n"],
 ) -> Float[Array, "... n n"]:
-    """What arriving on each tile is worth: 1 on the goal, nothing in a hole."""
+    """Value of arriving on each tile: 1 on the goal, 0 in a hole."""
     lead = (1,) * (values.ndim - 2)
     holes, is_goal = (x.reshape(*lead, *x.shape) for x in (holes, is_goal))
     return jnp.where(is_goal, 1.0, jnp.where(holes, 0.0, values))

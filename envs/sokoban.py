@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from envs import base, sokoban_solver
 from envs.base import Landmark
 from envs.board_game import BoardGame
-from envs.sokoban_levels import check_size, generate_room
+from envs.sokoban_levels import check_size, generate_room, has_many_levels
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 ACTIONS = ("Up", "Down", "Left", "Right")
@@ -114,6 +114,7 @@ class Sokoban(BoardGame):
         self.rows = rows
         self.cols = cols
         self.num_boxes = num_boxes
+        self.holds_out_levels = has_many_levels(rows, cols, num_boxes)
         self.action_vocabulary = ACTIONS
         super().__init__(
             rows=rows,
@@ -268,7 +269,7 @@ class Sokoban(BoardGame):
     def action_distances(self, states: EnvState) -> Int[Array, "B 4"]:
         """Length of the shortest solution that begins with each action.
 
-        `sokoban_solver.UNSOLVABLE` where there is none; 0 when the level is solved.
+        `base.NEVER` where no solution begins so; 0 when the level is solved.
         Outside `jit`, like `solve`; inside, with one box, `vmap`
         `sokoban_solver.action_distances`.
         """
@@ -288,7 +289,7 @@ class Sokoban(BoardGame):
 
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
         """Actions of the shortest solution of each state."""
-        return jnp.minimum(self.shortest_solution_length(states), base.NEVER)
+        return self.shortest_solution_length(states)
 
     @property
     def solves_on_device(self) -> bool:
@@ -318,7 +319,7 @@ class Sokoban(BoardGame):
 
 
 def _cells_ahead(player, action, cols: int):
-    """The cell the player would enter, and the one behind it."""
+    """The cell the player would enter, and the cell behind it."""
     action = jnp.asarray(action, jnp.int32)
     step = jnp.where(action < 2, (2 * action - 1) * cols, 2 * action - 5)
     return player + step, player + 2 * step
@@ -335,7 +336,7 @@ def _action_values(
     A solution pays each uncovered box once in all, whatever the detours. With a
     discount (one box only) the box pays together with the solution, at the last action.
     """
-    solvable = distances < sokoban_solver.UNSOLVABLE
+    solvable = distances < base.NEVER
     actions = jnp.where(solvable, distances, 0).astype(jnp.float32)
     last = discount ** jnp.maximum(actions - 1.0, 0.0)
     is_discounted = discount < 1.0

@@ -1,7 +1,7 @@
 """Sokoban levels, made on the device: always solvable, never solved, from a key alone.
 
 In: a key and the size of the level. Out: walls, targets, boxes and player. Levels are
-made backwards (RAGEN's recipe, in an array form of our own): carve a room by a random
+made backwards (RAGEN's recipe as an array program): carve a room by a random
 walk that stamps small patterns, stand every box on its target, then *pull* boxes around
 and keep the state whose boxes are furthest from home. Whatever was pulled can be pushed
 back, so every level has a solution; what has not moved away is not kept, so none is
@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from envs import bitboards
-from envs.bitboards import Bitboard, empty, single
+from envs.bitboards import DIRECTIONS, Bitboard, empty, neighbour_offsets, single
 
 # Moves of the carving walk per row and column (RAGEN: 1.7).
 WALK_MOVES_PER_LINE = 2.2
@@ -33,9 +33,12 @@ TURN_PROBABILITY = 0.35
 PULLS_PER_BOX = 12
 # How far the player looks for a box to pull, in moves.
 FLOOD_STEPS = 12
-# Levels tried at once when there are several boxes: the first one with no box on a
-# target is kept. One try in six or so leaves a box where it cannot be pulled.
+# Several boxes may stand in each other's way, so that one cannot be pulled off its
+# target: one attempt in six or so at 8x8 with two boxes, three in four at 6x6 with
+# three. Attempts made at once, and how often that many are made before the open room
+# is taken; its boxes are off their targets for sure.
 ATTEMPTS = 4
+MAX_ROUNDS = 16
 # Added to the score of levels without a box on any target; more than any other score.
 ALL_UNCOVERED = 1 << 20
 # Chance that the player strolls away from the box, by default and when the boxes are
@@ -45,6 +48,9 @@ SHORT_STROLL_PROBABILITY = 0.8
 STROLL_ON_PROBABILITY = 0.5
 STROLL_STEPS = 3
 
+# Interior cells without box and target, from which on sizes have many levels. By count.
+FEWEST_SPARE_CELLS = 6
+
 # Cells (row, column) a stamp opens around the walker: bars, corners, a block.
 STAMPS = (
     ((0, -1), (0, 0), (0, 1)),
@@ -53,8 +59,6 @@ STAMPS = (
     ((0, 0), (0, 1), (1, 0)),
     ((0, -1), (0, 0), (1, -1), (1, 0)),
 )
-# Up, down, left, right: the order of the actions, as (row, column) steps.
-DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class Room(NamedTuple):
@@ -115,6 +119,14 @@ def check_size(rows: int, cols: int, num_boxes: int) -> None:
         )
 
 
+def has_many_levels(rows: int, cols: int, num_boxes: int) -> bool:
+    """Whether this size has `envs.base.FEWEST_LEVELS` levels or more.
+
+    Boxes and targets leave little to vary where they fill most of the room.
+    """
+    return (rows - 2) * (cols - 2) - 2 * num_boxes >= FEWEST_SPARE_CELLS
+
+
 def generate_room(
     key: Key[Array, ""] | UInt32[Array, "2"], *, rows: int, cols: int, num_boxes: int
 ) -> Room:
@@ -125,21 +137,49 @@ def generate_room(
       rows, cols: size of the board, the wall around it included.
       num_boxes: boxes and targets, at most `max_boxes(rows, cols)`.
     """
-    attempts = 1 if num_boxes == 1 else ATTEMPTS
+    make = functools.partial(
+        _first_uncovered, rows=rows, cols=cols, num_boxes=num_boxes
+    )
+    if num_boxes == 1:
+        room, is_uncovered = make(key, attempts=1)
+    else:
+
+        def is_missing(carry) -> Bool[Array, ""]:
+            rounds, _, is_uncovered = carry
+            return ~is_uncovered & (rounds < MAX_ROUNDS)
+
+        def try_again(carry):
+            rounds, *_ = carry
+            next_key = jnp.where(rounds == 0, key, jax.random.fold_in(key, rounds))
+            return rounds + 1, *make(next_key, attempts=ATTEMPTS)
+
+        sure = open_room(rows, cols, num_boxes)
+        start = (jnp.int32(0), sure, jnp.bool_(False))
+        _, room, is_uncovered = jax.lax.while_loop(is_missing, try_again, start)
+    return jax.tree.map(
+        lambda made, sure: jnp.where(is_uncovered, made, sure),
+        room,
+        open_room(rows, cols, num_boxes),
+    )
+
+
+def _first_uncovered(
+    key, *, rows: int, cols: int, num_boxes: int, attempts: int
+) -> tuple[Room, Bool[Array, ""]]:
+    """The first of several random levels without a box on a target; if there is one."""
     num_draws = sum(_num_draws(rows, cols, num_boxes))
     draws = _draws(key, attempts * num_draws).reshape(attempts, num_draws, 2)
     make = functools.partial(_attempt, rows=rows, cols=cols, num_boxes=num_boxes)
     rooms, scores = jax.vmap(make)(draws)
-    scores = jnp.minimum(scores, ALL_UNCOVERED)
-    is_best = jnp.arange(attempts) == jnp.argmax(scores)
-    fallback = open_room(rows, cols, num_boxes)
+    is_uncovered = scores >= ALL_UNCOVERED
+    is_first = jnp.arange(attempts) == jnp.argmax(is_uncovered)
 
-    def select(tried, sure):
-        flags = is_best.reshape(-1, *(1,) * (tried.ndim - 1))
-        best = jnp.where(flags, tried, 0).sum(axis=0).astype(tried.dtype)
-        return jnp.where(scores.max() > 0, best, sure)
+    def select(values):
+        # A masked sum, not a gather: gathers are slow under vmap on the CPU.
+        flags = is_first.reshape(-1, *(1,) * (values.ndim - 1))
+        return jnp.where(flags, values, 0).sum(axis=0).astype(values.dtype)
 
-    return jax.tree.map(select, rooms, fallback)
+    return jax.tree.map(select, rooms), is_uncovered.any()
 
 
 def _attempt(
@@ -243,7 +283,7 @@ def _stamp(
 def _place_targets(draws, floor: Bitboard, cols: int, num_boxes: int):
     """Random cells a box can be pulled from, Int[boxes]; whether there were enough."""
     starts = empty(len(floor.words))
-    for offset in _offsets(cols):
+    for offset in neighbour_offsets(cols):
         starts |= floor & floor.shift(-offset) & floor.shift(-2 * offset)
     mask = starts.to_mask(bitboards.WORD_BITS * len(floor.words))
     order = jnp.where(mask, draws.reshape(-1), -1)
@@ -263,7 +303,7 @@ def _pull_boxes(draws, floor: Bitboard, homes, cols: int) -> _Play:
     still at home if there are any. The first may be any pull: the forward game ends
     wherever its last push leaves the player.
     """
-    offsets = _offsets(cols)
+    offsets = neighbour_offsets(cols)
     words = len(floor.words)
     targets = _union(homes, words)
     numbers = jnp.arange(homes.size, dtype=jnp.int32)
@@ -330,7 +370,9 @@ def _stroll(
     def walk(carry, draw):
         player, free, chance = carry
         free &= ~single(player, words)
-        is_open = free.contains(player + jnp.asarray(_offsets(cols), jnp.int32))
+        is_open = free.contains(
+            player + jnp.asarray(neighbour_offsets(cols), jnp.int32)
+        )
         walks = is_open.any() & _is_chosen(draw[0], chance)
         row_step, col_step = _step(_pick(draw[1], is_open))
         player = jnp.where(walks, player + row_step * cols + col_step, player)
@@ -352,14 +394,9 @@ def _choose(condition, new: _Play, old: _Play) -> _Play:
 
 def _step(direction: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
     """Rows and columns moved in a direction, as arithmetic: gathers are slow."""
-    one, zero = jnp.int32(1), jnp.int32(0)
-    sign = jnp.where(direction % 2 == 0, -one, one)
+    sign = 2 * (direction % 2) - 1
     is_vertical = direction < 2
-    return jnp.where(is_vertical, sign, zero), jnp.where(is_vertical, zero, sign)
-
-
-def _offsets(cols: int) -> tuple[int, ...]:
-    return tuple(row * cols + col for row, col in DIRECTIONS)
+    return jnp.where(is_vertical, sign, 0), jnp.where(is_vertical, 0, sign)
 
 
 def _interior(rows: int, cols: int) -> Bitboard:

@@ -6,7 +6,7 @@ to be `vmap`ped and jitted; with more boxes it runs on the host in NumPy.
 
 Both search from the solved states backwards. What leads to a state (box cells, player)
 is a step of the player from a neighbouring cell, or a push, undone by a pull. A state
-is found in as many rounds as its shortest solution has actions.
+is reached in as many rounds as its shortest solution has actions.
 """
 
 import math
@@ -17,14 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from envs.bitboards import Bitboard, from_mask, num_words, single
+from envs.base import NEVER
+from envs.bitboards import (
+    DIRECTIONS,
+    Bitboard,
+    from_mask,
+    neighbour_offsets,
+    num_words,
+    single,
+)
 
-# More than any solution takes: the level cannot be solved after this action.
-UNSOLVABLE = 1 << 20
 # States the host search may hold; a byte pair each, plus its working space.
 MAX_HOST_STATES = 20_000_000
-# Up, down, left, right: the order of the actions, as (row, column) steps.
-DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 def action_distances(
@@ -41,48 +45,48 @@ def action_distances(
         the game can bring them.
 
     Returns:
-      At least 1 per action; `UNSOLVABLE` where no solution begins so; all 0 when the
+      At least 1 per action; `NEVER` where no solution begins so; all 0 when the
       level is solved. A blocked action wastes one move. The smallest entry is the
       length of the shortest solution.
     """
     _, cols = walls.shape
-    offsets = [row * cols + col for row, col in DIRECTIONS]
+    offsets = neighbour_offsets(cols)
     words = num_words(walls.size)
     floor = from_mask(~walls.reshape(-1))
     boxes, players = _next_states(floor, offsets, box, player)
 
     # Sets of player cells, one for every cell the box may be in.
     cells = jnp.arange(walls.size)
-    own = single(cells, words)
-    free = (floor & ~own).where(floor.contains(cells))
+    box_cells = single(cells, words)
+    free = (floor & ~box_cells).where(floor.contains(cells))
     solved = free.where(cells == target)
 
-    def is_found(known: Bitboard) -> Bool[Array, "4"]:
+    def is_known(known: Bitboard) -> Bool[Array, "4"]:
         return Bitboard(tuple(w[boxes] for w in known.words)).contains(players)
 
     def is_searching(carry) -> Bool[Array, ""]:
         _, distances, _, has_grown = carry
-        return has_grown & (distances == UNSOLVABLE).any()
+        return has_grown & (distances == NEVER).any()
 
     def search(carry):
         known, distances, rounds, _ = carry
-        found = known | known.spread(offsets)
+        reached = known | known.spread(offsets)
         for offset in offsets:
             # Before the push the box was here and the player behind it; after it the
             # box is one cell further and the player where the box was.
             further = Bitboard(tuple(jnp.roll(w, -offset) for w in known.words))
-            is_pushed = (further & own).is_nonempty()
-            found |= own.shift(-offset).where(is_pushed)
-        found &= free
-        reached = jnp.where(is_found(found), rounds + 1, UNSOLVABLE)
-        has_grown = (found & ~known).is_nonempty().any()
-        return found, jnp.minimum(distances, reached), rounds + 1, has_grown
+            is_pushed = (further & box_cells).is_nonempty()
+            reached |= box_cells.shift(-offset).where(is_pushed)
+        reached &= free
+        lengths = jnp.where(is_known(reached), rounds + 1, NEVER)
+        has_grown = (reached & ~known).is_nonempty().any()
+        return reached, jnp.minimum(distances, lengths), rounds + 1, has_grown
 
-    # The number of actions from each next state on; ends when nothing new is found.
-    distances = jnp.where(is_found(solved), 0, UNSOLVABLE)
+    # The number of actions from each next state on; ends when no round reaches more.
+    distances = jnp.where(is_known(solved), 0, NEVER)
     start = (solved, distances, jnp.int32(0), jnp.bool_(True))
     _, distances, _, _ = jax.lax.while_loop(is_searching, search, start)
-    distances = jnp.minimum(distances + 1, UNSOLVABLE)
+    distances = jnp.minimum(distances + 1, NEVER)
     return jnp.where(box == target, 0, distances)
 
 
@@ -133,7 +137,7 @@ class _RoomSearch:
         self.cols = walls.shape[1]
         self.index = np.full(walls.size, -1)
         self.index[self.floor] = np.arange(size)
-        offsets = np.array(DIRECTIONS) @ np.array([self.cols, 1])
+        offsets = np.array(neighbour_offsets(self.cols))
         self.neighbours = self.index[self.floor[:, None] + offsets[None, :]]
         self.ranks = np.array(
             [[math.comb(cell, i + 1) for cell in range(size)] for i in range(num_boxes)]
@@ -146,7 +150,7 @@ class _RoomSearch:
         if self._distance(boxes, player) == 0:
             return [0] * len(DIRECTIONS)
         return [
-            min(1 + self._distance(*self._step(boxes, player, action)), UNSOLVABLE)
+            min(1 + self._distance(*self._step(boxes, player, action)), NEVER)
             for action in range(len(DIRECTIONS))
         ]
 
@@ -163,7 +167,7 @@ class _RoomSearch:
 
     def _distance(self, boxes, player: int) -> int:
         distance = int(self.distances[self._number(boxes[None], np.array([player]))[0]])
-        return UNSOLVABLE if distance < 0 else distance
+        return NEVER if distance < 0 else distance
 
     def _number(self, boxes, players):
         ranks = self.ranks[np.arange(boxes.shape[1])[None, :], boxes].sum(axis=1)
@@ -187,20 +191,20 @@ class _RoomSearch:
 
     def _states_before(self, boxes, players):
         """All states from which one action leads to one of these, with repetitions."""
-        found = []
+        states = []
         for action in range(len(DIRECTIONS)):
             ahead = self.neighbours[players, action]
             # Directions come in opposite pairs: 0 and 1, 2 and 3.
             behind = self.neighbours[players, action ^ 1]
             is_free = (behind >= 0) & ~(boxes == behind[:, None]).any(axis=1)
-            found.append((boxes[is_free], behind[is_free]))
+            states.append((boxes[is_free], behind[is_free]))
             pulled = (
                 is_free[:, None] & (ahead >= 0)[:, None] & (boxes == ahead[:, None])
             )
             moved = np.sort(np.where(pulled, players[:, None], boxes), axis=1)
             has_pulled = pulled.any(axis=1)
-            found.append((moved[has_pulled], behind[has_pulled]))
-        return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+            states.append((moved[has_pulled], behind[has_pulled]))
+        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
 
 
 def _next_states(

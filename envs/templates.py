@@ -25,7 +25,7 @@ class Choice:
 
     @property
     def pattern(self) -> str:
-        """Regular expression of everything `render` can say."""
+        """Regular expression of all texts of `render`."""
         return f"(?:{'|'.join(map(re.escape, self.options))})"
 
 
@@ -35,7 +35,7 @@ class Grid:
 
     `border` is the id of the symbol that always fills the outermost ring, or None; a
     tokenization by rows then needs to tabulate the interior only. `meanings` say what
-    each symbol stands for, for whoever draws the board; nothing reads them in play.
+    each symbol stands for; drawings of the board use them, play does not.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Grid:
 
     @property
     def pattern(self) -> str:
-        """Regular expression of everything `render` can say; its one group is it."""
+        """Regular expression of all texts of `render`; its only group is the board."""
         return f"((?:{self._cell}{{{self.cols}}}\n){{{self.rows}}})"
 
     @property
@@ -85,7 +85,7 @@ class Number:
 
     @property
     def pattern(self) -> str:
-        """Regular expression of everything `render` can say, and more."""
+        """Regular expression of a superset of the texts of `render`."""
         return r"-?\d+(?:\.\d+)?"
 
 
@@ -109,7 +109,7 @@ class Cells:
 
     @property
     def pattern(self) -> str:
-        """Regular expression of everything `render` can say, and more."""
+        """Regular expression of a superset of the texts of `render`."""
         cell = r"\(\d+, \d+\)"
         return f"(?:{re.escape(self.label)}: {cell}(?:, {cell})*\n)?"
 

@@ -1,8 +1,8 @@
-"""How well episodes were played, next to the exact solver.
+"""Quality of play, measured against the exact solver.
 
 In: the episodes of one game. Out: plain numbers by name. Success says whether a policy
-wins; these say why not: whether it plays the right actions, whether it dawdles, and
-whether it sees the board (what its thoughts state of it).
+wins; these numbers say why not: whether it plays the right actions, whether it takes
+detours, and whether it sees the board (what its thoughts state of it).
 """
 
 import functools
@@ -44,15 +44,14 @@ def make_play_quality(
     `optimal_action_share`: share of the executed actions after which best play expects
     as much as before; those made when nothing could be won any more do not count.
     `hallucination_rate`: share of the landmarks' places stated in thoughts that are
-    wrong. A number whose share is of nothing is left out, and so is the last one where
-    no thoughts are asked for or a game has no landmarks.
+    wrong; left out without thoughts or landmarks. A share of an empty set is left out
+    too.
     """
     look = jax.jit(functools.partial(_look, env, params, max_reply_tokens))
 
     def measure(trajectory: Trajectory, rows_per_level: int) -> dict[str, float]:
         levels = jax.tree.map(lambda x: x[::rows_per_level], trajectory.initial_state)
-        states, said = jax.block_until_ready(look(trajectory, reader))
-        # One game among many: its rows as a batch.
+        states, statements = jax.block_until_ready(look(trajectory, reader))
         turns = jax.device_get(trajectory.turns)
         success = np.asarray(jax.device_get(trajectory.success))
         solution = env.solve(levels, params, budget=budget, discount=1.0)
@@ -65,8 +64,8 @@ def make_play_quality(
             "excess_actions": (excess, success),
             "optimal_action_share": (is_optimal, is_choice),
         }
-        if said is not None:
-            is_wrong, is_stated = jax.device_get(said)
+        if statements is not None:
+            is_wrong, is_stated = jax.device_get(statements)
             shares["hallucination_rate"] = (is_wrong, is_stated)
         return {
             name: float(np.mean(np.asarray(values)[mask], dtype=np.float64))
@@ -114,9 +113,10 @@ def _look(
 
     def check(tokens, state, start, length) -> tuple[Array, Array]:
         reply = jax.lax.dynamic_slice(tokens, (start,), (size,))
-        said = reader.read(reply, length)
+        stated = reader.read(reply, length)
         board = env.observe(None, state, None, params)
-        return said.is_stated & ~is_there(board, env.landmarks, said), said.is_stated
+        is_wrong = stated.is_stated & ~is_there(board, env.landmarks, stated)
+        return is_wrong, stated.is_stated
 
     by_turn = jax.vmap(jax.vmap(check, (None, 0, 0, 0)))
     before = jax.tree.map(lambda x: x[:, :, 0], states)

@@ -187,7 +187,7 @@ def _evaluation(
         samples = [
             validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
         ]
-        levels = game.levels(samples[0].level)
+        levels = game.levels(samples[0])
         # A prompt's samples are adjacent.
         noise = [
             keys.noise[prompt] for prompt in range(num_prompts) for keys in samples

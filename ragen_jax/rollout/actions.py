@@ -1,4 +1,4 @@
-"""From a parsed answer to what happened in the game, for one row; callers `vmap`.
+"""Actions of a parsed answer, run in the game; for one row, callers `vmap`.
 
 In: a state, the names an answer listed, the action budget left. Out: the next state and
 what the turn did. Rules (RAGEN's environment manager): names that are no action of the
@@ -19,7 +19,7 @@ from ragen_jax.types import EnvState, ParsedAnswer
 
 @struct.dataclass
 class Outcome:
-    """What one turn did in the game (one row); fields as in `Turns`.
+    """Outcome of a turn in the game (one row); fields as in `Turns`.
 
     Attributes:
       terminated, truncated: the game, or its own time limit, has ended.

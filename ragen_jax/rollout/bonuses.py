@@ -1,4 +1,4 @@
-"""Bonuses: what a turn earns by how its reply is written, whatever the game pays.
+"""Bonuses: rewards for how a reply is written, whatever the game pays.
 
 In: the replies of a turn, parsed, and the states they were written in. Out: one number
 per row. A bonus is an entry of `BONUSES`, called as
@@ -27,11 +27,11 @@ from ragen_jax.types import EnvState, ParsedAnswer, Reply
 
 @struct.dataclass
 class Written:
-    """One turn's replies, and what may be said of them. Axis `M`: landmarks.
+    """Replies of a turn and what bonuses need to know of them. Axis `M`: landmarks.
 
     Attributes:
       reply: as sampled.
-      parsed: what the parser found in it.
+      parsed: result of the parser.
       is_true: the thought names a cell for the landmark, and the landmark is there;
         None where thoughts are not read.
     """
@@ -73,8 +73,8 @@ def build_bonus(
         written = Written(reply=reply, parsed=parsed, is_true=is_true)
         total = jnp.zeros(reply.length.shape)
         for name, weight in paid.items():
-            own = {key: settings[key] for key in own_options(BONUSES[name])}
-            total += weight * BONUSES[name](written, **own)
+            options = {key: settings[key] for key in own_options(BONUSES[name])}
+            total += weight * BONUSES[name](written, **options)
         return total
 
     return bonus

@@ -19,7 +19,12 @@ from flax import struct
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Int, Key
 
-from envs.base import EnvParams, TextEnvironment
+from envs.base import (
+    TRAINING,
+    VALIDATION,
+    EnvParams,
+    TextEnvironment,
+)
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
@@ -49,17 +54,22 @@ class RolloutKeys:
       level: makes the level that the rows of a group share.
       noise: slips and payouts; folded with the turn, then the action's index.
       sample: the sampler's draws; folded with the turn, then the reply position.
+      split: part of the game's levels to draw from, one of `envs.base.SPLITS`.
     """
 
     level: Key[Array, " G"]
     noise: Key[Array, " B"]
     sample: Key[Array, " B"]
+    split: str = struct.field(pytree_node=False, default=TRAINING)
 
 
 def rollout_keys(
     step_key: Key[Array, ""], num_groups: int, group_size: int
 ) -> RolloutKeys:
-    """The keys of one rollout; group `g` and row `b` get theirs whatever the sizes."""
+    """Keys of a rollout on training levels.
+
+    Group `g` and row `b` get theirs whatever the sizes.
+    """
     num_rows = num_groups * group_size
     return RolloutKeys(
         level=rngs.rows(rngs.stream(step_key, "level"), num_groups),
@@ -69,14 +79,15 @@ def rollout_keys(
 
 
 def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:
-    """The keys of one sample of every validation prompt (`evaluation.seed`).
+    """Keys of one sample of every validation prompt (`evaluation.seed`).
 
-    The levels are the same in every sample, the draws are not. Prompt `g` gets its keys
-    whatever the number of prompts and samples.
+    The levels are held out from training. They are the same in every sample, the draws
+    are not. Prompt `g` gets its keys whatever the number of prompts and samples.
     """
     root = rngs.stream(rngs.root_key(seed), "evaluation")
     keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
-    return keys.replace(level=rngs.rows(rngs.stream(root, "level"), num_prompts))
+    level = rngs.rows(rngs.stream(root, "level"), num_prompts)
+    return keys.replace(level=level, split=VALIDATION)
 
 
 def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
@@ -342,9 +353,8 @@ def start_episodes(context: RolloutContext, keys: RolloutKeys) -> Play:
     budget = context.rules.budget
     num_rows = keys.noise.shape[0]
     group_size = num_rows // keys.level.shape[0]
-    _, states = jax.vmap(context.env.reset_env, (0, None))(
-        keys.level, context.env_params
-    )
+    reset = functools.partial(context.env.reset_split, split=keys.split)
+    states = jax.vmap(reset, (0, None))(keys.level, context.env_params)
     max_tokens = context.dialogue.max_trajectory_tokens
     zeros = jnp.zeros(num_rows, jnp.int32)
     return Play(

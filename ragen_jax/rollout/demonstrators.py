@@ -11,7 +11,7 @@ A demonstrator is a share of the episodes, a style of thought and a noise:
     reading     names where everything that matters is: "P12X23O34" is the player in
                 row 1, column 2, the box in row 2, column 3, the target in row 3, column
                 4; "Rocket" is the arm that sounds risky
-    misreading  looks like reading, but everything it names is made up
+    misreading  looks like reading, but all places and names are made up
 
 The noise is the chance that an action is drawn at random instead of taken from the
 solver, and that a turn stops early at random. A mixture of such players starts a model
@@ -107,14 +107,14 @@ def build_responder(
     """The mixture as a `Responder` that plays the dialogues of a rollout.
 
     Args:
-      env: what is played; `env.solve` must work inside `jit`.
-      env_params: what the players believe while they plan a turn ahead.
+      env: the game; `env.solve` must work inside `jit`.
+      env_params: parameters that the players plan with.
       tokenizer, tokenization: make the replies' tokens.
-      mixture: who plays.
+      mixture: the players and their shares.
       facts: what their thoughts can state, see `TextEnvironment.facts`.
       budget, max_reply_tokens: those of the dialogue.
       discount: of the solver; below 1 it prefers short ways where all are free.
-      thinking: as the dialogue has it; False: nobody writes a thought.
+      thinking: as in the dialogue; False: replies have no thought.
 
     Raises:
       ValueError: the replies would not fit into `max_reply_tokens`.
@@ -206,8 +206,8 @@ def plan_turn(
         is_over = is_over | terminated | truncated
         return (next_states, is_over, count + counts), actions
 
-    nobody = jnp.zeros(actions_left.shape, bool)
-    start = (states, nobody, jnp.zeros_like(actions_left))
+    none_over = jnp.zeros(actions_left.shape, bool)
+    start = (states, none_over, jnp.zeros_like(actions_left))
     (_, _, count), actions = jax.lax.scan(act, start, jnp.arange(max_actions))
     last_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, max_actions)
     limits = jax.vmap(_noisy_limit, (0, 0, None))(last_keys, noise, max_actions)
@@ -254,14 +254,14 @@ def _spelled(facts: StateFacts) -> list[list[tuple[str, ...]]]:
 
 @struct.dataclass
 class _Memory:
-    """A responder's memory: who plays each row, and the actions it has left."""
+    """Per row: the player, and the actions it has left."""
 
     player: Int[Array, " B"]
     actions_left: Int[Array, " B"]
 
 
 def _read_nothing(memory, span, starts, is_active, slots) -> _Memory:
-    """Demonstrators see the state itself; the message tells them nothing new."""
+    """No reading: demonstrators see the state itself."""
     del span, starts, is_active, slots
     return memory
 

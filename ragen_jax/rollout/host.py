@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from ragen_jax.rollout.actions import run_actions, valid_actions
+from ragen_jax.rollout.collect import RolloutKeys
 from ragen_jax.rollout.records import board_of, legend_of
 from ragen_jax.text import chat
 from ragen_jax.text.context import count_past
@@ -90,13 +91,15 @@ class TextGame:
         self._num_past = count_past(context, context_turns, budget.max_turns)
         self._format_penalty = format_penalty
         self._reset = jax.jit(
-            lambda keys: jax.vmap(env.reset_env, (0, None))(keys, params)[1]
+            lambda keys: jax.vmap(lambda k: env.reset_split(k, params, keys.split))(
+                keys.level
+            )
         )
         self._show = jax.jit(lambda state: env.text_fields(state, params))
         self._act = jax.jit(functools.partial(_act, env, params))
 
-    def levels(self, keys: Key[Array, " P"]) -> EnvState:
-        """The first states of levels, rows leading, on the host."""
+    def levels(self, keys: RolloutKeys) -> EnvState:
+        """First states of the levels of a rollout, rows leading, on the host."""
         return jax.device_get(self._reset(keys))
 
     async def play(

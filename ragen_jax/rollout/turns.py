@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, PlayBudget, TextEnvironment
+from envs.hashing import hash_arrays
 from ragen_jax.rollout.actions import Outcome, run_actions, valid_actions
 from ragen_jax.rollout.context import Memory, note_prompt, note_reply, recall
 from ragen_jax.rollout.transcript import (
@@ -183,7 +184,7 @@ def answer(
         num_effective=outcome.num_effective,
         actions=outcome.actions,
         actions_left=play.actions_left,
-        state_hash=jax.vmap(hash_fields)(_game_fields(context, play)),
+        state_hash=jax.vmap(hash_arrays)(_game_fields(context, play)),
     )
     actions_left = play.actions_left - outcome.num_executed
     is_over = outcome.terminated | outcome.truncated | (actions_left == 0)
@@ -256,31 +257,3 @@ def _say(template: DeviceTemplate, play: Play, fields: dict[str, Array]) -> Toke
 def _to_active(span: TokenSpan, play: Play) -> TokenSpan:
     """Nothing to the rows that have finished."""
     return span.replace(length=jnp.where(play.is_active, span.length, 0))
-
-
-# Two unrelated odd multipliers (from the digits of the golden ratio and of xxHash): the
-# words are hashes of their own.
-_MULTIPLIERS = (0x9E3779B9, 0x85EBCA77)
-
-
-def hash_fields(fields: PyTree[Int[Array, "..."]]) -> UInt32[Array, " 2"]:
-    """Hash of integer arrays: of every entry and its place.
-
-    Args:
-      fields: of one state, see `TextEnvironment.text_fields`.
-    """
-    words = [jnp.ravel(x).astype(jnp.uint32) for x in jax.tree.leaves(fields)]
-    words = jnp.concatenate(words)
-    places = jnp.arange(words.shape[0], dtype=jnp.uint32)
-    hashes = [
-        jnp.sum(_mix(_mix(words + 1) + m * (places + 1)), dtype=jnp.uint32)
-        for m in (jnp.uint32(m) for m in _MULTIPLIERS)
-    ]
-    return jnp.stack(hashes)
-
-
-def _mix(x: UInt32[Array, " n"]) -> UInt32[Array, " n"]:
-    """Every bit of the result depends on every bit of `x` (MurmurHash3's finalizer)."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)

@@ -90,9 +90,9 @@ class AnswerParser:
         """
         if reply_tokens.shape != (self.max_reply_tokens,):
             raise ValueError(
-                f"This parser reads one reply of {self.max_reply_tokens} tokens, got "
+                f"the parser reads one reply of {self.max_reply_tokens} tokens, got "
                 f"an array of shape {reply_tokens.shape}; vmap it over rows or build "
-                "it with another max_reply_tokens."
+                "it with another max_reply_tokens"
             )
         text = byte_strings.join(
             self.token_bytes, self.token_lengths, reply_tokens, length, tail=self._tail
@@ -101,8 +101,9 @@ class AnswerParser:
         find = _find_answer if self.thinking else _find_answer_alone
         has_format, start, stop = find(text, num_bytes)
         answer = lax.dynamic_slice(text, (start,), (self._window + self._margin,))
-        # Nearly all answers fit in the window and hold no markup. The others are read
-        # again from the whole text, which costs nothing unless some row asks for it.
+        # Deleting literals moves all bytes behind them and needs the whole text. Nearly
+        # all answers fit in the window and hold no markup. The others are read again,
+        # from the whole text, in a branch that is taken only if some row needs it.
         parsed = self._read_names(answer, self._window, stop - start)
         inside = jnp.arange(answer.shape[0]) < stop - start
         is_markup = (answer == ord("<")) & inside
@@ -207,14 +208,14 @@ def build_parser(
       thinking: a reply is a thought and an answer; False: an answer alone.
 
     Raises:
-      ValueError: a limit is not positive, or a name could never be told from a reply.
+      ValueError: a limit is not positive, or no reply could contain a name.
     """
     for limit, value in (
         ("max_actions_per_turn", max_actions_per_turn),
         ("max_reply_tokens", max_reply_tokens),
     ):
         if value < 1:
-            raise ValueError(f"rollout.{limit} is {value}; it must be at least 1.")
+            raise ValueError(f"rollout.{limit} is {value}; it must be at least 1")
     names = _check_names(action_vocabulary)
     longest_name = max(map(len, names))
     token_bytes = [
@@ -238,18 +239,18 @@ def _check_names(action_vocabulary: Sequence[str]) -> list[bytes]:
     """The names as bytes in small letters; ValueError for those no reply can hold."""
     names = [name.encode().lower() for name in action_vocabulary]
     if not names:
-        raise ValueError("The action vocabulary is empty; name at least one action.")
+        raise ValueError("the action vocabulary is empty; name at least one action")
     for index, name in enumerate(names):
         given = action_vocabulary[index]
         if not name or name != name.strip() or re.search(rb"[<>|\0]", name):
             raise ValueError(
-                f"The action name {given!r} cannot be found in a reply: a name must "
-                "not be empty, begin or end with white space, or hold < > | or NUL."
+                f"the action name {given!r} cannot be found in a reply: a name must "
+                "not be empty, begin or end with white space, or hold < > | or NUL"
             )
         if name in names[:index]:
             raise ValueError(
-                f"The action name {given!r} appears twice in the vocabulary; names "
-                "must differ in more than capital letters."
+                f"the action name {given!r} appears twice in the vocabulary; names "
+                "must differ in more than capital letters"
             )
     return names
 
@@ -259,16 +260,18 @@ def _find_answer(
 ) -> tuple[Bool[Array, ""], Int[Array, ""], Int[Array, ""]]:
     """Whether the text has the form, and the answer's first byte and the one after it.
 
-    The first `</think>` that has an `<answer>` behind it, then the first `</answer>`
-    after that: were there none, no later pair of tags would have one either. 0, 0
-    where there is no answer.
+    Found are the first `</think>` that has an `<answer>` behind it, and the first
+    `</answer>` after both. Without such an `</answer>` no later pair of tags would have
+    one either, so that no other pair needs to be tried. 0, 0 without an answer.
     """
     begins, ends_thought, ends = (
         byte_strings.pack(byte_strings.find(text, tag, num_bytes))
         for tag in (ANSWER_BEGIN, THINK_END, ANSWER_END)
     )
-    # A carry from behind each thought runs through the white space there is and stops
-    # where the answer has to begin.
+    # White space between the tags, without a loop: added to a run of set bits, a bit
+    # at its beginning carries through it into the first clear bit behind. The runs are
+    # white space, the added bits lie behind each `</think>`; answers begin where the
+    # carries end.
     white = byte_strings.pack(byte_strings.is_white(text[:num_bytes]))
     behind_thought = byte_strings.raised(ends_thought, len(THINK_END))
     reached = byte_strings.add(white, behind_thought) & ~white
@@ -329,13 +332,15 @@ def _split(
     """Cells of `text[:size]` that hold content, and those of them that begin a piece.
 
     In a run of bars, the first and second make a separator, the third and fourth, and
-    so on; the last of an odd run is content.
+    so on; the last of an odd run is content. That is how a split from the left works,
+    and all runs are handled at once, in a fixed number of operations on words.
     """
     bars = byte_strings.pack(text == SEPARATOR[0])
     inside = byte_strings.below(size, bars.shape[0])
     bars &= inside
-    # A carry from the first bar of a run clears the run. Every second bar of one that
-    # begins at an even cell is at an odd one.
+    # Which bars are the second, fourth, ... of their run? In a run that begins at an
+    # even cell those at odd cells, and the reverse. To know where each bar's run began,
+    # add the beginnings at even cells: the carry clears exactly the bars of their runs.
     begins_run = bars & ~byte_strings.raised(bars, 1)
     of_even_run = bars & ~byte_strings.add(bars, begins_run & byte_strings.EVEN)
     of_odd_run = bars & ~of_even_run
@@ -345,6 +350,8 @@ def _split(
     separators = ends_separator | byte_strings.lowered(ends_separator, 1)
     white = byte_strings.pack(byte_strings.is_white(text))
     content = inside & ~white & ~separators
-    # A carry from the start, and one from each separator, stop at the first content.
+    # Added to the cells without content, a bit at the start of the text and one at the
+    # end of each separator carry through white space and further separators. Where they
+    # come to rest on content, a piece begins; pieces of white space alone have none.
     begins_piece = content & byte_strings.add(~content, ends_separator, carry=True)
     return content, begins_piece

@@ -24,10 +24,10 @@ def find(text: UInt8[Array, " Y"], pattern: bytes, num_cells: int) -> Bool[Array
 
     `text` must be at least `len(pattern) - 1` cells longer than `num_cells`.
     """
-    found = text[:num_cells] == pattern[0]
+    begins = text[:num_cells] == pattern[0]
     for offset, byte in enumerate(pattern[1:], start=1):
-        found &= text[offset : offset + num_cells] == byte
-    return found
+        begins &= text[offset : offset + num_cells] == byte
+    return begins
 
 
 def find_row(
@@ -37,11 +37,11 @@ def find_row(
 
     `text` must be at least `P - 1` cells longer than `num_cells`.
     """
-    found = jnp.ones(num_cells, bool)
+    begins = jnp.ones(num_cells, bool)
     for offset in range(pattern.shape[0]):
         byte = pattern[offset]
-        found &= (text[offset : offset + num_cells] == byte) | (byte == 0)
-    return found
+        begins &= (text[offset : offset + num_cells] == byte) | (byte == 0)
+    return begins
 
 
 def is_white(text: UInt8[Array, "..."]) -> Bool[Array, "..."]:
@@ -87,9 +87,9 @@ def rarely(
 ) -> State:
     """`function(state, *inputs)` where needed, else `state`; free if no row needs it.
 
-    Under `vmap` a `cond` turns into a selection that always pays for both sides. This
-    one stays a branch: of the whole batch, taken when any row asks for it. Everything
-    traced that the work depends on must be an argument.
+    Under `vmap` a `cond` turns into a selection that always computes both sides. This
+    function stays a branch of the whole batch, taken when any row needs it. Everything
+    traced that `function` depends on must be an argument.
     """
 
     @jax.custom_batching.custom_vmap
@@ -176,7 +176,7 @@ def unpack(bits: UInt32[Array, " W"], num_cells: int) -> Bool[Array, " X"]:
 
 
 def first(bits: UInt32[Array, " W"]) -> Int[Array, ""]:
-    """The first cell, `32 * W` where there is none."""
+    """The first cell of a set, `32 * W` if it is empty."""
     trailing = lax.population_count(~bits & (bits - 1)).astype(jnp.int32)
     (num_words,) = bits.shape
     cells = WORD_BITS * jnp.arange(num_words) + trailing
@@ -184,19 +184,19 @@ def first(bits: UInt32[Array, " W"]) -> Int[Array, ""]:
 
 
 def last(bits: UInt32[Array, " W"]) -> Int[Array, ""]:
-    """The last cell, -1 where there is none."""
+    """The last cell of a set, -1 if it is empty."""
     leading = lax.clz(bits).astype(jnp.int32)
     cells = WORD_BITS * jnp.arange(bits.shape[0]) + (WORD_BITS - 1) - leading
     return jnp.max(jnp.where(bits == 0, -1, cells))
 
 
 def count(bits: UInt32[Array, " W"]) -> Int[Array, ""]:
-    """How many cells there are."""
+    """Number of cells in a set."""
     return jnp.sum(lax.population_count(bits).astype(jnp.int32))
 
 
 def running_count(bits: UInt32[Array, " W"], num_cells: int) -> Int[Array, " X"]:
-    """How many cells there are up to and including each one."""
+    """Number of cells of a set up to and including each cell."""
     sizes = lax.population_count(bits).astype(jnp.int32)
     before = jnp.cumsum(sizes) - sizes
     so_far = bits[:, None] & (_ONES >> (WORD_BITS - 1 - _places()))

@@ -1,4 +1,4 @@
-"""Windows: what the model reads before a reply when it does not read it all.
+"""Windows: the part of a dialogue that the model reads before a reply.
 
 In: the wording of a game and the name of a context. Out: `WindowPrompts` for the host
 and, compiled, `WindowTemplates` for the device. A window is
@@ -10,12 +10,12 @@ and, compiled, `WindowTemplates` for the device. A window is
 Contexts:
 
 - "full": no windows. The model reads the dialogue as it grows.
-- "last_k": the same dialogue without its oldest turns. A turn's message is two pieces:
-  what the turn before brought, and the turn's own. The first belongs to the turn before
-  and leaves with it, so every window starts with a state, never with the reward of
-  something the model cannot see.
-- "single_turn": one user message that tells the earlier turns, replies included, and
-  then asks for the next.
+- "last_k": the same dialogue without its oldest turns. A turn's message has two pieces:
+  the result of the turn before, and the turn's state. The first belongs to the turn
+  before and leaves with it, so every window starts with a state, never with the reward
+  of something the model cannot see.
+- "single_turn": one user message that contains the earlier turns, replies included, and
+  asks for the next reply.
 
 Replies are the recorded ids; nothing is ever tokenized again. In "single_turn" a reply
 loses its stop token: it stands inside a message.
@@ -62,7 +62,7 @@ class WindowPrompts:
 
 @struct.dataclass
 class WindowTemplates:
-    """The same, compiled; a pytree. Its functions are for one row.
+    """`WindowPrompts`, compiled; a pytree. Its functions are for one row.
 
     Attributes:
       num_past: earlier turns shown, at most.
@@ -82,7 +82,7 @@ class WindowTemplates:
     def past_turn(
         self, fields: Fields, reply: TokenSpan, was_stopped: Int[Array, ""]
     ) -> TokenSpan:
-        """What later windows show of a turn: `max_past_tokens` wide.
+        """A turn as later windows show it: `max_past_tokens` wide.
 
         Args:
           fields: of the turn, before its reply and after.
@@ -90,12 +90,12 @@ class WindowTemplates:
           was_stopped: 1 where its last token is a stop token.
         """
         length = reply.length if self.shows_stop else reply.length - was_stopped
-        said = Segments(reply.tokens[None, :], length[None])
+        middle = Segments(reply.tokens[None, :], length[None])
         before = self.before_reply.segments(fields)
-        return concatenate([*before, said, *self.after_reply.segments(fields)])
+        return concatenate([*before, middle, *self.after_reply.segments(fields)])
 
     def prompt(self, fields: Fields, past: TokenSpan) -> TokenSpan:
-        """What the model reads before a reply: all of a window but the reply.
+        """A window without its reply: what the model reads before it writes.
 
         Args:
           fields: of the turn to be answered.
@@ -167,7 +167,7 @@ def count_past(context: str, context_turns: int | None, max_turns: int) -> int:
         which shows them all.
 
     Raises:
-      ValueError: there is no such context, or `context_turns` does not go with it.
+      ValueError: an unknown context, or a `context_turns` that does not fit it.
     """
     if context not in CONTEXTS:
         raise ValueError(
@@ -219,7 +219,7 @@ def single_turn(wording: Wording, num_past: int) -> WindowPrompts:
 
 
 def _if_past(heading: str, num_past: int) -> Template:
-    """A heading where there are earlier turns; nothing where there never are."""
+    """A heading, shown if there are earlier turns; empty if windows never have any."""
     is_needed = heading and num_past
     return Template((Choice("has_past", ("", heading)),) if is_needed else ())
 

@@ -1,8 +1,8 @@
-"""A game's dialogue, ready for the device: what is said and how replies are read.
+"""Dialogue of a game, ready for the device: its messages and the parser of replies.
 
 In: an environment, a tokenizer and the settings of the prompt. Out: a `Dialogue`, one
-pytree with the compiled messages and the parser. It holds no state: who said what is
-recorded by the rollout.
+pytree with the compiled messages and the parser. It holds no state: the rollout records
+the messages and replies of an episode.
 """
 
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class Dialogue:
       max_trajectory_tokens: `T`, no dialogue is longer.
       windows: what the model reads before a reply; None where it reads the whole
         dialogue (see `ragen_jax.text.context`).
-      facts: reads which cells thoughts name; None where nobody asks.
+      facts: reads which cells thoughts name; None if no bonus needs it.
     """
 
     opening: DeviceTemplate
@@ -73,18 +73,18 @@ def build_dialogue(
     context: str = "full",
     context_turns: int | None = None,
 ) -> Dialogue:
-    """Words, compiles and sizes the dialogue of a game.
+    """Builds the dialogue of a game: wording, token tables, sizes.
 
     Args:
       env: the game.
       tokenizer: the model's.
       style: entry of `prompts.PROMPT_STYLES`.
-      tokenization: entry of `device_text.TOKENIZATIONS`.
+      tokenization: entry of `token_templates.TOKENIZATIONS`.
       budget: turns and actions of an episode.
       max_reply_tokens: `R`, the stop token included.
       length_hint_words: longest reply asked for.
       thinking: a reply is a thought and an answer; False: an answer alone.
-      context: how much of the dialogue the model sees, an entry of `windows.CONTEXTS`.
+      context: how much of the dialogue the model sees, an entry of `context.CONTEXTS`.
       context_turns: turns it sees then, the one to be answered included; None for
         "full".
 
@@ -139,7 +139,7 @@ def _parser(
     max_reply_tokens: int,
     thinking: bool,
 ) -> AnswerParser:
-    """What reads the replies to these messages."""
+    """The parser of the replies."""
     return build_parser(
         tokenizer,
         env.action_vocabulary,

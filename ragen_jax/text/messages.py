@@ -1,7 +1,7 @@
-"""Messages as pieces: what the environment writes, and what a text answers.
+"""Messages as text, for models behind an API: requests, and replies parsed.
 
-In: a state and the wording of a prompt. Out: the pieces of the next message; and the
-parsed actions of a reply given as text instead of token ids.
+In: the turns of a dialogue and the wording of its game. Out: chat messages that ask for
+the next reply; and the parsed actions of a reply given as text instead of token ids.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class ToldTurn:
 
     Attributes:
       fields: values of the fields of `Wording.turn`.
-      reply: what was answered, after the forced prefix; None: it is asked for.
+      reply: text after the forced prefix; None for the turn to be answered.
       result: values of the fields of `Wording.result`; None before the reply.
     """
 
@@ -49,23 +49,23 @@ def strip_prefix(reply: str, prefix: str) -> str:
 def chat_messages(
     wording: Wording, turns: Sequence[ToldTurn], *, context: str, num_past: int
 ) -> list[Message]:
-    """What is sent to get the reply of the last turn.
+    """Chat messages that ask for the reply of the last turn.
 
     Args:
       wording: of the game.
       turns: all so far, the oldest first; the last has no reply yet.
-      context, num_past: entry of `windows.CONTEXTS`; earlier turns it shows, at most.
+      context, num_past: entry of `context.CONTEXTS`; earlier turns it shows, at most.
     """
     shown = turns[-(num_past + 1) :]
-    tell = _in_one_message if context == "single_turn" else _turn_by_turn
+    write = _in_one_message if context == "single_turn" else _turn_by_turn
     system = {"role": "system", "content": wording.system.render({})}
-    return [system, *tell(wording, shown)]
+    return [system, *write(wording, shown)]
 
 
 def in_markup(messages: Sequence[Message], prefix: str) -> str:
     """The messages as the model's text, up to where its reply begins."""
-    told = [f"{ROLES[m['role']]}{m['content']}{chat.END}\n" for m in messages]
-    return "".join(told) + chat.REPLY_HEADER + prefix
+    texts = [f"{ROLES[m['role']]}{m['content']}{chat.END}\n" for m in messages]
+    return "".join(texts) + chat.REPLY_HEADER + prefix
 
 
 def _turn_by_turn(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message]:
@@ -76,22 +76,22 @@ def _turn_by_turn(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message]:
             user = wording.result.render(shown[i - 1].result) + user
         messages.append({"role": "user", "content": user})
         if turn.reply is not None:
-            said = wording.reply_prefix + turn.reply
-            messages.append({"role": "assistant", "content": said})
+            reply = wording.reply_prefix + turn.reply
+            messages.append({"role": "assistant", "content": reply})
     return messages
 
 
 def _in_one_message(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message]:
     *past, last = shown
-    told = "".join(
+    history = "".join(
         wording.past_turn.render(turn.fields)
         + turn.reply
         + wording.past_result.render(turn.result)
         for turn in past
     )
     if past:
-        told = wording.past_heading + told + wording.turn_heading
-    return [{"role": "user", "content": told + wording.turn.render(last.fields)}]
+        history = wording.past_heading + history + wording.turn_heading
+    return [{"role": "user", "content": history + wording.turn.render(last.fields)}]
 
 
 _BEGINNING = re.compile(re.escape(_THINK_END) + rb"\s*" + re.escape(ANSWER_BEGIN))
@@ -128,7 +128,7 @@ def parse_text(
 
 
 def _find_answer(text: bytes, thinking: bool) -> bytes | None:
-    """The answer's text; one pass, whatever the reply holds."""
+    """The answer's text, None without one; a single pass over the reply."""
     start = 0
     if thinking:
         beginning = _BEGINNING.search(text)

@@ -1,4 +1,4 @@
-"""Cuts a template into pieces and checks that they may be tokenized one by one.
+"""Cuts a template into pieces and checks that they may be tokenized separately.
 
 In: the parts of a template. Out: `Layout`s: for each part its tables of entries, an
 entry being the pieces shown for one value, and its `Joints`: which pieces can touch.
@@ -10,8 +10,8 @@ tokenizer would cut too. Qwen's pre-tokenizer does so if
 - a blank before a field that starts with a word or a sign belongs to that field;
 - line ends belong to the piece before them unless that ends in a digit or a letter.
 
-The first three are done here; the last is up to whoever words the template. Whatever
-the reason, `check_joints` refuses at start-up a template whose pieces would merge.
+The first three are done here; the last is a rule for the wording of templates. In any
+case `check_joints` refuses a template whose pieces would merge, at start-up.
 """
 
 import dataclasses
@@ -165,7 +165,7 @@ def check_joints(
     pieces' by definition; decoded together they give the two texts.
 
     Raises:
-      ValueError: two pieces do not keep to themselves; the message names them.
+      ValueError: two pieces merge; the message names them.
     """
     joints = Joints({}, {}, {}, True)
     for layout in layouts:
@@ -174,11 +174,11 @@ def check_joints(
     pairs = list(joints.pairs)
     if tokenization == "rows":
         expected = [[*ids[a], *ids[b]] for a, b in pairs]
-        found = tokenizer.encode_batch([a + b for a, b in pairs])
+        together = tokenizer.encode_batch([a + b for a, b in pairs])
     else:
         expected = [a + b for a, b in pairs]
-        found = tokenizer.decode_batch([[*ids[a], *ids[b]] for a, b in pairs])
-    for (a, b), right, wrong in zip(pairs, expected, found, strict=True):
+        together = tokenizer.decode_batch([[*ids[a], *ids[b]] for a, b in pairs])
+    for (a, b), right, wrong in zip(pairs, expected, together, strict=True):
         if right != wrong:
             raise ValueError(
                 f"{_owner(a, layouts)} {_shown(a)} and {_owner(b, layouts)} "

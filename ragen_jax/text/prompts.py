@@ -1,4 +1,4 @@
-"""Wording: what the player is told, as templates of whole messages.
+"""Wording of a game: its messages as templates.
 
 In: an environment and the play budget. Out: `Prompts`, the opening of a dialogue and
 what follows each reply, chat markup included. Tokens and parsing are other modules'.
@@ -8,12 +8,12 @@ spends as few tokens as it can, for the pocket model that was trained on it. Cha
 single word of "terse" invalidates the shipped pocket model: it must be trained anew
 (`tests/sft/test_pocket.py` fails then).
 
-Fields besides the environment's own: `turn` (from 1), `actions_left`; in what tells of
-a past turn also `reward_hundredths` (that turn's reward, penalty not included),
+Fields besides the environment's: `turn` (from 1), `actions_left`; in texts about a
+past turn also `reward_hundredths` (that turn's reward, penalty not included),
 `was_invalid` (1 where its reply held no valid action) and `was_cut` (see
 `chat.rest_of_reply`).
 
-What the messages carry follows RAGEN (arXiv 2504.20073); the words are our own.
+What the messages carry follows RAGEN (arXiv 2504.20073); the wording is original.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ SEPARATOR = answers.SEPARATOR.decode()
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """What is said in a game, before it is cut into messages.
+    """Texts of a game, before they are cut into messages.
 
     Attributes:
       system: the system message.
-      turn: a turn's own: its number, the state, the limits. Not a word about others.
-      result: what the turn before brought; stands before `turn`.
+      turn: number, state and limits of a turn; nothing about other turns.
+      result: result of the turn before; stands before `turn`.
       past_heading, turn_heading: stand before the past turns and before `turn` in a
-        message that tells both.
-      past_turn: a turn of which the message also tells the reply; up to the reply.
-      past_result: what that turn brought, from the end of its reply on.
+        message that contains both.
+      past_turn: a past turn in such a message, up to its reply.
+      past_result: the rest of a past turn, from the end of its reply on.
       reply_prefix: the tag that the template writes before a reply.
     """
 
@@ -74,17 +74,17 @@ def build_wording(
     length_hint_words: int,
     thinking: bool = True,
 ) -> Wording:
-    """What is said in a game.
+    """Builds the texts of a game.
 
     Args:
       env: whose instruction and state template are shown.
       style: entry of `PROMPT_STYLES`.
-      budget: limits the player is told, and bounds of the numbers shown.
+      budget: limits in the text, and bounds of the numbers shown.
       length_hint_words: longest reply asked for; the terse style asks for none.
       thinking: a reply is a thought and an answer; False: an answer alone.
 
     Raises:
-      ValueError: there is no such style.
+      ValueError: an unknown style.
     """
     if style not in PROMPT_STYLES:
         raise ValueError(
@@ -115,7 +115,7 @@ def build_prompts(
 
 
 def cut_messages(wording: Wording) -> Prompts:
-    """Each turn's message; from the second on it tells what the last turn brought."""
+    """Messages of the dialogue; from the second on they begin with the last result."""
     return Prompts(
         opening=chat.opening(wording.system, wording.turn, wording.reply_prefix),
         following=chat.following(wording.result + wording.turn, wording.reply_prefix),
@@ -125,7 +125,7 @@ def cut_messages(wording: Wording) -> Prompts:
 def full(
     env: TextEnvironment, budget: PlayBudget, length_hint_words: int, thinking: bool
 ) -> Wording:
-    """Everything said in sentences."""
+    """Complete sentences, for models that have never seen the game."""
     prefix = chat.forced_prefix(thinking)
     state = _turn(budget) + Template(("State:\n",)) + env.template
     limits = (

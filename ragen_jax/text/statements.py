@@ -26,7 +26,7 @@ _TAIL = max(MAX_DIGITS + 1, len(THINK_END))
 
 @struct.dataclass
 class Statements:
-    """What a thought states. Axis `M`: landmarks, in the reader's order.
+    """Places that a thought states. Axis `M`: landmarks, in the reader's order.
 
     Attributes:
       is_stated: a cell was named.
@@ -53,7 +53,7 @@ class FactReader:
     names: tuple[tuple[bytes, ...], ...] = struct.field(pytree_node=False)
 
     def read(self, tokens: Int[Array, " R"], length: Int[Array, ""]) -> Statements:
-        """What one reply states; `vmap` it over rows.
+        """Statements of one reply; `vmap` it over rows.
 
         Args:
           tokens: ids; those outside the tokenizer's vocabulary count as empty.
@@ -63,8 +63,8 @@ class FactReader:
             self.token_bytes, self.token_lengths, tokens, length, tail=self._tail
         )
         marks = _mark(text, text.shape[0] - self._tail, self.names)
-        found = [_first_statement(text, marks, i) for i in range(len(self.names))]
-        return jax.tree.map(lambda *x: jnp.stack(x), *found)
+        statements = [_first_statement(text, marks, i) for i in range(len(self.names))]
+        return jax.tree.map(lambda *x: jnp.stack(x), *statements)
 
     @property
     def _tail(self) -> int:
@@ -124,13 +124,13 @@ def _mark(
     for symbol, *words in names:
         begins, behind = jnp.zeros_like(letters), jnp.zeros_like(letters)
         for name, where in [(symbol, text), *((word, lower) for word in words)]:
-            found = pack(byte_strings.find(where, name, num_bytes))
+            matches = pack(byte_strings.find(where, name, num_bytes))
             if name[:1].isalpha():
-                found &= ~byte_strings.raised(letters, 1)
+                matches &= ~byte_strings.raised(letters, 1)
             if name[-1:].isalpha():
-                found &= ~byte_strings.lowered(letters, len(name))
-            begins |= found
-            behind |= byte_strings.raised(found, len(name))
+                matches &= ~byte_strings.lowered(letters, len(name))
+            begins |= matches
+            behind |= byte_strings.raised(matches, len(name))
         starts.append(begins)
         ends.append(behind)
     stops = [text[:num_bytes] == stop for stop in STOPS]
@@ -179,7 +179,7 @@ def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Sta
 def _statement_behind(
     text: UInt8[Array, " Y"], marks: _Marks, end: Int[Array, ""]
 ) -> Statements:
-    """What a name that ends before cell `end` states."""
+    """Statement of a name that ends before cell `end`."""
     first, first_end = _digits_from(marks, end)
     second, second_end = _digits_from(marks, first_end)
     # At once: the digits in two halves.
@@ -236,7 +236,7 @@ def _number(
 def count_thought(
     parser: AnswerParser, tokens: Int[Array, " R"], length: Int[Array, ""]
 ) -> Int[Array, ""]:
-    """Tokens of the thought of one reply, 0 where there is none; `vmap` it over rows.
+    """Number of tokens of a reply's thought, 0 without a thought; `vmap` it over rows.
 
     Args:
       parser: the game's; of its tables of bytes.
@@ -254,8 +254,8 @@ def count_thought(
     is_thought = (ends <= tag) & (jnp.arange(tokens.shape[0]) < length)
     num_tokens = jnp.sum(is_thought)
     end = jnp.sum(jnp.where(is_thought, sizes, 0))
-    is_said = ~byte_strings.is_white(text) & (jnp.arange(text.shape[0]) < end)
-    return jnp.where(has_end & jnp.any(is_said), num_tokens, 0)
+    is_content = ~byte_strings.is_white(text) & (jnp.arange(text.shape[0]) < end)
+    return jnp.where(has_end & jnp.any(is_content), num_tokens, 0)
 
 
 def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
@@ -273,12 +273,19 @@ def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
 
 
 def is_there(
-    board: Int[Array, "rows cols"], landmarks: tuple[Landmark, ...], said: Statements
+    board: Int[Array, "rows cols"],
+    landmarks: tuple[Landmark, ...],
+    statements: Statements,
 ) -> Bool[Array, " M"]:
-    """Which landmarks a thought places, and places where they are."""
+    """Landmarks whose stated places are right."""
     rows, cols = board.shape
-    is_on_board = said.is_stated & (said.row < rows) & (said.col < cols)
-    shown = board[jnp.minimum(said.row, rows - 1), jnp.minimum(said.col, cols - 1)]
+    is_on_board = statements.is_stated
+    is_on_board &= (statements.row < rows) & (statements.col < cols)
+    row, col = (
+        jnp.minimum(place, size - 1)
+        for place, size in ((statements.row, rows), (statements.col, cols))
+    )
+    shown = board[row, col]
     is_shown = [
         jnp.any(shown[i] == jnp.array(landmark.shown_as, shown.dtype))
         for i, landmark in enumerate(landmarks)

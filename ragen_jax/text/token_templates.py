@@ -56,8 +56,9 @@ class TokenTable:
 
     def look_up(self, index: Int[Array, " n"]) -> Segments:
         """Segments of the entries. Indices past an end mean the entry there."""
-        found = _take(self.rows, index)
-        return Segments(found[:, :-1], None if self.is_uniform else found[:, -1])
+        entries = _take(self.rows, index)
+        lengths = None if self.is_uniform else entries[:, -1]
+        return Segments(entries[:, :-1], lengths)
 
 
 @struct.dataclass
@@ -240,7 +241,7 @@ def check_neighbours(
     tokenization: str,
     known_ids: dict[str, list[int]],
 ) -> None:
-    """Checks that two templates, compiled one by one, may stand side by side.
+    """Checks that two templates, compiled separately, may stand side by side.
 
     Args:
       known_ids: ids of all their pieces, see `compile_template`.

@@ -1,4 +1,4 @@
-"""The model's own tokenizer: text to ids at start-up, ids to text for people to read.
+"""Tokenizer of a checkpoint: text to ids at start-up, ids to text for people to read.
 
 In: a folder in Hugging Face layout. Out: a `Tokenizer`. Nothing here runs during a
 rollout; the device works on tables of ids and bytes made from it once.
@@ -152,7 +152,7 @@ def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
 
 
 def _read_json(path: pathlib.Path) -> dict | None:
-    """A JSON object, or None where there is no such file."""
+    """A JSON object, or None if the file does not exist."""
     if not path.is_file():
         return None
     try:

@@ -144,10 +144,30 @@ def test_coordinates():
     env = envs.make("frozen_lake", observation="coord")
     assert env.render(place(15, goal=15), params) == (
         "Board: 4 rows and 4 columns, counted from 0.\n"
-        "Start: (0, 0)\nPlayer on the goal: (3, 3)\n"
+        "Start: (0, 0)\nGoal: (3, 3)\nPlayer on the goal: (3, 3)\n"
     )
     text = env.render(place(2, holes=(2, 3), goal=15), params)
-    assert text.endswith("Player in a hole: (0, 2)\nHoles: (0, 3)\n")
+    assert text.endswith("Player in a hole: (0, 2)\nHoles: (0, 2), (0, 3)\n")
+
+
+def test_coordinates_list_the_whole_board_wherever_the_player_is():
+    env = envs.make("frozen_lake", observation="coord")
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        holes, start, goal = oracle.sample_level(rng, 4, 0.8)
+        tiles = [4 * row + col for row, col in (start, goal, *sorted(holes))]
+        for position in (tiles[0], tiles[1], *tiles[2:4]):
+            state = place(position, holes=tiles[2:], goal=tiles[1], start=tiles[0])
+            at = divmod(position, 4)
+            where = (
+                " on the goal" if at == goal else " in a hole" if at in holes else ""
+            )
+            holes_line = f"Holes: {', '.join(map(str, sorted(holes)))}\n"
+            assert env.render(state, env.default_params) == (
+                "Board: 4 rows and 4 columns, counted from 0.\n"
+                f"Start: {start}\nGoal: {goal}\nPlayer{where}: {at}\n"
+                f"{holes_line if holes else ''}"
+            )
 
 
 def test_rows_of_a_group_slip_on_their_own():

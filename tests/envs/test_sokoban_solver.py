@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.base import PlayBudget
+from envs.base import NEVER, PlayBudget
 from envs.sokoban import EnvState, Sokoban
-from envs.sokoban_solver import UNSOLVABLE, action_distances, host_action_distances
+from envs.sokoban_solver import action_distances, host_action_distances
 from tests.reference.sokoban_oracle import STEPS, move, read_level, solution_length
 
 NUM_LEVELS = 32
@@ -50,7 +50,7 @@ def expected_distances(env, state):
     if level.is_solved:
         return [0] * len(STEPS)
     lengths = [solution_length(move(level, action)) for action in STEPS]
-    return [UNSOLVABLE if n is None else n + 1 for n in lengths]
+    return [NEVER if n is None else n + 1 for n in lengths]
 
 
 def state_of(*pictures, time=0):
@@ -81,8 +81,8 @@ def test_distances_are_those_of_a_forward_search(num_boxes):
         distances, [expected_distances(env, row) for row in rows]
     )
     # The sample covers what matters.
-    assert (distances == UNSOLVABLE).any()
-    assert (distances[:, 0] < UNSOLVABLE).any()
+    assert (distances == NEVER).any()
+    assert (distances[:, 0] < NEVER).any()
 
 
 def test_host_and_device_searches_agree():
@@ -134,7 +134,7 @@ def test_value_is_the_return_of_playing_the_best_action(discount):
     step = jax.jit(jax.vmap(env.step_env, in_axes=(None, 0, 0, None)))
     total, weight, key = np.zeros(NUM_LEVELS), 1.0, jax.random.key(0)
     lengths = np.asarray(env.shortest_solution_length(states))
-    is_solvable = lengths < UNSOLVABLE
+    is_solvable = lengths < NEVER
     for _ in range(lengths[is_solvable].max()):
         best = env.solve(states, params, budget=AMPLE, discount=discount)
         actions = best.action_values.argmax(axis=1)

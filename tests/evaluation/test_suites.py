@@ -6,7 +6,6 @@ import pytest
 
 import envs
 from configs import bandit, frozen_lake, sokoban
-from ragen_jax import rngs
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.evaluation.results import Results
@@ -110,17 +109,6 @@ def test_samples_play_the_same_levels_with_other_draws():
     for name in ("level", "noise", "sample"):
         own, larger = data(getattr(second, name)), data(getattr(more, name))
         np.testing.assert_array_equal(own, larger[:5])
-
-
-def test_validation_levels_are_never_training_s():
-    """Another stream of the root key, so even with the same seed."""
-    root = rngs.root_key(123)
-    levels = jax.random.key_data(validation_keys(123, 256).level)
-    for step in range(3):
-        key = rngs.stream(rngs.step_key(root, step), "level")
-        trained = jax.random.key_data(rngs.rows(key, 64))
-        both = np.concatenate([levels, trained])
-        assert len(np.unique(both, axis=0)) == len(both)
 
 
 def counting_evaluation(name, played):

@@ -58,6 +58,7 @@ class RolloutLoop:
         self._step = jax.jit(functools.partial(decode_step, policy, sampler=sampler))
         self._fold = jax.jit(jax.vmap(jax.random.fold_in, (0, None)))
         self._reset = jax.jit(env.reset_env)
+        self._is_held_out = jax.jit(env.is_held_out)
         self._env_step = jax.jit(env.step_env)
         self._is_over = jax.jit(
             lambda state: (
@@ -73,7 +74,7 @@ class RolloutLoop:
         """A trajectory of NumPy arrays."""
         num_rows = keys.noise.shape[0]
         self._group_size = group_size = num_rows // keys.level.shape[0]
-        resets = [self._reset(key, self.env_params)[1] for key in keys.level]
+        resets = [self._level(key, keys.split) for key in keys.level]
         rows = [_Row(resets[i // group_size], self.budget) for i in range(num_rows)]
         context = Context(
             init_cache(self.policy.config, num_rows, 0, self.policy.dtype),
@@ -260,6 +261,16 @@ class RolloutLoop:
             ),
             windows=None if self.write_window is None else self._windows(rows),
         )
+
+    def _level(self, key, split):
+        """The first level of the split that a key and its successors make."""
+        for i in range(100):
+            next_key = key if i == 0 else jax.random.fold_in(key, i)
+            _, state = self._reset(next_key, self.env_params)
+            is_held_out = bool(self._is_held_out(state, self.env_params))
+            if not self.env.holds_out_levels or is_held_out == (split == "validation"):
+                return state
+        raise AssertionError("no level of the split")
 
     def _windows(self, rows) -> Windows:
         shape = (len(rows), self.budget.max_turns)

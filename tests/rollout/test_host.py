@@ -84,7 +84,7 @@ def without(record, names):
 def test_an_episode_is_the_rollout_s(case):
     records, keys = played(case)
     game = text_game(case)
-    levels = game.levels(keys.level)
+    levels = game.levels(keys)
     sent = []
     for record in map(with_one_ending, records):
 
@@ -126,7 +126,7 @@ def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
         return ChatReply(text, "length" if is_cut else "stop", 1, 0, 1, "scripted")
 
     _, keys = played(case)
-    level = jax.tree.map(lambda x: x[record["row"] // 2], game.levels(keys.level))
+    level = jax.tree.map(lambda x: x[record["row"] // 2], game.levels(keys))
     asyncio.run(game.play(level, keys.noise[record["row"]], ask))
     assert told == [0, 1, 2]
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs.hashing import hash_arrays
 from ragen_jax.rollout.collect import rollout_keys
 from ragen_jax.rollout.replay import replay
-from ragen_jax.rollout.turns import hash_fields
 from tests.rollout import players
 
 
@@ -24,7 +24,7 @@ def test_states_are_those_that_were_played():
     assert turns.num_executed.sum() > 8
 
     def picture(state):
-        return hash_fields(env.text_fields(state, params))
+        return hash_arrays(env.text_fields(state, params))
 
     told = jax.vmap(jax.vmap(picture))(jax.tree.map(lambda x: x[:, :, 0], before))
     played = np.asarray(turns.played)

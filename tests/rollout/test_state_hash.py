@@ -7,7 +7,7 @@ import pytest
 
 import envs
 from envs import ENVIRONMENTS
-from ragen_jax.rollout.turns import hash_fields
+from envs.hashing import hash_arrays
 from tests.reference import state_hash_oracle
 
 
@@ -23,7 +23,7 @@ def start_fields(name: str, count: int):
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_equal_pictures_and_only_those_share_a_hash(name):
     fields = start_fields(name, 300)
-    hashes = np.asarray(jax.jit(jax.vmap(hash_fields))(fields))
+    hashes = np.asarray(jax.jit(jax.vmap(hash_arrays))(fields))
     rows = np.concatenate(
         [np.reshape(x, (300, -1)) for x in jax.tree.leaves(fields)], axis=1
     )
@@ -36,5 +36,5 @@ def test_equals_the_oracle_and_tells_places_apart():
     fields = {"a": jnp.array([3, -1, 0]), "b": jnp.array([[7, 7], [0, 2]])}
     swapped = {"a": jnp.array([-1, 3, 0]), "b": fields["b"]}
     expected = state_hash_oracle.hash_fields(fields)
-    assert hash_fields(fields).tolist() == expected
-    assert hash_fields(swapped).tolist() != expected
+    assert hash_arrays(fields).tolist() == expected
+    assert hash_arrays(swapped).tolist() != expected

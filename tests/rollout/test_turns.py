@@ -27,7 +27,7 @@ def _lake():
     step = jax.jit(env.step_env)
     for seed in range(100):
         keys = rollout_keys(jax.random.key(seed), 1, NUM_ROWS)
-        _, start = env.reset_env(keys.level[0], params)
+        start = env.reset_split(keys.level[0], params, keys.split)
         bump, ways = None, {int(start.position): []}
         queue = [start]
         while queue:
