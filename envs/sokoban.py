@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from envs import base, sokoban_solver
 from envs.base import Landmark
 from envs.board_game import BoardGame
-from envs.sokoban_levels import check_size, generate_room, has_many_levels
+from envs.sokoban_levels import generate_room
+from envs.sokoban_sizes import check_size, has_many_levels
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 ACTIONS = ("Up", "Down", "Left", "Right")

@@ -1,12 +1,11 @@
 """Sokoban levels, made on the device: always solvable, never solved, from a key alone.
 
 In: a key and the size of the level. Out: walls, targets, boxes and player. Levels are
-made backwards (RAGEN's recipe as an array program): carve a room by a random
-walk that stamps small patterns, stand every box on its target, then *pull* boxes around
-and keep the state whose boxes are furthest from home. Whatever was pulled can be pushed
-back, so every level has a solution; what has not moved away is not kept, so none is
-solved. All loops have a fixed length: generation always ends, and a batch of keys is
-one compiled program.
+made backwards (RAGEN's recipe as an array program): carve a room by a random walk that
+stamps small patterns, stand every box on its target, then *pull* boxes around and keep
+the state whose boxes are furthest from home. Whatever was pulled can be pushed back, so
+every level has a solution; only states with every box off the targets are kept. All
+loops are bounded: generation always ends, and a batch of keys is one compiled program.
 
 The sizes of the loops (the constants below) are tuned so that 6x6 levels with one box
 match the reference: mean shortest solution 4.3 actions, quartiles 2, 4, 6.
@@ -24,6 +23,7 @@ from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from envs import bitboards
 from envs.bitboards import DIRECTIONS, Bitboard, empty, neighbour_offsets, single
+from envs.sokoban_sizes import Room, open_room
 
 # Moves of the carving walk per row and column (RAGEN: 1.7).
 WALK_MOVES_PER_LINE = 2.2
@@ -48,9 +48,6 @@ SHORT_STROLL_PROBABILITY = 0.8
 STROLL_ON_PROBABILITY = 0.5
 STROLL_STEPS = 3
 
-# Interior cells without box and target, from which on sizes have many levels. By count.
-FEWEST_SPARE_CELLS = 6
-
 # Cells (row, column) a stamp opens around the walker: bars, corners, a block.
 STAMPS = (
     ((0, -1), (0, 0), (0, 1)),
@@ -61,22 +58,6 @@ STAMPS = (
 )
 
 
-class Room(NamedTuple):
-    """One level. Cells are numbered row by row.
-
-    Attributes:
-      walls: cells nothing can enter; the border is all wall.
-      targets: as many cells as there are boxes.
-      boxes: cell of each box.
-      player: cell of the player.
-    """
-
-    walls: Bool[Array, "rows cols"]
-    targets: Bool[Array, "rows cols"]
-    boxes: Int[Array, " boxes"]
-    player: Int[Array, ""]
-
-
 class _Play(NamedTuple):
     """A state of the backward play. `score` is 0 while every box is on a target."""
 
@@ -85,46 +66,6 @@ class _Play(NamedTuple):
     last_box: Int[Array, ""]
     num_swaps: Int[Array, ""]
     score: Int[Array, ""]
-
-
-def max_boxes(rows: int, cols: int) -> int:
-    """Most boxes a level of this size may have: what the open room surely holds.
-
-    The open room has a target row, a box row and a row to push from (or the same with
-    columns), all of it full; or several such strips with one lane left to walk in.
-    """
-    best = 0
-    for depth, width in ((rows - 2, cols - 2), (cols - 2, rows - 2)):
-        if depth >= 3 and width >= 1:
-            best = max(best, width, (depth // 3) * (width - 1))
-    return best
-
-
-def check_size(rows: int, cols: int, num_boxes: int) -> None:
-    """Refuses sizes for which no level can be made.
-
-    Raises:
-      ValueError: the board is too small, or has no room for the boxes.
-    """
-    limit = max_boxes(rows, cols)
-    if limit == 0:
-        raise ValueError(
-            f"Sokoban of {rows} rows x {cols} cols has no room to push a box: walls "
-            "all around leave less than 3 cells in a line; use at least 3 x 5 or 5 x 3"
-        )
-    if not 1 <= num_boxes <= limit:
-        raise ValueError(
-            f"Sokoban of {rows} rows x {cols} cols with num_boxes={num_boxes}: this "
-            f"size takes 1 to {limit} boxes; change num_boxes or enlarge the board"
-        )
-
-
-def has_many_levels(rows: int, cols: int, num_boxes: int) -> bool:
-    """Whether this size has `envs.base.FEWEST_LEVELS` levels or more.
-
-    Boxes and targets leave little to vary where they fill most of the room.
-    """
-    return (rows - 2) * (cols - 2) - 2 * num_boxes >= FEWEST_SPARE_CELLS
 
 
 def generate_room(
@@ -200,34 +141,6 @@ def _attempt(
         player=player,
     )
     return room, jnp.where(has_homes, play.score, 0)
-
-
-def open_room(rows: int, cols: int, num_boxes: int) -> Room:
-    """A level without inner walls that is solvable for sure, the last resort.
-
-    Every box is one push from its target, and the cell to push it from is free.
-    """
-    depth, width = rows - 2, cols - 2
-    is_wide = depth >= 3 and max(width, (depth // 3) * (width - 1)) >= num_boxes
-    if not is_wide:
-        depth, width = width, depth
-    per_strip = width if num_boxes <= width else width - 1
-    strip, lane = np.divmod(np.arange(num_boxes), per_strip)
-
-    def cells(line: int) -> np.ndarray:
-        across, along = 1 + 3 * strip + line, 1 + lane
-        row, col = (across, along) if is_wide else (along, across)
-        return (row * cols + col).astype(np.int32)
-
-    targets, walls = np.zeros(rows * cols, bool), np.ones((rows, cols), bool)
-    targets[cells(0)] = True
-    walls[1:-1, 1:-1] = False
-    return Room(
-        walls=jnp.asarray(walls),
-        targets=jnp.asarray(targets.reshape(rows, cols)),
-        boxes=jnp.asarray(cells(1)),
-        player=jnp.asarray(cells(2)[0]),
-    )
 
 
 def _num_draws(rows: int, cols: int, num_boxes: int) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from envs.base import NEVER
-from envs.sokoban_levels import check_size, generate_room, max_boxes, open_room
+from envs.sokoban_levels import generate_room
+from envs.sokoban_sizes import check_size, max_boxes, open_room
 from envs.sokoban_solver import action_distances, host_action_distances
 
 # Rows, columns, boxes; and how many levels are made.
