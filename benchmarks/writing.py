@@ -18,7 +18,7 @@ def make_write(
     import jax.numpy as jnp
 
     from ragen_jax.models.kv_cache import init_cache
-    from ragen_jax.rollout.decode import Context, decode_reply, read
+    from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
     from ragen_jax.rollout.sampling import sample
     from ragen_jax.types import TokenSpan
 
@@ -42,11 +42,13 @@ def make_write(
             lengths,
             jnp.ones(rows, bool),
             jax.random.split(jax.random.key(0), rows),
-            sampler=sampler,
-            stop_tokens=jnp.array(stop_tokens),
-            max_reply_tokens=num_tokens,
-            chunk_tokens=chunk_tokens,
-            compactions=compactions,
+            Decoding(
+                sampler=sampler,
+                stop_tokens=jnp.array(stop_tokens),
+                max_reply_tokens=num_tokens,
+                chunk_tokens=chunk_tokens,
+                compactions=compactions,
+            ),
         )[1]
 
     return write

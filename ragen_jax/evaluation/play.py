@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs.base import VALIDATION
 from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.rollout import demonstrators
@@ -50,7 +51,8 @@ def level_keys(trained: Trained, level: int) -> RolloutKeys:
         *(
             jax.random.fold_in(rngs.stream(root, name), level)[None]
             for name in ("level", "noise", "sample")
-        )
+        ),
+        split=VALIDATION,
     )
 
 

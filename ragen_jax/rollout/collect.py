@@ -29,7 +29,7 @@ from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.context import empty_memory
-from ragen_jax.rollout.decode import AnyRow, Context, decode_reply, read
+from ragen_jax.rollout.decode import AnyRow, Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
@@ -117,7 +117,7 @@ def make_collect(
       num_groups, group_size: `G` and `N`; rows of a group play the same level.
       rules: of an episode.
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
-      decode_chunk_tokens, compactions: see `decode_reply` (`chunk_tokens` there).
+      decode_chunk_tokens, compactions: see `Decoding` (`chunk_tokens` there).
 
     Returns:
       A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
@@ -136,14 +136,16 @@ def make_collect(
         responder = model_responder(
             policy,
             params,
-            sampler=sampler,
-            stop_tokens=dialogue.stop_tokens,
-            max_reply_tokens=rules.max_reply_tokens,
-            chunk_tokens=decode_chunk_tokens,
-            compactions=compactions,
+            Decoding(
+                sampler=sampler,
+                stop_tokens=dialogue.stop_tokens,
+                max_reply_tokens=rules.max_reply_tokens,
+                chunk_tokens=decode_chunk_tokens,
+                compactions=compactions,
+                any_row=any_row,
+            ),
             # A device may hold part of a group.
             rows_per_level=math.gcd(group_size, rows_per_device),
-            any_row=any_row,
         )
         return play_episodes(
             env,
@@ -211,21 +213,16 @@ def _compile_over_rows(play: Callable, mesh: Mesh, group_size: int) -> Callable:
 def model_responder(
     policy: Policy,
     params: Params,
+    decoding: Decoding,
     *,
-    sampler,
-    stop_tokens: Int[Array, " n"],
-    max_reply_tokens: int,
-    chunk_tokens: int,
-    compactions: int | None = None,
     rows_per_level: int = 1,
-    any_row: AnyRow = jnp.any,
 ) -> Responder:
     """The policy as a `Responder`: it reads into its KV cache and writes from it.
 
     Args:
       rows_per_level: adjacent rows that play the same level. Their first message is the
         same: it is read once.
-      others: see `decode_reply`.
+      decoding: how replies are written.
     """
     params = policy.cast_params(params)
 
@@ -255,20 +252,7 @@ def model_responder(
 
     def reply(context, starts, states, keys, turn, is_active):
         del states, turn
-        return decode_reply(
-            policy,
-            params,
-            context,
-            starts,
-            is_active,
-            keys,
-            sampler=sampler,
-            stop_tokens=stop_tokens,
-            max_reply_tokens=max_reply_tokens,
-            chunk_tokens=chunk_tokens,
-            compactions=compactions,
-            any_row=any_row,
-        )
+        return decode_reply(policy, params, context, starts, is_active, keys, decoding)
 
     return Responder(init=init, observe=observe, reply=reply)
 

@@ -1,11 +1,11 @@
 """Reading and writing with the policy: tokens into the KV cache, tokens out of it.
 
 In: parameters, what the model has read so far, one sampling key per row. Out: a reply
-per row. Rows have lengths of their own and finish on their own; finished rows are
-masked, never removed. The lengths belong to the caller, and the caller leaves one free
-slot after the last token a row may ever hold, where finished rows write.
+per row. Rows differ in length and finish independently; finished rows are masked, never
+removed. The caller keeps the lengths, and leaves one free slot after the last token a
+row may ever hold, where finished rows write.
 
-`decode_step` is the one step that samples: the compiled rollout and the slow loop in
+`decode_step` is the only step that samples: the compiled rollout and the slow loop in
 `tests/reference` both drive it.
 """
 
@@ -23,13 +23,36 @@ from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.sampling import Sampler
 from ragen_jax.types import Params, Reply, TokenSpan
 
-# Whether a row, of whatever device must take the same turns of a loop, is in the mask.
+# True if any row of the mask is set, on any of the devices that must leave a loop
+# together.
 AnyRow = Callable[[Bool[Array, " B"]], Bool[Array, ""]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How replies are written.
+
+    Attributes:
+      sampler: logits to tokens.
+      stop_tokens: ids that end a reply; the sampled one is its last token.
+      max_reply_tokens: longest reply, `R`.
+      chunk_tokens: steps between two checks whether any row is still writing.
+      compactions: how often, once no more than half of the rows are writing, decoding
+        continues with a batch of those rows. Other batch sizes round differently.
+      any_row: see `AnyRow`.
+    """
+
+    sampler: Sampler
+    stop_tokens: Int[Array, " n"]
+    max_reply_tokens: int
+    chunk_tokens: int
+    compactions: int | None = None
+    any_row: AnyRow = jnp.any
 
 
 @struct.dataclass
 class Context:
-    """What the model has read.
+    """State of the model after the tokens it has read.
 
     Attributes:
       cache: keys and values of every token so far.
@@ -97,7 +120,8 @@ class _Writing:
     Attributes:
       starts, keys: see `decode_reply`.
       context: what each row has read.
-      others: the reply so far.
+      tokens, log_probs, lengths: the replies so far.
+      is_stopped: the reply has ended with a stop token.
     """
 
     starts: Int[Array, " B"]
@@ -117,13 +141,7 @@ def decode_reply(
     starts: Int[Array, " B"],
     is_active: Bool[Array, " B"],
     keys: Key[Array, " B"],
-    *,
-    sampler: Sampler,
-    stop_tokens: Int[Array, " n"],
-    max_reply_tokens: int,
-    chunk_tokens: int,
-    compactions: int | None = None,
-    any_row: AnyRow = jnp.any,
+    decoding: Decoding,
 ) -> tuple[Context, Reply]:
     """Write a reply per active row: until a stop token or the length limit.
 
@@ -133,15 +151,11 @@ def decode_reply(
 
     Args:
       starts: tokens each row holds already.
+      is_active: rows that write; the others get a reply of length 0.
       keys: the turn's key of each row; token `i` is drawn with `fold_in(key, i)`.
-      stop_tokens: ids that end a reply; the sampled one is its last token.
-      max_reply_tokens: `R`.
-      chunk_tokens: steps between two checks.
-      compactions: so many times, once no more than half of the rows are writing, go on
-        with a batch of those alone. Other batch sizes round differently.
-      any_row: see `AnyRow`.
     """
-    num_rows = starts.shape[0]
+    num_rows, max_reply_tokens = starts.shape[0], decoding.max_reply_tokens
+    chunk_tokens = decoding.chunk_tokens
     padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
     writing = _Writing(
         starts=starts,
@@ -153,14 +167,9 @@ def decode_reply(
         is_writing=is_active,
         is_stopped=jnp.zeros(num_rows, bool),
     )
-    writer = _Writer(
-        functools.partial(decode_step, policy, params, sampler=sampler),
-        stop_tokens=stop_tokens,
-        max_reply_tokens=max_reply_tokens,
-        chunk_tokens=chunk_tokens,
-        any_row=any_row,
-    )
-    writing = writer.write(jnp.int32(0), writing, compactions or 0)
+    step = functools.partial(decode_step, policy, params, sampler=decoding.sampler)
+    writer = _Writer(step, decoding)
+    writing = writer.write(jnp.int32(0), writing, decoding.compactions or 0)
     reply = Reply(
         tokens=writing.tokens[:, :max_reply_tokens],
         log_probs=writing.log_probs[:, :max_reply_tokens],
@@ -172,27 +181,30 @@ def decode_reply(
 
 @dataclasses.dataclass(frozen=True)
 class _Writer:
-    """Goes on writing rows.
+    """Loops that continue replies.
+
+    A batch decodes as fast as its slowest row. With compactions, the rows that are
+    still writing move into a batch of half the size, which again halves itself, and are
+    put back when they are done: a recursion of fixed depth, each level a loop compiled
+    for its own batch size.
 
     Attributes:
       decode: a policy's `decode_step`.
-      others: see `decode_reply`.
+      decoding: how replies are written.
     """
 
     decode: Callable[..., tuple[Context, Int[Array, " B"], Float[Array, " B"]]]
-    stop_tokens: Int[Array, " n"]
-    max_reply_tokens: int
-    chunk_tokens: int
-    any_row: AnyRow
+    decoding: Decoding
 
     def write(
         self, step: Int[Array, ""], writing: _Writing, compactions: int
     ) -> _Writing:
-        """Until no row is writing."""
+        """Write until no row is writing."""
         fewest = writing.lengths.shape[0] // 2 if compactions else 0
         step, writing = self._write_until(fewest, step, writing)
         if not fewest:
             return writing
+        # Writing rows come first; finished rows fill up the batch, masked as before.
         rows = jnp.argsort(~writing.is_writing, stable=True)[:fewest]
         some = jax.tree.map(lambda x: x[rows], writing)
         return _put_back(writing, rows, self.write(step, some, compactions - 1))
@@ -200,19 +212,21 @@ class _Writer:
     def _write_until(
         self, fewest: int, step: Int[Array, ""], writing: _Writing
     ) -> tuple[Int[Array, ""], _Writing]:
-        """Chunks until no more than `fewest` rows are writing."""
+        """Write chunks until no more than `fewest` rows are writing."""
+
+        chunk_tokens = self.decoding.chunk_tokens
 
         def goes_on(writing):
             count = jnp.sum(writing.is_writing, dtype=jnp.int32)
-            return self.any_row(count[None] > fewest)
+            return self.decoding.any_row(count[None] > fewest)
 
         def write_chunk(carry):
             _, step, writing = carry
-            # From 0: a loop whose length is known.
+            # From 0 to a constant: the compiler knows the length, no check per step.
             writing = jax.lax.fori_loop(
-                0, self.chunk_tokens, lambda i, w: self._token(step + i, w), writing
+                0, chunk_tokens, lambda i, w: self._token(step + i, w), writing
             )
-            return goes_on(writing), step + self.chunk_tokens, writing
+            return goes_on(writing), step + chunk_tokens, writing
 
         carry = (goes_on(writing), step, writing)
         return jax.lax.while_loop(lambda carry: carry[0], write_chunk, carry)[1:]
@@ -223,14 +237,14 @@ class _Writer:
             writing.starts + writing.lengths,
             jax.vmap(jax.random.fold_in, (0, None))(writing.keys, step),
         )
-        is_stop = jnp.any(tokens[:, None] == self.stop_tokens[None, :], axis=1)
+        is_stop = jnp.any(tokens[:, None] == self.decoding.stop_tokens[None, :], axis=1)
         writing = writing.replace(context=context)
-        limit = self.max_reply_tokens
+        limit = self.decoding.max_reply_tokens
         return _record(writing, step, tokens, log_probs, is_stop, limit)
 
 
 def _put_back(writing: _Writing, rows: Int[Array, " n"], some: _Writing) -> _Writing:
-    """The whole batch after some of its rows went on alone."""
+    """The whole batch after some of its rows were continued in a smaller one."""
     fixed = {"starts": writing.starts, "keys": writing.keys}
     blank = dict.fromkeys(fixed)
     written = jax.tree.map(
@@ -247,7 +261,7 @@ def _record(
     is_stop: Bool[Array, " B"],
     max_reply_tokens: int,
 ) -> _Writing:
-    """Note one step's tokens in the rows that are writing."""
+    """Append a step's tokens to the rows that are writing."""
     is_writing = writing.is_writing
     is_stop = is_stop & is_writing
     lengths = writing.lengths + is_writing

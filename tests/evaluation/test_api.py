@@ -21,7 +21,7 @@ from ragen_jax.evaluation.harness import describe, run_evaluations
 from ragen_jax.evaluation.results import Results
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.program import build_program
-from ragen_jax.rollout.decode import Context, decode_reply, read
+from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.text.messages import in_markup
 from ragen_jax.types import TokenSpan
@@ -254,10 +254,12 @@ class PocketModel:
                 length,
                 jnp.ones(1, bool),
                 jax.random.split(jax.random.key(0), 1),
-                sampler=greedy,
-                stop_tokens=self._task.dialogue.stop_tokens,
-                max_reply_tokens=max_reply_tokens,
-                chunk_tokens=4,
+                Decoding(
+                    sampler=greedy,
+                    stop_tokens=self._task.dialogue.stop_tokens,
+                    max_reply_tokens=max_reply_tokens,
+                    chunk_tokens=4,
+                ),
             )
             return reply
 

@@ -21,7 +21,7 @@ from ragen_jax.models.lora import (
     num_adapter_params,
 )
 from ragen_jax.models.policy import build_policy, logical_axes
-from ragen_jax.rollout.decode import Context, decode_reply, read
+from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.types import TokenSpan
 from tests.models.random_adapters import (
@@ -68,10 +68,14 @@ def test_the_sampler_agrees_with_the_learner(name, is_merged):
             lengths,
             jnp.ones(rows, bool),
             rngs.rows(jax.random.key(2), rows),
-            sampler=functools.partial(sample, temperature=1.0, top_k=None, top_p=None),
-            stop_tokens=jnp.asarray([-1]),
-            max_reply_tokens=12,
-            chunk_tokens=4,
+            Decoding(
+                sampler=functools.partial(
+                    sample, temperature=1.0, top_k=None, top_p=None
+                ),
+                stop_tokens=jnp.asarray([-1]),
+                max_reply_tokens=12,
+                chunk_tokens=4,
+            ),
         )
         return reply
 

@@ -10,7 +10,7 @@ import pytest
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.rollout import decode
-from ragen_jax.rollout.decode import Context, decode_reply, read
+from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.types import TokenSpan
 from tests.rollout import players
@@ -52,11 +52,15 @@ def _decoded(chunk_tokens=4, max_reply_tokens=REPLY, compactions=None):
             jnp.asarray(LENGTHS),
             jnp.asarray(ACTIVE),
             rngs.rows(jax.random.key(2), ROWS),
-            sampler=functools.partial(sample, temperature=1.0, top_k=None, top_p=None),
-            stop_tokens=jnp.asarray([5, 600]),
-            max_reply_tokens=max_reply_tokens,
-            chunk_tokens=chunk_tokens,
-            compactions=compactions,
+            Decoding(
+                sampler=functools.partial(
+                    sample, temperature=1.0, top_k=None, top_p=None
+                ),
+                stop_tokens=jnp.asarray([5, 600]),
+                max_reply_tokens=max_reply_tokens,
+                chunk_tokens=chunk_tokens,
+                compactions=compactions,
+            ),
         )
 
     return play()
