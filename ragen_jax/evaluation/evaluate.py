@@ -33,7 +33,7 @@ def evaluate(
     for task, rollout in zip(program.tasks, rollouts, strict=True):
         num_prompts = program.validation["num_prompts"]
         values = _measure(task, rollout, num_prompts, program.pass_at)
-        values |= program.validation
+        values |= program.validation | {"held_out": task.env.holds_out_levels}
         prefix = f"val-env/{task.name}/"
         metrics |= {prefix + name: float(value) for name, value in values.items()}
     return metrics, rollouts

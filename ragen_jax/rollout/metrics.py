@@ -257,6 +257,13 @@ SUCCESS_METRICS = (
         healthy="constant: numbers under other settings do not compare",
     ),
     Metric(
+        "val-env/{env}/held_out",
+        "1 where training never plays these levels; 0 where the game has too few "
+        "levels to hold some out",
+        section="progress",
+        healthy="constant",
+    ),
+    Metric(
         "val-env/{env}/num_samples",
         "episodes per level",
         section="progress",
