@@ -214,6 +214,7 @@ def _evaluation(
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
+        metrics["held_out"] = float(game.env.holds_out_levels)
         return metrics, records
 
     spec = dataclasses.replace(entry.spec, label=game.name)
