@@ -2,6 +2,9 @@
 
 python -m launch.train --config=configs/bandit.py --workdir=runs/bandit
 
+Half a minute on two idle CPU cores. Expected: the better arm is chosen in 100 % of 256
+games, 40 % before; there are only 24 levels, so none is held out (docs/results.md).
+
 Presets (`configs/sizes.py`): --config=configs/bandit.py:pocket,starpo_s,grpo
 """
 
