@@ -1,4 +1,4 @@
-"""Make one HTML page of finished, or running, runs; and figures for papers.
+"""Make an HTML page of finished or running runs, and figures for papers.
 
 python -m launch.report runs/NAME [runs/OTHER ...] --output=report.html
 python -m launch.report runs/a0 runs/a1 runs/b0 runs/b1 --names="vanilla;StarPO-S"
@@ -12,16 +12,20 @@ from absl import flags
 from launch import command
 
 _OUTPUT = flags.DEFINE_string(
-    "output", None, "HTML file to write; without it and --png: report.html."
+    "output", None, "HTML file to write; default: report.html, or none with --png."
 )
-_PNG = flags.DEFINE_string("png", None, "Folder for the figures as PNG files.")
+_PNG = flags.DEFINE_string(
+    "png", None, "Folder for the figures as PNG files (needs matplotlib)."
+)
 _NAMES = flags.DEFINE_string(
     "names",
     None,
-    'Names of the series in order, "a;b"; else how their settings differ.',
+    'Names of the series in order, "a;b"; default: the settings that differ.',
 )
 _MAX_EPISODES = flags.DEFINE_integer(
-    "max_episodes", 400, "Sample episodes the page holds, of all runs together."
+    "max_episodes",
+    400,
+    "Largest number of sample episodes on the page, of all runs together.",
 )
 
 

@@ -1,7 +1,7 @@
-"""Alarms against the fall of success, and where the regimes of thought begin.
+"""Alarms next to the fall of success, and the borders of the regimes.
 
 In: runs. Out: iterations and borders. Definitions and defaults are those of the early
-warning (section `warning` of the configuration), so page and training say the same.
+warning (section `warning` of the configuration), so that page and training agree.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, REGIMES, S
 from ragen_jax.report.runs import RunData, is_number
 from ragen_jax.report.series import Series
 
-# Where a run's settings say nothing: iterations averaged, share of the best.
+# Defaults for runs without these settings: iterations averaged, share of the best.
 _WINDOW, _SHARE = 5, 0.5
 
 
 def alarms(run: RunData) -> dict[str, Any]:
-    """When a run's indicators alarmed, all as iterations.
+    """Iterations in which a run's indicators alarmed.
 
     `at` and `first` by indicator (None: never), `fell` (None: success did not),
     `regimes` as pairs (iteration, number in `figures.REGIMES`).
@@ -50,8 +50,8 @@ def success_fell(run: RunData) -> int | None:
 def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:
     """Entropy `x` and information `y` below which a policy has left "diverse".
 
-    A share of what was measured first, averaged over the runs, as their own regimes are
-    judged by their own first measurement; None without a positive one.
+    A share of the first measurement, averaged over the runs; the regime of a run is
+    relative to its first measurement. None where that average is not positive.
     """
     borders = {}
     for name, metric, key in (

@@ -1,4 +1,4 @@
-"""Everything a report says, as one JSON-able value.
+"""Contents of a report, as one JSON-able value.
 
 In: runs. Out: a dict that the page draws from and that tests can read: series, tables,
 curves by metric, alarms, gradient buckets, episodes. No drawing happens here.
@@ -55,12 +55,12 @@ def make_contents(
     sections = figures.make_sections(declared)
     metrics = list(dict.fromkeys(m for run in runs for m in run.metrics))
     episodes = choose_episodes(runs, max_episodes)
-    owner = {id(run): i for i, one in enumerate(series) for run in one.runs}
+    owner = {id(run): i for i, group in enumerate(series) for run in group.runs}
     return {
         "games": list(games),
         "series": [
-            {"name": one.name, "runs": [runs.index(run) for run in one.runs]}
-            for one in series
+            {"name": group.name, "runs": [runs.index(run) for run in group.runs]}
+            for group in series
         ],
         "runs": [
             {
@@ -71,12 +71,12 @@ def make_contents(
             }
             for run in runs
         ],
-        "summary": [summary(one, env) for env in games for one in series],
+        "summary": [summary(group, env) for env in games for group in series],
         "settings": {
             "common": {k: runs[0].settings.get(k) for k in _SUMMARY_SETTINGS},
             "differing": differing_settings(series),
         },
-        "sections": [section(one, games, metrics) for one in sections],
+        "sections": [contents_of(section, games, metrics) for section in sections],
         "curves": {m: _curves(series, m) for m in metrics},
         "plane": plane(runs, series),
         "alarms": [alarms(run) for run in runs],
@@ -89,47 +89,50 @@ def summary(series: Series, env: str) -> dict[str, Any]:
     """A series' success in a game: a row of the table.
 
     `first`, `last` and `best` are [mean, low, high] of held-out success (of training's
-    where nothing was held out): of one run with its 95 % interval, of several with the
-    smallest and the largest.
+    where nothing was held out): low and high are the 95 % interval of a single run, the
+    smallest and the largest of several.
     """
     metric = figures.HELD_OUT.replace("{env}", env)
-    found, source = curve(series, metric), "held-out"
-    if found is None:
-        found, source = curve(series, figures.SUCCESS.replace("{env}", env)), "training"
+    success, source = curve(series, metric), "held-out"
+    if success is None:
+        metric, source = figures.SUCCESS.replace("{env}", env), "training"
+        success = curve(series, metric)
     ceiling = curve(series, figures.CEILING.replace("{env}", env))
     row = {"series": series.name, "game": env, "source": source}
     row["num_runs"] = len(series.runs)
     row["ceiling"] = None if ceiling is None else ceiling.mean[-1]
     row["iterations"] = max(run.records[-1]["iteration"] for run in series.runs)
-    if found is None:
+    if success is None:
         return row | dict.fromkeys(("first", "last", "best", "best_at"))
-    best = max(range(len(found.at)), key=lambda i: found.mean[i])
+    best = max(range(len(success.at)), key=lambda i: success.mean[i])
     points = {"first": 0, "last": -1, "best": best}
-    row |= {k: _point(found, i) for k, i in points.items()}
-    return row | {"best_at": found.at[best]}
+    row |= {k: _point(success, i) for k, i in points.items()}
+    return row | {"best_at": success.at[best]}
 
 
-def section(one: figures.Section, games, metrics: Sequence[str]) -> dict[str, Any]:
-    """A section with what has something to show; `absent` says what has not."""
+def contents_of(
+    section: figures.Section, games: Sequence[str], metrics: Sequence[str]
+) -> dict[str, Any]:
+    """A section with the panels of recorded metrics; `absent` names missing ones."""
     panels = []
-    for panel in figures.expand(one.panels, games):
+    for panel in figures.expand(section.panels, games):
         lines = tuple(line for line in panel.lines if line.metric in metrics)
         if any(line.style != "reference" for line in lines):
             panels.append(dataclasses.asdict(dataclasses.replace(panel, lines=lines)))
-    is_drawn = has_special(one.special, metrics)
-    is_whole = is_drawn or (bool(panels) and not one.special)
+    is_drawn = has_special(section.special, metrics)
+    is_whole = is_drawn or (bool(panels) and not section.special)
     return {
-        "key": one.key,
-        "title": one.title,
-        "lead": one.lead,
+        "key": section.key,
+        "title": section.title,
+        "lead": section.lead,
         "panels": panels,
-        "special": one.special if is_drawn else "",
-        "absent": "" if is_whole else one.absent,
+        "special": section.special if is_drawn else "",
+        "absent": "" if is_whole else section.absent,
     }
 
 
 def has_special(special: str, metrics: Sequence[str]) -> bool:
-    """Whether the metrics of a drawing of its own kind were recorded."""
+    """Whether the metrics of a special drawing were recorded."""
     needed = {
         "plane": {figures.PLANE_X, figures.PLANE_Y} <= set(metrics),
         "alarms": any(m.startswith(figures.ALARM) for m in metrics),
@@ -139,18 +142,18 @@ def has_special(special: str, metrics: Sequence[str]) -> bool:
 
 
 def plane(runs: Sequence[RunData], series: Sequence[Series]) -> dict[str, Any]:
-    """Ways through the information plane as points [iteration, H(Z|X), I(X;Z)].
+    """Paths through the information plane as points [iteration, H(Z|X), I(X;Z)].
 
-    `ways` of the runs, `means` of the series where all of their runs measured.
+    `ways` of the runs; `means` of the series, at iterations that all runs measured.
     """
     points = {id(run): _way(run) for run in runs}
     means = []
-    for one in series:
-        own = [points[id(run)] for run in one.runs if points[id(run)]]
-        shared = sorted(set.intersection(*map(set, own))) if own else []
+    for group in series:
+        ways = [points[id(run)] for run in group.runs if points[id(run)]]
+        shared = sorted(set.intersection(*map(set, ways))) if ways else []
         means.append(
             {
-                i: [statistics.fmean(way[i][k] for way in own) for k in (0, 1)]
+                i: [statistics.fmean(way[i][k] for way in ways) for k in (0, 1)]
                 for i in shared
             }
         )
@@ -174,17 +177,19 @@ def _shown_way(way: dict[int, list[float]]) -> list[list[float]]:
 
 
 def buckets(series: Sequence[Series], metrics: Sequence[str]) -> dict[str, Any]:
-    """Gradients by bucket, from the least reward spread on.
+    """Gradient norms by bucket, least reward spread first.
 
-    `names` of the buckets, `parts` that were measured, `means` per series and part (see
-    `bucket_means`; None for a series without any), `has_snr`.
+    `names` of the buckets, `parts` of the loss that were measured, `means` per series
+    and part (see `bucket_means`; None for a series without any), `has_snr`.
     """
-    found = [match for match in map(_BUCKET.fullmatch, metrics) if match]
-    numbers = sorted({int(match.group(2)) for match in found if match.group(2)})
+    matches = [match for match in map(_BUCKET.fullmatch, metrics) if match]
+    numbers = sorted({int(match.group(2)) for match in matches if match.group(2)})
     names = [f"bucket_{n}" for n in numbers]
-    measured = {match.group(3) for match in found if match.group(2)}
+    measured = {match.group(3) for match in matches if match.group(2)}
     parts = [part for part in figures.BUCKET_PARTS if part in measured]
-    means = [{part: bucket_means(one, names, part) for part in parts} for one in series]
+    means = [
+        {part: bucket_means(group, names, part) for part in parts} for group in series
+    ]
     return {
         "names": names,
         "parts": parts,
@@ -213,25 +218,25 @@ def bucket_means(series: Series, names: Sequence[str], part: str) -> list[list[f
 def _curves(series: Sequence[Series], metric: str) -> list[dict[str, Any] | None]:
     """The metric of every series, numbers shortened."""
     room = min(MAX_POINTS, MAX_POINTS_TOGETHER // len(series))
-    found = (curve(one, metric, max(room, 2)) for one in series)
-    return [None if c is None else _compact(c) for c in found]
+    curves = (curve(group, metric, max(room, 2)) for group in series)
+    return [None if c is None else _compact(c) for c in curves]
 
 
-def _compact(found: Curve) -> dict[str, Any]:
-    """A curve without what a single run's band would only repeat."""
+def _compact(curve: Curve) -> dict[str, Any]:
+    """A curve without the fields that repeat its mean."""
     rounded = {
-        name: list(map(_rounded, getattr(found, name)))
+        name: list(map(_rounded, getattr(curve, name)))
         for name in ("mean", "low", "high", "error")
     }
-    if found.num_runs == 1:
+    if curve.num_runs == 1:
         del rounded["error"]
     if rounded["low"] == rounded["high"]:
         del rounded["low"], rounded["high"]
-    return {"at": found.at, "num_runs": found.num_runs} | rounded
+    return {"at": curve.at, "num_runs": curve.num_runs} | rounded
 
 
-def _point(found: Curve, index: int) -> list[float]:
-    return [_rounded(x[index]) for x in (found.mean, found.low, found.high)]
+def _point(curve: Curve, index: int) -> list[float]:
+    return [_rounded(x[index]) for x in (curve.mean, curve.low, curve.high)]
 
 
 def _rounded(value: float) -> float:

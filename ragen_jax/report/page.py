@@ -1,8 +1,8 @@
 """One HTML file that needs nothing else: style, program and data inside.
 
-In: the contents. Out: text. Whatever a model wrote is data: it stands in a JSON block
-with its markup characters escaped, the program only ever sets it as text, and the
-page's own policy lets no other program run and nothing be fetched.
+In: the contents. Out: text. Texts of models are data: they stand in a JSON block with
+their markup characters escaped, the script sets them as text only, and the page's
+content security policy lets no other script run and nothing be fetched.
 """
 
 import base64
@@ -40,7 +40,7 @@ def make_page(contents: Mapping[str, Any]) -> str:
         "cells": escape_json(_read("cells.json")),
         "script": script,
     }
-    # In one pass: what is put in is never searched for fields.
+    # In one pass: values that are filled in are never searched for fields.
     return _FIELD.sub(lambda match: fields[match.group(1)], _read("page.html"))
 
 

@@ -1,7 +1,7 @@
 """The figures of a report as PNG files, for papers.
 
-In: the contents of a report. Out: a file per section that has something to draw. Needs
-matplotlib, which is imported when it is needed and not before.
+In: the contents of a report. Out: a file per section with figures. Needs matplotlib,
+which is imported only here: the page does without it.
 """
 
 import math
@@ -47,7 +47,7 @@ def write_figures(contents: Contents, folder: pathlib.Path) -> list[pathlib.Path
 
 
 def _drawings(contents: Contents, section: Contents) -> list[Callable]:
-    """What draws each of a section's panels on axes of its own."""
+    """Functions that draw a section's panels, each on a pair of axes."""
     draws: list[Callable] = []
     each = range(len(contents["series"]))
     if section["special"] == "plane":
@@ -93,7 +93,7 @@ def _save(draws: Sequence[Callable], path: pathlib.Path, contents: Contents) -> 
 
 
 def _draw_lines(axis, contents: Contents, panel: Contents) -> None:
-    """One panel: a line with its band per series, as on the page."""
+    """A panel: a line with its band per series, as on the page."""
     scale = _SCALES.get(panel["kind"], 1.0)
     styles = set()
     for line in panel["lines"]:
@@ -134,7 +134,7 @@ _STYLES = {
 
 
 def _draw_plane(axis, contents: Contents) -> None:
-    """Each run's way, dark where late, over the four regimes."""
+    """Each run's path, darker with time, over the four regimes."""
     plane = contents["plane"]
     for number, way in enumerate(plane["ways"]):
         color = f"C{contents['runs'][number]['series']}"
@@ -188,7 +188,7 @@ def _draw_buckets(axis, contents: Contents, series: int) -> None:
 
 
 def _draw_alarms(axis, contents: Contents, series: int) -> None:
-    """A lane per indicator, the regimes below, and where success fell."""
+    """A lane per indicator, regimes below, and the iteration in which success fell."""
     runs = [contents["alarms"][r] for r in contents["series"][series]["runs"]]
     names = list(dict.fromkeys(name for run in runs for name in run["at"]))
     lanes = [*names, "regime"]

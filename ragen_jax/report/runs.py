@@ -16,7 +16,7 @@ from ragen_jax.report.throughput import tokens_per_second
 
 # Sums and differences of two of them are finite.
 _MAX_NUMBER = 1e300
-# What metrics name a game by: "train/Sokoban/success".
+# A metric names its environment: "train/Sokoban/success".
 _GAME_METRIC = re.compile(r"train/([^/]+)/")
 
 
@@ -25,8 +25,8 @@ class RunData:
     """One run folder.
 
     Attributes:
-      name: the folder's name, or as much of its path as tells it from the others.
-      folder: where it is.
+      name: end of the folder's path, as short as tells it from the others.
+      folder: path.
       settings: the resolved configuration by dotted key.
       records: a line of `metrics.jsonl` each, oldest first; with `tokens_per_second`.
     """
@@ -42,18 +42,18 @@ class RunData:
 
     @property
     def games(self) -> tuple[str, ...]:
-        """What was trained on, in the order of the metrics."""
+        """Environments trained on, in the order of the metrics."""
         names = (_GAME_METRIC.match(key) for r in self.records for key in r)
         return tuple(dict.fromkeys(m.group(1) for m in names if m))
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Iteration -> value, where it was recorded and finite."""
+        """Iteration -> value, where a number was recorded."""
         pairs = ((r["iteration"], r.get(metric)) for r in self.records)
         return {i: float(v) for i, v in pairs if is_number(v)}
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of everything that was ever recorded as a number."""
+        """Names of the metrics that were recorded as a number at least once."""
         names = {k: None for r in self.records for k, v in r.items() if is_number(v)}
         return tuple(k for k in names if k not in ("iteration", "time"))
 
@@ -62,8 +62,8 @@ def read_runs(folders: Sequence[pathlib.Path]) -> list[RunData]:
     """Every folder's run, in the order given.
 
     Raises:
-      ValueError: a folder is named twice, is no run, has no metrics, or the runs play
-        different games.
+      ValueError: a folder is named twice, is no run or has no metrics, or the runs
+        were trained on different environments.
     """
     resolved = [folder.resolve() for folder in folders]
     for folder in folders:
@@ -83,7 +83,7 @@ def read_runs(folders: Sequence[pathlib.Path]) -> list[RunData]:
 
 
 def read_run(folder: pathlib.Path, name: str) -> RunData:
-    """One folder's run.
+    """Run of a folder.
 
     Raises:
       ValueError: `folder` is no run folder, or its files are damaged or empty.
@@ -135,7 +135,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key; an empty section is a value of its own."""
+    """Nested settings by dotted key; an empty section is a value."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
@@ -150,7 +150,7 @@ def _is_iteration(value: Any) -> bool:
 
 
 def _finite(text: str) -> float | str:
-    """A number of a JSON file, as text where it is too large to be one."""
+    """A number of a JSON file; its text where it is too large for a float."""
     value = float(text)
     return value if math.isfinite(value) else text
 

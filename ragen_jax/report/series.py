@@ -1,6 +1,6 @@
-"""Runs that differ only in their seed are one series: a line with a band.
+"""Series: runs that differ only in their seed, drawn as a line with a band.
 
-In: runs. Out: series with names that say how they differ, and their curves.
+In: runs. Out: series, named by the settings in which they differ, and their curves.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ from ragen_jax.report.runs import RunData
 
 # Longest curve kept; longer ones are thinned evenly, first and last point included.
 MAX_POINTS = 400
-# Points of all series together, of one metric: many series are many lines on one page.
+# Most points of a metric on one page, of all series together.
 MAX_POINTS_TOGETHER = 2000
-# Differing keys a name shows before it falls back on the folders' names.
+# A series that differs in more keys than this is named by its folders.
 _MAX_KEYS_IN_NAME = 3
 
 
@@ -53,37 +53,37 @@ class Curve:
 def make_series(
     runs: Sequence[RunData], names: Sequence[str] | None = None
 ) -> list[Series]:
-    """Groups runs; `names` replaces the names, one per series in order.
+    """Group runs; `names` replaces the names, one per series in order.
 
     Raises:
       ValueError: another number of names than of series.
     """
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        own = {k: v for k, v in run.settings.items() if k != "seed"}
-        groups.setdefault(json.dumps(own, sort_keys=True), []).append(run)
-    found = list(groups.values())
+        settings = {k: v for k, v in run.settings.items() if k != "seed"}
+        groups.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
+    members = list(groups.values())
     if names is None:
-        names = _names(found)
-    elif len(names) != len(found):
+        names = _names(members)
+    elif len(names) != len(members):
         raise ValueError(
-            f"{len(names)} names for {len(found)} series ("
-            + "; ".join(", ".join(run.name for run in group) for group in found)
+            f"{len(names)} names for {len(members)} series ("
+            + "; ".join(", ".join(run.name for run in group) for group in members)
             + "); runs whose settings differ only in the seed are one series"
         )
-    return [Series(n, tuple(g)) for n, g in zip(names, found, strict=True)]
+    return [Series(n, tuple(g)) for n, g in zip(names, members, strict=True)]
 
 
 def differing_settings(series: Sequence[Series]) -> dict[str, list[Any]]:
-    """Keys in which series differ -> the value of each (None where it has no such)."""
+    """Keys in which series differ -> the value of each series (None: no such key)."""
     settings = [s.runs[0].settings for s in series]
-    keys = dict.fromkeys(key for own in settings for key in own)
-    found = {key: [own.get(key) for own in settings] for key in keys if key != "seed"}
-    return {k: v for k, v in found.items() if any(x != v[0] for x in v)}
+    keys = dict.fromkeys(key for group in settings for key in group)
+    values = {k: [group.get(k) for group in settings] for k in keys if k != "seed"}
+    return {k: v for k, v in values.items() if any(x != v[0] for x in v)}
 
 
 def curve(series: Series, metric: str, max_points: int = MAX_POINTS) -> Curve | None:
-    """The metric's curve, thinned evenly; None where no run recorded it."""
+    """Curve of a metric, thinned evenly; None where no run recorded it."""
     curves = [c for c in (run.curve(metric) for run in series.runs) if c]
     if not curves:
         return None
@@ -121,7 +121,7 @@ def _standard_error(values: Sequence[float]) -> float:
 
 
 def _names(groups: Sequence[Sequence[RunData]]) -> list[str]:
-    """What tells the series apart: their settings, or else their folders."""
+    """Names of series: the settings in which they differ, or else their folders."""
     plain = [Series("", tuple(group)) for group in groups]
     differing = differing_settings(plain)
     names = [_folder_name(group) for group in groups]
@@ -142,7 +142,7 @@ def _short_keys(settings: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _folder_name(group: Sequence[RunData]) -> str:
-    """What the folders' names begin with: of "a-0" and "a-1" it is "a"."""
+    """Common beginning of the folders' names: "a" of "a-0" and "a-1"."""
     if len(group) == 1:
         return group[0].name
     letters = zip(*(run.name for run in group), strict=False)

@@ -2,7 +2,7 @@
 
 In: the run's settings, its records and sample episodes. Out: one event file with
 scalars, a layout that groups them, histograms, settings, episodes as text and boards as
-pictures. The view is made from the record alone, so it can be drawn anew at any time.
+pictures. It is made from the record alone and can be drawn again at any time.
 """
 
 import collections
@@ -32,9 +32,9 @@ class EventFile:
     """One event file.
 
     Args:
-      workdir: where it is made.
+      workdir: folder of the file.
       settings: the configuration by dotted key, shown under "HParams"; may be empty.
-      games: names of the games in the metrics.
+      games: names of the environments in the metrics.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EventFile:
             self._add_settings(settings, [f"val-env/{game}/success" for game in games])
 
     def scalars(self, record: Mapping) -> None:
-        """The numbers of a record; a list of numbers becomes a histogram."""
+        """Add the numbers of a record; a list of numbers becomes a histogram."""
         step, when = record["iteration"], record["time"]
         for name, value in record.items():
             if name in ("iteration", "time") or value in (None, []):
@@ -61,7 +61,7 @@ class EventFile:
                 self._events.add_scalar(name, value, step, when)
 
     def episodes(self, iteration: int, episodes: Iterable[Mapping]) -> None:
-        """The first episodes of each game, as text and as pictures."""
+        """Add the first episodes of each environment, as text and as pictures."""
         counts = collections.Counter()
         for episode in episodes:
             # Only runs of several environments name them.
@@ -84,9 +84,9 @@ class EventFile:
         self._events.close()
 
     def _add_settings(self, settings: Mapping, metrics: Sequence[str]) -> None:
-        """Settings in the run itself: `add_hparams` would make a run of its own.
+        """Add the settings to this run: `add_hparams` would make a second one.
 
-        The session has no end here: whether a run goes on is not the view's to say.
+        The session gets no end: the run may be resumed.
         """
         shown = {name: _shown(value) for name, value in settings.items()}
         experiment, start, _ = hparams(shown, dict.fromkeys(metrics, 0.0))
@@ -135,7 +135,7 @@ def _interval_charts(metric: str, games: Sequence[str]) -> dict[str, list]:
 
 
 def _shown(value: Any) -> bool | float | str:
-    """A setting as TensorBoard can hold it."""
+    """A setting as a type that TensorBoard stores."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -107,7 +107,7 @@ def test_every_section_is_drawn(page):
     titles = page.execute_script(
         "return [...document.querySelectorAll('figure h3')].map((h) => h.textContent)"
     )
-    assert {"Sokoban: success", "Where thoughts are", "Alarms over iterations"} <= set(
+    assert {"Sokoban: success", "Paths of the runs", "Alarms over iterations"} <= set(
         titles
     )
     assert page.execute_script("return document.querySelectorAll('.note').length") == 0
@@ -131,7 +131,7 @@ def test_figures_tell_values_to_the_keyboard(page):
 
     for title, words in (
         ("Sokoban: success", ("iteration 40", "keep_fraction=0.25", "%")),
-        ("Where thoughts are", ("H(Z|X)", "iteration 40", "diverse")),
+        ("Paths of the runs", ("H(Z|X)", "iteration 40", "diverse")),
         ("Gradient norms", ("bucket 4", "entropy")),
         (
             "Alarms over iterations",

@@ -12,7 +12,7 @@ function boardBlock(e) {
         "section",
         { class: "block" },
         el("h4", {}, "State"),
-        el("div", { class: "said" }, lastMessage(turn.observation)),
+        el("div", { class: "prose" }, lastMessage(turn.observation)),
       ),
     );
   const rows = turn.board.map((row) => Array.from(row)),
@@ -66,7 +66,7 @@ function boardBlock(e) {
   );
 }
 
-// What the last message of the prompt says, without its chat markup.
+// Text of the prompt's last message, without chat markup.
 function lastMessage(text) {
   const start = text.lastIndexOf("<|im_start|>user\n");
   return (start < 0 ? text : text.slice(start + 17)).split("<|im_end|>")[0];

@@ -8,12 +8,12 @@ const norm = (point) => (point.length ? short(point[0]) : "–");
 // Norms by bucket, the mean over the run, on a logarithmic axis: one figure a series.
 function bucketFigure(series) {
   const { names, parts, means } = DATA.buckets,
-    own = means[series];
+    norms = means[series];
   const labels = names.map((n) => n.replace("bucket_", ""));
   const title = "Gradient norms";
   const alt =
     `${DATA.series[series].name}: gradient norms by bucket of reward variance, mean over the run. ` +
-    parts.map((part) => `${part}: ${own[part].map(norm).join(", ")}`).join("; ");
+    parts.map((part) => `${part}: ${norms[part].map(norm).join(", ")}`).join("; ");
   return figure(
     title,
     alt,
@@ -59,7 +59,7 @@ function bucketFigure(series) {
         root.append(svg("text", { x: sx(k), y: box.bottom + 17, "text-anchor": "middle" }, label)),
       );
       parts.forEach((part, j) => {
-        const at = own[part]
+        const at = norms[part]
           .map((v, k) => [sx(k) + (j - (parts.length - 1) / 2) * 10, v])
           .filter(([, v]) => v[0] > 0);
         const paint = BUCKET_COLORS[part];
@@ -99,7 +99,7 @@ function bucketFigure(series) {
         (k) =>
           show(tip, sx(k), box.top, width, [
             el("b", {}, `bucket ${labels[k]}`),
-            ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, norm(own[p][k]))),
+            ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, norm(norms[p][k]))),
           ]),
         () => hide(tip),
       );
@@ -109,7 +109,7 @@ function bucketFigure(series) {
       numbers: () =>
         table(
           ["bucket", ...parts],
-          labels.map((label, k) => [label, ...parts.map((p) => norm(own[p][k]))]),
+          labels.map((label, k) => [label, ...parts.map((p) => norm(norms[p][k]))]),
         ),
     },
   );

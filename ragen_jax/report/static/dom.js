@@ -1,5 +1,5 @@
-// What the other files build with: elements, numbers, colours. Text that comes from
-// runs is only ever set as text (textContent), never parsed as markup.
+// Elements, numbers and colours for the other files. Text of runs is only ever set as text
+// (textContent), never parsed as markup.
 "use strict";
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
@@ -45,11 +45,11 @@ function ticks(low, high, count) {
   const raw = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
-  const found = [];
+  const values = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-6; i++) {
-    found.push(Number((i * step).toPrecision(12)));
+    values.push(Number((i * step).toPrecision(12)));
   }
-  return found;
+  return values;
 }
 
 function table(head, rows) {

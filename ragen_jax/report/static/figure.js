@@ -1,4 +1,4 @@
-// What every figure has: a caption, a drawing, a tooltip, a cursor, its numbers.
+// Parts of every figure: caption, drawing, tooltip, cursor, table of numbers.
 "use strict";
 
 function mark(shape, x, y, r, attributes) {
@@ -38,8 +38,7 @@ function mark(shape, x, y, r, attributes) {
   });
 }
 
-// One figure: caption, drawing, tooltip, the numbers as a table.
-// `owner`: the number of the one series it shows. `keys`: a legend of its own.
+// A figure. `owner`: number of the series it shows, if only one. `keys`: its legend.
 function figure(title, alt, draw, { lines = [], keys = null, owner = null, numbers = null } = {}) {
   const root = svg("svg", { role: "img", tabindex: "0", "aria-label": alt });
   const tip = el("div", { class: "tip", role: "status", hidden: true });

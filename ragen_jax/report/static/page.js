@@ -7,13 +7,13 @@ function start() {
   document.getElementById("top").append(...head());
   const main = document.getElementById("main");
   main.append(section("summary", "Summary", null, summaryTable()));
-  for (const one of DATA.sections)
-    main.append(section(one.key, one.title, one.lead, sectionBody(one)));
+  for (const part of DATA.sections)
+    main.append(section(part.key, part.title, part.lead, sectionBody(part)));
   main.append(
     section(
       "explore",
       "Any metric",
-      "Everything the runs recorded, one metric at a time.",
+      "Every recorded metric, by name.",
       explorer(),
     ),
   );
@@ -21,7 +21,7 @@ function start() {
     section(
       "episodes",
       "Episodes",
-      "Sample episodes of training, turn by turn: what the model saw, thought and answered, and every token it sampled. Left and right arrow change the turn, up and down the episode.",
+      "Sample episodes of training, turn by turn: prompt, thought, answer, and every sampled token with its log-probability. The left and right arrow keys change the turn, up and down the episode.",
       viewer(),
     ),
   );
@@ -38,7 +38,7 @@ function start() {
   document
     .getElementById("foot")
     .append(
-      "Bands are the range over the seeds of a series (the 95 % interval of held-out success where there is one seed). Made by launch.report; this file needs no network.",
+      "Bands show the range over the seeds of a series; for a series of one seed, the 95 % interval of held-out success. Made by launch.report; this file needs no network.",
     );
   if (DATA.episodes.chosen.length) applyFilters();
 }
@@ -217,7 +217,7 @@ function summaryTable() {
           "last",
           "best",
           "best possible",
-          "missing at the end",
+          "regret at the end",
         ],
         rows,
       ),
@@ -225,35 +225,35 @@ function summaryTable() {
     el(
       "p",
       { class: "muted" },
-      `Success is ${sources}. Small numbers: the 95 % interval of a single run, the range over the seeds of several.`,
+      `Success is ${sources}. Small numbers: the 95 % interval of a single run, or the range over several seeds.`,
     ),
   ];
 }
 
-function sectionBody(one) {
-  const found = [],
+function sectionBody(part) {
+  const drawn = [],
     each = DATA.series.map((_, i) => i);
-  if (one.special === "plane") found.push(planeFigure());
-  if (one.special === "alarms")
-    found.push(
+  if (part.special === "plane") drawn.push(planeFigure());
+  if (part.special === "alarms")
+    drawn.push(
       ...each
         .filter((i) => DATA.series[i].runs.some((r) => Object.keys(DATA.alarms[r].at).length))
         .map(alarmFigure),
     );
-  if (one.special === "buckets") {
+  if (part.special === "buckets") {
     for (const i of each.filter((k) => DATA.buckets.means[k])) {
-      if (DATA.buckets.parts.length) found.push(bucketFigure(i));
+      if (DATA.buckets.parts.length) drawn.push(bucketFigure(i));
       if (DATA.buckets.parts.includes("task"))
-        found.push(bucketCourse(i, "task", "Task gradient by bucket", "L2 norm"));
+        drawn.push(bucketCourse(i, "task", "Task gradient by bucket", "L2 norm"));
       if (DATA.buckets.has_snr)
-        found.push(bucketCourse(i, "snr", "Signal to noise by bucket", "signal / noise"));
+        drawn.push(bucketCourse(i, "snr", "Signal to noise by bucket", "signal / noise"));
     }
   }
-  found.push(...one.panels.map((p) => lineChart(p)));
-  const note = one.absent ? el("p", { class: "note" }, `Not drawn: ${one.absent}.`) : null;
+  drawn.push(...part.panels.map((p) => lineChart(p)));
+  const note = part.absent ? el("p", { class: "note" }, `Not drawn: ${part.absent}.`) : null;
   const layouts = { alarms: "grid wide", plane: "grid plane" };
-  const grid = layouts[one.special] || (one.key === "progress" ? "grid progress" : "grid");
-  return [note, found.length ? el("div", { class: grid }, found) : null];
+  const grid = layouts[part.special] || (part.key === "progress" ? "grid progress" : "grid");
+  return [note, drawn.length ? el("div", { class: grid }, drawn) : null];
 }
 
 function explorer() {
@@ -298,7 +298,7 @@ function settings() {
             keys.map((k) => [k, ...differing[k].map(text)]),
           ),
         )
-      : el("p", {}, "The runs differ in nothing but the seed."),
+      : el("p", {}, "The runs differ in their seed only."),
     el(
       "p",
       { class: "muted" },

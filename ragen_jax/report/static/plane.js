@@ -1,4 +1,4 @@
-// The information plane: where thoughts are, and where they went.
+// The information plane: the path of every run.
 "use strict";
 
 const REGIME_COLORS = ["var(--good)", "var(--bad)", "var(--s4)", "var(--s3)"];
@@ -16,7 +16,7 @@ function planeFigure() {
       .join("; ") +
     ". Arrow keys step through the points.";
   return figure(
-    "Where thoughts are",
+    "Paths of the runs",
     alt,
     (root, width, tip) => {
       const height = Math.min(540, Math.max(300, width * 0.74));

@@ -38,7 +38,7 @@ function replyBlocks(t) {
   return [
     thought === null
       ? null
-      : block("Thought", el("div", { class: "said", id: "thought" }, thought || "(empty)")),
+      : block("Thought", el("div", { class: "prose", id: "thought" }, thought || "(empty)")),
     block(
       "Answer",
       answer === null
@@ -55,13 +55,13 @@ function replyBlocks(t) {
       : el(
           "details",
           {},
-          el("summary", {}, "What the model saw (its window)"),
-          el("div", { class: "said" }, t.window),
+          el("summary", {}, "Prompt that the model read (context window)"),
+          el("div", { class: "prose" }, t.window),
         ),
   ];
 }
 
-// Where a person looks first; the tokens below show the reply as it is.
+// Thought and answer of a reply, for reading; the tokens below show the reply unchanged.
 function readReply(t) {
   const forced = t.observation.endsWith("<answer>")
     ? "<answer>"
@@ -96,10 +96,10 @@ function tokenBlock(t, block) {
       el(
         "p",
         { class: "note" },
-        "This run recorded no single tokens (it was made by an older version).",
+        "This run recorded no single tokens: an earlier version made it.",
       ),
       el("div", { class: "legend" }, toggle),
-      el("div", { class: "said" }, context, t.reply),
+      el("div", { class: "prose" }, context, t.reply),
     );
   }
   const tokens = t.token_texts.map((text, i) => {
@@ -131,6 +131,6 @@ function tokenBlock(t, block) {
       el("span", { class: "context" }, "prompt: not in the loss"),
       toggle,
     ),
-    el("div", { class: "said tokens", id: "tokens" }, context, tokens),
+    el("div", { class: "prose tokens", id: "tokens" }, context, tokens),
   );
 }

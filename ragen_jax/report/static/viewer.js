@@ -233,7 +233,7 @@ function showTurn(wanted) {
     return;
   }
   VIEW.turn = Math.max(0, Math.min(wanted, e.turns.length - 1));
-  const held =
+  const focused =
     document.activeElement && box.contains(document.activeElement) ? document.activeElement.id : "";
   const turn = e.turns[VIEW.turn],
     isLast = VIEW.turn === e.turns.length - 1;
@@ -309,6 +309,6 @@ function showTurn(wanted) {
         )
       : "",
   );
-  if (held) (document.getElementById(held) || box).focus({ preventScroll: true });
-  if (held && document.activeElement === document.body) box.focus({ preventScroll: true });
+  if (focused) (document.getElementById(focused) || box).focus({ preventScroll: true });
+  if (focused && document.activeElement === document.body) box.focus({ preventScroll: true });
 }
