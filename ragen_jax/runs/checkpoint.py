@@ -1,19 +1,33 @@
 """Checkpoints: the train state, written by Orbax in the background, atomically.
 
 In: a train state on the device. Out: a folder per saved iteration under `checkpoints/`,
-complete or absent, never half-written. Everything else a resumed run needs is derived
-from the seed and the iteration number, so the state is all there is to save. With it
-goes its identity: the model and the tokenizer without which the numbers mean nothing.
+complete or absent, never half-written, with the SHA-256 digest of each of its files.
+Everything else a resumed run needs is derived from the seed and the iteration number,
+so the state is all there is to save. With it goes its identity: the model and the
+tokenizer without which the numbers mean nothing.
 """
 
+import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
 from ragen_jax.learner.state import TrainState, describe
+from ragen_jax.models.digests import (
+    DIGESTS_FILE,
+    find_damage,
+    has_digests,
+    write_digests,
+)
 from ragen_jax.models.hf_files import BASE_DIGEST, TOKENIZER_DIGEST
+
+# Orbax finishes these two after the digests are written; nothing is restored from them.
+_COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
+# Says that a checkpoint was written with digests, so that their loss is noticed.
+_DIGESTS_MARK = {"digests": DIGESTS_FILE}
 
 
 class Checkpointer:
@@ -26,41 +40,52 @@ class Checkpointer:
     """
 
     def __init__(self, workdir: pathlib.Path, *, keep: int | None):
-        self._folder = (workdir / "checkpoints").resolve()
-        if keep is None:
-            options = ocp.CheckpointManagerOptions(
-                read_only=True, create=False, save_interval_steps=0
+        self._folder = (pathlib.Path(workdir) / "checkpoints").resolve()
+        self._started: int | None = None
+        self._manager = None
+        if keep is not None:
+            # The callback runs when all files are complete, before Orbax renames the
+            # folder: a checkpoint that exists has its digests.
+            after_files = ocp.options.AsyncOptions(
+                post_finalization_callback=self._write_digests
             )
-        else:
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=keep, create=True, cleanup_tmp_directories=True
+                max_to_keep=keep,
+                create=True,
+                cleanup_tmp_directories=True,
+                async_options=after_files,
             )
-        self._manager = ocp.CheckpointManager(self._folder, options=options)
+            self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     @property
     def latest(self) -> int | None:
         """Iteration of the newest complete checkpoint, None when there is none."""
-        return self._manager.latest_step()
+        return max(self._iterations(), default=None)
 
-    def save(self, iteration: int, state: TrainState, owner: dict[str, Any]) -> None:
+    def save(
+        self, iteration: int, state: TrainState, identity: Mapping[str, Any]
+    ) -> None:
         """Start saving; the state is copied before this returns.
 
         Args:
           iteration: updates made so far, the checkpoint's name.
           state: the train state.
-          owner: the `identity` of its model, checked when restoring.
+          identity: of its model (`hf_files.identity`), checked when restoring.
         """
-        if iteration == self.latest:
+        if iteration in (self._started, self.latest):
             return
+        self._manager.wait_until_finished()
+        self._started = iteration
         self._manager.save(
             iteration,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(owner)
+                state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(identity)
             ),
+            custom_metadata=_DIGESTS_MARK,
         )
 
     def restore(
-        self, iteration: int, state: TrainState, owner: dict[str, Any]
+        self, iteration: int, state: TrainState, identity: Mapping[str, Any]
     ) -> TrainState:
         """Read a checkpoint in place of a state, whose buffers are freed.
 
@@ -68,48 +93,134 @@ class Checkpointer:
           iteration: the checkpoint's name.
           state: gives shapes, dtypes and shardings. Two states may not fit in memory:
             it is gone afterwards.
-          owner: the `identity` of its model.
+          identity: of its model.
 
         Raises:
           ValueError: it is another model's, or its files are damaged.
         """
-        where = self._folder / str(iteration)
-        saved = self._read(where, iteration, model=ocp.args.JsonRestore())["model"]
-        _refuse_another(where, saved, owner)
+        folder = self._folder / str(iteration)
+        if not folder.is_dir():
+            raise ValueError(f"there is no checkpoint {folder}; {self._advice(folder)}")
+        if damage := _find_damage(folder):
+            raise ValueError(
+                f"the checkpoint {folder} is damaged: {damage}; {self._advice(folder)}"
+            )
+        saved = self._read(folder, model=ocp.args.JsonRestore())["model"]
+        _refuse_another(folder, saved, identity)
         restore = ocp.args.StandardRestore(describe(state))
         jax.tree.map(lambda x: x.delete(), state)
-        return self._read(where, iteration, state=restore)["state"]
+        return self._read(folder, state=restore)["state"]
 
     def wait(self) -> None:
         """Return once every started save is complete on disk."""
-        self._manager.wait_until_finished()
+        if self._manager is not None:
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        self._manager.close()
+        if self._manager is not None:
+            self._manager.close()
 
-    def _read(self, where: pathlib.Path, iteration: int, **items):
+    def _iterations(self) -> list[int]:
+        """Iterations with a complete checkpoint; incomplete ones have other names."""
+        if not self._folder.is_dir():
+            return []
+        names = [path.name for path in self._folder.iterdir() if path.is_dir()]
+        return [int(name) for name in names if name.isdecimal() and name.isascii()]
+
+    def _write_digests(self) -> None:
+        """Write the digests of the checkpoint that is being saved."""
+        (folder,) = self._folder.glob(f"{self._started}.*")
+        write_digests(folder, _files(folder))
+
+    def _read(self, folder: pathlib.Path, **items):
+        args = ocp.args.Composite(**items)
+        reader = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
         try:
-            return self._manager.restore(iteration, args=ocp.args.Composite(**items))
-        except (ValueError, KeyError, TypeError, OSError) as error:
+            return reader.restore(folder, args=args)
+        except Exception as error:
             first = str(error).strip().split("\n")[0]
+            if has_digests(folder):
+                # Orbax's sentence for a state of other shapes; all else is a defect.
+                if not isinstance(error, ValueError | KeyError | TypeError):
+                    raise
+                raise ValueError(
+                    f"the checkpoint {folder} is whole, but is no state of this "
+                    f"program ({first}); use the version and the settings that "
+                    "wrote it"
+                ) from error
+            # Of a checkpoint without digests nothing is known: damage can surface as
+            # any exception of Orbax and of what it is built on.
             raise ValueError(
-                f"the checkpoint {where} cannot be read ({first}); delete that folder "
-                "to go back to the one before"
+                f"the checkpoint {folder} cannot be read ({first}); "
+                f"{self._advice(folder)}"
             ) from error
+        finally:
+            reader.close()
+
+    def _advice(self, damaged: pathlib.Path) -> str:
+        """What to do instead of opening this checkpoint."""
+        others = sorted(self._iterations(), reverse=True)
+        folders = [self._folder / str(i) for i in others if str(i) != damaged.name]
+        whole = [folder for folder in folders if not _find_damage(folder)]
+        # Those that could be verified first; a stable sort keeps the newest first.
+        whole.sort(key=lambda folder: not has_digests(folder))
+        if not whole:
+            return "no other checkpoint of the run is whole: train in a new --workdir"
+        kind = "whole" if has_digests(whole[0]) else "older (not verifiable)"
+        return (
+            f"the newest {kind} checkpoint is {whole[0]}: evaluate, export or play it "
+            f"with --run={whole[0]}, or delete {damaged} and any other newer one to "
+            "resume training from it"
+        )
+
+
+def _files(folder: pathlib.Path) -> list[str]:
+    """Files of a checkpoint that have a digest, relative to its folder."""
+    names = [
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if not path.is_dir()
+    ]
+    return [name for name in names if name not in (*_COMMIT_FILES, DIGESTS_FILE)]
+
+
+def _find_damage(folder: pathlib.Path) -> str | None:
+    """Description of what is damaged in a checkpoint, None if nothing is known of."""
+    if not has_digests(folder) and _should_have_digests(folder):
+        return f"{DIGESTS_FILE} is missing"
+    return find_damage(folder, _files(folder))
+
+
+def _should_have_digests(folder: pathlib.Path) -> bool:
+    """Whether Orbax's metadata say so; also if they cannot be read."""
+    try:
+        text = (folder / _COMMIT_FILES[0]).read_text(encoding="utf-8")
+        metadata = json.loads(text)
+    except (OSError, ValueError):
+        return True
+    if not isinstance(metadata, dict):
+        return True
+    return metadata.get("custom_metadata") == _DIGESTS_MARK
 
 
 def _refuse_another(
-    where: pathlib.Path, saved: dict[str, Any], owner: dict[str, Any]
+    folder: pathlib.Path, saved: object, identity: Mapping[str, Any]
 ) -> None:
+    """Raise ValueError if a checkpoint's identity is not the program's."""
+    if not isinstance(saved, dict):
+        raise ValueError(
+            f"the checkpoint {folder} is damaged: model/metadata describes no model"
+        )
     different = {
-        key: f"{key}: {saved.get(key)} there, {owner.get(key)} here"
-        for key in sorted(saved.keys() | owner.keys())
-        if saved.get(key) != owner.get(key)
+        key: f"{key}: {saved.get(key)} there, {identity.get(key)} here"
+        for key in sorted(saved.keys() | identity.keys())
+        if saved.get(key) != identity.get(key)
     }
     if different:
         parts = {TOKENIZER_DIGEST: "tokenizer", BASE_DIGEST: "frozen model"}
         what = parts.get(*different, "model") if len(different) == 1 else "model"
         raise ValueError(
-            f"{where} was trained with another {what} ({'; '.join(different.values())})"
-            "; put back what model.path held then, or use another --workdir"
+            f"{folder} was trained with another {what} "
+            f"({'; '.join(different.values())}); restore what model.path held then, "
+            "or use another --workdir"
         )
