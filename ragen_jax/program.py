@@ -162,7 +162,7 @@ def _interleave(samples: Sequence[Trajectory]) -> Trajectory:
 
 def model_folder(path: str) -> pathlib.Path:
     """Folder of a `model.path`: the pocket model's, a local or a downloaded one."""
-    return POCKET if path == "pocket" else resolve_checkpoint(path)
+    return resolve_checkpoint(POCKET if path == "pocket" else path)
 
 
 def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:

@@ -17,6 +17,7 @@ import numpy as np
 from absl import app, flags
 
 from ragen_jax.models.families import read_config
+from ragen_jax.models.digests import DIGESTS_FILE
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET, Program
@@ -179,3 +180,8 @@ def leaves_of(tree) -> list[np.ndarray]:
 
 def copy(source: pathlib.Path, target: pathlib.Path) -> None:
     shutil.copytree(source, target)
+
+
+def copy_model(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copy a model without its digests, so that the copy may be changed."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(DIGESTS_FILE))

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.digests import DIGESTS_FILE, find_damage
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -52,10 +53,16 @@ def resolve_checkpoint(
       files: names or patterns of what is fetched.
 
     Raises:
-      ValueError: no such folder, and the hub does not know it or cannot be reached.
+      ValueError: no such folder, and the hub does not know it or cannot be reached; or
+        a file of the folder does not match the digest that was written with it.
     """
     path = Path(folder_or_hub_id)
     if path.is_dir():
+        if damage := find_damage(path, model_files(path)):
+            raise ValueError(
+                f"the model in {path} is damaged: {damage}; copy, export or install it "
+                f"again, or delete {path / DIGESTS_FILE} if it was edited on purpose"
+            )
         return path
     name = os.fspath(folder_or_hub_id)
     if path.exists():
@@ -74,6 +81,16 @@ def resolve_checkpoint(
             f"hub ({reason}); give a local folder in Hugging Face layout"
         ) from error
     return Path(found)
+
+
+def model_files(folder: Path) -> list[str]:
+    """Names of the folder's files that belong to a model or its tokenizer."""
+    names = {"config.json", "generation_config.json", INDEX_FILE, *TOKENIZER_FILES}
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name in names or path.suffix == ".safetensors"
+    )
 
 
 def safe_file(folder: Path, name: str) -> Path:

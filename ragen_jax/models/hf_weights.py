@@ -1,9 +1,9 @@
 """Parameters from and to Hugging Face checkpoint folders.
 
 The folder is what transformers and vLLM read: `config.json`, `generation_config.json`,
-`model.safetensors` (or shards and their index) and the tokenizer's files. Parameters
-are float32 here whatever the file holds; a matrix is `[in, out]` here, `[out, in]`
-there. Nothing is guessed: tensors and config must match exactly.
+`model.safetensors` (or shards and their index), the tokenizer's files and the digest
+of each (`digests.sha256`). Parameters are float32 here whatever the file holds; a
+matrix is `[in, out]` here, `[out, in]` there. Nothing is guessed: tensors and config must match exactly.
 """
 
 import json
@@ -17,11 +17,13 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.numpy import save_file
 
 from ragen_jax.models.config import ModelConfig, token_ids
+from ragen_jax.models.digests import DIGESTS_FILE, write_digests
 from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_files import (
     INDEX_FILE,
     TOKENIZER_FILES,
     WEIGHTS_FILE,
+    model_files,
     read_json,
     read_tensors,
     resolve_checkpoint,
@@ -127,6 +129,7 @@ def save_checkpoint(
         _write_weights(fresh, params, dtype, max_shard_bytes)
         if tokenizer_folder is not None:
             _copy_tokenizer(Path(tokenizer_folder), fresh)
+        write_digests(fresh, model_files(fresh))
         _replace(folder, fresh)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -226,7 +229,13 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a new folder")
-    own = {CONFIG_FILE, GENERATION_FILE, INDEX_FILE, *TOKENIZER_FILES}
+    own = {
+        CONFIG_FILE,
+        DIGESTS_FILE,
+        GENERATION_FILE,
+        INDEX_FILE,
+        *TOKENIZER_FILES,
+    }
     names = sorted(path.name for path in folder.iterdir())
     foreign = [n for n in names if n not in own and not n.endswith(".safetensors")]
     is_checkpoint = WEIGHTS_FILE in names or INDEX_FILE in names

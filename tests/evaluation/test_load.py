@@ -137,7 +137,7 @@ def test_another_command_s_configuration_is_refused(run_on_eight_devices):
 
 def test_another_tokenizer_is_refused(model, tmp_path):
     moved = tmp_path / "model"
-    commands.copy(model, moved)
+    commands.copy_model(model, moved)
     config = tiny_config(sokoban, model__path=str(moved))
     workdir = tmp_path / "run"
     with commands.open_run(config, workdir, build_program(config)) as run:
@@ -157,7 +157,7 @@ def test_another_frozen_model_is_refused_where_one_is_needed(
     model, tmp_path, changes, is_needed
 ):
     moved = tmp_path / "model"
-    commands.copy(model, moved)
+    commands.copy_model(model, moved)
     config = tiny_config(sokoban, model__path=str(moved), **changes)
     workdir = tmp_path / "run"
     with commands.open_run(config, workdir, build_program(config)) as run:

@@ -219,4 +219,4 @@ def test_a_damaged_checkpoint(trained, tmp_path):
             path.write_bytes(path.read_bytes()[:100])
     done = commands.run(commands.command("evaluate", f"--run={moved}"))
     assert done.returncode == 2
-    assert "cannot be read" in done.stderr
+    assert "is damaged" in done.stderr

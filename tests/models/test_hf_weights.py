@@ -120,6 +120,7 @@ def test_tokenizer_files_are_copied(folder, tmp_path):
     names = {path.name for path in (tmp_path / "copy").iterdir()}
     assert names == {
         "config.json",
+        "digests.sha256",
         "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
