@@ -55,6 +55,13 @@ def define_section(name: str, defaults: ConfigDict) -> Callable[[], ConfigDict]:
     return read
 
 
+def defaults() -> ConfigDict:
+    """The defaults of every key of a training configuration."""
+    from configs import base
+
+    return base.get_config()
+
+
 def overridden_keys(argv: Sequence[str]) -> list[str]:
     """Dotted paths of the keys set on the command line."""
     return [match.group(1) for match in map(_OVERRIDE.match, argv) if match]

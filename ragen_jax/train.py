@@ -71,7 +71,7 @@ def train(
             news = run.record(done, metrics | timing, _group_spreads(rollouts, config))
             display.iteration(done, metrics | timing, news)
             state = run.scale_learning_rate(state)
-            reason, is_stopping = run.check_health(metrics), stop.requested
+            reason, is_stopping = run.check_health(metrics, state), stop.requested
             if _is_due(config.checkpoint.every, done, total) or reason or is_stopping:
                 run.save(done, state)
             if is_stopping:

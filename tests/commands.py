@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from absl import app, flags
 
-from ragen_jax.models.families import read_config
 from ragen_jax.models.digests import DIGESTS_FILE
+from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET, Program

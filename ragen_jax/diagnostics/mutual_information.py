@@ -6,7 +6,7 @@ turns and of any turns (`collapse_first_turn_sample/...`,
 host in float64 from the log-probability of every thought under every prompt.
 
 For a thought `i` of `n_i` tokens, its log-probability `s_ij` under prompt `j`, and the
-share `w_j` of the thoughts that were written under prompt `j` (equal prompts are one):
+share `w_j` of the thoughts written under prompt `j` (equal prompts are one):
 
     matched_i  = s_i,own(i)              marginal_i = log sum_j w_j exp(s_ij)
 
@@ -17,8 +17,11 @@ The forms, by the suffix of their names:
   (RAGEN's repository).
 - `_paper`: `matched_i / n_i` and `marginal_i / n_i`, lengths are divided out after it
   (arXiv 2604.06268, equation 1).
+- `_uniform`, `_seq_uniform`: the first and the second with the weight `1 / N` in place
+  of `w_j` for each of the `N` prompts (RAGEN's repository). Equal where every prompt
+  has as many thoughts.
 
-`docs/information.md` says what each is good for.
+`docs/information.md` compares them.
 """
 
 import functools
@@ -47,7 +50,11 @@ FORMS = {
     "": ("mi_estimate", "reasoning_entropy_est"),
     "_seq": ("mi_seq_estimate", "reasoning_entropy_seq_est"),
     "_paper": ("mi_estimate_paper", "reasoning_entropy_est_paper"),
+    "_uniform": ("mi_estimate_uniform", "reasoning_entropy_est_uniform"),
+    "_seq_uniform": ("mi_seq_estimate_uniform", "reasoning_entropy_seq_est_uniform"),
 }
+# Forms of whole thoughts; the others are per token.
+_WHOLE_THOUGHTS = ("_seq", "_seq_uniform")
 # Added to a standard deviation before it divides (RAGEN).
 STD_EPSILON = 1e-3
 # What a moving average keeps of itself (RAGEN).
@@ -61,7 +68,7 @@ def estimates(
     lengths: Int[np.ndarray, " M"],
     prompt_of: Int[np.ndarray, " M"],
 ) -> dict[str, float]:
-    """All that one set of pairs tells, by RAGEN's names.
+    """Metrics of one set of pairs, by RAGEN's names.
 
     Args:
       scores: log-probability of each thought under each prompt, nats.
@@ -70,25 +77,25 @@ def estimates(
         one.
 
     Returns:
-      Besides the counts, nothing without a pair. Under a single prompt there is nothing
-      to compare with: the conditional entropy alone.
+      The counts; with at least one pair also the conditional entropy; with at least two
+      prompts, so that there is something to compare with, all others.
     """
     num_pairs, num_prompts = scores.shape
-    found = {"num_samples": num_pairs, "num_prompts": num_prompts}
+    metrics = {"num_samples": num_pairs, "num_prompts": num_prompts}
     if num_pairs > 0:
         scores, sizes = scores.astype(np.float64), lengths.astype(np.float64)
-        own = scores[np.arange(num_pairs), prompt_of]
-        found |= {
-            "matched_log_prob_mean": np.mean(own / sizes),
-            "conditional_entropy_est": -np.mean(own / sizes),
-            "conditional_entropy_seq_est": -np.mean(own),
+        matched = scores[np.arange(num_pairs), prompt_of]
+        metrics |= {
+            "matched_log_prob_mean": np.mean(matched / sizes),
+            "conditional_entropy_est": -np.mean(matched / sizes),
+            "conditional_entropy_seq_est": -np.mean(matched),
         }
         if num_prompts > 1:
             shares = np.bincount(prompt_of, minlength=num_prompts) / num_pairs
-            found["mi_upper_bound"] = -np.sum(shares * np.log(shares))
-            found |= _across(scores, own, sizes, shares)
-            found |= _retrieval(scores, own)
-    return {name: float(value) for name, value in found.items()}
+            metrics["mi_upper_bound"] = -np.sum(shares * np.log(shares))
+            metrics |= _information(scores, matched, sizes, shares)
+            metrics |= _retrieval(scores, matched)
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def averaged(
@@ -98,9 +105,10 @@ def averaged(
 
     Args:
       metrics: of `estimates`.
-      before: metrics of the last time, with its averages; none where there was none.
+      before: metrics of the previous measurement, with its averages; empty before the
+        first.
     """
-    found = {}
+    averages = {}
     for form, (information, _) in FORMS.items():
         if f"marginal_std{form}" not in metrics:
             continue
@@ -108,57 +116,61 @@ def averaged(
         last = before.get(f"marginal_std_ema{form}")
         if last is not None and math.isfinite(last):
             spread = EMA_DECAY * last + (1 - EMA_DECAY) * spread
-        found[f"marginal_std_ema{form}"] = spread
+        averages[f"marginal_std_ema{form}"] = spread
         zscore = float(metrics[information]) / (spread + STD_EPSILON)
-        found[f"mi_zscore_ema{form}"] = zscore
-    return found
+        averages[f"mi_zscore_ema{form}"] = zscore
+    return averages
 
 
-def _across(
+def _information(
     scores: Float[np.ndarray, "M P"],
-    own: Float[np.ndarray, " M"],
+    matched: Float[np.ndarray, " M"],
     sizes: Float[np.ndarray, " M"],
     shares: Float[np.ndarray, " P"],
 ) -> dict[str, float]:
-    """What needs several prompts, in every form."""
+    """Information, H(Z), spread and z-score in every form."""
+    uniform = np.full(shares.shape, 1 / len(shares))
+    per_token = scores / sizes[:, None]
     marginals = {
-        "": _mixture(scores / sizes[:, None], shares),
+        "": _mixture(per_token, shares),
         "_seq": _mixture(scores, shares),
         "_paper": _mixture(scores, shares) / sizes,
+        "_uniform": _mixture(per_token, uniform),
+        "_seq_uniform": _mixture(scores, uniform),
     }
-    found = {"marginal_log_prob_mean": np.mean(marginals[""])}
+    metrics = {"marginal_log_prob_mean": np.mean(marginals[""])}
     for form, (information, entropy) in FORMS.items():
         marginal = marginals[form]
-        matched = own if form == "_seq" else own / sizes
-        gain, spread = np.mean(matched - marginal), np.std(marginal)
-        found[information], found[entropy] = gain, -np.mean(marginal)
-        found[f"marginal_std{form}"] = spread
-        found[f"mi_zscore{form}"] = gain / (spread + STD_EPSILON)
-    return found
+        likelihood = matched if form in _WHOLE_THOUGHTS else matched / sizes
+        gain, spread = np.mean(likelihood - marginal), np.std(marginal)
+        metrics[information], metrics[entropy] = gain, -np.mean(marginal)
+        metrics[f"marginal_std{form}"] = spread
+        metrics[f"mi_zscore{form}"] = gain / (spread + STD_EPSILON)
+    return metrics
 
 
 def _mixture(
-    log_probs: Float[np.ndarray, "M P"], shares: Float[np.ndarray, " P"]
+    log_probs: Float[np.ndarray, "M P"], weights: Float[np.ndarray, " P"]
 ) -> Float[np.ndarray, " M"]:
-    """`log sum_j shares_j exp(log_probs_ij)`."""
-    return np.logaddexp.reduce(log_probs + np.log(shares), axis=1)
+    """`log sum_j weights_j exp(log_probs_ij)`."""
+    return np.logaddexp.reduce(log_probs + np.log(weights), axis=1)
 
 
 def _retrieval(
-    scores: Float[np.ndarray, "M P"], own: Float[np.ndarray, " M"]
+    scores: Float[np.ndarray, "M P"], matched: Float[np.ndarray, " M"]
 ) -> dict[str, float]:
-    """How often the own prompt is among the likeliest, of equals by chance."""
-    num_prompts, found = scores.shape[1], {}
-    num_better = np.sum(scores > own[:, None], axis=1)
-    num_equal = np.sum(scores == own[:, None], axis=1)
+    """Share of thoughts whose prompt is among the k likeliest; ties count by chance."""
+    num_prompts, metrics = scores.shape[1], {}
+    num_better = np.sum(scores > matched[:, None], axis=1)
+    num_equal = np.sum(scores == matched[:, None], axis=1)
     for rank in RANKS:
         hits = np.clip((rank - num_better) / num_equal, 0.0, 1.0)
         accuracy, chance = np.mean(hits), min(1.0, rank / num_prompts)
         suffix = "" if rank == 1 else f"@{rank}"
-        found[f"retrieval_accuracy{suffix}"] = accuracy
-        found[f"retrieval_chance_level{suffix}"] = chance
-        found[f"retrieval_above_chance{suffix}"] = accuracy - chance
-    return found
+        metrics[f"retrieval_accuracy{suffix}"] = accuracy
+        metrics[f"retrieval_chance_level{suffix}"] = chance
+        metrics[f"retrieval_above_chance{suffix}"] = accuracy - chance
+    return metrics
 
 
 FIRST_TURNS = "collapse_first_turn_sample/"
@@ -186,10 +198,10 @@ def make_information(
         params = learner.play_params(frozen, state)
         chosen, num_valid, num_played = choose(key, parser, batch)
         metrics = _coverage(*jax.device_get((num_valid, num_played)))
-        for label, found in chosen.items():
-            scores, found = jax.device_get((score(params, found), found))
-            told = estimates(*_drop_padding(scores, found))
-            metrics |= {f"{label}{name}": value for name, value in told.items()}
+        for label, sample in chosen.items():
+            scores, sample = jax.device_get((score(params, sample), sample))
+            values = estimates(*_drop_padding(scores, sample))
+            metrics |= {f"{label}{name}": value for name, value in values.items()}
         return metrics
 
     return measure
@@ -231,7 +243,7 @@ def choose_pairs(
     num_samples: int,
     group_size: int,
 ) -> tuple[dict[str, Pairs], Int[Array, " K"], Int[Array, " K"]]:
-    """Pairs by their label; turns that have a thought, and that were played."""
+    """Pairs by their label; per turn, rows that have a thought and rows that played."""
     lengths = count_thoughts(parser, batch)
     is_valid = lengths > 0
     first_key, any_key = jax.random.split(key)
@@ -241,13 +253,13 @@ def choose_pairs(
         ),
         ANY_TURNS: pairs.any_turns(any_key, is_valid, num_samples=num_samples),
     }
-    found = {
+    samples = {
         label: pairs.gather_pairs(
             batch, chosen, lengths, max_reply_tokens=parser.max_reply_tokens
         )
         for label, chosen in turns.items()
     }
-    return found, jnp.sum(is_valid, axis=0), jnp.sum(batch.turns.played, axis=0)
+    return samples, jnp.sum(is_valid, axis=0), jnp.sum(batch.turns.played, axis=0)
 
 
 def count_thoughts(parser: AnswerParser, batch: Trajectory) -> Int[Array, "B K"]:
@@ -266,15 +278,15 @@ def count_thoughts(parser: AnswerParser, batch: Trajectory) -> Int[Array, "B K"]
 def averages(
     records: Sequence[Mapping[str, float | None]], metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """What `information.averaged` adds to the metrics, from the record before them."""
-    found = {}
+    """Moving averages of both samples, continued from the records before."""
+    metrics_of_both = {}
     for label in (FIRST_TURNS, ANY_TURNS):
-        own = _below(label, metrics)
+        current = _below(label, metrics)
         earlier = (_below(label, record) for record in reversed(records))
         before = next((r for r in earlier if "marginal_std_ema" in r), {})
-        told = averaged(own, before)
-        found |= {f"{label}{name}": value for name, value in told.items()}
-    return found
+        values = averaged(current, before)
+        metrics_of_both |= {f"{label}{name}": x for name, x in values.items()}
+    return metrics_of_both
 
 
 def _below(label: str, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -283,19 +295,19 @@ def _below(label: str, metrics: Mapping[str, float | None]) -> dict[str, float |
 
 
 def _drop_padding(
-    scores: np.ndarray, found: Pairs
+    scores: np.ndarray, sample: Pairs
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scores, lengths and prompts without the padding."""
-    pairs_there, prompts_there = int(found.num_pairs), int(found.num_prompts)
+    num_pairs, num_prompts = int(sample.num_pairs), int(sample.num_prompts)
     return (
-        scores[:pairs_there, :prompts_there],
-        found.thought_lengths[:pairs_there],
-        found.prompt_of[:pairs_there],
+        scores[:num_pairs, :num_prompts],
+        sample.thought_lengths[:num_pairs],
+        sample.prompt_of[:num_pairs],
     )
 
 
 def _coverage(num_valid: np.ndarray, num_played: np.ndarray) -> dict[str, float]:
-    """How many turns have a thought to look at."""
+    """Numbers and shares of turns that have a thought."""
     return {
         "collapse/valid_thinking_rate": float(num_valid.sum() / num_played.sum()),
         "collapse/first_turn_num_total": float(num_played[0]),

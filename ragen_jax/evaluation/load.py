@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import check_kind, from_json
+from ragen_jax.config import check_kind
 from ragen_jax.program import Program, build_program
-from ragen_jax.runs import checkpoint
+from ragen_jax.runs import checkpoint, reader
 from ragen_jax.types import Params
 
 # Sections that say what is played and where. All others say how the model was built,
@@ -64,16 +64,19 @@ def open_trained(
     *,
     changes: Mapping[str, object] = MappingProxyType({}),
     overrides: Collection[str] = (),
+    defaults: ConfigDict | None = None,
 ) -> Trained:
     """Open a policy.
 
     Args:
       run: a run folder (its newest checkpoint is used), a folder in its `checkpoints/`,
         or None to use the weights of `model.path`.
-      config: what to play; None takes the run's own configuration. With a run, its
-        only its `PLAY_SECTIONS` count.
+      config: what to play; None takes the run's configuration. With a run, only its
+        `PLAY_SECTIONS` count.
       changes: values by dotted key, set on top of either.
       overrides: dotted paths the user set in `config`.
+      defaults: values of the keys that a run's configuration lacks because it is older,
+        and the types of all others; None: it must be complete.
 
     Raises:
       ValueError: neither is given, the folder holds no run or no checkpoint, or an
@@ -89,15 +92,15 @@ def open_trained(
         params = program.play_params(program.state)
         return Trained(program, params, config, config.model.path)
     workdir, iteration = _locate(run)
-    own = _read_config(workdir)
+    trained_with = read_run_config(workdir, defaults)
     if config is None:
-        config = own
+        config = trained_with
     else:
         check_kind(config)
         _refuse_model_keys(overrides, workdir)
-        for section in own:
+        for section in trained_with:
             if section not in PLAY_SECTIONS:
-                config[section] = own[section]
+                config[section] = trained_with[section]
     _forget_training(config)
     program = _build(config, changes, overrides)
     checkpointer = checkpoint.Checkpointer(workdir, keep=None)
@@ -120,20 +123,49 @@ def _build(
     return build_program(config, overrides)
 
 
-def _read_config(workdir: pathlib.Path) -> ConfigDict:
-    """The configuration of a run.
+def read_run_config(workdir: pathlib.Path, defaults: ConfigDict | None) -> ConfigDict:
+    """The configuration of a run, see `open_trained`.
 
     Raises:
-      ValueError: the folder is a warm start's.
+      ValueError: the folder is a warm start's, or a value has another type than its
+        default.
     """
-    config = from_json((workdir / "config.json").read_text())
+    config = reader.read_config(workdir)
     if "demonstrators" in config:
         raise ValueError(
             f"{workdir} is the folder of a warm start, not of a run of launch.train; "
             "its weights are in Hugging Face layout: use --config=FILE "
             f"--config.model.path={workdir / 'model'} instead of --run"
         )
+    if defaults is not None:
+        with config.unlocked():
+            _complete(config, defaults, f"{workdir / 'config.json'}: ")
     return config
+
+
+def _complete(config: ConfigDict, defaults: ConfigDict, where: str) -> None:
+    """Add the keys that a configuration lacks; refuse values of another type."""
+    for name, default in defaults.items():
+        if name not in config:
+            config[name] = default
+        elif isinstance(default, ConfigDict) and isinstance(config[name], ConfigDict):
+            _complete(config[name], default, f"{where}{name}.")
+        elif not _has_type_of(config[name], default):
+            raise ValueError(
+                f"{where}{name} = {config[name]!r} must be of the type of {default!r}; "
+                "restore the file from a copy"
+            )
+
+
+def _has_type_of(value: object, default: object) -> bool:
+    """JSON's value may stand where the default does; None is left to the rules."""
+    if value is None or default is None:
+        return not isinstance(value, ConfigDict)
+    if isinstance(default, tuple | list):
+        return isinstance(value, tuple | list)
+    if isinstance(default, float):
+        return type(value) in (int, float)
+    return type(value) is type(default)
 
 
 def _forget_training(config: ConfigDict) -> None:
@@ -157,7 +189,7 @@ def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> Non
 
 def _locate(run: pathlib.Path) -> tuple[pathlib.Path, int | None]:
     """Run folder and, when a checkpoint folder was named, its iteration."""
-    if (run / "config.json").exists() and (run / "checkpoints").is_dir():
+    if (run / "checkpoints").is_dir():
         return run, None
     if run.parent.name == "checkpoints" and run.name.isdigit() and run.is_dir():
         return run.parent.parent, int(run.name)

@@ -1,9 +1,10 @@
 """Parameters from and to Hugging Face checkpoint folders.
 
 The folder is what transformers and vLLM read: `config.json`, `generation_config.json`,
-`model.safetensors` (or shards and their index), the tokenizer's files and the digest
-of each (`digests.sha256`). Parameters are float32 here whatever the file holds; a
-matrix is `[in, out]` here, `[out, in]` there. Nothing is guessed: tensors and config must match exactly.
+`model.safetensors` (or shards and their index), the tokenizer's files, and the digest
+of each of them (`digests.sha256`). Parameters are float32 here whatever the file holds;
+a matrix is `[in, out]` here, `[out, in]` there. Nothing is guessed: tensors and config
+must match exactly.
 """
 
 import json

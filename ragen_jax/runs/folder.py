@@ -12,11 +12,17 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
-from ragen_jax.config import FREE_ON_RESUME, changed_keys, from_json, to_json
+from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
-from ragen_jax.runs import checkpoint, writer
+from ragen_jax.runs import checkpoint, reader, writer
+
+# Names of metrics on a line of the console.
+_MAX_NAMES = 4
 
 
 class RunFolder:
@@ -54,13 +60,14 @@ class RunFolder:
         self._config, self._identity = config, identity
         with contextlib.ExitStack() as files:
             files.callback(os.close, writer.open_workdir(self.path))
+            latest = checkpoint.Checkpointer(self.path, keep=None).latest
+            self.is_resumed = latest is not None
+            self.start = latest or 0
             self._refuse_changes(free)
+            self._refuse_lost_record()
             self._checkpointer = checkpoint.Checkpointer(self.path, keep=keep)
             files.callback(self._checkpointer.close)
             self._files = files.pop_all()
-        latest = self._checkpointer.latest
-        self.is_resumed = latest is not None
-        self.start = latest or 0
 
     def __enter__(self):
         return self
@@ -102,25 +109,64 @@ class RunFolder:
             games=games,
         )
         self._files.callback(self._writer.close)
-        return writer.read_metrics(self.path)
+        return reader.read_metrics(self.path)
 
     def write_metrics(
         self,
         iteration: int,
         metrics: Mapping[str, float],
         distributions: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:
-        """Append the metrics of an iteration, see `RunWriter.scalars`."""
-        self._writer.scalars(iteration, metrics, distributions)
+    ) -> list[str]:
+        """Append the metrics of an iteration, see `RunWriter.scalars`.
+
+        Returns:
+          At most one line for the console: the metrics that are not finite.
+        """
+        names = self._writer.scalars(iteration, metrics, distributions)
+        if not names:
+            return []
+        more = len(names) - _MAX_NAMES
+        shown = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" * (more > 0))
+        return [f"iteration {iteration}: not finite, recorded as null: {shown}"]
 
     def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
         """Write sample episodes of an iteration."""
         self._writer.episodes(iteration, episodes)
 
     def save(self, iteration: int, state: TrainState) -> None:
-        """Start a checkpoint in the background, after making the record durable."""
+        """Start a checkpoint in the background, after making the record durable.
+
+        Raises:
+          ValueError: see `check_state`; nothing is saved.
+        """
+        self.check_state(iteration, state)
         self._writer.sync()
         self._checkpointer.save(iteration, state, self._identity)
+
+    def check_state(self, iteration: int, state: TrainState) -> None:
+        """Refuse to go on from a state that is not finite.
+
+        Raises:
+          ValueError: a parameter or a moment of the optimizer is infinite or
+            not-a-number.
+        """
+        names = non_finite_leaves(state)
+        if not names:
+            return
+        self._checkpointer.wait()
+        good = self._checkpointer.latest
+        if good is None:
+            way_out = "there is no checkpoint"
+        else:
+            folder = self.path / "checkpoints" / str(good)
+            way_out = f"the newest good checkpoint is {folder}"
+        raise ValueError(
+            f"the train state is not finite after iteration {iteration} ({names[0]}, "
+            f"{len(names)} arrays in all); nothing of it was saved, and {way_out}: "
+            "start a new --workdir with a lower optimizer.learning_rate, from that "
+            "checkpoint's export (python -m launch.export --run=FOLDER) or from the "
+            "beginning"
+        )
 
     def finish(self) -> None:
         """Return once everything is on disk."""
@@ -128,13 +174,40 @@ class RunFolder:
         self._checkpointer.wait()
 
     def _refuse_changes(self, free: tuple[str, ...]) -> None:
-        path = self.path / "config.json"
-        if not path.exists():
+        if not self.is_resumed and not (self.path / "config.json").exists():
             return
-        changes = changed_keys(from_json(path.read_text()), self._config, free)
+        changes = changed_keys(reader.read_config(self.path), self._config, free)
         if changes:
             listed = "; ".join(f"{k}: {a!r} -> {b!r}" for k, (a, b) in changes.items())
             raise ValueError(
                 f"{self.path} holds a run with other settings ({listed}); use those "
                 "settings to resume it, or another --workdir"
             )
+
+    def _refuse_lost_record(self) -> None:
+        """A checkpoint is only made after the metrics of its iteration."""
+        records = reader.read_metrics(self.path)
+        kept = [r["iteration"] for r in records if r["iteration"] <= self.start]
+        if self.is_resumed and (not kept or kept[-1] != self.start):
+            path = self.path / "metrics.jsonl"
+            state = f"ends at {kept[-1]}" if kept else "has none of its iterations"
+            raise ValueError(
+                f"the newest checkpoint is of iteration {self.start}, but {path} "
+                f"{state}; restore the file from a copy, or use another --workdir "
+                "(the checkpoint itself can be evaluated and exported)"
+            )
+
+
+def non_finite_leaves(state: TrainState) -> list[str]:
+    """Paths of the arrays of a state that hold a number that is not finite."""
+    leaves, _ = jax.tree.flatten_with_path(state)
+    are_finite = jax.device_get(_are_finite([leaf for _, leaf in leaves]))
+    pairs = zip(leaves, are_finite, strict=True)
+    return [
+        jax.tree_util.keystr(path) for (path, _), is_finite in pairs if not is_finite
+    ]
+
+
+@jax.jit
+def _are_finite(leaves: list[jax.Array]) -> Bool[Array, " n"]:
+    return jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])

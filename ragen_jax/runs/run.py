@@ -6,6 +6,7 @@ with alarms among the metrics, and reasons to stop early.
 
 import contextlib
 import hashlib
+import math
 import pathlib
 import signal
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
 from ragen_jax.report.throughput import tokens_per_second
 from ragen_jax.runs.folder import RunFolder
+from ragen_jax.runs.writer import finite_or_none
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 
@@ -95,12 +97,14 @@ class Run(RunFolder):
           What there is to say of alarms, see `Outlook.news`.
         """
         metrics = metrics | tokens_per_second(metrics, self._num_rows)
-        self._records.append({"iteration": iteration} | metrics)
+        # As a resumed run reads it back, so that both judge alike.
+        finite = {name: finite_or_none(value) for name, value in metrics.items()}
+        self._records.append({"iteration": iteration} | finite)
         self._outlook = self._warning.look(self._records)
         self._records[-1] |= self._outlook.metrics
         metrics = metrics | self._outlook.metrics
-        self.write_metrics(iteration, metrics, distributions)
-        return self._outlook.news
+        news = self.write_metrics(iteration, metrics, distributions)
+        return news + self._outlook.news
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
         """The state with the learning rate that the record asks for.
@@ -114,12 +118,21 @@ class Run(RunFolder):
             rate_scale=jax.device_put(scale, state.rate_scale.sharding)
         )
 
-    def check_health(self, metrics: Mapping[str, float]) -> str | None:
+    def check_health(
+        self, metrics: Mapping[str, float], state: TrainState
+    ) -> str | None:
         """Why the run should end early; None: it goes on.
 
+        Args:
+          metrics: of the last recorded iteration.
+          state: after it.
+
         Raises:
-          ValueError: too many non-finite gradients in a row.
+          ValueError: too many non-finite gradients in a row, or a state that is not
+            finite.
         """
+        if not all(map(math.isfinite, metrics.values())):
+            self.check_state(self._records[-1]["iteration"], state)
         train = self._config.train
         skipped = int(metrics["actor/consecutive_skipped"])
         if skipped >= train.max_skipped_updates:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_jax.runs.reader import read_episodes, read_metrics
 from ragen_jax.runs.tensorboard import EventFile
 
 # Metrics under these names tell how long things took; they differ between equal runs.
@@ -67,15 +68,6 @@ def write_text_atomically(path: pathlib.Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def read_metrics(workdir: pathlib.Path) -> list[dict]:
-    """Complete lines of `metrics.jsonl`, oldest first; a torn last line is left out."""
-    path = workdir / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
-
-
 class RunWriter:
     """Appends to the record of one run.
 
@@ -119,28 +111,38 @@ class RunWriter:
         iteration: int,
         metrics: Mapping[str, float],
         distributions: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:
-        """Append one line of metrics. Non-finite numbers are written as null.
+    ) -> list[str]:
+        """Append one line of metrics.
 
-        Distributions are written as lists, without what is not finite in them.
+        Numbers that are not finite are written as null; distributions are lists, from
+        which such numbers are left out.
+
+        Returns:
+          Names of the metrics and distributions that hold such numbers.
         """
         record = {"iteration": iteration, "time": time.time()}
-        record |= {
-            k: (float(v) if math.isfinite(v) else None) for k, v in metrics.items()
-        }
+        record |= {name: finite_or_none(value) for name, value in metrics.items()}
+        not_finite = [name for name in metrics if record[name] is None]
         for name, values in (distributions or {}).items():
-            finite = (float(x) for x in values if math.isfinite(x))
-            record[name] = [float(f"{x:.{_DIGITS}g}") for x in finite]
+            rounded = [finite_or_none(f"{float(x):.{_DIGITS}g}") for x in values]
+            record[name] = [x for x in rounded if x is not None]
+            if len(record[name]) < len(rounded):
+                not_finite.append(name)
         self._metrics.write(_line(record))
         self._metrics.flush()
         if self._events:
             self._events.scalars(record)
+        return not_finite
 
     def episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
-        """Write the iteration's sample episodes, one JSON line each."""
+        """Write the iteration's sample episodes, one JSON line each.
+
+        Numbers that are not finite are written as null.
+        """
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"iteration_{iteration:06d}.jsonl"
-        write_text_atomically(path, "".join(_line(episode) for episode in episodes))
+        lines = (_line(_without_non_finite(episode)) for episode in episodes)
+        write_text_atomically(path, "".join(lines))
         if self._events:
             self._events.episodes(iteration, episodes)
 
@@ -158,12 +160,10 @@ class RunWriter:
 
     def _draw_events(self, records: Sequence[Mapping]) -> None:
         for record in records:
-            self._events.scalars(record)
+            # A line without a time is shown at the time of drawing.
+            self._events.scalars({"time": None} | record)
         for iteration, path in self._episode_files().items():
-            text = path.read_text(encoding="utf-8")
-            # Not splitlines: a reply may hold other line separators than "\n".
-            episodes = [json.loads(line) for line in text.split("\n")[:-1]]
-            self._events.episodes(iteration, episodes)
+            self._events.episodes(iteration, read_episodes(path))
 
     def _episode_files(self) -> dict[int, pathlib.Path]:
         """Our files in `trajectories/` by iteration, oldest first."""
@@ -172,6 +172,21 @@ class RunWriter:
             for path in self._folder.glob("iteration_*")
         )
         return dict(sorted((int(m.group(1)), path) for m, path in found if m))
+
+
+def finite_or_none(value: float | str) -> float | None:
+    """A number as a float, None in place of infinities and not-a-number."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _without_non_finite(value: Any) -> Any:
+    """A copy of JSON-like data with None in place of numbers that JSON has not."""
+    if isinstance(value, Mapping):
+        return {name: _without_non_finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_non_finite(part) for part in value]
+    return finite_or_none(value) if isinstance(value, float) else value
 
 
 def _line(record: Mapping) -> str:

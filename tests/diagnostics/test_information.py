@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from ragen_jax.diagnostics.mutual_information import FORMS, averaged, estimates
 from tests.reference import information_oracle
 
-ORACLE_FORMS = {"": "repository", "_seq": "sequence", "_paper": "paper"}
+ORACLE_FORMS = {
+    "": "repository",
+    "_seq": "sequence",
+    "_paper": "paper",
+    "_uniform": "uniform",
+    "_seq_uniform": "sequence_uniform",
+}
 
 
 def scored(seed, num_pairs=12, num_prompts=5, closeness=1.0):
@@ -60,12 +66,13 @@ def test_entropies_add_up_and_information_is_bounded(seed, closeness):
     scores, lengths, prompt_of = scored(seed, closeness=closeness)
     found = estimates(scores, lengths, prompt_of)
     for form, (information, entropy) in FORMS.items():
-        conditional = {"_seq": "conditional_entropy_seq_est"}.get(
-            form, "conditional_entropy_est"
-        )
+        is_whole = form.startswith("_seq")
+        conditional = f"conditional_entropy{'_seq' * is_whole}_est"
         assert found[entropy] == pytest.approx(found[information] + found[conditional])
     assert found["mi_seq_estimate"] <= found["mi_upper_bound"] + 1e-9
     assert found["mi_estimate"] <= found["mi_upper_bound"] + 1e-9
+    for weights in ("_uniform", "_seq_uniform"):
+        assert found[FORMS[weights][0]] <= math.log(scores.shape[1]) + 1e-9
     assert found["mi_upper_bound"] <= math.log(scores.shape[1]) + 1e-9
 
 
@@ -94,14 +101,24 @@ def test_a_template_says_nothing():
 
 
 def test_equal_prompts_count_as_often_as_they_occur():
-    """Merged columns give what a column per pair gives."""
+    """Merged columns give what a column per pair gives, if weighed by their shares."""
     scores, lengths, _ = scored(3, num_pairs=4, num_prompts=4)
     scores[:, 1] = scores[:, 0]
     merged = estimates(scores[:, [0, 2, 3]], lengths, np.array([0, 0, 1, 2]))
     apart = estimates(scores, lengths, np.arange(4))
-    for names in FORMS.values():
+    for form, names in FORMS.items():
         for name in names:
-            assert merged[name] == pytest.approx(apart[name])
+            is_equal = merged[name] == pytest.approx(apart[name])
+            assert is_equal != form.endswith("uniform")
+
+
+def test_uniform_weights_differ_where_prompts_have_unequal_numbers_of_thoughts():
+    scores, lengths, prompt_of = scored(5, num_pairs=9, num_prompts=3)
+    equal = estimates(scores, lengths, np.arange(9) % 3)
+    assert equal["mi_estimate_uniform"] == pytest.approx(equal["mi_estimate"])
+    assert len({*np.bincount(prompt_of)}) > 1
+    unequal = estimates(scores, lengths, prompt_of)
+    assert unequal["mi_estimate_uniform"] != pytest.approx(unequal["mi_estimate"])
     assert merged["retrieval_chance_level"] == pytest.approx(1 / 3)
 
 

@@ -1,8 +1,9 @@
 """RAGEN's collapse metrics, one thought and one prompt after the other.
 
-Written from the formulas: a column per pair, equal prompts not merged, as RAGEN's
-trajectory sampling has it (reference behaviour, arXiv 2604.06268 section on mutual
-information); retrieval treats equal prompts as one.
+Written from the formulas: a column per pair, equal prompts not merged, which weighs
+each prompt by its share; for the uniform forms a column per different prompt, weighed
+by 1 / N, as RAGEN's repository has it (reference behaviour, arXiv 2604.06268 section on
+mutual information). Retrieval treats equal prompts as one.
 """
 
 import math
@@ -11,6 +12,10 @@ import math
 def log_mean_exp(values):
     top = max(values)
     return top + math.log(sum(math.exp(v - top) for v in values) / len(values))
+
+
+def log_sum_exp(values):
+    return log_mean_exp(values) + math.log(len(values))
 
 
 def mean(values):
@@ -46,6 +51,18 @@ def metrics(scores, lengths, prompt_of):
             [log_mean_exp(columns[i]) / sizes[i] for i in thoughts],
         ),
     }
+    # One column per different prompt, each with the weight 1 / N.
+    num_prompts = len(set(prompt_of))
+    for form, whole in (("uniform", False), ("sequence_uniform", True)):
+        divisors = [1 if whole else size for size in sizes]
+        forms[form] = (
+            [own[i] / divisors[i] for i in thoughts],
+            [
+                log_sum_exp([scores[i][j] / divisors[i] for j in range(num_prompts)])
+                - math.log(num_prompts)
+                for i in thoughts
+            ],
+        )
     found = {}
     for form, (matched, marginal) in forms.items():
         gains = [matched[i] - marginal[i] for i in thoughts]

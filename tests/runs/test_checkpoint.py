@@ -67,6 +67,15 @@ def run(saved, tmp_path):
     return tmp_path
 
 
+def refusal(workdir: pathlib.Path) -> str | None:
+    """The sentence with which checkpoint 3 is refused; any other error is a defect."""
+    try:
+        restore(workdir, 3)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -118,8 +127,9 @@ def test_damage_names_the_file_and_the_newest_whole_checkpoint(run):
     for iteration in (2, 3):
         manifest = run / "checkpoints" / str(iteration) / "state" / "manifest.ocdbt"
         manifest.write_bytes(b"\0" * manifest.stat().st_size)
-    with pytest.raises(ValueError, match="state/manifest.ocdbt does not match") as info:
+    with pytest.raises(ValueError, match="does not match its digest") as info:
         restore(run, 3)
+    assert "/3 is damaged: state/manifest.ocdbt " in str(info.value)
     whole = re.search(r"--run=(\S+),", str(info.value)).group(1)
     assert whole == str((run / "checkpoints" / "1").resolve())
     assert is_equal(restore(run, 1), tiny_state(1))
@@ -148,7 +158,7 @@ def test_a_checkpoint_without_digests_still_opens(run, tmp_path):
     assert is_equal(restore(run, 4), tiny_state(4))
     for path in files_of(run / "checkpoints" / "4" / "state"):
         path.write_bytes(b"\0" * path.stat().st_size)
-    with pytest.raises(ValueError, match="cannot be read.*whole checkpoint is .*/3:"):
+    with pytest.raises(ValueError, match=r"cannot be read.*whole checkpoint is .*/3:"):
         restore(run, 4)
 
 
@@ -182,14 +192,13 @@ def test_no_damage_is_silent(saved, tmp_path):
         run = tmp_path / str(trial)
         shutil.copytree(source, run / "checkpoints" / "3")
         names = damage(draw, run / "checkpoints" / "3", kind=trial % 6)
-        try:
-            state = restore(run, 3)
-        except ValueError as error:
-            assert "\n" not in str(error), error
-            assert any(name in str(error) for name in names), (names, error)
-        else:
-            assert is_equal(state, expected), names
+        sentence = refusal(run)
+        if sentence is None:
+            assert is_equal(restore(run, 3), expected), names
             harmless += names
+        else:
+            assert "\n" not in sentence
+            assert any(name in sentence for name in (*names, DIGESTS_FILE))
         shutil.rmtree(run)
     # Orbax's own notes of when it was done, from which nothing is restored.
     assert {*harmless} <= {"_CHECKPOINT_METADATA", "commit_success.txt"}
@@ -197,7 +206,7 @@ def test_no_damage_is_silent(saved, tmp_path):
 
 
 def damage(draw, folder: pathlib.Path, kind: int) -> list[str]:
-    """Damage one file, or two of another content; returns the names to expect."""
+    """Damage one file, or two of another content; returns their names."""
     files = [path for path in files_of(folder) if path.stat().st_size > 0]
     path = files[draw.integers(len(files))]
     data = bytearray(path.read_bytes())
@@ -225,9 +234,9 @@ def damage(draw, folder: pathlib.Path, kind: int) -> list[str]:
         other = others[draw.integers(len(others))]
         path.write_bytes(other.read_bytes())
         other.write_bytes(data)
-        return [name, other.relative_to(folder).as_posix(), DIGESTS_FILE]
+        return [name, other.relative_to(folder).as_posix()]
     elif kind == 4:
         path.write_bytes(data + bytes(draw.integers(256, size=8, dtype=np.uint8)))
     else:
         path.unlink()
-    return [name, DIGESTS_FILE]
+    return [name]

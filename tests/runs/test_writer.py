@@ -150,6 +150,33 @@ def test_non_finite_metrics_become_null(tmp_path):
     assert tags == ["c"]
 
 
+def test_non_finite_numbers_of_episodes_become_null_and_are_drawn_again(tmp_path):
+    overflowing = episode(0) | {"return": float("-inf")}
+    overflowing["turns"][0] |= {"reward": np.inf, "token_log_probs": [-1.0, np.nan]}
+    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True)
+    record.scalars(0, {"a": 1.0})
+    record.episodes(0, [overflowing])
+    record.close()
+    path = tmp_path / "trajectories" / "iteration_000000.jsonl"
+    written = json.loads(path.read_text())
+    assert written["return"] is None
+    assert written["turns"][0]["reward"] is None
+    assert written["turns"][0]["token_log_probs"] == [-1.0, None]
+    writer.RunWriter(tmp_path, after=0, tensorboard=True).close()
+    assert any(v.tag == "episodes/0/text_summary" for _, v in values(tmp_path))
+
+
+def test_names_of_non_finite_numbers_are_returned(tmp_path):
+    record = writer.RunWriter(tmp_path, after=-1, tensorboard=False)
+    largest = float(np.finfo(np.float64).max)  # infinite once it is rounded
+    spreads = {"c": [1.0, largest], "d": [2.0]}
+    metrics = {"a": np.float32("inf"), "b": 1.0}
+    assert record.scalars(0, metrics, spreads) == ["a", "c"]
+    record.close()
+    (line,) = writer.read_metrics(tmp_path)
+    assert (line["a"], line["c"], line["d"]) == (None, [1.0], [2.0])
+
+
 def test_a_second_process_is_refused(tmp_path):
     lock = writer.open_workdir(tmp_path / "run")
     with pytest.raises(ValueError, match="another process"):

@@ -1,0 +1,205 @@
+"""Files of a run folder, read and checked.
+
+In: `config.json`, `metrics.jsonl` and `trajectories/*.jsonl`. Out: the configuration,
+records of metrics and episodes, or one `ValueError` that names the file, the line and
+what is wrong with it. A folder outlives the program that wrote it and may have been
+edited, so nothing is taken on trust; checkpoints are `runs.checkpoint`'s.
+"""
+
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+# Iterations are int64 in the event file.
+_LARGEST_ITERATION = 2**63 - 1
+_CURE = "restore the file from a copy, or use another --workdir"
+
+
+def read_config(workdir: pathlib.Path) -> ConfigDict:
+    """The configuration of a run, locked.
+
+    Raises:
+      ValueError: there is no `config.json`, or it is no configuration.
+    """
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{workdir} has no config.json; {_CURE}")
+    content = _parse(_read_text(path), f"{path}")
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{path} is no JSON object of settings; {_CURE}")
+    _check_sections(path, content)
+    return ConfigDict(content).lock()
+
+
+def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """Complete lines of `metrics.jsonl`, oldest first; a torn last line is left out.
+
+    Each has a whole number `iteration`, larger than in the line before, and numbers,
+    lists of numbers or nulls.
+
+    Raises:
+      ValueError: a line holds something else.
+    """
+    path = workdir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    records = _read_lines(path, _metrics_problem)
+    for i, (before, record) in enumerate(itertools.pairwise(records), 2):
+        if record["iteration"] <= before["iteration"]:
+            raise ValueError(
+                f"{path}, line {i}: iteration {record['iteration']} follows iteration "
+                f"{before['iteration']}; {_CURE}"
+            )
+    return records
+
+
+def read_episodes(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Complete lines of a file of sample episodes; a null reward is not-a-number.
+
+    Raises:
+      ValueError: a line is no episode as `rollout.records` writes it.
+    """
+    episodes = _read_lines(path, _episode_problem)
+    for episode in episodes:
+        for values in (episode, *episode["turns"]):
+            null = [name for name in _REWARDS if values.get(name, 0) is None]
+            values |= dict.fromkeys(null, math.nan)
+    return episodes
+
+
+def _read_text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text ({error}); {_CURE}") from error
+
+
+def _parse(text: str, where: str) -> object:
+    def refuse(constant: str):
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is no valid JSON ({error}); {_CURE}") from error
+
+
+def _read_lines(
+    path: pathlib.Path, problem_of: Callable[[dict], str | None]
+) -> list[dict[str, Any]]:
+    """Objects of a JSONL file."""
+    records = []
+    # Not splitlines: texts may hold other line separators than "\n".
+    for i, line in enumerate(_read_text(path).split("\n")[:-1], 1):
+        where = f"{path}, line {i}"
+        record = _parse(line, where)
+        if not isinstance(record, dict):
+            raise ValueError(f"{where} is no JSON object; {_CURE}")
+        if problem := problem_of(record):
+            raise ValueError(f"{where}: {problem}; {_CURE}")
+        records.append(record)
+    return records
+
+
+def _check_sections(path: pathlib.Path, section: Mapping, prefix: str = "") -> None:
+    for name, value in section.items():
+        # ConfigDict would read a dot as a path.
+        if "." in name or not name:
+            raise ValueError(f"{path}: {prefix}{name!r} is no key; {_CURE}")
+        if isinstance(value, dict):
+            _check_sections(path, value, f"{prefix}{name}.")
+        elif isinstance(value, float | int) and not _is_number(value):
+            raise ValueError(
+                f"{path}: {prefix}{name} is no number of this size; {_CURE}"
+            )
+
+
+def _metrics_problem(record: Mapping) -> str | None:
+    iteration = record.get("iteration")
+    if type(iteration) is not int or not 0 <= iteration <= _LARGEST_ITERATION:
+        return f"iteration = {_shown(iteration)} is no whole number from 0"
+    if "time" in record and not _is_real(record["time"]):
+        return f"time = {_shown(record['time'])} is no number"
+    for name, value in record.items():
+        is_list = isinstance(value, list) and all(map(_is_real, value))
+        if value is not None and not is_list and not _is_real(value):
+            return f"{name} = {_shown(value)} is no number, list of numbers or null"
+    return None
+
+
+_REWARDS = ("reward", "penalty", "bonus", "return")
+_TURN_TEXTS = ("observation", "reply")
+
+
+def _episode_problem(episode: Mapping) -> str | None:
+    turns = episode.get("turns")
+    if not isinstance(turns, list) or not all(isinstance(t, dict) for t in turns):
+        return "turns is no list of objects"
+    for name in ("return",):
+        if not _is_real_or_null(episode.get(name, "nothing")):
+            return f"{name} is no number or null"
+    if not isinstance(episode.get("success"), bool):
+        return "success is neither true nor false"
+    if not isinstance(episode.get("environment", ""), str):
+        return "environment is no text"
+    legend = episode.get("legend", {})
+    if not isinstance(legend, dict) or not _are_texts(legend.values()):
+        return "legend is no object of texts"
+    problems = ((i, _turn_problem(turn)) for i, turn in enumerate(turns, 1))
+    return next((f"turn {i}: {problem}" for i, problem in problems if problem), None)
+
+
+def _turn_problem(turn: Mapping) -> str | None:
+    for name in _TURN_TEXTS:
+        if not isinstance(turn.get(name), str):
+            return f"{name} is no text"
+    for name in ("reward", "penalty", "bonus"):
+        if not _is_real_or_null(turn.get(name, "nothing")):
+            return f"{name} is no number or null"
+    if "board" in turn and not _is_board(turn["board"]):
+        return "board is no rectangle of symbols"
+    return None
+
+
+def _is_board(board: object) -> bool:
+    """Rows of one length, each a text or a list of texts."""
+    if not isinstance(board, list) or not board:
+        return False
+    rows = [isinstance(row, str) or _is_list_of_texts(row) for row in board]
+    return all(rows) and len(board[0]) > 0 and len({len(row) for row in board}) == 1
+
+
+def _is_list_of_texts(row: object) -> bool:
+    return isinstance(row, list) and _are_texts(row)
+
+
+def _are_texts(values) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_real_or_null(value: object) -> bool:
+    return value is None or _is_real(value)
+
+
+def _is_real(value: object) -> bool:
+    """A finite number; true and false are none."""
+    return type(value) in (int, float) and _is_number(value)
+
+
+def _is_number(value: float) -> bool:
+    """Finite, and of a size that a float has."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _shown(value: object) -> str:
+    """A value as an error shows it."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
