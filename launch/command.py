@@ -1,4 +1,4 @@
-"""What the commands share: flags, clear errors, a run that lasts."""
+"""Flags, errors and settings of the process that all commands share."""
 
 import ast
 import contextlib
@@ -27,15 +27,19 @@ def define_config() -> flags.FlagHolder:
         "config",
         None,
         "Configuration file, e.g. configs/sokoban.py[:PRESET].",
-        sys_argv=[word for word in sys.argv if not _is_own(word)],
+        sys_argv=[word for word in sys.argv if not _is_read_here(word)],
     )
 
 
 def define_section(name: str, defaults: ConfigDict) -> Callable[[], ConfigDict]:
-    """Define `--name.key=value` for every key of a small configuration of its own.
+    """Define `--name.key=value` for every key of a flat configuration.
+
+    Args:
+      name: prefix of the flags.
+      defaults: keys and their default values; the types are those of the flags.
 
     Returns:
-      A function that gives the configuration as the command line has it.
+      A function that returns the configuration with the flags' values, locked.
     """
     kinds = {
         str: flags.DEFINE_string,
@@ -82,34 +86,36 @@ def read_config(holder: flags.FlagHolder, argv: Sequence[str]) -> ConfigDict:
 def read_optional_config(
     holder: flags.FlagHolder, argv: Sequence[str]
 ) -> ConfigDict | None:
-    """The same, or None when no configuration was named."""
+    """The resolved, locked configuration; None without `--config`."""
     config = holder.value
     if config is None:
         return None
     if not isinstance(config, ConfigDict):
         path = config_flags.get_config_filename(flags.FLAGS[holder.name])
         raise ValueError(f"there is no configuration file {path.split(':')[0]}")
-    for key, value in _own_overrides(argv).items():
+    for key, value in _untyped_overrides(argv).items():
         _set(config, key, value)
     return config
 
 
-def _own_overrides(argv: Sequence[str]) -> dict[str, object]:
-    """The overrides that are read here, without those that a later word replaces."""
-    own: dict[str, object] = {}
+def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
+    """Overrides of this module, without those that a later word replaces."""
+    overrides: dict[str, object] = {}
     for word in argv:
         match = _OVERRIDE.match(word)
         if match:
             key, text = match.groups()
             # A section replaces its keys.
-            own = {k: v for k, v in own.items() if not f"{k}.".startswith(f"{key}.")}
-            if _is_own(word):
-                own[key] = _literal(text)
-    return own
+            overrides = {
+                k: v for k, v in overrides.items() if not f"{k}.".startswith(f"{key}.")
+            }
+            if _is_read_here(word):
+                overrides[key] = _literal(text)
+    return overrides
 
 
-def _is_own(word: str) -> bool:
-    """Whether ml_collections could not read this word."""
+def _is_read_here(word: str) -> bool:
+    """True for an override that ml_collections cannot read: None, or an open key."""
     match = _OVERRIDE.match(word)
     if not match or match.group(2) is None:
         return False
@@ -128,7 +134,7 @@ def _literal(text: str) -> object:
 
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
-    """Set a key to None, or any value to a key of an open section."""
+    """Set a key to None, or a key of an open section to any value."""
     from ragen_jax.config import flatten
 
     known = flatten(config)
@@ -144,7 +150,7 @@ def _set(config: ConfigDict, key: str, value: object) -> None:
 
 
 def _has(config: ConfigDict, sections: Sequence[str]) -> bool:
-    """Whether there is a section under this path."""
+    """True if the path names a section."""
     for name in sections:
         if name not in config:
             return False
@@ -156,7 +162,7 @@ def run_folder(text: str | None) -> pathlib.Path | None:
     """The folder of a `--run` flag; None without one.
 
     Raises:
-      ValueError: there is no such folder. Noticed here, before slow imports.
+      ValueError: there is no such folder. Checked here, before slow imports.
     """
     if not text:
         return None
@@ -170,9 +176,9 @@ def run_folder(text: str | None) -> pathlib.Path | None:
 
 
 def enable_compilation_cache() -> None:
-    """Keep compiled programs between runs in the user's cache folder.
+    """Keep compiled programs in the user's cache folder.
 
-    `JAX_COMPILATION_CACHE_DIR` chooses another folder, as everywhere in JAX.
+    The environment variable `JAX_COMPILATION_CACHE_DIR` names another folder.
     """
     import jax
 
@@ -180,16 +186,16 @@ def enable_compilation_cache() -> None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(root, "ragen_jax", "compiled")
         jax.config.update("jax_compilation_cache_dir", folder)
-    # Small programs count too: a start-up runs many of them.
+    # Small programs too: a start compiles many of them.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def run(main: Callable[[list[str]], int]) -> None:
     """Parse the flags, call `main(argv)`, exit with its status.
 
-    Errors that carry a sentence for the user (`ValueError`, `OSError`, bad flags) are
-    printed as one line; `RAGEN_JAX_TRACEBACK=1` shows where they came from. Everything
-    else is a defect and keeps its traceback.
+    Errors with a sentence for the user (`ValueError`, `OSError`, bad flags) are printed
+    as one line and exit with status 2; `RAGEN_JAX_TRACEBACK=1` shows their traceback.
+    Other exceptions are defects and keep it.
     """
 
     def call(argv):
@@ -204,7 +210,7 @@ def run(main: Callable[[list[str]], int]) -> None:
 
 
 def run_on_words(main: Callable[[list[str]], int]) -> None:
-    """The same for a command that takes words besides flags: `main(words)`."""
+    """Like `run`, for a command that takes words besides flags: `main(words)`."""
     _exit_with(lambda argv: main(_parse_flags(argv)))
 
 
@@ -225,7 +231,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Parse the command line; returns the words that are no flags.
 
     Raises:
-      ValueError: with the user's part of whatever absl or ml_collections said.
+      ValueError: with the last line of the error of absl or ml_collections.
     """
     for word in argv:
         match = _OVERRIDE.match(word)
@@ -237,7 +243,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
                 f"--config.{key} changes a configuration, and none is given; add "
                 "--config=FILE, e.g. --config=configs/sokoban.py"
             )
-    words = [word for word in argv if not _is_own(word)]
+    words = [word for word in argv if not _is_read_here(word)]
     try:
         rest = flags.FLAGS(words)
     except (flags.Error, AttributeError, KeyError, TypeError) as error:
@@ -246,7 +252,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _flag_sentence(error: Exception) -> str:
-    """The last line of a flag error's text, which is the one about the user's input."""
+    """Last line of a flag error, the one about the user's input."""
     lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
     suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', lines[-1])
     if suggestion:
@@ -259,7 +265,7 @@ def _flag_sentence(error: Exception) -> str:
 
 @contextlib.contextmanager
 def lasting_objects() -> Iterator[None]:
-    """What is made inside stays to the end of the process, and is never collected."""
+    """Objects created in the block are exempt from garbage collection for good."""
     gc.disable()
     try:
         yield

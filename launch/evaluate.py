@@ -81,7 +81,13 @@ def _evaluate_policy(
     from ragen_jax.runs.run import digest
     from ragen_jax.runs.writer import write_text_atomically
 
-    trained = open_trained(run, config, changes=_changes(), overrides=overrides)
+    trained = open_trained(
+        run,
+        config,
+        changes=_changes(),
+        overrides=overrides,
+        defaults=command.defaults(),
+    )
     evaluations = policy_evaluations(trained, _SUITE.value, overrides)
     weights = digest(trained.params) if _JSON.value else None
     about = _about(trained.name, trained.config, weights=weights)

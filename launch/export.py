@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     from ragen_jax.models.hf_weights import save_checkpoint
     from ragen_jax.program import model_folder
 
-    trained = open_trained(run, None)
+    trained = open_trained(run, None, defaults=command.defaults())
     save_checkpoint(
         output,
         trained.program.model,

@@ -27,7 +27,12 @@ def main(argv: list[str]) -> int:
     from ragen_jax.evaluation import play
     from ragen_jax.evaluation.load import open_trained
 
-    trained = open_trained(run, config, overrides=command.overridden_keys(argv))
+    trained = open_trained(
+        run,
+        config,
+        overrides=command.overridden_keys(argv),
+        defaults=command.defaults(),
+    )
     if _ENV.value:
         trained = trained.only(_ENV.value)
     try:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 
 # The position in this table is folded into the key: append, never reorder.
 STREAMS = (
-    "level",  # which level a group plays
+    "level",  # level of a group
     "noise",  # slips and payouts during play, per row
     "sample",  # the sampler's draws, per row
     "shuffle",  # order of the rows in an epoch
@@ -21,7 +21,7 @@ STREAMS = (
     "demonstration",  # supervised warm start
     "step",  # root of the iterations
     "environment",  # roots of the second and further environments of a mix
-    "diagnostics",  # which turns are looked at
+    "diagnostics",  # sample of turns
     "resample",  # roots of the second and further samples of a validation prompt
 )
 
@@ -48,7 +48,7 @@ def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
 
 
 def environment_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
-    """Key of one environment of a mix: the first draws what it would draw alone."""
+    """Key of an environment of a mix; the first has the key of a run without a mix."""
     if index == 0:
         return key
     return jax.random.fold_in(stream(key, "environment"), index)
@@ -60,7 +60,7 @@ def rows(key: Key[Array, ""], num_rows: int) -> Key[Array, " num_rows"]:
 
 
 def sample_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
-    """Key of one sample of every prompt: the first draws what it would draw alone."""
+    """Key of the i-th sample of every prompt; the first has the key of a single one."""
     if index == 0:
         return key
     return jax.random.fold_in(stream(key, "resample"), index)

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 import jax
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-_FOUND = "/jax/compilation_cache/cache_hits"
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 @dataclasses.dataclass
 class Compilation:
-    """What was compiled.
+    """Compilations of one stage.
 
     Attributes:
-      seconds: in all, those of looking into the cache included.
-      num_programs: compiled or found.
-      num_cached: found in the cache of earlier runs.
+      seconds: in all, cache look-ups included.
+      num_programs: compiled or loaded from the cache.
+      num_cached: loaded from the cache of earlier runs.
     """
 
     seconds: float = 0.0
@@ -30,7 +30,7 @@ class Compilation:
     num_cached: int = 0
 
     def metrics(self, stage: str) -> dict[str, float]:
-        """Nothing where nothing was compiled."""
+        """Metrics of a stage; empty if nothing was compiled."""
         if not self.num_programs:
             return {}
         return {
@@ -41,43 +41,46 @@ class Compilation:
 
 @contextlib.contextmanager
 def compilations() -> Iterator[Compilation]:
-    """Counts what is compiled while the block runs."""
-    found = Compilation()
+    """Count the compilations that happen while the block runs."""
+    compiled = Compilation()
 
     def on_duration(event: str, seconds: float, **_) -> None:
         if event == _COMPILED:
-            found.seconds += seconds
-            found.num_programs += 1
+            compiled.seconds += seconds
+            compiled.num_programs += 1
 
     def on_event(event: str, **_) -> None:
-        found.num_cached += event == _FOUND
+        compiled.num_cached += event == _CACHE_HIT
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
     jax.monitoring.register_event_listener(on_event)
     try:
-        yield found
+        yield compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(on_duration)
         jax.monitoring.unregister_event_listener(on_event)
 
 
 def describe(metrics: Mapping[str, float]) -> str:
-    """A sentence of the metrics of several stages; empty where nothing was compiled."""
-    told = []
+    """A line about the compilations of all stages; empty if there were none."""
+    stages = []
     for name, seconds in metrics.items():
         if name.startswith("perf/compile_s/"):
             stage = name.rsplit("/", 1)[1]
             is_cached = metrics[f"perf/compile_cached/{stage}"] == 1
             source = " (from the cache)" if is_cached else ""
-            told.append(f"{stage} {seconds:.1f}s{source}")
-    return f"compiled: {', '.join(told)}" if told else ""
+            stages.append(f"{stage} {seconds:.1f}s{source}")
+    return f"compiled: {', '.join(stages)}" if stages else ""
 
 
 @contextlib.contextmanager
 def timed(timing: dict[str, float], name: str):
-    """Note the seconds the block took and what was compiled for it.
+    """Record the seconds that the block takes and the compilations in it.
 
-    As `timing_s/<name>`, `perf/compile_s/<name>` and `perf/compile_cached/<name>`.
+    Args:
+      timing: receives `timing_s/<name>`, `perf/compile_s/<name>` and
+        `perf/compile_cached/<name>`.
+      name: of the stage.
     """
     began = time.perf_counter()
     with compilations() as compiled:

@@ -46,6 +46,8 @@ def train(
         Display(program.names, start=run.start, total=total) as display,
     ):
         state, timing = run.state, {}
+        for note in run.notes:
+            display.say(note)
         if run.start == 0 and config.evaluation.every is not None:
             with timed(timing, "testing"):
                 metrics, _ = evaluate(program, program.play_params(state))

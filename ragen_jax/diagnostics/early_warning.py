@@ -1,15 +1,15 @@
-"""Signs that a run is about to collapse, read from its record.
+"""Early warnings of a collapse, computed from a run's record.
 
-In: the metrics of the iterations so far, oldest first. Out: which signs are there now,
-what that means, and what to do about it. Nothing is remembered here, as in
-`early_stopping`: a resumed run sees what the uninterrupted one saw.
+In: the metrics of the iterations so far, oldest first. Out: the alarms of the last
+iteration, the regime of its thoughts, and the action to take. The record is the only
+state, as in `early_stopping`: a resumed run decides as the uninterrupted one.
 
-A sign, or indicator, is a metric that has left its band around the mean of the first
-iterations for several iterations in a row: then it alarms. What a run that will not
-recover shows first: the rewards inside a group stop differing, the policy stops varying
-its replies, gradients spike (the "echo trap", arXiv 2504.20073, section 4.3). What kind
-of collapse it is, the information that thoughts hold about their prompts says together
-with their entropy (arXiv 2604.06268, section 3).
+An indicator is a metric with a band around its mean over the first iterations; it
+alarms after several iterations in a row outside the band. The first indicators of a run
+that will not recover: rewards inside a group stop differing, replies stop varying,
+gradients spike (the "echo trap", arXiv 2504.20073, section 4.3). The regime is the kind
+of collapse, told apart by the information of thoughts about their prompts and by their
+entropy (arXiv 2604.06268, section 3).
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 Record = Mapping[str, float | None]
 
-# In a name: every game of the run, of which the mean counts.
+# Part of a metric's name: the mean over all games of the run is taken.
 EACH_GAME = "train/*/"
 SUCCESS = EACH_GAME + "success"
-# What an iteration of training records, and nothing else does.
+# A metric that only iterations of training record.
 TRAINED = "rollout/in_group_reward_std"
-# Without trained tokens the learner's metrics measure nothing.
+# Number of trained tokens; without any, the learner's metrics are undefined.
 NUM_TOKENS = "actor/num_tokens"
-# What is said of the policy in `NUM_TOKENS`' iteration alone.
+# Prefix of the learner's metrics.
 LEARNERS = "actor/"
 
 INFORMATION = "collapse_first_turn_sample/mi_estimate"
@@ -46,7 +46,7 @@ class Indicator(NamedTuple):
     Attributes:
       metric: its name.
       low, high: settings with the bounds, relative to the first iterations' mean.
-      is_spike: a single iteration outside the band is enough.
+      is_spike: a single iteration outside the band raises the alarm.
     """
 
     metric: str
@@ -73,7 +73,7 @@ EVERY_INDICATOR = "all"
 
 @dataclasses.dataclass(frozen=True)
 class EarlyWarning:
-    """The section `warning` of `configs/base.py`, which says what the keys mean."""
+    """Settings of the alarms: the keys of `warning`, see `configs/base.py`."""
 
     baseline_iterations: int
     persistence: int
@@ -96,10 +96,10 @@ class EarlyWarning:
     cooldown_iterations: int
 
     def look(self, records: Sequence[Record]) -> "Outlook":
-        """What the record says at its end.
+        """Alarms, regime and action after the last record.
 
         Args:
-          records: all iterations; the last one's alarms are not looked for in it.
+          records: all iterations; the last one may lack its `alarm/` metrics.
         """
         courses, regime = self._courses(records), self._regime(records)
         metrics = {f"alarm/{name}": float(c.alarms[-1]) for name, c in courses.items()}
@@ -114,14 +114,16 @@ class EarlyWarning:
 
     def _news(self, courses: "dict[str, _Course]", regime) -> list[str]:
         """A sentence for each indicator that alarms for the first time in the run."""
-        said = [
+        sentences = [
             f"early warning: {self._describe(name, course)}"
             for name, course in courses.items()
             if course.alarms[-1] and not any(course.alarms[:-1])
         ]
-        if said and regime is not None:
-            said.append(f"the thoughts' information and entropy say: {regime[1]}")
-        return said
+        if sentences and regime is not None:
+            sentences.append(
+                f"regime by the thoughts' information and entropy: {regime[1]}"
+            )
+        return sentences
 
     def _stop_reason(self, courses: "dict[str, _Course]") -> str | None:
         if self.action != "stop":
@@ -132,9 +134,9 @@ class EarlyWarning:
         return None
 
     def _scale(self, courses: "dict[str, _Course]", count: int) -> float:
-        """One cut for every record in which an acting indicator begins to alarm.
+        """Product of all cuts so far, one for each new alarm of an acting indicator.
 
-        None is made less than `cooldown_iterations` after another.
+        Cuts are at least `cooldown_iterations` apart.
         """
         if self.action != "cut_learning_rate":
             return 1.0
@@ -150,7 +152,7 @@ class EarlyWarning:
         return self.act_on == EVERY_INDICATOR or name in self.act_on.split(",")
 
     def _courses(self, records: Sequence[Record]) -> "dict[str, _Course]":
-        """The course of every indicator that has a bound and was ever measured."""
+        """The course of every indicator that has a bound and a measurement."""
         games, courses = games_of(records), {}
         for name, indicator in INDICATORS.items():
             bounds = [self._bound(key) for key in (indicator.low, indicator.high)]
@@ -165,13 +167,13 @@ class EarlyWarning:
         return None if key is None else getattr(self, key)
 
     def _first_iterations(self, records: Sequence[Record]) -> int:
-        """Index behind the last record of the baseline."""
+        """Index after the last record of the baseline."""
         trained = [i for i, r in enumerate(records) if r.get(TRAINED) is not None]
         trained = trained[: self.baseline_iterations]
         return trained[-1] + 1 if trained else 0
 
     def _describe(self, name: str, course: "_Course") -> str:
-        """Of the indicator's first alarm."""
+        """A sentence about the indicator's first alarm."""
         i = course.alarms.index(True)
         indicator, (low, high) = INDICATORS[name], course.bounds
         key, side, bound = indicator.high, "above", high
@@ -185,10 +187,10 @@ class EarlyWarning:
         )
 
     def _regime(self, records: Sequence[Record]) -> tuple[int, str] | None:
-        """Of the last iteration, if it was measured and there is something to compare.
+        """Regime of the last iteration: number and name.
 
-        Entropy alone does not tell a regime, nor does information that was not above 0
-        to begin with, which is within the estimate's error of none.
+        None if it was not measured, or if the first measured information or entropy was
+        not above 0: information at 0 is within the estimate's error of none.
         """
         both = [_numbers(record, INFORMATION, ENTROPY) for record in records]
         measured = [pair for pair in both if pair is not None]
@@ -202,14 +204,14 @@ class EarlyWarning:
 
 
 class Outlook(NamedTuple):
-    """What a record says at its end.
+    """Alarms and action after the last record.
 
     Attributes:
-      metrics: of its last iteration: `alarm/<indicator>`, 0 or 1, and where it was
-        measured `collapse/regime`.
+      metrics: of the last iteration: `alarm/<indicator>`, 0 or 1, and
+        `collapse/regime` if it was measured.
       news: sentences about indicators that alarm for the first time.
-      stop_reason: why the run should end, None: it should not.
-      learning_rate_scale: what the policy's learning rate is multiplied by from here.
+      stop_reason: reason to end the run; None: it goes on.
+      learning_rate_scale: factor of the policy's learning rate from here on.
     """
 
     metrics: dict[str, float]
@@ -219,12 +221,12 @@ class Outlook(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """What became of an indicator.
+    """An indicator over the whole record.
 
     Attributes:
-      column: its values, None where it was not measured.
-      bounds: the band, None where it is open.
-      alarms: per record; kept where it was not measured.
+      column: value per record, None if it was not measured.
+      bounds: lower and upper bound of the band, None if it has none.
+      alarms: alarm per record; unmeasured records keep the alarm before them.
     """
 
     column: list[float | None]
@@ -237,13 +239,13 @@ def _course(
 ) -> _Course:
     """Alarms of a column: outside the band for `steps` measurements in a row.
 
-    The band is around the mean of what was measured in the first records, or of the
-    first number there is.
+    The band is around the mean of the values of the first records; if they have none,
+    around the first value.
     """
     baseline = [x for x in column[:first] if x is not None]
     if not baseline:
-        found = next(i for i, x in enumerate(column) if x is not None)
-        baseline, first = [column[found]], found + 1
+        start = next(i for i, x in enumerate(column) if x is not None)
+        baseline, first = [column[start]], start + 1
     mean = sum(baseline) / len(baseline)
     low, high = (None if factor is None else factor * mean for factor in factors)
     outside, alarms = 0, []
@@ -258,12 +260,12 @@ def _course(
 
 @dataclasses.dataclass(frozen=True)
 class LeadTimes:
-    """When the alarms came, against when success fell; all are iterations.
+    """Iterations of the first alarms and of the fall of success.
 
     Attributes:
-      first_alarm: by indicator, None: it never alarmed.
-      success_fell: None: it did not.
-      is_judged: there were iterations enough, and success, for it to fall.
+      first_alarm: by indicator; None: it never alarmed.
+      success_fell: iteration in which success fell; None: it did not.
+      is_judged: there were enough iterations and enough success for a fall.
     """
 
     first_alarm: dict[str, int | None]
@@ -272,7 +274,7 @@ class LeadTimes:
 
     @property
     def lead(self) -> dict[str, int | None]:
-        """How long before success fell each alarmed; negative: after it."""
+        """Iterations from each first alarm to the fall of success (negative: after)."""
         fell = self.success_fell
         return {
             name: None if fell is None or first is None else fell - first
@@ -280,7 +282,7 @@ class LeadTimes:
         }
 
     def describe(self) -> str:
-        """For people, a line per indicator that alarmed; "" if none did."""
+        """Text with a line per indicator that alarmed; "" if none did."""
         lines = []
         for name, first in self.first_alarm.items():
             if first is not None:
@@ -290,7 +292,7 @@ class LeadTimes:
 
     def _when(self, name: str) -> str:
         if not self.is_judged:
-            return ", too few iterations or successes to say whether success fell"
+            return ", too few iterations or successes to judge whether success fell"
         if self.success_fell is None:
             return ", success did not fall"
         lead = self.lead[name]
@@ -298,20 +300,20 @@ class LeadTimes:
         return f", {abs(lead)} {side} success fell (at {self.success_fell})"
 
 
-# A best success below this is chance: its fall means nothing.
+# A best success below this is chance, and its fall means nothing.
 LEAST_BEST_SUCCESS = 0.05
 
 
 def lead_times(
     records: Sequence[Record], *, success_window: int = 5, success_low: float = 0.5
 ) -> LeadTimes:
-    """When each indicator first alarmed and when training's success fell.
+    """Iterations in which each indicator first alarmed and training's success fell.
 
     Args:
       records: lines of a `metrics.jsonl`, with their `iteration` and `alarm/...`.
       success_window: iterations of the moving average of training's success.
-      success_low: it has fallen when that average is below this share of the highest
-        that it has been.
+      success_low: success has fallen when that average is below this share of its
+        highest value so far.
     """
     prefix, first_alarm = "alarm/", {}
     for record in records:
@@ -372,19 +374,19 @@ def _value(record: Record, metric: str, games: Sequence[str]) -> float | None:
     if EACH_GAME not in metric:
         return _number(record, metric)
     suffix = metric.removeprefix(EACH_GAME)
-    found = [_number(record, f"train/{game}/{suffix}") for game in games]
-    if not found or None in found:
+    values = [_number(record, f"train/{game}/{suffix}") for game in games]
+    if not values or None in values:
         return None
-    return sum(found) / len(found)
+    return sum(values) / len(values)
 
 
 def _numbers(record: Record, *metrics: str) -> tuple[float, ...] | None:
-    """Several metrics, or None where one is missing."""
-    found = tuple(_number(record, metric) for metric in metrics)
-    return None if None in found else found
+    """Several metrics, or None if one is missing."""
+    values = tuple(_number(record, metric) for metric in metrics)
+    return None if None in values else values
 
 
 def _number(record: Record, metric: str) -> float | None:
-    """As a Python float, as it is read back when a run resumes."""
+    """A metric as the float that a resumed run reads; None if missing or not finite."""
     value = record.get(metric)
     return None if value is None or not math.isfinite(value) else float(value)

@@ -1,10 +1,10 @@
-"""Gradients by reward spread: one bucket of groups at a time.
+"""Gradients of groups with similar reward spread, bucket by bucket.
 
-In: a train state and the batch it is about to learn from. Out: norms, losses and
+In: a train state and the batch before its update. Out: norms, losses and
 signal-to-noise ratios of each part of the loss, by bucket, as `grad_norm/<bucket>/...`.
-Groups whose rewards hardly differ have no task signal, while the entropy and KL parts
-of the loss pull all the same: comparing the parts' gradients by bucket shows whether an
-update learns or only regularises (arXiv 2604.06268, section 4).
+Groups whose rewards hardly differ have no task signal, but their entropy and KL
+gradients are as large as any: the comparison by bucket shows whether an update learns
+or only regularises (arXiv 2604.06268, section 4).
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ from ragen_jax.types import Params, Trajectory
 
 @struct.dataclass
 class BucketGradients:
-    """Axes: `p` parts, in the order of `parts_of`; `b` buckets, all groups last.
+    """Measurements by part `p` (see `parts_of`) and bucket `b`, all groups last.
 
     Attributes:
       norms: global norm of a part's gradient, before any clipping.
-      losses: of the part, its coefficient included.
-      squares: mean over a bucket's groups of their squared contributions, whose mean is
-        the bucket's gradient.
+      losses: a part's loss, its coefficient included.
+      squares: mean over a bucket's groups of the squared norm of their contributions;
+        the mean of the contributions is the bucket's gradient.
       num_tokens: trained tokens.
     """
 
@@ -52,14 +52,14 @@ class BucketGradients:
 
 
 def parts_of(passes: Passes) -> tuple[str, ...]:
-    """Parts that the loss has: "task", and "entropy" and "kl" where they weigh."""
+    """Parts of the loss: "task", and "entropy" and "kl" if their coefficient is set."""
     objective = passes.objective
     is_part = {
         "task": True,
         "entropy": objective.entropy_coeff > 0,
         "kl": objective.kl_penalty.placement == "loss",
     }
-    return tuple(name for name, there in is_part.items() if there)
+    return tuple(name for name, is_present in is_part.items() if is_present)
 
 
 def make_bucket_gradients(
@@ -76,7 +76,7 @@ def make_bucket_gradients(
     policy's size beside the state.
     """
     parts = parts_of(passes)
-    # Which of task, entropy and KL each part is, as factors.
+    # A part is the whole loss with the factors of the two others at 0.
     factors = jnp.array(
         [[part == name for name in ("task", "entropy", "kl")] for part in parts],
         jnp.float32,
@@ -123,16 +123,19 @@ def make_bucket_gradients(
 def _shares(
     passes: Passes, samples: Samples, buckets: Int[Array, " G"], num_buckets: int
 ) -> tuple[Float[Array, "b G"], Float[Array, " b"]]:
-    """A group's factor in every bucket's gradient, and the buckets' tokens."""
+    """Each group's factor in each bucket's gradient, and the buckets' tokens."""
     num_groups = buckets.shape[0]
     by_group = samples.mask.reshape(num_groups, -1, samples.mask.shape[1])
-    own = jax.vmap(passes.objective.token_weights)(by_group).sum((1, 2))
+    # A group's gradient is computed as if it were a minibatch; in the bucket's, its
+    # tokens weigh less. Weights are proportional, so one factor per group corrects it.
+    alone = jax.vmap(passes.objective.token_weights)(by_group).sum((1, 2))
 
     def of_bucket(b):
         is_in = (buckets == b) | (b == num_buckets)
         mask = (by_group & is_in[:, None, None]).reshape(samples.mask.shape)
-        held = passes.objective.token_weights(mask).reshape(by_group.shape).sum((1, 2))
-        return jnp.where(own > 0, held / jnp.where(own > 0, own, 1.0), 0.0), mask.sum()
+        within = passes.objective.token_weights(mask).reshape(by_group.shape).sum((1, 2))
+        share = jnp.where(alone > 0, within / jnp.where(alone > 0, alone, 1.0), 0.0)
+        return share, mask.sum()
 
     shares, counts = jax.lax.map(of_bucket, jnp.arange(num_buckets + 1))
     return shares, counts.astype(jnp.float32)
@@ -147,7 +150,7 @@ def _group_gradient(
     factors: Float[Array, "3"],
     group: Int[Array, ""],
 ) -> tuple[Params, Float[Array, ""]]:
-    """Gradient and loss of one part, of one group as its own minibatch."""
+    """Gradient and loss of one part, with one group as the minibatch."""
     task, entropy, kl = factors
     objective = passes.objective
     passes = dataclasses.replace(
@@ -160,7 +163,7 @@ def _group_gradient(
     size = num_rows // num_groups
     rows = group * size + jnp.arange(size)
     is_empty = ~jnp.any(samples.mask[rows], axis=1)
-    # Rows without trained tokens, turns that were not played, are not read.
+    # Rows without trained tokens (turns that were not played) are skipped.
     order = jnp.argsort(is_empty, stable=True)
     rows = jnp.where(is_empty[order], num_rows, rows[order])
     rows = jnp.pad(rows, (0, -size % passes.microbatch_rows), constant_values=num_rows)
@@ -177,7 +180,9 @@ def _group_gradient(
 def _over_buckets(
     of_group: Callable, passes: Passes, state: TrainState, buckets, shares
 ) -> tuple[Float[Array, " b"], Float[Array, " b"], Float[Array, " b"]]:
-    """Norms, losses and mean squares of one part, bucket by bucket and of all."""
+    """Norms, losses and mean squares of one part, of each bucket and of all groups."""
+    # Group by group in the order of buckets, so that two sums of the parameters' size
+    # are enough: that of the current bucket and that of all groups.
     order = jnp.argsort(buckets, stable=True)
     num_buckets = shares.shape[0] - 1
     starts = jnp.searchsorted(buckets[order], jnp.arange(num_buckets + 1))
@@ -195,26 +200,26 @@ def _over_buckets(
 
     def of_bucket(everything, b):
         def step(i, carry):
-            everything, own = carry
+            everything, bucket = carry
             group = order[i]
             grads, loss = of_group(group)
-            own = add(own, grads, shares[b, group], loss)
-            return add(everything, grads, shares[-1, group], loss), own
+            bucket = add(bucket, grads, shares[b, group], loss)
+            return add(everything, grads, shares[-1, group], loss), bucket
 
         start, end = starts[b], starts[b + 1]
-        own = (zeros(), zero, zero)
-        everything, own = jax.lax.fori_loop(start, end, step, (everything, own))
-        return everything, _finish(own, end - start)
+        carry = everything, (zeros(), zero, zero)
+        everything, bucket = jax.lax.fori_loop(start, end, step, carry)
+        return everything, _finish(bucket, end - start)
 
-    everything, told = jax.lax.scan(
+    everything, by_bucket = jax.lax.scan(
         of_bucket, (zeros(), zero, zero), jnp.arange(num_buckets)
     )
     last = _finish(everything, buckets.shape[0])
-    return jax.tree.map(lambda x, y: jnp.append(x, y), told, last)
+    return jax.tree.map(lambda x, y: jnp.append(x, y), by_bucket, last)
 
 
 def _finish(total, num_groups) -> tuple:
-    """Norm, loss, and mean of squared contributions `n * share * gradient`."""
+    """Norm, loss and mean square of the contributions `n * share * gradient`."""
     tree, loss, squares = total
     return optax.tree.norm(tree), loss, squares * num_groups
 
@@ -227,9 +232,9 @@ FIXED_BUCKETS = 6
 def quantile_buckets(
     stds: Float[np.ndarray, " G"], num_buckets: int
 ) -> Int[np.ndarray, " G"]:
-    """Equal numbers of groups by their spread, the remainder in the last bucket.
+    """Buckets of equally many groups by spread, the remainder in the last one.
 
-    With fewer groups than buckets each group is a bucket of its own.
+    If there are fewer groups than buckets, each group is a bucket.
     """
     rank = np.empty(len(stds), np.int32)
     rank[np.argsort(stds, kind="stable")] = np.arange(len(stds))
@@ -240,12 +245,12 @@ def quantile_buckets(
 def fixed_buckets(
     stds: Float[np.ndarray, " G"], num_buckets: int
 ) -> Int[np.ndarray, " G"]:
-    """A standard deviation of 0 to 1, 1 to 2, ...; the last bucket takes the rest."""
+    """Buckets of spreads from 0 to 1, 1 to 2, ...; the last one has no upper bound."""
     return np.minimum(np.floor(stds), num_buckets - 1).astype(np.int32)
 
 
 def signal_to_noise(norm: float, squares: float, num_groups: int) -> float | None:
-    """How far the groups' gradients agree: an unbiased |G|^2 over their variance.
+    """Agreement of the groups' gradients: an unbiased |G|^2 over their variance.
 
     With contributions h_i whose mean is the bucket's gradient, and their variance
     s^2 = sum |h_i - mean|^2 / (n - 1), it is |mean|^2 / s^2 - 1 / n: 0 where the groups
@@ -290,23 +295,23 @@ def bucket_metrics(
     metrics = {}
     for b in range(len(num_tokens)):
         is_all = b == len(num_tokens) - 1
-        own = stds if is_all else stds[buckets == b]
-        if len(own) == 0:
+        spreads = stds if is_all else stds[buckets == b]
+        if len(spreads) == 0:
             continue
         prefix = f"{ALL}/" if is_all else f"bucket_{b + 1}/"
-        rows = len(own) * group_size
-        found = {
+        rows = len(spreads) * group_size
+        values = {
             "sample_count": rows,
-            "sample_pct": 100 * len(own) / len(stds),
-            "reward_std_mean": own.mean(),
-            "reward_std_min": own.min(),
-            "reward_std_max": own.max(),
-            "snr": signal_to_noise(norms["task"][b], squares[b], len(own)),
+            "sample_pct": 100 * len(spreads) / len(stds),
+            "reward_std_mean": spreads.mean(),
+            "reward_std_min": spreads.min(),
+            "reward_std_max": spreads.max(),
+            "snr": signal_to_noise(norms["task"][b], squares[b], len(spreads)),
             "loss/total": sum(loss[b] for loss in losses.values()),
         }
         for part, norm in norms.items():
             name = "policy" if part == "task" else part
-            found |= {
+            values |= {
                 part: norm[b],
                 f"per_sample/{part}": norm[b] / rows,
                 f"per_token/{part}": norm[b] / max(num_tokens[b], 1),
@@ -314,7 +319,7 @@ def bucket_metrics(
             }
         metrics |= {
             prefix + name: float(value)
-            for name, value in found.items()
+            for name, value in values.items()
             if value is not None
         }
     return metrics
@@ -351,15 +356,15 @@ def make_gradients(
         with timed(timing, "gradient_buckets"):
             stds = np.asarray(jax.device_get(spread(batch)))
             buckets = bucket_of(stds, num_buckets)
-            found = jax.device_get(gradients(frozen, state, batch, buckets))
+            measured = jax.device_get(gradients(frozen, state, batch, buckets))
         metrics = bucket_metrics(
             stds,
             buckets,
             size,
-            num_tokens=found.num_tokens,
-            norms=dict(zip(parts, found.norms, strict=True)),
-            losses=dict(zip(parts, found.losses, strict=True)),
-            squares=found.squares[0],
+            num_tokens=measured.num_tokens,
+            norms=dict(zip(parts, measured.norms, strict=True)),
+            losses=dict(zip(parts, measured.losses, strict=True)),
+            squares=measured.squares[0],
         )
         return {f"grad_norm/{name}": x for name, x in metrics.items()} | timing
 

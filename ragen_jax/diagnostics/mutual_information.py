@@ -59,7 +59,7 @@ _WHOLE_THOUGHTS = ("_seq", "_seq_uniform")
 STD_EPSILON = 1e-3
 # What a moving average keeps of itself (RAGEN).
 EMA_DECAY = 0.9
-# Ranks among which a thought's own prompt is looked for.
+# k of the top-k retrieval accuracies.
 RANKS = (1, 2, 4, 8)
 
 

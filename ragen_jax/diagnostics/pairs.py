@@ -1,11 +1,11 @@
-"""Which prompts and thoughts to look at: pairs (X, Z), and the prompts among them.
+"""Samples of pairs (X, Z) of a prompt and a thought, with equal prompts merged.
 
-In: episodes, and how long the thought of each turn is. Out: `Pairs`. X is all that the
-model saw before it began to think, up to and including the opening tag; Z is the
-thought without either tag. Equal prompts are one, found by comparing all their tokens.
+In: episodes, and the length of each turn's thought. Out: `Pairs`. X is everything that
+the model read before the thought, up to and including the opening tag; Z is the thought
+without either tag. Prompts are equal if all their tokens are.
 
-RAGEN's two ways to choose: the first turn of every episode, which shares its prompt
-with the rest of its group; and any turns, an episode first and then one of its turns.
+RAGEN draws two samples: of first turns, whose prompt is that of the whole group; and of
+any turns, an episode first and then one of its turns.
 
 Axis letters besides those of `ragen_jax/types.py`: `M` pairs, `P` prompts, `C` tokens
 of a prompt.
@@ -22,7 +22,7 @@ from ragen_jax.types import Trajectory
 
 
 class Turn(NamedTuple):
-    """Turns that were chosen; those that count come first."""
+    """A sample of turns: row and turn of each; the chosen ones come first."""
 
     row: Int[Array, " M"]
     turn: Int[Array, " M"]
@@ -34,13 +34,13 @@ class Pairs:
     """Thoughts and the prompts they were written under, one entry per pair.
 
     Attributes:
-      prompts: different prompts, as many as `num_prompts`; `P = M`.
-      prompt_lengths: tokens that count.
-      num_prompts: how many there are.
-      thoughts: one per pair.
-      thought_lengths: tokens that count.
+      prompts: the different prompts, then padding up to `P = M`.
+      prompt_lengths: tokens of each prompt.
+      num_prompts: number of different prompts.
+      thoughts: one per pair, then padding.
+      thought_lengths: tokens of each thought.
       prompt_of: index of the prompt that each thought was written under.
-      num_pairs: how many there are; they come first.
+      num_pairs: number of pairs.
     """
 
     prompts: Int[Array, "P C"]
@@ -59,12 +59,12 @@ def first_turns(
     num_samples: int,
     group_size: int,
 ) -> Turn:
-    """First turns, each at most once, spread over the groups as evenly as may be.
+    """Sample of first turns without replacement, even over the groups.
 
     Args:
-      key: of the choice.
+      key: of the sample.
       is_valid: turns that have a thought.
-      num_samples: at most so many.
+      num_samples: size of the sample, at most.
       group_size: `N`; rows of a group are adjacent.
     """
     num_rows = is_valid.shape[0]
@@ -81,9 +81,9 @@ def first_turns(
 def any_turns(
     key: Key[Array, ""], is_valid: Bool[Array, "B K"], *, num_samples: int
 ) -> Turn:
-    """An episode, then one of its turns, again and again; only those with a thought.
+    """Sample of turns with a thought: of episodes with replacement, then of turns.
 
-    As many as there are turns with a thought, at most `num_samples`.
+    Its size is the number of turns with a thought, at most `num_samples`.
     """
     row_key, turn_key = jax.random.split(key)
     num_samples = min(num_samples, is_valid.size)
@@ -100,12 +100,12 @@ def gather_pairs(
     *,
     max_reply_tokens: int,
 ) -> Pairs:
-    """What was seen and thought in the chosen turns, equal prompts merged.
+    """Prompts and thoughts of the chosen turns, equal prompts merged.
 
     Args:
       trajectory: the episodes.
-      chosen: of its turns.
-      num_thought_tokens: length of each turn's thought, which begins its reply.
+      chosen: sample of their turns.
+      num_thought_tokens: length of each turn's thought, with which its reply begins.
       max_reply_tokens: `R`.
     """
     row, turn, is_chosen = chosen
@@ -134,7 +134,7 @@ def gather_pairs(
 
 
 def _draw(key: Key[Array, ""], allowed: Bool[Array, "M n"]) -> Int[Array, " M"]:
-    """One of the allowed entries of each row, all equally likely; 0 where none is."""
+    """Index of an allowed entry of each row, uniformly; 0 if the row has none."""
     draws = jnp.where(allowed, jax.random.uniform(key, allowed.shape), -1.0)
     return jnp.argmax(draws, axis=1)
 
@@ -142,11 +142,11 @@ def _draw(key: Key[Array, ""], allowed: Bool[Array, "M n"]) -> Int[Array, " M"]:
 def _merge(
     texts: Int[Array, "M C"], counts: Bool[Array, " M"]
 ) -> tuple[Int[Array, " M"], Int[Array, " M"]]:
-    """Where each different text stands first, and the number of everyone's text.
+    """Index of the first occurrence of each different text, and each text's number.
 
     Args:
-      texts: padded with what no text holds.
-      counts: those that are texts; they come first.
+      texts: padded with a token that no text has.
+      counts: true for texts, which come first, false for padding.
     """
     # One row after the other: all at once would compare M * M * C numbers.
     is_equal = jax.lax.map(lambda text: jnp.all(texts == text[None], axis=1), texts)

@@ -1,9 +1,9 @@
-"""What is measured of a policy while it trains, besides how well it plays.
+"""Diagnostics of the policy in training, and the iterations in which they are due.
 
-In: the train state and what it has just played, before it learns from that. Out: more
-metrics of the iteration. Nothing here changes what is learned: no key, no parameter.
-Each diagnostic is an entry of `DIAGNOSTICS`; what the record of earlier iterations adds
-to the numbers of this one is `trends`, so that nothing has to be remembered.
+In: the train state and its latest episodes, before the update. Out: further metrics of
+the iteration. Diagnostics change nothing that is learned: no key, no parameter. Each is
+an entry of `DIAGNOSTICS`. Moving averages are computed from the records of earlier
+iterations (`trends`), so that diagnostics have no state to save.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import timed
 from ragen_jax.types import Params, Trajectory
 
-# (iterations done with this one, state that played, what it played, the same joined)
-# -> metrics by name; none in an iteration in which none are due.
+# (number of the iteration, state that played, its rollouts, the same joined) -> metrics
+# by name; empty in an iteration without a due diagnostic.
 Diagnose = Callable[
     [int, TrainState, Sequence[Trajectory], Trajectory], dict[str, float]
 ]
@@ -29,22 +29,22 @@ Record = Mapping[str, float | None]
 def make_diagnose(
     config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
 ) -> Diagnose:
-    """All that `config.diagnostics` asks for, timed as `timing_s/diagnostics`.
+    """All diagnostics of `config.diagnostics`, timed as `timing_s/diagnostics`.
 
     Args:
       config: validated.
-      learner, frozen: the learner and the parameters that stay beside its state.
-      parser: reads the replies; all tasks share the tokenizer and the reply length.
+      learner, frozen: the learner and the parameters that it does not train.
+      parser: of replies; all tasks share the tokenizer and the reply length.
     """
-    made = []
+    diagnostics = []
     for key, make in DIAGNOSTICS:
         every = config.diagnostics[key]
         measure = None if every is None else make(config, learner, frozen, parser)
         if measure is not None:
-            made.append((every, measure))
+            diagnostics.append((every, measure))
 
     def diagnose(done, state, rollouts, batch):
-        due = [measure for every, measure in made if is_due(every, done)]
+        due = [measure for every, measure in diagnostics if is_due(every, done)]
         if not due:
             return {}
         metrics, timing = {}, {}
@@ -57,23 +57,22 @@ def make_diagnose(
 
 
 def is_due(every: int, done: int) -> bool:
-    """In the first iteration, then every so many (as RAGEN has it)."""
+    """True in the first iteration and in multiples of `every` (as in RAGEN)."""
     return done == 1 or done % every == 0
 
 
 def trends(records: Sequence[Record], metrics: Record) -> dict[str, float]:
-    """What the iterations before say together with the metrics of this one.
+    """Metrics that follow from this iteration's and those of the iterations before.
 
     Args:
-      records: of the iterations before, oldest first; a resumed run reads them back.
+      records: of the iterations before, oldest first.
       metrics: of this iteration.
     """
     return averages(records, metrics)
 
 
-# Each has the key of `config.diagnostics` that says how often it is made, and makes a
-# Diagnose from the arguments of `make_diagnose`, or None if it has nothing to
-# measure.
+# Key of `config.diagnostics` with the interval, and builder: from the arguments of
+# `make_diagnose` to a Diagnose, or to None if there is nothing to measure.
 DIAGNOSTICS: tuple[tuple[str, Callable[..., Diagnose | None]], ...]
 DIAGNOSTICS = (
     ("every", make_information),

@@ -1,10 +1,10 @@
-"""How likely each thought is under each prompt, its own and all others.
+"""Log-probability of every thought under every prompt.
 
-In: parameters and `Pairs`. Out: the log-probability of every thought behind every
-prompt. A prompt is read once, and all thoughts read its keys and values. Prompts go
-through the network a few at a time; only as many passes run as there are prompts and
-thoughts, whatever the sizes of the arrays, and where all thoughts are short only the
-first half of their cells is read.
+In: parameters and `Pairs`. Out: a matrix of log-probabilities. A prompt is read once,
+and all thoughts attend to its keys and values. Prompts go through the network a few at
+a time. The number of passes follows the number of prompts and thoughts, not the size of
+the padded arrays; if all thoughts are short, only the first half of their columns is
+read.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from ragen_jax.types import Params
 
 @struct.dataclass
 class ReadPrompts:
-    """Prompts that have been read but for their last token.
+    """Prompts that the network has read except for their last token.
 
     Attributes:
-      cache: what was read.
-      last: that token.
+      cache: keys and values of the tokens before the last.
+      last: the last token.
     """
 
     cache: SharedCache
@@ -40,8 +40,8 @@ class ReadPrompts:
     ) -> tuple[Int[Array, "rows n+1"], Int[Array, "rows n+1"]]:
         """Tokens and positions of all texts behind all prompts, prompts first.
 
-        A row begins with the prompt's last token: what the network says there is of the
-        text's first.
+        A row begins with the prompt's last token, where the network predicts the first
+        token of the text.
         """
         num_prompts, (num_texts, size) = self.last.shape[0], texts.shape
         shape = (num_prompts, num_texts, size)
@@ -59,7 +59,7 @@ def read_prompts(
     prompts: Int[Array, "p C"],
     lengths: Int[Array, " p"],
 ) -> ReadPrompts:
-    """Read prompts, once for all that may follow them."""
+    """Run the network over prompts, once for all texts that follow them."""
     order = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
     positions = jnp.broadcast_to(order, prompts.shape)
     cache = init_cache(policy.config, *prompts.shape, policy.dtype)
@@ -71,17 +71,17 @@ def read_prompts(
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """How thoughts are scored.
+    """Settings of the scoring.
 
     Attributes:
       policy: the network.
       log_probs: (params, hidden[b, n, D], tokens[b, n]) -> float32[b, n]: of each token
-        behind those before it, as the sampler reckons (`learner.logprobs`).
-      split: puts the leading axis of arrays, of a multiple of `num_shards` entries, on
-        the mesh.
-      num_shards: parts that it makes.
-      chunk_rows: thoughts that are scored at a time, at most; at least one for each
-        part. A thought under two prompts is two.
+        given those before it, computed as the sampler does (`learner.logprobs`).
+      split: shards the leading axis of arrays, whose size is a multiple of
+        `num_shards`, over the mesh.
+      num_shards: number of shards.
+      chunk_rows: rows (a thought under a prompt) of one pass, at most; at least one per
+        shard.
     """
 
     policy: Policy
@@ -93,7 +93,7 @@ class Scorer:
     def score(self, params: Params, pairs: Pairs) -> Float[Array, "M P"]:
         """Log-probability (nats, float32) of each thought under each prompt.
 
-        Entries beyond the pairs and the prompts that there are hold no meaning.
+        Entries beyond the number of pairs and of prompts are undefined.
         """
         params = self.policy.cast_params(params)
         # Thoughts are nearly always much shorter than replies may be.
@@ -123,12 +123,12 @@ class Scorer:
 
             def thought_pass(j, scores):
                 thoughts = take(pairs.thoughts, j, thoughts_at_once)
-                found = self._continue(params, read, thoughts)
+                by_token = self._continue(params, read, thoughts)
                 sizes = take(pairs.thought_lengths, j, thoughts_at_once)
                 counts = jnp.arange(thoughts.shape[1])[None] < sizes[:, None]
-                found = jnp.sum(jnp.where(counts[None], found, 0.0), axis=-1)
+                sums = jnp.sum(jnp.where(counts[None], by_token, 0.0), axis=-1)
                 at = (j * thoughts_at_once, i * prompts_at_once)
-                return jax.lax.dynamic_update_slice(scores, found.T, at)
+                return jax.lax.dynamic_update_slice(scores, sums.T, at)
 
             count = -(-pairs.num_pairs // thoughts_at_once)
             return jax.lax.fori_loop(0, count, thought_pass, scores)
@@ -140,22 +140,22 @@ class Scorer:
 
     def _sizes(self, num_thoughts: int) -> tuple[int, int]:
         """Prompts and thoughts of a pass."""
-        own = max(1, self.chunk_rows // self.num_shards)
-        prompts = self.num_shards * max(1, own // num_thoughts)
-        return prompts, min(own, num_thoughts)
+        rows_per_shard = max(1, self.chunk_rows // self.num_shards)
+        prompts = self.num_shards * max(1, rows_per_shard // num_thoughts)
+        return prompts, min(rows_per_shard, num_thoughts)
 
     def _continue(
         self, params: Params, read: ReadPrompts, thoughts: Int[Array, "m R"]
     ) -> Float[Array, "p m R"]:
-        """Log-probability of the thoughts' tokens behind each prompt."""
+        """Log-probabilities of the thoughts' tokens after each prompt."""
         tokens, positions = self.split(read.rows(thoughts))
         hidden, _ = self.policy.forward(params, tokens, positions, read.cache)
-        found = self.log_probs(params, hidden, tokens)[:, 1:]
-        return found.reshape(-1, *thoughts.shape)
+        log_probs = self.log_probs(params, hidden, tokens)[:, 1:]
+        return log_probs.reshape(-1, *thoughts.shape)
 
 
 def _pad(pairs: Pairs, prompts_at_once: int, thoughts_at_once: int) -> Pairs:
-    """The same with whole passes of prompts and of thoughts."""
+    """Pairs padded to whole passes of prompts and of thoughts."""
 
     def pad(x: Array, multiple: int) -> Array:
         return jnp.pad(x, [(0, -x.shape[0] % multiple)] + [(0, 0)] * (x.ndim - 1))

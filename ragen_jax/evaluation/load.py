@@ -1,8 +1,8 @@
-"""Opens a trained policy for use: evaluation, play, export.
+"""Trained policies, opened for evaluation, play and export.
 
-In: a run folder, one of its checkpoint folders, or just a configuration whose
-`model.path` names the weights. Out: a program and the parameters to use with it, on one
-device unless more are asked for: a run needs as many only to learn.
+In: a run folder, one of its checkpoint folders, or a configuration whose `model.path`
+names the weights. Out: a program and its parameters, on one device unless the user sets
+`mesh.*`: the devices of a run are those it needs to learn.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from ragen_jax.program import Program, build_program
 from ragen_jax.runs import checkpoint, reader
 from ragen_jax.types import Params
 
-# Sections that say what is played and where. All others say how the model was built,
-# spoken to and trained: they go with its weights.
+# Sections about the environment and the devices. All others (model, prompt, training)
+# belong to the weights.
 PLAY_SECTIONS = ("env", "rollout", "evaluation", "mesh")
 
 
@@ -27,9 +27,9 @@ class Trained:
     """A policy ready to play.
 
     Attributes:
-      program, params: what plays, with which weights.
+      program, params: the program and the policy's weights.
       config: the configuration the program was built from.
-      name: where the weights came from, for people.
+      name: origin of the weights, for display.
     """
 
     program: Program
@@ -38,7 +38,7 @@ class Trained:
     name: str
 
     def only(self, env_name: str) -> "Trained":
-        """The same, with one environment: `env_name`, or "frozen_lake" for FrozenLake.
+        """The policy with one of its environments, named as FrozenLake or frozen_lake.
 
         Raises:
           ValueError: there is no such environment.
@@ -169,8 +169,8 @@ def _has_type_of(value: object, default: object) -> bool:
 
 
 def _forget_training(config: ConfigDict) -> None:
-    """Take back what only learning needs and what is played now may not allow."""
-    # Of whole rows, in the learner; it may need a GPU.
+    """Unset options of learning that the environment to play may not allow."""
+    # Attention of the learner, over whole rows; other kinds may need a GPU.
     config.model.attention = "blocks"
     with config.ignore_type():
         config.bonus.update(dict.fromkeys(config.bonus))
@@ -188,7 +188,7 @@ def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> Non
 
 
 def _locate(run: pathlib.Path) -> tuple[pathlib.Path, int | None]:
-    """Run folder and, when a checkpoint folder was named, its iteration."""
+    """Run folder, and the iteration if one of its checkpoint folders was named."""
     if (run / "checkpoints").is_dir():
         return run, None
     if run.parent.name == "checkpoints" and run.name.isdigit() and run.is_dir():

@@ -7,6 +7,7 @@ durable. Knows no algorithm: `runs.run` is the run folder of reinforcement learn
 """
 
 import contextlib
+import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
-from ragen_jax.runs import checkpoint, reader, writer
+from ragen_jax.runs import checkpoint, machine, reader, writer
 
 # Names of metrics on a line of the console.
 _MAX_NAMES = 4
@@ -41,6 +42,7 @@ class RunFolder:
       path: the folder.
       start: iterations already done.
       is_resumed: there is a checkpoint.
+      notes: lines for the console.
 
     Raises:
       ValueError: another process works in the folder, or it belongs to another
@@ -58,6 +60,7 @@ class RunFolder:
     ):
         self.path = pathlib.Path(workdir)
         self._config, self._identity = config, identity
+        self.notes: list[str] = []
         with contextlib.ExitStack() as files:
             files.callback(os.close, writer.open_workdir(self.path))
             latest = checkpoint.Checkpointer(self.path, keep=None).latest
@@ -99,7 +102,9 @@ class RunFolder:
         Returns:
           Metrics of the iterations that are kept, oldest first.
         """
-        text = to_json(self._config)
+        recorded = {reader.RECORDED: {"machines": self._machines()}}
+        content = json.loads(to_json(self._config)) | recorded
+        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
         writer.write_text_atomically(self.path / "config.json", text)
         self._writer = writer.RunWriter(
             self.path,
@@ -183,6 +188,17 @@ class RunFolder:
                 f"{self.path} holds a run with other settings ({listed}); use those "
                 "settings to resume it, or another --workdir"
             )
+
+    def _machines(self) -> list[dict[str, Any]]:
+        """Machines of the run so far and this one, each from its first iteration."""
+        now = machine.describe_machine()
+        machines = reader.read_machines(self.path) if self.is_resumed else []
+        if machines:
+            note = machine.describe_difference(machines[-1], now)
+            if note is None:
+                return machines
+            self.notes.append(note)
+        return [*machines, {"from_iteration": self.start, **now}]
 
     def _refuse_lost_record(self) -> None:
         """A checkpoint is only made after the metrics of its iteration."""

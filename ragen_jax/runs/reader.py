@@ -15,17 +15,44 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+# Section of `config.json` that is no setting: what the run has recorded of itself.
+RECORDED = "recorded"
 # Iterations are int64 in the event file.
 _LARGEST_ITERATION = 2**63 - 1
 _CURE = "restore the file from a copy, or use another --workdir"
 
 
 def read_config(workdir: pathlib.Path) -> ConfigDict:
-    """The configuration of a run, locked.
+    """The configuration of a run, locked; without the section `recorded`.
 
     Raises:
       ValueError: there is no `config.json`, or it is no configuration.
     """
+    content = _read_config_file(workdir)
+    content.pop(RECORDED, None)
+    return ConfigDict(content).lock()
+
+
+def read_machines(workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """Machines on which the run was trained, see `runs.machine`; oldest first.
+
+    Empty for a run of an earlier version.
+
+    Raises:
+      ValueError: see `read_config`.
+    """
+    recorded = _read_config_file(workdir).get(RECORDED, {})
+    machines = recorded.get("machines", []) if isinstance(recorded, dict) else None
+    is_list = isinstance(machines, list)
+    if not is_list or not all(isinstance(machine, dict) for machine in machines):
+        raise ValueError(
+            f"{workdir / 'config.json'}: {RECORDED}.machines is no list of objects; "
+            f"{_CURE}"
+        )
+    return machines
+
+
+def _read_config_file(workdir: pathlib.Path) -> dict[str, Any]:
     path = workdir / "config.json"
     if not path.is_file():
         raise ValueError(f"{workdir} has no config.json; {_CURE}")
@@ -33,7 +60,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path} is no JSON object of settings; {_CURE}")
     _check_sections(path, content)
-    return ConfigDict(content).lock()
+    return content
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -28,7 +28,9 @@ SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 
 
 class Run(RunFolder):
-    """The folder of one run of `ragen_jax.train`. Use it as a context manager.
+    """Run folder of `ragen_jax.train`: with alarms, and reasons to stop early.
+
+    Use it as a context manager.
 
     Args:
       config: validated.
@@ -94,7 +96,7 @@ class Run(RunFolder):
           distributions: lists of numbers behind some of the metrics.
 
         Returns:
-          What there is to say of alarms, see `Outlook.news`.
+          Lines for the console: metrics that are not finite, and new alarms.
         """
         metrics = metrics | tokens_per_second(metrics, self._num_rows)
         # As a resumed run reads it back, so that both judge alike.
@@ -107,9 +109,9 @@ class Run(RunFolder):
         return news + self._outlook.news
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
-        """The state with the learning rate that the record asks for.
+        """The state with the learning rate that follows from the alarms.
 
-        It follows from the record alone, so that a resumed run has the same.
+        It depends on the record alone, so that a resumed run has the same.
         """
         if state.rate_scale is None:
             return state
@@ -121,7 +123,7 @@ class Run(RunFolder):
     def check_health(
         self, metrics: Mapping[str, float], state: TrainState
     ) -> str | None:
-        """Why the run should end early; None: it goes on.
+        """Reason to end the run early; None: it goes on.
 
         Args:
           metrics: of the last recorded iteration.
@@ -161,9 +163,10 @@ class Run(RunFolder):
             )
 
     def reason_to_stop(self) -> str | None:
-        """What the record says against going on; None: nothing.
+        """Reason in the record to end the run early; None: there is none.
 
-        A resumed run asks before its first iteration: one that was given up stays so.
+        `train` also asks before the first iteration of a resumed run, so that a run
+        that was stopped early stays stopped.
         """
         train = self._config.train
         return self._outlook.stop_reason or stop_reason(
@@ -177,16 +180,16 @@ class Run(RunFolder):
         )
 
     def summary(self, state: TrainState) -> str:
-        """Success before and after, the parameters' fingerprint, where all of it is."""
+        """Text: success before and after, digest of the parameters, files written."""
         gains = {n: _gain(self._records, p) for n, p in self._validation.items()}
-        said = "; ".join(gains.values())
+        success = "; ".join(gains.values())
         if len(gains) > 1:
-            said = "".join(f"{n}: {gain}\n" for n, gain in gains.items()) + "done"
-        left = ["config.json", "metrics.jsonl", "checkpoints/"]
+            success = "".join(f"{n}: {gain}\n" for n, gain in gains.items()) + "done"
+        files = ["config.json", "metrics.jsonl", "checkpoints/"]
         if self._config.logging.trajectories_every is not None:
-            left.append("trajectories/")
+            files.append("trajectories/")
         if self._config.logging.tensorboard:
-            left.append("TensorBoard events")
+            files.append("TensorBoard events")
         warning = self._config.warning
         leads = lead_times(
             self._records,
@@ -194,16 +197,16 @@ class Run(RunFolder):
             success_low=warning.success_low,
         ).describe()
         return (
-            f"{leads}{said}; parameters sha256 {digest(state.params)}\n"
-            f"everything is in {self.path}: {', '.join(left)}"
+            f"{leads}{success}; parameters sha256 {digest(state.params)}\n"
+            f"everything is in {self.path}: {', '.join(files)}"
         )
 
 
 def _gain(records: Sequence[Mapping], prefix: str) -> str:
-    """Success of the first and the last evaluation.
+    """Text with the success of the first and the last evaluation.
 
-    Evaluation settings may change when a run resumes: then the two are different
-    measurements, and it says so.
+    Evaluation settings may change when a run resumes. The text then says that the two
+    measurements cannot be compared.
     """
     measured = [r for r in records if r.get(f"{prefix}success") is not None]
     if not measured:
@@ -211,7 +214,7 @@ def _gain(records: Sequence[Mapping], prefix: str) -> str:
     before, after = (
         f"{r[f'{prefix}success']:.1%}" for r in (measured[0], measured[-1])
     )
-    ways = [
+    settings = [
         ", ".join(
             f"{name} {record[prefix + name]:g}"
             for name in VALIDATION_SETTINGS
@@ -219,11 +222,11 @@ def _gain(records: Sequence[Mapping], prefix: str) -> str:
         )
         for record in (measured[0], measured[-1])
     ]
-    if ways[0] == ways[1]:
+    if settings[0] == settings[1]:
         return f"held-out success {before} -> {after}"
     return (
-        f"held-out success {before} ({ways[0]}) before, {after} ({ways[1]}) after: "
-        "different measurements, do not compare them"
+        f"held-out success {before} ({settings[0]}) before, {after} ({settings[1]}) "
+        "after: different measurements, do not compare them"
     )
 
 
@@ -236,7 +239,7 @@ def digest(tree) -> str:
 
 
 class StopRequest:
-    """Turns SIGTERM and SIGINT into a request that the loop reads between iterations.
+    """A request to stop, made by SIGTERM or SIGINT and read between iterations.
 
     A second signal of the same kind takes effect at once. Use it as a context manager.
     """

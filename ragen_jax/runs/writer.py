@@ -1,9 +1,10 @@
-"""What a run leaves on disk, next to its checkpoints.
+"""Files of a run beside its checkpoints: metrics, sample episodes, TensorBoard events.
 
 `metrics.jsonl` (one line per iteration) and `trajectories/*.jsonl` (one file per logged
 iteration, one line per episode) are the record; the TensorBoard event file is a view of
-them. Resuming cuts the record back to the checkpoint's iteration and draws the view
-anew, so that an interrupted run leaves the files of an uninterrupted one.
+them. Resuming cuts the record back to the checkpoint's iteration and makes the event
+file anew, so that an interrupted run leaves the files of an uninterrupted one. Reading
+is `runs.reader`.
 """
 
 import fcntl
@@ -19,19 +20,19 @@ from typing import Any
 from ragen_jax.runs.reader import read_episodes, read_metrics
 from ragen_jax.runs.tensorboard import EventFile
 
-# Metrics under these names tell how long things took; they differ between equal runs.
+# Prefixes of metrics that are durations; they differ between equal runs.
 TIMING_PREFIXES = ("timing_s/", "perf/", "time")
 
 # Significant digits of the numbers in a list: enough for a histogram, and short.
 _DIGITS = 5
 
-# Our files in `trajectories/`, and what a killed process leaves of one.
+# Files of episodes in `trajectories/`, and the temporary file of a killed process.
 _EPISODES_FILE = re.compile(r"iteration_(\d{6,})\.jsonl")
 _TORN_EPISODES_FILE = re.compile(r"\.iteration_\d{6,}\.jsonl\.tmp")
 
 
 def open_workdir(workdir: pathlib.Path) -> int:
-    """Create the run folder if need be and lock it against a second process.
+    """Create the run folder if necessary, and lock it against a second process.
 
     Returns:
       A file descriptor; the lock lasts until it is closed or the process ends.
@@ -73,9 +74,9 @@ class RunWriter:
 
     Args:
       workdir: the run folder, locked by the caller.
-      after: last iteration to keep of what is already there; -1 keeps nothing.
+      after: last iteration of an existing record that is kept; -1 keeps none.
       tensorboard: also write an event file.
-      settings, games: shown in it, see `EventFile`.
+      settings, games: see `EventFile`.
     """
 
     def __init__(
@@ -166,12 +167,12 @@ class RunWriter:
             self._events.episodes(iteration, read_episodes(path))
 
     def _episode_files(self) -> dict[int, pathlib.Path]:
-        """Our files in `trajectories/` by iteration, oldest first."""
-        found = (
+        """Files of episodes by iteration, oldest first."""
+        matches = (
             (_EPISODES_FILE.fullmatch(path.name), path)
             for path in self._folder.glob("iteration_*")
         )
-        return dict(sorted((int(m.group(1)), path) for m, path in found if m))
+        return dict(sorted((int(m.group(1)), path) for m, path in matches if m))
 
 
 def finite_or_none(value: float | str) -> float | None:

@@ -1,14 +1,16 @@
 """Opening what a run left: on fewer devices, for another task, with other files."""
 
+import copy
+import json
 import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from configs import bandit, pocket, sokoban
+from configs import bandit, base, pocket, sokoban
 from ragen_jax.config import to_json
-from ragen_jax.evaluation.load import open_trained
+from ragen_jax.evaluation.load import open_trained, read_run_config
 from ragen_jax.evaluation.play import watch_policy
 from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.program import build_program
@@ -135,6 +137,31 @@ def test_another_command_s_configuration_is_refused(run_on_eight_devices):
         open_trained(run_on_eight_devices, pocket.get_config())
 
 
+def test_a_run_s_configuration_is_completed_and_its_types_are_checked(tmp_path):
+    config = sokoban.get_config().to_dict()
+    del config["diagnostics"], config["rollout"]["temperature"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    completed = read_run_config(tmp_path, base.get_config())
+    assert completed.rollout.temperature == 1.0
+    assert completed.diagnostics == base.get_config().diagnostics
+    for section, key, value in (
+        ("prompt", "thinking", "yes"),
+        ("rollout", "max_turns", True),
+        ("rollout", "max_turns", {"a": 1}),
+        ("optimizer", "learning_rate", [1.0]),
+        ("rollout", "top_k", {"a": 1}),
+        ("env", "name", 3),
+    ):
+        wrong = copy.deepcopy(config)
+        wrong[section][key] = value
+        (tmp_path / "config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=rf"{section}\.{key} = .* must be of the"):
+            read_run_config(tmp_path, base.get_config())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"train": 5}))
+    with pytest.raises(ValueError, match="train = 5 must be of the type"):
+        read_run_config(tmp_path, base.get_config())
+
+
 def test_another_tokenizer_is_refused(model, tmp_path):
     moved = tmp_path / "model"
     commands.copy_model(model, moved)
@@ -178,6 +205,7 @@ def test_another_frozen_model_is_refused_where_one_is_needed(
 def test_resuming_holds_one_state(model, tmp_path):
     config = tiny_config(sokoban, model__path=str(model))
     with commands.open_run(config, tmp_path, build_program(config)) as run:
+        run.record(1, {"actor/entropy": 1.0})
         run.save(1, run.state)
         run.finish()
     program = build_program(config)

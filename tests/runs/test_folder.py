@@ -1,10 +1,13 @@
 """The run folder: refused when a part is lost, never saved when a number is."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from configs import base
+from ragen_jax.runs import reader
 from ragen_jax.runs.folder import RunFolder, non_finite_leaves
 from tests.runs.test_checkpoint import IDENTITY, is_equal, tiny_state
 
@@ -68,6 +71,35 @@ def test_a_folder_without_checkpoints_starts_again(workdir):
     with open_folder(workdir) as folder:
         assert not folder.is_resumed
         assert folder.open_record(tensorboard=False) == []
+
+
+def test_the_machine_is_recorded_and_a_change_is_a_note(workdir, monkeypatch):
+    (first,) = reader.read_machines(workdir)
+    assert first["from_iteration"] == 0
+    assert first["cpu_threads"] >= 1
+    with open_folder(workdir) as folder:
+        folder.open_record(tensorboard=False)
+        assert folder.notes == []
+    monkeypatch.setenv("NPROC", "77")
+    with open_folder(workdir) as folder:
+        folder.open_record(tensorboard=False)
+        (note,) = folder.notes
+        assert f"cpu_threads: {first['cpu_threads']} -> 77" in note
+    assert reader.read_machines(workdir)[1] == first | {
+        "from_iteration": 2,
+        "cpu_threads": 77,
+    }
+    assert reader.RECORDED not in reader.read_config(workdir)
+
+
+def test_a_run_of_an_earlier_version_has_recorded_no_machine(workdir):
+    config = json.loads((workdir / "config.json").read_text())
+    del config[reader.RECORDED]
+    (workdir / "config.json").write_text(json.dumps(config))
+    with open_folder(workdir) as folder:
+        folder.open_record(tensorboard=False)
+        assert folder.notes == []
+    assert len(reader.read_machines(workdir)) == 1
 
 
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])

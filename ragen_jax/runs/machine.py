@@ -1,0 +1,68 @@
+"""The machine and the versions on which a run's bits depend.
+
+In: the process. Out: a description that goes into `config.json`, and the differences
+between two. Equal seeds give equal bits where the descriptions are equal. XLA splits
+sums of matrix products over the threads of its CPU pool, whose number is that of the
+cores the process may use, or the environment variable `NPROC`; it picks instructions by
+the processor; and each version may compile another program.
+"""
+
+import os
+import pathlib
+import platform
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jaxlib
+
+_CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Everything besides configuration and files that the bits of a run depend on."""
+    device = jax.devices()[0]
+    cpu = {"cpu": _cpu_model(), "cpu_threads": cpu_threads()}
+    return {
+        "device": device.device_kind,
+        "num_devices": jax.device_count(),
+        **(cpu if device.platform == "cpu" else {}),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def cpu_threads() -> int:
+    """Threads of XLA's CPU pool."""
+    nproc = os.environ.get("NPROC", "")
+    if nproc.isdecimal() and int(nproc) > 0:
+        return int(nproc)
+    return len(os.sched_getaffinity(0))
+
+
+def describe_difference(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> str | None:
+    """A note for a run that continues on another machine; None on the same."""
+    changes = [
+        f"{name}: {before.get(name)} -> {now.get(name)}"
+        for name in now
+        if before.get(name) != now.get(name)
+    ]
+    if not changes:
+        return None
+    return (
+        f"note: the run continues on another machine ({'; '.join(changes)}), so its "
+        "numbers round differently than without the interruption"
+    )
+
+
+def _cpu_model() -> str:
+    """Name of the processor, as Linux has it; elsewhere its architecture."""
+    if _CPU_INFO.exists():
+        names = re.search(r"model name\s*:\s*(.+)", _CPU_INFO.read_text())
+        if names:
+            return names.group(1)
+    return platform.machine()
