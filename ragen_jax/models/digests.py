@@ -6,7 +6,6 @@ description of the first file that is not the one that was written. A folder wit
 `digests.sha256` (written elsewhere, or by an earlier version) is not verified.
 """
 
-import functools
 import hashlib
 import re
 from collections.abc import Collection
@@ -68,13 +67,5 @@ def find_damage(folder: Path, names: Collection[str]) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    status = path.stat()
-    return _digest_of_version(path, status.st_ino, status.st_size, status.st_ctime_ns)
-
-
-@functools.lru_cache(maxsize=1024)
-def _digest_of_version(path: Path, *version: int) -> str:
-    """Digest of a file that was not changed since: large ones are read once."""
-    del version
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

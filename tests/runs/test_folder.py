@@ -1,6 +1,7 @@
 """The run folder: refused when a part is lost, never saved when a number is."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,20 @@ def test_it_continues_where_it_stopped(workdir):
         assert (folder.start, folder.is_resumed) == (2, True)
         assert [r["iteration"] for r in folder.open_record(tensorboard=False)] == [1, 2]
         assert is_equal(folder.restore(tiny_state()), tiny_state(2))
+
+
+def test_a_damaged_checkpoint_is_deleted_and_the_one_before_continues(workdir):
+    newest = workdir / "checkpoints" / "2"
+    (newest / "state" / "manifest.ocdbt").write_bytes(b"\0")
+    with (
+        open_folder(workdir) as folder,
+        pytest.raises(ValueError, match=r"2 is damaged: .*checkpoint is \S*/1: "),
+    ):
+        folder.restore(tiny_state())
+    shutil.rmtree(newest)
+    with open_folder(workdir) as folder:
+        assert [r["iteration"] for r in folder.open_record(tensorboard=False)] == [1]
+        assert is_equal(folder.restore(tiny_state()), tiny_state(1))
 
 
 def test_other_settings_are_refused_and_the_lock_is_released(workdir):
