@@ -17,8 +17,8 @@ from ml_collections import ConfigDict
 
 # Section of `config.json` that is no setting: what the run has recorded of itself.
 RECORDED = "recorded"
-# Iterations are int64 in the event file.
-_LARGEST_ITERATION = 2**63 - 1
+# Whole numbers are int64 in the event file.
+_LARGEST_INTEGER = 2**63 - 1
 _CURE = "restore the file from a copy, or use another --workdir"
 
 
@@ -148,7 +148,7 @@ def _check_sections(path: pathlib.Path, section: Mapping, prefix: str = "") -> N
 
 def _metrics_problem(record: Mapping) -> str | None:
     iteration = record.get("iteration")
-    if type(iteration) is not int or not 0 <= iteration <= _LARGEST_ITERATION:
+    if type(iteration) is not int or not 0 <= iteration <= _LARGEST_INTEGER:
         return f"iteration = {_shown(iteration)} is no whole number from 0"
     if "time" in record and not _is_real(record["time"]):
         return f"time = {_shown(record['time'])} is no number"
@@ -219,11 +219,10 @@ def _is_real(value: object) -> bool:
 
 
 def _is_number(value: float) -> bool:
-    """Finite, and of a size that a float has."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
+    """Finite, and of a size that 64 bits hold."""
+    if isinstance(value, int):
+        return abs(value) <= _LARGEST_INTEGER
+    return math.isfinite(value)
 
 
 def _shown(value: object) -> str:
