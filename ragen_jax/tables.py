@@ -285,7 +285,7 @@ FIELDS = {
     "env": "[^/]+",
     "k": "[0-9]+",
     "turns": "(first_turn|trajectory)",
-    "form": "(|_seq|_paper)",
+    "form": "(|_seq|_paper|_uniform|_seq_uniform)",
     "rank": "(|@[0-9]+)",
     "bucket": "(bucket_[0-9]+|all)",
     "part": "(task|entropy|kl)",

@@ -123,6 +123,15 @@ INFORMATION_METRICS = (
     ),
     _plane(_SAMPLE + "mi_estimate_paper", "the form of arXiv 2604.06268, equation 1"),
     _plane(
+        _SAMPLE + "mi_estimate_uniform",
+        "`mi_estimate` with RAGEN's weight 1/N for every prompt: compare it with "
+        "RAGEN's published numbers",
+    ),
+    _plane(
+        _SAMPLE + "mi_seq_estimate_uniform",
+        "`mi_seq_estimate` with that weight",
+    ),
+    _plane(
         _SAMPLE + "mi_upper_bound", "entropy of the prompts: no estimate can be larger"
     ),
     _plane(
@@ -134,6 +143,14 @@ INFORMATION_METRICS = (
     _plane(
         _SAMPLE + "reasoning_entropy_est_paper",
         "the form of arXiv 2604.06268, equation 1",
+    ),
+    _plane(
+        _SAMPLE + "reasoning_entropy_est_uniform",
+        "`reasoning_entropy_est` with the weight 1/N for every prompt",
+    ),
+    _plane(
+        _SAMPLE + "reasoning_entropy_seq_est_uniform",
+        "the same, nats per thought",
     ),
     _plane(
         _SAMPLE + "retrieval_accuracy{rank}",
