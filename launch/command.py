@@ -214,7 +214,20 @@ def run_on_words(main: Callable[[list[str]], int]) -> None:
     _exit_with(lambda argv: main(_parse_flags(argv)))
 
 
+def _avoid_single_thread() -> None:
+    """Give XLA's CPU pool two threads on a single core.
+
+    With one thread it adds in another order than with more, so that one seed would give
+    other bits on a single core. Called before JAX starts.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    if cores == 1:
+        os.environ.setdefault("NPROC", "2")
+
+
 def _exit_with(call: Callable[[list[str]], int]) -> None:
+    _avoid_single_thread()
     app.define_help_flags()
     try:
         status = call(list(sys.argv))

@@ -1,6 +1,7 @@
 """Kill a run at any instant: resumed, it is bitwise the uninterrupted one."""
 
 import itertools
+import os
 import re
 import signal
 import time
@@ -45,6 +46,16 @@ def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
     other = commands.run(train_command(model, tmp_path / "other", seed=1))
     assert digest(other.stdout) != digest(output)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_the_bits_do_not_depend_on_the_number_of_cores(uninterrupted, tmp_path, model):
+    workdir, output = uninterrupted
+    one_core = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+    alone = commands.run([*one_core, *train_command(model, tmp_path / "run")])
+    assert alone.returncode == 0, alone.stderr
+    assert digest(alone.stdout) == digest(output)
+    assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
 def test_killed_at_random_instants(uninterrupted, tmp_path, model):

@@ -133,7 +133,9 @@ def _shares(
     def of_bucket(b):
         is_in = (buckets == b) | (b == num_buckets)
         mask = (by_group & is_in[:, None, None]).reshape(samples.mask.shape)
-        within = passes.objective.token_weights(mask).reshape(by_group.shape).sum((1, 2))
+        within = (
+            passes.objective.token_weights(mask).reshape(by_group.shape).sum((1, 2))
+        )
         share = jnp.where(alone > 0, within / jnp.where(alone > 0, alone, 1.0), 0.0)
         return share, mask.sum()
 

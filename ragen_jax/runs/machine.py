@@ -1,10 +1,12 @@
 """The machine and the versions on which a run's bits depend.
 
 In: the process. Out: a description that goes into `config.json`, and the differences
-between two. Equal seeds give equal bits where the descriptions are equal. XLA splits
-sums of matrix products over the threads of its CPU pool, whose number is that of the
-cores the process may use, or the environment variable `NPROC`; it picks instructions by
-the processor; and each version may compile another program.
+between two. Equal seeds give equal bits where the descriptions are equal. XLA's CPU
+pool has a thread per core that the process may use, or `NPROC` threads if that variable
+is set. A pool of one thread adds the terms of matrix products in another order than a
+larger one, so the commands never use one (`launch.command`); sizes from 2 to 16 gave
+equal bits. XLA also picks instructions by the processor, and each version may compile
+another program.
 """
 
 import os
@@ -39,7 +41,9 @@ def cpu_threads() -> int:
     nproc = os.environ.get("NPROC", "")
     if nproc.isdecimal() and int(nproc) > 0:
         return int(nproc)
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def describe_difference(
@@ -55,7 +59,7 @@ def describe_difference(
         return None
     return (
         f"note: the run continues on another machine ({'; '.join(changes)}), so its "
-        "numbers round differently than without the interruption"
+        "numbers may round differently than without the interruption"
     )
 
 

@@ -110,6 +110,7 @@ def test_equal_prompts_count_as_often_as_they_occur():
         for name in names:
             is_equal = merged[name] == pytest.approx(apart[name])
             assert is_equal != form.endswith("uniform")
+    assert merged["retrieval_chance_level"] == pytest.approx(1 / 3)
 
 
 def test_uniform_weights_differ_where_prompts_have_unequal_numbers_of_thoughts():
@@ -119,7 +120,6 @@ def test_uniform_weights_differ_where_prompts_have_unequal_numbers_of_thoughts()
     assert len({*np.bincount(prompt_of)}) > 1
     unequal = estimates(scores, lengths, prompt_of)
     assert unequal["mi_estimate_uniform"] != pytest.approx(unequal["mi_estimate"])
-    assert merged["retrieval_chance_level"] == pytest.approx(1 / 3)
 
 
 def test_nothing_to_compare():
