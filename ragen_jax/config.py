@@ -18,7 +18,7 @@ from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
 from ragen_jax.models.attention import CAUSAL_ATTENTIONS
 from ragen_jax.models.decoder import REMAT_POLICIES
-from ragen_jax.tables import Leaves, Rules, check, is_integer
+from ragen_jax.tables import Leaves, Rules, check, flatten, is_integer
 from ragen_jax.tasks import mix_problems
 from ragen_jax.text.context import CONTEXTS, count_past
 from ragen_jax.text.prompts import PROMPT_STYLES
@@ -36,21 +36,6 @@ FREE_ON_RESUME = (
     "mesh.",
     "model.attention",
 )
-
-
-def flatten(config: ConfigDict) -> dict[str, object]:
-    """Every leaf by its dotted path, in the order of the file."""
-    leaves: dict[str, object] = {}
-
-    def walk(node: ConfigDict, prefix: str) -> None:
-        for name, value in node.items():
-            if isinstance(value, ConfigDict):
-                walk(value, f"{prefix}{name}.")
-            else:
-                leaves[prefix + name] = value
-
-    walk(config, "")
-    return leaves
 
 
 def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:

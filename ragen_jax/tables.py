@@ -34,6 +34,22 @@ Table = Mapping[str, Callable]
 Range = tuple[str, Callable[[float], bool]]
 
 
+def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Every value of nested settings by its dotted path, in their order.
+
+    Args:
+      settings: a `ConfigDict`, or an object of a JSON file; sections are of its kind.
+      prefix: beginning of every path.
+    """
+    leaves: dict[str, Any] = {}
+    for name, value in settings.items():
+        if hasattr(value, "items"):
+            leaves |= flatten(value, f"{prefix}{name}.")
+        else:
+            leaves[prefix + name] = value
+    return leaves
+
+
 def own_options(function: Callable) -> tuple[str, ...]:
     """Names of the options an entry reads, in the order of its signature."""
     return tuple(name for name in _keywords(function) if name not in DATA)

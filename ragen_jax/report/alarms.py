@@ -9,7 +9,7 @@ from typing import Any
 
 from ragen_jax.diagnostics.early_warning import first_fall
 from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, REGIMES, SUCCESS
-from ragen_jax.report.runs import RunData, is_number
+from ragen_jax.report.runs import RunData, is_drawable
 from ragen_jax.report.series import Series
 
 # Defaults for runs without these settings: iterations averaged, share of the best.
@@ -73,7 +73,7 @@ def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:
 def _setting(run: RunData, key: str, default: float) -> float:
     """A number from the run's settings; the default in runs that have none."""
     value = run.settings.get(key)
-    return value if is_number(value) else default
+    return value if is_drawable(value) else default
 
 
 def _is_alarm(metric: str) -> bool:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.report.runs import RunData, is_number
+from ragen_jax.report.runs import RunData, is_drawable
 from ragen_jax.report.series import thin
 
 # However many episodes are asked for, a page that browsers open at once.
@@ -171,11 +171,11 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    return _is_list(value) and len(value) <= MAX_TOKENS and all(map(is_number, value))
+    return _is_list(value) and len(value) <= MAX_TOKENS and all(map(is_drawable, value))
 
 
 _TEXT = ("a text", _is_text)
-_NUMBER = ("a finite number", is_number)
+_NUMBER = ("a finite number", is_drawable)
 _FLAG = ("true or false", _is_flag)
 # Field of a record -> (it must be there, what it is, test). Those that need not be
 # there are missing in runs of earlier versions, or of games without a board.

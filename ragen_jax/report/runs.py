@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax.report.throughput import tokens_per_second
+from ragen_jax.tables import flatten, is_integer, is_number
 
 # Sums and differences of two of them are finite.
 _MAX_NUMBER = 1e300
@@ -49,12 +50,12 @@ class RunData:
     def curve(self, metric: str) -> dict[int, float]:
         """Iteration -> value, where a number was recorded."""
         pairs = ((r["iteration"], r.get(metric)) for r in self.records)
-        return {i: float(v) for i, v in pairs if is_number(v)}
+        return {i: float(v) for i, v in pairs if is_drawable(v)}
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that were recorded as a number at least once."""
-        names = {k: None for r in self.records for k, v in r.items() if is_number(v)}
+        names = {k: None for r in self.records for k, v in r.items() if is_drawable(v)}
         return tuple(k for k in names if k not in ("iteration", "time"))
 
 
@@ -120,7 +121,7 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
 def _num_rows(settings: Mapping[str, Any]) -> int | None:
     """Episodes of an iteration; None where the settings do not say."""
     sizes = [settings.get(f"rollout.{key}") for key in ("num_groups", "group_size")]
-    return sizes[0] * sizes[1] if all(map(is_number, sizes)) else None
+    return sizes[0] * sizes[1] if all(map(is_drawable, sizes)) else None
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -134,19 +135,8 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     return [_parse(line, path) for line in lines]
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key; an empty section is a value."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _is_iteration(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1e15
+    return is_integer(value) and 0 <= value < 1e15
 
 
 def _finite(text: str) -> float | str:
@@ -177,10 +167,9 @@ def _parse(text: str, path: pathlib.Path) -> dict[str, Any]:
     return value
 
 
-def is_number(value: Any) -> bool:
+def is_drawable(value: Any) -> bool:
     """True if a figure can show the value: a real number that is not too large."""
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and abs(value) <= _MAX_NUMBER  # false for NaN
+    return is_number(value) and abs(value) <= _MAX_NUMBER  # false for NaN
 
 
 def _short_names(folders: Sequence[pathlib.Path]) -> list[str]:
