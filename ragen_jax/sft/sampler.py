@@ -34,63 +34,44 @@ def make_draw(
 
     @jax.jit
     def draw(step: Int[Array, ""]) -> dict[str, Draw]:
-        draws = {}
-        for i, (name, task) in enumerate(tasks.items()):
-            if task.num_demonstrations is None:
-                draws[name] = draw_new(root, step, i, num_episodes=task.episodes)
-                continue
-            draws[name] = draw_next(
-                root,
-                step,
-                i,
-                num_episodes=task.episodes,
-                num_demonstrations=task.num_demonstrations,
-                num_epochs=num_epochs,
-            )
-        return draws
+        return {
+            name: draw_episodes(root, step, i, task, num_epochs)
+            for i, (name, task) in enumerate(tasks.items())
+        }
 
     return draw
 
 
-def draw_new(
-    root: Key[Array, ""], step: Int[Array, ""], task: int, *, num_episodes: int
-) -> Draw:
-    """Episodes that no other step has; `task` is the task's index."""
-    key = rngs.stream(rngs.step_key(root, step), "demonstration")
-    return Draw(
-        key=jax.random.fold_in(key, task),
-        numbers=jnp.arange(num_episodes, dtype=jnp.int32),
-        mask=jnp.ones(num_episodes, bool),
-    )
-
-
-def draw_next(
+def draw_episodes(
     root: Key[Array, ""],
     step: Int[Array, ""],
-    task: int,
-    *,
-    num_episodes: int,
-    num_demonstrations: int,
+    index: int,
+    task: DemoTask,
     num_epochs: int | None,
 ) -> Draw:
-    """The next episodes of a data set, which is at least as large as a step."""
+    """The episodes of one task in a step, see `make_draw`; `index` is the task's."""
+    places = jnp.arange(task.episodes, dtype=jnp.int32)
+    mask = jnp.ones(task.episodes, bool)
+    if task.num_demonstrations is None:
+        # A key per step: no other step has these episodes.
+        key = rngs.stream(rngs.step_key(root, step), "demonstration")
+        return Draw(jax.random.fold_in(key, index), places, mask)
     key, order_key = (
-        jax.random.fold_in(rngs.stream(root, name), task)
+        jax.random.fold_in(rngs.stream(root, name), index)
         for name in ("demonstration", "shuffle")
     )
-    position = (step - 1) * num_episodes + jnp.arange(num_episodes, dtype=jnp.int32)
-    epoch, place = position // num_demonstrations, position % num_demonstrations
+    position = (step - 1) * task.episodes + places
+    epoch, place = jnp.divmod(position, task.num_demonstrations)
     first = epoch[0]
     # A step is no longer than an epoch, so it touches two epochs at most.
     orders = jnp.stack(
         [
             jax.random.permutation(
-                jax.random.fold_in(order_key, first + i), num_demonstrations
+                jax.random.fold_in(order_key, first + i), task.num_demonstrations
             )
             for i in range(2)
         ]
     )
-    mask = jnp.ones(num_episodes, bool)
     if num_epochs is not None:
         mask = epoch < num_epochs
     return Draw(key, orders[epoch - first, place].astype(jnp.int32), mask)

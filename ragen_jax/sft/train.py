@@ -34,14 +34,12 @@ from ragen_jax.learner.state import (
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.program import num_params
-from ragen_jax.rollout.demonstrators import Mixture
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.run import StopRequest
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.sft.data import (
     DemoTask,
-    Draw,
     build_demo_tasks,
     build_mixtures,
     build_tasks,
@@ -69,24 +67,23 @@ FREE_ON_RESUME = (
 
 @dataclasses.dataclass(frozen=True)
 class SFTProgram:
-    """The functions and the model of one run.
+    """The model and the functions of one run.
 
     Attributes:
       tasks: demonstrated tasks.
       model: the model that is trained.
-      mixtures: demonstrators of the first part of the steps, and of the rest.
-      draw: step -> episodes of the step by task.
+      num_steps: steps of the whole run.
       init: `()` -> the train state before the first step.
-      step: see `make_step`.
+      step: `(state, number)` -> the next state and metrics; steps count from 1, the
+        state is donated.
       score: parameters of the plain network -> scores by task.
     """
 
     tasks: dict[str, DemoTask]
     model: SFTModel
-    mixtures: tuple[Mixture, Mixture]
-    draw: Callable[[int], dict[str, Draw]]
+    num_steps: int
     init: Callable[[], TrainState]
-    step: Callable[..., tuple[TrainState, dict[str, Array]]]
+    step: Callable[[TrainState, int], tuple[TrainState, dict[str, Array]]]
     score: Callable[[Params], dict[str, dict[str, float]]]
 
 
@@ -102,15 +99,19 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
     """
     validate_warm_start(config)
     program = build_program(config, workdir / "tokenizer")
-    model, total = program.model, num_steps(config)
+    model, total = program.model, program.num_steps
+    evaluation = config.evaluation.to_dict()
     with RunFolder(
         workdir, config, model.identity, keep=1, free=FREE_ON_RESUME
     ) as folder:
         model.write_tokenizer()
+        records = folder.open_record(tensorboard=False)
         names = tuple(program.tasks)
         display = Display(names, start=folder.start, total=total, metrics=METRICS)
         with StopRequest() as stop, display:
-            state = _train(config, program, folder, stop, display)
+            if not model.is_new:
+                _score(program, model.weights, evaluation, folder, display, "before")
+            state = _train(program, config.train, folder, records, stop, display)
         if stop.requested:
             done = int(state.iteration)
             display.say(f"stopped after step {done} of {total}, saved")
@@ -118,7 +119,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
         params = model.merge(state.params)
         output = workdir / "model"
         save_checkpoint(output, model.config, params, model.tokenizer_folder)
-        _score(config, program, folder, params, when="after", say=display.say)
+        _score(program, params, evaluation, folder, display, "after")
         display.say(f"wrote the model to {output}, its scores to {workdir}/scores.json")
     return 0
 
@@ -142,17 +143,18 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     tasks = {name: demo.task for name, demo in demos.items()}
     _check_context(tasks, model.config, "max_reply_tokens")
     _check_context(eval_tasks, model.config, "evaluation.max_reply_tokens")
-    optimizer = build_optimizer(num_steps(config), **config.optimizer)
+    total = num_steps(config)
+    optimizer = build_optimizer(total, **config.optimizer)
     root, mesh = rngs.root_key(config.seed), make_mesh(data=1, fsdp=1, tensor=1)
 
-    def state(network: Callable, params: Params) -> TrainState:
+    def first_state(network: Callable, params: Params) -> TrainState:
         axes = model.trainable.logical_axes
         policy = network(params, optimizer, mesh, axes)
         return init_state(policy, None, mesh, kl_coeff=0.0)
 
     key = rngs.stream(root, "init")
-    abstract = describe(state(abstract_network, jax.eval_shape(model.init, key)))
-    step = make_step(
+    abstract = describe(first_state(abstract_network, jax.eval_shape(model.init, key)))
+    compiled_step = make_step(
         model.trainable,
         optimizer,
         make_demonstrate(
@@ -165,16 +167,20 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
         logprob_chunk_tokens=config.train.logprob_chunk_tokens,
     )
     draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
-    # Traced before anything is written: some values only the demonstrators can refuse.
-    draws = jax.eval_shape(draw, 1)
     dialogues = {name: task.dialogue for name, task in tasks.items()}
-    jax.eval_shape(step, model.frozen, abstract, draws, mixtures[0], dialogues)
+    first_part = config.mixture.first_part * total
+
+    def step(state: TrainState, number: int):
+        mixture = mixtures[number > first_part]
+        return compiled_step(model.frozen, state, draw(number), mixture, dialogues)
+
+    # Traced before anything is written: some values only the demonstrators can refuse.
+    jax.eval_shape(lambda state: step(state, 1), abstract)
     return SFTProgram(
         tasks=demos,
         model=model,
-        mixtures=mixtures,
-        draw=draw,
-        init=lambda: state(init_network, model.init(key)),
+        num_steps=total,
+        init=lambda: first_state(init_network, model.init(key)),
         step=step,
         score=make_score(
             model.policy,
@@ -187,15 +193,23 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
 
 
 def _train(
-    config: ConfigDict,
     program: SFTProgram,
+    settings: ConfigDict,
     folder: RunFolder,
+    records: list[Mapping],
     stop: StopRequest,
     display: Display,
 ) -> TrainState:
-    """All steps that are not done yet, or those up to a stop; saves at intervals."""
-    settings, total, model = config.train, num_steps(config), program.model
-    records = folder.open_record(tensorboard=False)
+    """All steps that are not done yet, or those up to a stop; saves at intervals.
+
+    Args:
+      program: built.
+      settings: the section `train` of the configuration.
+      folder: open, with its `records` so far, to which the metrics are added.
+      stop: asked after every step.
+      display: of the console.
+    """
+    model, total = program.model, program.num_steps
     state = program.init()
     size = f"{num_params(state.params):,}"
     if model.frozen is not None:
@@ -204,16 +218,11 @@ def _train(
         f"{size} parameters, {model.tokenizer.vocab_size} tokens, games "
         f"{', '.join(program.tasks)}"
     )
-    if not model.is_new:
-        _score(config, program, folder, model.weights, when="before", say=display.say)
     state = folder.restore(state)
     if folder.is_resumed:
         display.say(f"resuming after step {folder.start}")
-    dialogues = {name: demo.task.dialogue for name, demo in program.tasks.items()}
     for done in range(folder.start + 1, total + 1):
-        mixture = program.mixtures[done > config.mixture.first_part * total]
-        draws = program.draw(done)
-        state, metrics = program.step(model.frozen, state, draws, mixture, dialogues)
+        state, metrics = program.step(state, done)
         metrics = jax.device_get(metrics)
         folder.write_metrics(done, metrics)
         records.append({"iteration": done} | metrics)
@@ -240,19 +249,19 @@ def _means(
 
 
 def _score(
-    config: ConfigDict,
     program: SFTProgram,
-    folder: RunFolder,
     params: Params,
-    *,
+    settings: Mapping[str, float],
+    folder: RunFolder,
+    display: Display,
     when: str,
-    say: Callable[[str], None],
 ) -> None:
     """Play the validation prompts; the scores go to `scores.json` under `when`.
 
-    Scores from before training are measured once per evaluation setting.
+    Scores from before training are measured once for `settings`, the section
+    `evaluation` of the configuration.
     """
-    path, settings = folder.path / "scores.json", config.evaluation.to_dict()
+    path = folder.path / "scores.json"
     known = _read_scores(path)
     if known.get("evaluation") != settings:
         known = {"evaluation": settings}
@@ -266,7 +275,7 @@ def _score(
     }
     write_text_atomically(path, json.dumps(known, indent=2) + "\n")
     for name, values in scores.items():
-        say(f"{when} training, {name}: {sentence(values)}")
+        display.say(f"{when} training, {name}: {sentence(values)}")
 
 
 def _read_scores(path: pathlib.Path) -> dict:

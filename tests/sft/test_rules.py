@@ -1,5 +1,6 @@
 """Configurations of fine-tuning: which are refused, and with which words."""
 
+import functools
 import re
 
 import pytest
@@ -12,18 +13,14 @@ from tests.sft import tiny
 BAD_NEW = {
     "optimizer.warmup_steps": (5, "it must be below the number of steps, 5"),
     "train.num_steps": (0, "train.num_steps = 0; it must be at least 1"),
-    "train.log_every": (0, "train.log_every = 0; it must be at least 1"),
-    "train.checkpoint_every": (0, "train.checkpoint_every = 0"),
     "train.microbatch_episodes": (3, "4 episodes per step"),
     "seed": (None, "seed is None"),
     "mixture.redraw": (1.5, "mixture.redraw = 1.5; it must be between 0 and 1"),
     "mixture.discount": (0.0, "mixture.discount = 0.0; it must be above 0"),
-    "games.bandit.max_turns": (0, "games.bandit.max_turns = 0"),
     "games.bandit.episodes": (0, "games.bandit.episodes = 0"),
     "games.bandit.noise": (2.0, "games.bandit.noise = 2.0"),
     "demonstrators.solver.share": (-0.25, "demonstrators.solver.share = -0.25"),
     "demonstrators.solver.first_share": (0.9, "first_share sum to 1.02; make it 1"),
-    "demonstrators.solver.noise": (1.5, "noise = 1.5; it must be between 0 and 1"),
     "model.num_attention_heads": (3, "not a multiple of model.num_attention_heads"),
     "evaluation.temperature": (-1.0, "evaluation.temperature = -1.0"),
 }
@@ -34,24 +31,17 @@ BAD_LOADED = {
     "games.frozen_lake.num_demonstrations": (None, "has no data set to repeat"),
     "train.num_steps": (3, "train.num_steps = 3 and train.num_epochs = 4"),
     "train.num_epochs": (None, "train.num_steps = None and train.num_epochs = None"),
-    "train.microbatch_episodes": (3, "4 episodes per step"),
     "optimizer.warmup_steps": (6, "it must be below the number of steps, 6"),
     "demonstrators.solver.thought": ("deep", "choose one of misreading, none, reading"),
 }
+CONFIGS = {"new": tiny.new_config, "loaded": functools.partial(tiny.tuning_config, "x")}
+BAD = [("new", key) for key in BAD_NEW] + [("loaded", key) for key in BAD_LOADED]
 
 
-@pytest.mark.parametrize(("key", "case"), BAD_NEW.items())
-def test_bad_settings_of_a_new_model_are_refused(key, case):
-    value, message = case
-    config = tiny.new_config(**{key.replace(".", "__"): value})
-    with pytest.raises(ValueError, match=re.escape(message)):
-        validate_warm_start(config)
-
-
-@pytest.mark.parametrize(("key", "case"), BAD_LOADED.items())
-def test_bad_settings_of_a_checkpoint_are_refused(key, case):
-    value, message = case
-    config = tiny.tuning_config("x", **{key.replace(".", "__"): value})
+@pytest.mark.parametrize(("model", "key"), BAD)
+def test_bad_settings_are_refused(model, key):
+    value, message = {"new": BAD_NEW, "loaded": BAD_LOADED}[model][key]
+    config = CONFIGS[model](**{key.replace(".", "__"): value})
     with pytest.raises(ValueError, match=re.escape(message)):
         validate_warm_start(config)
 
@@ -72,12 +62,7 @@ def test_bad_settings_of_a_checkpoint_are_refused(key, case):
 def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
     key, value, message, tmp_path
 ):
-    config = tiny.new_config()
-    section, _, name = key.replace("__", ".").rpartition(".")
-    target = config
-    for part in filter(None, section.split(".")):
-        target = target[part]
-    target[name] = value
+    config = tiny.new_config(**{key: value})
     with pytest.raises(ValueError, match=re.escape(message)):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

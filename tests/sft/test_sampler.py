@@ -8,8 +8,13 @@ from ml_collections import ConfigDict
 
 from ragen_jax import rngs
 from ragen_jax.program import POCKET
-from ragen_jax.sft.data import build_demo_tasks, build_mixtures, make_demonstrate
-from ragen_jax.sft.sampler import draw_new, draw_next, make_draw
+from ragen_jax.sft.data import (
+    DemoTask,
+    build_demo_tasks,
+    build_mixtures,
+    make_demonstrate,
+)
+from ragen_jax.sft.sampler import draw_episodes, make_draw
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.sft import tiny
 
@@ -17,14 +22,8 @@ ROOT = rngs.root_key(3)
 
 
 def data_set(step, *, episodes, size, epochs):
-    return draw_next(
-        ROOT,
-        jnp.int32(step),
-        0,
-        num_episodes=episodes,
-        num_demonstrations=size,
-        num_epochs=epochs,
-    )
+    task = DemoTask(None, None, None, episodes, size, None)
+    return draw_episodes(ROOT, jnp.int32(step), 0, task, epochs)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +53,9 @@ def test_without_epochs_a_data_set_is_repeated_without_end():
     assert data_set(100, episodes=4, size=10, epochs=None).mask.all()
 
 
-def test_a_fresh_draw_is_another_at_every_step():
+def test_without_a_data_set_every_step_has_other_episodes():
     first, second = (
-        draw_new(ROOT, jnp.int32(step), 0, num_episodes=4) for step in (1, 2)
+        data_set(step, episodes=4, size=None, epochs=None) for step in (1, 2)
     )
     assert first.key != second.key
     np.testing.assert_array_equal(first.numbers, np.arange(4))
