@@ -6,8 +6,10 @@ import re
 import pytest
 
 from configs import pocket, sft, sokoban
+from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.sft.rules import num_steps, validate_warm_start
-from ragen_jax.sft.train import build_program, train
+from ragen_jax.sft.train import train
+from ragen_jax.text.tokenizer import load_tokenizer
 from tests.sft import tiny
 
 BAD_NEW = {
@@ -27,8 +29,8 @@ BAD_NEW = {
 BAD_LOADED = {
     "model.dtype": ("float16", "model.dtype = 'float16'; choose one of"),
     "lora.rank": (0, "lora.rank = 0; it must be at least 1"),
-    "games.frozen_lake.episodes": (8, "more than its num_demonstrations = 6"),
-    "games.frozen_lake.num_demonstrations": (None, "has no data set to repeat"),
+    "games.bandit.episodes": (8, "more than its num_demonstrations = 6"),
+    "games.bandit.num_demonstrations": (None, "has no data set to repeat"),
     "train.num_steps": (3, "train.num_steps = 3 and train.num_epochs = 4"),
     "train.num_epochs": (None, "train.num_steps = None and train.num_epochs = None"),
     "optimizer.warmup_steps": (6, "it must be below the number of steps, 6"),
@@ -73,7 +75,7 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
     [
         ("model__path", "no/such/model", "no folder no/such/model"),
         ("lora__targets", "q_proj,x_proj", "lora.targets holds 'x_proj'"),
-        ("max_reply_tokens", 9, "max_reply_tokens = 9; raise it"),
+        ("max_reply_tokens", 3, "max_reply_tokens = 3; raise it"),
         (
             "evaluation__max_reply_tokens",
             4000,
@@ -90,14 +92,14 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_thoughts_without_facts_are_refused(checkpoint, tmp_path):
+def test_thoughts_without_facts_are_refused(checkpoint):
     """Without thoughts the same game is accepted."""
-    config = tiny.tuning_config(checkpoint)
+    config, tokenizer = sft.get_config("frozen_lake"), load_tokenizer(checkpoint)
     config.games.frozen_lake.kwargs = {"observation": "coord"}
-    build_program(config, tmp_path)
+    build_demo_tasks(config, tokenizer)
     config.demonstrators.solver.thought = "reading"
     with pytest.raises(ValueError, match="or let thoughts be 'none'"):
-        build_program(config, tmp_path)
+        build_demo_tasks(config, tokenizer)
 
 
 def test_the_shipped_configurations_are_valid_and_a_task_s_is_refused():

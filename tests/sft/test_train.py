@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import signal
@@ -150,20 +151,23 @@ def test_scores_before_and_after_are_kept(tuned, checkpoint):
     scores = json.loads(text)
     assert scores["evaluation"]["num_prompts"] == 4
     for when in ("before", "after"):
-        values = scores[when]["frozen_lake"]
+        values = scores[when]["bandit"]
         assert values["success_low"] <= values["success"] <= values["success_high"]
     # A random model ends no reply in eight tokens.
-    assert scores["before"]["frozen_lake"]["bad_format"] == 1
+    assert scores["before"]["bandit"]["bad_format"] == 1
     # Scores from before training are not measured again.
     calls = []
 
     def score(params):
         calls.append(params)
-        return {"frozen_lake": scores["after"]["frozen_lake"] | {"thinking": 1.0}}
+        return {"bandit": dict.fromkeys(scores["after"]["bandit"], math.nan)}
 
     with built(dataclasses.replace(program, score=score)):
         assert sft.train(tiny.tuning_config(checkpoint), workdir) == 0
     assert len(calls) == 1
+    written = json.loads((workdir / "scores.json").read_text())
+    assert written["before"] == scores["before"]
+    assert set(written["after"]["bandit"].values()) == {None}
     (workdir / "scores.json").write_text(text)
 
 
@@ -222,7 +226,7 @@ def test_fine_tuning_in_parts_is_the_whole_run(tuned, checkpoint, tmp_path):
         ("lora__alpha", 8.0, "lora.alpha: 32.0 -> 8.0"),
         ("train__num_epochs", 5, "train.num_epochs: 4 -> 5"),
         (
-            "games__frozen_lake__num_demonstrations",
+            "games__bandit__num_demonstrations",
             7,
             "num_demonstrations: 6 -> 7",
         ),

@@ -60,16 +60,14 @@ def new_config(**changes) -> ConfigDict:
 
 
 def tuning_config(checkpoint: pathlib.Path, **changes) -> ConfigDict:
-    """Adapters on six demonstrations of FrozenLake, four times: six steps of four."""
-    config = sft.get_config("frozen_lake")
+    """Adapters on six demonstrations of Bandit, four times: six steps of four."""
+    config = sft.get_config("bandit")
     keys = {
         "model__path": str(checkpoint),
         "lora__rank": 4,
         "max_reply_tokens": 60,
-        "games__frozen_lake__episodes": 4,
-        "games__frozen_lake__num_demonstrations": 6,
-        "games__frozen_lake__max_turns": 2,
-        "games__frozen_lake__max_actions_per_turn": 2,
+        "games__bandit__episodes": 4,
+        "games__bandit__num_demonstrations": 6,
         "optimizer__learning_rate": 2e-2,
         "optimizer__warmup_steps": 1,
         "train__num_epochs": 4,
