@@ -39,9 +39,10 @@ def interrupted(at, action):
     write = RunFolder.write_metrics
 
     def write_and_act(self, iteration, *arguments):
-        write(self, iteration, *arguments)
+        news = write(self, iteration, *arguments)
         if iteration == at:
             action()
+        return news
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "write_metrics", write_and_act)
@@ -260,6 +261,7 @@ def test_without_adapters_all_of_it_is_trained(checkpoint, tmp_path):
         assert (before != after).any()
 
 
+@pytest.mark.slow
 def test_a_model_that_can_read_learns_to_play(tmp_path):
     """The real command, with adapters: 40 steps of 32 of Sokoban's demonstrations.
 
@@ -276,7 +278,8 @@ def test_a_model_that_can_read_learns_to_play(tmp_path):
     }
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
     words = ["--config=configs/sft.py:pocket", f"--workdir={tmp_path}", *flags]
-    done = commands.run(commands.command("sft", *words), timeout=550)
+    command = commands.command("sft", *words)
+    done = commands.run(command, timeout=550, optimized=True)
     assert done.returncode == 0, done.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
     before, after = (scores[when]["sokoban"]["success"] for when in ("before", "after"))
