@@ -10,6 +10,7 @@ from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.sft.rules import num_steps, validate_warm_start
 from ragen_jax.sft.train import train
 from ragen_jax.text.tokenizer import load_tokenizer
+from tests import commands
 from tests.sft import tiny
 
 BAD_NEW = {
@@ -108,6 +109,19 @@ def test_the_shipped_configurations_are_valid_and_a_task_s_is_refused():
         validate_warm_start(sft.get_config(words))
     with pytest.raises(ValueError, match=r"lacks games; use configs/pocket\.py"):
         validate_warm_start(sokoban.get_config())
+
+
+def test_the_command_answers_with_one_sentence(tmp_path):
+    run = tmp_path / "run"
+    for words, sentence in (
+        (["--config=configs/sokoban.py", f"--workdir={run}"], "it lacks games"),
+        (["--config=configs/pocket.py"], "add e.g. --workdir=runs/sft"),
+    ):
+        done = commands.call(commands.command("sft", *words))
+        assert done.returncode == 2
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not run.exists()
 
 
 def test_the_recipe_is_the_paper_s():
