@@ -85,17 +85,23 @@ def watch_solver(trained: Trained, level: int) -> dict:
         noise=jnp.zeros(1),
         redraw=jnp.float32(0),
     )
+    facts = task.env.facts()
+    replies = demonstrators.compile_replies(
+        task.env,
+        task.tokenizer,
+        facts,
+        task.rules.budget,
+        tokenization=trained.config.prompt.tokenization,
+        thinking=task.dialogue.thinking,
+    )
     responder = demonstrators.build_responder(
         task.env,
         task.params,
-        task.tokenizer,
+        replies,
         always_best,
-        facts=task.env.facts(),
-        tokenization=trained.config.prompt.tokenization,
-        budget=task.rules.budget,
-        max_reply_tokens=task.rules.max_reply_tokens,
+        facts=facts,
+        rules=task.rules,
         discount=_SOLVER_DISCOUNT,
-        thinking=task.dialogue.thinking,
     )
 
     @jax.jit

@@ -28,10 +28,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, EnvState, PlayBudget, StateFacts, TextEnvironment
 from envs.templates import Choice, Template
-from ragen_jax.rollout.turns import Responder
+from ragen_jax.rollout.turns import PlayRules, Responder
 from ragen_jax.text import chat
 from ragen_jax.text.prompts import SEPARATOR
-from ragen_jax.text.token_templates import compile_template
+from ragen_jax.text.token_templates import DeviceTemplate, compile_template
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Reply, TokenSpan
 
@@ -91,36 +91,45 @@ def reply_template(
     return Template((*parts, "</answer>", chat.END))
 
 
+def compile_replies(
+    env: TextEnvironment,
+    tokenizer: Tokenizer,
+    facts: StateFacts,
+    budget: PlayBudget,
+    *,
+    tokenization: str,
+    thinking: bool = True,
+) -> DeviceTemplate:
+    """`reply_template` as tokens; `tokenization` and `thinking` are the dialogue's."""
+    template = reply_template(env, budget, facts, thinking=thinking)
+    return compile_template(template, tokenizer, tokenization)
+
+
 def build_responder(
     env: TextEnvironment,
     env_params: EnvParams,
-    tokenizer: Tokenizer,
+    replies: DeviceTemplate,
     mixture: Mixture,
     *,
     facts: StateFacts,
-    tokenization: str,
-    budget: PlayBudget,
-    max_reply_tokens: int,
+    rules: PlayRules,
     discount: float,
-    thinking: bool = True,
 ) -> Responder:
     """The mixture as a `Responder` that plays the dialogues of a rollout.
 
     Args:
       env: the game; `env.solve` must work inside `jit`.
       env_params: parameters that the players plan with.
-      tokenizer, tokenization: make the replies' tokens.
+      replies: see `compile_replies`.
       mixture: the players and their shares.
       facts: what their thoughts can state, see `TextEnvironment.facts`.
-      budget, max_reply_tokens: those of the dialogue.
-      discount: of the solver; below 1 it prefers short ways where all are free.
-      thinking: as in the dialogue; False: replies have no thought.
+      rules: those of the dialogue.
+      discount: of the solver; below 1 it prefers short paths where actions are free.
 
     Raises:
-      ValueError: the replies would not fit into `max_reply_tokens`.
+      ValueError: the replies would not fit into `rules.max_reply_tokens`.
     """
-    template = reply_template(env, budget, facts, thinking=thinking)
-    replies = compile_template(template, tokenizer, tokenization)
+    budget, max_reply_tokens = rules.budget, rules.max_reply_tokens
     if replies.max_tokens > max_reply_tokens:
         raise ValueError(
             f"demonstrated replies of {type(env).__name__} take up to "
@@ -128,9 +137,9 @@ def build_responder(
             "raise it or lower max_actions_per_turn"
         )
 
-    def init(num_rows: int) -> _Memory:
+    def init(num_rows: int) -> _Players:
         zeros = jnp.zeros(num_rows, jnp.int32)
-        return _Memory(
+        return _Players(
             player=zeros, actions_left=zeros + budget.max_actions_per_episode
         )
 
@@ -139,26 +148,26 @@ def build_responder(
         words = write_thought(key, facts, facts.read(state, env_params), thought)
         return replies.tokens(reply_fields(facts, words, names, count))
 
-    def reply(memory, starts, states, keys, turn, is_active):
+    def reply(players, starts, states, keys, turn, is_active):
         del starts
         draw_keys, plan_keys, thought_keys = _split_rows(keys, 3)
         player = jax.vmap(_next_player, (0, None, 0, None))(
-            draw_keys, mixture, memory.player, turn
+            draw_keys, mixture, players.player, turn
         )
         actions, count = plan_turn(
             plan_keys,
             env,
             env_params,
             states,
-            actions_left=memory.actions_left,
+            actions_left=players.actions_left,
             noise=mixture.noise[player],
             max_actions=budget.max_actions_per_turn,
             discount=discount,
         )
         thoughts = mixture.thoughts[player]
         span = jax.vmap(write)(thought_keys, states, actions, count, thoughts)
-        memory = _Memory(player, memory.actions_left - count)
-        return memory, _as_reply(span, is_active, max_reply_tokens)
+        players = _Players(player, players.actions_left - count)
+        return players, _as_reply(span, is_active, max_reply_tokens)
 
     return Responder(init=init, observe=_read_nothing, reply=reply)
 
@@ -253,17 +262,17 @@ def _spelled(facts: StateFacts) -> list[list[tuple[str, ...]]]:
 
 
 @struct.dataclass
-class _Memory:
+class _Players:
     """Per row: the player, and the actions it has left."""
 
     player: Int[Array, " B"]
     actions_left: Int[Array, " B"]
 
 
-def _read_nothing(memory, span, starts, is_active, slots) -> _Memory:
+def _read_nothing(players, span, starts, is_active, slots) -> _Players:
     """No reading: demonstrators see the state itself."""
     del span, starts, is_active, slots
-    return memory
+    return players
 
 
 def _as_reply(

@@ -23,6 +23,7 @@ from ragen_jax.rollout.demonstrators import (
     THOUGHTS,
     Mixture,
     build_responder,
+    compile_replies,
     reply_template,
 )
 from ragen_jax.rollout.turns import PlayRules
@@ -199,6 +200,18 @@ def make_demonstrate(
     of `tasks`; episodes outside a draw's mask have length 0.
     """
 
+    replies = {
+        name: compile_replies(
+            demo.task.env,
+            demo.task.tokenizer,
+            demo.facts,
+            demo.task.rules.budget,
+            tokenization=tokenization,
+            thinking=demo.task.dialogue.thinking,
+        )
+        for name, demo in tasks.items()
+    }
+
     def play(name: str, draw: Draw, mixture: Mixture, dialogue: Dialogue):
         demo = tasks[name]
         task = demo.task
@@ -207,14 +220,11 @@ def make_demonstrate(
         responder = build_responder(
             task.env,
             demo.planning_params,
-            task.tokenizer,
+            replies[name],
             mixture,
             facts=demo.facts,
-            tokenization=tokenization,
-            budget=task.rules.budget,
-            max_reply_tokens=task.rules.max_reply_tokens,
+            rules=task.rules,
             discount=discount,
-            thinking=dialogue.thinking,
         )
         return play_episodes(
             task.env,

@@ -19,6 +19,7 @@ from ragen_jax.rollout.demonstrators import (
     READING,
     Mixture,
     build_responder,
+    compile_replies,
 )
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.tasks import Task, thought_reader
@@ -60,17 +61,20 @@ def _player(name):
     one = game(name)
     keys = rollout_keys(jax.random.key(5), NUM_LEVELS, ROWS_PER_LEVEL)
 
+    facts = one.env.facts()
+    replies = compile_replies(
+        one.env, one.tokenizer, facts, one.rules.budget, tokenization="symbols"
+    )
+
     @jax.jit
     def episodes(thoughts, noise):
         responder = build_responder(
             one.env,
             one.params,
-            one.tokenizer,
+            replies,
             Mixture(jnp.ones(1), thoughts, noise, jnp.float32(0)),
-            facts=one.env.facts(),
-            tokenization="symbols",
-            budget=one.rules.budget,
-            max_reply_tokens=REPLY_TOKENS,
+            facts=facts,
+            rules=one.rules,
             discount=one.env.hurry_discount,
         )
         return play_episodes(

@@ -14,6 +14,7 @@ from ragen_jax import rngs
 from ragen_jax.program import POCKET
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.demonstrators import Mixture
+from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sft.data import build_demo_tasks, make_demonstrate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.text.token_templates import compile_template
@@ -275,16 +276,18 @@ def test_demonstrated_play_is_what_the_parser_understood(played):
 
 def test_a_reply_must_fit():
     env = envs.make("sokoban")
+    tokenizer = load_tokenizer(POCKET)
+    replies = demonstrators.compile_replies(
+        env, tokenizer, env.facts(), BUDGET, tokenization="symbols"
+    )
     with pytest.raises(ValueError, match="take up to 20 tokens, max_reply_tokens = 19"):
         demonstrators.build_responder(
             env,
             env.default_params,
-            load_tokenizer(POCKET),
+            replies,
             mixture((1.0, "none", 0.0)),
             facts=env.facts(),
-            tokenization="symbols",
-            budget=BUDGET,
-            max_reply_tokens=19,
+            rules=PlayRules(BUDGET, max_reply_tokens=19),
             discount=1.0,
         )
 

@@ -128,17 +128,18 @@ def demonstrated():
         noise=jnp.zeros(1),
         redraw=jnp.float32(0),
     )
+    rules = PlayRules(BUDGET, REPLY_TOKENS, -0.1)
+    replies = demonstrators.compile_replies(
+        env, tokenizer, demo.facts, BUDGET, tokenization="symbols", thinking=False
+    )
     responder = demonstrators.build_responder(
         env,
         demo.planning_params,
-        tokenizer,
+        replies,
         mixture,
         facts=demo.facts,
-        tokenization="symbols",
-        budget=BUDGET,
-        max_reply_tokens=REPLY_TOKENS,
+        rules=rules,
         discount=0.95,
-        thinking=False,
     )
     play = jax.jit(
         lambda dialogue, keys: play_episodes(
@@ -147,7 +148,7 @@ def demonstrated():
             dialogue,
             responder,
             keys,
-            rules=PlayRules(BUDGET, REPLY_TOKENS, -0.1),
+            rules=rules,
         )
     )
     return tokenizer, play(dialogue, rollout_keys(jax.random.key(0), 32, 1))
