@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
@@ -92,7 +93,13 @@ def read_optional_config(
         return None
     if not isinstance(config, ConfigDict):
         path = config_flags.get_config_filename(flags.FLAGS[holder.name])
-        raise ValueError(f"there is no configuration file {path.split(':')[0]}")
+        path = path.split(":")[0]
+        if os.path.isfile(path):
+            raise ValueError(
+                f"get_config() of {path} returns {type(config).__name__}, not a "
+                "ConfigDict; use a file such as configs/sokoban.py"
+            )
+        raise ValueError(f"there is no configuration file {path}")
     for key, value in _untyped_overrides(argv).items():
         _set(config, key, value)
     return config
@@ -244,7 +251,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     """Parse the command line; returns the words that are no flags.
 
     Raises:
-      ValueError: with the last line of the error of absl or ml_collections.
+      ValueError: the part of absl's or ml_collections' message that is about the
+        command line, or the mistake in the configuration file.
     """
     for word in argv:
         match = _OVERRIDE.match(word)
@@ -257,11 +265,59 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
                 "--config=FILE, e.g. --config=configs/sokoban.py"
             )
     words = [word for word in argv if not _is_read_here(word)]
+    _check_config_files(words)
     try:
         rest = flags.FLAGS(words)
-    except (flags.Error, AttributeError, KeyError, TypeError) as error:
+    except ValueError:
+        raise
+    except Exception as error:
+        if sentence := _config_file_sentence(error, words):
+            raise ValueError(sentence) from error
+        if not isinstance(error, flags.Error | AttributeError | KeyError | TypeError):
+            raise
         raise ValueError(_flag_sentence(error)) from error
     return rest[1:]
+
+
+def _config_files(words: Sequence[str]) -> list[str]:
+    """Paths that `--config` names, without their presets."""
+    matches = [re.match(r"--?config=([^:]+)", word) for word in words]
+    return [match.group(1) for match in matches if match]
+
+
+def _check_config_files(words: Sequence[str]) -> None:
+    """Refuse files that are no Python, or define no configuration.
+
+    Raises:
+      ValueError: names the file; a file that is not there is found later.
+    """
+    for path in filter(os.path.isfile, _config_files(words)):
+        cure = "use a file such as configs/sokoban.py"
+        try:
+            tree = ast.parse(pathlib.Path(path).read_bytes(), filename=path)
+        except (SyntaxError, ValueError) as error:
+            reason = getattr(error, "msg", None) or error
+            raise ValueError(
+                f"the configuration file {path} is no Python ({reason}); {cure}"
+            ) from error
+        # Every way to give a name at the top of a module, an import included.
+        if not re.search(r"\bget_config\b|import \*", ast.unparse(tree)):
+            raise ValueError(
+                f"the configuration file {path} defines no get_config(); {cure}"
+            )
+
+
+def _config_file_sentence(error: Exception, words: Sequence[str]) -> str | None:
+    """One line about an error raised in the code of a configuration file, if it was."""
+    files = {os.path.abspath(path) for path in _config_files(words)}
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if os.path.abspath(frame.filename) in files:
+            return (
+                f"the configuration file {frame.filename} fails in line "
+                f"{frame.lineno}: {type(error).__name__}: {error}"
+            )
+    return None
 
 
 def _flag_sentence(error: Exception) -> str:

@@ -34,6 +34,7 @@ from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, abstract_params, build_policy, logical_axes
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
+from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
 from ragen_jax.rollout.records import episodes
 from ragen_jax.tasks import (
@@ -175,6 +176,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
     parts = build_parts(config, load_config(folder), tokenizer)
+    check_memory(config, parts)
     warn_of_pocket_settings(config, tokenizer)
     model, params = load_checkpoint(folder)
     learner = parts.learner
@@ -195,6 +197,30 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         learner=learner,
         frozen=frozen,
     )
+
+
+def check_memory(config: ConfigDict, parts: Parts) -> None:
+    """Refuse rollouts that cannot fit into the devices' memory.
+
+    Raises:
+      ValueError: names the number of episodes and the expected bytes.
+    """
+    memory = sharding.mesh_memory(parts.batch_sharding.mesh)
+    model, rollout = parts.model, config.rollout
+    kv_size = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
+    num_cached = rollout.max_reply_tokens
+    if rollout.context == "full":
+        num_cached *= rollout.max_turns
+    num_rows = {
+        "rollout.num_groups x rollout.group_size": rollout.num_groups
+        * rollout.group_size
+    }
+    if config.evaluation.every is not None:
+        num_rows["evaluation.num_prompts"] = config.evaluation.num_prompts
+    shortest = min(t.dialogue.max_trajectory_tokens for t in parts.tasks)
+    for key, count in num_rows.items():
+        cache_bytes = kv_size * jnp.dtype(config.model.dtype).itemsize
+        Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)
 
 
 def build_parts(config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer) -> Parts:

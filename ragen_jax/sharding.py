@@ -7,6 +7,7 @@ widths and vocabulary split).
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 import jax
@@ -86,6 +87,20 @@ def check_network(mesh: Mapping[str, int], model: object) -> None:
                     f"{size}; use a divisor of {size}, and mesh.data for the other "
                     "devices"
                 )
+
+
+def device_memory() -> int:
+    """Bytes of the first device; for a CPU, of the machine, which all devices share."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return device.memory_stats()["bytes_limit"]
+
+
+def mesh_memory(mesh: Mesh) -> int:
+    """Bytes of all devices of a mesh together."""
+    is_shared = mesh.devices.flat[0].platform == "cpu"
+    return device_memory() * (1 if is_shared else mesh.size)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

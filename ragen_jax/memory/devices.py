@@ -5,9 +5,10 @@ Knows nothing of configurations.
 """
 
 import dataclasses
-import os
 
 import jax
+
+from ragen_jax.sharding import device_memory
 
 MIB = 2**20
 # Of a device's memory, what a run may plan with. The rest is the driver's context and
@@ -63,10 +64,10 @@ def detected_device() -> Device:
     """The device JAX computes on; for a CPU, the machine's memory."""
     device = jax.devices()[0]
     if device.platform == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = device_memory()
         return Device("this machine's CPU", "cpu", memory, int(memory * USABLE["cpu"]))
     # What JAX took of it already: an exact limit.
-    memory = device.memory_stats()["bytes_limit"]
+    memory = device_memory()
     return Device(device.device_kind, device.platform, memory, memory)
 
 

@@ -84,3 +84,54 @@ def test_a_run_that_is_not_there_is_named(module, tmp_path):
     assert done.returncode == 2
     assert "there is no folder" in done.stderr
     assert "launch.train" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"hello world", "is no Python (invalid syntax)"),
+        (b"\x00\xff\x80", "is no Python"),
+        (b'{"seed": 1}', "defines no get_config()"),
+        (b"def get_config():\n    return 3", "returns int, not a ConfigDict"),
+        (b"def get_config():\n    return x", "line 2: NameError: name 'x' is not"),
+        (b"import nothing_of_the_kind as get_config", "line 1: ModuleNotFoundError"),
+    ],
+)
+def test_a_file_that_is_no_configuration(text, message, tmp_path):
+    path = tmp_path / "settings.py"
+    path.write_bytes(text)
+    words = [f"--config={path}", f"--workdir={tmp_path / 'run'}"]
+    done = commands.call(commands.command("train", *words))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("env.params.step_reward=text", "step_reward = 'text'; it must be a finite"),
+        ("env.params.step_reward=1e999", "step_reward = inf; it must be a finite"),
+        ("env.params.box_reward=(1, 2)", "box_reward = (1, 2); it must be a finite"),
+        ("env.params.max_steps_in_episode=100000000000000", "whole number of 32 bits"),
+        ("env.mix=(('sokoban', 'many'), ('bandit', 1))", "a whole number of groups"),
+        (
+            "env.mix=(('bandit', 16), ('sokoban', 16, {'params': {'box_reward': 'x'}})"
+            ")",
+            "box_reward = 'x'; it must be a finite number",
+        ),
+        ("env.mix=(('sokoban', 100000000000000), ('bandit', 1))", "groups in all, but"),
+        ("learner.epochs=1000000000000", "learner.epochs = 1000000000000"),
+        ("rollout.num_groups=3000000", "episodes at a time need at least"),
+    ],
+)
+def test_a_value_that_cannot_be_used(word, message, tmp_path):
+    words = ["--config=configs/sokoban.py", f"--config.{word}"]
+    words.append(f"--workdir={tmp_path / 'run'}")
+    done = commands.call(commands.command("train", *words))
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
