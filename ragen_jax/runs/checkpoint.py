@@ -166,11 +166,11 @@ class Checkpointer:
         whole.sort(key=lambda folder: not has_digests(folder))
         if not whole:
             return "no other checkpoint of the run is whole: train in a new --workdir"
-        kind = "whole" if has_digests(whole[0]) else "older (not verifiable)"
+        kind = "whole" if has_digests(whole[0]) else "other (unverified, no digests)"
         return (
             f"the newest {kind} checkpoint is {whole[0]}: evaluate, export or play it "
-            f"with --run={whole[0]}, or delete {damaged} and any other newer one to "
-            "resume training from it"
+            f"with --run={whole[0]}, or resume training from it after deleting "
+            f"{damaged} and all others that are newer"
         )
 
 
