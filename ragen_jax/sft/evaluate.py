@@ -58,6 +58,7 @@ def make_score(
             success = np.asarray(trajectory.success)[:, None]
             ceiling = task.ceiling(trajectory.initial_state)
             values = summarize(success, ceiling, ()) | thought_scores(task, trajectory)
+            values["held_out"] = task.env.holds_out_levels
             scores[name] = {key: float(value) for key, value in values.items()}
         return scores
 

@@ -28,7 +28,7 @@ _SECTIONS = (
 )
 
 
-def validate_warm_start(config: ConfigDict) -> None:
+def validate(config: ConfigDict) -> None:
     """Check every key and every pair of keys that depend on each other.
 
     Raises:
@@ -54,7 +54,7 @@ def _check_there(present: Container[str], names: Iterable[str]) -> None:
     missing = [name for name in names if name not in present]
     if missing:
         raise ValueError(
-            f"this is no configuration of a warm start, it lacks {missing[0]}; use "
+            f"this is no configuration of launch.sft, it lacks {missing[0]}; use "
             "configs/pocket.py or configs/sft.py (task files such as "
             "configs/sokoban.py are for launch.train)"
         )

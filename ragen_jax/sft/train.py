@@ -47,7 +47,7 @@ from ragen_jax.sft.data import (
 )
 from ragen_jax.sft.evaluate import make_score
 from ragen_jax.sft.model import SFTModel, build_model
-from ragen_jax.sft.rules import num_steps, validate_warm_start
+from ragen_jax.sft.rules import num_steps, validate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.step import METRICS, build_optimizer, make_step
 from ragen_jax.sharding import make_mesh
@@ -97,7 +97,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
-    validate_warm_start(config)
+    validate(config)
     program = build_program(config, workdir / "tokenizer")
     model, total = program.model, program.num_steps
     evaluation = config.evaluation.to_dict()

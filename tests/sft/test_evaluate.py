@@ -28,6 +28,7 @@ def test_a_greedy_player_is_scored(tasks):
     score = make_score(policy, tasks, num_prompts=2, temperature=0.0, seed=0)
     scores = score(policy.init(jax.random.key(0)))["bandit"]
     assert 0 <= scores["success"] <= 1
+    assert scores["held_out"] == 0  # Bandit has too few levels
     assert scores["regret"] == scores["ceiling"] - scores["success"]
 
 

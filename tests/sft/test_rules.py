@@ -7,7 +7,7 @@ import pytest
 
 from configs import pocket, sft, sokoban
 from ragen_jax.sft.data import build_demo_tasks
-from ragen_jax.sft.rules import num_steps, validate_warm_start
+from ragen_jax.sft.rules import num_steps, validate
 from ragen_jax.sft.train import train
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
@@ -46,7 +46,7 @@ def test_bad_settings_are_refused(model, key):
     value, message = {"new": BAD_NEW, "loaded": BAD_LOADED}[model][key]
     config = CONFIGS[model](**{key.replace(".", "__"): value})
     with pytest.raises(ValueError, match=re.escape(message)):
-        validate_warm_start(config)
+        validate(config)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_thoughts_without_facts_are_refused(checkpoint):
 
 
 def test_the_shipped_configurations_are_valid_and_a_task_s_is_refused():
-    validate_warm_start(pocket.get_config())
+    validate(pocket.get_config())
     for words in ("", "frozen_lake", "bandit,qwen2.5-3b", "pocket"):
-        validate_warm_start(sft.get_config(words))
+        validate(sft.get_config(words))
     with pytest.raises(ValueError, match=r"lacks games; use configs/pocket\.py"):
-        validate_warm_start(sokoban.get_config())
+        validate(sokoban.get_config())
 
 
 def test_the_command_answers_with_one_sentence(tmp_path):
