@@ -219,16 +219,21 @@ def _train(
         f"{', '.join(program.tasks)}"
     )
     state = folder.restore(state)
+    for note in folder.notes:
+        display.say(note)
     if folder.is_resumed:
         display.say(f"resuming after step {folder.start}")
     for done in range(folder.start + 1, total + 1):
         state, metrics = program.step(state, done)
         metrics = jax.device_get(metrics)
-        folder.write_metrics(done, metrics)
+        news = folder.write_metrics(done, metrics)
         records.append({"iteration": done} | metrics)
         is_last = done == total or stop.requested
         if done % settings.log_every == 0 or done == total:
             display.iteration(done, _means(records, metrics, settings.log_every))
+        # The success of a task is not finite after its data set, which is no news.
+        if not math.isfinite(metrics["loss"]):
+            display.say(*news)
         if done % settings.checkpoint_every == 0 or is_last:
             folder.save(done, state)
         if is_last:
