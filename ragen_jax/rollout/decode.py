@@ -183,10 +183,10 @@ def decode_reply(
 class _Writer:
     """Loops that continue replies.
 
-    A batch decodes as fast as its slowest row. With compactions, the rows that are
-    still writing move into a batch of half the size, which again halves itself, and are
-    put back when they are done: a recursion of fixed depth, each level a loop compiled
-    for its own batch size.
+    Every step costs what the whole batch costs, until the longest reply has ended. With
+    compactions, the rows that are still writing move into a batch of half the size,
+    which may halve itself again, and are put back at the end: a recursion of fixed
+    depth, each level a loop compiled for its batch size.
 
     Attributes:
       decode: a policy's `decode_step`.
@@ -213,7 +213,6 @@ class _Writer:
         self, fewest: int, step: Int[Array, ""], writing: _Writing
     ) -> tuple[Int[Array, ""], _Writing]:
         """Write chunks until no more than `fewest` rows are writing."""
-
         chunk_tokens = self.decoding.chunk_tokens
 
         def goes_on(writing):

@@ -125,6 +125,7 @@ def test_what_is_asked_and_what_is_kept(uninterrupted):
     assert metrics["cost"] == pytest.approx(len(turns) * (200 + 70) / 1e6)
     assert metrics["pass@2_low"] <= metrics["pass@2"] <= metrics["pass@2_high"]
     assert metrics["num_samples"] == 2
+    assert metrics["held_out"] == 1
 
 
 def test_a_stopped_evaluation_pays_nothing_twice(tmp_path, uninterrupted):

@@ -164,3 +164,5 @@ def test_samples_of_an_entry_are_counted_by_level(tmp_path):
     assert metrics["pass@1"] == pytest.approx(success.mean())
     assert metrics["pass@3"] == pytest.approx(success.any(axis=1).mean())
     assert metrics["num_samples"] == 3
+    # Bandit has too few levels to keep some from training.
+    assert metrics["held_out"] == 0
