@@ -5,6 +5,8 @@ pytree with the compiled messages and the parser. It holds no state: the rollout
 the messages and replies of an episode.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
@@ -17,6 +19,23 @@ from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
 from ragen_jax.text.statements import FactReader
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
 from ragen_jax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptOptions:
+    """Options of the text, the section `prompt` of the configuration.
+
+    Attributes:
+      style: entry of `prompts.PROMPT_STYLES`.
+      tokenization: entry of `token_templates.TOKENIZATIONS`.
+      length_hint_words: longest reply asked for.
+      thinking: a reply is a thought and an answer; False: an answer alone.
+    """
+
+    style: str
+    tokenization: str
+    length_hint_words: int
+    thinking: bool = True
 
 
 @struct.dataclass
@@ -64,29 +83,23 @@ def build_dialogue(
     env: TextEnvironment,
     tokenizer: Tokenizer,
     *,
-    style: str,
-    tokenization: str,
     budget: PlayBudget,
     max_reply_tokens: int,
-    length_hint_words: int,
-    thinking: bool = True,
     context: str = "full",
     context_turns: int | None = None,
+    **prompt: str | int | bool,
 ) -> Dialogue:
     """Builds the dialogue of a game: wording, token tables, sizes.
 
     Args:
       env: the game.
       tokenizer: the model's.
-      style: entry of `prompts.PROMPT_STYLES`.
-      tokenization: entry of `token_templates.TOKENIZATIONS`.
       budget: turns and actions of an episode.
       max_reply_tokens: `R`, the stop token included.
-      length_hint_words: longest reply asked for.
-      thinking: a reply is a thought and an answer; False: an answer alone.
       context: how much of the dialogue the model sees, an entry of `context.CONTEXTS`.
       context_turns: turns it sees then, the one to be answered included; None for
         "full".
+      prompt: fields of `PromptOptions`.
 
     Raises:
       ValueError: an unknown style, tokenization or context, turns that do not go with
@@ -94,24 +107,25 @@ def build_dialogue(
         without ChatML's tokens, or a checkpoint whose replies do not end with the
         end-of-turn token.
     """
+    options = PromptOptions(**prompt)
     wording = build_wording(
         env,
-        style=style,
+        style=options.style,
         budget=budget,
-        length_hint_words=length_hint_words,
-        thinking=thinking,
+        length_hint_words=options.length_hint_words,
+        thinking=options.thinking,
     )
     prompts = cut_messages(wording)
     stop_token, stop_tokens = _stop_tokens(tokenizer)
     ids = {}
     opening, following = (
-        compile_template(message, tokenizer, tokenization, known_ids=ids)
+        compile_template(message, tokenizer, options.tokenization, known_ids=ids)
         for message in (prompts.opening, prompts.following)
     )
     windows = build_windows(
         wording,
         tokenizer,
-        tokenization=tokenization,
+        tokenization=options.tokenization,
         context=context,
         context_turns=context_turns,
         max_turns=budget.max_turns,
@@ -123,7 +137,7 @@ def build_dialogue(
     return Dialogue(
         opening=opening,
         following=following,
-        parser=_parser(env, tokenizer, budget, max_reply_tokens, thinking),
+        parser=_parser(env, tokenizer, budget, max_reply_tokens, options.thinking),
         stop_tokens=jnp.asarray(stop_tokens, jnp.int32),
         prompts=prompts,
         stop_token=stop_token,
