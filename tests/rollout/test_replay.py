@@ -14,9 +14,9 @@ def test_states_are_those_that_were_played():
     name = "frozen_lake"
     env, dialogue = players.game(name)
     params = env.default_params
-    collect = players.collector(name)
+    collect = players.collector(name, num_groups=16)
     rollout = collect(
-        players.speaker_params(name), dialogue, rollout_keys(jax.random.key(2), 4, 2)
+        players.speaker_params(name), dialogue, rollout_keys(jax.random.key(2), 16, 2)
     )
     play_again = jax.jit(lambda rollout: replay(env, params, rollout))
     before, last = play_again(rollout)
@@ -26,17 +26,17 @@ def test_states_are_those_that_were_played():
     def picture(state):
         return hash_arrays(env.text_fields(state, params))
 
-    told = jax.vmap(jax.vmap(picture))(jax.tree.map(lambda x: x[:, :, 0], before))
+    shown = jax.vmap(jax.vmap(picture))(jax.tree.map(lambda x: x[:, :, 0], before))
     played = np.asarray(turns.played)
     np.testing.assert_array_equal(
-        np.asarray(told)[played], np.asarray(turns.state_hash)[played]
+        np.asarray(shown)[played], np.asarray(turns.state_hash)[played]
     )
     success = jax.vmap(env.is_success, (0, None))(last, params)
     np.testing.assert_array_equal(success, rollout.success)
     # Every executed action takes time, and no other does.
     time = np.asarray(before.time)
     executed = np.asarray(turns.actions) >= 0
-    count = np.cumsum(executed.reshape(8, -1), axis=1).reshape(executed.shape)
+    count = np.cumsum(executed.reshape(32, -1), axis=1).reshape(executed.shape)
     np.testing.assert_array_equal(time, count - executed)
     other = rollout.replace(noise_key=jnp.roll(rollout.noise_key, 1, axis=0))
     _, elsewhere = play_again(other)
