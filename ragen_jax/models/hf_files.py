@@ -2,8 +2,8 @@
 
 In: a folder or a hub id. Out: parsed JSON and NumPy arrays by tensor name. Knows
 nothing of models. A checkpoint may come from anywhere, so nothing here executes what it
-reads (no pickle, ever) or follows a path out of the folder, and every complaint is one
-`ValueError` with the file's name and a cure.
+reads (no pickle, ever) or follows a path out of the folder, and every error is a
+`ValueError` of one sentence that names the file and says what to do.
 """
 
 import hashlib
@@ -38,6 +38,11 @@ READABLE_DTYPES = ("F32", "F16", "BF16")
 MAX_HEADER_BYTES = 100_000_000
 # Far above any real config or index (the index of a 72B model has 90 kB).
 MAX_JSON_BYTES = 50_000_000
+# Longest name of a file on common file systems.
+MAX_NAME_BYTES = 255
+# Largest absolute value of a weight. Products of larger ones overflow in float32; the
+# weights of published models stay below float16's maximum of 65,504.
+MAX_WEIGHT = 1e6
 # Names shown in a message before it is cut off.
 MAX_NAMES_SHOWN = 4
 
@@ -50,10 +55,10 @@ def resolve_checkpoint(
 
     Args:
       folder_or_hub_id: either.
-      files: names or patterns of what is fetched.
+      files: names or patterns of the files to fetch.
 
     Raises:
-      ValueError: no such folder, and the hub does not know it or cannot be reached; or
+      ValueError: no such folder, and the hub does not have it or cannot be reached; or
         a file of the folder does not match the digest that was written with it.
     """
     path = Path(folder_or_hub_id)
@@ -69,18 +74,18 @@ def resolve_checkpoint(
         raise ValueError(f"{name} is a file; give the folder that holds config.json")
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ValueError(f"there is no folder {name}")
-    # Slow to import and of no use to who has the files.
+    # Imported here: it is slow, and not needed for a local folder.
     from huggingface_hub import snapshot_download
 
     try:
-        found = snapshot_download(name, allow_patterns=list(files))
+        snapshot = snapshot_download(name, allow_patterns=list(files))
     except (OSError, ValueError) as error:  # all of the hub's errors are one of these
         reason = str(error).strip().splitlines()[0] if str(error) else repr(error)
         raise ValueError(
             f"{name} is neither a folder nor a model that could be fetched from the "
             f"hub ({reason}); give a local folder in Hugging Face layout"
         ) from error
-    return Path(found)
+    return Path(snapshot)
 
 
 def model_files(folder: Path) -> list[str]:
@@ -109,8 +114,9 @@ def safe_file(folder: Path, name: str) -> Path:
             "files of its own folder"
         )
     path = folder / name
-    if not path.is_file():
-        raise ValueError(f"{folder} has no file {name}")
+    is_nameable = len(name.encode(errors="replace")) <= MAX_NAME_BYTES
+    if not is_nameable or not path.is_file():
+        raise ValueError(f"{folder} has no file {name[:MAX_NAME_BYTES]}")
     home = folder.resolve()
     allowed = [home]
     if home.parent.name == "snapshots":
@@ -134,7 +140,8 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
             f"{path} has {size} bytes; more than {MAX_JSON_BYTES} is not believable"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error})") from error
     if not isinstance(content, dict):
@@ -142,6 +149,11 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
             f"{path} must hold a JSON object, not {type(content).__name__}"
         )
     return content
+
+
+def _refuse_constant(name: str) -> None:
+    """Python reads NaN and Infinity, which are no JSON."""
+    raise ValueError(f"it holds {name}")
 
 
 def weights_digest(folder: Path) -> str:
@@ -172,7 +184,7 @@ def read_tensors(
 
     Raises:
       ValueError: a file is unsafe, damaged or a pickle; a tensor is missing, left
-        over, of another shape or of a dtype we do not read.
+        over, of another shape, of a dtype that is not read, or not finite.
     """
     names_in = _tensor_names(folder)
     stored = [name for names in names_in.values() for name in names]
@@ -253,7 +265,7 @@ def _names_in_file(path: Path) -> list[str]:
 
 
 def _check_header(path: Path) -> None:
-    """Says plainly what the library's messages leave to guess."""
+    """Refuse what the library would report in terms of its own format."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -300,9 +312,24 @@ def _read_file(
                         f"{', '.join(READABLE_DTYPES)} are read"
                     )
                 tensors[name] = file.get_tensor(name)
+                _check_values(path, name, tensors[name])
     except SafetensorError as error:
         raise _damaged(path, error) from error
     return tensors
+
+
+def _check_values(path: Path, name: str, tensor: np.ndarray) -> None:
+    """Raises ValueError for weights that no training produces."""
+    wide = tensor.astype(np.float32)
+    # Extremes are NaN where one element is.
+    lowest, highest = (float(f(wide, initial=0.0)) for f in (np.min, np.max))
+    if not -MAX_WEIGHT <= lowest <= highest <= MAX_WEIGHT:
+        worst = next(x for x in (lowest, highest) if not abs(x) <= MAX_WEIGHT)
+        raise ValueError(
+            f"{path}: {name} holds {worst:g}; weights must be finite and at most "
+            f"{MAX_WEIGHT:g} in absolute value. The model diverged or the file is "
+            "damaged: use an earlier checkpoint or fetch it again"
+        )
 
 
 def _some(names: list[str]) -> str:

@@ -7,9 +7,12 @@ a matrix is `[in, out]` here, `[out, in]` there. Nothing is guessed: tensors and
 must match exactly.
 """
 
+import contextlib
+import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -58,14 +61,14 @@ def load_checkpoint(folder_or_hub_id: str | os.PathLike) -> tuple[ModelConfig, P
         name: leaf.shape[::-1]  # a matrix is stored transposed, see _is_kernel
         if _is_kernel(path)
         else leaf.shape
-        for name, (path, leaf) in zip(names, _paths(expected), strict=True)
+        for name, (path, leaf) in zip(names, flatten(expected), strict=True)
     }
     copies = {}
     if config.tie_word_embeddings:
         copies = {"lm_head.weight": "model.embed_tokens.weight"}
     tensors = read_tensors(folder, shapes, copies)
     leaves = []
-    for name, (path, _) in zip(names, _paths(expected), strict=True):
+    for name, (path, _) in zip(names, flatten(expected), strict=True):
         tensor = tensors.pop(name).astype(np.float32)
         leaves.append(np.ascontiguousarray(tensor.T) if _is_kernel(path) else tensor)
     return config, jax.tree.unflatten(jax.tree.structure(expected), leaves)
@@ -75,17 +78,27 @@ def load_config(folder: Path) -> ModelConfig:
     """Config of a checkpoint folder; the stop tokens are the generation config's.
 
     Raises:
-      ValueError: no, or no usable, `config.json`.
+      ValueError: `config.json` is missing, or it or the generation config cannot be
+        used.
     """
     hf = read_json(folder, CONFIG_FILE)
-    if (folder / GENERATION_FILE).exists():
-        stop = read_json(folder, GENERATION_FILE).get("eos_token_id")
-        if stop is not None:
-            hf["eos_token_id"] = list(token_ids(stop))
+    with _naming(folder / CONFIG_FILE):
+        config = read_config(hf)
+    if not (folder / GENERATION_FILE).exists():
+        return config
+    stop = read_json(folder, GENERATION_FILE).get("eos_token_id")
+    with _naming(folder / GENERATION_FILE):
+        ids = config.eos_token_ids if stop is None else token_ids(stop)
+        return dataclasses.replace(config, eos_token_ids=ids)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Puts the file's name before the errors of its content."""
     try:
-        return read_config(hf)
+        yield
     except ValueError as error:
-        raise ValueError(f"{folder / CONFIG_FILE}: {error}") from error
+        raise ValueError(f"{path}: {error}") from error
 
 
 def save_checkpoint(
@@ -114,23 +127,36 @@ def save_checkpoint(
       ValueError: parameters that do not fit the config, an unknown dtype, a tokenizer
         folder without tokenizer, or a target that holds anything but a checkpoint.
     """
-    if dtype not in WRITABLE_DTYPES:
-        raise ValueError(
-            f"dtype = {dtype!r} cannot be written; use {' or '.join(WRITABLE_DTYPES)}"
-        )
-    _check_params(config, params)
-    folder = Path(folder).absolute()
+    check_dtype(dtype)
+    check_tree(params, abstract_params(config))
+    folder = Path(folder)
     _check_replaceable(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        fresh.mkdir()
+    with replace_folder(folder) as fresh:
         _write_configs(fresh, config, dtype)
         _write_weights(fresh, params, dtype, max_shard_bytes)
         if tokenizer_folder is not None:
             _copy_tokenizer(Path(tokenizer_folder), fresh)
         write_digests(fresh, model_files(fresh))
+
+
+def check_dtype(dtype: str) -> None:
+    """Raises ValueError for a dtype that is not written."""
+    if dtype not in WRITABLE_DTYPES:
+        raise ValueError(
+            f"dtype = {dtype!r} cannot be written; use {' or '.join(WRITABLE_DTYPES)}"
+        )
+
+
+@contextlib.contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder to write to; it takes the place of `folder` if all goes well."""
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir()
+        yield fresh
         _replace(folder, fresh)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -139,7 +165,7 @@ def save_checkpoint(
 def hf_names(params: Params) -> list[str]:
     """Hugging Face's name of every leaf, in the order of `jax.tree.leaves`."""
     names = []
-    for path, _ in _paths(params):
+    for path, _ in flatten(params):
         parents, leaf = path[:-1], path[-1]
         root = [] if path[0] == "lm_head" else ["model"]
         names.append(
@@ -148,7 +174,8 @@ def hf_names(params: Params) -> list[str]:
     return names
 
 
-def _paths(params: Params) -> list[tuple[tuple[str, ...], jax.Array]]:
+def flatten(params: Params) -> list[tuple[tuple[str, ...], jax.Array]]:
+    """Every leaf with the names on the way to it, in the order of `jax.tree.leaves`."""
     leaves, _ = jax.tree.flatten_with_path(params)
     return [(tuple(entry.key for entry in path), leaf) for path, leaf in leaves]
 
@@ -158,9 +185,10 @@ def _is_kernel(path: tuple[str, ...]) -> bool:
     return path[-1] == "kernel"
 
 
-def _check_params(config: ModelConfig, params: Params) -> None:
-    expected = {path: leaf.shape for path, leaf in _paths(abstract_params(config))}
-    given = {path: leaf.shape for path, leaf in _paths(params)}
+def check_tree(params: Params, abstract: Params) -> None:
+    """Raises ValueError unless parameters have the names and shapes of `abstract`."""
+    expected = {path: leaf.shape for path, leaf in flatten(abstract)}
+    given = {path: leaf.shape for path, leaf in flatten(params)}
     for path in sorted(expected.keys() ^ given.keys()):
         problem = "lacks" if path in expected else "has no place for"
         tree, model = "the parameter tree", "a model of this config"
@@ -177,24 +205,25 @@ def _check_params(config: ModelConfig, params: Params) -> None:
 
 def _write_configs(folder: Path, config: ModelConfig, dtype: str) -> None:
     hf = config.to_hf() | {"torch_dtype": dtype}  # the key old and new readers know
-    _write_json(folder / CONFIG_FILE, hf)
+    write_json(folder / CONFIG_FILE, hf)
     ids = {
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids) or None,
         "pad_token_id": config.pad_token_id,
     }
     present = {name: value for name, value in ids.items() if value is not None}
-    _write_json(folder / GENERATION_FILE, present)
+    write_json(folder / GENERATION_FILE, present)
 
 
-def _write_json(path: Path, content: dict) -> None:
+def write_json(path: Path, content: dict) -> None:
+    """Writes an object, its keys sorted."""
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def _write_weights(
     folder: Path, params: Params, dtype: str, max_shard_bytes: int
 ) -> None:
-    leaves = dict(zip(hf_names(params), _paths(params), strict=True))
+    leaves = dict(zip(hf_names(params), flatten(params), strict=True))
     stored = np.dtype(dtype)
     split = split_state_dict_into_shards_factory(
         leaves,
@@ -213,7 +242,7 @@ def _write_weights(
         save_file(tensors, folder / file_name, metadata={"format": "pt"})
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        _write_json(folder / INDEX_FILE, index)
+        write_json(folder / INDEX_FILE, index)
 
 
 def _copy_tokenizer(source: Path, target: Path) -> None:
@@ -230,7 +259,7 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a new folder")
-    own = {
+    replaceable = {
         CONFIG_FILE,
         DIGESTS_FILE,
         GENERATION_FILE,
@@ -238,7 +267,9 @@ def _check_replaceable(folder: Path) -> None:
         *TOKENIZER_FILES,
     }
     names = sorted(path.name for path in folder.iterdir())
-    foreign = [n for n in names if n not in own and not n.endswith(".safetensors")]
+    foreign = [
+        n for n in names if n not in replaceable and not n.endswith(".safetensors")
+    ]
     is_checkpoint = WEIGHTS_FILE in names or INDEX_FILE in names
     if foreign or (names and not is_checkpoint):
         raise ValueError(

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 
 import tokenizers
 
+# Far above any real vocabulary: tables have a row for every id.
+MAX_IDS = 2**24
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
@@ -139,12 +142,13 @@ def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
     # Imported here: it takes seconds, and checkpoints of today do not need it.
     import transformers
 
+    # The library raises whatever a file of the wrong shape makes its code stumble over.
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True
         )
         return tokenizer.backend_tokenizer
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:
         raise ValueError(
             f"transformers cannot build a fast tokenizer from {folder}: {error}; "
             "save it again with a tokenizer.json"
@@ -157,7 +161,7 @@ def _read_json(path: pathlib.Path) -> dict | None:
         return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object but a {type(value).__name__}")
@@ -167,12 +171,23 @@ def _read_json(path: pathlib.Path) -> dict | None:
 def _check_added_tokens(
     backend: tokenizers.Tokenizer, settings: dict, folder: pathlib.Path
 ) -> None:
-    listed = settings.get("added_tokens_decoder", {})
+    listed = settings.get("added_tokens_decoder") or {}
+    is_table = isinstance(listed, dict) and all(
+        token_id.isascii() and token_id.isdecimal() and isinstance(token, dict)
+        for token_id, token in listed.items()
+    )
+    if not is_table:
+        raise ValueError(
+            f"{folder / 'tokenizer_config.json'}: added_tokens_decoder must map token "
+            "ids to objects; save the tokenizer again with transformers"
+        )
     for token_id, token in listed.items():
-        if backend.id_to_token(int(token_id)) != token["content"]:
+        content = token.get("content")
+        known = backend.id_to_token(int(token_id)) if int(token_id) < MAX_IDS else None
+        if content is None or known != content:
             raise ValueError(
                 f"{folder}: tokenizer_config.json gives id {token_id} to "
-                f"{token['content']!r}, tokenizer.json does not; save the tokenizer "
+                f"{content!r}, tokenizer.json does not; save the tokenizer "
                 "again with transformers so that the two agree"
             )
 
@@ -180,7 +195,10 @@ def _check_added_tokens(
 def _chat_template(folder: pathlib.Path, settings: dict) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: {error}") from error
     template = settings.get("chat_template")
     return template if isinstance(template, str) else None
 
@@ -191,7 +209,8 @@ def _stop_ids(folder: pathlib.Path) -> tuple[int, ...] | None:
     if stop is None:
         return None
     ids = stop if isinstance(stop, list) else [stop]
-    if not ids or not all(isinstance(i, int) for i in ids):
+    is_id = (isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids)
+    if not ids or not all(is_id):
         raise ValueError(
             f"{path}: eos_token_id is {stop!r}; it must be a token id or a list of them"
         )
@@ -215,7 +234,13 @@ def _token_bytes(backend: tokenizers.Tokenizer, folder: pathlib.Path) -> list[by
     alphabet = byte_alphabet()
     added = backend.get_added_tokens_decoder()
     vocabulary = backend.get_vocab(with_added_tokens=True)
-    spelled = [b""] * (max(vocabulary.values()) + 1)
+    last = max(vocabulary.values(), default=-1)
+    if not 0 <= last < MAX_IDS:
+        raise ValueError(
+            f"the tokenizer in {folder} has {len(vocabulary)} tokens with ids up to "
+            f"{last}; it must have tokens, with ids below {MAX_IDS}"
+        )
+    spelled = [b""] * (last + 1)
     for token, token_id in vocabulary.items():
         if token_id in added:
             is_special = added[token_id].special

@@ -16,31 +16,35 @@ from tests.learner import tiny
 from tests.trajectories import make_trajectory
 
 REWARDS = [0.0, 1, 0, 0, 5, 1, 1, 1, 2, 2, 2, 2, 0, 3, -1, 0.5]
-CONFIG = new_config(
-    vocab_size=16,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    tie_word_embeddings=True,
-    initializer_range=0.3,
-)
+SIZES = {
+    "vocab_size": 16,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.3,
+}
 
 
-def after(data: int, fsdp: int, tensor: int, *, lora=None, remat=None, **settings):
-    """State and stats on the host after one iteration on a mesh."""
+def after(
+    *sizes: int, family: str = "qwen2", lora=None, remat: str | None = None, **settings
+):
+    """State and stats on the host after one iteration on a mesh of these `sizes`."""
+    model = new_config(family, **SIZES)
     # Adam's first step is the gradient's sign, so the parameters alone would hide a
     # gradient of the wrong size: the test compares the first moment, too.
     config = tiny.make_config(optimizer__learning_rate=1e-3, **settings)
-    policy, critic = build_policy(CONFIG, remat=remat), None
+    policy, critic = build_policy(model, remat=remat), None
     if needs_critic(flatten(config)):
         trunk = config.critic.trunk
-        critic = build_critic(CONFIG, trunk, dtype="float32", remat=remat, lora=lora)
+        critic = build_critic(model, trunk, dtype="float32", remat=remat, lora=lora)
+    data, fsdp, tensor = sizes
     mesh = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)
-    params, axes = policy.init(jax.random.key(0)), logical_axes(CONFIG)
-    networks = Networks(policy, abstract_params(CONFIG), axes, critic, lora)
+    params, axes = policy.init(jax.random.key(0)), logical_axes(model)
+    networks = Networks(policy, abstract_params(model), axes, critic, lora)
     learner = build_learner(config, networks, mesh)
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
     frozen, state = learner.freeze(params), learner.init(params)
@@ -52,6 +56,12 @@ SETTINGS = {
     "grpo": {},
     "ppo": {"advantage": "gae", "placement": "loss"},
     "adapters": {"advantage": "gae", "lora": LoraConfig(rank=2, alpha=4.0)},
+    "normalized heads": {
+        "family": "qwen3",
+        "advantage": "gae",
+        "lora": LoraConfig(rank=2, alpha=4.0),
+    },
+    "normalized heads, all trained": {"family": "qwen3"},
     "shared": {
         "advantage": "gae",
         "trunk": "shared",

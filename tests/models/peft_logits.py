@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from tests.models.random_models import LENGTHS
 
@@ -14,7 +14,7 @@ def peft_logits(
     folder: Path, adapters, names, *, rank: int, alpha: float, tokens: np.ndarray
 ) -> np.ndarray:
     """Float32 logits [B, Q, V] of a right-padded batch, adapters not merged."""
-    model = Qwen2ForCausalLM.from_pretrained(
+    model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(names))

@@ -30,6 +30,7 @@ PEFT_CASES = {
         "up_proj",
         "down_proj",
     ),
+    "qwen3_tied": ("q_proj", "k_proj", "o_proj", "gate_proj", "down_proj"),
 }
 # Every size differs, so that a shape tells which matrix it belongs to.
 DISTINCT = new_config(

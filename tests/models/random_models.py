@@ -1,4 +1,4 @@
-"""Random Qwen-2.5 models that any machine can make again from a seed.
+"""Random models of every family that any machine can make again from a seed.
 
 Weights come from NumPy's frozen `RandomState` stream, tensor by tensor in the order of
 their names, so recorded logits need no recorded weights. They are scaled by fan-in such
@@ -59,6 +59,21 @@ CASES = {
         # the spelling of transformers 5
         "rope_parameters": {"rope_theta": 1e3, "rope_type": "default"},
     },
+    "qwen3_tied": _BASE
+    | _sizes(101, 64, 96, 3, 4, 2)
+    | {"tie_word_embeddings": True, "rope_theta": 1e6}
+    | {"model_type": "qwen3", "attention_bias": False, "head_dim": 32},
+    "qwen3_untied": _BASE
+    | _sizes(67, 320, 192, 2, 10, 2)
+    | {"tie_word_embeddings": False, "model_type": "qwen3", "head_dim": 24}
+    | {
+        "rms_norm_eps": 1e-4,
+        "rope_parameters": {"rope_theta": 1e3, "rope_type": "default"},
+    },
+    # no head_dim: 128, as in transformers
+    "qwen3_usual_head_size": _BASE
+    | _sizes(83, 48, 80, 4, 3, 1)
+    | {"tie_word_embeddings": False, "rope_theta": 1e4, "model_type": "qwen3"},
 }
 LENGTHS = (24, 9, 17)
 
@@ -98,13 +113,21 @@ def hf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, width)
     for i in range(config.num_hidden_layers):
-        layer = {
+        of_family = {
+            "qwen2": {
+                "self_attn.q_proj.bias": (heads,),
+                "self_attn.k_proj.bias": (kv_heads,),
+                "self_attn.v_proj.bias": (kv_heads,),
+            },
+            "qwen3": {
+                "self_attn.q_norm.weight": (config.head_dim,),
+                "self_attn.k_norm.weight": (config.head_dim,),
+            },
+        }
+        layer = of_family[config.model_type] | {
             "self_attn.q_proj.weight": (heads, width),
-            "self_attn.q_proj.bias": (heads,),
             "self_attn.k_proj.weight": (kv_heads, width),
-            "self_attn.k_proj.bias": (kv_heads,),
             "self_attn.v_proj.weight": (kv_heads, width),
-            "self_attn.v_proj.bias": (kv_heads,),
             "self_attn.o_proj.weight": (width, heads),
             "mlp.gate_proj.weight": (inner, width),
             "mlp.up_proj.weight": (inner, width),

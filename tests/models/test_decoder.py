@@ -31,9 +31,9 @@ def load_case(name, tmp_path):
     return load_checkpoint(write_folder(tmp_path, hf_config, make_tensors(hf_config)))
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    return load_case("small_tied", tmp_path_factory.mktemp("small"))
+@pytest.fixture(scope="module", params=["small_tied", "qwen3_tied"])
+def small(request, tmp_path_factory):
+    return load_case(request.param, tmp_path_factory.mktemp("small"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,7 +66,7 @@ def test_padding_changes_nothing_before_it(small):
 APPENDS = ((4, 7, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 5), (1, 1, 1))
 
 
-@pytest.mark.parametrize("name", ["small_tied", "own_head_size"])
+@pytest.mark.parametrize("name", ["small_tied", "own_head_size", "qwen3_untied"])
 def test_cached_equals_uncached(name, tmp_path):
     config, params = load_case(name, tmp_path)
     policy = build_policy(config, dtype="float32")
@@ -121,6 +121,7 @@ def test_one_query_reads_the_cache_like_many(dtype):
 
 
 def test_decoding_compiles_once(small):
+    chex.clear_trace_counter()  # it counts by the text of the function
     config, params = small
     policy = build_policy(config, dtype="float32")
 

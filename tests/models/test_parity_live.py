@@ -54,7 +54,9 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["small_tied", "own_head_size"])
+@pytest.mark.parametrize(
+    "name", ["small_tied", "own_head_size", "qwen3_tied", "qwen3_usual_head_size"]
+)
 def test_transformers_loads_our_export(name, tmp_path):
     from tests.models.torch_logits import torch_logits
 
@@ -69,17 +71,18 @@ def test_transformers_loads_our_export(name, tmp_path):
     )
 
 
-def test_we_load_the_export_of_transformers(tmp_path):
+@pytest.mark.parametrize("name", ["own_head_size", "qwen3_untied"])
+def test_we_load_the_export_of_transformers(name, tmp_path):
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    hf_config = CASES["own_head_size"]
     torch.manual_seed(0)
-    known = {k: v for k, v in hf_config.items() if k != "model_type"}
-    model = Qwen2ForCausalLM(Qwen2Config(**known)).to(torch.bfloat16)
+    theirs = AutoConfig.for_model(**CASES[name])
+    model = AutoModelForCausalLM.from_config(theirs).to(torch.bfloat16)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
     config, params = load_checkpoint(tmp_path)
+    assert config.model_type == CASES[name]["model_type"]
     assert config.head_dim == 24
     assert config.rope_theta == 1e3
     ours = params["layers"]["1"]["mlp"]["up_proj"]["kernel"].T
@@ -87,7 +90,9 @@ def test_we_load_the_export_of_transformers(tmp_path):
     np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["qwen_heads_untied", "own_head_size", "small_tied"])
+@pytest.mark.parametrize(
+    "name", ["qwen_heads_untied", "own_head_size", "small_tied", "qwen3_untied"]
+)
 def test_transformers_loads_merged_adapters(name, tmp_path):
     from tests.models.torch_logits import torch_logits
 

@@ -1,17 +1,17 @@
-"""Logits of transformers' own Qwen2ForCausalLM. Needs torch."""
+"""Logits of transformers' own model of a folder. Needs torch."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from tests.models.random_models import LENGTHS
 
 
 def torch_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
     """Float32 logits [B, Q, V] of a right-padded batch, padding masked."""
-    model = Qwen2ForCausalLM.from_pretrained(
+    model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     mask = np.arange(tokens.shape[1])[None] < np.array(LENGTHS)[:, None]
