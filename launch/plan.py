@@ -1,11 +1,14 @@
-"""Say whether a configuration fits a device, before anything is allocated.
+"""Check whether a configuration fits a device, before anything is allocated.
 
 python -m launch.plan --config=configs/sokoban.py:qwen2.5-0.5b --device=a100-40gb
 
 Exit status: 0 when it fits, 1 when it does not, 2 when it cannot be built.
 """
 
+import contextlib
 import os
+import time
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -14,9 +17,13 @@ from launch.command import lasting_objects
 
 _CONFIG = command.define_config()
 _DEVICE = flags.DEFINE_string(
-    "device", None, "A device of the table; without it, the one that is here."
+    "device",
+    None,
+    "Device to plan for, e.g. a100-40gb; default: the local device.",
 )
-_SEARCH = flags.DEFINE_bool("search", True, "Look for a smaller setting that fits.")
+_SEARCH = flags.DEFINE_bool(
+    "search", True, "If it does not fit, search for a smaller setting that does."
+)
 
 GIB = 2**30
 
@@ -28,17 +35,17 @@ def main(argv: list[str]) -> int:
         from ragen_jax.config import validate
         from ragen_jax.memory.devices import detected_device, named_device
         from ragen_jax.memory.plan import make_plan, read_model
-        from ragen_jax.memory.reduce import find_cure
+        from ragen_jax.memory.reduce import find_fix
 
     overrides = command.overridden_keys(argv)
     validate(config, overrides)
-    # An unknown name is told before anything is compiled.
+    # An unknown name is refused before anything is compiled.
     device = named_device(_DEVICE.value) if _DEVICE.value else detected_device()
     model, tokenizer, notes = read_model(config.model.path)
     notes += _without_gpu(config)
-    plan = make_plan(config, model, tokenizer)
     for note in (*notes, *_notes(device)):
         print(f"note: {note}")
+    plan = make_plan(config, model, tokenizer, watch=_timed)
     _print_plan(plan)
     # The devices of a CPU are all in one memory.
     num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
@@ -49,15 +56,14 @@ def main(argv: list[str]) -> int:
     print(_verdict(plan, device, limit, "does not fit"))
     if not _SEARCH.value:
         return 1
-    cure = find_cure(config, model, tokenizer, plan, limit, report=_report)
-    if cure is None:
-        print(
-            "no smaller setting of the list in ragen_jax/memory/reduce.py fits either"
-        )
+    print("searching for a smaller setting that fits")
+    fix = find_fix(config, model, tokenizer, plan, limit, report=_report, watch=_timed)
+    if fix is None:
+        print("no option of the list in ragen_jax/memory/reduce.py makes it fit")
         return 1
-    print(_verdict(cure.plan, device, limit, "this fits"))
-    print(f"  {' '.join(f'--config.{k}={v}' for k, v in cure.changes.items())}")
-    print(f"its price: {'; '.join(cure.prices)}")
+    print(_verdict(fix.plan, device, limit, "this fits"))
+    print(f"  {' '.join(f'--config.{k}={v}' for k, v in fix.changes.items())}")
+    print(f"its cost: {'; '.join(fix.costs)}")
     return 1
 
 
@@ -66,14 +72,14 @@ def _offer_devices(config) -> None:
     import jax
 
     if "mesh" not in config:
-        return  # another command's configuration: `validate` says so
+        return  # another command's configuration, which `validate` refuses
     num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
     if num_devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
 def _without_gpu(config) -> list[str]:
-    """Plan what can be compiled here, and say so."""
+    """Replace an attention that cannot be compiled here; returns a note of it."""
     import jax
 
     if config.model.attention != "cudnn" or jax.default_backend() == "gpu":
@@ -86,7 +92,7 @@ def _without_gpu(config) -> list[str]:
 
 
 def _notes(device) -> list[str]:
-    """How far to trust the numbers."""
+    """Notes on the accuracy of the numbers."""
     import jax
 
     backend = jax.default_backend()
@@ -96,6 +102,19 @@ def _notes(device) -> list[str]:
         f"compiled for {backend}, not for {device.name}: the compiler there assigns "
         "buffers in another way, so keep some distance from its limit"
     ]
+
+
+@contextlib.contextmanager
+def _timed(program: str) -> Iterator[None]:
+    """A line per program: what is compiled, and how long it took."""
+    print(f"  compiling the {program} ... ", end="", flush=True)
+    began = time.perf_counter()
+    try:
+        yield
+        print(f"{time.perf_counter() - began:.0f} s", flush=True)
+    except BaseException:
+        print(flush=True)
+        raise
 
 
 def _report(line: str) -> None:

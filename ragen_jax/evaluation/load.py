@@ -30,12 +30,15 @@ class Trained:
       program, params: the program and the policy's weights.
       config: the configuration the program was built from.
       name: origin of the weights, for display.
+      adapters: adapters of a run that trained them; `params` are merged. None: the
+        whole network was trained.
     """
 
     program: Program
     params: Params
     config: ConfigDict
     name: str
+    adapters: Params | None = None
 
     def only(self, env_name: str) -> "Trained":
         """The policy with one of its environments, named as FrozenLake or frozen_lake.
@@ -110,7 +113,8 @@ def open_trained(
     state = checkpointer.restore(iteration, program.state, program.identity)
     checkpointer.close()
     name = f"{workdir} at iteration {iteration}"
-    return Trained(program, program.play_params(state), config, name)
+    adapters = None if config.lora.rank is None else state.params
+    return Trained(program, program.play_params(state), config, name, adapters)
 
 
 def _build(

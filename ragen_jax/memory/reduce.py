@@ -1,10 +1,11 @@
-"""Smaller settings, in the order in which they hurt.
+"""Settings that need less memory, the least harmful first.
 
-In: a configuration that does not fit a device. Out: the first setting that does, as
-changes by dotted key, or None. The list is short and explicit: what costs time comes
-first, then what changes an algorithm, then what changes the experiment.
+In: a configuration that does not fit a device. Out: the first setting that fits, as
+changes by dotted key, or None. The list is short and explicit: options that cost time
+come first, then those that change an algorithm, then those that change the experiment.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 
@@ -12,7 +13,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.config import flatten, validate
 from ragen_jax.learner.rules import needs_critic
-from ragen_jax.memory.plan import PROGRAMS, Plan, changed, compiled_elsewhere, make_plan
+from ragen_jax.memory.plan import PROGRAMS, Plan, changed, make_plan, memory_without
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.text.tokenizer import Tokenizer
 
@@ -23,40 +24,40 @@ LEAST_CHUNK_TOKENS, LEAST_PROMPTS = 256, 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Lever:
+class MemoryOption:
     """A way to need less memory.
 
     Attributes:
-      price: what it costs, for people.
-      change: leaves of a configuration -> smaller values; None: it is at its end.
-      relieves: the program it is for.
-      programs: those that it changes, which have to be compiled again.
-      is_deep: it makes the state smaller, which every program has beside it.
+      cost: its disadvantage, in words.
+      change: leaves of a configuration -> smaller values; None: it is exhausted.
+      relieves: the program that needs less.
+      programs: programs that it changes, which have to be compiled again.
+      shrinks_state: it makes the state smaller, which is held beside every program.
     """
 
-    price: str
+    cost: str
     change: Callable[[Leaves], Mapping[str, object] | None]
     relieves: str = "update"
     programs: tuple[str, ...] = ("update",)
-    is_deep: bool = False
+    shrinks_state: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class Cure:
+class Fix:
     """A setting that fits.
 
     Attributes:
       changes: values by dotted key.
-      prices: of the levers that were pulled.
+      costs: of the options that were applied.
       plan: with the changes.
     """
 
     changes: Mapping[str, object]
-    prices: tuple[str, ...]
+    costs: tuple[str, ...]
     plan: Plan
 
 
-def find_cure(
+def find_fix(
     config: ConfigDict,
     model: ModelConfig,
     tokenizer: Tokenizer,
@@ -64,46 +65,50 @@ def find_cure(
     limit: int,
     *,
     report: Callable[[str], None] = lambda line: None,
-) -> Cure | None:
-    """Pull levers, the cheapest that helps first, until the peak is within the limit.
+    watch: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> Fix | None:
+    """Apply options, the cheapest that helps first, until the peak is within the limit.
 
     Args:
-      config, model, tokenizer: see `make_plan`.
+      config, model, tokenizer, watch: see `make_plan`.
       plan: of `config`.
       limit: bytes of one device.
-      report: told of each setting that was tried.
+      report: called with a line for every setting that was tried.
+
+    Returns:
+      The first setting that fits; None if there is none.
     """
-    changes, prices = {}, []
+    changes, costs = {}, []
     while plan.peak > limit:
         leaves = flatten(changed(config, changes))
-        pulled = _next(leaves, plan, limit)
-        if pulled is None:
+        chosen = _next(leaves, plan, limit)
+        if chosen is None:
             return None
-        lever, more = pulled
+        option, more = chosen
         changes |= more
-        if lever.price not in prices:
-            prices.append(lever.price)
+        if option.cost not in costs:
+            costs.append(option.cost)
         smaller = changed(config, changes)
         validate(smaller)
-        kept = compiled_elsewhere(lever.programs, plan)
-        plan = make_plan(smaller, model, tokenizer, kept)
+        kept = memory_without(option.programs, plan)
+        plan = make_plan(smaller, model, tokenizer, kept, watch=watch)
         tried = " ".join(f"{key}={value}" for key, value in more.items())
         report(f"{tried}: {plan.peak / 2**30:.3f} GiB ({plan.largest})")
-    return Cure(changes, tuple(prices), plan)
+    return Fix(changes, tuple(costs), plan)
 
 
 def _next(
     leaves: Leaves, plan: Plan, limit: int
-) -> tuple[Lever, Mapping[str, object]] | None:
-    """The cheapest lever for the program that needs most, and what it changes."""
-    own = [lever for lever in LEVERS if lever.relieves == plan.largest]
-    deep = [lever for lever in LEVERS if lever.is_deep]
+) -> tuple[MemoryOption, Mapping[str, object]] | None:
+    """The cheapest option for the program that needs most, and its change."""
+    direct = [option for option in MEMORY_OPTIONS if option.relieves == plan.largest]
+    of_state = [option for option in MEMORY_OPTIONS if option.shrinks_state]
     # Without a smaller state nothing else can help.
-    candidates = deep if plan.floor > limit else [*own, *deep]
-    for lever in candidates:
-        change = lever.change(leaves)
+    candidates = of_state if plan.floor > limit else [*direct, *of_state]
+    for option in candidates:
+        change = option.change(leaves)
         if change is not None:
-            return lever, change
+            return option, change
     return None
 
 
@@ -164,24 +169,28 @@ def fewer_groups(leaves: Leaves) -> Mapping[str, object] | None:
     return {"rollout.num_groups": groups // 2}
 
 
-LEVERS = (
-    Lever("layers are computed twice", recompute_layers),
-    Lever("smaller passes keep a device less busy", fewer_rows_at_a_time),
-    Lever("smaller passes keep a device less busy", fewer_logits_at_a_time),
-    Lever(
+MEMORY_OPTIONS = (
+    MemoryOption("layers are computed twice", recompute_layers),
+    MemoryOption("smaller passes keep a device less busy", fewer_rows_at_a_time),
+    MemoryOption("smaller passes keep a device less busy", fewer_logits_at_a_time),
+    MemoryOption(
         "wider intervals of held-out success",
         fewer_prompts,
         relieves="evaluation",
         programs=("evaluation",),
     ),
-    Lever("policy and critic pull at one network", share_the_trunk, is_deep=True),
-    Lever(
-        "adapters learn in place of the network",
+    MemoryOption(
+        "policy and critic train one shared network",
+        share_the_trunk,
+        shrinks_state=True,
+    ),
+    MemoryOption(
+        "adapters are trained in place of the network",
         train_adapters,
         programs=PROGRAMS,
-        is_deep=True,
+        shrinks_state=True,
     ),
-    Lever(
+    MemoryOption(
         "fewer levels per iteration",
         fewer_groups,
         relieves="rollout",

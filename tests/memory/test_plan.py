@@ -8,7 +8,7 @@ import pytest
 
 from configs import sokoban
 from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
-from ragen_jax.memory.plan import Memory, make_plan, read_model, tree_bytes
+from ragen_jax.memory.plan import MemoryUse, make_plan, read_model, tree_bytes
 from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.models.policy import abstract_params
 from ragen_jax.program import POCKET, build_program, num_params
@@ -16,7 +16,7 @@ from tests import commands
 
 GIVEN = dict.fromkeys(
     ("rollout", "evaluation", "update"),
-    Memory(arguments=10, outputs=5, temporaries=7, aliased=2),
+    MemoryUse(arguments=10, outputs=5, temporaries=7, aliased=2),
 )
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from ragen_jax.models.hf_weights import load_checkpoint
 from tests import commands
@@ -24,11 +25,16 @@ def trained(model, tmp_path_factory):
     return workdir
 
 
+def export(run, output, *words):
+    flags = (f"--run={run}", f"--output={output}", *words)
+    return commands.run(commands.command("export", *flags))
+
+
 def test_it_learns_and_is_exported(model, trained, tmp_path):
     output = tmp_path / "exported"
-    words = [f"--run={trained}", f"--output={output}"]
-    done = commands.run(commands.command("export", *words))
+    done = export(trained, output)
     assert done.returncode == 0, done.stderr
+    print(done.stderr)
     hf = json.loads((output / "config.json").read_text())
     assert hf["architectures"] == ["Qwen3ForCausalLM"]
     assert hf["head_dim"] == 8
@@ -51,3 +57,23 @@ def test_it_is_planned(model):
     )
     assert done.returncode == 0, done.stderr
     assert "fits: 0.0" in done.stdout
+
+
+def test_adapters_alone_are_exported(model, trained, tmp_path):
+    workdir, output = tmp_path / "run", tmp_path / "adapters"
+    done = commands.run(
+        commands.train_command(model, workdir, train__num_iterations=1, lora__rank=2)
+    )
+    assert done.returncode == 0, done.stderr
+    done = export(workdir, output, "--adapters")
+    assert done.returncode == 0, done.stderr
+    assert "adapters of" in done.stdout
+    config = json.loads((output / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(model)
+    tensors = load_file(output / "adapter_model.safetensors")
+    assert len(tensors) == 2 * 7 * 2
+    moved = [x for name, x in tensors.items() if "lora_B" in name]
+    assert any(x.any() for x in moved)
+    done = export(trained, tmp_path / "none", "--adapters")
+    assert done.returncode == 2
+    assert "was trained without adapters (lora.rank is None)" in done.stderr

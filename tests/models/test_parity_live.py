@@ -1,7 +1,7 @@
 """Parity with transformers itself, side by side.
 
-Needs torch, which is no run-time dependency. Without it these tests are skipped; with
-RAGEN_JAX_REQUIRE_LIVE=1 in the environment that is a failure instead.
+Needs torch and PEFT, which are no run-time dependencies. Without them these tests are
+skipped; with RAGEN_JAX_REQUIRE_LIVE=1 in the environment that is a failure instead.
 """
 
 import importlib.util
@@ -10,6 +10,7 @@ import os
 import numpy as np
 import pytest
 
+from ragen_jax.models.hf_adapters import save_adapters
 from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.models.lora import LINEAR_NAMES, LoraConfig, build_lora_policy
 from tests.models.random_adapters import (
@@ -30,15 +31,16 @@ from tests.models.random_models import (
 )
 
 pytestmark = pytest.mark.live
+NEEDED = ("torch", "peft")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _torch():
-    if importlib.util.find_spec("torch") is not None:
-        return
-    if os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
-        pytest.fail("RAGEN_JAX_REQUIRE_LIVE=1, but torch is not installed")
-    pytest.skip("needs torch")
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if absent and os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
+        pytest.fail(f"RAGEN_JAX_REQUIRE_LIVE=1, but {absent[0]} is not installed")
+    if absent:
+        pytest.skip(f"needs {absent[0]}")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -111,7 +113,6 @@ def test_transformers_loads_merged_adapters(name, tmp_path):
 
 @pytest.mark.parametrize("name", PEFT_CASES)
 def test_adapted_logits_equal_those_of_peft(name, tmp_path):
-    pytest.importorskip("peft")  # its logits are recorded, see test_lora
     from tests.models.peft_logits import peft_logits
 
     hf_config, names = CASES[name], PEFT_CASES[name]
@@ -128,4 +129,24 @@ def test_adapted_logits_equal_those_of_peft(name, tmp_path):
     )
     params = {"base": base, "adapters": as_our_tree(by_name)}
     ours = real_rows(full_logits(policy, params, tokens))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PEFT_CASES)
+def test_peft_loads_our_adapters(name, tmp_path):
+    from tests.models.peft_logits import logits_of_folders
+
+    hf_config, names = CASES[name], PEFT_CASES[name]
+    tokens = make_tokens(hf_config["vocab_size"])
+    folder = write_folder(tmp_path / "base", hf_config, make_tensors(hf_config))
+    config, base = load_checkpoint(folder)
+    lora = LoraConfig(rank=RANK, alpha=ALPHA, targets=names)
+    adapters = as_our_tree(make_adapters(hf_config, names))
+    written = tmp_path / "adapters"
+    save_adapters(written, config, lora, adapters, base=str(folder))
+    theirs = real_rows(logits_of_folders(folder, written, tokens))
+    policy = build_lora_policy(config, lora=lora)
+    params = {"base": base, "adapters": adapters}
+    ours = real_rows(full_logits(policy, params, tokens))
+    assert np.abs(ours - real_rows(our_logits(config, base, tokens))).max() > 1
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
