@@ -33,6 +33,7 @@ def main(argv: list[str]) -> int:
         config = command.read_config(_CONFIG, argv)
         _offer_devices(config)
         from ragen_jax.config import validate
+        from ragen_jax.memory.alarms import hidden_alarms
         from ragen_jax.memory.devices import detected_device, named_device
         from ragen_jax.memory.plan import make_plan, read_model
         from ragen_jax.memory.reduce import find_fix
@@ -45,7 +46,8 @@ def main(argv: list[str]) -> int:
     notes += _without_gpu(config)
     for note in (*notes, *_notes(device)):
         print(f"note: {note}")
-    plan = make_plan(config, model, tokenizer, watch=_timed)
+    with hidden_alarms():
+        plan = make_plan(config, model, tokenizer, watch=_timed)
     _print_plan(plan)
     # The devices of a CPU are all in one memory.
     num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
@@ -57,7 +59,10 @@ def main(argv: list[str]) -> int:
     if not _SEARCH.value:
         return 1
     print("searching for a smaller setting that fits")
-    fix = find_fix(config, model, tokenizer, plan, limit, report=_report, watch=_timed)
+    with hidden_alarms():
+        fix = find_fix(
+            config, model, tokenizer, plan, limit, report=_report, watch=_timed
+        )
     if fix is None:
         print("no option of the list in ragen_jax/memory/reduce.py makes it fit")
         return 1
