@@ -1,7 +1,7 @@
 """Devices and how much memory they have.
 
-In: a name, or nothing for the device that JAX found. Out: bytes a run may use there.
-Knows nothing of configurations.
+In: a name, or nothing for the device that JAX computes on. Out: bytes that a run may
+use there. Nothing here depends on a configuration.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ import jax
 from ragen_jax.sharding import device_memory
 
 MIB = 2**20
-# Of a device's memory, what a run may plan with. The rest is the driver's context and
-# the libraries' workspaces on GPUs (0.5 to 1.5 GB), the runtime on TPUs, and whatever
-# else runs on a computer.
+# Share of a device's memory that a run may plan with. The rest is the driver's context
+# and the libraries' workspaces on GPUs (0.5 to 1.5 GB), the runtime on TPUs, and other
+# programs on a computer.
 USABLE = {"gpu": 0.92, "tpu": 0.97, "cpu": 0.9}
-# What JAX takes of a GPU unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (JAX's
-# page on GPU memory allocation).
+# Share of a GPU that JAX takes unless XLA_PYTHON_CLIENT_MEM_FRACTION is set (JAX's page
+# on GPU memory allocation).
 DEFAULT_SHARE = 0.75
 
 
@@ -25,7 +25,7 @@ class Device:
     """A device.
 
     Attributes:
-      name: what people call it.
+      name: its common name.
       kind: "gpu", "tpu" or "cpu".
       memory: bytes, all of it.
       limit: bytes that a run may use; on a CPU all devices of a mesh share them.
@@ -37,7 +37,7 @@ class Device:
     limit: int
 
     def advice(self, peak: int) -> str:
-        """What has to be said to JAX before a run with this peak may start there."""
+        """The setting of JAX that a run with this peak needs; "" if it needs none."""
         is_shared = self.kind == "gpu" and self.limit < self.memory
         if not is_shared or not DEFAULT_SHARE * self.memory < peak <= self.limit:
             return ""

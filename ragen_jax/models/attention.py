@@ -18,8 +18,7 @@ MASKED_SCORE = -1e30
 LIVE_SLOTS_STEP, LIVE_SLOTS_SIZES = 64, 8
 # ... and messages attend this many rows at a time.
 BLOCK_ROWS = 16
-# Where gradients are wanted: queries attend at least this many at a time, in this many
-# blocks at most.
+# In passes with gradients: smallest block of queries, and largest number of blocks.
 CAUSAL_BLOCK, CAUSAL_BLOCKS = 64, 6
 
 # Of all GPUs; the newest allow more.
@@ -166,14 +165,14 @@ def attend_shared(
     shared_values: Float[Array, "P J S F"],
     lengths: Int[Array, " P"],
 ) -> Float[Array, "B Q H F"]:
-    """Attention of rows that continue prompts: a prompt's keys are there once.
+    """Attention of rows that continue prompts, whose keys are stored once per prompt.
 
     Args:
-      queries, keys, values: of the rows' own tokens; as many rows continue each prompt,
-        those of a prompt are adjacent. A token sees its row's tokens up to itself, and
-        the prompt.
+      queries, keys, values: of the rows' tokens. Each prompt has the same number of
+        rows, which are adjacent. A token sees its row's tokens up to itself, and the
+        prompt.
       shared_keys, shared_values: of the prompts.
-      lengths: slots of each prompt that count.
+      lengths: number of filled slots of each prompt.
     """
     batch, num_queries, num_heads, head_dim = queries.shape
     num_prompts = lengths.shape[0]
@@ -226,8 +225,8 @@ def attend_live(
 ) -> Float[Array, "B Q J g F"]:
     """Attention over as many leading slots as any query may see, for CPUs.
 
-    Their number is rounded up to one of a few sizes, each compiled. What is left out
-    would have had weight 0: the result is the same to the bit.
+    The number of slots is rounded up to one of a few sizes, each compiled. The others
+    would have weight 0: the result is the same to the bit.
     """
     num_slots = keys.shape[-1]
     step = max(LIVE_SLOTS_STEP, -(-num_slots // LIVE_SLOTS_SIZES))
@@ -302,7 +301,7 @@ def check_attention(name: str, dtype: jnp.dtype, head_dim: int) -> None:
     """Refuse an entry of `CAUSAL_ATTENTIONS` that cannot run here.
 
     Raises:
-      ValueError: cuDNN is asked for where there is none, or for what it cannot do.
+      ValueError: cuDNN cannot run here, or not with this dtype or head size.
     """
     if name not in CAUSAL_ATTENTIONS:
         known = ", ".join(sorted(CAUSAL_ATTENTIONS))
@@ -333,8 +332,8 @@ def _library(implementation: str):
     )
 
 
-# How whole rows attend, in the learner: queries [B, Q, H, F], keys and values
-# [B, Q, J, F] -> [B, Q, H, F]. What sampling does with its cache does not depend on it.
+# Attention of whole rows, in the learner: queries [B, Q, H, F], keys and values
+# [B, Q, J, F] -> [B, Q, H, F]. Sampling, which reads a cache, does not use it.
 CAUSAL_ATTENTIONS = {
     "blocks": attend_causal,
     "xla": _library("xla"),

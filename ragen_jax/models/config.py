@@ -1,10 +1,11 @@
 """Description of a model: its sizes and constants, read from and written as
 `config.json`.
 
-`ModelConfig` is what the rest of the program knows of a model. A family of models
-(`models/qwen2.py`, `models/qwen3.py`) is a subclass that says what its layers have and
-which keys its `config.json` holds. What transformers can compute and this package
-cannot is refused here, so that nothing later computes a different network.
+`ModelConfig` is the only description of a model that the rest of the program reads. A
+family of models (`models/qwen2.py`, `models/qwen3.py`) is a subclass with the
+properties of its layers and the keys of its `config.json`. Networks that transformers
+computes and this package does not are refused here, so that nothing later computes a
+different network without notice.
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ class ModelConfig:
     """Sizes and constants of a model; names are those of `config.json`.
 
     Attributes:
-      vocab_size: `V`, rows of the embedding; may exceed the tokenizer's own vocabulary.
+      vocab_size: `V`, rows of the embedding; may exceed the tokenizer's vocabulary.
       hidden_size: `D`.
       intermediate_size: width of the gated MLP.
       num_hidden_layers: `L`.

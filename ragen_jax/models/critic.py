@@ -1,8 +1,8 @@
-"""The critic: how much reward is still to come, at every token.
+"""The critic: an estimate of the reward still to come, at every token.
 
-In: hidden states. Out: one float32 number each, from a value head (width -> 1). The
-hidden states are those of a trunk of its own, which starts as a copy of the policy
-(RAGEN's default), or the policy's. Knows nothing of rewards or losses.
+In: hidden states. Out: a float32 number for each, from a value head (width -> 1). The
+hidden states are those of a separate trunk, which starts as a copy of the policy
+(RAGEN's default), or the policy's. Nothing here depends on rewards or losses.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ class Critic:
     """A critic as pure functions on its parameters, `{"head": ..., ...}`.
 
     Attributes:
-      trunk: reads the tokens. None: the policy's hidden states are used.
+      trunk: network that reads the tokens. None: the policy's hidden states are used.
       init: (policy's params, key) -> the critic's. The head starts at 0, and so do all
         values.
-      trunk_params: (critic's params, frozen params) -> those that `trunk` takes.
+      trunk_params: (critic's params, frozen params) -> parameters of `trunk`.
       logical_axes: names of the parameters' axes, see `ragen_jax/models/decoder.py`.
     """
 
@@ -56,9 +56,9 @@ def build_critic(
     Args:
       config: the policy's.
       trunk: entry of `TRUNKS`.
-      dtype, remat, attention: of a trunk of its own, see `build_policy`.
-      lora: adapters of a trunk of its own, over the frozen policy. None: all of it is
-        trained.
+      dtype, remat, attention: of a separate trunk, see `build_policy`.
+      lora: adapters of a separate trunk, over the frozen policy. None: the whole trunk
+        is trained.
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
     return TRUNKS[trunk](config, lora, how)
@@ -67,7 +67,7 @@ def build_critic(
 def separate(
     config: ModelConfig, lora: LoraConfig | None, how: Mapping[str, Any]
 ) -> Critic:
-    """A network of its own, of the policy's shape without the output head."""
+    """A separate network of the policy's shape, without the output head."""
     headless = dataclasses.replace(config, tie_word_embeddings=True)
     if lora is not None:
         return _adapted(headless, lora, how)
@@ -87,7 +87,7 @@ def separate(
 def shared(
     config: ModelConfig, lora: LoraConfig | None, how: Mapping[str, Any]
 ) -> Critic:
-    """A head on the policy's own hidden states; its loss trains the policy's trunk."""
+    """A head on the policy's hidden states; its loss trains the policy's trunk."""
     del lora, how
     return Critic(
         trunk=None,
@@ -98,7 +98,7 @@ def shared(
 
 
 def _adapted(headless: ModelConfig, lora: LoraConfig, how: Mapping[str, Any]) -> Critic:
-    """Adapters of its own over the policy that the run started from."""
+    """Separate adapters over the policy that the run started from."""
     trunk = build_lora_policy(headless, lora=lora, **how)
 
     def init(params: Params, key: Array) -> Params:

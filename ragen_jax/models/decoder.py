@@ -1,7 +1,7 @@
 """The decoder of the Qwen families as NNX modules; `policy` makes functions of them.
 
 Pre-norm layers of grouped-query attention and a gated MLP. Where families differ, the
-layers read it from `ModelConfig` (`qkv_bias`, `qk_norm`). This file knows nothing of
+layers read it from `ModelConfig` (`qkv_bias`, `qk_norm`). Nothing here depends on
 sampling, losses or devices. Module and attribute names are those of the Hugging Face
 checkpoint, so that `hf_weights` needs no table.
 

@@ -51,7 +51,7 @@ def resolve_checkpoint(
     folder_or_hub_id: str | os.PathLike,
     files: Sequence[str] = (*HUB_FILES, *TOKENIZER_FILES),
 ) -> Path:
-    """The folder of a checkpoint, fetched from the hub first if there is none here.
+    """The folder of a checkpoint, fetched from the hub first unless it is local.
 
     Args:
       folder_or_hub_id: either.
@@ -174,13 +174,13 @@ def read_tensors(
     shapes: Mapping[str, tuple[int, ...]],
     copies: Mapping[str, str],
 ) -> dict[str, np.ndarray]:
-    """The weights of a folder, exactly those asked for, in the dtype they are stored.
+    """The weights of a folder, exactly those in `shapes`, in the dtype they are stored.
 
     Args:
       folder: holds `model.safetensors`, or an index and its shards.
-      shapes: the tensors the model needs.
-      copies: tensor -> the one it must equal; may be present, is then not returned
-        (the output head that some writers store though it is tied).
+      shapes: tensor that the model needs -> shape.
+      copies: optional tensor -> the tensor it must equal; it is not returned (the
+        output head that some writers store though it is tied).
 
     Raises:
       ValueError: a file is unsafe, damaged or a pickle; a tensor is missing, left
@@ -218,7 +218,7 @@ def read_tensors(
 
 
 def _tensor_names(folder: Path) -> dict[str, list[str]]:
-    """File name -> tensors in it, checked against the index where there is one."""
+    """File name -> names of its tensors, checked against the index if there is one."""
     if (folder / WEIGHTS_FILE).exists():
         return {WEIGHTS_FILE: _names_in_file(safe_file(folder, WEIGHTS_FILE))}
     if not (folder / INDEX_FILE).exists():
@@ -355,8 +355,8 @@ def identity(
     Args:
       model: the model's description.
       tokenizer_folder, stop_ids: its tokenizer's files and stop tokens.
-      base_digest: of weights that the state needs but does not hold: the frozen model
-        under adapters, the reference of a KL penalty. None: there are none.
+      base_digest: digest of weights that the state needs but does not hold: the frozen
+        model under adapters, the reference of a KL penalty. None if it needs none.
     """
     folder, names = tokenizer_folder, ("tokenizer.json",)
     if not (folder / "tokenizer.json").is_file():

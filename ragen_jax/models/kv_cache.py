@@ -1,9 +1,9 @@
 """The keys and values of past tokens, as a plain value: made, passed, returned.
 
-Who calls owns the rows' lengths; nothing here knows how far a row is filled. A row's
-tokens lie without gaps, token `p` in slot `p`. Slots from the row's length on may hold
-anything: a query at position `p` reads slots `0..p` only, all of which are written by
-then.
+The caller keeps the rows' lengths; the cache does not record how far a row is filled. A
+row's tokens lie without gaps, token `p` in slot `p`. Slots from the row's length on may
+hold anything: a query at position `p` reads slots `0..p` only, all of which are written
+by then.
 """
 
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class SharedCache:
 
     Attributes:
       cache: a row per prompt. It is read, never written.
-      lengths: slots that count, per prompt.
+      lengths: number of filled slots, per prompt.
     """
 
     cache: KVCache

@@ -82,12 +82,12 @@ class LoraConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The targets, spelled out."""
+        """Names of the adapted matrices."""
         return LINEAR_NAMES if self.targets == ALL else self.targets
 
     @property
     def scale(self) -> float:
-        """`alpha / rank`, what the product of an adapter's matrices is multiplied by.
+        """`alpha / rank`, the factor of the product of an adapter's matrices.
 
         Section 4.1 of the paper: alpha then acts about like the learning rate, and need
         not be tuned again for another rank.
@@ -96,7 +96,7 @@ class LoraConfig:
 
 
 def read_lora(*, rank: int | None, alpha: float, targets: str) -> LoraConfig | None:
-    """The section `lora` of a configuration; None where its rank is.
+    """Adapters by the section `lora` of a configuration; None if its rank is None.
 
     Args:
       targets: "all", or names separated by commas.
@@ -211,7 +211,7 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
 
 
 def num_adapter_params(config: ModelConfig, lora: LoraConfig) -> int:
-    """Numbers to train, all adapters together."""
+    """Number of scalars of all adapters together."""
     leaves = jax.tree.leaves(abstract_adapters(config, lora))
     return sum(math.prod(leaf.shape) for leaf in leaves)
 

@@ -1,6 +1,6 @@
 """Dense Qwen-3: no biases, each head of q and k normalized (arXiv 2505.09388).
 
-The size of a head is a number of its own, 128 in every published model.
+The size of a head is independent of the width, 128 in every published model.
 """
 
 import dataclasses

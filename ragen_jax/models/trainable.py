@@ -1,7 +1,8 @@
 """The part of a policy that is trained: all of it, or adapters over it.
 
-In: a policy, and which part of it learns. Out: a `Trainable`: fresh parameters of that
-part, and how they and the frozen rest make a network to learn with, and one to play.
+In: a policy, and which part of it learns. Out: a `Trainable`: functions that make the
+parameters of that part, and the networks of them and the frozen rest, to learn with
+and to play with.
 """
 
 import dataclasses
@@ -20,9 +21,9 @@ class Trainable:
     """The part of a policy that is trained.
 
     Attributes:
-      policy: the network that the learner reads with.
-      init: (parameters of a checkpoint, key) -> parameters that are trained.
-      logical_axes: of those.
+      policy: the network of the learner's passes.
+      init: (parameters of a checkpoint, key) -> trained parameters.
+      logical_axes: axes of the trained parameters.
       params: (trained, frozen) -> parameters that `policy` takes.
       play_params: (frozen, trained) -> parameters of the plain policy.
     """
@@ -35,7 +36,7 @@ class Trainable:
 
 
 def whole(policy: Policy, logical_axes: PyTree) -> Trainable:
-    """All of it; nothing is frozen."""
+    """Trains the whole policy; nothing is frozen."""
     return Trainable(
         policy=policy,
         init=lambda params, key: params,
@@ -46,7 +47,7 @@ def whole(policy: Policy, logical_axes: PyTree) -> Trainable:
 
 
 def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
-    """Adapters over the frozen policy, computed as it is."""
+    """Trains adapters over the frozen policy; dtype, remat and attention are its."""
     model = policy.config
     adapted = build_lora_policy(
         model,
