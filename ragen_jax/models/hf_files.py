@@ -234,7 +234,11 @@ def _tensor_names(folder: Path) -> dict[str, list[str]]:
             )
     names_in = {}
     for file_name in sorted(set(weight_map.values())):
-        stored = set(_names_in_file(safe_file(folder, file_name)))
+        try:
+            path = safe_file(folder, file_name)
+        except ValueError as error:
+            raise ValueError(f"{folder / INDEX_FILE}: {error}") from error
+        stored = set(_names_in_file(path))
         listed = {name for name, where in weight_map.items() if where == file_name}
         if stored != listed:
             raise ValueError(

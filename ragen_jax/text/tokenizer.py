@@ -125,12 +125,25 @@ def load_tokenizer(folder: str | pathlib.Path) -> Tokenizer:
 
 
 def _read_backend(path: pathlib.Path) -> tokenizers.Tokenizer:
-    text = path.read_bytes()
+    _check_backend(path, _read_json(path))
     # The library raises bare `Exception` for every kind of bad file.
     try:
-        return tokenizers.Tokenizer.from_buffer(text)
+        return tokenizers.Tokenizer.from_buffer(path.read_bytes())
     except Exception as error:
         raise ValueError(f"{path} is not a tokenizer file: {error}") from error
+
+
+def _check_backend(path: pathlib.Path, content: dict) -> None:
+    """Raises ValueError for values that make the library abort the process."""
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"{path} is not a tokenizer file: it has no model")
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name) not in (None, ""):
+            raise ValueError(
+                f"{path}: model.{name} = {model[name]!r}; byte-level BPE tokenizers, "
+                "the only kind that works, have none"
+            )
 
 
 def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
@@ -230,6 +243,11 @@ def byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
+def _vocabulary_file(folder: pathlib.Path) -> pathlib.Path:
+    path = folder / "tokenizer.json"
+    return path if path.is_file() else folder / "vocab.json"
+
+
 def _token_bytes(backend: tokenizers.Tokenizer, folder: pathlib.Path) -> list[bytes]:
     alphabet = byte_alphabet()
     added = backend.get_added_tokens_decoder()
@@ -237,8 +255,8 @@ def _token_bytes(backend: tokenizers.Tokenizer, folder: pathlib.Path) -> list[by
     last = max(vocabulary.values(), default=-1)
     if not 0 <= last < MAX_IDS:
         raise ValueError(
-            f"the tokenizer in {folder} has {len(vocabulary)} tokens with ids up to "
-            f"{last}; it must have tokens, with ids below {MAX_IDS}"
+            f"{_vocabulary_file(folder)} has {len(vocabulary)} tokens with ids up to "
+            f"{last}; there must be tokens, with ids below {MAX_IDS}"
         )
     spelled = [b""] * (last + 1)
     for token, token_id in vocabulary.items():
@@ -249,7 +267,7 @@ def _token_bytes(backend: tokenizers.Tokenizer, folder: pathlib.Path) -> list[by
             spelled[token_id] = bytes(alphabet[character] for character in token)
         else:
             raise ValueError(
-                f"token {token_id} ({token!r}) of the tokenizer in {folder} is not "
+                f"token {token_id} ({token!r}) of {_vocabulary_file(folder)} is not "
                 "spelled in bytes; only byte-level BPE tokenizers work (Qwen, Llama 3)"
             )
     return spelled

@@ -37,6 +37,7 @@ ODD_VALUES = {
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, INDEX = hf_files.WEIGHTS_FILE, hf_files.INDEX_FILE
+INNER_KEYS = 8
 # Keys that no fresh folder has, but transformers knows.
 MORE_KEYS = {
     CONFIG: (

@@ -137,7 +137,7 @@ def break_vocabulary(value):
         (shutil.rmtree, "no tokenizer folder"),
         (lambda f: (f / "tokenizer.json").unlink(), "neither tokenizer.json nor"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer file"),
-        (lambda f: (f / "tokenizer.json").write_text("?"), "not a tokenizer file"),
+        (lambda f: (f / "tokenizer.json").write_text("?"), "not valid JSON"),
         (lambda f: (f / "tokenizer_config.json").write_text("{"), "not valid JSON"),
         (lambda f: (f / "generation_config.json").write_text("[]"), "no JSON object"),
         (
