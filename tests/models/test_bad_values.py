@@ -93,13 +93,10 @@ def mutations(folder, name):
         for label, value in ODD_VALUES.items():
             yield f"{key} = {label}", content | {key: value}
         inner = content.get(key)
-        if isinstance(inner, dict) and inner:
-            first = next(iter(inner))
+        for name_in in [*inner][:INNER_KEYS] if isinstance(inner, dict) else []:
             for label, value in ODD_VALUES.items():
-                yield (
-                    f"{key}.{first} = {label}",
-                    content | {key: inner | {first: value}},
-                )
+                changed = content | {key: inner | {name_in: value}}
+                yield f"{key}.{name_in} = {label}", changed
 
 
 @pytest.mark.parametrize(
