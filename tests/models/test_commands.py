@@ -9,6 +9,8 @@ from safetensors.numpy import load_file
 from ragen_jax.models.hf_weights import load_checkpoint
 from tests import commands
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):

@@ -1,5 +1,6 @@
 """The network: recorded parity, cached = uncached, contracts of the parameter tree."""
 
+import dataclasses
 from pathlib import Path
 
 import chex
@@ -10,7 +11,7 @@ import pytest
 
 from ragen_jax.models import attention
 from ragen_jax.models.decoder import LOGICAL_AXES, REMAT_POLICIES
-from ragen_jax.models.families import read_config
+from ragen_jax.models.families import new_config, read_config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
@@ -257,3 +258,36 @@ def test_config_names_what_is_missing():
     del hf_config["vocab_size"]
     with pytest.raises(ValueError, match=r"lacks vocab_size"):
         read_config(hf_config)
+
+
+def test_a_family_has_its_own_rules():
+    usual = CASES["qwen3_usual_head_size"]
+    assert "head_dim" not in usual
+    config = read_config(usual)
+    assert config.head_dim == config.to_hf()["head_dim"] == 128
+    with pytest.raises(ValueError, match="attention_bias = True is not implemented"):
+        read_config(usual | {"attention_bias": True})
+    half = usual | {"hidden_size": 384, "head_dim": 64}
+    assert read_config(half | {"model_type": "qwen2"}).head_dim == 64
+    with pytest.raises(ValueError, match="'qwen3_moe' is not implemented"):
+        read_config(usual | {"model_type": "qwen3_moe"})
+
+
+def test_families_differ_only_where_they_say(small):
+    """The same sizes: the first has biases of q, k and v, the second norms of heads."""
+    config, _ = small
+    trees = {
+        family: logical_axes(new_config(family, **dataclasses.asdict(config)))
+        for family in ("qwen2", "qwen3")
+    }
+    first, second = (
+        {
+            "/".join(key.key for key in path[2:])
+            for path, _ in jax.tree.leaves_with_path(
+                tree["layers"], is_leaf=lambda x: type(x) is tuple
+            )
+        }
+        for tree in trees.values()
+    )
+    assert first - second == {"q_proj/bias", "k_proj/bias", "v_proj/bias"}
+    assert second - first == {"q_norm/scale", "k_norm/scale"}
