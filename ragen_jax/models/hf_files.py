@@ -324,7 +324,7 @@ def _read_file(
 
 def _check_values(path: Path, name: str, tensor: np.ndarray) -> None:
     """Raises ValueError for weights that no training produces."""
-    wide = tensor.astype(np.float32)
+    wide = np.asarray(tensor, np.float32)
     # Extremes are NaN where one element is.
     lowest, highest = (float(f(wide, initial=0.0)) for f in (np.min, np.max))
     if not -MAX_WEIGHT <= lowest <= highest <= MAX_WEIGHT:
