@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,9 +12,13 @@ from ragen_jax.diagnostics import gradient_buckets, mutual_information
 from ragen_jax.diagnostics.early_warning import EACH_GAME, INDICATORS
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.report import figures
+from ragen_jax.rollout import metrics as rollout
+from ragen_jax.runs import tensorboard
+from ragen_jax.runs.console import Display
 from ragen_jax.runs.metrics import METRICS, declared
-from ragen_jax.tables import FIELDS, name_pattern
+from ragen_jax.tables import FIELDS, Metric, View, name_pattern
 from tests.report import fake_runs
+from tests.trajectories import make_trajectory
 
 
 def test_every_name_is_declared_once():
@@ -126,3 +131,36 @@ def test_the_made_up_run_has_declared_metrics_only(tmp_path):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     names = {name for line in lines for name in json.loads(line)}
     assert [n for n in names - {"iteration", "time"} if declared(n) is None] == []
+
+
+def test_a_new_metric_is_one_declaration(monkeypatch, capsys):
+    """Declared in one place, it is computed, printed, drawn and documented."""
+    metric = Metric(
+        "{split}/{env}/last_reward",
+        "reward of the last turn",
+        section="progress",
+        views=(
+            View(
+                "{env}: last reward",
+                "reward",
+                name="train/{env}/last_reward",
+                console="last",
+            ),
+        ),
+        value=lambda t: (jnp.sum(t.turns.reward[:, -1]), t.turns.reward.shape[0]),
+    )
+    monkeypatch.setattr(rollout, "METRICS", (*rollout.METRICS, metric))
+    episodes = make_trajectory([1.0, 3.0])
+    computed = rollout.rollout_metrics(episodes, group_size=1)["last_reward"]
+    assert computed == jnp.mean(episodes.turns.reward[:, -1])
+    everything = (*METRICS, metric)
+    with Display(["Sokoban"], start=0, total=2, metrics=everything) as display:
+        display.iteration(1, {"train/Sokoban/last_reward": 2.0})
+    assert "last 2.000" in capsys.readouterr().out
+    monkeypatch.setattr(tensorboard, "METRICS", everything)
+    layout = tensorboard.layout(["Sokoban"])
+    assert layout["Progress"]["last reward"][0] == "Multiline"
+    progress = figures.make_sections(everything)[0]
+    assert progress.panels[-1].title == "{env}: last reward"
+    row = "| `<split>/<env>/last_reward` | reward of the last turn |"
+    assert row in metrics_page.table(everything)
