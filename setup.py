@@ -26,7 +26,11 @@ setup(
     packages=find_packages(
         include=["ragen_jax", "ragen_jax.*", "envs", "configs", "launch"]
     ),
-    package_data={"ragen_jax": ["pocket/*"], "ragen_jax.report": ["static/*"]},
+    package_data={
+        "ragen_jax": ["pocket/*"],
+        "ragen_jax.report": ["static/*"],
+        "ragen_jax.runs": ["cells.json"],
+    },
     install_requires=requirements(),
     extras_require={
         "cuda": ["jax[cuda12]>=0.10,<0.12"],

@@ -41,14 +41,11 @@ def main(words: list[str]) -> int:
     from ragen_jax.report.page import make_page
     from ragen_jax.report.runs import read_runs
     from ragen_jax.report.series import make_series
-    from ragen_jax.runs.metrics import METRICS
 
     runs = read_runs(folders)
     names = _NAMES.value.split(";") if _NAMES.value else None
     series = make_series(runs, names)
-    contents = make_contents(
-        runs, series, declared=METRICS, max_episodes=_MAX_EPISODES.value
-    )
+    contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
     for group in series:
         print(f"{group.name}: {', '.join(run.name for run in group.runs)}")
         if len({str(run.settings.get("seed")) for run in group.runs}) < len(group.runs):

@@ -267,7 +267,7 @@ class Metric:
         `FIELDS`; `{env}` is the name of an environment.
       text: meaning, for docs/metrics.md.
       section: key of a section of docs/metrics.md and, where it has views, of the
-        report and of TensorBoard's layout (`ragen_jax.report.figures.SECTIONS`).
+        report and of TensorBoard's layout (`ragen_jax.runs.figures.SECTIONS`).
       kind: how values read: "number", "share" (in per cent) or "seconds".
       views: where the metric is drawn; most are drawn nowhere but under "Any metric".
       healthy: what a run that learns looks like.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragen_jax.diagnostics.early_warning import first_fall
-from ragen_jax.report.figures import ALARM, PLANE_X, PLANE_Y, REGIME, REGIMES, SUCCESS
 from ragen_jax.report.runs import RunData, is_drawable
 from ragen_jax.report.series import Series
+from ragen_jax.runs.figures import ALARM, PLANE_X, PLANE_Y, REGIME, REGIMES, SUCCESS
 
 # Defaults for runs without these settings: iterations averaged, share of the best.
 _WINDOW, _SHARE = 5, 0.5

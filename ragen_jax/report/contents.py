@@ -7,10 +7,9 @@ curves by metric, alarms, gradient buckets, episodes. No drawing happens here.
 import dataclasses
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ragen_jax.report import figures
 from ragen_jax.report.alarms import alarms, regime_borders
 from ragen_jax.report.episodes import choose_episodes
 from ragen_jax.report.runs import RunData
@@ -23,7 +22,8 @@ from ragen_jax.report.series import (
     differing_settings,
     thin,
 )
-from ragen_jax.tables import Metric
+from ragen_jax.runs import figures
+from ragen_jax.runs.metrics import METRICS
 
 # Settings every summary names.
 _SUMMARY_SETTINGS = (
@@ -41,18 +41,16 @@ def make_contents(
     runs: Sequence[RunData],
     series: Sequence[Series],
     *,
-    declared: Iterable[Metric],
     max_episodes: int,
 ) -> dict[str, Any]:
     """The report of runs that were grouped into series.
 
     Args:
       runs, series: see `read_runs` and `make_series`.
-      declared: metrics with their views.
       max_episodes: episodes for the viewer, of all runs together.
     """
     games = runs[0].games
-    sections = figures.make_sections(declared)
+    sections = figures.make_sections(METRICS)
     metrics = list(dict.fromkeys(m for run in runs for m in run.metrics))
     episodes = choose_episodes(runs, max_episodes)
     owner = {id(run): i for i, group in enumerate(series) for run in group.runs}

@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ragen_jax.runs.boards import read_looks
+
 # In the order they run.
 _SCRIPTS = tuple(
     f"{name}.js"
@@ -37,7 +39,7 @@ def make_page(contents: Mapping[str, Any]) -> str:
         ),
         "style": style,
         "data": escape_json(json.dumps(contents, ensure_ascii=False, allow_nan=False)),
-        "cells": escape_json(_read("cells.json")),
+        "cells": escape_json(read_looks()),
         "script": script,
     }
     # In one pass: values that are filled in are never searched for fields.

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ragen_jax.report import figures
+from ragen_jax.runs import figures
 
 _DPI = 150
 _COLUMNS = 3

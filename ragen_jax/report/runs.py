@@ -5,15 +5,15 @@ of earlier versions and of other machines serve as well.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.report.throughput import tokens_per_second
-from ragen_jax.tables import flatten, is_integer, is_number
+from ragen_jax.runs import reader
+from ragen_jax.runs.metrics import tokens_per_second
+from ragen_jax.tables import flatten, is_number
 
 # Sums and differences of two of them are finite.
 _MAX_NUMBER = 1e300
@@ -99,72 +99,28 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
                 f"{folder} is no run folder: it has no {file}; name the --workdir of "
                 "a run of launch.train"
             )
-    config = _parse(_read(folder / "config.json"), folder / "config.json")
-    records = read_lines(folder / "metrics.jsonl")
+    settings = flatten(reader.read_config(folder))
+    records = reader.read_metrics(folder)
     if not records:
         raise ValueError(
             f"{folder / 'metrics.jsonl'} is empty: the run has not finished an "
             "iteration yet; wait for it, or leave the folder out"
         )
-    if not all(_is_iteration(record.get("iteration")) for record in records):
-        raise ValueError(
-            f"{folder / 'metrics.jsonl'} has lines whose iteration is missing or no "
-            "whole number from 0; it is damaged, or not the record of a run of "
-            "launch.train"
-        )
-    settings = flatten(config)
     num_rows = _num_rows(settings)
-    records = [tokens_per_second(record, num_rows) | record for record in records]
+    records = [_rates(record, num_rows) | record for record in records]
     return RunData(name=name, folder=folder, settings=settings, records=records)
 
 
-def _num_rows(settings: Mapping[str, Any]) -> int | None:
+def _rates(record: Mapping[str, Any], num_rows: float | None) -> dict[str, float]:
+    """Tokens per second, for runs of versions that did not record them."""
+    numbers = {name: value for name, value in record.items() if is_drawable(value)}
+    return tokens_per_second(numbers, num_rows)
+
+
+def _num_rows(settings: Mapping[str, Any]) -> float | None:
     """Episodes of an iteration; None where the settings do not say."""
     sizes = [settings.get(f"rollout.{key}") for key in ("num_groups", "group_size")]
-    return sizes[0] * sizes[1] if all(map(is_drawable, sizes)) else None
-
-
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSONL file; a torn last line is left out.
-
-    Raises:
-      ValueError: a line is no JSON object.
-    """
-    # Not splitlines: a reply may hold other line separators than "\n".
-    lines = _read(path).split("\n")[:-1]
-    return [_parse(line, path) for line in lines]
-
-
-def _is_iteration(value: Any) -> bool:
-    return is_integer(value) and 0 <= value < 1e15
-
-
-def _finite(text: str) -> float | str:
-    """A number of a JSON file; its text where it is too large for a float."""
-    value = float(text)
-    return value if math.isfinite(value) else text
-
-
-def _read(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); it is "
-            "damaged, or not a run's"
-        ) from error
-
-
-def _parse(text: str, path: pathlib.Path) -> dict[str, Any]:
-    try:
-        value = json.loads(text, parse_constant=str, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not valid JSON ({error}); it is damaged, or not a run's"
-        ) from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds {type(value).__name__}s, not JSON objects")
-    return value
+    return math.prod(map(float, sizes)) if all(map(is_drawable, sizes)) else None
 
 
 def is_drawable(value: Any) -> bool:

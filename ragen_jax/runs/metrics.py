@@ -6,6 +6,8 @@ tables of docs/metrics.md are made of `METRICS`.
 """
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 from ragen_jax.diagnostics import metrics as diagnostics
 from ragen_jax.learner import metrics as learner
@@ -20,7 +22,7 @@ def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
     return _timing(f"timing_s/{name}", text, kind="seconds", views=(view,))
 
 
-# By `ragen_jax.timing` and `ragen_jax.report.throughput`.
+# By `ragen_jax.timing`, and by `tokens_per_second`.
 TIMING_METRICS = (
     _stage("rollout", "Rollout", "seconds of playing the episodes", "rollout"),
     _stage("update", "Update", "seconds of learning from them", "update"),
@@ -90,3 +92,39 @@ def declared(name: str) -> Metric | None:
     """The declaration of a recorded name; None where there is none."""
     metrics = (*METRICS, *DISTRIBUTIONS)
     return next((metric for metric in metrics if metric.matches(name)), None)
+
+
+def tokens_per_second(
+    record: Mapping[str, Any], num_rows: float | None
+) -> dict[str, float]:
+    """Tokens sampled per second of rollout, and trained on per second of update.
+
+    Compiling does not count. Nothing where a part was not recorded, or where several
+    environments share the rollout: their tokens per episode are recorded one by one.
+
+    Args:
+      record: metrics and timing of an iteration.
+      num_rows: episodes of an iteration; None: not known.
+    """
+    rates = {}
+    lengths = [value for name, value in record.items() if _is_length(name)]
+    seconds = _running_seconds(record, "rollout")
+    if len(lengths) == 1 and None not in (lengths[0], num_rows, seconds):
+        rates["perf/sampled_tokens_per_second"] = float(lengths[0]) * num_rows / seconds
+    tokens, seconds = record.get("actor/num_tokens"), _running_seconds(record, "update")
+    if tokens and seconds is not None:
+        rates["perf/trained_tokens_per_second"] = float(tokens) / seconds
+    return rates
+
+
+def _running_seconds(record: Mapping[str, Any], stage: str) -> float | None:
+    """Seconds of a stage without those of compiling it; None where that is nothing."""
+    seconds = record.get(f"timing_s/{stage}")
+    if seconds is None:
+        return None
+    running = seconds - (record.get(f"perf/compile_s/{stage}") or 0.0)
+    return running if running > 0 else None
+
+
+def _is_length(name: str) -> bool:
+    return name.startswith("train/") and name.endswith("/response_length")

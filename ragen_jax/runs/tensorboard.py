@@ -16,8 +16,8 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
 
-from ragen_jax.report.boards import draw_boards, png
-from ragen_jax.report.figures import make_sections
+from ragen_jax.runs.boards import draw_boards, png
+from ragen_jax.runs.figures import make_sections
 from ragen_jax.runs.metrics import METRICS, declared
 from ragen_jax.tables import name_pattern
 

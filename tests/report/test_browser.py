@@ -9,7 +9,6 @@ from ragen_jax.report.contents import make_contents
 from ragen_jax.report.page import make_page
 from ragen_jax.report.runs import read_runs
 from ragen_jax.report.series import make_series
-from ragen_jax.runs.metrics import METRICS
 from tests.report import browser, fake_runs, malformed
 
 pytestmark = pytest.mark.live
@@ -32,7 +31,7 @@ SECTIONS = [
 
 def write_page(folder, runs, **options):
     found = read_runs(runs)
-    contents = make_contents(found, make_series(found), declared=METRICS, **options)
+    contents = make_contents(found, make_series(found), **options)
     path = folder / "report.html"
     path.write_text(make_page(contents), encoding="utf-8")
     return path

@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from ragen_jax.report import figures
 from ragen_jax.report.alarms import alarms, regime_borders, success_fell
 from ragen_jax.report.contents import make_contents
 from ragen_jax.report.episodes import choose_episodes, episode_problem
 from ragen_jax.report.page import escape_json, make_page
 from ragen_jax.report.runs import RunData, read_runs
 from ragen_jax.report.series import make_series
+from ragen_jax.runs import figures
 from ragen_jax.runs.metrics import METRICS
 from tests.report import fake_runs, malformed
 
@@ -26,7 +26,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def contents(runs):
-    return make_contents(runs, make_series(runs), declared=METRICS, max_episodes=50)
+    return make_contents(runs, make_series(runs), max_episodes=50)
 
 
 class Reader(html.parser.HTMLParser):
@@ -89,7 +89,7 @@ def test_escaped_json_is_the_same_value_without_markup(text):
 
 
 def test_equal_runs_give_equal_pages(runs, contents):
-    again = make_contents(runs, make_series(runs), declared=METRICS, max_episodes=50)
+    again = make_contents(runs, make_series(runs), max_episodes=50)
     assert make_page(again) == make_page(contents)
 
 
@@ -112,9 +112,7 @@ def test_a_run_without_evaluations_reports_training(tmp_path):
     (run,) = read_runs([folder])
     records = [r for r in run.records if r["iteration"]]
     run = RunData(run.name, run.folder, run.settings, records)
-    (row,) = make_contents([run], make_series([run]), declared=METRICS, max_episodes=0)[
-        "summary"
-    ]
+    (row,) = make_contents([run], make_series([run]), max_episodes=0)["summary"]
     assert row["source"] == "training"
     assert row["ceiling"] is None
 
@@ -127,13 +125,9 @@ def test_every_section_is_there_and_older_runs_lack_some(contents, tmp_path):
     old = read_runs(
         [fake_runs.write_run(tmp_path / "old", diagnostics=False, iterations=3)]
     )
-    found = drawn(
-        make_contents(old, make_series(old), declared=METRICS, max_episodes=0)
-    )
+    found = drawn(make_contents(old, make_series(old), max_episodes=0))
     assert found == {"progress", "indicators", "update", "timing"}
-    lacking = make_contents(old, make_series(old), declared=METRICS, max_episodes=0)[
-        "sections"
-    ]
+    lacking = make_contents(old, make_series(old), max_episodes=0)["sections"]
     assert {s["key"] for s in lacking if s["absent"]} == {"plane", "alarms", "buckets"}
     assert not any(s["absent"] for s in contents["sections"])
     assert all(section.absent for section in figures.SECTIONS)
@@ -186,7 +180,7 @@ def test_regimes_begin_at_half_of_what_was_first(runs):
 
 def test_many_series_share_the_points_of_a_page(runs, monkeypatch):
     monkeypatch.setattr("ragen_jax.report.contents.MAX_POINTS_TOGETHER", 20)
-    found = make_contents(runs, make_series(runs), declared=METRICS, max_episodes=0)
+    found = make_contents(runs, make_series(runs), max_episodes=0)
     for curves in found["curves"].values():
         assert all(len(c["at"]) <= 10 and c["at"][-1] == 40 for c in curves if c)
 
@@ -261,7 +255,5 @@ def test_malformed_episodes_are_skipped_and_counted(tmp_path):
     assert len(found.chosen) == 4 + 1 + 4
     assert sum(found.skipped.values()) == len(malformed.records(GOOD))
     assert found.total == len(found.chosen) + len(malformed.records(GOOD))
-    page = make_page(
-        make_contents(runs, make_series(runs), declared=METRICS, max_episodes=1_000)
-    )
+    page = make_page(make_contents(runs, make_series(runs), max_episodes=1_000))
     assert "NaN" not in page.split('id="data">')[1].split("</script>")[0]

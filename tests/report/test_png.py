@@ -5,18 +5,17 @@ import sys
 import pytest
 from matplotlib import image
 
-from ragen_jax.report import figures
 from ragen_jax.report.contents import make_contents
 from ragen_jax.report.png import write_figures
 from ragen_jax.report.runs import read_runs
 from ragen_jax.report.series import make_series
-from ragen_jax.runs.metrics import METRICS
+from ragen_jax.runs import figures
 from tests.report import fake_runs
 
 
 def contents_of(folders):
     runs = read_runs(folders)
-    return make_contents(runs, make_series(runs), declared=METRICS, max_episodes=0)
+    return make_contents(runs, make_series(runs), max_episodes=0)
 
 
 def test_a_file_per_section(tmp_path):

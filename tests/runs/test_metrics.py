@@ -11,9 +11,8 @@ from benchmarks import metrics_page
 from ragen_jax.diagnostics import gradient_buckets, mutual_information
 from ragen_jax.diagnostics.early_warning import EACH_GAME, INDICATORS
 from ragen_jax.evaluation.statistics import summarize
-from ragen_jax.report import figures
 from ragen_jax.rollout import metrics as rollout
-from ragen_jax.runs import tensorboard
+from ragen_jax.runs import figures, tensorboard
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.metrics import METRICS, declared
 from ragen_jax.tables import FIELDS, Metric, View, name_pattern

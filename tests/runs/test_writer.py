@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2, layout_pb2, plugin_hparams_pb2
 
-from ragen_jax.report import boards
-from ragen_jax.runs import tensorboard, writer
+from ragen_jax.runs import boards, tensorboard, writer
 from tests.report import fake_runs
 
 SETTINGS = {"seed": 3, "kl.placement": None, "env.name": "sokoban", "env.mix": (1,)}

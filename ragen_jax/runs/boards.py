@@ -1,8 +1,8 @@
 """Boards as pictures, drawn with Pillow.
 
 In: the boards of an episode as `ragen_jax.rollout.records` records them. Out: one
-picture, the boards side by side. `ragen_jax/report/static/cells.json` defines the look
-of every meaning; the report's page reads the same file.
+picture, the boards side by side. `cells.json` defines the look of every meaning; the
+report's page reads the same file.
 """
 
 import functools
@@ -77,10 +77,15 @@ def _draw_cell(meaning: str, symbol: str) -> Image.Image:
     return picture
 
 
+def read_looks() -> str:
+    """Text of `cells.json`: meaning -> ground, shape and colours."""
+    file = importlib.resources.files("ragen_jax.runs") / "cells.json"
+    return file.read_text(encoding="utf-8")
+
+
 @functools.cache
 def _looks() -> dict[str, Look]:
-    static = importlib.resources.files("ragen_jax.report") / "static"
-    return json.loads((static / "cells.json").read_text(encoding="utf-8"))
+    return json.loads(read_looks())
 
 
 def _disc(draw: ImageDraw.ImageDraw, color: str, radius: float) -> None:

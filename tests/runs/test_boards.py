@@ -9,7 +9,7 @@ from matplotlib import image
 
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
-from ragen_jax.report import boards
+from ragen_jax.runs import boards
 
 LOOKS = boards._looks()
 
