@@ -1,4 +1,4 @@
-"""Algorithm overlays: the part of a configuration that a paper's name stands for.
+"""Algorithm overlays: the settings of a published algorithm.
 
 `--config=configs/sokoban.py:qwen2.5-0.5b,starpo_s` applies the entry of that name after
 the size preset. One variant and one estimator may be given: `:pocket,starpo_s,grpo`.
@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 def starpo(config: ConfigDict) -> None:
     """Vanilla StarPO (arXiv 2504.20073): no filter, symmetric clip, KL 0.001.
 
-    The KL is a loss with the estimator k3; the paper's k1 pulls nowhere as a loss
-    (`docs/algorithms.md`).
+    The KL is a loss with the estimator k3; as a loss, the paper's k1 has no gradient on
+    average (`docs/algorithms.md`).
     """
     _keep_everything(config)
     config.loss.clip_low = 0.2
@@ -65,6 +65,6 @@ def _decoupled_clip(config: ConfigDict) -> None:
     config.kl.placement = None
 
 
-# What each decides; two of one kind in one preset would silently undo each other.
+# Presets take at most one entry of each table: a second would undo the first.
 VARIANTS = {"starpo": starpo, "starpo_s": starpo_s, "ragen2": ragen2}
 ESTIMATORS = {"ppo": ppo, "grpo": grpo}

@@ -1,4 +1,4 @@
-"""Defaults of every run, the only place that has any.
+"""Defaults of every key; no other file has any.
 
 A task file (`configs/sokoban.py`) imports `get_config` from here and changes a few
 lines. Override any key on the command line: `--config.rollout.num_groups=16`. The names
@@ -22,13 +22,13 @@ def get_config() -> ConfigDict:
     # Constructor arguments of that environment (sizes, symbols, observation, ...);
     # on the command line "--config.env.kwargs={'num_boxes': 2}".
     config.env.kwargs = ConfigDict()
-    # Values of its `EnvParams` that differ from the environment's own defaults.
+    # Values of its `EnvParams` that differ from the environment's defaults: numbers.
     config.env.params = ConfigDict()
     # Several environments in one batch, in place of the three keys above: entries
     # (name, groups), in the order of the rows; the groups add up to
     # `rollout.num_groups`. On the command line
-    # "--config.env.mix=(('sokoban', 16), ('frozen_lake', 16))". A third item may hold
-    # an entry's own {'kwargs': {...}, 'params': {...}, 'label': name in the metrics}.
+    # "--config.env.mix=(('sokoban', 16), ('frozen_lake', 16))". The third item of an
+    # entry may be {'kwargs': {...}, 'params': {...}, 'label': name in the metrics}.
     # All share `rollout` and `evaluation`. None: only `env.name`.
     config.env.mix = placeholder(tuple)
 
@@ -38,8 +38,7 @@ def get_config() -> ConfigDict:
     # "symbols": one token per cell, any board. "rows": one piece per board row, ids
     # equal to the tokenizer's own; for checkpoints pre-trained on such text.
     config.prompt.tokenization = "symbols"
-    # A reply is a thought and an answer. False: an answer alone, no thought is asked
-    # for or read.
+    # A reply is a thought and an answer. False: an answer alone, without a thought.
     config.prompt.thinking = True
     # Length hint shown to the model in the full wording (words).
     config.prompt.length_hint_words = 100
@@ -49,9 +48,9 @@ def get_config() -> ConfigDict:
     config.model.path = "pocket"
     # Computation dtype of the network; parameters and moments stay float32.
     config.model.dtype = "float32"
-    # What the learner's forward passes keep of each layer, an entry of REMAT_POLICIES
+    # Activations of each layer that the learner keeps, an entry of REMAT_POLICIES
     # in `ragen_jax/models/decoder.py`: "layers" (least memory), "attention" or
-    # "projections"; the rest is computed again. None: all is kept, which is fastest.
+    # "projections"; the rest is computed again. None: all are kept, which is fastest.
     config.model.remat = placeholder(str)
     # How tokens attend in those passes, an entry of CAUSAL_ATTENTIONS in
     # `ragen_jax/models/attention.py`: "blocks" (ours), "xla" or, on NVIDIA GPUs with
@@ -60,9 +59,9 @@ def get_config() -> ConfigDict:
 
     config.lora = ConfigDict()
     # Train adapters of this rank (RAGEN: 64) over the frozen model, in the policy and
-    # in a critic's own trunk, at about ten times the learning rates. None: train all.
+    # in a separate critic, at about ten times the learning rates. None: train all.
     config.lora.rank = placeholder(int)
-    # Their change is multiplied by alpha / rank.
+    # The product of an adapter's matrices is multiplied by alpha / rank.
     config.lora.alpha = 64.0
     # "all", or names of linear layers separated by commas: "q_proj,v_proj".
     config.lora.targets = "all"
@@ -83,21 +82,21 @@ def get_config() -> ConfigDict:
     config.rollout.temperature = 1.0
     # How much of the dialogue the model sees, an entry of CONTEXTS in
     # `ragen_jax/text/context.py`: "full", "last_k" (the last turns) or "single_turn"
-    # (one message that tells them). Windows are learned from turn by turn: rows of a
-    # minibatch are turns then. See `docs/context.md`.
+    # (one message that repeats them). With the last two the rows of a minibatch are
+    # turns, each with the window it was sampled in. See `docs/context.md`.
     config.rollout.context = "full"
-    # Turns it sees, the one to be answered included. None with "full".
+    # Turns in the window, the turn to be answered included. None with "full".
     config.rollout.context_turns = placeholder(int)
     # Truncated sampling. None = off. Training with either needs `loss.importance_cap`.
     config.rollout.top_k = placeholder(int)
     config.rollout.top_p = placeholder(float)
-    # Paid once per turn when no listed action is valid or one is unknown.
+    # Added once per turn when no listed action is valid or one is unknown.
     config.rollout.format_penalty = -0.1
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
-    # Times per reply that the rows still being written are moved into a batch of half
-    # the size, once they fill no more: for long replies of very different lengths. Each
-    # compiles the decoding step once more. None: rows stay where they are.
+    # Times per reply that the unfinished rows are moved into a batch of half the size,
+    # as soon as they fit: for long replies of very different lengths. Each compiles the
+    # decoding step once more. None: rows stay where they are.
     config.rollout.compactions = placeholder(int)
 
     config.bonus = _bonus()
@@ -116,15 +115,16 @@ def get_config() -> ConfigDict:
     config.learner.microbatch_rows = 8
     # Passes over the kept rows per update.
     config.learner.epochs = 1
-    # Updates per rollout batch (the paper's Online-k: k); each filters it, reads it
-    # and assigns credit anew; the metrics are the last one's. 1 is on-policy.
+    # Updates per rollout batch (the paper's Online-k: k). Each filters the batch,
+    # computes log-probabilities and assigns credit again; metrics are of the last one.
+    # 1 is on-policy.
     config.learner.updates_per_rollout = 1
     # Tokens whose logits exist at a time.
     config.learner.logprob_chunk_tokens = 1024
 
     config.mesh = ConfigDict()
     # Devices per axis; the product is the number of devices used. `docs/devices.md`
-    # says what each axis splits.
+    # describes the arrays that each axis splits.
     config.mesh.data = 1
     config.mesh.fsdp = 1
     config.mesh.tensor = 1
@@ -139,12 +139,14 @@ def get_config() -> ConfigDict:
     config.train.max_sampler_difference = 0.1
     # Stop after this many iterations in a row in which the filter kept nothing.
     config.train.max_empty_iterations = 5
-    # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5). Stop when the
-    # mean reward spread of the groups stayed below this share of what it was in the
-    # first `collapse_window` iterations, for as many iterations in a row.
+    # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5), decided before
+    # each iteration. Stop when the mean reward spread of the groups stayed below this
+    # share of its mean over the first `collapse_window` iterations, for as many
+    # iterations in a row.
     config.train.min_spread_fraction = placeholder(float)
     config.train.collapse_window = 10
-    # Stop when held-out success was below this in so many evaluations in a row.
+    # Stop when held-out success was below this in `failure_window` evaluations in a
+    # row.
     config.train.min_success = placeholder(float)
     config.train.failure_window = 5
 
@@ -162,18 +164,18 @@ def get_config() -> ConfigDict:
     # `num_samples`: "--config.evaluation.pass_at=(1, 4, 8)". None: for all samples.
     config.evaluation.pass_at = placeholder(tuple)
     config.evaluation.temperature = 0.5
-    # Root of the validation levels, a range of its own.
+    # Root seed of the validation levels, separate from `seed`.
     config.evaluation.seed = 123
 
     config.diagnostics = ConfigDict()
-    # Iterations between diagnostics of the policy that played, the first included
+    # Iterations between diagnostics of the sampling policy, the first included
     # (RAGEN: 5). None: off.
     config.diagnostics.every = 5
-    # Thoughts that are scored under each other's prompts (RAGEN: 64), once of first
-    # turns and once of any turns.
+    # Thoughts that are scored under each other's prompts (RAGEN: 64), in two samples:
+    # of first turns, and of any turns.
     config.diagnostics.num_samples = 64
-    # Thoughts scored at a time, a thought under two prompts being two. Few are fast
-    # on CPUs (cache), many on GPUs.
+    # Pairs of thought and prompt scored at a time. Few are fast on CPUs (cache), many
+    # on GPUs.
     config.diagnostics.chunk_rows = 64
     # Iterations between measurements of the gradient by reward spread: of every part
     # of the loss, over all groups, which costs as many passes as several updates
@@ -202,7 +204,7 @@ def get_config() -> ConfigDict:
 
 
 def _bonus() -> ConfigDict:
-    """What a turn earns by how its reply is written, whatever the game pays.
+    """Bonuses per turn for how its reply is written.
 
     The first keys are weights of BONUSES in `ragen_jax/rollout/bonuses.py`; None: not
     paid. The learner sees them like format penalties; the filter and success do not.
@@ -210,10 +212,10 @@ def _bonus() -> ConfigDict:
     bonus = ConfigDict()
     # Thought and answer stand in their tags.
     bonus.format = placeholder(float)
-    # The reply takes `min_tokens` to `max_tokens`, its stop token included.
+    # The reply has `min_tokens` to `max_tokens` tokens, its stop token included.
     bonus.length = placeholder(float)
-    # Share of the landmarks (player, box, target, goal) that the thought places where
-    # they are: "P12" or "the box is in row 2, column 3", counted from 0.
+    # Share of the landmarks (player, box, target, goal) that the thought places
+    # correctly: "P12" or "the box is in row 2, column 3", counted from 0.
     bonus.facts = placeholder(float)
     bonus.min_tokens = placeholder(int)
     bonus.max_tokens = placeholder(int)
@@ -221,7 +223,7 @@ def _bonus() -> ConfigDict:
 
 
 def _credit() -> ConfigDict:
-    """From rewards to advantages. `docs/algorithms.md` says what suits when."""
+    """Credit assignment, from rewards to advantages; see `docs/algorithms.md`."""
     algo = ConfigDict()
     # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`.
     algo.advantage = "grpo"
@@ -249,7 +251,7 @@ def _credit() -> ConfigDict:
 
 
 def _kl() -> ConfigDict:
-    """Holding the policy near the one it started from."""
+    """KL penalty, which holds the policy near its starting point."""
     kl = ConfigDict()
     # "loss": a term of the loss. "reward": taken off every token's reward. None: off,
     # and no reference model is kept (StarPO-S).
@@ -267,11 +269,11 @@ def _kl() -> ConfigDict:
 
 
 def _filter() -> ConfigDict:
-    """Which groups are learned from; `ragen_jax/algo/filters.py` has the tables."""
+    """The rollout filter, which selects groups (`ragen_jax/algo/filters.py`)."""
     keep = ConfigDict()
-    # Entry of SCORES: what a group is judged by (raw rewards, never normalised ones).
+    # Entry of SCORES, of a group's raw rewards (never of normalised ones).
     keep.score = "reward_std"
-    # Entry of RULES. A rule's own options must be set, those of others must be None.
+    # Entry of RULES. Options of the rule must be set, those of other rules None.
     keep.rule = "top_fraction"
     # "top_fraction": share of the groups kept (StarPO-S: 0.25); 1.0 keeps all.
     keep.keep_fraction = 0.25
@@ -309,13 +311,13 @@ def _loss() -> ConfigDict:
     # "ppo": bound on the ratio of tokens with a negative advantage (RAGEN: 3). None:
     # off.
     loss.dual_clip = 3.0
-    # Entry of AGGREGATIONS: how tokens of a minibatch are weighed.
+    # Entry of AGGREGATIONS: the weights of a minibatch's tokens.
     loss.aggregation = "token_mean"
     # Weight of the entropy bonus (RAGEN: 0.001).
     loss.entropy_coeff = 0.001
-    # Whose log-probabilities are the old ones of the ratio: the "sampler"'s, which the
-    # rollout recorded, or the "learner"'s, one more forward pass over the kept rows.
-    # `train.max_sampler_difference` bounds how far the two may be apart.
+    # Source of the ratio's old log-probabilities: the "sampler", recorded by the
+    # rollout, or the "learner", by one more forward pass over the kept rows.
+    # `train.max_sampler_difference` bounds their difference.
     loss.old_log_probs = "sampler"
     # Truncated importance weights: cap on pi_old / pi_sampled, with the learner's old
     # log-probabilities. None = off.
@@ -329,9 +331,9 @@ def _critic() -> ConfigDict:
     # Entry of TRUNKS in `ragen_jax/models/critic.py`: "separate" or "shared".
     critic.trunk = "separate"
     critic.learning_rate = 1e-5
-    # A value may move this far from its old estimate (RAGEN: 0.5). None: any distance.
+    # Bound on a value's change from its old estimate (RAGEN: 0.5). None: no bound.
     critic.clip_value = 0.5
-    # Weight of its loss; with a separate trunk only gradient clipping notices.
+    # Weight of its loss; with a separate trunk it matters to gradient clipping only.
     critic.loss_coeff = 1.0
     # Updates at the start in which only the critic is trained.
     critic.warmup_updates = 0
@@ -345,13 +347,13 @@ def _optimizer() -> ConfigDict:
     optimizer.beta1 = 0.9
     optimizer.beta2 = 0.999
     optimizer.weight_decay = 0.01
-    # Global norm the gradient is clipped to, each network's by itself.
+    # Bound on the global norm of the gradient, of each network separately.
     optimizer.max_grad_norm = 1.0
     return optimizer
 
 
 def _schedule() -> ConfigDict:
-    """The learning rates' course, by updates (one per iteration, see `learner`)."""
+    """Learning-rate schedule, by updates (one per iteration, see `learner`)."""
     schedule = ConfigDict()
     # Entry of SCHEDULES in `ragen_jax/learner/state.py`: "constant", "linear" or
     # "cosine" down to `final_fraction` of the rate.
@@ -365,16 +367,16 @@ def _schedule() -> ConfigDict:
 
 
 def _warning() -> ConfigDict:
-    """Signs of collapse (`ragen_jax/diagnostics/early_warning.py`), told as they come.
+    """Early warnings of collapse (`ragen_jax/diagnostics/early_warning.py`).
 
     An indicator alarms while its metric is outside its band for some measurements in a
     row. Bounds are shares of the metric's mean over the first iterations; None: open.
     In runs that learn, entropy falls to a third and the reward spread to two thirds.
     """
     warning = ConfigDict()
-    # Iterations that make up that mean.
+    # Iterations of that mean; alarms begin after them.
     warning.baseline_iterations = 5
-    # Measurements in a row; one is enough for a gradient's spike.
+    # Measurements in a row outside the band; 1 for the gradient norm.
     warning.persistence = 3
     # rollout/in_group_reward_std.
     warning.spread_low = 0.5
@@ -392,20 +394,20 @@ def _warning() -> ConfigDict:
     warning.top_reply_high = 5.0
     # train/<Env>/format, mean of the games, and collapse/valid_thinking_rate.
     warning.format_low = 0.8
-    # Information and entropy of the thoughts are low below this share of what they were
-    # when first measured; together they name `collapse/regime` (0 diverse, 1 template
+    # Information and entropy of the thoughts are low below this share of their first
+    # measurement; together they decide `collapse/regime` (0 diverse, 1 template
     # collapse, 2 compressed, 3 low-entropy collapse).
     warning.information_regime_low = 0.5
     warning.entropy_regime_low = 0.5
-    # Success has fallen, as the last lines of a run tell it, when training's mean
-    # over `success_window` iterations is below this share of the highest it was.
+    # The summary at the end of a run reports that success fell when its training mean
+    # over `success_window` iterations is below this share of the highest such mean.
     warning.success_window = 5
     warning.success_low = 0.5
-    # What an alarm does: "stop" ends the run, saved; "cut_learning_rate" multiplies the
-    # policy's rate by `learning_rate_factor`, once per alarm and at most once in
-    # `cooldown_iterations`. None: nothing.
+    # Effect of an alarm: "stop" saves and ends the run; "cut_learning_rate" multiplies
+    # the policy's rate by `learning_rate_factor`, once per alarm and at most once in
+    # `cooldown_iterations`. None: no effect.
     warning.action = placeholder(str)
-    # Which do that: "all", or names separated by commas (`INDICATORS`).
+    # Indicators with that effect: "all", or names of `INDICATORS`, with commas.
     warning.act_on = "all"
     warning.learning_rate_factor = 0.5
     warning.cooldown_iterations = 10

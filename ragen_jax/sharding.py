@@ -1,7 +1,7 @@
-"""Where arrays live: the mesh, and the only map from logical axes to its axes.
+"""Placement of arrays: the mesh, and the only map from logical axes to its axes.
 
-Models name the axes of their parameters; what a name means on the machine stands in
-`LOGICAL_AXES`, here and nowhere else. The mesh has three axes: `data` (copies of the
+Models name the axes of their parameters; `LOGICAL_AXES` maps the names to axes of the
+mesh. The mesh has three axes: `data` (copies of the
 parameters, rows split), `fsdp` (parameters and rows split) and `tensor` (heads, inner
 widths and vocabulary split).
 """
@@ -147,9 +147,9 @@ def param_shardings(
 def whole_tables(shardings: PyTree[NamedSharding], logical_axes: PyTree) -> PyTree:
     """The same, but tables of the vocabulary split along the vocabulary alone.
 
-    So they are gathered before they are read: of a table whose other axis is split over
-    the devices that split the rows, XLA would gather the vocabulary at every lookup,
-    and the rest of it for every chunk of the output head.
+    The other axis is gathered once before the table is read. XLA would otherwise gather
+    the vocabulary at every lookup, and the other axis for every chunk of the output
+    head.
 
     Args:
       shardings: of `param_shardings`.
@@ -171,10 +171,10 @@ def num_row_shards(mesh: Mesh) -> int:
 
 
 def on_each_device(function: Callable, mesh: Mesh) -> Callable:
-    """`function(params, rows, ...)`, each device computing it for its own rows.
+    """`function(params, rows, ...)`, each device computing it for the rows it holds.
 
-    What it sums over rows for a gradient of `params` is added up between devices once,
-    when it is done, and not at every step of its loops. `tensor` stays automatic.
+    Sums over rows for a gradient of `params` are added up between devices once, at the
+    end, and not at every step of the function's loops. `tensor` stays automatic.
     """
     if num_row_shards(mesh) == 1:
         return function

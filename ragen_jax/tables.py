@@ -50,12 +50,12 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def own_options(function: Callable) -> tuple[str, ...]:
+def option_names(function: Callable) -> tuple[str, ...]:
     """Names of the options an entry reads, in the order of its signature."""
     return tuple(name for name in _keywords(function) if name not in DATA)
 
 
-def needed_data(function: Callable) -> tuple[str, ...]:
+def data_names(function: Callable) -> tuple[str, ...]:
     """Names of the data an entry takes by keyword, in the order of its signature."""
     return tuple(name for name in _keywords(function) if name in DATA)
 
@@ -68,9 +68,9 @@ def bind(entry: Callable, options: object, **data: object) -> Callable:
       options: an object with an attribute for each option, others are ignored.
       data: a value for each piece of data an entry of the table may take.
     """
-    own = {name: getattr(options, name) for name in own_options(entry)}
-    own |= {name: data[name] for name in needed_data(entry)}
-    return functools.partial(entry, **own)
+    arguments = {name: getattr(options, name) for name in option_names(entry)}
+    arguments |= {name: data[name] for name in data_names(entry)}
+    return functools.partial(entry, **arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,7 @@ def unread_options(
     for key, table in tables.items():
         section = key.rsplit(".", 1)[0]
         for name, entry in table.items():
-            options = {f"{section}.{option}" for option in own_options(entry)}
+            options = {f"{section}.{option}" for option in option_names(entry)}
             if name == leaves[key]:
                 read |= options
             reason = f"{key} = {leaves[key]!r} does not read it"

@@ -11,9 +11,9 @@ from ragen_jax.tables import (
     DATA,
     Rules,
     check,
-    needed_data,
+    data_names,
     number_problem,
-    own_options,
+    option_names,
 )
 from tests.algo.calls import OPTIONS
 
@@ -46,24 +46,24 @@ TABLES = {
     ],
 )
 def test_own_options(entry, options):
-    assert own_options(entry) == options
+    assert option_names(entry) == options
 
 
 def test_needed_data():
-    assert needed_data(SCORES["entropy"]) == ("num_groups", "entropies")
-    assert needed_data(SCORES["entropy_std"]) == ("group_size", "entropies")
-    assert needed_data(ADVANTAGES["gae"]) == ("values",)
-    assert needed_data(ADVANTAGES["gigpo"]) == ("group_size",)
-    assert needed_data(ADVANTAGES["reinforce"]) == ()
-    assert needed_data(RULES["within_group"]) == ("rewards",)
-    assert needed_data(REWARD_PLACEMENTS["episode"]) == ("group_size", "env_index")
+    assert data_names(SCORES["entropy"]) == ("num_groups", "entropies")
+    assert data_names(SCORES["entropy_std"]) == ("group_size", "entropies")
+    assert data_names(ADVANTAGES["gae"]) == ("values",)
+    assert data_names(ADVANTAGES["gigpo"]) == ("group_size",)
+    assert data_names(ADVANTAGES["reinforce"]) == ()
+    assert data_names(RULES["within_group"]) == ("rewards",)
+    assert data_names(REWARD_PLACEMENTS["episode"]) == ("group_size", "env_index")
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_keyword_is_either_data_or_a_known_option(table):
     for entry in TABLES[table].values():
-        assert set(own_options(entry)) <= set(OPTIONS)
-        assert set(needed_data(entry)) <= DATA
+        assert set(option_names(entry)) <= set(OPTIONS)
+        assert set(data_names(entry)) <= DATA
 
 
 @pytest.mark.parametrize(

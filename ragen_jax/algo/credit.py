@@ -209,5 +209,5 @@ def weigh(
     return jnp.zeros_like(advantages) if zero_task else advantages
 
 
-# scale(kept_ratio, *, <own options>) with the share of groups the filter kept.
+# scale(kept_ratio, *, <options>) with the share of groups the filter kept.
 FILTER_LOSS_SCALES = {"none": none, "linear": linear, "sqrt": sqrt, "rho": rho}

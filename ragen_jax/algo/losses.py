@@ -1,11 +1,11 @@
 """Loss terms per token, and the weights they are added up with.
 
 The loss of a minibatch is `sum(weights * terms)`, with weights from an entry of
-`AGGREGATIONS` made once for the WHOLE minibatch: shares of microbatches add up to it by
-construction. Terms are 0 where `mask` is False, and so is their gradient, whatever
-stands there. Policy losses are called as
+`AGGREGATIONS` computed once for the whole minibatch, so that the losses of its
+microbatches add up to its loss. Terms and their gradients are 0 where `mask` is False,
+whatever the inputs are there. Policy losses are called as
 
-    loss(log_probs, old_log_probs, advantages, mask, *, <own options>) -> terms, clipped
+    loss(log_probs, old_log_probs, advantages, mask, *, <options>) -> terms, clipped
 
 and KL estimators as `estimator(log_probs, ref_log_probs, mask) -> terms`.
 
@@ -211,7 +211,7 @@ def clipped_value_loss(
 
     Args:
       values, old_values: the critic's, now and when the iteration began.
-      returns: what it should have said.
+      returns: its targets.
       mask: tokens trained on.
       clip_value: 0.5 in RAGEN; None: off.
 

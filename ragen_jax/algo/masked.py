@@ -1,7 +1,7 @@
 """Reductions over the entries a mask selects. The empty case is defined: it is 0.
 
-What the mask leaves out is never looked at: not-a-number there does no harm, neither in
-the value nor in the gradient of the reduction itself.
+Entries off the mask are never read: not-a-number there changes neither the value nor
+the gradient of the reduction.
 """
 
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""How far the sampler's probabilities are from the learner's own.
+"""Difference between the sampler's and the learner's log-probabilities.
 
 In: both log-probabilities of the sampled tokens, before any step. Out: sums that add up
 over microbatches, of which `ragen_jax.learner.metrics` makes metrics. Both policies

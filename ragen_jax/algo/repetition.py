@@ -1,7 +1,7 @@
-"""How much a batch of replies repeats itself.
+"""Repetition in a batch of replies.
 
 In: a trajectory. Out: two shares between 0 and 1, over all replies of the batch. A
-policy that collapses says the same whatever it is asked: the share of distinct n-grams
+collapsing policy gives the same reply to every prompt: the share of distinct n-grams
 (arXiv 1510.03055) falls, and one whole reply becomes common. Both are counted by
 sorting, exactly but for accidents of a 64-bit hash in the second.
 """
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from ragen_jax.types import Trajectory
 
-# Two odd multipliers: the words of a reply's hash are hashes of their own.
+# Two odd multipliers, for two independent hashes of a reply.
 _BASES = (0x9E3779B1, 0x85EBCA77)
 
 
@@ -39,7 +39,7 @@ def distinct_ngrams(trajectory: Trajectory, size: int) -> Float[Array, ""]:
 
 
 def top_reply_share(trajectory: Trajectory) -> Float[Array, ""]:
-    """Share of the replies that are equal, token by token, to the commonest one.
+    """Share of the replies that are equal, token by token, to the most frequent one.
 
     Turns that were not played have no reply; 0 where no turn was played.
     """
@@ -55,9 +55,9 @@ def top_reply_share(trajectory: Trajectory) -> Float[Array, ""]:
 def _is_first(
     words: list[Int[Array, " n"]], is_item: Bool[Array, " n"]
 ) -> tuple[Bool[Array, " n"], Bool[Array, " n"]]:
-    """Sorts items of several words; which are the first of their kind, which are items.
+    """Sort items of several words; True at the first of equal items, and at items.
 
-    What is no item comes last.
+    Entries that are no items come last.
     """
     is_none, *words = jax.lax.sort((~is_item, *words), num_keys=1 + len(words))
     differs = jnp.zeros(is_none.shape, bool).at[0].set(True)

@@ -1,15 +1,15 @@
-"""What an episode was worth, and which token is told.
+"""Episode and turn rewards, and the token each is assigned to.
 
-Two sums, and they are not interchangeable: the group filter looks at what the game paid
-(`raw_episode_rewards`), the learner at what the policy is to be blamed or praised for
-(`episode_rewards`). The learner's are placed on tokens by an entry of
-`REWARD_PLACEMENTS`, called as
+There are two sums: the rollout filter reads the rewards of the environment alone
+(`raw_episode_rewards`), the learner adds format penalties and bonuses
+(`episode_rewards`). An entry of `REWARD_PLACEMENTS` places the learner's sums on
+tokens, called as
 
     placement(trajectory, *, <data>, <options>) -> Float[B, T]
 
-where `options.own_options` tells data from options. Rows without a trained token have
-nowhere to put a reward and take no part in normalisation: a caller that wants it over
-all rows places before it filters. Reference: arXiv 2504.20073 section 3, and RAGEN's
+where `tables.DATA` lists the names of data. Rows without a trained token have no place
+for a reward and take no part in normalisation: to normalise over all rows, place the
+rewards before filtering. Reference: arXiv 2504.20073 section 3, and RAGEN's
 reward normalisation; unlike there, format penalties count in both placements, and the
 filter never sees a normalised reward. Bonuses for how a reply is written
 (`ragen_jax.rollout.bonuses`) count wherever format penalties do.
@@ -29,7 +29,7 @@ from ragen_jax.types import Trajectory, Turns
 
 # A standard deviation up to this counts as zero, and it is added to it (RAGEN).
 _STD_EPSILON = 1e-6
-# Bounds of the asymmetric clip (RAGEN): a failure is told less loudly than a success.
+# Bounds of the asymmetric clip (RAGEN): a failure counts at most 1, a success up to 3.
 _LOWEST, _HIGHEST = -1.0, 3.0
 # Bound on one correction of the KL coefficient (arXiv 1909.08593).
 _MAX_KL_ERROR = 0.2
@@ -51,8 +51,8 @@ def episode_rewards(turns: Turns) -> Float[Array, " B"]:
 
 def turn_rewards(turns: Turns) -> Float[Array, "B K"]:
     """Each turn's reward, format penalty and bonus, 0 where not played."""
-    told = (turns.reward, turns.penalty, turns.bonus)
-    total = sum(x.astype(jnp.float32) for x in told)
+    parts = (turns.reward, turns.penalty, turns.bonus)
+    total = sum(x.astype(jnp.float32) for x in parts)
     return jnp.where(turns.played, total, 0.0)
 
 
@@ -75,10 +75,10 @@ def at_episode_end(
     """
     totals = episode_rewards(trajectory.turns)
     labels = GROUPINGS[grouping](totals, group_size=group_size, env_index=env_index)
-    everyone = takes_part(trajectory.loss_mask)
-    peers = (labels[:, None] == labels[None]) & everyone[None]
+    is_trained = takes_part(trajectory.loss_mask)
+    peers = (labels[:, None] == labels[None]) & is_trained[None]
     # A total that is compared with nothing but itself would become 0 everywhere.
-    is_alone = jnp.all(jnp.sum(peers, axis=1) <= 1, where=everyone)
+    is_alone = jnp.all(jnp.sum(peers, axis=1) <= 1, where=is_trained)
     normalized = NORMALIZATIONS[normalization](totals, peers)
     totals = jnp.where(is_alone, totals, normalized)
     return jnp.where(last_trained(trajectory.loss_mask), totals[:, None], 0.0)
@@ -145,8 +145,8 @@ def by_environment(
     del totals, group_size
     if env_index is None:
         raise ValueError(
-            "rewards grouped by environment need to know which environment each row "
-            "played; pass env_index, or group by state or batch"
+            "algo.grouping = 'environment' needs env_index, the environment of each "
+            "row; pass it, or use 'state' or 'batch'"
         )
     return env_index
 

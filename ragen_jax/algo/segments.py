@@ -1,8 +1,9 @@
 """Segments of an episode: its rows, turns and context windows, as token arrays.
 
-In: arrays with one number per token, turn or window. Out: the same numbers on another
-of these. Sampled tokens stand exactly once on each side. Rows that a filter dropped
-have an empty `loss_mask`; a row takes part in statistics if it has a trained token.
+In: arrays with one number per token, turn or window. Out: the same numbers in another
+of these layouts. Every sampled token has exactly one place in each layout. Rows that a
+filter dropped have an empty `loss_mask`; a row takes part in statistics if it has a
+trained token.
 """
 
 import jax

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import RULES, SCORES
 from ragen_jax.algo.rewards import raw_episode_rewards
-from ragen_jax.tables import bind, needed_data
+from ragen_jax.tables import bind, data_names
 from ragen_jax.types import Trajectory
 
 
@@ -68,7 +68,7 @@ class FilterConfig:
     @property
     def needs_entropies(self) -> bool:
         """The score reads token entropies, which cost a forward pass over all rows."""
-        return "entropies" in needed_data(SCORES[self.score])
+        return "entropies" in data_names(SCORES[self.score])
 
 
 def make_filter(config: FilterConfig, *, num_groups: int, group_size: int) -> Filter:

@@ -1,8 +1,8 @@
-"""When to give a run up.
+"""Early stopping: reasons to end a run before its last iteration.
 
 In: the record of a run so far, one mapping of metrics per iteration. Out: a reason, or
-None. Nothing is remembered here: the record is cut back to the checkpoint when a run
-resumes, so that a resumed run stops where the uninterrupted one would have.
+None. These functions keep no state: the record is cut back to the checkpoint when a run
+resumes, so a resumed run stops where the uninterrupted run would have.
 """
 
 import math
@@ -29,7 +29,7 @@ def stop_reason(
     Args:
       records: oldest first, complete iterations and evaluations.
       success_names: metrics of held-out success, one per environment. The best of them
-        counts: what fails at one game may still learn another.
+        counts: a policy that fails at one environment may still learn another.
       others: the keys of these names in `configs/base.py`.
     """
     return (
@@ -87,5 +87,5 @@ def _success_too_low(
 
 def _column(records: Sequence[Record], name: str) -> list[float]:
     """Finite values as Python floats, as they are read back when a run resumes."""
-    found = (float(r[name]) for r in records if r.get(name) is not None)
-    return [x for x in found if math.isfinite(x)]
+    values = (float(r[name]) for r in records if r.get(name) is not None)
+    return [x for x in values if math.isfinite(x)]

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from ragen_jax.algo import filters
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import DIRECTIONS, SCORES
-from ragen_jax.tables import Leaves, Rules, Table, needed_data, own_options
+from ragen_jax.tables import Leaves, Rules, Table, data_names, option_names
 
 
 def compares_rows(entry: Callable) -> bool:
     """An estimator or a score compares the rows of a group, so that one is too few."""
-    return "group_size" in needed_data(entry)
+    return "group_size" in data_names(entry)
 
 
 def single_row_entries(table: Table) -> str:
@@ -43,7 +43,7 @@ def keeps_something(leaves: Leaves) -> bool:
     rule, num_groups = leaves["filter.rule"], leaves["rollout.num_groups"]
     if rule == "quantile_band":
         low, high = leaves["filter.quantile_low"], leaves["filter.quantile_high"]
-        # A hundredth of a group is more than the rule's own rounding.
+        # The rule rounds by less than a hundredth of a group.
         return (high - low) * num_groups >= 1.01
     if rule == "min_p":
         # A spread is never below 0, so the best score always comes up to itself.
@@ -54,26 +54,26 @@ def keeps_something(leaves: Leaves) -> bool:
 
 def _options(leaves: Leaves) -> Iterator[str]:
     rule, scale = leaves["filter.rule"], leaves["filter.loss_scale"]
-    own = {f"filter.{name}" for name in own_options(filters.RULES[rule])}
-    of_scale = {f"filter.{n}" for n in own_options(FILTER_LOSS_SCALES[scale])}
+    of_rule = {f"filter.{name}" for name in option_names(filters.RULES[rule])}
+    of_scale = {f"filter.{n}" for n in option_names(FILTER_LOSS_SCALES[scale])}
     of_rules = {
         f"filter.{name}"
         for entry in filters.RULES.values()
-        for name in own_options(entry)
+        for name in option_names(entry)
     }
-    for key in sorted(own):
+    for key in sorted(of_rule):
         if leaves[key] is None:
             yield (
                 f"filter.rule = {rule!r} needs {key}, which is None; set it, or choose "
                 "another rule"
             )
-    for key in sorted(of_rules & set(RULES.optional) - own - of_scale):
+    for key in sorted(of_rules & set(RULES.optional) - of_rule - of_scale):
         if leaves[key] is not None:
             yield (
                 f"{key} = {leaves[key]} is no option of filter.rule = {rule!r}; set it "
                 f"to None (--config.{key}=None), or choose the rule it belongs to"
             )
-    for key in sorted(of_scale - own):
+    for key in sorted(of_scale - of_rule):
         yield (
             f"filter.loss_scale = {scale!r} reads {key}, which filter.rule = {rule!r} "
             "does not use; choose 'linear' or 'sqrt', or filter.rule = 'top_p'"

@@ -1,12 +1,11 @@
-"""What networks say of every token, without the logits of every token.
+"""Per-token log-probabilities, entropies and values; the output head runs in chunks.
 
 In: a network, its parameters and whole rows of tokens. Out: float32 numbers per token,
-differentiable. The output head runs over chunks of the tokens that are asked for, and
-again in the backward pass, so that of the `[b, T, V]` logits only one chunk exists at a
-time.
+differentiable. The output head runs over chunks of the selected tokens, and again in
+the backward pass, so that only one chunk of the `[b, T, V]` logits exists at a time.
 
-Index `t` speaks of the moment at which token `t` was drawn, with the tokens before it
-read. Index 0, which nothing precedes, is 0.
+Index `t` holds the numbers of the distribution that token `t` was drawn from, given the
+tokens before it. Index 0, which nothing precedes, is 0.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ def hidden_states(
         no influence on what stands before.
       row_sharding: where rows live; None leaves it to the compiler. On a mesh that
         splits rows, parameters and heads at once XLA's partitioner loses a sum over
-        devices in the backward pass unless it is told (openxla/xla#40034).
+        devices in the backward pass without this constraint (openxla/xla#40034).
     """
     order = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     positions = jnp.broadcast_to(order, tokens.shape)
@@ -61,8 +60,7 @@ def token_log_probs(
       policy, params: the network.
       hidden: its hidden states, see `hidden_states`.
       tokens: the rows.
-      mask: tokens that are asked for; the others' numbers are 0 and cost nothing. None:
-        all.
+      mask: selected tokens; the others' numbers are 0 and cost nothing. None: all.
       temperature: of the sampler; logits are divided by it.
       chunk_tokens: logits that exist at a time, counted in tokens.
 
@@ -79,10 +77,10 @@ def token_log_probs(
 
     if mask is not None:
         mask = mask[:, 1:]
-    found = map_chunks(
+    columns = map_chunks(
         head, hidden[:, :-1], tokens[:, 1:], mask, chunk_tokens=chunk_tokens
     )
-    log_probs, entropy = (jnp.pad(x, [(0, 0), (1, 0)]) for x in found)
+    log_probs, entropy = (jnp.pad(x, [(0, 0), (1, 0)]) for x in columns)
     return log_probs, entropy
 
 
@@ -94,15 +92,15 @@ def map_chunks(
     *,
     chunk_tokens: int,
 ) -> tuple[Float[Array, "b n"], ...]:
-    """`head` of chosen positions, a chunk at a time, and again in the backward pass.
+    """`head` of selected positions, a chunk at a time, and again in the backward pass.
 
-    Chosen positions come first, and only as many chunks as they fill are computed: what
-    the head costs follows their number, which is data here and no shape.
+    Selected positions come first, and only as many chunks as they fill are computed:
+    the cost of the head follows their number, which is data here, not a shape.
 
     Args:
       head: (hidden[c, D], targets[c]) -> a tuple of float arrays [c].
-      hidden, targets: what it reads.
-      mask: positions that are chosen; 0 is returned for the others. None: all.
+      hidden, targets: its arguments, at all positions.
+      mask: selected positions; 0 is returned for the others. None: all.
       chunk_tokens: positions of a chunk.
     """
     num_tokens = targets.size
@@ -122,12 +120,12 @@ def map_chunks(
         used = -(-jnp.sum(mask) // chunk)
         flat_hidden = _permute(flat_hidden, order, places)
         flat_targets = flat_targets[order]
-    found = _map_first(head, used, chunk, flat_hidden, flat_targets)
+    columns = _map_first(head, used, chunk, flat_hidden, flat_targets)
     if mask is not None:
-        found = tuple(_permute(x, places, order) for x in found)
-        # The last chunk that is used may hold others, too.
-        found = tuple(jnp.where(flatten(mask), x, 0.0) for x in found)
-    return tuple(x[:num_tokens].reshape(targets.shape) for x in found)
+        columns = tuple(_permute(x, places, order) for x in columns)
+        # The last chunk may hold positions off the mask.
+        columns = tuple(jnp.where(flatten(mask), x, 0.0) for x in columns)
+    return tuple(x[:num_tokens].reshape(targets.shape) for x in columns)
 
 
 def _map_first(
@@ -137,9 +135,13 @@ def _map_first(
     hidden: Float[Array, "n D"],
     targets: Int[Array, " n"],
 ) -> tuple[Float[Array, " n"], ...]:
-    """`head` of the first `used` chunks; 0 behind them, where no gradient goes."""
+    """`head` of the first `used` chunks; 0 behind them, without a gradient.
+
+    A custom gradient, because autodiff would keep every chunk's logits for the
+    backward pass and cannot differentiate a loop whose length is data.
+    """
     like = jax.eval_shape(head, hidden[:chunk], targets[:chunk])
-    # What it closes over, of which gradients may be wanted.
+    # Parameters inside the closure become arguments: they need gradients, too.
     head, closed_over = jax.closure_convert(head, hidden[:chunk], targets[:chunk])
 
     def take(x, i):
@@ -150,9 +152,9 @@ def _map_first(
 
     @jax.custom_vjp
     def run(closed_over, hidden, targets, used):
-        def step(i, found):
+        def step(i, columns):
             new = head(take(hidden, i), take(targets, i), *closed_over)
-            return tuple(put(x, part, i) for x, part in zip(found, new, strict=True))
+            return tuple(put(x, part, i) for x, part in zip(columns, new, strict=True))
 
         start = tuple(jnp.zeros(targets.shape, x.dtype) for x in like)
         return jax.lax.fori_loop(0, used, step, start)
@@ -166,10 +168,10 @@ def _map_first(
         def step(i, sums):
             of_closed_over, of_hidden = sums
 
-            def own(closed_over, part):
+            def head_of(closed_over, part):
                 return head(part, take(targets, i), *closed_over)
 
-            _, pull = jax.vjp(own, closed_over, take(hidden, i))
+            _, pull = jax.vjp(head_of, closed_over, take(hidden, i))
             more, part = pull(tuple(take(x, i) for x in cotangents))
             of_closed_over = jax.tree.map(jnp.add, of_closed_over, more)
             return of_closed_over, put(of_hidden, part, i)
@@ -206,6 +208,6 @@ def token_values(
 
     Args:
       critic, params: the critic.
-      hidden: states that its head reads: its own trunk's, or the policy's.
+      hidden: states of its trunk, or of the policy's if they share one.
     """
     return jnp.pad(critic.values(params, hidden[:, :-1]), [(0, 0), (1, 0)])

@@ -121,7 +121,7 @@ class Passes:
 
         Args:
           trained: parameters the gradient is taken with respect to.
-          frozen: see `token_stats`.
+          frozen: parameters that stay, where anything needs them.
           samples: of all rows.
           rows: the minibatch, index `B` for no row; rows come before those.
           kl_coeff: weight of the KL penalty.

@@ -16,12 +16,12 @@ from ragen_jax.learner.filter_rules import compares_rows, single_row_entries
 from ragen_jax.learner.loss import OLD_LOG_PROBS
 from ragen_jax.learner.state import SCHEDULES
 from ragen_jax.models.critic import TRUNKS
-from ragen_jax.tables import LARGEST_INTEGER, Leaves, Rules, needed_data
+from ragen_jax.tables import LARGEST_INTEGER, Leaves, Rules, data_names
 
 
 def needs_critic(leaves: Leaves) -> bool:
     """The estimator reads the critic's values."""
-    return "values" in needed_data(ADVANTAGES[leaves["algo.advantage"]])
+    return "values" in data_names(ADVANTAGES[leaves["algo.advantage"]])
 
 
 def _group_of_one(leaves: Leaves) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The train state, its optimizer and its learning-rate schedules.
 
-In: parameters of the networks. Out: a `TrainState` on its devices, or a description of
-one; and the optax transformation that changes it.
+In: parameters of the networks. Out: a `TrainState` on its devices, or its
+description; and the optax transformation that changes it.
 """
 
 import functools
@@ -35,14 +35,13 @@ class TrainState:
 
     Attributes:
       policy: the policy.
-      critic: the critic, None where the estimator needs none.
+      critic: the critic; None if the estimator reads no values.
       kl_coeff: weight of the KL penalty, which an adaptive controller changes.
       iteration: calls of `update` so far.
       num_updates: optimizer steps taken.
       num_skipped: optimizer steps not taken because a gradient was not finite.
       consecutive_skipped: those of them since the last step that was taken.
-      rate_scale: what multiplies the policy's learning rate, set between updates; None:
-        nothing does.
+      rate_scale: factor on the policy's learning rate, set between updates; None: 1.
     """
 
     policy: Network
@@ -98,7 +97,7 @@ def abstract_network(
     mesh: Mesh,
     logical_axes: PyTree,
 ) -> Network:
-    """What `init_network` makes, as `jax.ShapeDtypeStruct`s with their shardings.
+    """Description of `init_network`'s result: `jax.ShapeDtypeStruct`s with shardings.
 
     Args:
       params: starting point: arrays, or anything with shapes.

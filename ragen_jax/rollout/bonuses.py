@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from envs.base import EnvParams, Landmark, TextEnvironment
 from ragen_jax.rollout.turns import Bonus
-from ragen_jax.tables import own_options
+from ragen_jax.tables import option_names
 from ragen_jax.text.statements import FactReader, is_there, landmarks_of
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
 
@@ -54,7 +54,7 @@ def build_bonus(
     Raises:
       ValueError: a setting belongs to no entry, or the game has no landmarks.
     """
-    options = {name for entry in BONUSES.values() for name in own_options(entry)}
+    options = {name for entry in BONUSES.values() for name in option_names(entry)}
     if set(settings) != options | set(BONUSES):
         raise ValueError(
             f"bonus has the keys {', '.join(sorted(settings))}, but the entries of "
@@ -73,7 +73,7 @@ def build_bonus(
         written = Written(reply=reply, parsed=parsed, is_true=is_true)
         total = jnp.zeros(reply.length.shape)
         for name, weight in paid.items():
-            options = {key: settings[key] for key in own_options(BONUSES[name])}
+            options = {key: settings[key] for key in option_names(BONUSES[name])}
             total += weight * BONUSES[name](written, **options)
         return total
 

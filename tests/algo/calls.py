@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from ragen_jax.tables import needed_data, own_options
+from ragen_jax.tables import data_names, option_names
 
 OPTIONS = {
     "gamma": 0.9,
@@ -31,13 +31,13 @@ OPTIONS = {
 
 def options_of(entry, **changes):
     """The entry's own options, the usual ones unless changed."""
-    assert set(changes) <= set(own_options(entry))
-    return {name: (OPTIONS | changes)[name] for name in own_options(entry)}
+    assert set(changes) <= set(option_names(entry))
+    return {name: (OPTIONS | changes)[name] for name in option_names(entry)}
 
 
 @functools.cache
 def compiled(entry, **fixed):
     """The entry with `fixed` keywords and the usual options, as one program."""
-    options = {k: v for k, v in fixed.items() if k in own_options(entry)}
-    data = {k: v for k, v in fixed.items() if k in needed_data(entry)}
+    options = {k: v for k, v in fixed.items() if k in option_names(entry)}
+    data = {k: v for k, v in fixed.items() if k in data_names(entry)}
     return jax.jit(functools.partial(entry, **options_of(entry, **options), **data))

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from ragen_jax.algo.advantages import ADVANTAGES, bi_level_gae, gae, gigpo, grpo
 from ragen_jax.algo.rewards import at_turn_ends, turn_rewards
 from ragen_jax.algo.segments import turn_sums
-from ragen_jax.tables import needed_data
+from ragen_jax.tables import data_names
 from ragen_jax.types import Trajectory
 from tests.algo.calls import OPTIONS, compiled, options_of
 from tests.reference import advantages_oracle as oracle
 from tests.trajectories import make_dialogues, make_trajectory, make_turns
 
 SIZE, ROWS = 4, 12
-CRITICS = [name for name, x in ADVANTAGES.items() if "values" in needed_data(x)]
+CRITICS = [name for name, x in ADVANTAGES.items() if "values" in data_names(x)]
 SEEDS = st.integers(0, 2**16)
 few = settings(max_examples=8, deadline=None)
 
@@ -366,7 +366,7 @@ def test_options_change_something():
         for option, value in options_of(entry).items():
             changed = options_of(entry, **{option: value / 2})
             data = {"group_size": SIZE, "values": credit.values}
-            data = {key: data[key] for key in needed_data(entry)}
+            data = {key: data[key] for key in data_names(entry)}
             other = functools.partial(entry, **data, **changed)
             other = other(credit.trajectory, credit.rewards).advantages
             assert (other != usual).any(), (name, option)

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.filters import RULES, SCORES, top_fraction
-from ragen_jax.tables import needed_data, own_options
+from ragen_jax.tables import data_names, option_names
 from tests.algo.calls import OPTIONS, compiled
 from tests.reference import filters_oracle as oracle
 from tests.trajectories import make_dialogues, make_trajectory, make_turns
 
 NAN = float("nan")
 GROUP_RULES = [name for name in RULES if name != "within_group"]
-DIRECTED = [name for name in GROUP_RULES if "direction" in own_options(RULES[name])]
+DIRECTED = [name for name in GROUP_RULES if "direction" in option_names(RULES[name])]
 SEEDS = st.integers(0, 2**16)
 few = settings(max_examples=10, deadline=None)
 # Multiples of 1/8: their sums are exact, and ties frequent.
@@ -22,14 +22,14 @@ SCORE_LISTS = st.lists(st.integers(-2, 16).map(lambda n: n / 8), min_size=8, max
 
 
 def score(name, trajectory, group_size=4, **data):
-    wanted = {k: v for k, v in data.items() if k in needed_data(SCORES[name])}
+    wanted = {k: v for k, v in data.items() if k in data_names(SCORES[name])}
     return scorer(name, trajectory, group_size)(trajectory, **wanted)
 
 
 def scorer(name, trajectory, group_size=4):
     num_groups = trajectory.tokens.shape[0] // group_size
     sizes = {"group_size": group_size, "num_groups": num_groups}
-    wanted = {k: v for k, v in sizes.items() if k in needed_data(SCORES[name])}
+    wanted = {k: v for k, v in sizes.items() if k in data_names(SCORES[name])}
     return compiled(SCORES[name], **wanted)
 
 
@@ -133,7 +133,7 @@ def test_reward_std_does_not_see_penalties():
 @given(scores=SCORE_LISTS)
 def test_rule_equals_oracle(name, direction, keep_zero, scores):
     options = {"direction": direction, "keep_zero": keep_zero}
-    own = [OPTIONS[k] for k in own_options(RULES[name]) if k not in options]
+    own = [OPTIONS[k] for k in option_names(RULES[name]) if k not in options]
     expected = getattr(oracle, name)(scores, direction, keep_zero, *own)
     assert kept_groups(name, scores, **options) == sorted(expected)
 
