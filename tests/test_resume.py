@@ -94,9 +94,9 @@ def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, model):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert re.search(r"stopped after \d of 5 iterations, all saved", said)
+    assert re.search(r"stopped after \d of 5 iterations, all saved", output)
     resumed = commands.run(words)
     assert resumed.returncode == 0, resumed.stderr
     assert digest(resumed.stdout) == digest(output)

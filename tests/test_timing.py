@@ -1,4 +1,4 @@
-"""What is told of compiling: seconds by stage, and whether a cache had it."""
+"""Compilations: seconds by stage, and whether they came from the cache."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from ragen_jax.runs import console
-from ragen_jax.timing import timed
+from ragen_jax.timing import compilations, timed
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def empty_cache(tmp_path):
     compilation_cache.reset_cache()
 
 
-def test_a_stage_tells_what_it_compiled(empty_cache):
+def test_compilations_of_a_stage(empty_cache):
     def program(x):
         return jnp.sin(x) * 3 + 1
 
@@ -44,21 +44,21 @@ def test_a_stage_tells_what_it_compiled(empty_cache):
     assert second["perf/compile_cached/update"] == 1
 
 
-def test_a_stage_that_compiles_nothing_tells_nothing():
+def test_a_stage_without_compilations():
     function, x = jax.jit(lambda x: x + 1), jnp.ones(3)
     function(x)
-    timing = {}
-    with timed(timing, "rollout"):
+    stage = {}
+    with timed(stage, "rollout"):
         function(x)
-    assert list(timing) == ["timing_s/rollout"]
-    # Nobody listens any more.
-    with timing.compilations() as found:
+    assert list(stage) == ["timing_s/rollout"]
+    # Compilations after the block are not counted.
+    with compilations() as compiled:
         pass
     jax.jit(lambda x: x + 2)(x)
-    assert found.num_programs == 0
+    assert compiled.num_programs == 0
 
 
-def test_the_display_tells_it_before_the_iteration(capsys):
+def test_the_display_shows_them_before_the_iteration(capsys):
     metrics = {
         "train/A/success": 0.5,
         "perf/compile_s/rollout": 9.04,

@@ -43,12 +43,12 @@ def measure(**settings):
         num_buckets=NUM_BUCKETS,
     )
     episodes = tiny.make_episodes()
-    found = jax.device_get(
+    measured = jax.device_get(
         program(learner.freeze(start), state, episodes, jnp.asarray(BUCKETS))
     )
     critic = None if state.critic is None else tiny.host(state).critic.params
     expected = expect(config, episodes, tiny.host(state).params, start, critic)
-    return parts_of(learner.passes), found, expected
+    return parts_of(learner.passes), measured, expected
 
 
 def expect(config, episodes, params, start, critic):
@@ -62,7 +62,7 @@ def expect(config, episodes, params, start, critic):
     if config.loss.old_log_probs == "learner":
         old = policy.log_probs
     credit = oracle.assign(config, rows, mask, old, ref, values, 1.0, config.kl.coeff)
-    told, counts = {}, []
+    by_hand, counts = {}, []
     for b in range(NUM_BUCKETS + 1):
         groups = np.flatnonzero((b == BUCKETS) | (b == NUM_BUCKETS))
         chosen = (4 * groups[:, None] + np.arange(4)).reshape(-1)
@@ -99,21 +99,21 @@ def expect(config, episodes, params, start, critic):
             total = {n: sum((c[n] for c in contributions), 0.0) for n in params}
             squares = sum(norm_of(c) ** 2 for c in contributions) * len(groups)
             norm = norm_of(total) if contributions else 0.0
-            told[part, b] = norm, loss, squares
-    return told, counts
+            by_hand[part, b] = norm, loss, squares
+    return by_hand, counts
 
 
 @pytest.mark.parametrize("settings", [{"minibatch_rows": 8}, PPO], ids=["grpo", "ppo"])
 def test_equals_oracle(settings):
     """Buckets of one group, none and three; parts as in the update's own loss."""
-    parts, found, (told, counts) = measure(**settings)
+    parts, measured, (by_hand, counts) = measure(**settings)
     has_kl = "kl__placement" in settings
     assert parts == (("task", "entropy", "kl") if has_kl else ("task", "entropy"))
-    np.testing.assert_array_equal(found.num_tokens, counts)
+    np.testing.assert_array_equal(measured.num_tokens, counts)
     for p, part in enumerate(parts):
-        columns = found.norms[p], found.losses[p], found.squares[p]
-        expected = [told[part, b] for b in range(NUM_BUCKETS + 1)]
+        columns = measured.norms[p], measured.losses[p], measured.squares[p]
+        expected = [by_hand[part, b] for b in range(NUM_BUCKETS + 1)]
         for column, own in zip(columns, zip(*expected, strict=True), strict=True):
             np.testing.assert_allclose(column, own, rtol=2e-4, atol=1e-7)
-        assert found.norms[p][0] > 0
-        assert found.norms[p][1] == found.num_tokens[1] == 0
+        assert measured.norms[p][0] > 0
+        assert measured.norms[p][1] == measured.num_tokens[1] == 0

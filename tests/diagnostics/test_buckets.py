@@ -1,4 +1,4 @@
-"""Which bucket a group is in, and what is said of buckets."""
+"""Assignment of groups to buckets, and the metrics of buckets."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ from ragen_jax.diagnostics.gradient_buckets import (
     ],
 )
 def test_quantile_buckets(stds, count, expected):
-    found = quantile_buckets(np.array(stds, np.float32), count)
-    np.testing.assert_array_equal(found, expected)
+    result = quantile_buckets(np.array(stds, np.float32), count)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_fixed_buckets():
@@ -34,15 +34,15 @@ def test_fixed_buckets():
 
 def test_signal_to_noise():
     """Noise alone gives 0 on average; a signal its squared size over the variance."""
-    random, found = np.random.default_rng(0), {0.0: [], 0.5: []}
-    for signal, estimates in found.items():
+    random, result = np.random.default_rng(0), {0.0: [], 0.5: []}
+    for signal, estimates in result.items():
         for _ in range(400):
             groups = signal + random.normal(size=(8, 100))
             norm = np.linalg.norm(groups.mean(axis=0))
             squares = (groups**2).sum(axis=1).mean()
             estimates.append(signal_to_noise(norm, squares, 8))
-    assert abs(np.mean(found[0.0])) < 0.003
-    assert np.mean(found[0.5]) == pytest.approx(0.25, abs=0.01)
+    assert abs(np.mean(result[0.0])) < 0.003
+    assert np.mean(result[0.5]) == pytest.approx(0.25, abs=0.01)
     assert signal_to_noise(1.0, 1.0, 1) is None
     assert signal_to_noise(0.0, 0.0, 4) == 0
 
@@ -62,10 +62,10 @@ def test_metrics():
     )
     assert not any(name.startswith("bucket_2/") for name in metrics)
     assert {name.split("/")[0] for name in metrics} == {"bucket_1", "bucket_3", "all"}
-    own = {
+    first = {
         n.removeprefix("bucket_1/"): x for n, x in metrics.items() if "bucket_1" in n
     }
-    assert own == pytest.approx(
+    assert first == pytest.approx(
         {
             "sample_count": 8,
             "sample_pct": 200 / 3,

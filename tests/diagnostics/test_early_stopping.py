@@ -1,4 +1,4 @@
-"""When a run is given up: each reason alone, and as a command would meet it."""
+"""Early stopping: each reason alone, and through the command."""
 
 import math
 

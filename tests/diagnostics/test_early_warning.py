@@ -64,11 +64,11 @@ def make_warning(**changes) -> EarlyWarning:
 
 def alarms(warning, records):
     """Per record, which indicators alarm at it."""
-    found = []
+    result = []
     for i in range(len(records)):
         metrics = warning.look(records[: i + 1]).metrics
-        found.append({name for name in INDICATORS if metrics.get(f"alarm/{name}")})
-    return found
+        result.append({name for name in INDICATORS if metrics.get(f"alarm/{name}")})
+    return result
 
 
 @pytest.mark.parametrize(("name", "change", "key"), ILL)
@@ -83,7 +83,7 @@ def test_each_indicator(name, change, key):
     (text,) = warning.look(records[: 8 if name != "grad_norm" else 3]).news
     assert text.startswith(f"early warning: {name} alarms, {INDICATORS[name].metric}")
     assert f"(warning.{key})" in text
-    # It is said once.
+    # The news comes once.
     assert all(not warning.look(records[:n]).news for n in (2, 5, 9, 10))
     assert make_warning(persistence=4).look(records[:9]).metrics[f"alarm/{name}"] == 1
     wide = {"low": 1e-6, "high": 1e6}[key.rsplit("_")[-1]]
@@ -106,8 +106,8 @@ def test_the_first_iterations_are_not_judged():
     """They make the band, however far from their own mean one of them is."""
     low = HEALTHY | {"actor/entropy": 0.01}
     warning = make_warning(baseline_iterations=5, persistence=1)
-    found = alarms(warning, [*[HEALTHY] * 4, low, HEALTHY, low])
-    assert found == [set()] * 6 + [{"entropy"}]
+    result = alarms(warning, [*[HEALTHY] * 4, low, HEALTHY, low])
+    assert result == [set()] * 6 + [{"entropy"}]
 
 
 def test_what_was_not_measured_changes_nothing():
@@ -119,8 +119,8 @@ def test_what_was_not_measured_changes_nothing():
     empty = HEALTHY | {NUM_TOKENS: 0.0, "actor/entropy": 0.0}
     before, gap = {"val-env/A/success": 0.1}, HEALTHY | {"actor/entropy": math.nan}
     records = [before, HEALTHY, empty, HEALTHY, low, gap, low, empty, low, empty]
-    found = alarms(make_warning(baseline_iterations=3), records)
-    assert found == [set()] * 8 + [{"entropy"}] * 2
+    result = alarms(make_warning(baseline_iterations=3), records)
+    assert result == [set()] * 8 + [{"entropy"}] * 2
     live = [{n: np.float32(x) for n, x in r.items()} for r in records]
     read = [
         {n: None if math.isnan(x) else float(np.float32(x)) for n, x in r.items()}
@@ -136,8 +136,8 @@ def test_a_metric_that_is_seldom_measured():
     without = {n: x for n, x in HEALTHY.items() if n != rate}
     bad = without | {rate: 0.5}
     records = [without] * 4 + [HEALTHY] + [without, bad] * 3
-    found = alarms(make_warning(), records)
-    assert found == [set()] * 10 + [{"valid_thinking_rate"}]
+    result = alarms(make_warning(), records)
+    assert result == [set()] * 10 + [{"valid_thinking_rate"}]
 
 
 REGIME_METRICS = [
@@ -192,14 +192,14 @@ def collapse():
 
 def test_lead_times():
     """Mean success is 0.3; over five iterations, three of which at 0.03: 0.138."""
-    found = lead_times([{"iteration": 0}, *collapse()])
-    assert found.success_fell == 15
-    assert found.first_alarm["in_group_reward_std"] == 8
-    assert found.first_alarm["entropy"] == 10
-    assert found.first_alarm["reply_length"] is None
-    assert found.lead["in_group_reward_std"] == 7
-    assert found.lead["reply_length"] is None
-    assert found.describe().splitlines() == [
+    result = lead_times([{"iteration": 0}, *collapse()])
+    assert result.success_fell == 15
+    assert result.first_alarm["in_group_reward_std"] == 8
+    assert result.first_alarm["entropy"] == 10
+    assert result.first_alarm["reply_length"] is None
+    assert result.lead["in_group_reward_std"] == 7
+    assert result.lead["reply_length"] is None
+    assert result.describe().splitlines() == [
         "in_group_reward_std alarmed at iteration 8, 7 before success fell (at 15)",
         "entropy alarmed at iteration 10, 5 before success fell (at 15)",
     ]
@@ -267,7 +267,9 @@ def test_refused_with_the_cure():
     unread = {"warning__action": "stop", "warning__act_on": "valid_thinking_rate"}
     check(**unread)
     for changes in ({"diagnostics__every": None}, {"prompt__thinking": False}):
-        with pytest.raises(ValueError, match="valid_thinking_rate, which nobody meas"):
+        with pytest.raises(
+            ValueError, match="can never trigger: valid_thinking_rate is"
+        ):
             check(**unread, **changes)
     with pytest.raises(ValueError, match=r"baseline_iterations = 40, and train.num"):
         check(warning__action="stop", warning__baseline_iterations=40)
@@ -310,13 +312,13 @@ NERVOUS = {
 
 def run(model, workdir, capsys, **changes):
     assert train(tiny_config(model, **NERVOUS | changes), workdir) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return said, [json.loads(line) for line in lines]
+    return output, [json.loads(line) for line in lines]
 
 
 def test_a_run_that_is_cut_resumes_to_the_same_bits(model, tmp_path, capsys):
-    said, records = run(model, tmp_path / "whole", capsys)
+    output, records = run(model, tmp_path / "whole", capsys)
     scale, was = 1.0, 0.0
     for record in records:
         assert record["actor/lr"] == np.float32(2e-4) * np.float32(scale)
@@ -324,9 +326,9 @@ def test_a_run_that_is_cut_resumes_to_the_same_bits(model, tmp_path, capsys):
         was = record["alarm/reply_length"]
     assert scale < 1
     first = next(r["iteration"] for r in records if r["alarm/reply_length"])
-    assert said.count("early warning: reply_length alarms") == 1
-    assert f"reply_length alarmed at iteration {first}, too few" in said
-    digests = {said.split("sha256 ")[1].split()[0]}
+    assert output.count("early warning: reply_length alarms") == 1
+    assert f"reply_length alarmed at iteration {first}, too few" in output
+    digests = {output.split("sha256 ")[1].split()[0]}
     run(model, tmp_path / "parts", capsys, train__num_iterations=first)
     resumed, _ = run(model, tmp_path / "parts", capsys)
     assert "early warning: reply_length" not in resumed
@@ -339,10 +341,10 @@ def test_a_run_that_is_cut_resumes_to_the_same_bits(model, tmp_path, capsys):
 def test_a_run_that_is_stopped_stays_stopped(model, tmp_path, capsys):
     changes = {"warning__action": "stop"}
     for _ in range(2):
-        said, records = run(model, tmp_path / "run", capsys, **changes)
+        output, records = run(model, tmp_path / "run", capsys, **changes)
         last = records[-1]["iteration"]
         assert [r["alarm/reply_length"] for r in records] == [0.0] * (last - 1) + [1.0]
-        assert f"stopped early after iteration {last}: reply_length alarms" in said
+        assert f"stopped early after iteration {last}: reply_length alarms" in output
     changes["warning__action"] = None
     _, records = run(model, tmp_path / "run", capsys, **changes)
     assert records[-1]["iteration"] == 6

@@ -27,7 +27,7 @@ def run(model, workdir, capsys, **changes):
 
 def test_a_run_is_the_same_with_them(model, tmp_path, capsys):
     plain, without = run(model, tmp_path / "off", capsys)
-    digest, told = run(
+    digest, records = run(
         model,
         tmp_path / "on",
         capsys,
@@ -43,8 +43,8 @@ def test_a_run_is_the_same_with_them(model, tmp_path, capsys):
             for record in records
         ]
 
-    assert others(told) == others(without)
-    measured = [r for r in told if "grad_norm/all/task" in r]
+    assert others(records) == others(without)
+    measured = [r for r in records if "grad_norm/all/task" in r]
     assert [r["iteration"] for r in measured] == [1, 3]
     record = measured[0]
     # Two groups of four that earned nothing: no task, and everything regularised.

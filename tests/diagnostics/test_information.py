@@ -35,28 +35,28 @@ def scored(seed, num_pairs=12, num_prompts=5, closeness=1.0):
 @pytest.mark.parametrize("closeness", [0.2, 1.0])
 def test_as_the_oracle_has_it(seed, closeness):
     case = scored(seed, closeness=closeness)
-    found, wanted = (
+    result, wanted = (
         estimates(*case),
         information_oracle.metrics(*(x.tolist() for x in case)),
     )
     for form, name in ORACLE_FORMS.items():
         information, entropy = FORMS[form]
         want = wanted[name]
-        assert found[information] == pytest.approx(want["information"], abs=1e-9)
-        assert found[entropy] == pytest.approx(want["entropy"])
-        assert found[f"marginal_std{form}"] == pytest.approx(want["std"])
-        assert found[f"mi_zscore{form}"] == pytest.approx(want["zscore"], abs=1e-7)
+        assert result[information] == pytest.approx(want["information"], abs=1e-9)
+        assert result[entropy] == pytest.approx(want["entropy"])
+        assert result[f"marginal_std{form}"] == pytest.approx(want["std"])
+        assert result[f"mi_zscore{form}"] == pytest.approx(want["zscore"], abs=1e-7)
     for form, name in (("", "repository"), ("_seq", "sequence")):
         want = wanted[name]["conditional_entropy"]
-        assert found[f"conditional_entropy{form}_est"] == pytest.approx(want)
-    assert found["matched_log_prob_mean"] == -found["conditional_entropy_est"]
-    assert found["marginal_log_prob_mean"] == -found["reasoning_entropy_est"]
+        assert result[f"conditional_entropy{form}_est"] == pytest.approx(want)
+    assert result["matched_log_prob_mean"] == -result["conditional_entropy_est"]
+    assert result["marginal_log_prob_mean"] == -result["reasoning_entropy_est"]
     for k in (1, 2, 4, 8):
         suffix = "" if k == 1 else f"@{k}"
         accuracy, chance = wanted[f"accuracy@{k}"], wanted[f"chance@{k}"]
-        assert found[f"retrieval_accuracy{suffix}"] == pytest.approx(accuracy)
-        assert found[f"retrieval_chance_level{suffix}"] == pytest.approx(chance)
-        above = found[f"retrieval_above_chance{suffix}"]
+        assert result[f"retrieval_accuracy{suffix}"] == pytest.approx(accuracy)
+        assert result[f"retrieval_chance_level{suffix}"] == pytest.approx(chance)
+        above = result[f"retrieval_above_chance{suffix}"]
         assert above == pytest.approx(accuracy - chance)
 
 
@@ -64,40 +64,42 @@ def test_as_the_oracle_has_it(seed, closeness):
 @given(seed=st.integers(0, 2**32 - 1), closeness=st.floats(0.0, 3.0))
 def test_entropies_add_up_and_information_is_bounded(seed, closeness):
     scores, lengths, prompt_of = scored(seed, closeness=closeness)
-    found = estimates(scores, lengths, prompt_of)
+    result = estimates(scores, lengths, prompt_of)
     for form, (information, entropy) in FORMS.items():
         is_whole = form.startswith("_seq")
         conditional = f"conditional_entropy{'_seq' * is_whole}_est"
-        assert found[entropy] == pytest.approx(found[information] + found[conditional])
-    assert found["mi_seq_estimate"] <= found["mi_upper_bound"] + 1e-9
-    assert found["mi_estimate"] <= found["mi_upper_bound"] + 1e-9
+        assert result[entropy] == pytest.approx(
+            result[information] + result[conditional]
+        )
+    assert result["mi_seq_estimate"] <= result["mi_upper_bound"] + 1e-9
+    assert result["mi_estimate"] <= result["mi_upper_bound"] + 1e-9
     for weights in ("_uniform", "_seq_uniform"):
-        assert found[FORMS[weights][0]] <= math.log(scores.shape[1]) + 1e-9
-    assert found["mi_upper_bound"] <= math.log(scores.shape[1]) + 1e-9
+        assert result[FORMS[weights][0]] <= math.log(scores.shape[1]) + 1e-9
+    assert result["mi_upper_bound"] <= math.log(scores.shape[1]) + 1e-9
 
 
 def test_the_two_forms_of_the_worked_example():
     """8 prompts, 100 tokens, every wrong prompt 0.5 nats per token less likely."""
     scores = np.full((8, 8), -150.0, np.float32)
     np.fill_diagonal(scores, -100.0)
-    found = estimates(scores, np.full(8, 100), np.arange(8))
-    assert found["mi_estimate"] == pytest.approx(0.42, abs=5e-3)
-    assert found["mi_estimate_paper"] == pytest.approx(0.021, abs=5e-4)
-    assert found["mi_seq_estimate"] == pytest.approx(math.log(8))
-    assert found["mi_upper_bound"] == pytest.approx(math.log(8))
-    assert found["retrieval_accuracy"] == 1.0
+    result = estimates(scores, np.full(8, 100), np.arange(8))
+    assert result["mi_estimate"] == pytest.approx(0.42, abs=5e-3)
+    assert result["mi_estimate_paper"] == pytest.approx(0.021, abs=5e-4)
+    assert result["mi_seq_estimate"] == pytest.approx(math.log(8))
+    assert result["mi_upper_bound"] == pytest.approx(math.log(8))
+    assert result["retrieval_accuracy"] == 1.0
 
 
 def test_a_template_says_nothing():
     """One text, equally likely everywhere: no information, retrieval by chance."""
-    found = estimates(
+    result = estimates(
         np.full((6, 3), -7.0), np.full(6, 7), np.array([0, 0, 1, 1, 2, 2])
     )
     for information, _ in FORMS.values():
-        assert found[information] == pytest.approx(0.0, abs=1e-12)
-    assert found["retrieval_accuracy"] == pytest.approx(1 / 3)
-    assert found["retrieval_accuracy@2"] == pytest.approx(2 / 3)
-    assert found["retrieval_above_chance@4"] == 0.0
+        assert result[information] == pytest.approx(0.0, abs=1e-12)
+    assert result["retrieval_accuracy"] == pytest.approx(1 / 3)
+    assert result["retrieval_accuracy@2"] == pytest.approx(2 / 3)
+    assert result["retrieval_above_chance@4"] == 0.0
 
 
 def test_equal_prompts_count_as_often_as_they_occur():

@@ -1,4 +1,4 @@
-"""Play next to the solver's: the solver's own, and bad play counted by hand."""
+"""Play compared with the solver, and bad play counted by hand."""
 
 import dataclasses
 import functools

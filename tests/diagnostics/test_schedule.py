@@ -54,19 +54,19 @@ def test_diagnostics_change_nothing_and_resume(model, tmp_path, capsys, monkeypa
         lambda parser, batch: batch.turns.reply_length,
     )
     plain, without, _ = run(model, tmp_path / "off", capsys, every=None, total=4)
-    digest, told, last = run(model, tmp_path / "on", capsys, every=2, total=4)
+    digest, records, last = run(model, tmp_path / "on", capsys, every=2, total=4)
     run(model, tmp_path / "cut", capsys, every=2, total=3)
     again, resumed, _ = run(model, tmp_path / "cut", capsys, every=2, total=4)
     assert plain == digest == again
-    assert told == resumed
+    assert records == resumed
     assert last["timing_s/diagnostics"] > 0
     label = mutual_information.FIRST_TURNS
     learned, wanted = (
         [{k: v for k, v in r.items() if k.startswith(("actor/", "train/"))} for r in rs]
-        for rs in (told, without)
+        for rs in (records, without)
     )
     assert learned == wanted
-    measured = [r for r in told if f"{label}mi_estimate" in r]
+    measured = [r for r in records if f"{label}mi_estimate" in r]
     assert [r["iteration"] for r in measured] == [1, 2, 4]
     # Six of eight rows, of two groups.
     assert measured[0][f"{label}num_samples"] == 6

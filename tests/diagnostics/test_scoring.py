@@ -1,4 +1,4 @@
-"""Scores of thoughts under prompts: one row at a time, and the sampler's own."""
+"""Scores of thoughts under prompts, against one row at a time and the sampler."""
 
 import functools
 

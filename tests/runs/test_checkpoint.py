@@ -175,7 +175,7 @@ def test_a_state_of_other_shapes_is_not_called_damaged(saved):
         Checkpointer(saved, keep=None).restore(3, other, IDENTITY)
 
 
-def test_reading_frightens_nobody(saved, caplog):
+def test_reading_logs_no_warning(saved, caplog):
     with caplog.at_level("WARNING"):
         restore(saved, 3)
     assert not caplog.records

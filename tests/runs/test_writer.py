@@ -37,13 +37,13 @@ def write(workdir, iterations, *, after=-1):
 def values(workdir):
     """(step, value) of everything shown, read from the record format itself."""
     (path,) = workdir.glob("events.out.tfevents.*")
-    data, found = path.read_bytes(), []
+    data, shown = path.read_bytes(), []
     while data:
         length = int.from_bytes(data[:8], "little")
         event = event_pb2.Event.FromString(data[12 : 12 + length])
-        found += [(event.step, value) for value in event.summary.value]
+        shown += [(event.step, value) for value in event.summary.value]
         data = data[16 + length :]
-    return found
+    return shown
 
 
 def events(workdir):
@@ -130,8 +130,8 @@ def test_every_group_matches_metrics_that_are_recorded(tmp_path):
     for group, charts in tensorboard.layout(["Sokoban"]).items():
         for title, (_, tags) in charts.items():
             if group != "Update" and title not in _NOT_MADE_UP:
-                found = any(re.search(t, name) for t in tags for name in names)
-                assert found, (group, title)
+                is_recorded = any(re.search(t, name) for t in tags for name in names)
+                assert is_recorded, (group, title)
 
 
 def test_a_torn_last_line_is_not_read(tmp_path):
