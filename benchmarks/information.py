@@ -6,7 +6,7 @@ The world: first prompts of so many Sokoban levels, and the first tokens of the 
 behind them, drawn from the model's distribution renormalised on eight tokens:
 `P X O 1 2 3 4 </think>`. Every thought of up to `--length` tokens is enumerated, so all
 entropies are known exactly. Estimates are then made from drawn thoughts, again and
-again, as training makes them. One to two minutes on 2 cores; `docs/information.md` says
+again, as training makes them. One to two minutes on 2 cores; `docs/collapse.md` says
 what it shows.
 """
 

@@ -35,7 +35,7 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.prompt.tokenization = "rows"
     config.model.path = path
     config.model.dtype = "bfloat16"
-    # Scores of 3,600 tokens take gigabytes a layer: see docs/memory.md.
+    # Scores of 3,600 tokens take gigabytes a layer: see docs/devices.md.
     config.model.remat = "layers"
     config.rollout.num_groups = 8
     config.rollout.group_size = 16
@@ -66,7 +66,7 @@ def qwen_half_billion_24gb(config: ConfigDict) -> None:
     """The same on a card of 24 GB: all weights are trained, half the groups.
 
     Policy and critic share a trunk, passes are smaller. By `launch.plan`; see
-    `docs/memory.md`.
+    `docs/devices.md`.
     """
     qwen_half_billion(config)
     config.rollout.num_groups = 4

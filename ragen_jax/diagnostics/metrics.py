@@ -81,7 +81,7 @@ PLAY_METRICS = (
 
 _plane = functools.partial(Metric, section="plane")
 
-# By `mutual_information`, of first turns and of all turns; docs/information.md explains
+# By `mutual_information`, of first turns and of all turns; docs/collapse.md explains
 # the estimates and their forms.
 INFORMATION_METRICS = (
     _plane(

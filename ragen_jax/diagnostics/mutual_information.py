@@ -21,7 +21,7 @@ The forms, by the suffix of their names:
   of `w_j` for each of the `N` prompts (RAGEN's repository). Equal where every prompt
   has as many thoughts.
 
-`docs/information.md` compares them.
+`docs/collapse.md` compares them.
 """
 
 import functools
