@@ -9,8 +9,8 @@ task file with that size, so that `launch.train` can continue from the result:
 
 Time: 40 steps; with the pocket model about a minute on 2 CPU cores, with real weights
 not measured. Expected: the pocket model goes from 19 % to 36 % of held-out Sokoban
-levels (`docs/finetuning.md`); the paper reports 74.6 % on Sokoban and 23 % on FrozenLake with
-Qwen2.5-0.5B, which has not been reproduced. One device.
+levels (`docs/finetuning.md`); the paper reports 74.6 % on Sokoban and 23 % on
+FrozenLake with Qwen2.5-0.5B, which has not been reproduced. One device.
 
 The recipe is that of arXiv 2504.20073: 1,000 episodes solved by breadth-first search,
 LoRA of rank 64 and alpha 32, learning rate 1e-4, batch 128. What the paper leaves open
