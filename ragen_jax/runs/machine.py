@@ -4,7 +4,7 @@ In: the process. Out: a description that goes into `config.json`, and the differ
 between two. Equal seeds give equal bits where the descriptions are equal. XLA's CPU
 pool has a thread per core that the process may use, or `NPROC` threads if that variable
 is set. A pool of one thread adds the terms of matrix products in another order than a
-larger one, so the commands never use one (`launch.command`); sizes from 2 to 16 gave
+larger one, so the commands never use one (`launch.command`); sizes from 2 to 64 gave
 equal bits. XLA also picks instructions by the processor, and each version may compile
 another program.
 """
