@@ -23,7 +23,7 @@ function band(curve) {
 
 // Curves of a panel: one per line and series, without those that are switched off.
 function panelCurves(panel) {
-  const curvesShown = [];
+  const shown = [];
   for (const line of panel.lines) {
     const curves = DATA.curves[line.metric];
     const isShared =
@@ -31,8 +31,8 @@ function panelCurves(panel) {
       curves.every((c) => !c || c.mean.at(-1) === curves.find(Boolean).mean.at(-1));
     curves.forEach((curve, i) => {
       if (!curve || HIDDEN.has(i)) return;
-      if (isShared && curvesShown.some((f) => f.line === line)) return;
-      curvesShown.push({
+      if (isShared && shown.some((f) => f.line === line)) return;
+      shown.push({
         ...curve,
         line,
         name: isShared ? line.label : DATA.series[i].name,
@@ -44,7 +44,7 @@ function panelCurves(panel) {
       });
     });
   }
-  return curvesShown;
+  return shown;
 }
 
 function domain(values, kind) {
