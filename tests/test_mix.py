@@ -1,5 +1,6 @@
 """Several environments in one run, each of them as if it was alone."""
 
+import json
 import re
 import subprocess
 
@@ -7,6 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs import bandit, base, frozen_lake, mix, sokoban
 from ragen_jax import config as config_lib
@@ -207,7 +209,7 @@ def test_entries_have_settings_of_their_own(model):
     second = {"kwargs": {"num_boxes": 2}, "params": {"max_steps_in_episode": 7}}
     entries = (("sokoban", 2), ("sokoban", 1, second | {"label": "TwoBoxes"}))
     config = mixed_config(model, env__mix=entries)
-    again = config_lib.from_json(config_lib.to_json(config))
+    again = ConfigDict(json.loads(config_lib.to_json(config)))
     assert env_specs(again) == env_specs(config)
     assert config_lib.changed_keys(again, config) == {}
     program = build_program(config)
