@@ -7,7 +7,6 @@ show is left out and counted.
 
 import dataclasses
 import json
-import math
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from ragen_jax.report.runs import RunData, is_drawable
 from ragen_jax.report.series import thin
+from ragen_jax.runs.reader import is_board
 
 # However many episodes are asked for, a page that browsers open at once.
 MAX_CHARACTERS = 24_000_000
@@ -150,16 +150,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_board(value: Any) -> bool:
-    """Rows of equal length: texts, or lists of symbols."""
-    if not isinstance(value, list) or not value:
-        return False
-    if all(isinstance(row, list) for row in value):
-        if not all(_is_text(symbol) for row in value for symbol in row):
-            return False
-    elif not all(map(_is_text, value)):
-        return False
-    widths = set(map(len, value))
-    return len(widths) == 1 and 1 <= math.prod((*widths, len(value))) <= MAX_CELLS
+    return is_board(value) and len(value) * len(value[0]) <= MAX_CELLS
 
 
 def _is_legend(value: Any) -> bool:

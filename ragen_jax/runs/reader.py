@@ -188,12 +188,12 @@ def _turn_problem(turn: Mapping) -> str | None:
     for name in ("reward", "penalty", "bonus"):
         if not _is_real_or_null(turn.get(name, "nothing")):
             return f"{name} is no number or null"
-    if "board" in turn and not _is_board(turn["board"]):
+    if "board" in turn and not is_board(turn["board"]):
         return "board is no rectangle of symbols"
     return None
 
 
-def _is_board(board: object) -> bool:
+def is_board(board: object) -> bool:
     """Rows of one length, each a text or a list of texts."""
     if not isinstance(board, list) or not board:
         return False
