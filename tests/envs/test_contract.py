@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import envs
-from envs.base import PlayBudget
+from envs.base import FEWEST_LEVELS, PlayBudget
 from envs.templates import Cells, Choice, Grid, Number
 
 CASES = {
@@ -106,6 +106,14 @@ def test_the_same_key_gives_the_same_level(case):
         tuple(np.asarray(x).tobytes() for x in jax.tree.leaves(s)) for s in rows(states)
     }
     assert len(levels) > 10
+
+
+@every_case
+def test_games_of_few_levels_hold_none_out(case):
+    env, _ = build(case)
+    boards = [np.asarray(reset(case, seed)[0]) for seed in range(16)]
+    num_levels = len({board.tobytes() for board in np.concatenate(boards)})
+    assert env.holds_out_levels == (num_levels >= FEWEST_LEVELS)
 
 
 @every_case
