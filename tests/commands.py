@@ -152,11 +152,11 @@ def call(words, typed="") -> subprocess.CompletedProcess:
     )
 
 
-def start(words) -> subprocess.Popen:
+def start(words, optimized=False) -> subprocess.Popen:
     return subprocess.Popen(
         words,
         cwd=ROOT,
-        env=environment(),
+        env=environment(optimized=optimized),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

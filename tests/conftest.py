@@ -82,8 +82,7 @@ def _optimize(request):
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """Folder of the tiny random model; two KV heads, so that a mesh can split it."""
+    """Folder of the tiny random model."""
     from tests import commands
 
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    return commands.tiny_model(folder, num_key_value_heads=2)
+    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")

@@ -1,5 +1,6 @@
 """Kill a run at any instant: resumed, it is bitwise the uninterrupted one."""
 
+import functools
 import itertools
 import os
 import re
@@ -13,14 +14,9 @@ from tests import commands
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, model):
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    done = commands.run(train_command(model, workdir))
+    done = run(train_command(model, workdir))
     assert done.returncode == 0, done.stderr
     assert "held-out success" in done.stdout
     return workdir, done.stdout
@@ -32,19 +28,25 @@ def train_command(model, workdir, **changes) -> list[str]:
     return commands.train_command(model, workdir, **changes)
 
 
+# Compiled as for users, whose bits these are.
+run = functools.partial(commands.run, optimized=True)
+start = functools.partial(commands.start, optimized=True)
+
+
 def digest(output: str) -> str:
     """The SHA-256 that the last line of a finished run reports."""
     (line,) = [line for line in output.splitlines() if "sha256" in line]
     return line.split("sha256 ")[1].split()[0]
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
-    again = commands.run(train_command(model, tmp_path / "run"))
+    again = run(train_command(model, tmp_path / "run"))
     assert again.returncode == 0, again.stderr
     assert digest(again.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
-    other = commands.run(train_command(model, tmp_path / "other", seed=1))
+    other = run(train_command(model, tmp_path / "other", seed=1))
     assert digest(other.stdout) != digest(output)
 
 
@@ -52,12 +54,28 @@ def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
 def test_the_bits_do_not_depend_on_the_number_of_cores(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
     one_core = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
-    alone = commands.run([*one_core, *train_command(model, tmp_path / "run")])
+    alone = run([*one_core, *train_command(model, tmp_path / "run")])
     assert alone.returncode == 0, alone.stderr
     assert digest(alone.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
+def test_killed_inside_a_save(uninterrupted, tmp_path, model):
+    workdir, output = uninterrupted
+    words = train_command(model, tmp_path / "run")
+    process = start(words)
+    while not list(tmp_path.glob("run/checkpoints/*tmp*")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    resumed = run(words)
+    assert resumed.returncode == 0, resumed.stderr
+    assert digest(resumed.stdout) == digest(output)
+    assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
+
+
+@pytest.mark.slow
 def test_killed_at_random_instants(uninterrupted, tmp_path, model):
     """Kills while compiling, rolling out, updating and (seen on disk) while saving."""
     workdir, output = uninterrupted
@@ -65,7 +83,7 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, model):
     random = np.random.default_rng(0)
     during_save = 0
     for attempt in itertools.count():
-        process = commands.start(words)
+        process = start(words)
         wait_for_save = attempt % 2 == 0
         deadline = time.monotonic() + (60 if wait_for_save else random.uniform(4, 14))
         while time.monotonic() < deadline and process.poll() is None:
@@ -78,7 +96,7 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, model):
         process.kill()
         process.wait()
     output_again, _ = process.communicate(timeout=300)
-    final = commands.run(words)
+    final = run(words)
     assert final.returncode == 0, output_again + final.stderr
     assert during_save >= 1
     assert digest(final.stdout) == digest(output)
@@ -88,16 +106,16 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, model):
 def test_sigterm_saves_and_exits_with_143(uninterrupted, tmp_path, model):
     workdir, output = uninterrupted
     words = train_command(model, tmp_path / "run", checkpoint__every=100)
-    process = commands.start(words)
+    process = start(words)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
+    stopped, _ = process.communicate(timeout=120)
     assert process.returncode == 143
-    assert re.search(r"stopped after \d of 5 iterations, all saved", output)
-    resumed = commands.run(words)
+    assert re.search(r"stopped after \d of 5 iterations, all saved", stopped)
+    resumed = run(words)
     assert resumed.returncode == 0, resumed.stderr
     assert digest(resumed.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
@@ -107,16 +125,17 @@ def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
     workdir, _ = uninterrupted
     before = commands.record_of(workdir)
     words = train_command(model, workdir, seed=5, rollout__temperature=0.7)
-    refused = commands.run(words)
+    refused = run(words)
     assert refused.returncode == 2
     assert "seed: 0 -> 5" in refused.stderr
     assert "rollout.temperature: 1.0 -> 0.7" in refused.stderr
     assert commands.record_of(workdir) == before
 
 
+@pytest.mark.slow
 def test_a_longer_run_continues(uninterrupted, tmp_path, model):
     words = train_command(model, tmp_path / "run", train__num_iterations=3)
-    assert commands.run(words).returncode == 0
-    longer = commands.run(train_command(model, tmp_path / "run"))
+    assert run(words).returncode == 0
+    longer = run(train_command(model, tmp_path / "run"))
     assert longer.returncode == 0, longer.stderr
     assert digest(longer.stdout) == digest(uninterrupted[1])

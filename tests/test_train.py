@@ -13,11 +13,6 @@ from ragen_jax.train import train
 from tests import commands
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
 def tiny_config(model, **changes):
     """Two groups of four, one short turn, no evaluation."""
     config = sokoban.get_config()

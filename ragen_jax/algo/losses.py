@@ -228,7 +228,8 @@ def clipped_value_loss(
 
 def token_mean(mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
     """Every trained token weighs the same."""
-    return mask / jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1.0)
+    weights = mask.astype(jnp.float32)
+    return weights / jnp.maximum(jnp.sum(weights), 1.0)
 
 
 def seq_mean_token_mean(mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
@@ -240,7 +241,7 @@ def seq_mean_token_mean(mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
 def seq_mean_token_sum(mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
     """Mean over the rows with trained tokens of the sum over their tokens."""
     num_rows = jnp.sum(jnp.any(mask, axis=1), dtype=jnp.float32)
-    return mask / jnp.maximum(num_rows, 1.0)
+    return mask.astype(jnp.float32) / jnp.maximum(num_rows, 1.0)
 
 
 def seq_mean_token_sum_norm(mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:

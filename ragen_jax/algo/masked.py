@@ -21,8 +21,8 @@ def masked_mean(
     x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], axis: Axis = None
 ) -> Float[Array, "..."]:
     """Mean of the selected entries, 0 when there are none."""
-    count = jnp.sum(mask, axis=axis)
-    return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
+    count = jnp.maximum(jnp.sum(mask, axis=axis), 1).astype(x.dtype)
+    return masked_sum(x, mask, axis) / count
 
 
 def masked_variance(
@@ -40,9 +40,10 @@ def masked_variance(
       ddof: subtracted from the count in the denominator; 1 is Bessel's correction.
     """
     x = jnp.where(mask, x, 0.0)
-    count = jnp.sum(mask, axis=axis, keepdims=True)
-    mean = jnp.sum(x, axis=axis, keepdims=True) / jnp.maximum(count, 1)
+    count = jnp.maximum(jnp.sum(mask, axis=axis, keepdims=True), 1)
+    mean = jnp.sum(x, axis=axis, keepdims=True) / count.astype(x.dtype)
     deviation = x - mean
     squares = masked_sum(deviation**2, mask, axis)
     degrees = jnp.sum(mask, axis=axis) - ddof
-    return jnp.where(degrees > 0, squares / jnp.maximum(degrees, 1), 0.0)
+    variance = squares / jnp.maximum(degrees, 1).astype(x.dtype)
+    return jnp.where(degrees > 0, variance, 0.0)

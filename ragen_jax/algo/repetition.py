@@ -35,7 +35,8 @@ def distinct_ngrams(trajectory: Trajectory, size: int) -> Float[Array, ""]:
         is_ngram &= shifted(trajectory.turn_index, i) == turn
     tokens = [shifted(trajectory.tokens, i) for i in range(size)]
     is_first = _is_first(tokens, is_ngram)[0]
-    return jnp.sum(is_first) / jnp.maximum(jnp.sum(is_ngram), 1).astype(jnp.float32)
+    num_first, num_ngrams = jnp.sum(is_first), jnp.maximum(jnp.sum(is_ngram), 1)
+    return num_first.astype(jnp.float32) / num_ngrams.astype(jnp.float32)
 
 
 def top_reply_share(trajectory: Trajectory) -> Float[Array, ""]:

@@ -86,7 +86,7 @@ class StepsCase(NamedTuple):
     def per_step(self, total: Array) -> Array:
         """Mean over the steps taken."""
         taken = self.carry.state.num_updates - self.before.num_updates
-        return total / jnp.maximum(taken, 1)
+        return total / jnp.maximum(taken, 1).astype(jnp.float32)
 
     @property
     def mismatch(self) -> MismatchSums:

@@ -7,6 +7,8 @@ import pytest
 
 from tests import commands
 
+pytestmark = pytest.mark.slow
+
 # Words of the command -> lines and stages that must be there.
 CASES = {
     ("attention",): {"seconds": {"blocks", "xla"}},

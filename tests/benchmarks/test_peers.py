@@ -8,13 +8,14 @@ import pytest
 from benchmarks import runs
 from benchmarks.peers import python_sokoban
 from envs.sokoban import Sokoban
-from tests import commands
 from tests.reference.answer_oracle import parse_reply
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from benchmarks.peers import torch_learner, torch_loop  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 SMALL = {
     "rollout.num_groups": 4,
@@ -25,11 +26,6 @@ SMALL = {
     "learner.minibatch_rows": 4,
     "learner.microbatch_rows": 2,
 }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -292,11 +292,6 @@ def test_every_setting_is_a_key():
     assert names == set(base.get_config().warning)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
 # Of replies cut at eight tokens few are shorter: an alarm where one is.
 NERVOUS = {
     "warning__baseline_iterations": 1,

@@ -8,13 +8,7 @@ from configs import sokoban
 from ragen_jax.config import validate
 from ragen_jax.runs.writer import TIMING_PREFIXES
 from ragen_jax.train import train
-from tests import commands
 from tests.test_train import tiny_config
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def run(model, workdir, capsys, **changes):

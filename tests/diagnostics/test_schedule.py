@@ -13,11 +13,6 @@ from ragen_jax.train import train
 from tests import commands
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
 def run(model, workdir, capsys, *, every, total):
     """Digest of the parameters, and metrics by iteration without their times."""
     config = sokoban.get_config()

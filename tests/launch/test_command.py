@@ -61,15 +61,16 @@ def test_the_last_word_about_a_key_wins():
         ),
     ],
 )
-def test_refusals(words, message):
-    done = read(*words)
+def test_refusals(words, message, tmp_path):
+    line = commands.command("train", "--config=configs/sokoban.py", *words)
+    done = commands.call([*line, f"--workdir={tmp_path / 'run'}"])
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_override_without_a_configuration_says_what_to_add():
-    done = commands.run(commands.command("evaluate", "--config.env.name=bandit"))
+    done = commands.call(commands.command("evaluate", "--config.env.name=bandit"))
     assert done.returncode == 2
     assert "--config.env.name changes a configuration" in done.stderr
     assert "add --config=FILE" in done.stderr
@@ -80,7 +81,7 @@ def test_a_run_that_is_not_there_is_named(module, tmp_path):
     words = [f"--run={tmp_path / 'nothing'}"]
     if module == "export":
         words.append(f"--output={tmp_path / 'out'}")
-    done = commands.run(commands.command(module, *words))
+    done = commands.call(commands.command(module, *words))
     assert done.returncode == 2
     assert "there is no folder" in done.stderr
     assert "launch.train" in done.stderr

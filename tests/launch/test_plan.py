@@ -8,16 +8,13 @@ from ragen_jax.program import POCKET
 from tests import commands
 
 
-def plan(*words):
-    return commands.run(commands.command("plan", *words))
-
-
 def test_a_configuration_that_fits(tmp_path):
     """A folder without weights will do."""
     for name in ("config.json", "generation_config.json", "tokenizer.json"):
         shutil.copy(POCKET / name, tmp_path)
     tiny = {k: v for k, v in commands.TINY.items() if k != "rollout.max_turns"}
-    done = plan(
+    words = commands.command(
+        "plan",
         "--config=configs/sokoban.py",
         "--device=rtx-4090",
         f"--config.model.path={tmp_path}",
@@ -25,6 +22,7 @@ def test_a_configuration_that_fits(tmp_path):
         "--config.model.attention=cudnn",
         *(f"--config.{key}={value}" for key, value in tiny.items()),
     )
+    done = commands.run(words)
     assert done.returncode == 0, done.stderr
     assert "compiled for cpu, not for rtx-4090" in done.stdout
     assert "planned with model.attention = 'blocks', which needs more" in done.stdout
@@ -49,7 +47,8 @@ def test_a_configuration_that_fits(tmp_path):
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(words, sentence):
-    done = plan("--config=configs/sokoban.py", *words)
+    line = commands.command("plan", "--config=configs/sokoban.py", *words)
+    done = commands.call(line)
     assert done.returncode == 2
     first, second = done.stderr.strip().splitlines()
     assert sentence in first

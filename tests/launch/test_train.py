@@ -14,11 +14,6 @@ from tests import commands
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def trained(tmp_path_factory, model):
     """A short finished run."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
@@ -103,7 +98,7 @@ def test_export_holds_the_trained_weights(trained, tmp_path, model):
     pairs = zip(commands.leaves_of(params), commands.leaves_of(before), strict=True)
     assert any(not np.array_equal(a, b) for a, b in pairs)
     assert (folder / "tokenizer.json").exists()
-    again = commands.run(words)
+    again = commands.call(words)
     assert again.returncode == 2
     assert "exists already" in again.stderr
 
@@ -177,7 +172,7 @@ def test_bad_input_is_one_sentence_and_exit_status_2(case, tmp_path):
     arguments, words = FLAGS[case]
     workdir = tmp_path / "run"
     start = commands.command("train", "--config=configs/sokoban.py")
-    done = commands.run([*start, f"--workdir={workdir}", *arguments])
+    done = commands.call([*start, f"--workdir={workdir}", *arguments])
     assert done.returncode == 2, done.stdout
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
@@ -196,9 +191,6 @@ def test_an_unwritable_workdir(tmp_path, model):
 def test_a_checkpoint_of_another_model(trained, tmp_path, model):
     """Someone swaps the weights under a run that is then resumed."""
     other = commands.tiny_model(tmp_path / "other", hidden_size=48, head_dim=24)
-    words = commands.command(
-        "evaluate", f"--run={trained}", "--config=configs/sokoban.py"
-    )
     config = json.loads((trained / "config.json").read_text())
     moved = tmp_path / "run"
     commands.copy(trained, moved)

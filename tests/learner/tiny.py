@@ -61,7 +61,7 @@ def _init(key):
 def _forward(params, tokens, positions, cache):
     """Each token sees the mean embedding of the tokens up to itself."""
     total = jnp.cumsum(params["embed"][tokens], axis=1)
-    mean = total / (positions[..., None] + 1.0)
+    mean = total / (positions[..., None] + 1).astype(total.dtype)
     hidden = jnp.tanh(2.0 * mean @ params["mix"]) * params["scale"][None, None]
     return hidden, cache
 

@@ -11,7 +11,7 @@ from ragen_jax.report.runs import read_runs
 from ragen_jax.report.series import make_series
 from tests.report import browser, fake_runs, malformed
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 MAX_EPISODES = 120
 SECTIONS = [
