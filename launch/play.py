@@ -1,4 +1,4 @@
-"""Play a game in the terminal, or watch the policy or the exact solver play it.
+"""Play an environment in the terminal, or watch the policy or the exact solver.
 
 python -m launch.play --config=configs/sokoban.py
 python -m launch.play --run=runs/sokoban --player=policy --level=3
@@ -11,11 +11,11 @@ from launch import command
 
 _CONFIG = command.define_config()
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
-_PLAYER = flags.DEFINE_enum(
-    "player", "human", ["human", "policy", "solver"], "Who plays."
+_PLAYER = flags.DEFINE_enum("player", "human", ["human", "policy", "solver"], "Player.")
+_ENV = flags.DEFINE_string(
+    "env", None, "Environment of a mix, e.g. FrozenLake; default: the first."
 )
-_ENV = flags.DEFINE_string("env", None, "Which environment of a mix; else the first.")
-_LEVEL = flags.DEFINE_integer("level", 0, "Which level; any number from 0.")
+_LEVEL = flags.DEFINE_integer("level", 0, "Number of the validation level, from 0.")
 
 
 def main(argv: list[str]) -> int:
@@ -52,7 +52,7 @@ def _human(play, trained, level: int) -> None:
         return input("\n> ")
 
     print(
-        'Answer with actions, e.g. "Up || Left", or with the full tags. Ctrl-D leaves.'
+        'Reply with actions, e.g. "Up || Left", or with the full tags. Ctrl-D leaves.'
     )
     play.play(
         task,

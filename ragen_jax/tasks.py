@@ -170,12 +170,12 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
 
 
 def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
-    """What reads where thoughts place the landmarks of a game.
+    """Reader of the landmarks' places in thoughts.
 
     Raises:
-      ValueError: the game has none.
+      ValueError: the environment has no landmarks.
     """
-    names = [(env.symbols[one.symbol], one.words) for one in landmarks_of(env)]
+    names = [(env.symbols[mark.symbol], mark.words) for mark in landmarks_of(env)]
     return build_fact_reader(tokenizer, names)
 
 

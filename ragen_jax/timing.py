@@ -73,6 +73,16 @@ def describe(metrics: Mapping[str, float]) -> str:
     return f"compiled: {', '.join(stages)}" if stages else ""
 
 
+def time_left(seconds: float, *, num_done: int, num_left: int) -> str:
+    """Time until the end, in words, at the mean pace so far.
+
+    Args:
+      seconds: spent on `num_done` units of work, of which `num_left` remain.
+    """
+    remaining = round(seconds / num_done * num_left)
+    return f"{remaining // 60}m{remaining % 60:02d}s left"
+
+
 @contextlib.contextmanager
 def timed(timing: dict[str, float], name: str):
     """Record the seconds that the block takes and the compilations in it.

@@ -1,8 +1,9 @@
-"""Evaluation of a model behind an OpenAI-compatible endpoint.
+"""Evaluation of a model behind an OpenAI-compatible API.
 
-In: a configuration, the settings of an endpoint and a folder. Out: the same evaluation
-tasks and scores as of a policy on this machine. Episodes are played by threads, written
-to a journal as they end, and resumed from it.
+In: a configuration, the settings of the API and a journal. Out: evaluation tasks and
+scores like those of a policy on this machine. Several conversations run at a time;
+replies and finished episodes go to the journal, from which an interrupted evaluation
+resumes.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
 from ragen_jax.evaluation.api_client import Endpoint, EndpointError, read_extra_body
 from ragen_jax.evaluation.api_journal import (
     Journal,
+    Place,
     Prices,
     play_metrics,
     token_metrics,
@@ -32,15 +34,18 @@ from ragen_jax.evaluation.harness import describe, suite_configs
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.collect import validation_keys
-from ragen_jax.rollout.host import ChatReply, TextGame
-from ragen_jax.tasks import EnvSpec, make_ceiling, make_env, play_rules
+from ragen_jax.rollout.host import Chat, ChatGame, ChatReply, play_turns
+from ragen_jax.rollout.records import chat_record
+from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules
+from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import Message
 from ragen_jax.text.prompts import build_wording
+from ragen_jax.timing import time_left
 from ragen_jax.types import EnvState
 
-# Tokens of a reply where the configuration is sized for the pocket model.
+# Length of a reply in place of the pocket model's.
 REPLY_TOKENS = 400
-# What an evaluation by endpoint reads of a configuration.
+# Keys that an evaluation over an API reads.
 READ_KEYS = (
     "env",
     "prompt.style",
@@ -64,22 +69,21 @@ READ_KEYS = (
 def prepare(
     config: ConfigDict, changes: Mapping[str, object], overrides: Collection[str]
 ) -> ConfigDict:
-    """A configuration as endpoints need it: the full wording, room for a thought.
+    """The configuration for a model behind an API: full wording, room for a thought.
 
     Args:
       config: of the task; changed in place.
       changes: values by dotted key, set on top.
-      overrides: dotted paths that the user set; they are left as they are.
+      overrides: dotted paths that the user set; their values stay.
 
     Raises:
-      ValueError: an override has no effect here, or a key is wrong.
+      ValueError: an override has no effect over an API, or a key is invalid.
     """
     for key in overrides:
         if not any(f"{key}.".startswith(f"{known}.") for known in READ_KEYS):
             raise ValueError(
-                f"--config.{key} has no effect with --api.base_url: a model behind an "
-                f"endpoint brings its own; leave it out ({', '.join(READ_KEYS)} are "
-                "read)"
+                f"--config.{key} has no effect with --api.base_url; leave it out. The "
+                f"keys in use are {', '.join(READ_KEYS)}"
             )
     if config.prompt.style == "terse" and "prompt.style" not in overrides:
         config.prompt.style = "full"
@@ -92,18 +96,18 @@ def prepare(
 
 
 def check_api(api: ConfigDict) -> None:
-    """Refuse settings that make no sense.
+    """Refuse settings that cannot be used.
 
     Raises:
       ValueError: names the setting and the cure.
     """
     if not api.model:
-        raise ValueError("--api.base_url needs --api.model, the model's name there")
+        raise ValueError("--api.base_url needs --api.model, the name of the model")
     if not re.fullmatch(r"[A-Za-z_]\w*", api.key_env, re.ASCII):
-        # Not repeated: it may be the key itself.
+        # The value is not repeated: it may be the key itself.
         raise ValueError(
             "--api.key_env must be the name of an environment variable, e.g. "
-            "OPENAI_API_KEY; the key itself belongs into that variable"
+            "OPENAI_API_KEY; the key itself belongs in that variable"
         )
     for name in ("concurrency", "timeout_seconds", "retry_seconds"):
         if api[name] <= 0:
@@ -134,7 +138,7 @@ def api_evaluations(
     Args:
       config: see `prepare`.
       api: see `check_api`.
-      journal: what has been paid for; every conversation goes there.
+      journal: of replies and finished conversations.
       suite: entry of `suites.SUITES`; None: the tasks of the configuration.
       overrides: dotted paths that the user set.
 
@@ -147,38 +151,32 @@ def api_evaluations(
     ]
 
 
-def build_text_game(config: ConfigDict, spec: EnvSpec) -> TextGame:
-    """A game in the configuration's words."""
+def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
+    """A task without tokens, and its game in chat messages."""
     env, params = make_env(spec)
-    budget = play_rules(config).budget
+    rules = play_rules(config)
     prompt, rollout = config.prompt, config.rollout
     wording = build_wording(
         env,
         style=prompt.style,
-        budget=budget,
+        budget=rules.budget,
         length_hint_words=prompt.length_hint_words,
         thinking=prompt.thinking,
     )
-    return TextGame(
-        spec.label or env.name,
-        env,
-        params,
-        budget,
-        wording,
-        context=rollout.context,
-        context_turns=rollout.context_turns,
-        thinking=prompt.thinking,
-        format_penalty=rollout.format_penalty,
+    num_past = count_past(
+        rollout.context, rollout.context_turns, rules.budget.max_turns
     )
+    chat = Chat(wording, rollout.context, num_past, prompt.thinking)
+    task = Task(spec.label or env.name, env, params, rules)
+    return task, ChatGame(env, params, rules, chat)
 
 
 def _evaluation(
     config: ConfigDict, entry: EvalTask, api: ConfigDict, journal: Journal
 ) -> EvalTask:
     """An entry with its player."""
-    game = build_text_game(config, entry.spec)
+    task, game = build_chat(config, entry.spec)
     played = describe(config, entry.spec)
-    settings = _settings(config, api, played)
     evaluation = config.evaluation
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
     prices = Prices(api.input_price, api.output_price, api.cached_input_price)
@@ -192,39 +190,31 @@ def _evaluation(
         noise = [
             keys.noise[prompt] for prompt in range(num_prompts) for keys in samples
         ]
+        conversations = Conversations(
+            task.name, game, levels, noise, _settings(config, api, played), journal
+        )
 
         async def play_here():
             async with _endpoint(config, api) as endpoint:
-                return await play_all(
-                    game,
-                    levels,
-                    noise,
-                    endpoint,
-                    journal,
-                    settings=settings,
-                    prices=prices,
-                    concurrency=api.concurrency,
-                )
+                return await conversations.play(endpoint, prices, api.concurrency)
 
         records = asyncio.run(play_here())
         success = np.array([record["success"] for record in records])
-        ceiling = make_ceiling(game.env, game.params, game.budget)(
-            jax.tree.map(jnp.asarray, levels)
-        )
+        ceiling = task.ceiling(jax.tree.map(jnp.asarray, levels))
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         metrics["held_out"] = float(game.env.holds_out_levels)
         return metrics, records
 
-    spec = dataclasses.replace(entry.spec, label=game.name)
+    spec = dataclasses.replace(entry.spec, label=task.name)
     return dataclasses.replace(entry, spec=spec, played=played, play=play)
 
 
 def _settings(
     config: ConfigDict, api: ConfigDict, played: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What conversations must have in common to be counted together."""
+    """Settings that all conversations of a task must share."""
     rollout, prompt, evaluation = config.rollout, config.prompt, config.evaluation
     return {
         "model": api.model,
@@ -253,97 +243,136 @@ def _endpoint(config: ConfigDict, api: ConfigDict) -> Endpoint:
         key=os.environ.get(api.key_env) or None,
         key_env=api.key_env,
         body={name: value for name, value in body.items() if value is not None},
-        concurrency=api.concurrency,
         timeout_seconds=api.timeout_seconds,
         max_retries=api.max_retries,
         retry_seconds=api.retry_seconds,
     )
 
 
-_KEPT = (
-    "They are kept, with the replies of the others: the same command goes on from there"
-)
+_KEPT = "They are kept, like the replies of the others: the same command resumes"
 # Between two lines of progress.
 _QUIET_SECONDS = 10.0
 
 
 class Progress:
-    """Lines on standard error while conversations go on."""
+    """Lines on standard error during the conversations of a task.
+
+    Args:
+      name: of the task.
+      records: of the conversations that the journal holds.
+      total: number of conversations.
+    """
 
     def __init__(self, name: str, records: Sequence[Mapping[str, Any]], total: int):
         self._name, self._total = name, total
         self._done, self._first = len(records), len(records)
         self._successes = sum(record["success"] for record in records)
-        self._read = self._written = 0
-        self._began = self._said = time.monotonic()
+        self._prompt_tokens = self._reply_tokens = 0
+        self._began = self._printed = time.monotonic()
 
     def replied(self, reply: ChatReply) -> None:
-        """A reply was paid for."""
-        self._read += reply.prompt_tokens or 0
-        self._written += reply.reply_tokens or 0
+        """Count the tokens of a reply."""
+        self._prompt_tokens += reply.prompt_tokens or 0
+        self._reply_tokens += reply.reply_tokens or 0
 
     def finished(self, record: Mapping[str, Any], prices: Prices, retries: int) -> None:
-        """A conversation has ended."""
+        """Count a finished conversation, and print a line now and then."""
         self._done += 1
         self._successes += record["success"]
         now = time.monotonic()
-        if now - self._said < _QUIET_SECONDS and self._done < self._total:
+        if now - self._printed < _QUIET_SECONDS and self._done < self._total:
             return
-        self._said = now
-        seconds = (now - self._began) / (self._done - self._first)
-        left = round(seconds * (self._total - self._done))
+        self._printed = now
+        tokens = {
+            "prompt_tokens": self._prompt_tokens,
+            "sampled_tokens": self._reply_tokens,
+            "cached_tokens": 0,
+        }
+        cost = prices.cost(tokens)
         words = [
             f"{self._name}: {self._done}/{self._total} conversations",
             f"success {self._successes / self._done:.1%}",
-            f"{self._read:,} + {self._written:,} tokens now",
+            f"{self._prompt_tokens:,} + {self._reply_tokens:,} tokens now",
+            *([f"cost up to {cost:.4g}"] if cost is not None else []),
+            *([f"{retries} retries"] if retries else []),
+            time_left(
+                now - self._began,
+                num_done=self._done - self._first,
+                num_left=self._total - self._done,
+            ),
         ]
-        tokens = {"prompt_tokens": self._read, "sampled_tokens": self._written}
-        cost = prices.cost(tokens | {"cached_tokens": 0})
-        words += [f"cost up to {cost:.4g}"] if cost is not None else []
-        words += [f"{retries} tries repeated"] if retries else []
-        words.append(f"{left // 60}m{left % 60:02d}s left")
         print("  ".join(words), file=sys.stderr, flush=True)
 
 
-async def play_all(
-    game: TextGame,
-    levels: EnvState,
-    noise_keys: Sequence[Key[Array, ""]],
-    endpoint: Endpoint,
-    journal: Journal,
-    *,
-    settings: Mapping[str, Any],
-    prices: Prices,
-    concurrency: int,
-) -> list[dict[str, Any]]:
-    """Play every row that the journal has not.
+@dataclasses.dataclass(frozen=True)
+class Conversations:
+    """The episodes of a task, one per row.
 
-    Args:
+    Attributes:
+      name: of the task.
+      game: its game in chat messages.
       levels: first states, one per prompt, on the host.
       noise_keys: one per row; the rows of a prompt are adjacent.
-      settings: how it is played: conversations played in another way do not count.
-      prices: for the progress.
-      concurrency: conversations at a time.
-
-    Returns:
-      A record per row, in order.
-
-    Raises:
-      EndpointError: some could not be finished.
-      ValueError: the journal holds the game under other settings.
+      settings: everything that replies depend on; a journal of other settings is
+        refused.
+      journal: of replies and finished episodes.
     """
-    journal.begin(game.name, settings)
-    num_rows = len(noise_keys)
-    per_level = num_rows // len(jax.tree.leaves(levels)[0])
-    places = [(game.name, row) for row in range(num_rows)]
-    kept = [journal.finished[place] for place in places if place in journal.finished]
-    progress = Progress(game.name, kept, num_rows)
-    waiting = iter([place for place in places if place not in journal.finished])
-    failures: list[EndpointError] = []
 
-    async def converse(place) -> None:
-        row = place[1]
+    name: str
+    game: ChatGame
+    levels: EnvState
+    noise_keys: Sequence[Key[Array, ""]]
+    settings: Mapping[str, Any]
+    journal: Journal
+
+    async def play(
+        self, endpoint: Endpoint, prices: Prices, concurrency: int
+    ) -> list[dict[str, Any]]:
+        """Play every row that the journal lacks, `concurrency` at a time.
+
+        Returns:
+          A record per row, in order.
+
+        Raises:
+          EndpointError: an episode could not be finished.
+          ValueError: the journal holds the task under other settings.
+        """
+        journal, num_rows = self.journal, len(self.noise_keys)
+        journal.begin(self.name, self.settings)
+        places = [(self.name, row) for row in range(num_rows)]
+        kept = [journal.finished[p] for p in places if p in journal.finished]
+        progress = Progress(self.name, kept, num_rows)
+        waiting = iter([p for p in places if p not in journal.finished])
+        failures: list[EndpointError] = []
+
+        async def work() -> None:
+            for place in waiting:
+                if failures:
+                    return
+                try:
+                    record = await self._converse(place, endpoint, progress)
+                except EndpointError as failure:
+                    failures.append(failure)
+                else:
+                    progress.finished(record, prices, endpoint.num_retries)
+
+        await asyncio.gather(*(work() for _ in range(concurrency)))
+        if failures:
+            done = sum(place in journal.finished for place in places)
+            state = f"{done} of {num_rows} conversations of {self.name} are finished"
+            kept = f". {_KEPT}" if done else ""
+            raise EndpointError(f"{failures[0]} ({state}{kept})")
+        return [journal.finished[place] for place in places]
+
+    async def _converse(
+        self, place: Place, endpoint: Endpoint, progress: "Progress"
+    ) -> dict[str, Any]:
+        """Play a row from the replies of the journal on, and record it there."""
+        journal, row = self.journal, place[1]
         known = journal.replies(place)
+        per_level = len(self.noise_keys) // len(jax.tree.leaves(self.levels)[0])
+        level = jax.tree.map(lambda x: x[row // per_level], self.levels)
+        episode = self.game.episode(level, self.noise_keys[row])
 
         async def ask(turn: int, messages: Sequence[Message]) -> ChatReply:
             if turn >= len(known):
@@ -352,24 +381,8 @@ async def play_all(
                 progress.replied(reply)
             return known[turn]
 
-        level = jax.tree.map(lambda x: x[row // per_level], levels)
-        record = await game.play(level, noise_keys[row], ask)
-        label = {"environment": game.name, "row": row, "settings": settings}
+        trajectory = await play_turns(episode, ask)
+        record = chat_record(trajectory, episode.turns, self.game.chat)
+        label = {"environment": self.name, "row": row, "settings": self.settings}
         journal.add_conversation(place, label | record)
-        progress.finished(record, prices, endpoint.num_retries)
-
-    async def work() -> None:
-        for place in waiting:
-            if failures:
-                return
-            try:
-                await converse(place)
-            except EndpointError as failure:
-                failures.append(failure)
-
-    await asyncio.gather(*(work() for _ in range(concurrency)))
-    if failures:
-        done = sum(place in journal.finished for place in places)
-        told = f"{done} of {num_rows} conversations of {game.name} are finished"
-        raise EndpointError(f"{failures[0]} ({told}{f'. {_KEPT}' if done else ''})")
-    return [journal.finished[place] for place in places]
+        return record

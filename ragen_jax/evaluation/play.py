@@ -1,10 +1,11 @@
 """One episode in the terminal: played by a person, the policy or the exact solver.
 
-In: a game, the number of a level, who plays. Out: the exact text the model reads, and
-what the game made of each reply. The turns are the rollout's own: only the responder
-differs.
+In: a task, the number of a level, the player. Out: the exact text that the model reads,
+and the outcome of each reply. The turns are those of the rollout; only the replies
+differ.
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 
@@ -16,21 +17,10 @@ from envs.base import VALIDATION
 from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.rollout import demonstrators
-from ragen_jax.rollout.collect import (
-    RolloutKeys,
-    fold_turn,
-    play_episodes,
-    start_episodes,
-)
+from ragen_jax.rollout.collect import RolloutKeys, play_episodes
+from ragen_jax.rollout.host import ArrayGame, play_turns
 from ragen_jax.rollout.records import episodes
-from ragen_jax.rollout.turns import (
-    Play,
-    Responder,
-    RolloutContext,
-    answer,
-    tell_following,
-    tell_opening,
-)
+from ragen_jax.rollout.turns import Play, Responder
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task, build_collect
 from ragen_jax.text import chat
@@ -119,27 +109,8 @@ def watch_solver(trained: Trained, level: int) -> dict:
     return episodes(trajectory, task.tokenizer, task.dialogue.prompts)[0]
 
 
-def typed_responder(max_reply_tokens: int) -> Responder:
-    """A responder whose memory is the reply it is about to give."""
-
-    def init(num_rows: int) -> Reply:
-        return Reply(
-            tokens=jnp.zeros((num_rows, max_reply_tokens), jnp.int32),
-            log_probs=jnp.zeros((num_rows, max_reply_tokens)),
-            length=jnp.zeros(num_rows, jnp.int32),
-            is_cut=jnp.zeros(num_rows, bool),
-        )
-
-    def reply(prepared, starts, states, keys, turn, is_active):
-        del starts, states, keys, turn
-        length = jnp.where(is_active, prepared.length, 0)
-        return prepared, prepared.replace(length=length)
-
-    return Responder(init=init, observe=lambda prepared, *_: prepared, reply=reply)
-
-
 def complete_reply(line: str, *, thinking: bool) -> str:
-    """What a person typed, as the model would have written it.
+    """A typed line in the form of the model's replies.
 
     A bare answer ("Up || Left") gets the tags; a line with tags is taken as it is.
     """
@@ -156,70 +127,69 @@ def play(
     read_line: Callable[[], str],
     say: Callable[[str], None],
 ) -> float:
-    """Play one episode (one row of `keys`).
+    """Play one episode (one row of `keys`) from the terminal.
 
     Returns:
       The sum of rewards and format penalties.
 
     Raises:
-      EOFError: from `read_line`, when the person leaves.
+      EOFError: from `read_line`, at the end of the input.
     """
     rules = dataclasses.replace(task.rules, bonus=None)
-    responder = typed_responder(rules.max_reply_tokens)
-    context = RolloutContext(task.env, task.params, task.dialogue, responder, rules)
+    game = ArrayGame(task.env, task.params, rules, lambda *_: _UNREAD)
+    episodes = game.episodes((), task.dialogue, keys)
 
-    @jax.jit
-    def open_turn(episode: Play, turn) -> Play:
-        return tell_following(context, episode, turn, 0)
+    async def ask(turn: int, play: Play) -> tuple[Play, Reply]:
+        if turn:
+            say(_outcome(play, turn - 1))
+        message = play.transcript.turn_index[0] == turn
+        say(task.tokenizer.decode(np.asarray(play.transcript.tokens[0])[message]))
+        return play, _typed_reply(task, read_line, say)
 
-    @jax.jit
-    def close_turn(episode: Play, turn) -> Play:
-        sample_keys = fold_turn(keys.sample, turn)
-        noise_keys = fold_turn(keys.noise, turn)
-        return answer(
-            context, episode, turn, sample_keys=sample_keys, noise_keys=noise_keys
-        )
-
-    episode = start_episodes(context, keys)
-    for turn in range(rules.budget.max_turns):
-        before = int(episode.transcript.lengths[0])
-        episode = (
-            open_turn(episode, turn) if turn else tell_opening(context, episode, 0)
-        )
-        after = int(episode.transcript.lengths[0])
-        message = np.asarray(episode.transcript.tokens[0, before:after])
-        say(task.tokenizer.decode(message))
-        reply = _prepare(task, episode, read_line, say)
-        episode = close_turn(episode.replace(carry=reply), turn)
-        record = jax.tree.map(lambda x, turn=turn: x[0, turn], episode.turns)
-        say(
-            f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "
-            f"penalty {record.penalty:g}]"
-        )
-        if not bool(episode.is_active[0]):
-            break
-    state = jax.tree.map(lambda x: x[0], episode.states)
-    won = bool(task.env.is_success(state, task.params))
-    total = float(jnp.sum(episode.turns.reward) + jnp.sum(episode.turns.penalty))
+    trajectory = asyncio.run(play_turns(episodes, ask))
+    play = episodes.play
+    say(_outcome(play, int(jnp.sum(play.turns.played)) - 1))
+    state = jax.tree.map(lambda x: x[0], play.states)
+    total = float(jnp.sum(trajectory.turns.reward) + jnp.sum(trajectory.turns.penalty))
     say(f"\n{task.env.render(state, task.params)}")
-    say(f"{'won' if won else 'not won'}, return {total:g}")
+    say(f"{'won' if trajectory.success[0] else 'not won'}, return {total:g}")
     return total
 
 
-def _prepare(task: Task, episode: Play, read_line, say) -> Reply:
+# The replies are typed: nothing reads the messages but the person.
+_UNREAD = Responder(
+    init=lambda num_rows: (), observe=lambda carry, *_: carry, reply=lambda *_: ((), ())
+)
+
+
+def _outcome(play: Play, turn: int) -> str:
+    """The outcome of a turn, in words."""
+    record = jax.tree.map(lambda x: x[0, turn], play.turns)
+    return (
+        f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "
+        f"penalty {record.penalty:g}]"
+    )
+
+
+def _typed_reply(
+    task: Task, read_line: Callable[[], str], say: Callable[[str], None]
+) -> Reply:
     """Ask until the reply fits."""
-    max_reply_tokens = task.rules.max_reply_tokens
+    max_tokens = task.rules.max_reply_tokens
     while True:
         line = complete_reply(read_line(), thinking=task.dialogue.thinking)
         tokens = task.tokenizer.encode(line)
-        if len(tokens) <= max_reply_tokens:
+        if len(tokens) <= max_tokens:
             break
         say(
-            f"[that reply takes {len(tokens)} tokens, {max_reply_tokens} are allowed; "
+            f"[the reply has {len(tokens)} tokens, {max_tokens} are allowed; "
             "write a shorter one]"
         )
-    padded = np.zeros((1, max_reply_tokens), np.int32)
+    padded = np.zeros((1, max_tokens), np.int32)
     padded[0, : len(tokens)] = tokens
-    return episode.carry.replace(
-        tokens=jnp.asarray(padded), length=jnp.asarray([len(tokens)], jnp.int32)
+    return Reply(
+        tokens=jnp.asarray(padded),
+        log_probs=jnp.zeros((1, max_tokens)),
+        length=jnp.asarray([len(tokens)], jnp.int32),
+        is_cut=jnp.zeros(1, bool),
     )

@@ -1,23 +1,22 @@
 """Whole episodes in one compiled program: render, read, reply, parse, step.
 
-In: parameters, a dialogue (text as token tables), random keys. Out: a `Trajectory`. Who
-replies is a `Responder`: the policy here, a scripted demonstrator in the supervised
-warm start; both play through `play_episodes`.
+In: parameters, a dialogue (text as token tables), random keys. Out: a `Trajectory`. A
+`Responder` replies: the policy, or a scripted demonstrator in supervised fine-tuning;
+both play through `play_episodes`.
 
-Rows never influence each other: every row reads its own keys, and finished rows are
-masked, not removed. Shapes are static. The turns are a loop that ends early once every
-row has finished; each part of a turn is compiled once, however many turns there are.
+Rows never influence each other: every row has separate keys, and finished rows are
+masked, not removed. Shapes are static. The turns are a loop that ends once every row
+has finished; each part of a turn is compiled once, however many turns there are.
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Int, Key
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, Key
 
 from envs.base import (
     TRAINING,
@@ -28,8 +27,9 @@ from envs.base import (
 from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
-from ragen_jax.rollout.context import empty_memory
+from ragen_jax.rollout.context import empty_window
 from ragen_jax.rollout.decode import AnyRow, Context, Decoding, decode_reply, read
+from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
@@ -37,13 +37,14 @@ from ragen_jax.rollout.turns import (
     PlayRules,
     Responder,
     RolloutContext,
-    answer,
-    tell_following,
-    tell_opening,
+    act,
+    continue_episodes,
+    get_reply,
+    open_episodes,
+    to_trajectory,
 )
-from ragen_jax.sharding import ROW_AXES, num_row_shards, row_problems
 from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.types import Params, TokenSpan, Trajectory
+from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
 
 
 @struct.dataclass
@@ -68,7 +69,7 @@ def rollout_keys(
 ) -> RolloutKeys:
     """Keys of a rollout on training levels.
 
-    Group `g` and row `b` get theirs whatever the sizes.
+    Those of a group or row do not depend on the sizes.
     """
     num_rows = num_groups * group_size
     return RolloutKeys(
@@ -81,13 +82,18 @@ def rollout_keys(
 def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:
     """Keys of one sample of every validation prompt (`evaluation.seed`).
 
-    The levels are held out from training. They are the same in every sample, the draws
-    are not. Prompt `g` gets its keys whatever the number of prompts and samples.
+    The levels are held out from training. Samples share them and differ in their draws.
+    The keys of prompt `g` do not depend on the number of prompts and samples.
     """
     root = rngs.stream(rngs.root_key(seed), "evaluation")
     keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
     level = rngs.rows(rngs.stream(root, "level"), num_prompts)
     return keys.replace(level=level, split=VALIDATION)
+
+
+def spread_levels(keys: RolloutKeys, group_size: int) -> RolloutKeys:
+    """The keys with one level key per row: a device may hold part of a group."""
+    return keys.replace(level=jnp.repeat(keys.level, group_size))
 
 
 def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
@@ -104,11 +110,7 @@ def make_collect(
     num_groups: int,
     group_size: int,
     rules: PlayRules,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    decode_chunk_tokens: int,
-    compactions: int | None = None,
+    **decoding: float | None,
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """Compile-once rollouts of the policy.
 
@@ -116,8 +118,7 @@ def make_collect(
       mesh: rows are split over its axes `ROW_AXES`; each device plays its own rows.
       num_groups, group_size: `G` and `N`; rows of a group play the same level.
       rules: of an episode.
-      temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
-      decode_chunk_tokens, compactions: see `Decoding` (`chunk_tokens` there).
+      decoding: see `make_responder`.
 
     Returns:
       A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
@@ -125,15 +126,56 @@ def make_collect(
     Raises:
       ValueError: the rows cannot be split over the mesh, or an option is out of range.
     """
-    rows_per_device = _rows_per_device(mesh, num_groups, group_size)
+    layout = RowLayout(mesh, num_groups, group_size)
+    respond = make_responder(policy, rules, layout, **decoding)
+
+    def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+        return play_episodes(
+            env,
+            env_params,
+            dialogue,
+            respond(params, dialogue),
+            keys,
+            rules=rules,
+            any_row=layout.any_row,
+        )
+
+    play = layout.over_rows(play, num_whole=2)
+    return jax.jit(
+        lambda params, dialogue, keys: play(
+            params, dialogue, spread_levels(keys, group_size)
+        )
+    )
+
+
+def make_responder(
+    policy: Policy,
+    rules: PlayRules,
+    layout: RowLayout,
+    *,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    decode_chunk_tokens: int,
+    compactions: int | None = None,
+) -> Callable[[Params, Dialogue], Responder]:
+    """Builds `(params, dialogue) -> Responder`.
+
+    Args:
+      policy, rules, layout: who replies, how long, in which rows.
+      temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
+      decode_chunk_tokens, compactions: see `decode_reply` (`chunk_tokens` there).
+
+    Raises:
+      ValueError: an option is out of range.
+    """
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
     sampler = functools.partial(
         sample, temperature=temperature, top_k=top_k, top_p=top_p
     )
-    any_row = _any_row(mesh)
 
-    def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
-        responder = model_responder(
+    def make(params: Params, dialogue: Dialogue) -> Responder:
+        return model_responder(
             policy,
             params,
             Decoding(
@@ -142,72 +184,12 @@ def make_collect(
                 max_reply_tokens=rules.max_reply_tokens,
                 chunk_tokens=decode_chunk_tokens,
                 compactions=compactions,
-                any_row=any_row,
+                any_row=layout.any_row,
             ),
-            # A device may hold part of a group.
-            rows_per_level=math.gcd(group_size, rows_per_device),
-        )
-        return play_episodes(
-            env,
-            env_params,
-            dialogue,
-            responder,
-            keys,
-            rules=rules,
-            any_row=any_row,
+            rows_per_level=layout.rows_per_level,
         )
 
-    return _compile_over_rows(play, mesh, group_size)
-
-
-def _rows_per_device(mesh: Mesh, num_groups: int, group_size: int) -> int:
-    """Rows of each part that the mesh splits them into.
-
-    Raises:
-      ValueError: the parts would not be equal.
-    """
-    num_rows = num_groups * group_size
-    for problem in row_problems("groups x rollouts", num_rows, mesh.shape):
-        raise ValueError(problem)
-    return num_rows // num_row_shards(mesh)
-
-
-def _any_row(mesh: Mesh) -> AnyRow:
-    """How devices that hold different rows agree on going on.
-
-    Where each device has the whole network they need not: those whose rows have
-    finished stop. A network that is split over `tensor` exchanges activations, and an
-    exchange that some devices never reach makes the others wait for good: all rows
-    leave a loop together then.
-    """
-    if mesh.shape["tensor"] == 1 or mesh.size == mesh.shape["tensor"]:
-        return jnp.any
-
-    def any_row(mask: Bool[Array, " B"]) -> Bool[Array, ""]:
-        return jax.lax.pmax(jnp.any(mask).astype(jnp.int32), ROW_AXES) > 0
-
-    return any_row
-
-
-def _compile_over_rows(play: Callable, mesh: Mesh, group_size: int) -> Callable:
-    """`play`, compiled, each device playing its own rows."""
-    whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
-    play_shard = jax.shard_map(
-        play,
-        mesh=mesh,
-        in_specs=(whole, whole, by_row),
-        out_specs=by_row,
-        axis_names=set(ROW_AXES),
-        check_vma=False,
-    )
-
-    @jax.jit
-    def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
-        # A level key per row: a shard may hold part of a group.
-        keys = keys.replace(level=jnp.repeat(keys.level, group_size))
-        return play_shard(params, dialogue, keys)
-
-    return collect
+    return make
 
 
 def model_responder(
@@ -217,12 +199,12 @@ def model_responder(
     *,
     rows_per_level: int = 1,
 ) -> Responder:
-    """The policy as a `Responder`: it reads into its KV cache and writes from it.
+    """The policy as a `Responder`, with its KV cache as the carry.
 
     Args:
-      rows_per_level: adjacent rows that play the same level. Their first message is the
-        same: it is read once.
-      decoding: how replies are written.
+      decoding: of the replies.
+      rows_per_level: adjacent rows that play the same level; their common first message
+        is read once.
     """
     params = policy.cast_params(params)
 
@@ -243,7 +225,7 @@ def model_responder(
         return context.replace(cache=grow_cache(context.cache, slots))
 
     def read_first(span: TokenSpan) -> Context:
-        """With no more slots than it fills."""
+        """Read the first message into as many slots as it fills."""
         once = jax.tree.map(lambda x: x[::rows_per_level], span)
         empty = init(*once.tokens.shape)
         starts = jnp.zeros_like(once.length)
@@ -271,7 +253,7 @@ def play_episodes(
 
     Args:
       dialogue: built for this environment and these rules.
-      responder: who answers.
+      responder: the player.
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
       rules: of an episode.
       any_row: see `decode.AnyRow`.
@@ -279,30 +261,24 @@ def play_episodes(
     Raises:
       ValueError: the dialogue was built for another budget or reply length.
     """
-    _check_dialogue(dialogue, rules)
+    check_dialogue(dialogue, rules)
     context = RolloutContext(env, env_params, dialogue, responder, rules)
-    budget = rules.budget
-    slots = dialogue.max_window_tokens + 1
+    max_turns, slots = rules.budget.max_turns, dialogue.max_window_tokens + 1
     play = start_episodes(context, keys)
     initial_state = play.states
-    play = tell_opening(context, play, slots)
+    play = open_episodes(context, play, slots)
 
     def take_turn(carry):
         turn, _, play = carry
-        sample_keys, noise_keys = (
-            fold_turn(keys.sample, turn),
-            fold_turn(keys.noise, turn),
-        )
-        play = answer(
-            context, play, turn, sample_keys=sample_keys, noise_keys=noise_keys
-        )
+        play, reply = get_reply(context, play, turn, fold_turn(keys.sample, turn))
+        play = act(context, play, turn, reply, fold_turn(keys.noise, turn))
         turn += 1
-        goes_on = (turn < budget.max_turns) & any_row(play.is_active)
+        goes_on = (turn < max_turns) & any_row(play.is_active)
         # A single turn has no next message, nor room for one.
-        if budget.max_turns > 1:
+        if max_turns > 1:
             play = jax.lax.cond(
                 goes_on,
-                lambda play: tell_following(context, play, turn, slots),
+                lambda play: continue_episodes(context, play, turn, slots),
                 lambda play: play,
                 play,
             )
@@ -310,51 +286,53 @@ def play_episodes(
 
     first = (jnp.int32(0), any_row(play.is_active), play)
     _, _, play = jax.lax.while_loop(lambda carry: carry[1], take_turn, first)
-    transcript = play.transcript
-    terminated = jax.vmap(env.is_terminated, (0, None))(play.states, env_params)
-    return Trajectory(
-        tokens=transcript.tokens,
-        lengths=transcript.lengths,
-        loss_mask=transcript.loss_mask,
-        turn_index=transcript.turn_index,
-        sample_log_probs=transcript.log_probs,
-        turns=play.turns,
-        terminated=terminated,
-        truncated=~terminated,
-        success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
-        initial_state=initial_state,
-        windows=play.memory and play.memory.windows,
-        noise_key=jax.random.key_data(keys.noise),
-    )
+    return to_trajectory(context, play, initial_state, keys.noise)
 
 
 def start_episodes(context: RolloutContext, keys: RolloutKeys) -> Play:
-    """Every row at the start of its level, nothing said yet.
+    """Every row at the start of its level, before the first message.
 
     Args:
+      context: of the rollout.
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
     """
-    budget = context.rules.budget
-    num_rows = keys.noise.shape[0]
-    group_size = num_rows // keys.level.shape[0]
+    group_size = keys.noise.shape[0] // keys.level.shape[0]
     reset = functools.partial(context.env.reset_split, split=keys.split)
     states = jax.vmap(reset, (0, None))(keys.level, context.env_params)
-    max_tokens = context.dialogue.max_trajectory_tokens
+    states = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states)
+    return start_from(context, states)
+
+
+def start_from(context: RolloutContext, states: EnvState) -> Play:
+    """Rows in given states, before the first message.
+
+    Without a dialogue and a responder in `context` the episodes record no tokens.
+    """
+    dialogue, responder, budget = (
+        context.dialogue,
+        context.responder,
+        context.rules.budget,
+    )
+    num_rows = jax.tree.leaves(states)[0].shape[0]
     zeros = jnp.zeros(num_rows, jnp.int32)
+    window, num_tokens = None, 0
+    if dialogue is not None:
+        window = empty_window(dialogue, num_rows, budget.max_turns)
+        num_tokens = dialogue.max_trajectory_tokens
     return Play(
-        states=jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states),
-        carry=context.responder.init(num_rows),
+        states=states,
+        carry=() if responder is None else responder.init(num_rows),
         num_read=zeros,
-        transcript=empty_transcript(num_rows, max_tokens),
+        transcript=empty_transcript(num_rows, num_tokens),
         turns=empty_turns(num_rows, budget.max_turns, budget.max_actions_per_turn),
         actions_left=zeros + budget.max_actions_per_episode,
         is_active=jnp.ones(num_rows, bool),
-        last={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
-        memory=empty_memory(context.dialogue, num_rows, budget.max_turns),
+        feedback={"reward_hundredths": zeros, "was_invalid": zeros, "was_cut": zeros},
+        window=window,
     )
 
 
-def _check_dialogue(dialogue: Dialogue, rules: PlayRules) -> None:
+def check_dialogue(dialogue: Dialogue, rules: PlayRules) -> None:
     """The static bound that keeps every write inside its array."""
     budget, max_reply_tokens = rules.budget, rules.max_reply_tokens
     per_turn = dialogue.following.max_tokens + max_reply_tokens

@@ -1,8 +1,8 @@
-"""What the model sees of a dialogue it does not see whole, as a rollout goes along.
+"""Windows of the dialogue: the model's view where it does not see every turn.
 
 In: the turns as they are played. Out: the prompt of every turn, made of recorded ids,
-and the `Windows` of a trajectory. What a window says is worded and compiled in
-`ragen_jax.text.context`; here it is remembered.
+and the `Windows` of a trajectory. `ragen_jax.text.context` words and compiles the
+prompts; this file records the turns that they show.
 """
 
 import jax
@@ -17,13 +17,13 @@ from ragen_jax.types import Reply, TokenSpan, Windows
 
 
 @struct.dataclass
-class Memory:
-    """What the prompts to come are made of, and the windows so far.
+class ContextWindow:
+    """The turns shown by later prompts, and the windows so far.
 
     Attributes:
       past: the last turns as windows show them, the oldest first: tokens [B, P, E] and
-        lengths [B, P], 0 where there were fewer. `P` earlier turns fit in a window, `E`
-        is the longest of them.
+        lengths [B, P], 0 for missing turns. `P` earlier turns fit in a window, `E` is
+        the length of the longest.
       windows: the model's view of every turn so far.
     """
 
@@ -31,13 +31,15 @@ class Memory:
     windows: Windows
 
 
-def empty_memory(dialogue: Dialogue, num_rows: int, num_turns: int) -> Memory | None:
-    """Before the first turn; None where the model reads the whole dialogue."""
+def empty_window(
+    dialogue: Dialogue, num_rows: int, num_turns: int
+) -> ContextWindow | None:
+    """The window before the first turn; None if the model reads the whole dialogue."""
     templates = dialogue.windows
     if templates is None:
         return None
     per_turn, per_past = (num_rows, num_turns), (num_rows, templates.num_past)
-    return Memory(
+    return ContextWindow(
         past=TokenSpan(
             tokens=jnp.zeros((*per_past, templates.max_past_tokens), jnp.int32),
             length=jnp.zeros(per_past, jnp.int32),
@@ -50,24 +52,26 @@ def empty_memory(dialogue: Dialogue, num_rows: int, num_turns: int) -> Memory | 
     )
 
 
-def recall(
-    memory: Memory, templates: WindowTemplates, fields: dict[str, Array]
+def render_window(
+    window: ContextWindow, templates: WindowTemplates, fields: dict[str, Array]
 ) -> TokenSpan:
     """The prompt of a turn in every row.
 
     Args:
       fields: of the turn, rows leading.
     """
-    return jax.vmap(templates.prompt)(fields, memory.past)
+    return jax.vmap(templates.prompt)(fields, window.past)
 
 
-def note_prompt(memory: Memory, prompt: TokenSpan, turn: Turn) -> Memory:
-    """Enter what was read before the reply of a turn; rows of length 0 did not play."""
-    windows = memory.windows
+def record_prompt(
+    window: ContextWindow, prompt: TokenSpan, turn: Turn
+) -> ContextWindow:
+    """Record the prompt of a turn; rows of length 0 did not play."""
+    windows = window.windows
     begins = jnp.zeros_like(prompt.length)
     row = windows.tokens[:, turn]
     row = write_rows(row, prompt.tokens, prompt.length, begins)
-    return memory.replace(
+    return window.replace(
         windows=Windows(
             tokens=windows.tokens.at[:, turn].set(row),
             lengths=windows.lengths.at[:, turn].set(prompt.length),
@@ -76,19 +80,19 @@ def note_prompt(memory: Memory, prompt: TokenSpan, turn: Turn) -> Memory:
     )
 
 
-def note_reply(
-    memory: Memory,
+def record_reply(
+    window: ContextWindow,
     templates: WindowTemplates,
     fields: dict[str, Array],
     reply: Reply,
     turn: Turn,
-) -> Memory:
-    """Enter a turn's replies, and keep the turn for the windows to come.
+) -> ContextWindow:
+    """Record a turn's replies, and keep the turn for later windows.
 
     Args:
       fields: of the turn, before its reply and after, rows leading.
     """
-    windows, past = memory.windows, memory.past
+    windows, past = window.windows, window.past
     row, starts = windows.tokens[:, turn], windows.reply_start[:, turn]
     row = write_rows(row, reply.tokens, reply.length, starts)
     windows = windows.replace(
@@ -96,13 +100,13 @@ def note_reply(
         lengths=windows.lengths.at[:, turn].add(reply.length),
     )
     if not templates.num_past:
-        return memory.replace(windows=windows)
+        return window.replace(windows=windows)
     was_stopped = ((reply.length > 0) & ~reply.is_cut).astype(jnp.int32)
-    said = TokenSpan(tokens=reply.tokens, length=reply.length)
-    newest = jax.vmap(templates.past_turn)(fields, said, was_stopped)
+    written = TokenSpan(tokens=reply.tokens, length=reply.length)
+    newest = jax.vmap(templates.past_turn)(fields, written, was_stopped)
     past = jax.tree.map(
         lambda old, new: jnp.concatenate([old[:, 1:], new[:, None]], axis=1),
         past,
         newest,
     )
-    return Memory(past=past, windows=windows)
+    return ContextWindow(past=past, windows=windows)

@@ -1,49 +1,228 @@
-"""A game played in text, one row at a time, on the host.
+"""The turn loop of the host: for models behind an API, people, and checks of rollouts.
 
-In: a game, its wording, the level and noise keys of a row. Out: the record of an
-episode, in the form of `ragen_jax.rollout.records`. Who replies is asked for replies
-in text; levels, noise, what a reply does and what is paid are those of the rollouts on
-the device, by the same functions.
+In: episodes that advance turn by turn (`HostGame`), and a function that replies. Out: a
+`Trajectory`, like that of the compiled rollout. The loop knows neither environments nor
+tokens. Episodes of an `ArrayGame` run the functions of the compiled rollout one turn at
+a time, on tokens; those of a `ChatGame` show an array environment in chat messages and
+read replies in text.
 """
 
+import asyncio
 import dataclasses
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from envs.base import EnvParams, PlayBudget, TextEnvironment
-from ragen_jax.rollout.actions import run_actions, valid_actions
-from ragen_jax.rollout.collect import RolloutKeys
-from ragen_jax.rollout.records import board_of, legend_of
-from ragen_jax.text import chat
-from ragen_jax.text.context import count_past
+from envs.base import EnvParams, TextEnvironment
+from ragen_jax.models.policy import Policy
+from ragen_jax.rollout.collect import (
+    RolloutKeys,
+    check_dialogue,
+    fold_turn,
+    make_responder,
+    spread_levels,
+    start_episodes,
+    start_from,
+)
+from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.turns import (
+    Answer,
+    Play,
+    PlayRules,
+    Responder,
+    RolloutContext,
+    act,
+    continue_episodes,
+    get_reply,
+    message_fields,
+    open_episodes,
+    run_turn,
+    to_trajectory,
+)
+from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.messages import (
     Message,
     ToldTurn,
     chat_messages,
-    in_markup,
     parse_text,
     strip_prefix,
 )
-from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS, Wording, cut_messages
-from ragen_jax.types import EnvState, ParsedAnswer
+from ragen_jax.text.prompts import Wording
+from ragen_jax.types import EnvState, Params, Reply, Trajectory
+
+
+class HostGame(Protocol):
+    """Episodes of one or more rows, one turn at a time.
+
+    Attributes:
+      max_turns: of an episode.
+    """
+
+    max_turns: int
+
+    def prompt(self, turn: int) -> Any:
+        """The input of a turn's reply: arrays, or chat messages."""
+
+    def step(self, turn: int, reply: Any) -> bool:
+        """Apply the replies of a turn; False once every row has ended."""
+
+    def trajectory(self) -> Trajectory:
+        """The episodes, after the last turn."""
+
+
+async def play_turns(
+    game: HostGame, reply: Callable[[int, Any], Awaitable[Any]]
+) -> Trajectory:
+    """Play a game to its end.
+
+    Args:
+      game: before its first turn.
+      reply: `(turn, prompt) -> reply`, turns from 0, in the form that `game` takes.
+    """
+    for turn in range(game.max_turns):
+        answer = await reply(turn, game.prompt(turn))
+        if not game.step(turn, answer):
+            break
+    return game.trajectory()
+
+
+class ArrayGame:
+    """An array environment on tokens, compiled one turn at a time.
+
+    Args:
+      env, env_params, rules: the environment and the rules of an episode.
+      make_responder: `(params, dialogue) -> Responder`.
+      compile: compiles a function of `(params, dialogue, turn, *rows)`; the default is
+        for a single device.
+    """
+
+    def __init__(
+        self,
+        env: TextEnvironment,
+        env_params: EnvParams,
+        rules: PlayRules,
+        make_responder: Callable[[Params, Dialogue], Responder],
+        compile: Callable[[Callable], Callable] = jax.jit,
+    ):
+        def context(params: Params, dialogue: Dialogue) -> RolloutContext:
+            responder = make_responder(params, dialogue)
+            return RolloutContext(env, env_params, dialogue, responder, rules)
+
+        def start(params, dialogue, turn, keys) -> Play:
+            return start_episodes(context(params, dialogue), keys)
+
+        def open_(params, dialogue, turn, play) -> Play:
+            slots = dialogue.max_window_tokens + 1
+            return open_episodes(context(params, dialogue), play, slots)
+
+        def follow(params, dialogue, turn, play) -> Play:
+            slots = dialogue.max_window_tokens + 1
+            return continue_episodes(context(params, dialogue), play, turn, slots)
+
+        def reply(params, dialogue, turn, play, keys) -> tuple[Play, Reply]:
+            sample_keys = fold_turn(keys.sample, turn)
+            return get_reply(context(params, dialogue), play, turn, sample_keys)
+
+        def act_(params, dialogue, turn, play, reply, keys) -> Play:
+            noise_keys = fold_turn(keys.noise, turn)
+            return act(context(params, dialogue), play, turn, reply, noise_keys)
+
+        def finish(params, dialogue, turn, play, initial_state, keys) -> Trajectory:
+            return to_trajectory(
+                context(params, dialogue), play, initial_state, keys.noise
+            )
+
+        self.max_turns = rules.budget.max_turns
+        self.start, self.open, self.follow = map(compile, (start, open_, follow))
+        self.reply, self.act, self.finish = map(compile, (reply, act_, finish))
+
+    def episodes(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> "ArrayEpisodes":
+        """Episodes before their first turn; `keys`: one level key per row."""
+        return ArrayEpisodes(self, params, dialogue, keys)
+
+
+class ArrayEpisodes:
+    """Episodes of an `ArrayGame`; a `HostGame` whose replies are `(Play, Reply)`."""
+
+    def __init__(
+        self, game: ArrayGame, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ):
+        self._game, self._fixed, self._keys = game, (params, dialogue), keys
+        self.max_turns = game.max_turns
+        self.play: Play = game.start(*self._fixed, jnp.int32(0), keys)
+        self._initial_state = self.play.states
+
+    def prompt(self, turn: int) -> Play:
+        """The episodes after the turn's message, which the responder has read."""
+        send = self._game.follow if turn else self._game.open
+        self.play = send(*self._fixed, jnp.int32(turn), self.play)
+        return self.play
+
+    async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
+        """The responder's reply to a prompt."""
+        return self._game.reply(*self._fixed, jnp.int32(turn), play, self._keys)
+
+    def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
+        rows = (*reply, self._keys)
+        self.play = self._game.act(*self._fixed, jnp.int32(turn), *rows)
+        return bool(jnp.any(self.play.is_active))
+
+    def trajectory(self) -> Trajectory:
+        rows = (self.play, self._initial_state, self._keys)
+        return self._game.finish(*self._fixed, jnp.int32(0), *rows)
+
+
+def make_host_collect(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    policy: Policy,
+    *,
+    mesh: Mesh,
+    num_groups: int,
+    group_size: int,
+    rules: PlayRules,
+    **decoding: float | None,
+) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+    """The rollouts of `make_collect` by the turn loop of the host, with equal results.
+
+    Every part of a turn is compiled once. Between the parts the host holds the
+    episodes, which games in Python need.
+    """
+    layout = RowLayout(mesh, num_groups, group_size)
+    game = ArrayGame(
+        env,
+        env_params,
+        rules,
+        make_responder(policy, rules, layout, **decoding),
+        compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
+    )
+
+    def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+        check_dialogue(dialogue, rules)
+        episodes = game.episodes(params, dialogue, spread_levels(keys, group_size))
+        return asyncio.run(play_turns(episodes, episodes.reply))
+
+    return collect
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatReply:
-    """An answer. Counts are None where the endpoint reports none.
+    """A reply of a model behind an API. Counts are None where none is reported.
 
     Attributes:
-      text: what the assistant said.
-      finish_reason: as the endpoint gives it: "stop", "length", ...
-      prompt_tokens, cached_tokens, reply_tokens: what was read, how much of it from a
-        cache, and what was written.
-      model: who answered, by the endpoint's own account.
+      text: content of the assistant's message.
+      finish_reason: as reported: "stop", "length", ...
+      prompt_tokens, cached_tokens, reply_tokens: tokens read, those of them read from a
+        cache, and tokens written.
+      model: name of the model, as reported.
     """
 
     text: str
@@ -53,186 +232,141 @@ class ChatReply:
     reply_tokens: int | None
     model: str
 
+    @property
+    def is_cut(self) -> bool:
+        """The length limit ended the reply."""
+        return self.finish_reason == "length"
 
-# What ends a reply that was not cut.
-_LENGTH = "length"
-# `(turn, messages) -> reply`, turns from 0.
-Ask = Callable[[int, Sequence[Message]], Awaitable[ChatReply]]
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """A dialogue in chat messages.
+
+    Attributes:
+      wording: of the messages.
+      context: entry of `text.context.CONTEXTS`.
+      num_past: earlier turns that a prompt shows, at most.
+      thinking: a reply is a thought and an answer; False: an answer alone.
+    """
+
+    wording: Wording
+    context: str
+    num_past: int
+    thinking: bool
 
 
-class TextGame:
-    """A game and the dialogue it is played in.
+class ChatGame:
+    """An array environment in chat messages, one row at a time.
 
     Args:
-      name: what metrics and records call it.
-      env, params, budget: the game and how much of it is played.
-      wording: what is said.
-      context, context_turns: how much of the dialogue is shown before a reply.
-      thinking: a reply is a thought and an answer; False: an answer alone.
-      format_penalty: paid once per turn for an invalid answer.
+      env, env_params, rules: the environment and the rules of an episode; there is no
+        bonus, since its terms are read from tokens.
+      chat: the dialogue.
     """
 
     def __init__(
-        self,
-        name: str,
-        env: TextEnvironment,
-        params: EnvParams,
-        budget: PlayBudget,
-        wording: Wording,
-        *,
-        context: str,
-        context_turns: int | None,
-        thinking: bool,
-        format_penalty: float,
+        self, env: TextEnvironment, env_params: EnvParams, rules: PlayRules, chat: Chat
     ):
-        self.name, self.env, self.params, self.budget = name, env, params, budget
-        self._wording, self._prompts = wording, cut_messages(wording)
-        self._context, self._thinking = context, thinking
-        self._num_past = count_past(context, context_turns, budget.max_turns)
-        self._format_penalty = format_penalty
-        self._reset = jax.jit(
-            lambda keys: jax.vmap(lambda k: env.reset_split(k, params, keys.split))(
-                keys.level
-            )
+        self.env, self.rules, self.chat = env, rules, chat
+        context = RolloutContext(env, env_params, None, None, rules)
+
+        def reset(keys: RolloutKeys) -> EnvState:
+            draw = functools.partial(env.reset_split, split=keys.split)
+            return jax.vmap(draw, (0, None))(keys.level, env_params)
+
+        self._reset = jax.jit(reset)
+        self.start = jax.jit(lambda states: start_from(context, states))
+        self.fields = jax.jit(lambda play, turn: message_fields(context, play, turn))
+        self.finish = jax.jit(
+            lambda play, states, keys: to_trajectory(context, play, states, keys)
         )
-        self._show = jax.jit(lambda state: env.text_fields(state, params))
-        self._act = jax.jit(functools.partial(_act, env, params))
+
+        @jax.jit
+        def step(play: Play, turn: Array, answer: Answer, keys: Key[Array, " 1"]):
+            return run_turn(context, play, turn, answer, fold_turn(keys, turn))
+
+        self.step = step
 
     def levels(self, keys: RolloutKeys) -> EnvState:
         """First states of the levels of a rollout, rows leading, on the host."""
         return jax.device_get(self._reset(keys))
 
-    async def play(
-        self, state: EnvState, noise_key: Key[Array, ""], ask: Ask
-    ) -> dict[str, Any]:
-        """One episode, from a level to its last turn; its record."""
-        told: list[ToldTurn] = []
-        turns: list[dict[str, Any]] = []
-        actions_left, is_over = self.budget.max_actions_per_episode, False
-        while not is_over and len(turns) < self.budget.max_turns:
-            turn = len(turns)
-            fields = jax.device_get(self._show(state))
-            fields |= {"turn": turn + 1, "actions_left": actions_left}
-            told.append(ToldTurn(fields))
-            messages = chat_messages(
-                self._wording, told, context=self._context, num_past=self._num_past
-            )
-            answered = await ask(turn, messages)
-            reply = strip_prefix(answered.text, self._wording.reply_prefix)
-            key = jax.random.fold_in(noise_key, turn)
-            state, record = self._take(state, key, actions_left, reply, answered)
-            is_cut, observation = record["is_cut"], self._observation(told)
-            record = {
-                "turn": turn + 1,
-                "observation": observation,
-                **self._window(messages),
-                **board_of(self._prompts, turn, observation),
-                "reply": reply if is_cut else reply + chat.END,
-                **record,
-                "actions_left": actions_left,
-            }
-            actions_left -= len(record["actions"])
-            is_over = record.pop("is_over") or actions_left == 0
-            turns.append(record)
-            told[-1] = ToldTurn(fields, reply, _result(record))
-        return self._episode(state, turns)
+    def episode(self, level: EnvState, noise_key: Key[Array, ""]) -> "ChatEpisode":
+        """An episode before its first turn."""
+        return ChatEpisode(self, level, noise_key)
 
-    def _take(
-        self,
-        state: EnvState,
-        key: Key[Array, ""],
-        actions_left: int,
-        reply: str,
-        answered: ChatReply,
-    ) -> tuple[EnvState, dict[str, Any]]:
-        """What a reply does."""
-        parsed = parse_text(
-            reply,
-            self.env.action_vocabulary,
-            max_actions=self.budget.max_actions_per_turn,
-            thinking=self._thinking,
+
+@dataclasses.dataclass(frozen=True)
+class ChatTurn:
+    """The texts of a turn.
+
+    Attributes:
+      messages: sent for the reply.
+      shown: the turn as later prompts show it.
+      reply: as it came.
+    """
+
+    messages: Sequence[Message]
+    shown: ToldTurn
+    reply: ChatReply
+
+
+class ChatEpisode:
+    """An episode of a `ChatGame`; a `HostGame` of one row, whose replies are text.
+
+    Attributes:
+      turns: the texts of the turns so far.
+    """
+
+    def __init__(self, game: ChatGame, level: EnvState, noise_key: Key[Array, ""]):
+        self._game, self._keys = game, noise_key[None]
+        self.max_turns = game.rules.budget.max_turns
+        self._level = jax.tree.map(lambda x: x[None], level)
+        self._play = game.start(self._level)
+        self.turns: list[ChatTurn] = []
+        self._next: tuple[list[Message], ToldTurn]
+
+    def prompt(self, turn: int) -> list[Message]:
+        """The messages that ask for the turn's reply."""
+        chat = self._game.chat
+        fields = _only_row(self._game.fields(self._play, jnp.int32(turn)))
+        asked = ToldTurn(fields)
+        shown = [turn.shown for turn in self.turns]
+        messages = chat_messages(
+            chat.wording, [*shown, asked], context=chat.context, num_past=chat.num_past
         )
-        # Done one row at a time: the budget is the rollout's `actions_left`.
-        done = jax.device_get(self._act(state, key, parsed, np.int32(actions_left)))
-        state, outcome, num_valid, has_unknown = done
-        is_punished = num_valid == 0 or has_unknown
-        return state, {
-            "actions": outcome.actions[: outcome.num_executed].tolist(),
-            "reward": float(outcome.reward),
-            "penalty": float(np.float32(self._format_penalty if is_punished else 0.0)),
-            "bonus": 0.0,
-            "listed": int(parsed.num_listed),
-            "valid": int(num_valid),
-            "effective": int(outcome.num_effective),
-            "has_format": bool(parsed.has_format),
-            "is_cut": answered.finish_reason == _LENGTH,
-            "reply_tokens": answered.reply_tokens,
-            "log_prob": None,
-            "finish_reason": answered.finish_reason,
-            "prompt_tokens": answered.prompt_tokens,
-            "cached_tokens": answered.cached_tokens,
-            "is_over": bool(outcome.terminated | outcome.truncated),
-        }
+        self._next = (messages, asked)
+        return messages
 
-    def _observation(self, told: Sequence[ToldTurn]) -> str:
-        """What was said since the last reply, in markup."""
-        fields = told[-1].fields
-        if len(told) == 1:
-            return self._prompts.opening.render(fields)
-        return self._prompts.following.render(fields | told[-2].result)
+    def step(self, turn: int, reply: ChatReply) -> bool:
+        game, (messages, asked) = self._game, self._next
+        text = strip_prefix(reply.text, game.chat.wording.reply_prefix)
+        parsed = parse_text(
+            text,
+            game.env.action_vocabulary,
+            max_actions=game.rules.budget.max_actions_per_turn,
+            thinking=game.chat.thinking,
+        )
+        is_cut = jnp.array([reply.is_cut])
+        answer = Answer(
+            parsed=jax.tree.map(lambda x: jnp.asarray(x)[None], parsed),
+            length=jnp.array([reply.reply_tokens or 0], jnp.int32),
+            is_cut=is_cut,
+            lacks_end=is_cut,
+            bonus=jnp.zeros(1),
+        )
+        self._play = game.step(self._play, jnp.int32(turn), answer, self._keys)
+        shown = dataclasses.replace(
+            asked, reply=text, result=_only_row(self._play.feedback)
+        )
+        self.turns.append(ChatTurn(messages, shown, reply))
+        return bool(self._play.is_active[0])
 
-    def _window(self, messages: Sequence[Message]) -> dict[str, str]:
-        if self._context == "full":
-            return {}
-        return {"window": in_markup(messages, self._wording.reply_prefix)}
-
-    def _episode(self, state: EnvState, turns: list[dict[str, Any]]) -> dict[str, Any]:
-        terminated = bool(self.env.is_terminated(state, self.params))
-        read, written = turns[-1]["prompt_tokens"], turns[-1]["reply_tokens"]
-        legend = legend_of(self._prompts)
-        return {
-            "success": bool(self.env.is_success(state, self.params)),
-            "terminated": terminated,
-            "truncated": not terminated,
-            "return": _sum(turns, "reward"),
-            "penalty": _sum(turns, "penalty"),
-            "bonus": 0.0,
-            "tokens": None if None in (read, written) else read + written,
-            "sampled_tokens": total_of(turns, "reply_tokens"),
-            "prompt_tokens": total_of(turns, "prompt_tokens"),
-            "cached_tokens": total_of(turns, "cached_tokens"),
-            "turns": turns,
-            **({"legend": legend} if legend else {}),
-        }
+    def trajectory(self) -> Trajectory:
+        """Turns and outcome; there are no tokens (`T` is 0)."""
+        return self._game.finish(self._play, self._level, self._keys)
 
 
-def _act(
-    env: TextEnvironment, params: EnvParams, state, key, parsed: ParsedAnswer, left
-):
-    """A turn's actions, as in `ragen_jax.rollout.turns.answer`."""
-    names = env.action_names(state, params)
-    actions, num_valid, has_unknown = valid_actions(names, parsed)
-    num_allowed = jnp.minimum(num_valid, left)
-    state, outcome = run_actions(env, params, state, key, actions, num_allowed)
-    return state, outcome, num_valid, has_unknown
-
-
-def _result(record: Mapping[str, Any]) -> dict[str, int]:
-    """What is told of a turn afterwards, as in `ragen_jax.rollout.turns`."""
-    hundredths = int(np.round(np.float32(record["reward"]) * np.float32(100)))
-    bound = MAX_REWARD_HUNDREDTHS
-    return {
-        "reward_hundredths": min(max(hundredths, -bound), bound),
-        "was_invalid": int(record["valid"] == 0),
-        "was_cut": int(record["is_cut"]),
-    }
-
-
-def _sum(turns: Sequence[Mapping[str, Any]], name: str) -> float:
-    return float(np.sum([turn[name] for turn in turns], dtype=np.float32))
-
-
-def total_of(records: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    """A count in all; None where one is not known."""
-    counts = [record[name] for record in records]
-    return None if None in counts else sum(counts)
+def _only_row(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
+    """The arrays of a single row, on the host."""
+    return jax.tree.map(lambda x: x[0], jax.device_get(arrays))

@@ -1,8 +1,8 @@
 """One batch from the rollouts of several environments.
 
-In: a trajectory per environment. Out: one trajectory with all their rows, in order. It
-is what the learner sees of a mix: which row played what is told by `env_index`, not by
-the padding.
+In: a trajectory per environment. Out: one trajectory with all their rows, in order. The
+learner sees a mix as this trajectory; `env_index`, not the padding, names the
+environment of a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,7 @@ from jax.sharding import NamedSharding
 
 from ragen_jax.types import Trajectory, Windows
 
-# What the token arrays of a shorter trajectory are filled up with: nothing of it is
-# read, trained on or counted.
+# Padding of shorter trajectories: it is neither read nor trained on nor counted.
 _PADDING = {
     "tokens": 0,
     "loss_mask": False,
@@ -28,7 +27,7 @@ T = TypeVar("T", Trajectory, Windows)
 
 
 def make_join(sharding: NamedSharding) -> Callable[[Sequence[Trajectory]], Trajectory]:
-    """`join_rollouts`, compiled; a single rollout is its own batch, untouched.
+    """`join_rollouts`, compiled; a single rollout is the batch as it is.
 
     Args:
       sharding: of the batch, along its rows.
@@ -64,12 +63,12 @@ def join_rollouts(rollouts: Sequence[Trajectory]) -> Trajectory:
     if parts[0].windows is not None:
         windows = _pad([part.windows for part in parts], _WINDOW_PADDING)
         pairs = zip(parts, windows, strict=True)
-        parts = [part.replace(windows=own) for part, own in pairs]
+        parts = [part.replace(windows=padded) for part, padded in pairs]
     return jax.tree.map(lambda *columns: jnp.concatenate(columns), *parts)
 
 
 def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:
-    """The parts with these fields' last axis as long as the longest."""
+    """The parts with the last axis of these fields padded to the longest."""
     longest = max(part.tokens.shape[-1] for part in parts)
 
     def fill(x, value):

@@ -1,17 +1,21 @@
 """Episodes for people to read: one JSON-able record per row of a trajectory.
 
-In: a trajectory, the prompts it was played with and the tokenizer. Out: text, numbers
-and flags, on the host. What is shown is decoded from the recorded ids, so it is what
-the model read and wrote.
+In: a trajectory with the prompts and the tokenizer of its rollout, or with the texts of
+a chat. Out: text, numbers and flags, on the host. Texts of a rollout are decoded from
+the recorded ids, so that they show exactly what the model read and wrote.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from envs.templates import Grid
-from ragen_jax.text.prompts import Prompts
+from ragen_jax.rollout.host import Chat, ChatTurn
+from ragen_jax.text.chat import END
+from ragen_jax.text.messages import ToldTurn, in_markup
+from ragen_jax.text.prompts import Prompts, cut_messages
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Trajectory, Turns
 
@@ -51,50 +55,133 @@ def episodes(
 
 
 def legend_of(prompts: Prompts) -> dict[str, str]:
-    """What the symbols of the boards mean; empty where nobody says."""
+    """Symbol to meaning of the boards; empty without a board or meanings."""
     grids = [part for part in prompts.opening.parts if isinstance(part, Grid)]
-    # A grid may say nothing of its symbols.
+    # A grid may have no meanings.
     pairs = (zip(g.symbols, g.meanings, strict=False) for g in grids)
     return {symbol: meaning for pair in pairs for symbol, meaning in pair}
+
+
+def chat_record(
+    trajectory: Trajectory, turns: Sequence[ChatTurn], chat: Chat
+) -> dict[str, Any]:
+    """The record of an episode in chat messages, a trajectory of one row.
+
+    It has the keys of `episodes` but those of single tokens, and the counts that the
+    API reports: `prompt_tokens` and `cached_tokens`, of a turn also `finish_reason`.
+    """
+    episode = jax.tree.map(lambda x: x[0], jax.device_get(trajectory))
+    prompts = cut_messages(chat.wording)
+    records = [
+        _chat_turn(episode, i, turn, turns[i - 1].shown if i else None, chat, prompts)
+        for i, turn in enumerate(turns)
+    ]
+    last = turns[-1].reply
+    legend = legend_of(prompts)
+    return {
+        **_outcome(episode),
+        "tokens": _total([last.prompt_tokens, last.reply_tokens]),
+        "sampled_tokens": _total([turn.reply.reply_tokens for turn in turns]),
+        "prompt_tokens": _total([turn.reply.prompt_tokens for turn in turns]),
+        "cached_tokens": _total([turn.reply.cached_tokens for turn in turns]),
+        "turns": records,
+        **({"legend": legend} if legend else {}),
+    }
+
+
+def _chat_turn(
+    episode: Trajectory,
+    number: int,
+    turn: ChatTurn,
+    before: ToldTurn | None,
+    chat: Chat,
+    prompts: Prompts,
+) -> dict[str, Any]:
+    """The record of a turn in chat messages."""
+    record: Turns = jax.tree.map(lambda x: x[number], episode.turns)
+    if before is None:
+        observation = prompts.opening.render(turn.shown.fields)
+    else:
+        observation = prompts.following.render(turn.shown.fields | before.result)
+    window = {}
+    if chat.context != "full":
+        window["window"] = in_markup(turn.messages, chat.wording.reply_prefix)
+    reply, text = turn.reply, turn.shown.reply
+    return {
+        "turn": number + 1,
+        "observation": observation,
+        **window,
+        **board_of(prompts, number, observation),
+        "reply": text if reply.is_cut else text + END,
+        **_numbers(record),
+        "reply_tokens": reply.reply_tokens,
+        "log_prob": None,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "cached_tokens": reply.cached_tokens,
+    }
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    """The sum of counts; None if one is unknown."""
+    return None if None in counts else sum(counts)
 
 
 def _episode(
     trajectory: Trajectory, row: int, tokenizer: Tokenizer, prompts: Prompts
 ) -> dict[str, Any]:
-    one = jax.tree.map(lambda x: x[row], trajectory)
-    played = np.flatnonzero(one.turns.played)
+    episode = jax.tree.map(lambda x: x[row], trajectory)
+    played = np.flatnonzero(episode.turns.played)
     return {
         "row": row,
-        "success": bool(one.success),
-        "terminated": bool(one.terminated),
-        "truncated": bool(one.truncated),
-        "return": float(np.sum(one.turns.reward)),
-        "penalty": float(np.sum(one.turns.penalty)),
-        "bonus": float(np.sum(one.turns.bonus)),
-        "tokens": int(one.lengths),
-        "sampled_tokens": int(np.sum(one.loss_mask)),
-        "turns": [_turn(one, int(turn), tokenizer, prompts) for turn in played],
+        **_outcome(episode),
+        "tokens": int(episode.lengths),
+        "sampled_tokens": int(np.sum(episode.loss_mask)),
+        "turns": [_turn(episode, int(turn), tokenizer, prompts) for turn in played],
+    }
+
+
+def _outcome(episode: Trajectory) -> dict[str, Any]:
+    """The end of an episode and its sums."""
+    return {
+        "success": bool(episode.success),
+        "terminated": bool(episode.terminated),
+        "truncated": bool(episode.truncated),
+        "return": float(np.sum(episode.turns.reward)),
+        "penalty": float(np.sum(episode.turns.penalty)),
+        "bonus": float(np.sum(episode.turns.bonus)),
     }
 
 
 def _turn(
-    one: Trajectory, turn: int, tokenizer: Tokenizer, prompts: Prompts
+    episode: Trajectory, turn: int, tokenizer: Tokenizer, prompts: Prompts
 ) -> dict[str, Any]:
-    record: Turns = jax.tree.map(lambda x: x[turn], one.turns)
-    message = (one.turn_index == turn) & ~one.loss_mask
-    observation = tokenizer.decode(one.tokens[message])
+    record: Turns = jax.tree.map(lambda x: x[turn], episode.turns)
+    message = (episode.turn_index == turn) & ~episode.loss_mask
+    observation = tokenizer.decode(episode.tokens[message])
     reply = slice(record.reply_start, record.reply_start + record.reply_length)
-    log_probs = one.sample_log_probs[reply].astype(np.float64)
-    seen = {}
-    if one.windows is not None:
-        prompt = one.windows.tokens[turn, : one.windows.reply_start[turn]]
-        seen["window"] = tokenizer.decode(prompt)
-    seen |= board_of(prompts, turn, observation)
+    log_probs = episode.sample_log_probs[reply].astype(np.float64)
+    window = {}
+    if episode.windows is not None:
+        prompt = episode.windows.tokens[turn, : episode.windows.reply_start[turn]]
+        window["window"] = tokenizer.decode(prompt)
     return {
         "turn": turn + 1,
         "observation": observation,
-        **seen,
-        "reply": tokenizer.decode(one.tokens[reply]),
+        **window,
+        **board_of(prompts, turn, observation),
+        "reply": tokenizer.decode(episode.tokens[reply]),
+        **_numbers(record),
+        "reply_tokens": int(record.reply_length),
+        "log_prob": float(np.sum(episode.sample_log_probs[reply])),
+        "token_texts": tokenizer.spell(episode.tokens[reply]),
+        "token_log_probs": np.round(log_probs, _LOG_PROB_DECIMALS).tolist(),
+    }
+
+
+def _numbers(record: Turns) -> dict[str, Any]:
+    """Actions, rewards and counts of a turn."""
+    return {
         "actions": record.actions[: record.num_executed].tolist(),
         "reward": float(record.reward),
         "penalty": float(record.penalty),
@@ -105,22 +192,18 @@ def _turn(
         "effective": int(record.num_effective),
         "has_format": bool(record.has_format),
         "is_cut": bool(record.reply_is_cut),
-        "reply_tokens": int(record.reply_length),
-        "log_prob": float(np.sum(one.sample_log_probs[reply])),
-        "token_texts": tokenizer.spell(one.tokens[reply]),
-        "token_log_probs": np.round(log_probs, _LOG_PROB_DECIMALS).tolist(),
     }
 
 
 def board_of(prompts: Prompts, turn: int, observation: str) -> dict[str, Any]:
-    """`board` as the message of a turn (from 0) shows it; nothing where it has none."""
+    """The board in the message of a turn (from 0), as `board`; empty without one."""
     template = prompts.opening if turn == 0 else prompts.following
     boards = template.read_boards(observation)
     return {"board": _rows(boards[0])} if boards else {}
 
 
 def _rows(board: list[list[str]]) -> list[str] | list[list[str]]:
-    """Each row as one string, where every symbol is one character."""
+    """Rows as strings if every symbol is one character, else as lists of symbols."""
     if all(len(symbol) == 1 for row in board for symbol in row):
         return ["".join(row) for row in board]
     return board

@@ -1,7 +1,7 @@
-"""Episodes, played again from what their trajectory holds.
+"""Replay of episodes: the states that a trajectory does not store.
 
-In: a trajectory of one game. Out: the states the game was in. The recorded actions are
-stepped with the recorded noise, so that slips and payouts are what they were.
+In: a trajectory of one environment. Out: the state before every action. The recorded
+actions are stepped with the recorded noise keys, which repeats slips and payouts.
 """
 
 import jax
@@ -17,13 +17,13 @@ def replay(
     """The state before every action, and the last one; call it in `jit`.
 
     Args:
-      env, env_params: what was played.
+      env, env_params: of the rollout.
       trajectory: rows of one environment, with their initial states.
 
     Returns:
-      States with leading axes `B K A`, those of actions that were not executed being
-      the state that they would have met; and final states with leading axis `B`. The
-      state before turn `k` is the one before its action 0.
+      States with leading axes `B K A`, and final states with leading axis `B`. Actions
+      that were not executed leave the state unchanged. The state before turn `k` is
+      the one before its action 0.
     """
 
     def play_row(state, turns, noise_key):

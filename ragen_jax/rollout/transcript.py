@@ -1,7 +1,8 @@
 """A trajectory in the making: tokens are appended where each row ends.
 
-In: spans of tokens and who made them. Out: the token arrays of a `Trajectory`, with the
-mask recorded at the moment of appending. Knows nothing of games or models.
+In: spans of tokens, of messages or of replies. Out: the token arrays of a `Trajectory`,
+with the loss mask recorded at the moment of appending. Knows no environments and no
+models.
 """
 
 import jax
@@ -38,7 +39,7 @@ def empty_transcript(num_rows: int, max_tokens: int) -> Transcript:
 
 
 def append_message(transcript: Transcript, span: TokenSpan, turn: Turn) -> Transcript:
-    """Append what the template says (outside the loss); rows of length 0 stay as is.
+    """Append a message (outside the loss); rows of length 0 stay as they are.
 
     Every row that gets tokens must have room for the whole width of the span.
     """
@@ -48,7 +49,7 @@ def append_message(transcript: Transcript, span: TokenSpan, turn: Turn) -> Trans
 
 
 def append_reply(transcript: Transcript, reply: Reply, turn: Turn) -> Transcript:
-    """Append what the model sampled (inside the loss); rows of length 0 stay as is.
+    """Append a sampled reply (inside the loss); rows of length 0 stay as they are.
 
     Every row that gets tokens must have room for the whole width of the reply.
     """
@@ -57,7 +58,7 @@ def append_reply(transcript: Transcript, reply: Reply, turn: Turn) -> Transcript
 
 
 def empty_turns(num_rows: int, num_turns: int, num_actions: int) -> Turns:
-    """Records of turns that nobody played: 0, False and -1."""
+    """Records of turns that were not played: 0, False and -1."""
     shape = (num_rows, num_turns)
 
     def zeros(dtype):
@@ -99,7 +100,7 @@ def _append(
     is_sampled: bool,
     turn: Turn,
 ) -> Transcript:
-    # Rows without news may be too full for the span: they rewrite their beginning.
+    # Rows of length 0 may be too full for the span: they rewrite their beginning.
     starts = jnp.where(span.length > 0, transcript.lengths, 0)
 
     def write(column, new):

@@ -1,8 +1,8 @@
-"""One turn of play: observation in, reply, actions, feedback out.
+"""One turn of play: message, reply, actions, feedback.
 
-In: the state of an episode and the policy's reply. Out: the next state and a record of
-the turn. Jittable and written for one row; the compiled rollout and the host loop both
-call it.
+In: episodes in progress and a reply per row. Out: the episodes after the turn, with a
+record of it. Jittable; the compiled rollout (`collect.py`) and the host loop
+(`host.py`) call the same functions.
 """
 
 import dataclasses
@@ -18,7 +18,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from envs.hashing import hash_arrays
 from ragen_jax.rollout.actions import Outcome, run_actions, valid_actions
-from ragen_jax.rollout.context import Memory, note_prompt, note_reply, recall
+from ragen_jax.rollout.context import (
+    ContextWindow,
+    record_prompt,
+    record_reply,
+    render_window,
+)
 from ragen_jax.rollout.transcript import (
     Transcript,
     Turn,
@@ -29,25 +34,32 @@ from ragen_jax.rollout.transcript import (
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import MAX_REWARD_HUNDREDTHS
 from ragen_jax.text.token_templates import DeviceTemplate
-from ragen_jax.types import EnvState, ParsedAnswer, Reply, TokenSpan, Turns
+from ragen_jax.types import (
+    EnvState,
+    ParsedAnswer,
+    Reply,
+    TokenSpan,
+    Trajectory,
+    Turns,
+)
 
-Carry = Any  # a responder's own memory, rows leading
+Carry = Any  # a responder's state, rows leading
 # `(fact reader, states, reply, parsed) -> Float[B]`: see `rollout/bonuses.py`.
 Bonus = Callable[..., Float[Array, " B"]]
 
 
 class Responder(NamedTuple):
-    """Whoever answers, as pure functions. Every array has `B` leading rows.
+    """A player, as pure functions. Every array has `B` leading rows.
 
     Attributes:
-      init: `(num_rows) -> carry`, before anything was read.
+      init: `(num_rows) -> carry`, before the first message.
       observe: `(carry, span, starts, is_active, slots) -> carry`: read a span that
-        begins at token `starts` of each row's memory; what the row held from there on
-        is forgotten. After the first span the carry keeps its shapes; no row ever
-        exceeds `slots - 1` tokens (a Python int).
-      reply: `(carry, starts, states, keys, turn, is_active) -> (carry, Reply)`: answer,
-        beginning at token `starts`, in the game state `states`, with the turn's keys.
-        Rows that are not active get a reply of length 0. `turn` may be traced.
+        begins at token `starts` of each row's carry, in place of any tokens from there
+        on. After the first span the carry keeps its shapes; no row ever exceeds
+        `slots - 1` tokens (a Python int).
+      reply: `(carry, starts, states, keys, turn, is_active) -> (carry, Reply)`: reply
+        from token `starts` on, in the game state `states`, with the turn's keys.
+        Inactive rows get a reply of length 0. `turn` may be traced.
     """
 
     init: Callable[[int], Carry]
@@ -60,10 +72,10 @@ class Play:
     """Episodes in progress.
 
     Attributes:
-      num_read: tokens in the responder's memory, its own replies included.
-      last: the last turn as the next message tells it (fields of `following`).
-      memory: what windows are made of; None where the responder reads every message and
-        forgets none.
+      num_read: tokens in the responder's carry, its replies included.
+      feedback: fields of the next message that describe the last turn.
+      window: the recent turns that prompts show; None where the responder keeps the
+        whole dialogue.
     """
 
     states: EnvState
@@ -73,8 +85,27 @@ class Play:
     turns: Turns
     actions_left: Int[Array, " B"]
     is_active: Bool[Array, " B"]
-    last: dict[str, Int[Array, " B"]]
-    memory: Memory | None
+    feedback: dict[str, Int[Array, " B"]]
+    window: ContextWindow | None
+
+
+@struct.dataclass
+class Answer:
+    """Replies without their tokens: the game's view of them.
+
+    Attributes:
+      parsed: actions listed by the reply.
+      length: tokens of the reply.
+      is_cut: the length limit ended the reply.
+      lacks_end: the reply has no end-of-turn token.
+      bonus: reward for the form of the reply.
+    """
+
+    parsed: ParsedAnswer
+    length: Int[Array, " B"]
+    is_cut: Bool[Array, " B"]
+    lacks_end: Bool[Array, " B"]
+    bonus: Float[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,88 +126,134 @@ class PlayRules:
 
 
 class RolloutContext(NamedTuple):
-    """Everything about a rollout that does not change from turn to turn."""
+    """Everything about a rollout that does not change from turn to turn.
+
+    `dialogue` and `responder` are None where replies are text (`host.ChatGame`).
+    """
 
     env: TextEnvironment
     env_params: EnvParams
-    dialogue: Dialogue
-    responder: Responder
+    dialogue: Dialogue | None
+    responder: Responder | None
     rules: PlayRules
 
 
-def tell_opening(context: RolloutContext, play: Play, slots: int) -> Play:
-    """Say the first message, before the reply of turn 0. `slots`: see `Responder`."""
-    message = _say(context.dialogue.opening, play, _fields(context, play, 0))
-    return _read(context, play, message, message, 0, slots)
+def open_episodes(context: RolloutContext, play: Play, slots: int) -> Play:
+    """Send the first message, before the reply of turn 0. `slots`: see `Responder`."""
+    message = _message(context.dialogue.opening, play, message_fields(context, play, 0))
+    return _send(context, play, message, message, 0, slots)
 
 
-def tell_following(context: RolloutContext, play: Play, turn: Turn, slots: int) -> Play:
-    """Say the message before the reply of a later turn to every active row.
+def continue_episodes(
+    context: RolloutContext, play: Play, turn: Turn, slots: int
+) -> Play:
+    """Send the message before the reply of a later turn to every active row.
 
     `slots`: see `Responder`.
     """
-    fields = _fields(context, play, turn)
-    message = _say(context.dialogue.following, play, fields | play.last)
-    if play.memory is None:
-        return _read(context, play, message, message, turn, slots)
-    window = _to_active(recall(play.memory, context.dialogue.windows, fields), play)
+    fields = message_fields(context, play, turn)
+    message = _message(context.dialogue.following, play, fields | play.feedback)
+    if play.window is None:
+        return _send(context, play, message, message, turn, slots)
+    prompt = render_window(play.window, context.dialogue.windows, fields)
     play = play.replace(num_read=jnp.zeros_like(play.num_read))
-    return _read(context, play, message, window, turn, slots)
+    return _send(context, play, message, _to_active(prompt, play), turn, slots)
 
 
-def _read(
+def _send(
     context: RolloutContext,
     play: Play,
     message: TokenSpan,
     prompt: TokenSpan,
     turn: Turn,
-    slots,
+    slots: int,
 ) -> Play:
-    """Record a message; let the responder read the prompt that stands for it."""
+    """Record a message, and have the responder read the prompt that contains it."""
     carry = context.responder.observe(
         play.carry, prompt, play.num_read, play.is_active, slots
     )
-    memory = play.memory
-    if memory is not None:
-        memory = note_prompt(memory, prompt, turn)
+    window = play.window
+    if window is not None:
+        window = record_prompt(window, prompt, turn)
     return play.replace(
         carry=carry,
         num_read=play.num_read + prompt.length,
         transcript=append_message(play.transcript, message, turn),
-        memory=memory,
+        window=window,
     )
 
 
-def answer(
+def get_reply(
+    context: RolloutContext, play: Play, turn: Turn, keys: Key[Array, " B"]
+) -> tuple[Play, Reply]:
+    """The reply of every active row. `keys`: the turn's sampling keys."""
+    carry, reply = context.responder.reply(
+        play.carry, play.num_read, play.states, keys, turn, play.is_active
+    )
+    return play.replace(carry=carry), reply
+
+
+def act(
     context: RolloutContext,
     play: Play,
     turn: Turn,
-    *,
-    sample_keys: Key[Array, " B"],
-    noise_keys: Key[Array, " B"],
+    reply: Reply,
+    keys: Key[Array, " B"],
 ) -> Play:
-    """Let every active row reply, and act on what it says. Keys are the turn's."""
-    env, env_params = context.env, context.env_params
-    carry, reply = context.responder.reply(
-        play.carry, play.num_read, play.states, sample_keys, turn, play.is_active
-    )
+    """Parse the replies and run their actions. `keys`: the turn's noise keys."""
     parsed = jax.vmap(context.dialogue.parser.parse)(reply.tokens, reply.length)
+    last_tokens = jnp.take_along_axis(
+        reply.tokens, jnp.maximum(reply.length - 1, 0)[:, None], axis=1
+    )[:, 0]
+    answer = Answer(
+        parsed=parsed,
+        length=reply.length,
+        is_cut=reply.is_cut,
+        # Cut by the limit, or ended with another stop token.
+        lacks_end=last_tokens != context.dialogue.stop_token,
+        bonus=_bonus(context, play, reply, parsed),
+    )
+    after = run_turn(context, play, turn, answer, keys)
+    window = play.window
+    if window is not None:
+        fields = message_fields(context, play, turn) | after.feedback
+        window = record_reply(window, context.dialogue.windows, fields, reply, turn)
+    return after.replace(
+        num_read=play.num_read + reply.length,
+        transcript=append_reply(play.transcript, reply, turn),
+        window=window,
+    )
+
+
+def run_turn(
+    context: RolloutContext,
+    play: Play,
+    turn: Turn,
+    answer: Answer,
+    keys: Key[Array, " B"],
+) -> Play:
+    """The game's part of a turn: run the actions of the answers and record the turn.
+
+    Reads the environment and the rules of `context`, and no tokens.
+    """
+    env, env_params, parsed = context.env, context.env_params, answer.parsed
     names = jax.vmap(env.action_names, (0, None))(play.states, env_params)
     actions, num_valid, has_unknown = jax.vmap(valid_actions)(names, parsed)
     num_allowed = jnp.where(
         play.is_active, jnp.minimum(num_valid, play.actions_left), 0
     )
     run = functools.partial(run_actions, env, env_params)
-    states, outcome = jax.vmap(run)(play.states, noise_keys, actions, num_allowed)
+    states, outcome = jax.vmap(run)(play.states, keys, actions, num_allowed)
     was_invalid = num_valid == 0
+    penalty = context.rules.format_penalty
     record = Turns(
         played=play.is_active,
         reward=outcome.reward,
-        penalty=jnp.where(was_invalid | has_unknown, context.rules.format_penalty, 0.0),
-        bonus=_bonus(context, play, reply, parsed),
+        penalty=jnp.where(was_invalid | has_unknown, penalty, 0.0),
+        bonus=answer.bonus,
         reply_start=play.transcript.lengths,
-        reply_length=reply.length,
-        reply_is_cut=reply.is_cut,
+        reply_length=answer.length,
+        reply_is_cut=answer.is_cut,
         has_format=parsed.has_format,
         num_listed=parsed.num_listed,
         num_valid=num_valid,
@@ -188,40 +265,53 @@ def answer(
     )
     actions_left = play.actions_left - outcome.num_executed
     is_over = outcome.terminated | outcome.truncated | (actions_left == 0)
-    last = _turn_feedback(context, reply, outcome, was_invalid)
-    memory = play.memory
-    if memory is not None:
-        fields = _fields(context, play, turn) | last
-        memory = note_reply(memory, context.dialogue.windows, fields, reply, turn)
-    return Play(
+    return play.replace(
         states=states,
-        carry=carry,
-        num_read=play.num_read + reply.length,
-        transcript=append_reply(play.transcript, reply, turn),
         turns=record_turn(play.turns, turn, record),
         actions_left=actions_left,
         is_active=play.is_active & ~is_over,
-        last=last,
-        memory=memory,
+        feedback=_turn_feedback(outcome, was_invalid, answer.lacks_end),
+    )
+
+
+def to_trajectory(
+    context: RolloutContext, play: Play, initial_state: EnvState, keys: Key[Array, " B"]
+) -> Trajectory:
+    """The trajectory of finished episodes. `keys`: noise keys of the episodes."""
+    env, env_params, transcript = context.env, context.env_params, play.transcript
+    terminated = jax.vmap(env.is_terminated, (0, None))(play.states, env_params)
+    return Trajectory(
+        tokens=transcript.tokens,
+        lengths=transcript.lengths,
+        loss_mask=transcript.loss_mask,
+        turn_index=transcript.turn_index,
+        sample_log_probs=transcript.log_probs,
+        turns=play.turns,
+        terminated=terminated,
+        truncated=~terminated,
+        success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
+        initial_state=initial_state,
+        windows=play.window and play.window.windows,
+        noise_key=jax.random.key_data(keys),
     )
 
 
 def _bonus(
     context: RolloutContext, play: Play, reply: Reply, parsed: ParsedAnswer
 ) -> Float[Array, " B"]:
-    """What the replies earn by how they are written."""
+    """Bonuses of the replies."""
     if context.rules.bonus is None:
         return jnp.zeros(reply.length.shape)
     return context.rules.bonus(context.dialogue.facts, play.states, reply, parsed)
 
 
 def _game_fields(context: RolloutContext, play: Play) -> dict[str, Array]:
-    """What the game shows now."""
+    """Fields of the states, as messages show them."""
     return jax.vmap(context.env.text_fields, (0, None))(play.states, context.env_params)
 
 
-def _fields(context: RolloutContext, play: Play, turn: Turn) -> dict[str, Array]:
-    """What a message tells of its own turn."""
+def message_fields(context: RolloutContext, play: Play, turn: Turn) -> dict[str, Array]:
+    """Fields of the turn's message, feedback on the last turn excepted."""
     return _game_fields(context, play) | {
         "turn": jnp.full_like(play.actions_left, turn + 1),
         "actions_left": play.actions_left,
@@ -229,31 +319,26 @@ def _fields(context: RolloutContext, play: Play, turn: Turn) -> dict[str, Array]
 
 
 def _turn_feedback(
-    context: RolloutContext,
-    reply: Reply,
-    outcome: Outcome,
-    was_invalid: Bool[Array, " B"],
+    outcome: Outcome, was_invalid: Bool[Array, " B"], lacks_end: Bool[Array, " B"]
 ) -> dict[str, Array]:
-    """What is told of a turn that was played."""
-    # Replies that the limit cut, or that ended with another stop token.
-    last_tokens = jnp.take_along_axis(
-        reply.tokens, jnp.maximum(reply.length - 1, 0)[:, None], axis=1
-    )[:, 0]
+    """Fields of the next message that describe this turn's result."""
     hundredths = jnp.round(outcome.reward * 100).astype(jnp.int32)
     return {
         "reward_hundredths": jnp.clip(
             hundredths, -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS
         ),
         "was_invalid": was_invalid.astype(jnp.int32),
-        "was_cut": (last_tokens != context.dialogue.stop_token).astype(jnp.int32),
+        "was_cut": lacks_end.astype(jnp.int32),
     }
 
 
-def _say(template: DeviceTemplate, play: Play, fields: dict[str, Array]) -> TokenSpan:
+def _message(
+    template: DeviceTemplate, play: Play, fields: dict[str, Array]
+) -> TokenSpan:
     """A message to every active row."""
     return _to_active(jax.vmap(template.tokens)(fields), play)
 
 
 def _to_active(span: TokenSpan, play: Play) -> TokenSpan:
-    """Nothing to the rows that have finished."""
+    """A span that is empty in finished rows."""
     return span.replace(length=jnp.where(play.is_active, span.length, 0))

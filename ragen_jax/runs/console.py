@@ -101,8 +101,9 @@ class Display:
             self._first = (done, now) if done > self._start else None
             return ""
         at, then = self._first
-        seconds = round((now - then) / (done - at) * (self._total - done))
-        return f"{seconds // 60}m{seconds % 60:02d}s left"
+        return timing.time_left(
+            now - then, num_done=done - at, num_left=self._total - done
+        )
 
 
 def _wrap(start: str, parts: Iterable[str], width: float) -> list[str]:

@@ -62,7 +62,7 @@ def walk(request):
 @pytest.fixture(autouse=True, scope="module")
 def games_are_compiled_once():
     """Several commands of one process, for speed."""
-    build, built = remote.build_text_game, {}
+    build, built = remote.build_chat, {}
 
     def build_once(config, entry):
         place = json.dumps(describe(config, entry)) + config.prompt.style
@@ -71,7 +71,7 @@ def games_are_compiled_once():
         return built[place]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote, "build_text_game", build_once)
+        patch.setattr(remote, "build_chat", build_once)
         yield
 
 
@@ -375,7 +375,7 @@ def _texts(folder):
     [
         (["--api.modle=x"], "api.model"),
         (["--api.max_retries=x"], "api.max_retries"),
-        (["--run=.", "--config=configs/bandit.py"], "--api.base_url names who plays"),
+        (["--run=.", "--config=configs/bandit.py"], "leave out --run"),
     ],
 )
 def test_bad_words(words, message, tmp_path):

@@ -146,8 +146,17 @@ def _words(env) -> tuple[str, ...]:
 
 
 @functools.cache
-def collector(name: str, *, num_groups=4, group_size=2, data=1, fsdp=1, **changes):
-    """`make_collect` of the speaker with settings that tests change one by one."""
+def collector(
+    name: str,
+    *,
+    make=make_collect,
+    num_groups=4,
+    group_size=2,
+    data=1,
+    fsdp=1,
+    **changes,
+):
+    """Rollouts of the speaker by `make`, with settings that tests change one by one."""
     env, _ = game(name)
     settings = {
         "mesh": make_mesh(data=data, fsdp=fsdp, tensor=1),
@@ -157,7 +166,7 @@ def collector(name: str, *, num_groups=4, group_size=2, data=1, fsdp=1, **change
         "rules": RULES,
         "decode_chunk_tokens": 4,
     }
-    return make_collect(
+    return make(
         env,
         env.default_params,
         speaker(),

@@ -134,7 +134,7 @@ def test_a_group_shares_its_level_and_nothing_else():
     assert np.all(np.any(replies[0::2] != replies[1::2], axis=1))
 
 
-def test_rows_split_where_the_learner_splits_them():
+def test_rows_that_cannot_be_split_are_refused():
     with pytest.raises(ValueError, match=r"6 rows cannot be split over .* = 4 dev"):
         players.collector("bandit", num_groups=3, data=4)
 

@@ -1,4 +1,4 @@
-"""Games played in text are the device's: same messages, same levels, same outcomes."""
+"""The host's turn loop plays the compiled rollout's episodes, on tokens and in text."""
 
 import asyncio
 import functools
@@ -6,11 +6,19 @@ import itertools
 import json
 
 import jax
+import numpy as np
 import pytest
 
 from ragen_jax.rollout.collect import rollout_keys
-from ragen_jax.rollout.host import ChatReply, TextGame
-from ragen_jax.rollout.records import episodes
+from ragen_jax.rollout.host import (
+    Chat,
+    ChatGame,
+    ChatReply,
+    make_host_collect,
+    play_turns,
+)
+from ragen_jax.rollout.records import chat_record, episodes
+from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import in_markup, strip_prefix
 from ragen_jax.text.prompts import build_wording
 from tests.rollout import players
@@ -44,23 +52,39 @@ def played(case):
     return episodes(trajectory, players.tokenizer(words), dialogue.prompts), keys
 
 
-def text_game(case):
+def chat_game(case):
     name, _, style, context, turns = case
     env, _ = players.game(name)
     wording = build_wording(
         env, style=style, budget=players.BUDGET, length_hint_words=100
     )
-    return TextGame(
-        name,
-        env,
-        env.default_params,
-        players.BUDGET,
-        wording,
-        context=context,
-        context_turns=turns,
-        thinking=True,
-        format_penalty=-0.1,
-    )
+    num_past = count_past(context, turns, players.BUDGET.max_turns)
+    chat = Chat(wording, context, num_past, thinking=True)
+    return ChatGame(env, env.default_params, players.RULES, chat)
+
+
+def play(game, level, noise_key, ask):
+    """The trajectory and the record of an episode in chat messages."""
+    episode = game.episode(level, noise_key)
+    trajectory = asyncio.run(play_turns(episode, ask))
+    return trajectory, chat_record(trajectory, episode.turns, game.chat)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit(case):
+    name, words, style, context, turns = case
+    windows = {} if context == "full" else {"context": context, "context_turns": turns}
+    _, dialogue = players.game(name, words=words, style=style, **windows)
+    params = players.speaker_params(name, words)
+    keys = rollout_keys(jax.random.key(SEED), 4, 2)
+    compiled = players.collector(name)(params, dialogue, keys)
+    on_host = players.collector(name, make=make_host_collect)(params, dialogue, keys)
+    assert compiled.turns.played[:, 1:].any()
+    flat, _ = jax.tree.flatten_with_path(compiled)
+    for (path, leaf), other in zip(flat, jax.tree.leaves(on_host), strict=True):
+        place = jax.tree_util.keystr(path)
+        assert leaf.dtype == other.dtype, place
+        np.testing.assert_array_equal(leaf, other, err_msg=place)
 
 
 def with_one_ending(record):
@@ -83,7 +107,7 @@ def without(record, names):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_episode_is_the_rollout_s(case):
     records, keys = played(case)
-    game = text_game(case)
+    game = chat_game(case)
     levels = game.levels(keys)
     sent = []
     for record in map(with_one_ending, records):
@@ -96,7 +120,9 @@ def test_an_episode_is_the_rollout_s(case):
             return ChatReply(text, finish, 10, 4, told["reply_tokens"], "scripted")
 
         level = jax.tree.map(lambda x, r=record: x[r["row"] // 2], levels)
-        found = asyncio.run(game.play(level, keys.noise[record["row"]], ask))
+        trajectory, found = play(game, level, keys.noise[record["row"]], ask)
+        assert trajectory.tokens.shape == (1, 0)
+        assert int(trajectory.turns.played.sum()) == len(record["turns"])
         assert without(found, OF_TOKENS + OF_ENDPOINTS) == without(record, OF_TOKENS)
         assert found["sampled_tokens"] == record["sampled_tokens"]
         assert found["prompt_tokens"] == 10 * len(record["turns"])
@@ -114,7 +140,7 @@ def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
     case = CASES[0]
     records, _ = played(case)
     record = next(with_one_ending(r) for r in records if len(r["turns"]) == 3)
-    game, told, written = text_game(case), [], ""
+    game, told, written = chat_game(case), [], ""
 
     async def ask(turn, messages):
         nonlocal written
@@ -127,7 +153,7 @@ def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
 
     _, keys = played(case)
     level = jax.tree.map(lambda x: x[record["row"] // 2], game.levels(keys))
-    asyncio.run(game.play(level, keys.noise[record["row"]], ask))
+    play(game, level, keys.noise[record["row"]], ask)
     assert told == [0, 1, 2]
 
 
