@@ -7,6 +7,8 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 # PNG files of `launch.report`; its page needs nothing.
 PLOTS = ["matplotlib>=3.9,<4"]
+# Models behind an API in `launch.evaluate`.
+API = ["openai>=2,<4"]
 
 
 def requirements() -> list[str]:
@@ -36,6 +38,7 @@ setup(
         "cuda": ["jax[cuda12]>=0.10,<0.12"],
         "tpu": ["jax[tpu]>=0.10,<0.12"],
         "report": PLOTS,
+        "api": API,
         "dev": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
@@ -44,6 +47,7 @@ setup(
             "beartype>=0.20,<0.24",
             "gymnasium>=1.0,<2",
             *PLOTS,
+            *API,
             "selenium>=4.20,<5",
             "ruff>=0.9,<1",
         ],

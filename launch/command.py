@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -20,6 +20,8 @@ _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 _OPEN_KEY = re.compile(
     r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|params|planning_params))\.\w+"
 )
+# Flags defined here belong to the command, whose --help lists them.
+flags.disclaim_key_flags()
 
 
 def define_config() -> flags.FlagHolder:
@@ -32,15 +34,20 @@ def define_config() -> flags.FlagHolder:
     )
 
 
-def define_section(name: str, defaults: ConfigDict) -> Callable[[], ConfigDict]:
-    """Define `--name.key=value` for every key of a flat configuration.
+def define_section(
+    name: str, defaults: ConfigDict, helps: Mapping[str, str]
+) -> Callable[[], ConfigDict]:
+    """Define `--name.key=value` for every key of a small configuration.
+
+    `config_flags.DEFINE_config_dict` would stop at an unknown key with a traceback, and
+    show one help text for all keys.
 
     Args:
-      name: prefix of the flags.
-      defaults: keys and their default values; the types are those of the flags.
+      name, defaults: of the configuration.
+      helps: help text of every key.
 
     Returns:
-      A function that returns the configuration with the flags' values, locked.
+      A function that returns the configuration with the values of the command line.
     """
     kinds = {
         str: flags.DEFINE_string,
@@ -48,7 +55,7 @@ def define_section(name: str, defaults: ConfigDict) -> Callable[[], ConfigDict]:
         float: flags.DEFINE_float,
     }
     holders = {
-        key: kinds[defaults.get_type(key)](f"{name}.{key}", default, f"{name}: {key}.")
+        key: kinds[defaults.get_type(key)](f"{name}.{key}", default, helps[key])
         for key, default in defaults.items()
     }
 

@@ -1,4 +1,4 @@
-"""Measure a policy, or a model behind an endpoint, on the fixed validation prompts.
+"""Measure a policy, or a model behind an API, on the fixed validation prompts.
 
 python -m launch.evaluate --run=runs/sokoban
 python -m launch.evaluate --run=runs/sokoban --suite=sokoban --table=suite.md
@@ -21,18 +21,32 @@ from configs import endpoint
 from launch import command
 
 _CONFIG = command.define_config()
-_API = command.define_section("api", endpoint.get_config())
+_API = command.define_section("api", endpoint.get_config(), endpoint.HELP)
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
 _SUITE = flags.DEFINE_string(
-    "suite", None, "Other games: sokoban, bandit, frozen_lake."
+    "suite", None, "Generalisation suite to play: sokoban, bandit or frozen_lake."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "JSONL file for all episodes.")
 _TABLE = flags.DEFINE_string("table", None, "Markdown file for the table.")
-_JSON = flags.DEFINE_string("json", None, "JSON file of the scores; gone on with.")
-_NUM_PROMPTS = flags.DEFINE_integer("num_prompts", None, "Instead of the config's.")
-_NUM_SAMPLES = flags.DEFINE_integer("num_samples", None, "Same; per prompt.")
-_TEMPERATURE = flags.DEFINE_float("temperature", None, "Same; 0 is greedy.")
-_PASS_AT = flags.DEFINE_list("pass_at", None, "Same; k of pass@k, as in 1,4,8.")
+_JSON = flags.DEFINE_string(
+    "json", None, "JSON file of scores; an existing file is resumed."
+)
+_NUM_PROMPTS = flags.DEFINE_integer(
+    "num_prompts", None, "Number of prompts (overrides evaluation.num_prompts)."
+)
+_NUM_SAMPLES = flags.DEFINE_integer(
+    "num_samples", None, "Samples per prompt (overrides evaluation.num_samples)."
+)
+_TEMPERATURE = flags.DEFINE_float(
+    "temperature",
+    None,
+    "Sampling temperature; 0 is greedy (overrides evaluation.temperature).",
+)
+_PASS_AT = flags.DEFINE_list(
+    "pass_at",
+    None,
+    "Values of k for pass@k, e.g. 1,4,8 (overrides evaluation.pass_at).",
+)
 
 
 def main(argv: list[str]) -> int:
@@ -44,18 +58,20 @@ def main(argv: list[str]) -> int:
         for word in argv:
             if re.match(r"--?api\.", word):
                 raise ValueError(
-                    f"{word} needs --api.base_url; leave it out or add that"
+                    f"{word} has no effect without --api.base_url; leave it out or "
+                    "add the address"
                 )
         return _evaluate_policy(run, config, overrides)
     if run is not None or config is None:
         raise ValueError(
-            "--api.base_url names who plays, and --config=FILE what; leave out --run"
+            "--api.base_url evaluates the model behind the API on the tasks of "
+            "--config=FILE; add --config and leave out --run"
         )
     return _evaluate_endpoint(config, overrides)
 
 
 def _changes() -> dict[str, object]:
-    """Keys of the configuration that the shorter flags set."""
+    """Keys of the configuration set by short flags."""
     changes = {
         "evaluation.num_prompts": _NUM_PROMPTS.value,
         "evaluation.num_samples": _NUM_SAMPLES.value,
@@ -109,8 +125,8 @@ def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
     check_api(api)
     if _OUTPUT.value is None:
         raise ValueError(
-            "--api.base_url needs --output=FILE.jsonl: conversations are kept there as "
-            "they end, so that none is paid for twice"
+            "--api.base_url needs --output=FILE.jsonl, which records every reply, so "
+            "that none is paid for twice"
         )
     config = prepare(config, _changes(), overrides)
     about = _about(f"{api.model} at {api.base_url}", config, extra_body=api.extra_body)
@@ -123,14 +139,14 @@ def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
             _measure(evaluations, about, keep=False)
             journal.tidy()
     except KeyboardInterrupt:
-        print(f"stopped; what is in {path} is kept, the same command goes on")
+        print(f"stopped; {path} keeps the replies, and the same command resumes")
         return 130
     print(f"conversations written to {path}")
     return 0
 
 
 def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]:
-    """What all scores of this command have in common."""
+    """Policy and settings of all scores of this command."""
     names = ("num_prompts", "num_samples", "pass_at", "temperature", "seed")
     return {
         "policy": policy,
@@ -145,13 +161,13 @@ def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]
 def _measure(
     evaluations: Sequence, about: Mapping[str, object], *, keep: bool
 ) -> list[dict]:
-    """Play, say how it went, write the files; the episodes."""
+    """Run the evaluations, print and write their results; returns the episodes."""
     from ragen_jax.evaluation.harness import run_evaluations
     from ragen_jax.evaluation.results import Results
     from ragen_jax.runs.writer import write_text_atomically
 
     results = Results(about, pathlib.Path(_JSON.value) if _JSON.value else None)
-    names = ", ".join(task.name for task in evaluations)
+    names = ", ".join(evaluation.name for evaluation in evaluations)
     print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
     records = run_evaluations(evaluations, results, say=print, keep_episodes=keep)
     if _SUITE.value is None:

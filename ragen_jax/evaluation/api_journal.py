@@ -12,23 +12,23 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from ragen_jax.rollout.host import ChatReply
 
-Place = tuple[str, int]  # a game's name and a row
-# Of every line in both files.
+Place = tuple[str, int]  # name of a task, and a row
+# Beginning of every line in both files.
 _BEGINNING = b'{"environment": '
 
 
 class Journal:
-    """The two files of an evaluation. Use it as a context manager.
+    """Finished conversations and replies on disk; a context manager.
 
     Args:
-      path: `OUTPUT`.
+      path: of the conversations; the replies are in `<path>.replies`.
 
     Raises:
-      ValueError: another process writes them, or they hold something else.
+      ValueError: another process writes the files, or a line cannot be read.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -42,7 +42,7 @@ class Journal:
             self._output = opened.enter_context(self._open(path))
             self._journal = opened.enter_context(self._open(self._replies_path))
             self._read()
-            # All went well: they stay open.
+            # No error: the files stay open.
             self._files = opened.pop_all()
 
     def __enter__(self) -> "Journal":
@@ -51,58 +51,58 @@ class Journal:
     def __exit__(self, *_) -> None:
         self._files.close()
 
-    def begin(self, game: str, settings: Mapping[str, Any]) -> None:
-        """Say how a game is played from here on.
+    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Record the settings of a task's conversations from here on.
 
         Raises:
-          ValueError: what is there of it was played in another way.
+          ValueError: the task has conversations under other settings.
         """
         settings = json.loads(json.dumps(settings))
-        held = self._settings.get(game)
-        # What nothing was played under binds nobody: a misspelt model, a server down.
-        if held is None or (held != settings and not self._has_any(game)):
-            self._settings[game] = settings
-            self._write(self._journal, {"environment": game, "settings": settings})
+        known = self._settings.get(name)
+        # Settings may still change while no episode has been recorded under them (e.g.
+        # after a misspelled model name).
+        if known is None or (known != settings and not self._has_any(name)):
+            self._settings[name] = settings
+            self._write(self._journal, {"environment": name, "settings": settings})
             return
         changes = [
-            f"{key}: {held.get(key)!r} there, {settings.get(key)!r} here"
-            for key in sorted(held.keys() | settings.keys())
-            if held.get(key) != settings.get(key)
+            f"{key}: {known.get(key)!r} there, {settings.get(key)!r} here"
+            for key in sorted(known.keys() | settings.keys())
+            if known.get(key) != settings.get(key)
         ]
         if changes:
             raise ValueError(
-                f"{self._path} holds conversations of {game} under other settings "
+                f"{self._path} holds conversations of {name} under other settings "
                 f"({'; '.join(changes)}); name another --output"
             )
 
-    def _has_any(self, game: str) -> bool:
-        """A conversation or a reply of the game is there."""
+    def _has_any(self, name: str) -> bool:
+        """Whether there is a conversation or a reply of the task."""
         replied = (place for place, replies in self._replies.items() if replies)
-        return any(place[0] == game for place in (*self.finished, *replied))
+        return any(place[0] == name for place in (*self.finished, *replied))
 
     def replies(self, place: Place) -> list[ChatReply]:
         """Replies of an unfinished conversation, by turn."""
         return self._replies[place]
 
     def add_reply(self, place: Place, reply: ChatReply) -> None:
-        """Keep a reply; it is on disk when this returns."""
+        """Add a reply; on disk when this returns."""
         self._replies[place].append(reply)
-        told = {"environment": place[0], "row": place[1]} | dataclasses.asdict(reply)
-        self._write(self._journal, told)
+        line = {"environment": place[0], "row": place[1]} | dataclasses.asdict(reply)
+        self._write(self._journal, line)
 
     def add_conversation(self, place: Place, record: dict[str, Any]) -> None:
-        """Keep a finished conversation."""
+        """Add a finished conversation; on disk when this returns."""
         self.finished[place] = record
         self._write(self._output, record)
 
     def tidy(self) -> None:
-        """All is done: conversations in order, and no replies beside them."""
+        """After the last conversation: put them in order, and remove the replies."""
         ordered = sorted(
             self.finished, key=lambda p: (list(self._settings).index(p[0]), p[1])
         )
         text = "".join(_line(self.finished[place]) for place in ordered)
-        # In place of a new file: the lock is on this one. What is cut short by a kill
-        # is in the journal still, which goes last.
+        # The replies go last: after a kill in between they restore every conversation.
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(self._path)
@@ -110,7 +110,7 @@ class Journal:
 
     @staticmethod
     def _open(path: pathlib.Path):
-        """A file to be read and added to, locked."""
+        """A file to read and append to, locked."""
         file = path.open("a+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,62 +123,114 @@ class Journal:
         return file
 
     def _read(self) -> None:
-        told = _whole_lines(self._output, self._path)
-        replies = _whole_lines(self._journal, self._replies_path)
-        for record in told:
+        conversations = _whole_lines(self._output, self._path, _CONVERSATION)
+        journal = _whole_lines(self._journal, self._replies_path, _SETTINGS, _REPLY)
+        for record in conversations:
             place = (record["environment"], record["row"])
             self._settings.setdefault(place[0], record["settings"])
             self.finished[place] = record
-        for reply in replies:
-            game = reply.pop("environment")
-            if "settings" in reply:
-                # The last of several: what was played came after it.
-                if not any(place[0] == game for place in self.finished):
-                    self._settings[game] = reply["settings"]
-            else:
-                self._replies[game, reply.pop("row")].append(ChatReply(**reply))
+        for line in journal:
+            name = line.pop("environment")
+            if "settings" not in line:
+                self._replies[name, line.pop("row")].append(ChatReply(**line))
+            elif not any(place[0] == name for place in self.finished):
+                # The last of several lines counts: replies came after it.
+                self._settings[name] = line["settings"]
 
     @staticmethod
-    def _write(file, told: Mapping[str, Any]) -> None:
-        file.write(_line(told).encode())
+    def _write(file: BinaryIO, line: Mapping[str, Any]) -> None:
+        file.write(_line(line).encode())
         file.flush()
         os.fsync(file.fileno())
 
 
-def _whole_lines(file, path: pathlib.Path) -> list[dict[str, Any]]:
-    """The lines of a file; a torn last one is cut off.
+# Types of the fields that are read again, in each kind of line.
+_NUMBER, _COUNT, _COUNT_OR_NONE = (int, float), (int,), (int, type(None))
+_PLACE = {"environment": (str,), "row": _COUNT}
+_SETTINGS = {"environment": (str,), "settings": (dict,)}
+_REPLY = _PLACE | {
+    "text": (str,),
+    "finish_reason": (str,),
+    "prompt_tokens": _COUNT_OR_NONE,
+    "cached_tokens": _COUNT_OR_NONE,
+    "reply_tokens": _COUNT_OR_NONE,
+    "model": (str,),
+}
+_CONVERSATION = _PLACE | {
+    "settings": (dict,),
+    "success": (bool,),
+    "truncated": (bool,),
+    "return": _NUMBER,
+    "penalty": _NUMBER,
+    "bonus": _NUMBER,
+    "prompt_tokens": _COUNT_OR_NONE,
+    "cached_tokens": _COUNT_OR_NONE,
+    "sampled_tokens": _COUNT_OR_NONE,
+    "turns": (list,),
+}
+_TURN = {
+    "actions": (list,),
+    "effective": _COUNT,
+    "valid": _COUNT,
+    "has_format": (bool,),
+    "is_cut": (bool,),
+    "reply_tokens": _COUNT_OR_NONE,
+}
+
+
+def _whole_lines(
+    file: BinaryIO, path: pathlib.Path, *kinds: Mapping[str, tuple[type, ...]]
+) -> list[dict[str, Any]]:
+    """The lines of a file without a torn last one, which is removed from the file.
 
     Raises:
-      ValueError: it is no file of ours, and is left as it is.
+      ValueError: a line is of none of the kinds; the file is left as it is.
     """
     file.seek(0)
     *lines, torn = file.read().split(b"\n")
-    found = []
+    contents = []
     for number, line in enumerate(lines, 1):
         try:
-            told = json.loads(line)
-            is_ours = "environment" in told and ("settings" in told or "text" in told)
-        except (ValueError, TypeError):
-            is_ours = False
-        if not is_ours:
-            raise _not_ours(path, number)
-        found.append(told)
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            raise _foreign_line(path, number) from None
+        if not any(_is_kind(content, kind) for kind in kinds):
+            raise _foreign_line(path, number)
+        contents.append(content)
     if torn and not (torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn)):
-        raise _not_ours(path, len(lines) + 1)
+        raise _foreign_line(path, len(lines) + 1)
     if torn:
         file.truncate(file.tell() - len(torn))
-    return found
+    return contents
 
 
-def _not_ours(path: pathlib.Path, number: int) -> ValueError:
-    return ValueError(
-        f"line {number} of {path} is no conversation with an endpoint; name another "
-        "--output"
+def _is_kind(content: object, kind: Mapping[str, tuple[type, ...]]) -> bool:
+    """Whether a line has the fields of a kind, with values of their types."""
+    if not _has_fields(content, kind) or (kind is _REPLY and len(content) != len(kind)):
+        return False
+    return kind is not _CONVERSATION or (
+        len(content["turns"]) > 0
+        and all(_has_fields(turn, _TURN) for turn in content["turns"])
     )
 
 
-def _line(told: Mapping[str, Any]) -> str:
-    return json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n"
+def _has_fields(content: object, fields: Mapping[str, tuple[type, ...]]) -> bool:
+    # By exact type: True is no count.
+    return isinstance(content, dict) and all(
+        name in content and type(content[name]) in kinds
+        for name, kinds in fields.items()
+    )
+
+
+def _foreign_line(path: pathlib.Path, number: int) -> ValueError:
+    return ValueError(
+        f"line {number} of {path} is not a record of an evaluation over an API; name "
+        "another --output"
+    )
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 Record = Mapping[str, Any]
@@ -186,11 +238,11 @@ Record = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """Per million tokens, in any currency; None: not known (cached: as the input).
+    """Prices per million tokens, in any currency; None: unknown.
 
     Attributes:
-      input, output: tokens read and tokens written.
-      cached_input: tokens read from the endpoint's cache.
+      input, output: of tokens read and tokens written.
+      cached_input: of tokens read from the API's cache; None: as `input`.
     """
 
     input: float | None
@@ -198,7 +250,7 @@ class Prices:
     cached_input: float | None
 
     def cost(self, tokens: Record) -> float | None:
-        """Of `prompt_tokens`, `cached_tokens` and `sampled_tokens`; None: not known."""
+        """Cost of the tokens of a record; None: unknown."""
         read, written = tokens["prompt_tokens"], tokens["sampled_tokens"]
         if None in (self.input, self.output, read, written):
             return None
@@ -209,7 +261,7 @@ class Prices:
 
 
 def play_metrics(records: Sequence[Record]) -> dict[str, float]:
-    """How the conversations went; 0 where there is nothing to divide by."""
+    """Metrics of conversations, those of `rollout.metrics`; 0 for an empty mean."""
     turns = [turn for record in records for turn in record["turns"]]
 
     def mean(rows: Sequence[Record], value: Callable[[Record], float]) -> float:
@@ -241,7 +293,7 @@ def play_metrics(records: Sequence[Record]) -> dict[str, float]:
 
 
 def token_metrics(records: Sequence[Record], prices: Prices) -> dict[str, float]:
-    """Tokens in all and their cost; what the endpoint does not report is left out."""
+    """Total tokens and their cost, without the counts that the API does not report."""
     totals = {
         name: sum(record[name] for record in records)
         for name in ("prompt_tokens", "cached_tokens", "sampled_tokens")

@@ -1,11 +1,11 @@
-"""Success rates and what is known of them: intervals and pass@k.
+"""Success rates with confidence intervals, and pass@k.
 
-In: which samples of which prompts succeeded. Out: numbers. NumPy on the host; knows
-neither games nor models.
+In: success of every sample of every prompt. Out: numbers. NumPy on the host; knows no
+environments and no models.
 
-What is drawn independently are the prompts. Samples of one prompt share its level, so
-they are alike, and an interval that took them for independent would be too narrow. All
-intervals here are over prompts.
+Prompts are independent draws. Samples of one prompt share its level and are alike, so
+an interval that took them for independent would be too narrow. All intervals here are
+over prompts.
 """
 
 import math
@@ -32,10 +32,10 @@ def prompt_interval(
 ) -> tuple[float, float]:
     """95 % interval of a mean over prompts.
 
-    Wilson's, with as many trials as independent ones would have to be to vary as much:
+    Wilson's interval with the number of independent trials that would vary as much:
     `m (1 - m) / variance of the mean over prompts` (Korn and Graubard 1998; compared
-    with other intervals for clustered samples by Franco et al. 2019). There are never
-    fewer than the prompts. With one trial per prompt it is `wilson_interval`.
+    with other intervals for clustered samples by Franco et al. 2019), at least the
+    number of prompts. With one trial per prompt it is `wilson_interval`.
 
     Args:
       shares: one value in [0, 1] per prompt.
@@ -45,7 +45,7 @@ def prompt_interval(
     variance = float(np.mean((shares - mean) ** 2)) / num_prompts
     trials = mean * (1 - mean) / variance if variance > 0 else math.inf
     if mean in (0.0, 1.0):
-        # All ended alike: nothing says how far a prompt's samples are independent.
+        # No variance, hence no evidence that a prompt's samples are independent.
         trials = num_prompts
     trials = min(max(trials, num_prompts), num_prompts * trials_per_prompt)
     return wilson_interval(mean * trials, trials)

@@ -1,7 +1,8 @@
-"""A local OpenAI-compatible endpoint that says what a test tells it to."""
+"""A local OpenAI-compatible API with the answers of a test."""
 
 import contextlib
 import dataclasses
+import http.client
 import http.server
 import json
 import threading
@@ -11,10 +12,10 @@ from typing import Any
 
 @dataclasses.dataclass
 class Request:
-    """What a client asked."""
+    """A request of a client."""
 
     path: str
-    headers: dict[str, str]
+    headers: http.client.HTTPMessage
     body: dict[str, Any]
 
     @property
@@ -24,7 +25,7 @@ class Request:
 
 @dataclasses.dataclass
 class Answer:
-    """What it gets: a status, headers, and text or an object that becomes JSON."""
+    """A response: status, headers, and bytes, text or an object that becomes JSON."""
 
     body: Any
     status: int = 200
@@ -35,8 +36,8 @@ def completion(text: str | None, *, finish: str = "stop", usage: Any = None, **m
     """A chat completion."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": finish}
-    told = {"object": "chat.completion", "model": "scripted", "choices": [choice]}
-    return Answer(told | ({} if usage is None else {"usage": usage}) | more)
+    response = {"object": "chat.completion", "model": "scripted", "choices": [choice]}
+    return Answer(response | ({} if usage is None else {"usage": usage}) | more)
 
 
 @dataclasses.dataclass
@@ -56,17 +57,21 @@ def serve(answer: Callable[[Request], Answer]) -> Iterator[Server]:
         def do_POST(self):
             length = int(self.headers["Content-Length"])
             body = json.loads(self.rfile.read(length))
-            request = Request(self.path, dict(self.headers), body)
+            request = Request(self.path, self.headers, body)
             requests.append(request)
-            told = answer(request)
-            data = told.body if isinstance(told.body, str) else json.dumps(told.body)
+            response = answer(request)
+            data = response.body
+            if not isinstance(data, str | bytes):
+                data = json.dumps(data)
+            if isinstance(data, str):
+                data = data.encode()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.send_response(told.status)
-                for name, value in told.headers.items():
+                self.send_response(response.status)
+                for name, value in response.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data.encode())))
+                self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data.encode())
+                self.wfile.write(data)
 
         def log_message(self, *_):
             pass

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import email.utils
+import sys
 import time
 
 import pytest
@@ -30,7 +31,6 @@ def ask(url, *, key=None, conversation=0, **changes):
     settings = {
         "key_env": "SOME_KEY",
         "body": {"model": "m", "temperature": 0.5},
-        "concurrency": 2,
         "timeout_seconds": 5.0,
         "max_retries": 3,
         "retry_seconds": 0.01,
@@ -69,6 +69,29 @@ def test_no_key_no_header():
     assert reply.prompt_tokens is reply.reply_tokens is None
 
 
+@pytest.mark.parametrize("charset", ["hex", "rot13", "utf-16", "nonsense", "idna"])
+def test_a_reply_is_utf_8_whatever_the_header_says(charset):
+    answer = completion("hé")
+    answer.headers["Content-Type"] = f"application/json; charset={charset}"
+    with serve(scripted(answer)) as server:
+        assert ask(server.url)[0].text == "hé"
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ValueError, match=r"install -e '\.\[api\]'"):
+        ask("http://localhost/v1")
+
+
+def test_keys_of_the_environment_are_not_sent(monkeypatch):
+    """`key_env` names the only variable; `openai` would look for others."""
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, KEY)
+    with serve(scripted(completion("hi"))) as server:
+        ask(server.url)
+    assert KEY not in str(server.requests[0].headers)
+
+
 def test_no_content_is_an_empty_reply():
     with serve(scripted(completion(None, finish="content_filter"))) as server:
         reply, _ = ask(server.url)
@@ -86,6 +109,15 @@ PASSING = {
     "a number for a text": Answer({"choices": [{"message": {"content": 3}}]}),
     "counts that are none": completion("hi", usage={"prompt_tokens": "many"}),
     "endless nesting": Answer("[" * 100_000),
+    "a number too long": Answer('{"choices": ' + "9" * 5_000 + "}"),
+    "a count too large": completion("hi", usage={"prompt_tokens": 10**400}),
+    "a negative count": completion("hi", usage={"completion_tokens": -1}),
+    "no UTF-8": Answer(b"\xff\xfe{"),
+    "an unknown charset": Answer("x", 500, {"Content-Type": "text/plain; charset=no"}),
+    "a charset of bytes": Answer("x", 500, {"Content-Type": "text/x; charset=hex"}),
+    "a foreign compression": Answer("x", 200, {"Content-Encoding": "gzip"}),
+    "a date beyond all years": Answer("", 503, {"Retry-After": f"1 Jan {10**30}"}),
+    "a wait without end": Answer("", 503, {"Retry-After": "1e999"}),
 }
 
 
@@ -153,7 +185,6 @@ def test_waits_double_and_are_spread():
         key=None,
         key_env="K",
         body={},
-        concurrency=1,
         timeout_seconds=1.0,
         max_retries=9,
         retry_seconds=1.0,
@@ -183,7 +214,8 @@ def test_both_forms_of_retry_after():
     assert 25 < retry_after_seconds(email.utils.format_datetime(soon)) <= 30
     assert retry_after_seconds(" 2.5 ") == 2.5
     assert retry_after_seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    for useless in (None, "soon", "-3", "nan", ""):
+    dates = ("Mon, 99 Foo 2015", "1 Jan 0001 00:00:00 +2359")
+    for useless in (None, "soon", "-3", "nan", "inf", "", "9" * 5_000, *dates):
         assert retry_after_seconds(useless) == 0
 
 
@@ -216,7 +248,7 @@ def _half_character() -> str:
 
 @pytest.mark.parametrize("key", ["sk secret", "sk-sécret", "sk-secret\n", "\tsk"])
 def test_a_key_that_http_refuses_is_not_repeated(key):
-    with pytest.raises(ValueError, match=r"\$SOME_KEY holds white space") as raised:
+    with pytest.raises(ValueError, match=r"\$SOME_KEY contains white space") as raised:
         ask("http://localhost/v1", key=key)
     assert key.strip() not in str(raised.value)
 

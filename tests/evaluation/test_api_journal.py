@@ -12,12 +12,27 @@ REPLIES = [ChatReply(f"reply {i} é\u2028", "stop", 10, None, i, "m") for i in r
 
 
 def conversation(row, game="Walk"):
+    turn = {
+        "actions": [1],
+        "effective": 1,
+        "valid": 1,
+        "has_format": True,
+        "is_cut": False,
+        "reply_tokens": None,
+    }
     return {
         "environment": game,
         "row": row,
         "settings": SETTINGS,
-        "turns": [],
-        "text": 1,
+        "success": True,
+        "truncated": False,
+        "return": 1.0,
+        "penalty": 0.0,
+        "bonus": 0.0,
+        "prompt_tokens": 10,
+        "cached_tokens": None,
+        "sampled_tokens": None,
+        "turns": [turn],
     }
 
 
@@ -121,3 +136,30 @@ def test_other_files_are_left_alone(tmp_path):
         with pytest.raises(ValueError, match=r"line 1 of .* name another --output"):
             Journal(path)
         assert path.read_text() == text
+
+
+@pytest.mark.parametrize("field", conversation(0))
+def test_a_conversation_with_a_field_of_another_type_is_refused(tmp_path, field):
+    path, record = tmp_path / "out.jsonl", conversation(0)
+    lacking = {name: value for name, value in record.items() if name != field}
+    for changed in (record | {field: [None]}, lacking):
+        path.write_text(f"{json.dumps(record)}\n{json.dumps(changed)}\n")
+        with pytest.raises(ValueError, match=r"line 2 of .* name another --output"):
+            Journal(path)
+
+
+def test_a_reply_with_a_field_of_another_type_is_refused(tmp_path):
+    path = tmp_path / "out.jsonl"
+    begin(path)
+    journal = files(path)[1]
+    whole = journal.read_text().split("\n")
+    reply = json.loads(whole[1])
+    for field in reply:
+        lacking = {name: value for name, value in reply.items() if name != field}
+        for changed in (reply | {field: [1]}, lacking):
+            journal.write_text("\n".join([whole[0], json.dumps(changed), ""]))
+            with pytest.raises(ValueError, match="line 2 of"):
+                Journal(path)
+    journal.write_text("\n".join([whole[0], json.dumps(reply | {"more": 1}), ""]))
+    with pytest.raises(ValueError, match="line 2 of"):
+        Journal(path)
