@@ -296,9 +296,11 @@ def test_the_pocket_model_by_http_is_the_pocket_model(tmp_path):
     model = PocketModel(program, params, config.rollout.max_reply_tokens)
     path = tmp_path / "out.jsonl"
     with serve(model) as server, Journal(path) as journal:
-        own = remote.prepare(sokoban.get_config(), changes, ["prompt.style"])
-        (contest,) = remote.endpoint_contests(own, api(server.url), journal, suite=None)
-        metrics, found = contest.play()
+        prepared = remote.prepare(sokoban.get_config(), changes, ["prompt.style"])
+        (evaluation,) = remote.api_evaluations(
+            prepared, api(server.url), journal, suite=None
+        )
+        metrics, found = evaluation.play()
     only_tokens = ("log_prob", "finish_reason", "prompt_tokens", "cached_tokens")
     only_tokens += ("token_texts", "token_log_probs")
     for ours, theirs in zip(records, found, strict=True):
