@@ -23,6 +23,7 @@ _INTERVALS = (
 
 # Below this success of best play an environment is out of reach of any policy.
 LOW_CEILING = 0.3
+_TABLE_METRICS = ("success", "success_low", "success_high", "ceiling", "regret")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +107,9 @@ class Results:
     def _read(self, path: pathlib.Path) -> list[Score]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            scores = [Score(**row) for row in content["scores"]]
+            scores = [_read_score(row) for row in content["scores"]]
             about = dict(content["about"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} is not a file of scores ({error}); name another --json"
             ) from error
@@ -126,6 +127,26 @@ class Results:
                 f"{self._path} holds scores under other settings ({place}"
                 f"{'; '.join(changes)}); name another --json, or remove the file"
             )
+
+
+def _read_score(row: Mapping[str, Any]) -> Score:
+    """A score of a file.
+
+    Raises:
+      ValueError: a field has another type, or a metric of the table is missing.
+      TypeError: there are other fields.
+    """
+    score = Score(**row)
+    types = (str, dict, str, dict, float)
+    for value, kind in zip(vars(score).values(), types, strict=True):
+        if not isinstance(value, kind):
+            raise ValueError(f"{value!r} in a score is not of type {kind.__name__}")
+    metrics = score.metrics
+    missing = [name for name in _TABLE_METRICS if name not in metrics]
+    wrong = [name for name, x in metrics.items() if not isinstance(x, int | float)]
+    if missing or wrong:
+        raise ValueError(f"no number for {', '.join(missing + wrong)}")
+    return score
 
 
 def table(scores: Sequence[Score]) -> list[str]:

@@ -1,5 +1,7 @@
 """Scores kept in a file, and shown side by side."""
 
+import json
+
 import pytest
 
 from ragen_jax.evaluation.results import Results, Score, table
@@ -41,7 +43,12 @@ def test_other_scores_are_refused(tmp_path):
         results.find("Walk", {"rows": 8})
     with pytest.raises(ValueError, match=r"policy: 'runs/x .*' there, 'other' here"):
         Results(ABOUT | {"policy": "other"}, path)
-    for text in ("{", "[]", '{"about": {}}', '{"about": {}, "scores": [{"a": 1}]}'):
+    (good,) = json.loads(path.read_text())["scores"]
+    rows = [{"a": 1}, 3, *(good | {name: [1]} for name in good)]
+    rows.append(good | {"metrics": {"success": 1.0}})
+    rows.append(good | {"metrics": good["metrics"] | {"regret": "x"}})
+    wrong = [json.dumps({"about": {}, "scores": [row]}) for row in rows]
+    for text in ("{", "[]", "[" * 9_999, '{"about": {}}', *wrong):
         path.write_text(text)
         with pytest.raises(ValueError, match="not a file of scores"):
             Results(ABOUT, path)
