@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from configs import sokoban
-from ragen_jax.memory.plan import Memory, make_plan, read_model
+from ragen_jax.memory.plan import MemoryUse, make_plan, read_model
 from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
@@ -16,7 +16,7 @@ from ragen_jax.tasks import build_task, env_specs
 MODEL, TOKENIZER, _ = read_model("pocket")
 # Wide and deep enough that activations, not weights or logits, fill the memory.
 SHAPE = dataclasses.replace(MODEL, num_hidden_layers=4)
-NOTHING = Memory(arguments=0, outputs=0, temporaries=0, aliased=0)
+NOTHING = MemoryUse(arguments=0, outputs=0, temporaries=0, aliased=0)
 PLAYED = dict.fromkeys(("rollout", "evaluation"), NOTHING)
 
 
