@@ -286,7 +286,7 @@ class PocketModel:
 
 def test_the_pocket_model_by_http_is_the_pocket_model(tmp_path):
     """Greedy, the same prompts: the same replies, actions, rewards, metrics."""
-    changes = {"evaluation.num_prompts": 6, "evaluation.temperature": 0.0}
+    changes = {"evaluation.num_prompts": 24, "evaluation.temperature": 0.0}
     config = sokoban.get_config()
     config.update_from_flattened_dict(changes)
     program = build_program(config)
