@@ -248,9 +248,12 @@ def _means(
     """Means over the steps since the last line, an interrupted run's included."""
     shown = (records[-1]["iteration"] - 1) // every * every
     rows = [record for record in records if record["iteration"] > shown]
-    # A task without demonstrations in a step has no success: null in the record.
-    values = {k: [math.nan if r[k] is None else r[k] for r in rows] for k in names}
-    return {k: sum(column) / len(column) for k, column in values.items()}
+
+    def value(row: Mapping, name: str) -> float:
+        # A task without demonstrations in a step has no success: null in the record.
+        return math.nan if row.get(name) is None else row[name]
+
+    return {name: sum(value(row, name) for row in rows) / len(rows) for name in names}
 
 
 def _score(
@@ -289,7 +292,7 @@ def _read_scores(path: pathlib.Path) -> dict:
         return {}
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it") from error
     if not isinstance(scores, dict):
         raise ValueError(f"{path} is not a file of scores; remove it")

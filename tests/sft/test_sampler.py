@@ -112,5 +112,5 @@ def test_what_does_not_count_is_not_learned(lake):
     assert batch.loss_mask[:2].any(axis=1).all()
     assert (batch.lengths[2:] == 0).all()
     assert float(success["frozen_lake"]) in (0.0, 0.5, 1.0)
-    nobody = last.replace(mask=jnp.zeros(4, bool))
-    assert np.isnan(play({"frozen_lake": nobody})[1]["frozen_lake"])
+    empty = last.replace(mask=jnp.zeros(4, bool))
+    assert np.isnan(play({"frozen_lake": empty})[1]["frozen_lake"])
