@@ -45,11 +45,11 @@ TABLES = {
         (FILTER_LOSS_SCALES["rho"], ("top_p",)),
     ],
 )
-def test_own_options(entry, options):
+def test_option_names(entry, options):
     assert option_names(entry) == options
 
 
-def test_needed_data():
+def test_data_names():
     assert data_names(SCORES["entropy"]) == ("num_groups", "entropies")
     assert data_names(SCORES["entropy_std"]) == ("group_size", "entropies")
     assert data_names(ADVANTAGES["gae"]) == ("values",)

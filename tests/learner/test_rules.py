@@ -3,12 +3,18 @@
 import re
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import base
 from ragen_jax.algo.advantages import ADVANTAGES, grpo
+from ragen_jax.algo.credit import CreditAssignment, KLPenalty
+from ragen_jax.algo.losses import POLICY_LOSSES
+from ragen_jax.algo.segments import TokenStats
 from ragen_jax.config import flatten, validate
 from ragen_jax.learner.rules import needs_critic
+from tests.algo.calls import options_of
 from tests.learner import tiny
 
 GROUPS_OF_ONE = {
@@ -362,3 +368,64 @@ def test_a_new_estimator_gets_its_critic(monkeypatch):
     assert stats["critic/returns_mean"] == 1.0
     kernels = [s.critic.params["head"]["kernel"] for s in (before, state)]
     assert (kernels[0] != kernels[1]).any()
+
+
+UNDONE = [
+    *(("mean", name) for name in ("grpo", "dr_grpo", "rloo", "gigpo")),
+    ("mean", "reinforce_plus_plus_baseline"),
+    ("mean_std", "grpo"),
+    ("mean_std", "gigpo"),
+]
+
+
+def advantages(**settings):
+    credit = CreditAssignment(**tiny.make_config(**settings).algo)
+    trajectory = tiny.make_episodes()
+    mask = trajectory.loss_mask
+    estimate, _ = credit.assign(
+        trajectory,
+        TokenStats(trajectory.sample_log_probs, values=jnp.zeros(mask.shape)),
+        group_size=4,
+        loss_scale=jnp.float32(1),
+        kl_penalty=KLPenalty(None, 0.0, "k3", None, 1),
+        kl_coeff=jnp.float32(0),
+    )
+    return estimate.advantages
+
+
+@pytest.mark.parametrize("grouping", ["state", "batch"])
+@pytest.mark.parametrize(("normalization", "advantage"), UNDONE)
+def test_a_refused_normalization_would_change_nothing(
+    normalization, advantage, grouping
+):
+    settings = {"algo__advantage": advantage, "algo__grouping": grouping}
+    changes = {"algo.advantage": advantage, "algo.normalization": normalization}
+    with pytest.raises(ValueError, match=r"which undoes algo\.normal"):
+        validate(config_with(changes), ["algo.normalization"])
+    with jax.disable_jit():
+        plain = advantages(**settings)
+        normalized = advantages(**settings, algo__normalization=normalization)
+    np.testing.assert_allclose(normalized, plain, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("normalization", ["mean", "mean_std"])
+def test_a_normalization_that_changes_something_is_not_refused(normalization):
+    estimator = {"algo.advantage": "reinforce", "algo.normalization": normalization}
+    validate(config_with(estimator), ["algo.normalization"])
+    with jax.disable_jit():
+        plain = advantages(algo__advantage="reinforce")
+        normalized = advantages(
+            algo__advantage="reinforce", algo__normalization=normalization
+        )
+    assert not np.allclose(plain, normalized, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_without_advantages_a_policy_loss_has_no_gradient(name):
+    """So that keys of the policy loss have no effect beside `algo.zero_task`."""
+    log_probs, old = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("f4")
+    mask, zeros = jnp.ones((3, 5), bool), jnp.zeros((3, 5))
+    loss = POLICY_LOSSES[name]
+    options = options_of(loss)
+    gradient = jax.grad(lambda x: loss(x, old, zeros, mask, **options)[0].sum())
+    assert not gradient(jnp.asarray(log_probs)).any()
