@@ -240,11 +240,6 @@ def to_json(config: ConfigDict) -> str:
     return json.dumps(config.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
-def from_json(text: str) -> ConfigDict:
-    """Inverse of `to_json`, locked."""
-    return ConfigDict(json.loads(text)).lock()
-
-
 def changed_keys(
     old: ConfigDict, new: ConfigDict, free: tuple[str, ...] = FREE_ON_RESUME
 ) -> dict[str, tuple[object, object]]:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from configs import base
-from ragen_jax.config import to_json
+from configs import base, sokoban
+from ragen_jax.config import flatten, to_json
 from ragen_jax.runs import reader, writer
 
 METRICS = [
@@ -69,9 +69,11 @@ def write_all(workdir, config: str, metrics, episodes) -> None:
 
 
 def test_what_is_right_is_read(tmp_path):
-    config = base.get_config()
+    config = sokoban.get_config("qwen2.5-0.5b")
     write_all(tmp_path, to_json(config), METRICS, [EPISODE, EPISODE])
-    assert to_json(read_all(tmp_path)) == to_json(config)
+    again = read_all(tmp_path)
+    assert flatten(again) == flatten(config)
+    assert again.is_locked
     assert reader.read_metrics(tmp_path) == METRICS
 
 
