@@ -1,4 +1,4 @@
-"""Opening what a run left: on fewer devices, for another task, with other files."""
+"""Opened policies: on fewer devices, for another task, with other model files."""
 
 import copy
 import json
@@ -82,7 +82,7 @@ def test_more_devices_when_asked_for(run_on_eight_devices):
     assert len(leaf.sharding.device_set) == 2
 
 
-def test_what_is_played_is_the_config_s_and_how_it_is_said_the_run_s(
+def test_sections_of_play_come_from_the_config_and_all_others_from_the_run(
     run_on_eight_devices, model
 ):
     config = tiny_config(bandit, rollout__max_turns=1, evaluation__num_prompts=6)
@@ -94,7 +94,7 @@ def test_what_is_played_is_the_config_s_and_how_it_is_said_the_run_s(
     assert trained.config.model.path == str(model)
 
 
-def test_what_only_training_needs_is_no_hindrance(model, tmp_path):
+def test_options_of_training_alone_are_unset(model, tmp_path):
     """Bandit has no landmarks, and its evaluations fall where they like."""
     config = tiny_config(
         sokoban,
