@@ -7,6 +7,7 @@ those of docs/architecture.md.
 import ast
 import functools
 import pathlib
+import re
 
 import pytest
 
@@ -182,3 +183,14 @@ def test_files_and_functions_are_short():
             limit = MAX_FILE_LINES if name == file else MAX_FUNCTION_LINES
             is_excused = name in LONG_FILES or name in LONG_FUNCTIONS
             assert num_lines <= limit or is_excused, (name, num_lines)
+
+
+def test_the_page_on_architecture_has_the_same_floors():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    floors, number = {}, 0
+    for floor, places in re.findall(r"(?m)^\| (\d*) ?\| (`[^|]*) \|", page):
+        number = int(floor or number)
+        for path in re.findall(r"`([^`]+)`", places):
+            place = path.removesuffix("/").removesuffix(".py").replace("/", ".")
+            floors.setdefault(place, number)
+    assert floors.items() >= {p: i + 1 for p, i in FLOOR_OF.items()}.items()
