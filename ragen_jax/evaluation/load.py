@@ -156,9 +156,14 @@ def _complete(config: ConfigDict, defaults: ConfigDict, where: str) -> None:
             _complete(config[name], default, f"{where}{name}.")
         elif not _has_type_of(config[name], default):
             raise ValueError(
-                f"{where}{name} = {config[name]!r} must be of the type of {default!r}; "
-                "restore the file from a copy"
+                f"{where}{name} = {_shown(config[name])} must be of the type of "
+                f"{_shown(default)}; restore the file from a copy"
             )
+
+
+def _shown(value: object) -> str:
+    """A value on one line; of a section only what it is."""
+    return "a section" if isinstance(value, ConfigDict) else repr(value)
 
 
 def _has_type_of(value: object, default: object) -> bool:

@@ -143,7 +143,8 @@ def test_a_run_s_configuration_is_completed_and_its_types_are_checked(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     completed = read_run_config(tmp_path, base.get_config())
     assert completed.rollout.temperature == 1.0
-    assert completed.diagnostics == base.get_config().diagnostics
+    defaults = base.get_config().diagnostics.to_dict()
+    assert completed.diagnostics.to_dict() == defaults
     for section, key, value in (
         ("prompt", "thinking", "yes"),
         ("rollout", "max_turns", True),
