@@ -200,12 +200,14 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
 
 
 def check_memory(config: ConfigDict, parts: Parts) -> None:
-    """Refuse rollouts that cannot fit into the devices' memory.
+    """Refuse rollouts that cannot fit into the devices' memory, where it is known.
 
     Raises:
       ValueError: names the number of episodes and the expected bytes.
     """
     memory = sharding.mesh_memory(parts.batch_sharding.mesh)
+    if memory is None:
+        return
     model, rollout = parts.model, config.rollout
     kv_size = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
     num_cached = rollout.max_reply_tokens

@@ -89,18 +89,21 @@ def check_network(mesh: Mapping[str, int], model: object) -> None:
                 )
 
 
-def device_memory() -> int:
-    """Bytes of the first device; for a CPU, of the machine, which all devices share."""
+def device_memory() -> int | None:
+    """Bytes of the first device; for a CPU, of the machine, which all devices share.
+
+    None: the device does not report them (JAX's "platform" allocator does not).
+    """
     device = jax.devices()[0]
     if device.platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return device.memory_stats()["bytes_limit"]
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def mesh_memory(mesh: Mesh) -> int:
-    """Bytes of all devices of a mesh together."""
-    is_shared = mesh.devices.flat[0].platform == "cpu"
-    return device_memory() * (1 if is_shared else mesh.size)
+def mesh_memory(mesh: Mesh) -> int | None:
+    """Bytes of all devices of a mesh together; None: unknown, see `device_memory`."""
+    memory, is_shared = device_memory(), mesh.devices.flat[0].platform == "cpu"
+    return memory if memory is None or is_shared else memory * mesh.size
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -61,13 +61,20 @@ def named_device(name: str) -> Device:
 
 
 def detected_device() -> Device:
-    """The device JAX computes on; for a CPU, the machine's memory."""
-    device = jax.devices()[0]
+    """The device JAX computes on; for a CPU, the machine's memory.
+
+    Raises:
+      ValueError: the device does not report its memory.
+    """
+    device, memory = jax.devices()[0], device_memory()
+    if memory is None:
+        raise ValueError(
+            f"{device.device_kind} does not report its memory to JAX; name a device, "
+            f"one of {', '.join(DEVICES)}"
+        )
     if device.platform == "cpu":
-        memory = device_memory()
         return Device("this machine's CPU", "cpu", memory, int(memory * USABLE["cpu"]))
-    # What JAX took of it already: an exact limit.
-    memory = device_memory()
+    # JAX has taken a share of it already: an exact limit.
     return Device(device.device_kind, device.platform, memory, memory)
 
 
