@@ -10,6 +10,7 @@ import pytest
 from benchmarks import metrics_page
 from ragen_jax.diagnostics import gradient_buckets, mutual_information
 from ragen_jax.diagnostics.early_warning import EACH_GAME, INDICATORS
+from ragen_jax.evaluation.api_journal import play_metrics
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.rollout import metrics as rollout
 from ragen_jax.runs import figures, tensorboard
@@ -122,6 +123,15 @@ def test_what_is_computed_together_is_declared(names):
     names = list(names())
     assert names
     assert [name for name in names if declared(name) is None] == []
+
+
+def test_conversations_over_an_api_have_the_metrics_of_episodes():
+    """They are computed from records, not from a trajectory: by the same names."""
+    turn = dict.fromkeys(("effective", "valid", "has_format", "is_cut"), 1)
+    turn |= {"actions": [0], "reply_tokens": 3}
+    record = dict.fromkeys(("success", "return", "penalty", "bonus", "truncated"), 0)
+    metrics = play_metrics([record | {"turns": [turn]}])
+    assert set(metrics) == {metric.key for metric in rollout.METRICS} | {"pass@1"}
 
 
 def test_the_made_up_run_has_declared_metrics_only(tmp_path):
