@@ -7,7 +7,7 @@ import pytest
 import envs
 from envs.base import PlayBudget
 from envs.templates import Choice, Template
-from ragen_jax.text import context
+from ragen_jax.text.context import CONTEXTS
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.prompts import PROMPT_STYLES, build_wording
 from ragen_jax.text.token_templates import check_neighbours
@@ -131,13 +131,13 @@ def test_bad_options_are_one_sentence(tokenizer, context, turns, words):
 
 @pytest.mark.parametrize("style", PROMPT_STYLES)
 @pytest.mark.parametrize("name", envs.ENVIRONMENTS)
-@pytest.mark.parametrize("context", context.CONTEXTS)
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_every_context_words_every_environment(name, style, context):
     """A turn's own part never speaks of another turn."""
     wording = build_wording(
         envs.make(name), style=style, budget=BUDGET, length_hint_words=60
     )
-    pieces = context.CONTEXTS[context](wording, 2)
+    pieces = CONTEXTS[context](wording, 2)
     assert (pieces is None) == (context == "full")
     if pieces is not None:
         about_past = {"reward_hundredths", "was_invalid", "was_cut"}
