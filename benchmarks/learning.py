@@ -12,7 +12,7 @@ import sys
 
 from absl import app, flags
 
-from ragen_jax.runs.writer import read_metrics
+from ragen_jax.runs.reader import read_metrics
 
 _OUTPUT = flags.DEFINE_string("output", None, "PNG file to write. None: table only.")
 

@@ -149,7 +149,7 @@ def _literal(text: str) -> object:
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
     """Set a key to None, or a key of an open section to any value."""
-    from ragen_jax.config import flatten
+    from ragen_jax.tables import flatten
 
     known = flatten(config)
     *sections, name = key.split(".")

@@ -22,7 +22,7 @@ from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs, sharding
-from ragen_jax.config import VALIDATION_SETTINGS, flatten, pass_at, validate
+from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
 from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.learner.learner import Learner, Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
@@ -37,6 +37,7 @@ from ragen_jax.rollout.collect import rollout_keys, validation_keys
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
 from ragen_jax.rollout.records import episodes
+from ragen_jax.tables import flatten
 from ragen_jax.tasks import (
     Task,
     build_collect,

@@ -7,6 +7,7 @@ import pytest
 
 from configs import bandit, base, frozen_lake, mix, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
+from ragen_jax.tables import flatten
 
 
 def broken(**changes):
@@ -118,7 +119,7 @@ def test_every_key_is_read_somewhere():
     )
     dead = [
         key
-        for key in config_lib.flatten(base.get_config())
+        for key in flatten(base.get_config())
         if not re.search(rf"\b{key.rsplit('.', 1)[-1]}\b", code)
     ]
     assert dead == []

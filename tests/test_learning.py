@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from ragen_jax.runs.writer import read_metrics
+from ragen_jax.runs.reader import read_metrics
 from tests import commands
 
 NUM_PROMPTS = 256

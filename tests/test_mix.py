@@ -18,7 +18,7 @@ from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.program import build_program
 from ragen_jax.rollout.collect import rollout_keys
-from ragen_jax.runs import writer
+from ragen_jax.runs import reader
 from ragen_jax.runs.console import Display
 from ragen_jax.tasks import env_specs
 from ragen_jax.train import train
@@ -157,7 +157,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, c
 
 
 def test_a_run_reports_every_environment(trained):
-    record = writer.read_metrics(trained)[2]
+    record = reader.read_metrics(trained)[2]
     for name in ("Sokoban", "FrozenLake"):
         assert f"train/{name}/success" in record
         assert f"train/{name}/pass@4" in record
@@ -291,7 +291,7 @@ def test_the_extreme_layouts_of_groups(
         evaluation__every=None,
     )
     assert train(config, tmp_path / "run") == 0
-    (record,) = writer.read_metrics(tmp_path / "run")
+    (record,) = reader.read_metrics(tmp_path / "run")
     assert record["actor/num_minibatches"] == 2
     assert record["rollout/filter_kept_rows"] == 32
     assert record["actor/grad_norm"] > 0

@@ -9,7 +9,7 @@ import pytest
 
 from configs import sokoban
 from ragen_jax import program, tasks, train
-from ragen_jax.runs import writer
+from ragen_jax.runs import reader
 from ragen_jax.runs.run import _gain
 from tests import commands
 
@@ -72,4 +72,4 @@ def test_a_signal_during_the_first_evaluation_stops_the_run(
     config.update_from_flattened_dict(commands.TINY)
     assert train.train(config, tmp_path / "run") == 143
     assert "stopped after 0 of 5 iterations" in capsys.readouterr().out
-    assert [r["iteration"] for r in writer.read_metrics(tmp_path / "run")] == [0]
+    assert [r["iteration"] for r in reader.read_metrics(tmp_path / "run")] == [0]

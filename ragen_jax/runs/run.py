@@ -16,13 +16,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from ragen_jax.config import VALIDATION_SETTINGS, flatten
+from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.diagnostics.early_stopping import stop_reason
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.metrics import tokens_per_second
 from ragen_jax.runs.writer import finite_or_none
+from ragen_jax.tables import flatten
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 

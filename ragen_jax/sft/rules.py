@@ -12,9 +12,8 @@ from collections.abc import Container, Iterable, Iterator
 from ml_collections import ConfigDict
 
 from ragen_jax import config as training
-from ragen_jax.config import flatten
 from ragen_jax.rollout.demonstrators import THOUGHTS
-from ragen_jax.tables import Leaves, Rules, check
+from ragen_jax.tables import Leaves, Rules, check, flatten
 
 _SECTIONS = (
     "prompt",

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from ragen_jax.config import flatten
 from ragen_jax.learner.rules import RULES
+from ragen_jax.tables import flatten
 from tests.learner import tiny
 from tests.reference.learner_oracle import Learner
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from configs import base
-from ragen_jax.config import flatten, validate
+from ragen_jax.config import validate
+from ragen_jax.tables import flatten
 from tests.learner import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

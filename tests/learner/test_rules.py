@@ -12,8 +12,9 @@ from ragen_jax.algo.advantages import ADVANTAGES, grpo
 from ragen_jax.algo.credit import CreditAssignment, KLPenalty
 from ragen_jax.algo.losses import POLICY_LOSSES
 from ragen_jax.algo.segments import TokenStats
-from ragen_jax.config import flatten, validate
+from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
+from ragen_jax.tables import flatten
 from tests.algo.calls import options_of
 from tests.learner import tiny
 

@@ -5,13 +5,13 @@ import jax
 import pytest
 
 from ragen_jax import sharding
-from ragen_jax.config import flatten
 from ragen_jax.learner.learner import Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.families import new_config
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
+from ragen_jax.tables import flatten
 from tests.learner import tiny
 from tests.trajectories import make_trajectory
 

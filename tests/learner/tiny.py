@@ -9,12 +9,12 @@ from ml_collections import ConfigDict
 
 from configs import base
 from ragen_jax import sharding
-from ragen_jax.config import flatten
 from ragen_jax.learner.learner import Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
+from ragen_jax.tables import flatten
 from ragen_jax.types import Trajectory
 from tests.reference.tiny_network import Reading
 from tests.trajectories import make_dialogues

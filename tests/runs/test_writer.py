@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2, layout_pb2, plugin_hparams_pb2
 
-from ragen_jax.runs import boards, tensorboard, writer
+from ragen_jax.runs import boards, reader, tensorboard, writer
 from tests.report import fake_runs
 
 SETTINGS = {"seed": 3, "kl.placement": None, "env.name": "sokoban", "env.mix": (1,)}
@@ -64,14 +64,14 @@ def test_resuming_leaves_what_an_uninterrupted_run_leaves(tmp_path):
     strip = lambda records: [  # noqa: E731
         {k: r[k] for k in ("iteration", "a", SPREADS)} for r in records
     ]
-    assert strip(writer.read_metrics(resumed)) == strip(writer.read_metrics(whole))
+    assert strip(reader.read_metrics(resumed)) == strip(reader.read_metrics(whole))
     names = lambda folder: sorted(os.listdir(folder / "trajectories"))  # noqa: E731
     assert (
         names(resumed) == names(whole) == [f"iteration_{i:06d}.jsonl" for i in range(6)]
     )
     # Resuming draws all scalars before the episodes.
     assert sorted(events(resumed)) == sorted(events(whole))
-    assert writer.read_metrics(whole)[2][SPREADS] == [0.0, 0.66667]
+    assert reader.read_metrics(whole)[2][SPREADS] == [0.0, 0.66667]
 
 
 def test_the_view_shows_numbers_pictures_settings_and_their_groups(tmp_path):
@@ -126,7 +126,7 @@ _NOT_MADE_UP = (
 def test_every_group_matches_metrics_that_are_recorded(tmp_path):
     """Tags are regular expressions; the made-up run has a metric for nearly each."""
     run = fake_runs.write_run(tmp_path / "run", iterations=2)
-    names = {name for record in writer.read_metrics(run) for name in record}
+    names = {name for record in reader.read_metrics(run) for name in record}
     for group, charts in tensorboard.layout(["Sokoban"]).items():
         for title, (_, tags) in charts.items():
             if group != "Update" and title not in _NOT_MADE_UP:
@@ -136,7 +136,7 @@ def test_every_group_matches_metrics_that_are_recorded(tmp_path):
 
 def test_a_torn_last_line_is_not_read(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 0}\n{"iteration": 1')
-    assert writer.read_metrics(tmp_path) == [{"iteration": 0}]
+    assert reader.read_metrics(tmp_path) == [{"iteration": 0}]
 
 
 def test_non_finite_metrics_become_null(tmp_path):
@@ -172,7 +172,7 @@ def test_names_of_non_finite_numbers_are_returned(tmp_path):
     metrics = {"a": np.float32("inf"), "b": 1.0}
     assert record.scalars(0, metrics, spreads) == ["a", "c"]
     record.close()
-    (line,) = writer.read_metrics(tmp_path)
+    (line,) = reader.read_metrics(tmp_path)
     assert (line["a"], line["c"], line["d"]) == (None, [1.0], [2.0])
 
 

@@ -7,7 +7,7 @@ import tempfile
 from ml_collections import ConfigDict
 
 from configs import pocket, sft
-from ragen_jax.runs import writer
+from ragen_jax.runs import reader
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
@@ -98,7 +98,7 @@ def new_tokenizer(config: ConfigDict) -> Tokenizer:
 
 def record_of(workdir: pathlib.Path) -> list[dict]:
     """The metrics of a run without their times."""
-    return [{**r, "time": None} for r in writer.read_metrics(workdir)]
+    return [{**r, "time": None} for r in reader.read_metrics(workdir)]
 
 
 def digests(folder: pathlib.Path) -> dict[str, bytes]:
