@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 
 import chex
 import jax
@@ -178,10 +177,7 @@ def test_one_of_them_can_be_picked(trained):
 def test_evaluate_prints_a_line_each(trained, tmp_path):
     output = tmp_path / "episodes.jsonl"
     words = commands.command("evaluate", f"--run={trained}", f"--output={output}")
-    # With this process's devices, for which it is compiled already.
-    done = subprocess.run(
-        words, cwd=commands.ROOT, capture_output=True, text=True, check=False
-    )
+    done = commands.call(words)
     assert done.returncode == 0, done.stderr
     assert "Sokoban, FrozenLake, 4 prompts\n1/2 Sokoban: success " in done.stdout
     assert "\n2/2 FrozenLake: success " in done.stdout

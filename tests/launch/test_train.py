@@ -83,7 +83,7 @@ def test_evaluate_weights_in_hugging_face_layout(model):
         "--num_prompts=4",
         "--temperature=0",
     )
-    done = commands.run(words)
+    done = commands.call(words)
     assert done.returncode == 0, done.stderr
 
 
@@ -105,7 +105,7 @@ def test_export_holds_the_trained_weights(trained, tmp_path, model):
 
 def test_watch_the_policy(trained):
     words = commands.command("play", f"--run={trained}", "--player=policy")
-    done = commands.run(words)
+    done = commands.call(words)
     assert done.returncode == 0, done.stderr
     assert "<|im_start|>user" in done.stdout
     assert "won, return" in done.stdout
@@ -114,7 +114,7 @@ def test_watch_the_policy(trained):
 def test_watch_the_solver():
     """The first validation level takes it one reply."""
     words = commands.command("play", "--config=configs/sokoban.py", "--player=solver")
-    done = commands.run(words)
+    done = commands.call(words)
     assert done.returncode == 0, done.stderr
     assert "</think><answer>" in done.stdout
     assert "\nwon, return" in done.stdout
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_model(trained, tmp_path, model):
     config["model"]["path"] = str(other)
     (moved / "config.json").write_text(json.dumps(config))
     words = commands.command("evaluate", f"--run={moved}")
-    done = commands.run(words)
+    done = commands.call(words)
     assert done.returncode == 2
     assert "was trained with another model" in done.stderr
     assert "hidden_size: 32 there, 48 here" in done.stderr
@@ -209,6 +209,6 @@ def test_a_damaged_checkpoint(trained, tmp_path):
     for path in (moved / "checkpoints").rglob("*"):
         if path.is_file() and "state" in path.parts and path.stat().st_size > 1000:
             path.write_bytes(path.read_bytes()[:100])
-    done = commands.run(commands.command("evaluate", f"--run={moved}"))
+    done = commands.call(commands.command("evaluate", f"--run={moved}"))
     assert done.returncode == 2
     assert "is damaged" in done.stderr

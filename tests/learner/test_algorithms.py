@@ -1,8 +1,7 @@
 """Every entry of every table inside whole updates, against the oracle.
 
 Each setting joins several entries that do not hide each other; `test_covers` counts
-them. Updates run without compilation, which would take longer than all the rest: that a
-compiled one is the same is asserted for the settings of `test_compiled.py`.
+them.
 """
 
 import chex
@@ -235,8 +234,7 @@ def assert_equals_oracle(result, expected):
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_equals_oracle(episodes, settings):
     num_updates = 3 if "shape" in settings else 2
-    with jax.disable_jit():
-        result, expected = run(episodes, settings, num_updates)
+    result, expected = run(episodes, settings, num_updates)
     assert_equals_oracle(result, expected)
     moved = np.abs(result[0].params["mix"] - tiny.make_state().params["mix"]).max()
     assert moved > 1e-3
@@ -255,16 +253,15 @@ def test_covers_every_entry_of_every_table():
 
 def test_warm_up_trains_the_critic_alone(episodes):
     settings = SETTINGS["critic warm-up, linear schedule, top-p times rho"]
-    with jax.disable_jit():
-        state, update = tiny.build(**settings)
-        before = tiny.host(state)
-        state, stats = update(state, episodes, KEY)
-        assert stats["actor/lr"] == 0
-        assert stats["critic/lr"] > 0
-        chex.assert_trees_all_equal(tiny.host(state).policy, before.policy)
-        assert (state.critic.params["head"]["kernel"] != 0).all()
-        chex.assert_trees_all_equal_shapes(before.critic, state.critic)
-        moved = tiny.host(state).critic.params["trunk"]["mix"]
-        assert (moved != before.critic.params["trunk"]["mix"]).all()
-        _, stats = update(state, episodes, KEY)
-        assert stats["actor/lr"] > 0
+    state, update = tiny.build(**settings)
+    before = tiny.host(state)
+    state, stats = update(state, episodes, KEY)
+    assert stats["actor/lr"] == 0
+    assert stats["critic/lr"] > 0
+    chex.assert_trees_all_equal(tiny.host(state).policy, before.policy)
+    assert (state.critic.params["head"]["kernel"] != 0).all()
+    chex.assert_trees_all_equal_shapes(before.critic, state.critic)
+    moved = tiny.host(state).critic.params["trunk"]["mix"]
+    assert (moved != before.critic.params["trunk"]["mix"]).all()
+    _, stats = update(state, episodes, KEY)
+    assert stats["actor/lr"] > 0
