@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 # What the tiny form of a benchmark changes: seconds on a CPU, all of the code.
 TINY_MODEL = {
     "vocab_size": 512,
+    "eos_token_ids": (511,),
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,

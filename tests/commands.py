@@ -125,6 +125,14 @@ def call(words, typed="") -> subprocess.CompletedProcess:
     python, option, module, *arguments = words
     assert (python, option) == (sys.executable, "-m")
     app.define_help_flags()
+    # Modules that tests import define flags of the same names.
+    others = [
+        (flags.FLAGS.find_module_defining_flag(name), flags.FLAGS[name])
+        for name in flags.FLAGS
+        if _is_ours(name)
+    ]
+    for _, flag in others:
+        delattr(flags.FLAGS, flag.name)
     known, options = set(flags.FLAGS), jax.config.values.copy()
     stdout, stderr = io.StringIO(), io.StringIO()
     status = None
@@ -142,6 +150,9 @@ def call(words, typed="") -> subprocess.CompletedProcess:
     finally:
         for name in set(flags.FLAGS) - known:
             delattr(flags.FLAGS, name)
+        for owner, flag in others:
+            flags.FLAGS[flag.name] = flag
+            flags.FLAGS.register_flag_by_module(owner, flag)
         flags.FLAGS.unparse_flags()
         for name in CACHE_OPTIONS:
             jax.config.update(name, options[name])
@@ -150,6 +161,12 @@ def call(words, typed="") -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(
         words, status, stdout.getvalue(), stderr.getvalue()
     )
+
+
+def _is_ours(flag: str) -> bool:
+    """True for a flag of a command or a benchmark."""
+    module = flags.FLAGS.find_module_defining_flag(flag) or ""
+    return module.startswith(("launch.", "benchmarks."))
 
 
 def start(words, optimized=False) -> subprocess.Popen:

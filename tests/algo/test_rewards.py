@@ -163,7 +163,7 @@ def test_groups_of_one_are_left_alone(normalization):
 
 
 def test_grouping_by_environment_needs_to_know_them():
-    with pytest.raises(ValueError, match="pass env_index"):
+    with pytest.raises(ValueError, match="needs env_index"):
         placed_totals([1, 2], 2, "mean", grouping="environment")
 
 

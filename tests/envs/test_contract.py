@@ -13,15 +13,12 @@ import envs
 from envs.base import FEWEST_LEVELS, PlayBudget
 from envs.templates import Cells, Choice, Grid, Number
 
-CASES = {
-    "bandit": ("bandit", {}),
+CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {
     "bandit_test_reversed": ("bandit", {"split": "test", "reverse": True}),
-    "frozen_lake": ("frozen_lake", {}),
     "frozen_lake_3": (
         "frozen_lake",
         {"size": 3, "observation": "grid_coord", "symbols": tuple("@.~*%!")},
     ),
-    "sokoban": ("sokoban", {}),
     "sokoban_5x6": (
         "sokoban",
         {"rows": 5, "observation": "grid_coord", "symbols": tuple("W.GCBA@")},
@@ -105,7 +102,8 @@ def test_the_same_key_gives_the_same_level(case):
     levels = {
         tuple(np.asarray(x).tobytes() for x in jax.tree.leaves(s)) for s in rows(states)
     }
-    assert len(levels) > 10
+    env, _ = build(case)
+    assert len(levels) > (10 if env.holds_out_levels else 0)
 
 
 @every_case
@@ -261,7 +259,7 @@ def test_rendered_text_is_whole_lines_and_shows_the_state(case):
     env, params = build(case)
     texts = [env.render(state, params) for state in rows(reset(case)[1])[:16]]
     assert all(text.endswith("\n") and "\n\n" not in text for text in texts)
-    assert len(set(texts)) > 4
+    assert len(set(texts)) > (4 if env.holds_out_levels else 0)
 
 
 @every_case

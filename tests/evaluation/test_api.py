@@ -207,7 +207,7 @@ def test_prices():
         ({"timeout_seconds": -1.0}, "api.timeout_seconds=-1"),
         ({"input_price": 1.0}, "gives no cost"),
         ({"input_price": -1.0, "output_price": 1.0}, "at least 0"),
-        ({"extra_body": "{"}, "no JSON"),
+        ({"extra_body": "{"}, "is not JSON"),
         ({"key_env": KEY}, "name of an environment variable"),
     ],
 )
