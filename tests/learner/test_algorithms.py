@@ -14,6 +14,9 @@ from ragen_jax.tables import flatten
 from tests.learner import tiny
 from tests.reference.learner_oracle import Learner
 
+# Tolerances are those of rounding; without the optimizations of LLVM sums round more.
+pytestmark = pytest.mark.optimized
+
 KEY = jax.random.key(11)
 
 SETTINGS = {
