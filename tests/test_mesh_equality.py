@@ -21,6 +21,9 @@ from ragen_jax.runs.checkpoint import Checkpointer
 from ragen_jax.tasks import build_collect
 from ragen_jax.types import Trajectory
 
+# What is promised is rounding of the programs that users run.
+pytestmark = pytest.mark.optimized
+
 ALONE, MIXED = (1, 1, 1), (2, 2, 2)
 MESHES = (
     MIXED,
