@@ -21,8 +21,8 @@ NUM_PROMPTS = 256
         # Measured in 10 iterations: 98.8 and 99.6 %.
         ("bandit", "ppo", 10, 0.395, 0.75),
         pytest.param("bandit", "grpo", 10, 0.395, 0.75, marks=pytest.mark.slow),
-        # Measured in 10 iterations, three seeds: 54.3 to 60.9 %.
-        pytest.param("sokoban", "ppo", 7, 0.211, 0.36, marks=pytest.mark.slow),
+        # Measured in 10 iterations: 54.3 %.
+        pytest.param("sokoban", "ppo", 10, 0.27, 0.42, marks=pytest.mark.slow),
     ],
 )
 def test_success_rises(game, estimator, num_iterations, start, least, tmp_path):
