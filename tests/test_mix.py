@@ -189,7 +189,7 @@ def test_the_display_has_them_side_by_side(capsys):
     with Display(("A", "B"), start=0, total=3) as display:
         display.iteration(1, metrics)
     assert "side by side: A / B" in (said := capsys.readouterr().out)
-    assert "success 25.0% / 50.0%  entropy 1.000  " in said
+    assert "success 25.0% / 50.0%  entropy 1.000" in said
 
 
 def test_a_run_that_learns_one_of_two_games_goes_on():
