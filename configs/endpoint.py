@@ -15,12 +15,12 @@ HELP = {
     "https://api.openai.com/v1; default: the policy plays on this machine.",
     "model": "Name of the model at the API.",
     "key_env": "Environment variable that holds the key; unset: no key is sent.",
-    "concurrency": "Conversations at a time.",
-    "timeout_seconds": "Seconds until a request is given up and repeated.",
-    "max_retries": "Repetitions of a request after a temporary failure: no connection, "
+    "concurrency": "Conversations run concurrently.",
+    "timeout_seconds": "Seconds before a request times out and is retried.",
+    "max_retries": "Retries of a request after a temporary failure: no connection, "
     "no answer in time, status 408, 409, 425, 429 or 5xx, or an answer that is not a "
     "chat completion.",
-    "retry_seconds": "Seconds before the first repetition; doubled each time, up to a "
+    "retry_seconds": "Seconds before the first retry; doubled each time, up to a "
     "minute. A longer Retry-After of the server counts.",
     "extra_body": "JSON object added to every request; null removes a key, as in "
     '{"max_tokens": null, "max_completion_tokens": 800}.',

@@ -6,6 +6,8 @@ commas: a size, a variant and an estimator (`configs/algorithms.py`), as in
 `:pocket,starpo_s,grpo`.
 """
 
+import difflib
+
 from ml_collections import ConfigDict
 
 from configs import algorithms
@@ -126,7 +128,10 @@ def apply_presets(config: ConfigDict, names: str) -> None:
     for name in filter(None, names.split(",")):
         kind = next((k for k, table in kinds.items() if name in table), None)
         if kind is None:
-            raise ValueError(f"no preset {name!r}; presets are {listed}")
+            known = [known for table in kinds.values() for known in table]
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"no preset {name!r}; presets are {listed}.{hint}")
         if kind in given:
             raise ValueError(
                 f"presets {given[kind]!r} and {name!r} both choose the {kind}; give "

@@ -1,7 +1,7 @@
 """The contract of our games: a gymnax Environment that can also be read and answered.
 
-In: keys, states and integer actions. Out: states, rewards, and the text face: what a
-state looks like in words, which words name the actions, and the exact best play. No
+In: keys, states and integer actions. Out: states, rewards, and the text interface: what
+a state looks like in words, which words name the actions, and the exact best play. No
 prompts, tokens or models in here.
 
 The dynamics are gymnax's (`reset_env`, `step_env`, `observe`, spaces, `EnvParams`), so
@@ -112,7 +112,7 @@ NO_FACTS = StateFacts((), (), (), lambda state, params: jnp.zeros(0, jnp.int32))
 
 
 class TextEnvironment(environment.Environment):
-    """A gymnax environment with a text face.
+    """A gymnax environment with a text interface.
 
     What shapes arrays (sizes, numbers of boxes, symbols) is a constructor argument;
     `EnvParams` holds traced numbers only.

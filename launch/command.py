@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import difflib
 import functools
 import gc
 import os
@@ -20,6 +19,7 @@ _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 _OPEN_KEY = re.compile(
     r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|params|planning_params))\.\w+"
 )
+HINT = "(--help lists the options, configs/base.py the configuration keys)"
 # Flags defined here belong to the command, whose --help lists them.
 flags.disclaim_key_flags()
 
@@ -149,14 +149,13 @@ def _literal(text: str) -> object:
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
     """Set a key to None, or a key of an open section to any value."""
-    from ragen_jax.tables import flatten
+    from ragen_jax.tables import did_you_mean, flatten
 
     known = flatten(config)
     *sections, name = key.split(".")
     is_open = _OPEN_KEY.fullmatch(key) and _has(config, sections)
     if key not in known and not is_open:
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f' Did you mean "{close[0]}"?' if close else ""
+        hint = did_you_mean(key, known)
         raise ValueError(f"no configuration key {key!r}.{hint}")
     section = functools.reduce(ConfigDict.__getitem__, sections, config)
     with section.unlocked(), section.ignore_type():
@@ -249,7 +248,7 @@ def _exit_with(call: Callable[[list[str]], int]) -> None:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
         print(f"error: {error}", file=sys.stderr)
-        print("(--help lists the options)", file=sys.stderr)
+        print(HINT, file=sys.stderr)
         status = 2
     sys.exit(status)
 
@@ -282,7 +281,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
             raise ValueError(sentence) from error
         if not isinstance(error, flags.Error | AttributeError | KeyError | TypeError):
             raise
-        raise ValueError(_flag_sentence(error)) from error
+        raise ValueError(_flag_sentence(error, argv)) from error
     return rest[1:]
 
 
@@ -305,7 +304,7 @@ def _check_config_files(words: Sequence[str]) -> None:
         except (SyntaxError, ValueError) as error:
             reason = getattr(error, "msg", None) or error
             raise ValueError(
-                f"the configuration file {path} is no Python ({reason}); {cure}"
+                f"the configuration file {path} is not valid Python ({reason}); {cure}"
             ) from error
         # Every way to give a name at the top of a module, an import included.
         if not re.search(r"\bget_config\b|import \*", ast.unparse(tree)):
@@ -327,16 +326,38 @@ def _config_file_sentence(error: Exception, words: Sequence[str]) -> str | None:
     return None
 
 
-def _flag_sentence(error: Exception) -> str:
-    """Last line of a flag error, the one about the user's input."""
+# Parser's complaint about a value -> the rule.
+_RULES_OF_VALUES = {
+    "invalid literal for int()": "it must be a whole number",
+    "could not convert string to float": "it must be a number",
+    "Non-boolean argument": "it must be True or False",
+    "as a ConfigDict": "this is a section; set its keys one by one, as in "
+    "--config.algo.gamma=0.9",
+}
+
+
+def _flag_sentence(error: Exception, argv: Sequence[str]) -> str:
+    """One line about the user's input, from an error of absl or ml_collections."""
     lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
-    suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', lines[-1])
-    if suggestion:
-        close, name = suggestion.groups()
-        return f'no configuration key "{name}". Did you mean "{close}"?'
-    if isinstance(error, AttributeError | KeyError):
-        return f"no configuration key {lines[-1]}"
-    return re.sub(r"^(ValueError|TypeError|OSError): ", "", lines[-1])
+    last = lines[-1]
+    suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', last)
+    if suggestion or isinstance(error, AttributeError | KeyError):
+        close, name = suggestion.groups() if suggestion else ("", last.strip("'\""))
+        # The error names a part of the path.
+        paths = [key for key in overridden_keys(argv) if name in key.split(".")]
+        path = paths[0] if paths else name
+        hint = f" Did you mean {path.replace(name, close)!r}?" if close else ""
+        return f"no configuration key {path!r}.{hint}"
+    value = re.match(r"flag (--[\w.]+)=(.*?): (.*)", last, re.DOTALL)
+    if value:
+        flag, text, complaint = value.groups()
+        for words, rule in _RULES_OF_VALUES.items():
+            if words in complaint:
+                return f"{flag}={text}; {rule}"
+    last = re.sub(r"^(ValueError|TypeError|OSError): ", "", last)
+    if last.startswith("get_config() takes 0 positional arguments"):
+        return "this configuration file takes no presets; leave out the colon and them"
+    return last
 
 
 @contextlib.contextmanager

@@ -26,10 +26,10 @@ _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoi
 _SUITE = flags.DEFINE_string(
     "suite", None, "Generalisation suite to play: sokoban, bandit or frozen_lake."
 )
-_OUTPUT = flags.DEFINE_string("output", None, "JSONL file for all episodes.")
-_TABLE = flags.DEFINE_string("table", None, "Markdown file for the table.")
+_OUTPUT = flags.DEFINE_string("output", None, "JSONL file to write every episode to.")
+_TABLE = flags.DEFINE_string("table", None, "Markdown file to write the scores to.")
 _JSON = flags.DEFINE_string(
-    "json", None, "JSON file of scores; an existing file is resumed."
+    "json", None, "JSON file to write the scores to; an existing file is continued."
 )
 _NUM_PROMPTS = flags.DEFINE_integer(
     "num_prompts", None, "Number of prompts (overrides evaluation.num_prompts)."

@@ -63,7 +63,7 @@ def check_kind(config: ConfigDict) -> None:
     missing = [key for key in RULES.keys if key not in leaves]
     if missing:
         raise ValueError(
-            f"this is no training configuration, it lacks {missing[0]}; use a task "
+            f"this is not a training configuration: it lacks {missing[0]}; use a task "
             "file such as configs/sokoban.py (configs/pocket.py and configs/sft.py are "
             "for launch.sft)"
         )
@@ -94,8 +94,8 @@ def _truncated_sampling(leaves: Leaves) -> Iterator[str]:
     for key in ("rollout.top_k", "rollout.top_p"):
         if leaves[key] is not None and leaves["loss.importance_cap"] is None:
             yield (
-                f"{key} = {leaves[key]} samples from another distribution than the one "
-                "that is trained; set loss.importance_cap (2.0 is usual) and "
+                f"{key} = {leaves[key]} samples from a different distribution than "
+                "the one that is trained; set loss.importance_cap (2.0 is usual) and "
                 "loss.old_log_probs = 'learner', or leave truncated sampling off"
             )
 

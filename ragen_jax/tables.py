@@ -11,11 +11,12 @@ their metrics, and the program checks, records, draws and documents what is list
 """
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 # Keyword-only parameters that are data, not options: the program supplies them.
@@ -60,15 +61,29 @@ def data_names(function: Callable) -> tuple[str, ...]:
     return tuple(name for name in _keywords(function) if name in DATA)
 
 
-def bind(entry: Callable, options: object, **data: object) -> Callable:
+def from_section(kind: type, section: Mapping[str, Any], **others: object) -> Any:
+    """A dataclass that holds a section's choices, and their options for `bind`.
+
+    Args:
+      kind: a dataclass; fields with the name of a key get its value, the field
+        `options` gets the whole section.
+      section: of a configuration.
+      others: fields from elsewhere.
+    """
+    keys = {field.name for field in dataclasses.fields(kind)} & set(section)
+    named = {key: section[key] for key in keys}
+    return kind(**named, options=dict(section), **others)
+
+
+def bind(entry: Callable, options: Mapping[str, Any], **data: object) -> Callable:
     """The entry with its options and data filled in.
 
     Args:
       entry: of a table.
-      options: an object with an attribute for each option, others are ignored.
+      options: a value for each option of the entry, others are ignored.
       data: a value for each piece of data an entry of the table may take.
     """
-    arguments = {name: getattr(options, name) for name in option_names(entry)}
+    arguments = {name: options[name] for name in option_names(entry)}
     arguments |= {name: data[name] for name in data_names(entry)}
     return functools.partial(entry, **arguments)
 
@@ -176,10 +191,7 @@ def unread_options(
 def _single_key_problems(leaves: Leaves, rules: Rules) -> Iterator[str]:
     for key, value in leaves.items():
         if value is None and key not in rules.optional:
-            yield (
-                f"{key} is None; only {', '.join(rules.optional)} may be None: give it "
-                "a value"
-            )
+            yield f"{key} may not be None; give it a value"
         if is_number(value) and not abs(value) <= LARGEST_FLOAT:
             yield f"{key} = {value}; it must be a finite number (32 bits)"
     for key in rules.positive_integers:
@@ -195,7 +207,14 @@ def _single_key_problems(leaves: Leaves, rules: Rules) -> Iterator[str]:
     for key, allowed in {**rules.choices, **rules.tables}.items():
         if leaves[key] is not None and leaves[key] not in allowed:
             names = ", ".join(sorted(allowed))
-            yield f"{key} = {leaves[key]!r}; choose one of {names}"
+            hint = did_you_mean(leaves[key], allowed)
+            yield f"{key} = {leaves[key]!r}; choose one of {names}.{hint}"
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for a misspelt name; empty where none is near."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def number_problem(path: str, value: object, default: float) -> str | None:

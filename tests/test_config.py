@@ -131,5 +131,5 @@ def test_unknown_preset_lists_the_choices():
 
 
 def test_another_command_s_configuration_is_named_as_such():
-    with pytest.raises(ValueError, match="no training configuration"):
+    with pytest.raises(ValueError, match="not a training configuration"):
         config_lib.validate(pocket.get_config())

@@ -16,7 +16,7 @@ PACKAGES = ("envs", "ragen_jax", "configs", "launch", "benchmarks", "tests")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 70
 
-# The floors of the house, in reading order: a file imports from its own package and
+# The floors of the code base, in reading order: a file imports from its own package and
 # from floors above its own. One entry per package and top file, so that a new
 # one fails here until it has a place.
 FLOORS = (
@@ -39,7 +39,7 @@ FLOORS = (
     ("benchmarks", "tests"),
 )
 FLOOR_OF = {place: i for i, places in enumerate(FLOORS) for place in places}
-# Where the floors would allow what the house does not: place -> places it must not see.
+# What the floors would allow and is not wanted: place -> places it must not see.
 FORBIDDEN = {
     "ragen_jax": ("configs",),
     "ragen_jax.models": ("envs",),

@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import types
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,15 @@ import numpy as np
 import pytest
 
 from envs.base import PlayBudget
+from tests.envs import example
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 @pytest.fixture(scope="module")
 def walk():
-    (source,) = re.findall(r"```python\n(.*?)```", ARCHITECTURE, re.DOTALL)
-    module = types.ModuleType("walk")
-    exec(compile(source, "architecture.md", "exec"), module.__dict__)
-    return module.Walk(length=4)
+    return example.walk()(length=4)
 
 
 def test_the_example_game_can_be_played(walk):

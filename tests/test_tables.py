@@ -102,7 +102,7 @@ def test_a_value_in_a_number_s_place(value, default, is_good):
         (1.5, "count = 1.5; it must be a whole number"),
         ("many", "count = 'many'; it must be a whole number"),
         (True, "count = True; it must be a whole number"),
-        (None, "count is None"),
+        (None, "count may not be None"),
     ],
 )
 def test_positive_integers(value, words):

@@ -8,6 +8,8 @@ touch the policy loss only: entropy and KL terms are not scaled.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -64,24 +66,17 @@ class CreditAssignment:
     """Settings of credit assignment, the section `algo` of a configuration.
 
     Attributes:
-      advantage: entry of `ADVANTAGES`; gamma, lam, high_level_gamma and step_weight are
-        options of some of them.
-      reward_placement: entry of `REWARD_PLACEMENTS`; normalization and grouping are
-        options of "episode".
+      advantage, reward_placement: entries of `ADVANTAGES` and `REWARD_PLACEMENTS`.
       weigh_groups, weigh_lengths, zero_task: see `weigh`.
+      options: every key of the section; the two entries read those they name.
     """
 
     advantage: str
-    gamma: float
-    lam: float
-    high_level_gamma: float
-    step_weight: float
     reward_placement: str
-    normalization: str
-    grouping: str
     weigh_groups: bool
     weigh_lengths: bool
     zero_task: bool
+    options: Mapping[str, Any]
 
     def assign(
         self,
@@ -97,7 +92,7 @@ class CreditAssignment:
         mask = trajectory.loss_mask
         place = bind(
             REWARD_PLACEMENTS[self.reward_placement],
-            self,
+            self.options,
             group_size=group_size,
             env_index=trajectory.env_index,
         )
@@ -110,7 +105,7 @@ class CreditAssignment:
             mean_kl = masked_mean(kl, mask)
         estimator = bind(
             ADVANTAGES[self.advantage],
-            self,
+            self.options,
             group_size=group_size,
             values=token_stats.values,
         )

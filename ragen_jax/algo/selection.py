@@ -5,7 +5,8 @@ In: a trajectory. Out: a `FilterResult`. Binds an entry of each table in
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -48,22 +49,13 @@ class FilterConfig:
 
     Attributes:
       score, rule, loss_scale: entries of `SCORES`, `RULES`, `FILTER_LOSS_SCALES`.
-      others: options of rules, None where the chosen rule does not read them.
+      options: every key of the section; the three entries read those they name.
     """
 
     score: str
     rule: str
-    direction: str
-    keep_zero: bool
-    keep_fraction: float | None
-    top_k: int | None
-    top_p: float | None
-    top_p_epsilon: float
-    min_p: float | None
-    quantile_low: float | None
-    quantile_high: float | None
-    rows_per_group: int | None
     loss_scale: str
+    options: Mapping[str, Any]
 
     @property
     def needs_entropies(self) -> bool:
@@ -82,10 +74,11 @@ def make_filter(config: FilterConfig, *, num_groups: int, group_size: int) -> Fi
             "rewards": rewards,
             "entropies": entropies,
         }
-        scores = bind(SCORES[config.score], config, **data)(trajectory)
-        kept = bind(RULES[config.rule], config, **data)(scores)
+        options = config.options
+        scores = bind(SCORES[config.score], options, **data)(trajectory)
+        kept = bind(RULES[config.rule], options, **data)(scores)
         kept_ratio = jnp.mean(jnp.any(kept, axis=1), dtype=jnp.float32)
-        scale = bind(FILTER_LOSS_SCALES[config.loss_scale], config, **data)
+        scale = bind(FILTER_LOSS_SCALES[config.loss_scale], options, **data)
         return FilterResult(
             scores=scores, kept=kept.reshape(-1), loss_scale=scale(kept_ratio)
         )

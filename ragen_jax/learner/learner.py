@@ -43,6 +43,7 @@ from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable, adapters, whole
 from ragen_jax.sharding import param_shardings, whole_tables
+from ragen_jax.tables import from_section
 from ragen_jax.types import Params
 
 
@@ -139,11 +140,11 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         build_schedule(learning_rate=section.learning_rate, **config.schedule)
         for section in (config.optimizer, config.critic)
     ]
-    credit = CreditAssignment(**config.algo)
+    credit = from_section(CreditAssignment, config.algo)
     update = make_update(
         passes,
         Trainer(optimizer, *rates, warmup_updates=config.critic.warmup_updates),
-        FilterConfig(**config.filter),
+        from_section(FilterConfig, config.filter),
         credit,
         shardings,
         BatchShape(
@@ -169,8 +170,9 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
 
 def _objective(config: ConfigDict) -> Objective:
     """The loss of both networks."""
-    return Objective(
-        **config.loss,
+    return from_section(
+        Objective,
+        config.loss,
         kl_penalty=KLPenalty(**config.kl),
         clip_value=config.critic.clip_value,
         value_coeff=config.critic.loss_coeff,

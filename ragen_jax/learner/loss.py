@@ -6,6 +6,8 @@ minibatches is not decided here.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,8 +107,7 @@ class Objective:
     with weights of the whole minibatch that `aggregation` chooses.
 
     Attributes:
-      policy: entry of `POLICY_LOSSES`; clip_low, clip_high and dual_clip are options.
-      aggregation: entry of `AGGREGATIONS`.
+      policy, aggregation: entries of `POLICY_LOSSES` and `AGGREGATIONS`.
       entropy_coeff: weight of the entropy bonus.
       old_log_probs: one of OLD_LOG_PROBS. The "learner"'s cost one more forward pass
         over the kept rows per iteration.
@@ -115,12 +116,10 @@ class Objective:
       kl_penalty: its term is part of the loss if so placed.
       clip_value: see `clipped_value_loss`.
       value_coeff: weight of the critic's loss.
+      options: every key of the section `loss`; the two entries read those they name.
     """
 
     policy: str
-    clip_low: float
-    clip_high: float
-    dual_clip: float | None
     aggregation: str
     entropy_coeff: float
     old_log_probs: str
@@ -128,10 +127,11 @@ class Objective:
     kl_penalty: KLPenalty
     clip_value: float | None
     value_coeff: float
+    options: Mapping[str, Any]
 
     def token_weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
         """Weight of every token of a minibatch."""
-        return AGGREGATIONS[self.aggregation](mask)
+        return bind(AGGREGATIONS[self.aggregation], self.options)(mask)
 
     def loss(
         self,
@@ -178,7 +178,7 @@ class Objective:
 
     def _policy_loss(self, log_probs, samples: Samples):
         old = samples.token_stats.old_log_probs
-        policy_loss = bind(POLICY_LOSSES[self.policy], self)
+        policy_loss = bind(POLICY_LOSSES[self.policy], self.options)
         loss, is_clipped = policy_loss(log_probs, old, samples.advantages, samples.mask)
         factors = importance_weights(
             old, samples.sample_log_probs, cap=self.importance_cap

@@ -16,7 +16,7 @@ from ragen_jax.learner.filter_rules import compares_rows, single_row_entries
 from ragen_jax.learner.loss import OLD_LOG_PROBS
 from ragen_jax.learner.state import SCHEDULES
 from ragen_jax.models.critic import TRUNKS
-from ragen_jax.tables import LARGEST_INTEGER, Leaves, Rules, data_names
+from ragen_jax.tables import LARGEST_INTEGER, Leaves, Rules, data_names, option_names
 
 
 def needs_critic(leaves: Leaves) -> bool:
@@ -149,10 +149,10 @@ def _no_effect_of_credit(leaves: Leaves) -> Iterator[tuple[str, str]]:
             yield f"algo.{name}", reason
         # A critic still learns from the rewards.
         if not needs_critic(leaves):
-            for name in ("gamma", "step_weight", "reward_placement"):
+            placement = REWARD_PLACEMENTS[leaves["algo.reward_placement"]]
+            names = option_names(ADVANTAGES[advantage]) + option_names(placement)
+            for name in ("reward_placement", *names):
                 yield f"algo.{name}", reason
-            yield "algo.normalization", reason
-            yield "algo.grouping", reason
 
 
 # Estimators whose advantages stay the same, but for rounding, when all scores of a

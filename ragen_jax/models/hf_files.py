@@ -73,7 +73,7 @@ def resolve_checkpoint(
     if path.exists():
         raise ValueError(f"{name} is a file; give the folder that holds config.json")
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ValueError(f"there is no folder {name}")
+        raise ValueError(f"there is no folder {name} (model.path)")
     # Imported here: it is slow, and not needed for a local folder.
     from huggingface_hub import snapshot_download
 

@@ -47,8 +47,8 @@ from ragen_jax.rollout.turns import (
 )
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.messages import (
+    DialogueTurn,
     Message,
-    ToldTurn,
     chat_messages,
     parse_text,
     strip_prefix,
@@ -307,7 +307,7 @@ class ChatTurn:
     """
 
     messages: Sequence[Message]
-    shown: ToldTurn
+    shown: DialogueTurn
     reply: ChatReply
 
 
@@ -324,13 +324,13 @@ class ChatEpisode:
         self._level = jax.tree.map(lambda x: x[None], level)
         self._play = game.start(self._level)
         self.turns: list[ChatTurn] = []
-        self._next: tuple[list[Message], ToldTurn]
+        self._next: tuple[list[Message], DialogueTurn]
 
     def prompt(self, turn: int) -> list[Message]:
         """The messages that ask for the turn's reply."""
         chat = self._game.chat
         fields = _only_row(self._game.fields(self._play, jnp.int32(turn)))
-        asked = ToldTurn(fields)
+        asked = DialogueTurn(fields)
         shown = [turn.shown for turn in self.turns]
         messages = chat_messages(
             chat.wording, [*shown, asked], context=chat.context, num_past=chat.num_past

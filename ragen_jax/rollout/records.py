@@ -14,7 +14,7 @@ import numpy as np
 from envs.templates import Grid
 from ragen_jax.rollout.host import Chat, ChatTurn
 from ragen_jax.text.chat import END
-from ragen_jax.text.messages import ToldTurn, in_markup
+from ragen_jax.text.messages import DialogueTurn, in_markup
 from ragen_jax.text.prompts import Prompts, cut_messages
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Trajectory, Turns
@@ -93,7 +93,7 @@ def _chat_turn(
     episode: Trajectory,
     number: int,
     turn: ChatTurn,
-    before: ToldTurn | None,
+    before: DialogueTurn | None,
     chat: Chat,
     prompts: Prompts,
 ) -> dict[str, Any]:

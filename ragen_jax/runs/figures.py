@@ -137,13 +137,23 @@ def make_sections(
     """`SECTIONS` with the panels that the metrics' views declare.
 
     `with_special`: those that the report draws in another kind of figure as well.
+
+    Raises:
+      ValueError: a view names a section that is not drawn.
     """
     panels: dict[str, dict[str, Panel]] = {section.key: {} for section in SECTIONS}
     for metric in metrics:
         for view in metric.views:
             if view.is_special and not with_special:
                 continue
-            of_section = panels[view.section or metric.section]
+            key = view.section or metric.section
+            if key not in panels:
+                raise ValueError(
+                    f"metric {metric.name} has a view in section {key!r}, which is not "
+                    f"drawn; give the view one of {', '.join(panels)}, or add a "
+                    "Section to SECTIONS in ragen_jax/runs/figures.py"
+                )
+            of_section = panels[key]
             line = Line(view.name or metric.name, view.label or view.title, view.style)
             panel = of_section.get(view.title)
             if panel is None:

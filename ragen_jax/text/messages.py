@@ -26,7 +26,7 @@ ROLES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ToldTurn:
+class DialogueTurn:
     """A turn of a dialogue.
 
     Attributes:
@@ -47,7 +47,7 @@ def strip_prefix(reply: str, prefix: str) -> str:
 
 
 def chat_messages(
-    wording: Wording, turns: Sequence[ToldTurn], *, context: str, num_past: int
+    wording: Wording, turns: Sequence[DialogueTurn], *, context: str, num_past: int
 ) -> list[Message]:
     """Chat messages that ask for the reply of the last turn.
 
@@ -68,7 +68,7 @@ def in_markup(messages: Sequence[Message], prefix: str) -> str:
     return "".join(texts) + chat.REPLY_HEADER + prefix
 
 
-def _turn_by_turn(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message]:
+def _turn_by_turn(wording: Wording, shown: Sequence[DialogueTurn]) -> list[Message]:
     messages = []
     for i, turn in enumerate(shown):
         user = wording.turn.render(turn.fields)
@@ -81,7 +81,7 @@ def _turn_by_turn(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message]:
     return messages
 
 
-def _in_one_message(wording: Wording, shown: Sequence[ToldTurn]) -> list[Message]:
+def _in_one_message(wording: Wording, shown: Sequence[DialogueTurn]) -> list[Message]:
     *past, last = shown
     history = "".join(
         wording.past_turn.render(turn.fields)

@@ -12,8 +12,10 @@ import pytest
 import envs
 from envs.base import FEWEST_LEVELS, PlayBudget
 from envs.templates import Cells, Choice, Grid, Number
+from tests.envs import example
 
 CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {
+    "walk": ("walk", {}),
     "bandit_test_reversed": ("bandit", {"split": "test", "reverse": True}),
     "frozen_lake_3": (
         "frozen_lake",
@@ -34,7 +36,7 @@ every_case = pytest.mark.parametrize("case", CASES)
 @functools.cache
 def build(case):
     name, kwargs = CASES[case]
-    env = envs.make(name, **kwargs)
+    env = example.walk()() if name == "walk" else envs.make(name, **kwargs)
     # A short time limit, so that random play sees it.
     limit = min(7, env.default_params.max_steps_in_episode)
     return env, env.default_params.replace(max_steps_in_episode=limit)
@@ -91,7 +93,8 @@ def rows(tree):
 
 
 def test_every_entry_is_covered():
-    assert {name for name, _ in CASES.values()} == set(envs.ENVIRONMENTS)
+    names = {name for name, _ in CASES.values()}
+    assert names == set(envs.ENVIRONMENTS) | {"walk"}
     assert set(envs.GYMNAX_IDS.values()) == set(envs.ENVIRONMENTS.values())
 
 

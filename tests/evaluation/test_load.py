@@ -133,7 +133,7 @@ def test_a_warm_start_s_folder_says_what_to_do(tmp_path):
 
 
 def test_another_command_s_configuration_is_refused(run_on_eight_devices):
-    with pytest.raises(ValueError, match="no training configuration"):
+    with pytest.raises(ValueError, match="not a training configuration"):
         open_trained(run_on_eight_devices, pocket.get_config())
 
 

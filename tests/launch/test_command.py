@@ -54,7 +54,16 @@ def test_the_last_word_about_a_key_wins():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config.rollout.top_q=None"], 'Did you mean "rollout.top_p"?'),
+        (["--config.rollout.top_q=None"], "Did you mean 'rollout.top_p'?"),
+        (["--config.algo.gama=1"], "key 'algo.gama'. Did you mean 'algo.gamma'?"),
+        (["--config.seed=x"], "--config.seed=x; it must be a whole number"),
+        (["--config.algo.lam=x"], "--config.algo.lam=x; it must be a number"),
+        (["--config.algo.zero_task=x"], "it must be True or False"),
+        (["--config.algo=3"], "this is a section; set its keys one by one"),
+        (["--config.seed=None"], "seed may not be None; give it a value"),
+        (["--config.algo.advantage=grpp"], "Did you mean 'grpo'?"),
+        (["--config=configs/sokoban.py:gppo"], "Did you mean 'ppo'?"),
+        (["--config=configs/base.py:ppo"], "takes no presets"),
         (
             ["--config.env.kwargs.num_boxes", "2"],
             "write --config.env.kwargs.num_boxes=VALUE",
@@ -90,8 +99,8 @@ def test_a_run_that_is_not_there_is_named(module, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"hello world", "is no Python (invalid syntax)"),
-        (b"\x00\xff\x80", "is no Python"),
+        (b"hello world", "is not valid Python (invalid syntax)"),
+        (b"\x00\xff\x80", "is not valid Python"),
         (b'{"seed": 1}', "defines no get_config()"),
         (b"def get_config():\n    return 3", "returns int, not a ConfigDict"),
         (b"def get_config():\n    return x", "line 2: NameError: name 'x' is not"),

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from launch import command
 from ragen_jax.program import POCKET
 from tests import commands
 
@@ -53,5 +54,5 @@ def test_what_cannot_be_planned_is_one_sentence(words, sentence):
     first, second = done.stderr.strip().splitlines()
     assert sentence in first
     assert first.startswith("error: ")
-    assert second == "(--help lists the options)"
+    assert second == command.HINT
     assert not done.stdout

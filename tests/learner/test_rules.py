@@ -14,7 +14,7 @@ from ragen_jax.algo.losses import POLICY_LOSSES
 from ragen_jax.algo.segments import TokenStats
 from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
-from ragen_jax.tables import flatten
+from ragen_jax.tables import flatten, from_section
 from tests.algo.calls import options_of
 from tests.learner import tiny
 
@@ -352,20 +352,34 @@ def test_a_new_estimator_is_a_function_and_a_line(monkeypatch):
             validate(config_with(changes), [key])
 
 
-def test_a_new_estimator_gets_its_critic(monkeypatch):
-    """The learner builds one, passes its values on, and trains it."""
-    seen = []
+def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
+    """The learner builds one, passes its values on, and trains it.
 
-    def centred(trajectory, rewards, *, values, group_size, lam):
-        seen.append(lam)
+    Its option is new, too: a default in `configs/base.py` is all that it needs.
+    """
+    seen = []
+    defaults = base._credit
+
+    def with_sharpness():
+        algo = defaults()
+        algo.sharpness = 1.0
+        return algo
+
+    def centred(trajectory, rewards, *, values, group_size, lam, sharpness):
+        seen.append((lam, sharpness))
         estimate = grpo(trajectory, rewards, group_size=group_size)
         return estimate.replace(returns=values * 0.0 + 1.0)
 
     monkeypatch.setitem(ADVANTAGES, "centred", centred)
-    state, update = tiny.build(advantage="centred", lam=0.75)
+    monkeypatch.setattr(base, "_credit", with_sharpness)
+    settings = {"advantage": "centred", "lam": 0.75, "sharpness": 3.0}
+    validate(tiny.make_config(**settings), ["algo.sharpness"])
+    with pytest.raises(ValueError, match=r"algo\.sharpness has no effect here"):
+        validate(tiny.make_config(sharpness=3.0), ["algo.sharpness"])
+    state, update = tiny.build(**settings)
     before = tiny.host(state)
     state, stats = update(state, tiny.make_episodes(), jax.random.key(0))
-    assert seen == [0.75]
+    assert seen == [(0.75, 3.0)]
     assert stats["critic/returns_mean"] == 1.0
     kernels = [s.critic.params["head"]["kernel"] for s in (before, state)]
     assert (kernels[0] != kernels[1]).any()
@@ -380,7 +394,7 @@ UNDONE = [
 
 
 def advantages(**settings):
-    credit = CreditAssignment(**tiny.make_config(**settings).algo)
+    credit = from_section(CreditAssignment, tiny.make_config(**settings).algo)
     trajectory = tiny.make_episodes()
     mask = trajectory.loss_mask
     estimate, _ = credit.assign(
