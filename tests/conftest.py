@@ -6,12 +6,16 @@ import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of what the suite does. XLA's generator of fused loops takes three
-# quarters of it and gains nothing on arrays of this size; nor do LLVM's optimizations.
+# quarters of it and gains nothing on arrays of this size; nor do LLVM's optimizations,
+# passes over loops, and the source lines of every operation.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     " --xla_cpu_use_fusion_emitters=false"
+    " --xla_disable_hlo_passes="
+    "while-loop-invariant-code-motion,simplify-while-loops"
 )
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Many tests build the same programs: compile each once per checkout.
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR",
@@ -58,6 +62,13 @@ def _holds_much() -> bool:
     resident = int((self / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     mappings = (self / "maps").read_bytes().count(b"\n")
     return mappings > MAX_MAPPINGS or resident > MAX_BYTES
+
+
+def pytest_collection_finish():
+    """Spend little on garbage: modules and traced programs are many, and live long."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")
