@@ -265,8 +265,8 @@ def _neighbour(
 ) -> Int[Array, ""]:
     """The tile next to `position`; `position` itself at the edge of the board."""
     row, col = position // size, position % size
-    row = row + (direction == 1) - (direction == 3)
-    col = col + (direction == 2) - (direction == 0)
+    row += jnp.where(direction == 1, 1, jnp.where(direction == 3, -1, 0))
+    col += jnp.where(direction == 2, 1, jnp.where(direction == 0, -1, 0))
     return jnp.clip(row, 0, size - 1) * size + jnp.clip(col, 0, size - 1)
 
 

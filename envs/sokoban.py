@@ -175,7 +175,8 @@ class Sokoban(BoardGame):
         )
         next_covered = self._num_covered(next_state)
         success = next_covered == self.num_boxes
-        reward = params.step_reward + params.box_reward * (next_covered - covered)
+        gain = (next_covered - covered).astype(jnp.float32)
+        reward = params.step_reward + params.box_reward * gain
         reward += jnp.where(success, params.solve_reward, 0.0)
         reward = jnp.where(finished, 0.0, reward).astype(jnp.float32)
         info = {"success": success, "effective": effective}
@@ -343,6 +344,7 @@ def _action_values(
     is_discounted = discount < 1.0
     divisor = jnp.where(is_discounted, 1.0 - discount, 1.0)
     costs = jnp.where(is_discounted, (1.0 - discount**actions) / divisor, actions)
+    uncovered = uncovered.astype(jnp.float32)
     prize = params.box_reward * uncovered + params.solve_reward
     values = params.step_reward * costs + prize[:, None] * last
     return jnp.where(solvable, values, -jnp.inf)

@@ -118,7 +118,8 @@ def _first_uncovered(
     def select(values):
         # A masked sum, not a gather: gathers are slow under vmap on the CPU.
         flags = is_first.reshape(-1, *(1,) * (values.ndim - 1))
-        return jnp.where(flags, values, 0).sum(axis=0).astype(values.dtype)
+        chosen = jnp.where(flags, values, jnp.zeros_like(values))
+        return chosen.sum(axis=0).astype(values.dtype)
 
     return jax.tree.map(select, rooms), is_uncovered.any()
 
@@ -241,7 +242,7 @@ def _pull_boxes(draws, floor: Bitboard, homes, cols: int) -> _Play:
         pulled = moves & (numbers == box)
         boxes = jnp.where(pulled, play.boxes + offset, play.boxes)
         player = jnp.where(pulled, boxes + offset, 0).sum(dtype=jnp.int32)
-        swaps = play.num_swaps + (box != play.last_box)
+        swaps = play.num_swaps + (box != play.last_box).astype(jnp.int32)
         score = jnp.where(moves, _score(boxes, homes, targets, swaps, cols), 0)
         play = _choose(moves, _Play(boxes, player, box, swaps, score), play)
         best = _choose(play.score > best.score, play, best)

@@ -23,6 +23,7 @@ from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET, Program
 from ragen_jax.runs.run import Run
 from ragen_jax.runs.writer import TIMING_PREFIXES
+from tests import FAST_XLA_FLAGS
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -100,8 +101,7 @@ def environment(devices: int = 1, optimized: bool = False) -> dict[str, str]:
     if optimized:
         options = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": devices_flag}
     else:
-        fast = "--xla_cpu_use_fusion_emitters=false"
-        options = {"XLA_FLAGS": f"{devices_flag} {fast}"}
+        options = {"XLA_FLAGS": f"{devices_flag} {FAST_XLA_FLAGS}"}
     return os.environ | options
 
 

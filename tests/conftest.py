@@ -1,19 +1,17 @@
 """Strictness for every test: 8 CPU devices, no silent broadcasting, checked shapes."""
 
+import functools
 import gc
 import os
 import pathlib
 
+from tests import FAST_XLA_FLAGS
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling is most of what the suite does. XLA's generator of fused loops takes three
-# quarters of it and gains nothing on arrays of this size; nor do LLVM's optimizations,
-# passes over loops, and the source lines of every operation.
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    " --xla_cpu_use_fusion_emitters=false"
-    " --xla_disable_hlo_passes="
-    "while-loop-invariant-code-motion,simplify-while-loops"
-)
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8 "
+) + FAST_XLA_FLAGS
+# LLVM's optimizations and the source lines of every operation take time, too.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Many tests build the same programs: compile each once per checkout.
@@ -26,10 +24,28 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import jax
+import optax
 import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def _promoting(function):
+    """A function of optax, and what it returns, under the promotion it counts on."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with jax.numpy_dtype_promotion("standard"):
+            result = function(*args, **kwargs)
+        return _promoting(result) if callable(result) else result
+
+    return call
+
+
+optax.tree.bias_correction = _promoting(optax.tree.bias_correction)
+optax.warmup_cosine_decay_schedule = _promoting(optax.warmup_cosine_decay_schedule)
 
 # Modules of plain functions: their signatures are checked at every call. Modules that
 # define pytree classes are left out: JAX rebuilds those with leaves of any type.

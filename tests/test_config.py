@@ -29,7 +29,7 @@ def test_every_preset_is_valid(task, size):
     [
         ({"rollout__num_groups": 0}, "rollout.num_groups = 0; it must be at least 1"),
         ({"rollout__max_actions_per_turn": 0}, "rollout.max_actions_per_turn = 0"),
-        ({"rollout__num_groups": None}, "rollout.num_groups is None"),
+        ({"rollout__num_groups": None}, "rollout.num_groups may not be None"),
         ({"rollout__temperature": 0.0}, "above 0"),
         ({"rollout__top_p": 1.5}, "below 1"),
         ({"rollout__top_p": 1.0}, "all of the probability: None"),

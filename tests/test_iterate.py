@@ -3,6 +3,7 @@
 import chex
 import jax
 import jax.numpy as jnp
+import pytest
 
 from configs import sokoban
 from ragen_jax.program import build_program
@@ -10,6 +11,7 @@ from ragen_jax.train import make_iterate
 from tests import commands
 
 
+@pytest.mark.slow
 def test_iterations_of_everything_repeat(tmp_path):
     """Two games, adapters over a frozen model, rollouts used twice, a split mesh."""
     config = sokoban.get_config()

@@ -23,7 +23,7 @@ def episodes(model, workdir, **mesh):
     words = commands.train_command(
         model,
         workdir,
-        train__num_iterations=2,
+        train__num_iterations=1,
         logging__tensorboard=False,
         **mesh,
     )
@@ -36,16 +36,17 @@ def episodes(model, workdir, **mesh):
     ]
 
 
+@pytest.mark.slow
 def test_rows_and_network_split_play_what_one_device_plays(model, tmp_path):
     """Rows of random replies end at different times on different devices."""
     alone = episodes(model, tmp_path / "alone")
     split = episodes(
         model, tmp_path / "split", mesh__data=2, mesh__fsdp=2, mesh__tensor=2
     )
-    assert len(alone) == len(split) == 16
+    assert len(alone) == len(split) == 8
     lengths = [turn["reply_tokens"] for e in alone for turn in e["turns"]]
     assert len(set(lengths)) > 1
-    for one, other in zip(alone[:8], split[:8], strict=True):
+    for one, other in zip(alone, split, strict=True):
         for mine, theirs in zip(one["turns"], other["turns"], strict=True):
             assert mine["reply"] == theirs["reply"]
             assert mine["actions"] == theirs["actions"]

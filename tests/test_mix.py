@@ -84,6 +84,7 @@ def test_each_environment_plays_as_if_it_was_alone(mixed, alone):
     np.testing.assert_array_equal(batch.env_index, [0] * 8 + [1] * 4)
 
 
+@pytest.mark.slow
 def test_validation_is_that_of_each_environment_alone(mixed, alone):
     """On the same prompts: numbers of a mix compare with those of single runs."""
     params = mixed.state.params
@@ -110,6 +111,7 @@ def test_random_streams_do_not_collide():
     chex.assert_trees_all_equal(first, rollout_keys(STEP, 4, 2))
 
 
+@pytest.mark.slow
 def test_eight_devices_play_the_same(model):
     """Tokens, masks and rewards; log-probabilities up to rounding."""
     second = {"kwargs": {"split": "test"}, "label": "Test"}
@@ -134,6 +136,7 @@ def test_eight_devices_play_the_same(model):
     chex.assert_trees_all_equal(*same)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, capsys):
     workdir = tmp_path / "run"
     for iterations in (1, 3):
@@ -264,10 +267,11 @@ def test_what_contradicts_a_mix_is_refused():
 @pytest.mark.parametrize(
     ("num_groups", "group_size", "advantage"),
     [
-        (32, 1, "reinforce"),
-        (32, 1, "reinforce_plus_plus"),
-        (32, 1, "gae"),
         (1, 32, "grpo"),
+        *(
+            pytest.param(32, 1, name, marks=pytest.mark.slow)
+            for name in ("reinforce", "reinforce_plus_plus", "gae")
+        ),
     ],
 )
 def test_the_extreme_layouts_of_groups(

@@ -37,6 +37,7 @@ def iterations(workdir):
     return [json.loads(line)["iteration"] for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_nothing_stops_and_stays_stopped(model, tmp_path, capsys):
     """Random replies earn nothing: no group spreads, and such groups are left out."""
     workdir = tmp_path / "run"

@@ -50,7 +50,8 @@ def top_reply_share(trajectory: Trajectory) -> Float[Array, ""]:
     sizes = jax.ops.segment_sum(
         is_reply.astype(jnp.int32), which, num_segments=played.shape[0]
     )
-    return jnp.max(sizes) / jnp.maximum(jnp.sum(played), 1).astype(jnp.float32)
+    most = jnp.max(sizes).astype(jnp.float32)
+    return most / jnp.maximum(jnp.sum(played), 1).astype(jnp.float32)
 
 
 def _is_first(

@@ -190,7 +190,8 @@ def adapt_kl_coeff(
     error = jnp.clip(kl / kl_target - 1.0, -_MAX_KL_ERROR, _MAX_KL_ERROR)
     # A measurement that is not a number would be the coefficient's for good.
     error = jnp.where(jnp.isnan(error), 0.0, error)
-    return kl_coeff * (1.0 + error * num_rows / kl_horizon)
+    share = error * jnp.float32(num_rows) / kl_horizon
+    return kl_coeff * (1.0 + share)
 
 
 REWARD_PLACEMENTS = {"episode": at_episode_end, "turn": at_turn_ends}

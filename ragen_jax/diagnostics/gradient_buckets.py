@@ -211,7 +211,7 @@ def _over_buckets(
         start, end = starts[b], starts[b + 1]
         carry = everything, (zeros(), zero, zero)
         everything, bucket = jax.lax.fori_loop(start, end, step, carry)
-        return everything, _finish(bucket, end - start)
+        return everything, _finish(bucket, (end - start).astype(jnp.float32))
 
     everything, by_bucket = jax.lax.scan(
         of_bucket, (zeros(), zero, zero), jnp.arange(num_buckets)

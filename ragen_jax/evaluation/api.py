@@ -176,7 +176,7 @@ def _evaluation(
 ) -> EvalTask:
     """An entry with its player."""
     task, game = build_chat(config, entry.spec)
-    played = describe(config, entry.spec)
+    played = describe(config, entry.spec, task.env)
     evaluation = config.evaluation
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
     prices = Prices(api.input_price, api.output_price, api.cached_input_price)

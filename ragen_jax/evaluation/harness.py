@@ -11,6 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from envs.base import TextEnvironment
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import Results, Score
@@ -118,13 +119,17 @@ def suite_configs(
     return [(configure(config, entry, overrides), entry) for entry in find_suite(suite)]
 
 
-def describe(config: ConfigDict, spec: EnvSpec) -> dict[str, Any]:
-    """Environment, budget and reply length of an evaluation, JSON-able."""
+def describe(config: ConfigDict, spec: EnvSpec, env: TextEnvironment) -> dict[str, Any]:
+    """Environment, levels, budget and reply length of an evaluation, JSON-able."""
     rules = play_rules(config)
+    # Scores of before levels were held out by content lack this, so that none of
+    # theirs is joined with one of today's.
+    levels = {"levels": "held out by content"} if env.holds_out_levels else {}
     return {
         "environment": spec.name,
         "kwargs": _plain(spec.kwargs),
         "params": _plain(spec.params),
+        **levels,
         **vars(rules.budget),
         "max_reply_tokens": rules.max_reply_tokens,
     }
@@ -166,7 +171,7 @@ def _evaluation(
         entry,
         spec=dataclasses.replace(entry.spec, label=task.name),
         note=" ".join(filter(None, notes)),
-        played=describe(config, entry.spec),
+        played=describe(config, entry.spec, task.env),
         play=play,
     )
 

@@ -185,7 +185,7 @@ def make_update(
         stats |= learning_stats(state, carry, num_minibatches, trainer, reward_kl)
         stats |= credit_stats(kept.loss_mask, estimate, before)
         # Without any step there is no KL to adapt to, which is not a KL of 0.
-        num_rows = jnp.sum(filtered.kept) * (carry.sums.num_tokens > 0)
+        num_rows = jnp.where(carry.sums.num_tokens > 0, jnp.sum(filtered.kept), 0)
         kl_coeff = kl_penalty.adapt(state.kl_coeff, stats["actor/ref_kl"], num_rows)
         new_state = carry.state.replace(
             iteration=state.iteration + 1, kl_coeff=kl_coeff

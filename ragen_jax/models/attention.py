@@ -119,7 +119,7 @@ def _causal_backward(kept, grad):
         rows, unseen = grad[:, :, :, first:end], (0, num_slots - end)
         of_value = jnp.einsum("bjgqs,bjgqf->bjsf", weight, rows)
         of_weight = einsum_float32("bjgqf,bjsf->bjgqs", rows, values[:, :, :end])
-        of_score = weight * (of_weight - along[:, :, :, first:end])
+        of_score = weight.astype(jnp.float32) * (of_weight - along[:, :, :, first:end])
         of_score = of_score.astype(queries.dtype)
         of_query = jnp.einsum("bjgqs,bjfs->bjgqf", of_score, keys[..., :end])
         of_key = jnp.einsum("bjgqs,bjgqf->bjfs", of_score, queries[:, :, :, first:end])
@@ -293,7 +293,8 @@ def attend_one(
     scores = jnp.sum(query * keys[:, :, None].astype(jnp.float32), axis=-2)
     scores = jnp.where(is_seen[:, :, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    products = weights[..., None].astype(jnp.float32) * values[:, :, None]
+    values = values[:, :, None].astype(jnp.float32)
+    products = weights[..., None].astype(jnp.float32) * values
     return jnp.sum(products, axis=-2)[:, None].astype(queries.dtype)
 
 

@@ -263,7 +263,7 @@ def _record(
     """Append a step's tokens to the rows that are writing."""
     is_writing = writing.is_writing
     is_stop = is_stop & is_writing
-    lengths = writing.lengths + is_writing
+    lengths = writing.lengths + is_writing.astype(jnp.int32)
     return writing.replace(
         tokens=writing.tokens.at[:, column].set(jnp.where(is_writing, tokens, 0)),
         log_probs=writing.log_probs.at[:, column].set(

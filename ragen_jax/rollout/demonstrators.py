@@ -213,7 +213,7 @@ def plan_turn(
         counts = ~is_over & (i < actions_left)
         truncated = jax.vmap(env.is_truncated, in_axes=(0, None))(next_states, params)
         is_over = is_over | terminated | truncated
-        return (next_states, is_over, count + counts), actions
+        return (next_states, is_over, count + counts.astype(jnp.int32)), actions
 
     none_over = jnp.zeros(actions_left.shape, bool)
     start = (states, none_over, jnp.zeros_like(actions_left))

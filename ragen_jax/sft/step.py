@@ -176,8 +176,10 @@ def batch_gradient(
     zeros = (jax.tree.map(jnp.zeros_like, trained), jnp.float32(0), jnp.int32(0))
     (gradient, total, hits), _ = jax.lax.scan(add, zeros, chunks)
     count = jnp.maximum(jnp.sum(batch.loss_mask[:, 1:]), 1)
-    gradient = jax.tree.map(lambda x: x / count, gradient)
-    return gradient, {"loss": total / count, "accuracy": hits / count, "tokens": count}
+    weight = count.astype(jnp.float32)
+    gradient = jax.tree.map(lambda x: x / weight, gradient)
+    stats = {"loss": total / weight, "accuracy": hits / count, "tokens": count}
+    return gradient, stats
 
 
 def reply_loss(

@@ -312,6 +312,7 @@ def run(model, workdir, capsys, **changes):
     return output, [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_resumes_to_the_same_bits(model, tmp_path, capsys):
     output, records = run(model, tmp_path / "whole", capsys)
     scale, was = 1.0, 0.0
@@ -333,6 +334,7 @@ def test_a_run_that_is_cut_resumes_to_the_same_bits(model, tmp_path, capsys):
     assert commands.record_of(paths[0]) == commands.record_of(paths[1])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_stays_stopped(model, tmp_path, capsys):
     changes = {"warning__action": "stop"}
     for _ in range(2):

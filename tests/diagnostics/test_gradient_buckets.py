@@ -19,6 +19,7 @@ def run(model, workdir, capsys, **changes):
     return digest, [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_with_them(model, tmp_path, capsys):
     plain, without = run(model, tmp_path / "off", capsys)
     digest, records = run(

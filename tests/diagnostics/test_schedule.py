@@ -41,6 +41,7 @@ def run(model, workdir, capsys, *, every, total):
     )
 
 
+@pytest.mark.slow
 def test_diagnostics_change_nothing_and_resume(model, tmp_path, capsys, monkeypatch):
     """Whole replies in place of thoughts: a random network closes no tag."""
     monkeypatch.setattr(

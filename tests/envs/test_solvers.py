@@ -153,7 +153,7 @@ def test_greedy_play_earns_the_value():
         def step(state, key):
             action = policy[state.position]
             _, state, reward, _, _ = env.step_env(key, state, action, params)
-            return state, reward * 0.999 ** (state.time - 1)
+            return state, reward * 0.999 ** (state.time - 1).astype(jnp.float32)
 
         return jax.lax.scan(step, start, jax.random.split(key, 200))[1].sum()
 

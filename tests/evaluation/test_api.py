@@ -23,6 +23,7 @@ from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.program import build_program
 from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
+from ragen_jax.tasks import make_env
 from ragen_jax.text.messages import in_markup
 from ragen_jax.types import TokenSpan
 from tests import commands
@@ -65,7 +66,10 @@ def games_are_compiled_once():
     build, built = remote.build_chat, {}
 
     def build_once(config, entry):
-        place = json.dumps(describe(config, entry)) + config.prompt.style
+        place = (
+            json.dumps(describe(config, entry, make_env(entry)[0]))
+            + config.prompt.style
+        )
         if place not in built:
             built[place] = build(config, entry)
         return built[place]
@@ -329,6 +333,7 @@ def command(url, path, *more):
     )
 
 
+@pytest.mark.slow
 def test_the_command_killed_and_started_again_and_the_key_nowhere(
     tmp_path, monkeypatch
 ):

@@ -60,6 +60,7 @@ def test_eight_devices_learned_and_one_plays(run_on_eight_devices, model):
     assert watch_policy(trained, 0)["turns"]
 
 
+@pytest.mark.slow
 def test_a_machine_with_one_device_exports_it(run_on_eight_devices, model, tmp_path):
     output = tmp_path / "exported"
     words = commands.command(
@@ -94,6 +95,7 @@ def test_sections_of_play_come_from_the_config_and_all_others_from_the_run(
     assert trained.config.model.path == str(model)
 
 
+@pytest.mark.slow
 def test_options_of_training_alone_are_unset(model, tmp_path):
     """Bandit has no landmarks, and its evaluations fall where they like."""
     config = tiny_config(

@@ -13,7 +13,7 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.hf_weights import load_config
 from ragen_jax.program import POCKET
 from ragen_jax.rollout.collect import validation_keys
-from ragen_jax.tasks import EnvSpec, build_task, check_fit, play_rules
+from ragen_jax.tasks import EnvSpec, build_task, check_fit, make_env, play_rules
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.rollout import players
@@ -54,6 +54,15 @@ def test_rows_are_whole_under_a_real_tokenizer(label):
     _, task = task_of(label, "qwen2.5-0.5b", players.tokenizer("bpe"))
     # Qwen-2.5 reads 32,768 tokens.
     assert task.dialogue.max_window_tokens < 32_768
+
+
+@pytest.mark.parametrize(("name", "has"), [("sokoban", True), ("bandit", False)])
+def test_scores_of_levels_that_were_not_held_out_are_of_other_settings(name, has):
+    """Files written before levels were held out by content lack the word."""
+    config = TASKS[name].get_config()
+    spec = EnvSpec(name)
+    played = harness.describe(config, spec, make_env(spec)[0])
+    assert ("levels" in played) == has
 
 
 def test_the_entries_are_what_they_are_called():

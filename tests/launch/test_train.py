@@ -75,6 +75,7 @@ def test_evaluate_a_run(trained, tmp_path):
     assert shown == {k: v for k, v in last.items() if k.startswith("val-env/")}
 
 
+@pytest.mark.slow
 def test_evaluate_weights_in_hugging_face_layout(model):
     words = commands.command(
         "evaluate",

@@ -237,6 +237,7 @@ def differ(before, after):
     return any(not np.array_equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", CHANGES)
 def test_changes_what_is_learned(key):
     setting, change = CHANGES[key]

@@ -35,6 +35,7 @@ def plans():
     return plans | {"attention": plan_of("attention", known=uncompiled)}
 
 
+@pytest.mark.slow
 def test_the_peak_falls_with_what_is_kept(plans):
     peaks = {name: plan.memory["update"].temporaries for name, plan in plans.items()}
     assert peaks["layers"] < peaks["projections"] < peaks[None]
@@ -42,6 +43,7 @@ def test_the_peak_falls_with_what_is_kept(plans):
     assert peaks["layers"] < 0.6 * peaks[None]
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_the_table_says(plans):
     """Float32 numbers per token of a microbatch and layer."""
     assert set(plans) == {None, *REMAT_POLICIES}
@@ -62,6 +64,7 @@ def test_what_is_kept_is_what_the_table_says(plans):
     assert kept["projections"] - kept["attention"] == per_token * wide
 
 
+@pytest.mark.slow
 def test_critics_and_adapters_recompute_too():
     """Were one of the two networks not to, it would keep as much as before."""
     most, least = (

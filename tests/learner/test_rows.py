@@ -39,9 +39,14 @@ def with_whole_windows(trajectory: Trajectory) -> Trajectory:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"importance_cap": 1.5, "old_log_probs": "learner"},
         {"advantage": "gae", "placement": "loss", "filter__score": "entropy"},
-        {"advantage": "bi_level_gae", "placement": "reward", "trunk": "shared"},
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in (
+                {"importance_cap": 1.5, "old_log_probs": "learner"},
+                {"advantage": "bi_level_gae", "placement": "reward", "trunk": "shared"},
+            )
+        ),
     ],
 )
 def test_windows_that_hide_nothing_teach_the_same(settings):

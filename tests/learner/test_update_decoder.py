@@ -71,8 +71,18 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_devices_do_not_matter(settings):
+FAST = ("grpo", "ppo")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *FAST,
+        *(pytest.param(k, marks=pytest.mark.slow) for k in SETTINGS if k not in FAST),
+    ],
+)
+def test_devices_do_not_matter(kind):
+    settings = SETTINGS[kind]
     assert_close(after(2, 2, 2, **settings), after(1, 1, 1, **settings))
 
 
@@ -80,8 +90,8 @@ def test_devices_do_not_matter(settings):
 @pytest.mark.parametrize(
     ("mesh", "kind", "remat"),
     [
-        ((1, 1, 1), "adapters", "attention"),
-        ((2, 2, 2), "ppo", "layers"),
+        ((1, 1, 1), "ppo", "attention"),
+        pytest.param((2, 2, 2), "adapters", "layers", marks=pytest.mark.slow),
     ],
 )
 def test_what_layers_keep_does_not_matter(mesh, kind, remat):

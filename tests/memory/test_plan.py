@@ -85,6 +85,7 @@ def test_the_peak_counts_what_is_held_beside_a_program():
     assert plan.peak == plan.elsewhere["evaluation"] + 20
 
 
+@pytest.mark.slow
 def test_programs_are_the_ones_that_run():
     """XLA's count of the arguments is the state, its outputs take its place."""
     config = tiny_config("pocket,grpo", rollout__max_turns=1)

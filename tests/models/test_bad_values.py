@@ -101,9 +101,15 @@ def mutations(folder, name):
                 yield f"{key}.{name_in} = {label}", changed
 
 
+SLOW_FILES = [
+    pytest.param(name, fewest, marks=pytest.mark.slow)
+    for name, fewest in ((GENERATION, 15), (INDEX, 15), (SETTINGS, 12), (TOKENIZER, 60))
+]
+
+
 @pytest.mark.parametrize(
     ("name", "fewest"),
-    [(CONFIG, 200), (GENERATION, 15), (INDEX, 15), (SETTINGS, 12), (TOKENIZER, 60)],
+    [(CONFIG, 200), *SLOW_FILES],
 )
 def test_odd_values_load_or_are_one_sentence(name, fewest, folder):
     trials = [*mutations(folder, name)]

@@ -92,6 +92,7 @@ def test_logits_equal_recorded_ones_of_peft(name):
         np.testing.assert_allclose(real_rows(ours), file["logits"], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     targets=st.lists(st.sampled_from(LINEAR_NAMES), min_size=1, unique=True),

@@ -42,7 +42,9 @@ REFERENCE = Path(__file__).parent / "reference"
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-@pytest.mark.parametrize("name", ["small_tied", "own_head_size"])
+@pytest.mark.parametrize(
+    "name", ["own_head_size", pytest.param("small_tied", marks=pytest.mark.slow)]
+)
 def test_the_sampler_agrees_with_the_learner(name, is_merged):
     config, base, _ = load_case(name)
     learner = build_lora_policy(config, lora=LoraConfig(rank=RANK, alpha=2.0))
@@ -158,6 +160,7 @@ def test_only_second_matrices_move_first():
         assert bool(np.any(leaf)) == (path[-1].key == "lora_b"), path
 
 
+@pytest.mark.slow
 def test_devices_do_not_matter():
     lora = LoraConfig(rank=3, alpha=3.0)
     policy = build_lora_policy(EVEN, lora=lora)

@@ -55,7 +55,7 @@ def learn(policy, params, trajectory, key, config) -> tuple[dict, int]:
             weight = jnp.exp(old[rows] - sampled[rows])
             gain = gain * jnp.minimum(weight, loss_settings.importance_cap)
         gain = gain + loss_settings.entropy_coeff * entropy
-        return -jnp.sum(gain * mask[rows]) / mask[rows].sum()
+        return -jnp.mean(gain, where=mask[rows])
 
     mask = jnp.asarray(mask)
     advantages = jnp.asarray(advantages, jnp.float32)

@@ -73,7 +73,9 @@ def slow_bonus(env):
     return bonus
 
 
-@pytest.mark.parametrize("name", ["sokoban", "frozen_lake"])
+@pytest.mark.parametrize(
+    "name", ["frozen_lake", pytest.param("sokoban", marks=pytest.mark.slow)]
+)
 def test_rollouts_pay_what_the_slow_loop_pays(name):
     env, dialogue = players.game(name, words="pocket")
     tokenizer = players.tokenizer("pocket")
@@ -100,6 +102,7 @@ def test_rollouts_pay_what_the_slow_loop_pays(name):
     assert not np.any(np.asarray(paid.turns.bonus)[~np.asarray(paid.turns.played)])
 
 
+@pytest.mark.slow
 def test_nobody_but_the_learner_sees_a_bonus():
     env, dialogue = players.game("sokoban", words="pocket")
     weights = OFF | {"format": 0.5}
@@ -115,7 +118,12 @@ def written(**changes):
     length = jnp.array([0, 5, 6, 9, 10])
     zeros = jnp.zeros((5, 3), jnp.int32)
     has_format = jnp.array([False, True, True, False, True])
-    reply = Reply(tokens=zeros, log_probs=zeros * 1.0, length=length, is_cut=zeros > 0)
+    reply = Reply(
+        tokens=zeros,
+        log_probs=zeros.astype(jnp.float32),
+        length=length,
+        is_cut=zeros > 0,
+    )
     parsed = ParsedAnswer(
         names=zeros, num_names=length, num_listed=length, has_format=has_format
     )

@@ -28,7 +28,13 @@ def _collected(name):
     return players.collector(name)(players.speaker_params(name), dialogue, _keys())
 
 
-@pytest.mark.parametrize("name", players.GAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sokoban",
+        *(pytest.param(g, marks=pytest.mark.slow) for g in ("bandit", "frozen_lake")),
+    ],
+)
 def test_equals_the_slow_loop_bit_by_bit(name):
     env, dialogue = players.game(name)
     loop = RolloutLoop(

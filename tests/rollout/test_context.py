@@ -17,16 +17,19 @@ from tests.rollout import players
 # Tokenizer -> a seed with replies of every kind.
 SEEDS = {"bpe": 36, "pocket": 4}
 # Game, tokenizer, style, context, its turns.
-CASES = [
+FAST = [
     ("sokoban", "bpe", "terse", "last_k", 2),
-    ("sokoban", "pocket", "full", "single_turn", 2),
-    ("sokoban", "pocket", "terse", "last_k", 9),
-    ("frozen_lake", "bpe", "full", "single_turn", 9),
     ("frozen_lake", "pocket", "terse", "single_turn", 2),
-    ("frozen_lake", "bpe", "full", "last_k", 1),
-    ("bandit", "bpe", "terse", "single_turn", 1),
     ("bandit", "pocket", "full", "last_k", 2),
 ]
+SLOW = [
+    ("frozen_lake", "bpe", "full", "single_turn", 9),
+    ("sokoban", "pocket", "full", "single_turn", 2),
+    ("sokoban", "pocket", "terse", "last_k", 9),
+    ("frozen_lake", "bpe", "full", "last_k", 1),
+    ("bandit", "bpe", "terse", "single_turn", 1),
+]
+CASES = [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)]
 
 
 def _keys(seed, num_groups=4, group_size=2):
@@ -120,7 +123,7 @@ def test_each_sampled_token_stands_once_on_either_side(case):
     assert not np.any(np.where(is_token, 0, windows.tokens))
 
 
-@pytest.mark.parametrize("case", CASES[:4], ids=str)
+@pytest.mark.parametrize("case", CASES[:5], ids=str)
 def test_log_probs_are_those_of_the_uncached_network(case):
     """What a learner computes from the windows alone is what the sampler saw."""
     trajectory = _collected(case)
@@ -143,6 +146,7 @@ def test_log_probs_are_those_of_the_uncached_network(case):
     assert np.std(np.asarray(found)[np.asarray(trajectory.loss_mask)]) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", players.WORDS)
 def test_a_window_of_all_turns_is_the_whole_dialogue(words):
     """Same tokens, masks and rewards; each window is the transcript up to its reply."""
@@ -172,7 +176,7 @@ def test_a_window_of_all_turns_is_the_whole_dialogue(words):
 
 
 def test_compiles_once():
-    case = CASES[0]
+    case = FAST[0]
     collect, params = players.collector("sokoban"), players.speaker_params("sokoban")
     first = _collected(case)
     num_traces = len(players.TRACES)
@@ -183,7 +187,7 @@ def test_compiles_once():
     assert jnp.any(again[1].windows.tokens != first.windows.tokens)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
+@pytest.mark.parametrize("case", FAST[:2], ids=str)
 def test_a_row_is_the_same_in_other_company(case):
     """Half the batch, each row on a device of its own: the same tokens."""
     collect = players.collector(case[0], num_groups=2, data=2, fsdp=2)
@@ -201,7 +205,7 @@ def test_a_row_is_the_same_in_other_company(case):
 
 
 def test_episodes_show_what_the_model_read():
-    case = CASES[0]
+    case = FAST[0]
     _, texts = _expected(case)
     records = _records(case)
     for record in records:

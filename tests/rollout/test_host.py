@@ -30,7 +30,9 @@ END, OTHER_END = "<|im_end|>", "<|endoftext|>"
 CASES = [
     ("sokoban", "bpe", "terse", "full", None),
     ("sokoban", "bpe", "terse", "last_k", 2),
-    ("frozen_lake", "bpe", "full", "single_turn", 9),
+    pytest.param(
+        ("frozen_lake", "bpe", "full", "single_turn", 9), marks=pytest.mark.slow
+    ),
 ]
 # What only tokens have, and what only an endpoint reports.
 OF_TOKENS = (

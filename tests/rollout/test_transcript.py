@@ -64,7 +64,7 @@ def test_a_full_row_is_left_alone():
 
 def test_only_rows_that_played_are_recorded():
     turns = empty_turns(2, 3, 2)
-    record = jax.tree.map(lambda x: (x[:, 0] + 1).astype(x.dtype), turns)
+    record = jax.tree.map(lambda x: (x[:, 0].astype(float) + 1).astype(x.dtype), turns)
     record = record.replace(played=np.asarray([True, False]))
     turns = record_turn(turns, 1, record)
     np.testing.assert_array_equal(turns.reward, [[0, 1, 0], [0, 0, 0]])

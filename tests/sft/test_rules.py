@@ -17,7 +17,7 @@ BAD_NEW = {
     "optimizer.warmup_steps": (5, "it must be below the number of steps, 5"),
     "train.num_steps": (0, "train.num_steps = 0; it must be at least 1"),
     "train.microbatch_episodes": (3, "4 episodes per step"),
-    "seed": (None, "seed is None"),
+    "seed": (None, "seed may not be None"),
     "mixture.redraw": (1.5, "mixture.redraw = 1.5; it must be between 0 and 1"),
     "mixture.discount": (0.0, "mixture.discount = 0.0; it must be above 0"),
     "games.bandit.episodes": (0, "games.bandit.episodes = 0"),

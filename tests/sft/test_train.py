@@ -75,6 +75,7 @@ def in_parts(config, workdir):
     assert sft.train(config, workdir) == 0
 
 
+@pytest.mark.slow
 def test_a_new_model_resumes_to_the_same_bits(tmp_path, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert sft.train(tiny.new_config(), whole) == 0
@@ -240,6 +241,7 @@ def test_a_changed_key_is_refused(tuned, checkpoint, key, value, message):
         sft.train(config, workdir)
 
 
+@pytest.mark.slow
 def test_without_adapters_all_of_it_is_trained(checkpoint, tmp_path):
     config = tiny.tuning_config(
         checkpoint,
