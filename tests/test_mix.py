@@ -72,6 +72,7 @@ def trained(tmp_path_factory, model):
     return workdir
 
 
+@pytest.mark.slow
 def test_each_environment_plays_as_if_it_was_alone(mixed, alone):
     params = mixed.state.params
     rollouts = mixed.collect(params, STEP)
@@ -177,6 +178,7 @@ def test_one_of_them_can_be_picked(trained):
         opened.only("bandit")
 
 
+@pytest.mark.slow
 def test_evaluate_prints_a_line_each(trained, tmp_path):
     output = tmp_path / "episodes.jsonl"
     words = commands.command("evaluate", f"--run={trained}", f"--output={output}")
@@ -264,14 +266,14 @@ def test_what_contradicts_a_mix_is_refused():
         config_lib.validate(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_groups", "group_size", "advantage"),
     [
         (1, 32, "grpo"),
-        *(
-            pytest.param(32, 1, name, marks=pytest.mark.slow)
-            for name in ("reinforce", "reinforce_plus_plus", "gae")
-        ),
+        (32, 1, "reinforce"),
+        (32, 1, "reinforce_plus_plus"),
+        (32, 1, "gae"),
     ],
 )
 def test_the_extreme_layouts_of_groups(

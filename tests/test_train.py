@@ -62,6 +62,7 @@ def test_a_run_that_keeps_nothing_stops_and_stays_stopped(model, tmp_path, capsy
     assert iterations(workdir) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_rollouts_are_reused(model, tmp_path, capsys):
     digests = set()
     for count in (1, 2):

@@ -104,7 +104,13 @@ def quality(name):
     return measure_of(game(name))
 
 
-@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "frozen_lake",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("bandit", "sokoban")),
+    ],
+)
 def test_the_solver_plays_optimally(name):
     best = quality(name)(play(name, READING, 0.0), ROWS_PER_LEVEL)
     assert best["optimal_action_share"] == 1

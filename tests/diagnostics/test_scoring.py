@@ -63,6 +63,7 @@ def one_by_one(program, params, pairs, temperature):
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [3, 8])
 def test_every_thought_under_every_prompt(model, max_length):
     """In passes of any size, on one device or four; short thoughts and long ones."""

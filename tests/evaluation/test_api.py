@@ -288,6 +288,7 @@ class PocketModel:
         )
 
 
+@pytest.mark.slow
 def test_the_pocket_model_by_http_is_the_pocket_model(tmp_path):
     """Greedy, the same prompts: the same replies, actions, rewards, metrics."""
     changes = {"evaluation.num_prompts": 24, "evaluation.temperature": 0.0}

@@ -156,6 +156,7 @@ def test_an_interrupted_suite_goes_on(tmp_path):
     assert [record["environment"] for record in records] == ["A", "B", "C"]
 
 
+@pytest.mark.slow
 def test_samples_of_an_entry_are_counted_by_level(tmp_path):
     config = bandit.get_config()
     config.model.path = str(commands.tiny_model(tmp_path / "tiny"))

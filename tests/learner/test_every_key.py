@@ -256,6 +256,7 @@ def test_every_key_is_in_one_table():
     assert set(CHANGES) | set(ELSEWHERE) == set(flatten(base.get_config()))
 
 
+@pytest.mark.slow
 def test_a_key_that_is_not_read_leaves_the_same_program():
     """What differs is a difference of programs, not of how they are printed."""
     before, after = ((("evaluation.seed", seed),) for seed in (0, 1))

@@ -87,11 +87,12 @@ def test_devices_do_not_matter(kind):
 
 
 # Both networks of one, the adapters of both in the other.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "kind", "remat"),
     [
         ((1, 1, 1), "ppo", "attention"),
-        pytest.param((2, 2, 2), "adapters", "layers", marks=pytest.mark.slow),
+        ((2, 2, 2), "adapters", "layers"),
     ],
 )
 def test_what_layers_keep_does_not_matter(mesh, kind, remat):

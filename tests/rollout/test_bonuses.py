@@ -73,9 +73,8 @@ def slow_bonus(env):
     return bonus
 
 
-@pytest.mark.parametrize(
-    "name", ["frozen_lake", pytest.param("sokoban", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["frozen_lake", "sokoban"])
 def test_rollouts_pay_what_the_slow_loop_pays(name):
     env, dialogue = players.game(name, words="pocket")
     tokenizer = players.tokenizer("pocket")

@@ -20,9 +20,9 @@ SEEDS = {"bpe": 36, "pocket": 4}
 FAST = [
     ("sokoban", "bpe", "terse", "last_k", 2),
     ("frozen_lake", "pocket", "terse", "single_turn", 2),
-    ("bandit", "pocket", "full", "last_k", 2),
 ]
 SLOW = [
+    ("bandit", "pocket", "full", "last_k", 2),
     ("frozen_lake", "bpe", "full", "single_turn", 9),
     ("sokoban", "pocket", "full", "single_turn", 2),
     ("sokoban", "pocket", "terse", "last_k", 9),
@@ -187,7 +187,8 @@ def test_compiles_once():
     assert jnp.any(again[1].windows.tokens != first.windows.tokens)
 
 
-@pytest.mark.parametrize("case", FAST[:2], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FAST, ids=str)
 def test_a_row_is_the_same_in_other_company(case):
     """Half the batch, each row on a device of its own: the same tokens."""
     collect = players.collector(case[0], num_groups=2, data=2, fsdp=2)

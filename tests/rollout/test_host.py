@@ -28,10 +28,13 @@ SEED = 36
 END, OTHER_END = "<|im_end|>", "<|endoftext|>"
 # Game, tokenizer, style, context, its turns; cases that `tests/rollout` compiles too.
 CASES = [
-    ("sokoban", "bpe", "terse", "full", None),
     ("sokoban", "bpe", "terse", "last_k", 2),
-    pytest.param(
-        ("frozen_lake", "bpe", "full", "single_turn", 9), marks=pytest.mark.slow
+    *(
+        pytest.param(case, marks=pytest.mark.slow)
+        for case in (
+            ("sokoban", "bpe", "terse", "full", None),
+            ("frozen_lake", "bpe", "full", "single_turn", 9),
+        )
     ),
 ]
 # What only tokens have, and what only an endpoint reports.
@@ -139,7 +142,7 @@ def test_an_episode_is_the_rollout_s(case):
 
 
 def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
-    case = CASES[0]
+    case = ("sokoban", "bpe", "terse", "full", None)
     records, _ = played(case)
     record = next(with_one_ending(r) for r in records if len(r["turns"]) == 3)
     game, told, written = chat_game(case), [], ""

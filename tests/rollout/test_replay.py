@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from envs.hashing import hash_arrays
 from ragen_jax.rollout.collect import rollout_keys
@@ -10,6 +11,7 @@ from ragen_jax.rollout.replay import replay
 from tests.rollout import players
 
 
+@pytest.mark.slow
 def test_states_are_those_that_were_played():
     name = "frozen_lake"
     env, dialogue = players.game(name)
