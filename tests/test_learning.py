@@ -18,11 +18,10 @@ NUM_PROMPTS = 256
 @pytest.mark.parametrize(
     ("game", "estimator", "num_iterations", "start", "least"),
     [
-        # Measured in 10 iterations: 99.6 and 98.8 %.
+        # Measured in 10 iterations: 98.8 %.
         ("bandit", "grpo", 10, 0.395, 0.75),
-        pytest.param("bandit", "ppo", 10, 0.395, 0.75, marks=pytest.mark.slow),
-        # Measured in 10 iterations: 54.3 %.
-        pytest.param("sokoban", "ppo", 10, 0.27, 0.42, marks=pytest.mark.slow),
+        # Measured in 6 iterations: 51.6 %.
+        pytest.param("sokoban", "ppo", 6, 0.27, 0.42, marks=pytest.mark.slow),
     ],
 )
 def test_success_rises(game, estimator, num_iterations, start, least, tmp_path):

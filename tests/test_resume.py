@@ -40,18 +40,15 @@ def digest(output: str) -> str:
 
 
 @pytest.mark.slow
-def test_two_runs_of_one_seed_are_equal(uninterrupted, tmp_path, model):
-    workdir, output = uninterrupted
-    again = run(train_command(model, tmp_path / "run"))
-    assert again.returncode == 0, again.stderr
-    assert digest(again.stdout) == digest(output)
-    assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
+def test_another_seed_gives_other_bits(uninterrupted, tmp_path, model):
     other = run(train_command(model, tmp_path / "other", seed=1))
-    assert digest(other.stdout) != digest(output)
+    assert other.returncode == 0, other.stderr
+    assert digest(other.stdout) != digest(uninterrupted[1])
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-def test_the_bits_do_not_depend_on_the_number_of_cores(uninterrupted, tmp_path, model):
+def test_a_seed_gives_the_same_bits_on_one_core_as_on_all(
+    uninterrupted, tmp_path, model
+):
     workdir, output = uninterrupted
     one_core = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     alone = run([*one_core, *train_command(model, tmp_path / "run")])
@@ -122,12 +119,3 @@ def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
     assert "seed: 0 -> 5" in refused.stderr
     assert "rollout.temperature: 1.0 -> 0.7" in refused.stderr
     assert commands.record_of(workdir) == before
-
-
-@pytest.mark.slow
-def test_a_longer_run_continues(uninterrupted, tmp_path, model):
-    words = train_command(model, tmp_path / "run", train__num_iterations=3)
-    assert run(words).returncode == 0
-    longer = run(train_command(model, tmp_path / "run"))
-    assert longer.returncode == 0, longer.stderr
-    assert digest(longer.stdout) == digest(uninterrupted[1])
