@@ -72,7 +72,6 @@ def trained(tmp_path_factory, model):
     return workdir
 
 
-@pytest.mark.slow
 def test_each_environment_plays_as_if_it_was_alone(mixed, alone):
     params = mixed.state.params
     rollouts = mixed.collect(params, STEP)
@@ -159,6 +158,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, c
         train(mixed_config(model, env__mix=MIX[::-1]), workdir)
 
 
+@pytest.mark.slow
 def test_a_run_reports_every_environment(trained):
     record = reader.read_metrics(trained)[2]
     for name in ("Sokoban", "FrozenLake"):
@@ -170,6 +170,7 @@ def test_a_run_reports_every_environment(trained):
     assert files["iteration_000003.jsonl"].count('"environment": "Sokoban"') == 8
 
 
+@pytest.mark.slow
 def test_one_of_them_can_be_picked(trained):
     opened = open_trained(trained, None)
     assert opened.program.task.name == "Sokoban"

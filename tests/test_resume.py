@@ -110,6 +110,7 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, model):
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
+@pytest.mark.slow
 def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
     workdir, _ = uninterrupted
     before = commands.record_of(workdir)

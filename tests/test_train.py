@@ -88,6 +88,7 @@ def say_of_updates(monkeypatch, **stats):
     monkeypatch.setattr(train_module, "build_program", build)
 
 
+@pytest.mark.slow
 def test_a_sampler_that_is_another_policy_ends_the_run(model, tmp_path, monkeypatch):
     say_of_updates(monkeypatch, sampler_log_prob_difference=0.2)
     config = tiny_config(model, train__num_iterations=1)

@@ -128,6 +128,7 @@ def test_the_solver_plays_optimally(name):
     assert worse.get("hallucination_rate", 1.0) > 0.5
 
 
+@pytest.mark.slow
 def test_bad_sokoban_counted_by_hand():
     """Every action replayed and solved by the oracle, every thought read by a regex."""
     one, rollout = game("sokoban"), play("sokoban", MISREADING, 0.6)

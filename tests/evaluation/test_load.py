@@ -50,6 +50,7 @@ def run_on_eight_devices(tmp_path_factory, model):
     return workdir
 
 
+@pytest.mark.slow
 def test_eight_devices_learned_and_one_plays(run_on_eight_devices, model):
     trained = open_trained(run_on_eight_devices, None)
     leaves = jax.tree.leaves(trained.params)

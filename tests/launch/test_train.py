@@ -112,6 +112,7 @@ def test_watch_the_policy(trained):
     assert "won, return" in done.stdout
 
 
+@pytest.mark.slow
 def test_watch_the_solver():
     """The first validation level takes it one reply."""
     words = commands.command("play", "--config=configs/sokoban.py", "--player=solver")
@@ -182,6 +183,7 @@ def test_bad_input_is_one_sentence_and_exit_status_2(case, tmp_path):
     assert not workdir.exists()
 
 
+@pytest.mark.slow
 def test_an_unwritable_workdir(tmp_path, model):
     (tmp_path / "file").write_text("")
     done = commands.run(commands.train_command(model, tmp_path / "file/run"))

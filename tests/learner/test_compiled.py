@@ -90,6 +90,7 @@ def test_a_gradient_that_is_not_finite_moves_neither_network_nor_the_weight():
     assert stats["actor/skipped"] == stats["actor/num_minibatches"]
 
 
+@pytest.mark.slow
 def test_devices_do_not_matter():
     """Also for a critic's own trunk and the reference of a KL penalty."""
     ends = []

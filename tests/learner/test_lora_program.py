@@ -10,6 +10,8 @@ from ragen_jax import rngs
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.program import POCKET, build_program, num_params
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def program():

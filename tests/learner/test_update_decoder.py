@@ -71,7 +71,7 @@ SETTINGS = {
 }
 
 
-FAST = ("grpo", "ppo")
+FAST = ("ppo",)
 
 
 @pytest.mark.parametrize(

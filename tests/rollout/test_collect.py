@@ -97,6 +97,7 @@ def test_log_probs_are_those_of_the_uncached_network():
     assert not np.any(np.asarray(trajectory.sample_log_probs)[:, 1:][~is_sampled])
 
 
+@pytest.mark.slow
 def test_compiles_once():
     name = "bandit"
     _, dialogue = players.game(name)
@@ -112,6 +113,7 @@ def test_compiles_once():
     assert all(jnp.any(t.tokens != first.tokens) for t in again[1:])
 
 
+@pytest.mark.slow
 def test_a_row_is_the_same_in_other_company():
     """Half the batch, each row on a device of its own: the same tokens."""
     name = "bandit"

@@ -85,6 +85,7 @@ def lake():
     return draw, lambda draws: play(draws, mixture, dialogues)
 
 
+@pytest.mark.slow
 def test_a_number_is_the_same_episode_in_every_epoch(lake):
     draw, play = lake
     episodes = {}

@@ -154,6 +154,7 @@ def demonstrated():
     return tokenizer, play(dialogue, rollout_keys(jax.random.key(0), 32, 1))
 
 
+@pytest.mark.slow
 def test_a_solver_that_does_not_think_wins():
     """The whole way: what is demonstrated has the form, is read and is played."""
     tokenizer, trajectory = demonstrated()
