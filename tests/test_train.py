@@ -110,6 +110,7 @@ def test_a_sampler_that_is_another_policy_ends_the_run(model, tmp_path, monkeypa
         assert train(config, tmp_path / str(i)) == 0
 
 
+@pytest.mark.slow
 def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch):
     say_of_updates(monkeypatch, consecutive_skipped=2)
     config = tiny_config(model, train__max_skipped_updates=2)

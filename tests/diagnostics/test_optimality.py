@@ -169,6 +169,7 @@ def test_bad_sokoban_counted_by_hand():
     assert len({np.mean(x) for x in (optimal, excess, wrong)} - {0, 1}) == 3
 
 
+@pytest.mark.slow
 def test_what_there_is_none_of_is_left_out():
     """Nothing solved: no excess. Nothing asked for a thought: none is wrong."""
     rollout = play("sokoban", MISREADING, 0.6)

@@ -91,10 +91,8 @@ def test_every_thought_under_every_prompt(model, max_length):
             assert score._cache_size() == 1
 
 
-SLOW_WINDOWS = pytest.param("last_k", 2, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("context", "data"), [("full", 1), SLOW_WINDOWS])
+@pytest.mark.slow
+@pytest.mark.parametrize(("context", "data"), [("full", 1), ("last_k", 2)])
 def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
     """Whole replies in place of thoughts: a random network closes no tag."""
     changes = {"rollout.context": context, "mesh.data": data}

@@ -122,6 +122,7 @@ def test_watch_the_solver():
     assert "\nwon, return" in done.stdout
 
 
+@pytest.mark.slow
 def test_play_in_person():
     """Bare answers and whole replies are read; leaving is no error."""
     words = commands.command("play", "--config=configs/frozen_lake.py")

@@ -71,16 +71,8 @@ SETTINGS = {
 }
 
 
-FAST = ("ppo",)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *FAST,
-        *(pytest.param(k, marks=pytest.mark.slow) for k in SETTINGS if k not in FAST),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SETTINGS)
 def test_devices_do_not_matter(kind):
     settings = SETTINGS[kind]
     assert_close(after(2, 2, 2, **settings), after(1, 1, 1, **settings))
