@@ -48,7 +48,7 @@ def mesh_problems(mesh: Mapping[str, int]) -> Iterator[str]:
     if needed > jax.device_count():
         yield (
             f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but "
-            f"only {jax.device_count()} available; use smaller factors"
+            f"only {jax.device_count()} are available; use smaller factors"
         )
 
 

@@ -23,7 +23,7 @@ def test_mesh(mesh):
     assert set(mesh.axis_types) == {AxisType.Auto}
     one = make_mesh(data=1, fsdp=1, tensor=1)
     assert one.devices.size == 1
-    with pytest.raises(ValueError, match=r"= 24 devices, but only 8 available"):
+    with pytest.raises(ValueError, match=r"= 24 devices, but only 8 are available"):
         make_mesh(data=3, fsdp=8, tensor=1)
 
 

@@ -173,3 +173,9 @@ def test_a_new_metric_is_one_declaration(monkeypatch, capsys):
     assert progress.panels[-1].title == "{env}: last reward"
     row = "| `<split>/<env>/last_reward` | reward of the last turn |"
     assert row in metrics_page.table(everything)
+
+
+def test_a_view_in_a_section_that_is_not_drawn_names_the_cure():
+    metric = Metric("new", "text", section="nowhere", views=(View("Title"),))
+    with pytest.raises(ValueError, match="section 'nowhere', which is not drawn"):
+        figures.make_sections([metric])
