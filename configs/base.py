@@ -79,6 +79,7 @@ def get_config() -> ConfigDict:
     config.rollout.max_actions_per_episode = 10
     # Tokens sampled per reply, the stop token included.
     config.rollout.max_reply_tokens = 24
+    # Temperature of sampling in training.
     config.rollout.temperature = 1.0
     # How much of the dialogue the model sees, an entry of CONTEXTS in
     # `ragen_jax/text/context.py`: "full", "last_k" (the last turns) or "single_turn"
@@ -87,8 +88,11 @@ def get_config() -> ConfigDict:
     config.rollout.context = "full"
     # Turns in the window, the turn to be answered included. None with "full".
     config.rollout.context_turns = placeholder(int)
-    # Truncated sampling. None = off. Training with either needs `loss.importance_cap`.
+    # Sample from the k most likely tokens only; training with it needs
+    # `loss.importance_cap`. None: off.
     config.rollout.top_k = placeholder(int)
+    # Sample from the fewest tokens that hold this share of the probability; training
+    # with it needs `loss.importance_cap`. None: off.
     config.rollout.top_p = placeholder(float)
     # Added once per turn when no listed action is valid or one is unknown.
     config.rollout.format_penalty = -0.1
@@ -123,13 +127,17 @@ def get_config() -> ConfigDict:
     config.learner.logprob_chunk_tokens = 1024
 
     config.mesh = ConfigDict()
-    # Devices per axis; the product is the number of devices used. `docs/devices.md`
-    # describes the arrays that each axis splits.
+    # Devices that share the rows; the product of the three axes is the number of
+    # devices used (`docs/devices.md`).
     config.mesh.data = 1
+    # Devices that share the rows, and every parameter, gradient and moment.
     config.mesh.fsdp = 1
+    # Devices that share heads, inner units and the vocabulary.
     config.mesh.tensor = 1
 
     config.train = ConfigDict()
+    # Iterations of the run: rollout, filter, update. A finished run goes on when this
+    # is raised.
     config.train.num_iterations = 40
     # Stop after this many updates in a row that were skipped (non-finite gradient).
     config.train.max_skipped_updates = 5
@@ -139,15 +147,16 @@ def get_config() -> ConfigDict:
     config.train.max_sampler_difference = 0.1
     # Stop after this many iterations in a row in which the filter kept nothing.
     config.train.max_empty_iterations = 5
-    # Early stops, off by default (RAGEN: 0.1 over 10, and 0.01 for 5), decided before
-    # each iteration. Stop when the mean reward spread of the groups stayed below this
-    # share of its mean over the first `collapse_window` iterations, for as many
-    # iterations in a row.
+    # Early stop: the mean reward spread of the groups stayed below this share of its
+    # mean over the first `collapse_window` iterations, for as many iterations in a row
+    # (RAGEN: 0.1). None: off.
     config.train.min_spread_fraction = placeholder(float)
+    # Iterations of `min_spread_fraction`.
     config.train.collapse_window = 10
-    # Stop when held-out success was below this in `failure_window` evaluations in a
-    # row.
+    # Early stop: held-out success was below this in `failure_window` evaluations in a
+    # row (RAGEN: 0.01). None: off.
     config.train.min_success = placeholder(float)
+    # Evaluations of `min_success`.
     config.train.failure_window = 5
 
     config.warning = _warning()
@@ -163,6 +172,7 @@ def get_config() -> ConfigDict:
     # Report pass@k (at least one of k samples succeeds) for these k, at most
     # `num_samples`: "--config.evaluation.pass_at=(1, 4, 8)". None: for all samples.
     config.evaluation.pass_at = placeholder(tuple)
+    # Temperature of sampling on validation prompts; 0 is greedy.
     config.evaluation.temperature = 0.5
     # Root seed of the validation levels, separate from `seed`.
     config.evaluation.seed = 123
@@ -181,9 +191,10 @@ def get_config() -> ConfigDict:
     # of the loss, over all groups, which costs as many passes as several updates
     # (RAGEN: 50). None: off.
     config.diagnostics.gradient_every = placeholder(int)
-    # Buckets of groups by the standard deviation of their rewards: "quantile" (equal
-    # numbers of groups) or "fixed" (0 to 1, 1 to 2, ...; the last takes the rest).
+    # Buckets of groups, by the standard deviation of their rewards.
     config.diagnostics.gradient_buckets = 6
+    # Borders of the buckets: "quantile" (equal numbers of groups) or "fixed" (0 to 1,
+    # 1 to 2, ...; the last takes the rest).
     config.diagnostics.gradient_bucket_mode = "quantile"
 
     config.checkpoint = ConfigDict()
@@ -210,14 +221,17 @@ def _bonus() -> ConfigDict:
     paid. The learner sees them like format penalties; the filter and success do not.
     """
     bonus = ConfigDict()
-    # Thought and answer stand in their tags.
+    # Weight of the bonus for a reply with thought and answer in their tags.
     bonus.format = placeholder(float)
-    # The reply has `min_tokens` to `max_tokens` tokens, its stop token included.
+    # Weight of the bonus for a reply of `min_tokens` to `max_tokens` tokens, its stop
+    # token included.
     bonus.length = placeholder(float)
-    # Share of the landmarks (player, box, target, goal) that the thought places
-    # correctly: "P12" or "the box is in row 2, column 3", counted from 0.
+    # Weight of the share of the landmarks (player, box, target, goal) that the thought
+    # places correctly: "P12" or "the box is in row 2, column 3", counted from 0.
     bonus.facts = placeholder(float)
+    # Shortest reply that `bonus.length` pays for.
     bonus.min_tokens = placeholder(int)
+    # Longest reply that `bonus.length` pays for.
     bonus.max_tokens = placeholder(int)
     return bonus
 
@@ -227,9 +241,9 @@ def _credit() -> ConfigDict:
     algo = ConfigDict()
     # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`.
     algo.advantage = "grpo"
-    # Discount per token, or per turn where the estimator counts turns, and GAE's
-    # lambda (RAGEN: 1 and 1).
+    # Discount per token, or per turn where the estimator counts turns (RAGEN: 1).
     algo.gamma = 1.0
+    # Lambda of GAE (RAGEN: 1).
     algo.lam = 1.0
     # Discount between turns of "bi_level_gae" (RAGEN: 0.95).
     algo.high_level_gamma = 0.95
@@ -237,9 +251,10 @@ def _credit() -> ConfigDict:
     algo.step_weight = 1.0
     # "episode": all reward at the last sampled token. "turn": at each turn's last.
     algo.reward_placement = "episode"
-    # With "episode": entry of NORMALIZATIONS, over rows of the same `grouping`
-    # ("state": the group, "batch", "environment").
+    # With `reward_placement` "episode": entry of NORMALIZATIONS in
+    # `ragen_jax/algo/rewards.py`, over the rows of one `grouping`.
     algo.normalization = "identity"
+    # Rows normalised together: "state" (the group), "batch" or "environment".
     algo.grouping = "state"
     # Multiply a group's advantages by its reward std over the largest (soft filter).
     algo.weigh_groups = False
@@ -256,7 +271,8 @@ def _kl() -> ConfigDict:
     # "loss": a term of the loss. "reward": taken off every token's reward. None: off,
     # and no reference model is kept (StarPO-S).
     kl.placement = placeholder(str)
-    # Its weight (vanilla StarPO: 0.001); where it adapts, the weight at the start.
+    # Weight of the KL penalty (vanilla StarPO: 0.001); where it adapts, the weight at
+    # the start.
     kl.coeff = 0.001
     # Entry of KL_ESTIMATORS in `ragen_jax/algo/losses.py`.
     kl.estimator = "k3"
@@ -283,14 +299,15 @@ def _filter() -> ConfigDict:
     keep.top_p = placeholder(float)
     # "min_p": groups that score at least this share of the best are kept.
     keep.min_p = placeholder(float)
-    # "quantile_band": groups whose score lies between these quantiles.
+    # "quantile_band": lowest quantile of the scores that is kept.
     keep.quantile_low = placeholder(float)
+    # "quantile_band": highest quantile of the scores that is kept.
     keep.quantile_high = placeholder(float)
     # "within_group": rows kept of every group, those with extreme rewards.
     keep.rows_per_group = placeholder(int)
     # "top_p": the mass kept may miss its goal by this much (RAGEN: 0.01).
     keep.top_p_epsilon = 0.01
-    # "largest" or "smallest" scores.
+    # Keep the groups with the "largest" or the "smallest" scores.
     keep.direction = "largest"
     # Groups whose score is 0 may be kept.
     keep.keep_zero = True
@@ -305,8 +322,9 @@ def _loss() -> ConfigDict:
     loss = ConfigDict()
     # Entry of POLICY_LOSSES in `ragen_jax/algo/losses.py`.
     loss.policy = "ppo"
-    # The ratio is clipped to [1 - clip_low, 1 + clip_high] (StarPO-S: 0.2/0.28).
+    # The ratio is clipped from below at 1 - clip_low.
     loss.clip_low = 0.2
+    # The ratio is clipped from above at 1 + clip_high (StarPO-S: 0.28).
     loss.clip_high = 0.28
     # "ppo": bound on the ratio of tokens with a negative advantage (RAGEN: 3). None:
     # off.
@@ -330,10 +348,12 @@ def _critic() -> ConfigDict:
     critic = ConfigDict()
     # Entry of TRUNKS in `ragen_jax/models/critic.py`: "separate" or "shared".
     critic.trunk = "separate"
+    # Learning rate of the critic.
     critic.learning_rate = 1e-5
     # Bound on a value's change from its old estimate (RAGEN: 0.5). None: no bound.
     critic.clip_value = 0.5
-    # Weight of its loss; with a separate trunk it matters to gradient clipping only.
+    # Weight of the critic's loss; with a separate trunk it matters to gradient clipping
+    # only.
     critic.loss_coeff = 1.0
     # Updates at the start in which only the critic is trained.
     critic.warmup_updates = 0
@@ -343,9 +363,13 @@ def _critic() -> ConfigDict:
 def _optimizer() -> ConfigDict:
     """AdamW, of the policy and of the critic."""
     optimizer = ConfigDict()
+    # Learning rate of the policy.
     optimizer.learning_rate = 2e-4
+    # Decay of AdamW's mean of the gradients.
     optimizer.beta1 = 0.9
+    # Decay of AdamW's mean of their squares.
     optimizer.beta2 = 0.999
+    # Decoupled weight decay of AdamW.
     optimizer.weight_decay = 0.01
     # Bound on the global norm of the gradient, of each network separately.
     optimizer.max_grad_norm = 1.0
@@ -355,13 +379,14 @@ def _optimizer() -> ConfigDict:
 def _schedule() -> ConfigDict:
     """Learning-rate schedule, by updates (one per iteration, see `learner`)."""
     schedule = ConfigDict()
-    # Entry of SCHEDULES in `ragen_jax/learner/state.py`: "constant", "linear" or
-    # "cosine" down to `final_fraction` of the rate.
+    # Course of the learning rate, an entry of SCHEDULES in
+    # `ragen_jax/learner/state.py`: "constant", "linear" or "cosine".
     schedule.shape = "constant"
-    # Updates of a linear rise at the start.
+    # Updates in which the learning rate rises from 0.
     schedule.warmup_updates = 0
     # Update at which `final_fraction` is reached; None where the rate is constant.
     schedule.decay_updates = placeholder(int)
+    # Share of the learning rate at the end of "linear" and "cosine".
     schedule.final_fraction = 0.0
     return schedule
 
@@ -378,37 +403,43 @@ def _warning() -> ConfigDict:
     warning.baseline_iterations = 5
     # Measurements in a row outside the band; 1 for the gradient norm.
     warning.persistence = 3
-    # rollout/in_group_reward_std.
+    # Alarm below this share of the first rollout/in_group_reward_std.
     warning.spread_low = 0.5
-    # actor/entropy: lower is collapse, higher is drift into noise.
+    # Alarm below this share of the first actor/entropy: collapse.
     warning.entropy_low = 0.2
+    # Alarm above this multiple of the first actor/entropy: drift into noise.
     warning.entropy_high = 2.0
-    # actor/grad_norm.
+    # Alarm above this multiple of the first actor/grad_norm.
     warning.grad_norm_high = 3.0
-    # train/<Env>/reply_length, mean of the games.
+    # Alarm below this share of the first train/<Env>/reply_length, mean of the games.
     warning.reply_length_low = 0.5
+    # Alarm above this multiple of it.
     warning.reply_length_high = 2.0
-    # rollout/distinct_3gram.
+    # Alarm below this share of the first rollout/distinct_3gram.
     warning.distinct_low = 0.5
-    # rollout/top_reply_share.
+    # Alarm above this multiple of the first rollout/top_reply_share.
     warning.top_reply_high = 5.0
-    # train/<Env>/format, mean of the games, and collapse/valid_thinking_rate.
+    # Alarm below this share of the first train/<Env>/format, mean of the games, and
+    # of collapse/valid_thinking_rate.
     warning.format_low = 0.8
-    # Information and entropy of the thoughts are low below this share of their first
-    # measurement; together they decide `collapse/regime` (0 diverse, 1 template
-    # collapse, 2 compressed, 3 low-entropy collapse).
+    # The information of the thoughts is low below this share of its first measurement.
+    # With their entropy it decides `collapse/regime` (0 diverse, 1 template collapse, 2
+    # compressed, 3 low-entropy collapse).
     warning.information_regime_low = 0.5
+    # The entropy of the thoughts is low below this share of its first measurement.
     warning.entropy_regime_low = 0.5
-    # The summary at the end of a run reports that success fell when its training mean
-    # over `success_window` iterations is below this share of the highest such mean.
+    # Iterations of the means that the summary at the end of a run compares.
     warning.success_window = 5
+    # The summary reports that success fell when its training mean is below this share
+    # of the highest such mean.
     warning.success_low = 0.5
     # Effect of an alarm: "stop" saves and ends the run; "cut_learning_rate" multiplies
-    # the policy's rate by `learning_rate_factor`, once per alarm and at most once in
-    # `cooldown_iterations`. None: no effect.
+    # the policy's learning rate, once per alarm. None: no effect.
     warning.action = placeholder(str)
     # Indicators with that effect: "all", or names of `INDICATORS`, with commas.
     warning.act_on = "all"
+    # Factor on the learning rate, for "cut_learning_rate".
     warning.learning_rate_factor = 0.5
+    # Iterations after a cut in which no other follows.
     warning.cooldown_iterations = 10
     return warning

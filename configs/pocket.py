@@ -63,14 +63,16 @@ def get_config() -> ConfigDict:
     # Tokens whose logits exist at a time; the backward pass computes them again. None:
     # all of a microbatch at once, faster for a small vocabulary.
     config.train.logprob_chunk_tokens = placeholder(int)
-    # Steps between lines on the console, and between checkpoints.
+    # Steps between lines on the console.
     config.train.log_every = 20
+    # Steps between checkpoints.
     config.train.checkpoint_every = 50
 
     # Validation prompts that the model plays after training.
     config.evaluation = ConfigDict()
     config.evaluation.num_prompts = defaults.evaluation.num_prompts
     config.evaluation.max_reply_tokens = defaults.rollout.max_reply_tokens
+    # Temperature of sampling on validation prompts.
     config.evaluation.temperature = defaults.evaluation.temperature
     config.evaluation.seed = defaults.evaluation.seed
 
@@ -107,12 +109,19 @@ def _demonstrators() -> ConfigDict:
 def _optimizer() -> ConfigDict:
     """AdamW with linear warm-up and a cosine down to `final_fraction` of the peak."""
     optimizer = ConfigDict()
+    # Highest learning rate.
     optimizer.learning_rate = 2e-3
+    # Steps in which the learning rate rises from 0.
     optimizer.warmup_steps = 50
+    # Share of the learning rate at the last step, after a cosine.
     optimizer.final_fraction = 0.05
+    # Decay of AdamW's mean of the gradients.
     optimizer.beta1 = 0.9
+    # Decay of AdamW's mean of their squares.
     optimizer.beta2 = 0.98
+    # Decoupled weight decay of AdamW.
     optimizer.weight_decay = 0.01
+    # Bound on the global norm of the gradient.
     optimizer.max_grad_norm = 1.0
     return optimizer
 
@@ -120,18 +129,23 @@ def _optimizer() -> ConfigDict:
 def game(task: ConfigDict, *, episodes: int) -> ConfigDict:
     """A game with the rules of its task file, `episodes` of it per step."""
     game = ConfigDict()
-    # Name and constructor arguments, as in `envs.make`.
+    # Name in the table of `envs/__init__.py`.
     game.name = task.env.name
+    # Constructor arguments of that environment.
     game.kwargs = task.env.kwargs.to_dict()
-    # Episodes per step, and size of the data set. None: every step plays new episodes.
+    # Episodes per step.
     game.episodes = episodes
+    # Episodes of the data set. None: every step plays new episodes.
     game.num_demonstrations = placeholder(int)
+    # Replies per episode.
     game.max_turns = task.rollout.max_turns
+    # Actions run from one reply.
     game.max_actions_per_turn = task.rollout.max_actions_per_turn
+    # Actions run in one episode.
     game.max_actions_per_episode = task.rollout.max_actions_per_episode
-    # Values of `EnvParams` that differ from the environment's defaults, and further
-    # ones that the demonstrators plan with.
+    # Values of `EnvParams` that differ from the environment's defaults.
     game.params = task.env.params.to_dict()
+    # Further values, which the demonstrators plan with.
     game.planning_params = {}
     # Replaces the noise of every demonstrator. None: keep theirs.
     game.noise = placeholder(float)
@@ -143,8 +157,13 @@ def demonstrator(
 ) -> ConfigDict:
     """A style of thought, a chance of random actions, and shares of the episodes."""
     demonstrator = ConfigDict()
+    # What the thought says, an entry of THOUGHTS in
+    # `ragen_jax/rollout/demonstrators.py`.
     demonstrator.thought = thought
+    # Chance that an action is random instead of the solver's.
     demonstrator.noise = noise
+    # Share of the episodes that it plays, after the first part.
     demonstrator.share = share
+    # Share of the episodes in the first part of the steps.
     demonstrator.first_share = first
     return demonstrator

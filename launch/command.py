@@ -11,15 +11,18 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from absl import app, flags
+from absl import flags
 from ml_collections import ConfigDict, config_flags
+
+from launch.help import help_parts, wants_help
+from ragen_jax.runs.stop import prompt_interrupt
 
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 # Keys whose names depend on the environment, so that no file lists them all.
 _OPEN_KEY = re.compile(
     r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|params|planning_params))\.\w+"
 )
-HINT = "(--help lists the options, configs/base.py the configuration keys)"
+HINT = "(--help lists the flags, the presets and every configuration key)"
 # Flags defined here belong to the command, whose --help lists them.
 flags.disclaim_key_flags()
 
@@ -203,8 +206,11 @@ def enable_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def run(main: Callable[[list[str]], int]) -> None:
+def run(main: Callable[[list[str]], int], *, config: str = "") -> None:
     """Parse the flags, call `main(argv)`, exit with its status.
+
+    `config` is the kind of its configuration, for `--help`: "training", "fine-tuning"
+    or "" for none.
 
     Errors with a sentence for the user (`ValueError`, `OSError`, bad flags) are printed
     as one line and exit with status 2; `RAGEN_JAX_TRACEBACK=1` shows their traceback.
@@ -219,12 +225,12 @@ def run(main: Callable[[list[str]], int]) -> None:
             )
         return main(argv)
 
-    _exit_with(call)
+    _exit_with(call, main, config)
 
 
 def run_on_words(main: Callable[[list[str]], int]) -> None:
     """Like `run`, for a command that takes words besides flags: `main(words)`."""
-    _exit_with(lambda argv: main(_parse_flags(argv)))
+    _exit_with(lambda argv: main(_parse_flags(argv)), main)
 
 
 def _avoid_single_thread() -> None:
@@ -239,11 +245,20 @@ def _avoid_single_thread() -> None:
         os.environ.setdefault("NPROC", "2")
 
 
-def _exit_with(call: Callable[[list[str]], int]) -> None:
+def _exit_with(
+    call: Callable[[list[str]], int], main: Callable, config: str = ""
+) -> None:
+    if wants_help(sys.argv):
+        for part in help_parts(main, config):
+            print(f"{part}\n", flush=True)
+        sys.exit(0)
     _avoid_single_thread()
-    app.define_help_flags()
     try:
-        status = call(list(sys.argv))
+        with prompt_interrupt():
+            status = call(list(sys.argv))
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        status = 130
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise

@@ -1,4 +1,4 @@
-"""Measure a policy, or a model behind an API, on the fixed validation prompts.
+r"""Measure a policy, or a model behind an API, on the fixed validation prompts.
 
 python -m launch.evaluate --run=runs/sokoban
 python -m launch.evaluate --run=runs/sokoban --suite=sokoban --table=suite.md
@@ -19,6 +19,8 @@ from ml_collections import ConfigDict
 
 from configs import endpoint
 from launch import command
+from ragen_jax.runs.progress import working
+from ragen_jax.runs.stop import prompt_interrupt
 
 _CONFIG = command.define_config()
 _API = command.define_section("api", endpoint.get_config(), endpoint.HELP)
@@ -92,20 +94,21 @@ def _evaluate_policy(
     config: ConfigDict | None,
     overrides: Sequence[str],
 ) -> int:
-    from ragen_jax.evaluation.harness import policy_evaluations
-    from ragen_jax.evaluation.load import open_trained
-    from ragen_jax.runs.run import digest
-    from ragen_jax.runs.writer import write_text_atomically
+    with working("loading JAX, the model and the games"):
+        from ragen_jax.evaluation.harness import policy_evaluations
+        from ragen_jax.evaluation.load import open_trained
+        from ragen_jax.runs.run import digest
+        from ragen_jax.runs.writer import write_text_atomically
 
-    trained = open_trained(
-        run,
-        config,
-        changes=_changes(),
-        overrides=overrides,
-        defaults=command.defaults(),
-    )
-    evaluations = policy_evaluations(trained, _SUITE.value, overrides)
-    weights = digest(trained.params) if _JSON.value else None
+        trained = open_trained(
+            run,
+            config,
+            changes=_changes(),
+            overrides=overrides,
+            defaults=command.defaults(),
+        )
+        evaluations = policy_evaluations(trained, _SUITE.value, overrides)
+        weights = digest(trained.params) if _JSON.value else None
     about = _about(trained.name, trained.config, weights=weights)
     records = _measure(evaluations, about, keep=_OUTPUT.value is not None)
     if _OUTPUT.value:
@@ -132,7 +135,8 @@ def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
     about = _about(f"{api.model} at {api.base_url}", config, extra_body=api.extra_body)
     path = pathlib.Path(_OUTPUT.value)
     try:
-        with Journal(path) as journal:
+        # Replies on their way are waited for: they are paid.
+        with prompt_interrupt(None), Journal(path) as journal:
             evaluations = api_evaluations(
                 config, api, journal, suite=_SUITE.value, overrides=overrides
             )
@@ -188,4 +192,4 @@ def _measure(
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, config="training")

@@ -9,6 +9,7 @@ import pathlib
 from absl import flags
 
 from launch import command
+from ragen_jax.runs.progress import working
 
 _RUN = flags.DEFINE_string(
     "run", None, "Run folder (its newest checkpoint), or a folder in its checkpoints/."
@@ -32,16 +33,16 @@ def main(argv: list[str]) -> int:
     run, output = command.run_folder(_RUN.value), pathlib.Path(_OUTPUT.value)
     if output.exists():
         raise ValueError(f"{output} exists already; name a folder to create")
-    command.enable_compilation_cache()
-    from ragen_jax.evaluation.load import open_trained
+    with working("loading JAX and the run"):
+        command.enable_compilation_cache()
+        from ragen_jax.evaluation.load import open_trained
 
-    trained = open_trained(run, None, defaults=command.defaults())
-    if _ADAPTERS.value:
-        _write_adapters(trained, output)
-        print(f"adapters of {trained.name} written to {output}")
-    else:
-        _write_model(trained, output)
-        print(f"{trained.name} written to {output}")
+        trained = open_trained(run, None, defaults=command.defaults())
+    write = _write_adapters if _ADAPTERS.value else _write_model
+    with working(f"writing {output}"):
+        write(trained, output)
+    what = "adapters of " if _ADAPTERS.value else ""
+    print(f"{what}{trained.name} written to {output}")
     return 0
 
 

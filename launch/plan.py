@@ -151,4 +151,4 @@ def _verdict(plan, device, limit: int, word: str) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, config="training")

@@ -8,6 +8,7 @@ python -m launch.play --run=runs/mix --env=FrozenLake
 from absl import flags
 
 from launch import command
+from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
@@ -23,16 +24,17 @@ def main(argv: list[str]) -> int:
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
     run = command.run_folder(_RUN.value)
-    command.enable_compilation_cache()
-    from ragen_jax.evaluation import play
-    from ragen_jax.evaluation.load import open_trained
+    with working("loading JAX, the model and the game"):
+        command.enable_compilation_cache()
+        from ragen_jax.evaluation import play
+        from ragen_jax.evaluation.load import open_trained
 
-    trained = open_trained(
-        run,
-        config,
-        overrides=command.overridden_keys(argv),
-        defaults=command.defaults(),
-    )
+        trained = open_trained(
+            run,
+            config,
+            overrides=command.overridden_keys(argv),
+            defaults=command.defaults(),
+        )
     if _ENV.value:
         trained = trained.only(_ENV.value)
     try:
@@ -63,11 +65,15 @@ def _human(play, trained, level: int) -> None:
 
 
 def _policy(play, trained, level: int) -> None:
-    _show(play.watch_policy(trained, level))
+    with working("playing; the first time compiles it, about 20 seconds"):
+        episode = play.watch_policy(trained, level)
+    _show(episode)
 
 
 def _solver(play, trained, level: int) -> None:
-    _show(play.watch_solver(trained, level))
+    with working("solving; the first time compiles it, about 20 seconds"):
+        episode = play.watch_solver(trained, level)
+    _show(episode)
 
 
 def _show(episode: dict) -> None:
@@ -85,4 +91,4 @@ def _show(episode: dict) -> None:
 PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, config="training")

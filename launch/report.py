@@ -10,6 +10,7 @@ import pathlib
 from absl import flags
 
 from launch import command
+from ragen_jax.runs.progress import working
 
 _OUTPUT = flags.DEFINE_string(
     "output", None, "HTML file to write; default: report.html, or none with --png."
@@ -37,15 +38,16 @@ def main(words: list[str]) -> int:
         raise ValueError(
             f"--max_episodes={_MAX_EPISODES.value}; it must be at least 0 (no viewer)"
         )
-    from ragen_jax.report.contents import make_contents
-    from ragen_jax.report.page import make_page
-    from ragen_jax.report.runs import read_runs
-    from ragen_jax.report.series import make_series
+    with working(f"reading {len(folders)} run{'s' * (len(folders) > 1)}"):
+        from ragen_jax.report.contents import make_contents
+        from ragen_jax.report.page import make_page
+        from ragen_jax.report.runs import read_runs
+        from ragen_jax.report.series import make_series
 
-    runs = read_runs(folders)
-    names = _NAMES.value.split(";") if _NAMES.value else None
-    series = make_series(runs, names)
-    contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
+        runs = read_runs(folders)
+        names = _NAMES.value.split(";") if _NAMES.value else None
+        series = make_series(runs, names)
+        contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
     for group in series:
         print(f"{group.name}: {', '.join(run.name for run in group.runs)}")
         if len({str(run.settings.get("seed")) for run in group.runs}) < len(group.runs):
@@ -56,7 +58,9 @@ def main(words: list[str]) -> int:
     if _PNG.value:
         from ragen_jax.report.png import write_figures
 
-        for path in write_figures(contents, pathlib.Path(_PNG.value)):
+        with working("drawing the figures"):
+            paths = write_figures(contents, pathlib.Path(_PNG.value))
+        for path in paths:
             print(f"{path} written")
         if not _OUTPUT.value:
             return 0

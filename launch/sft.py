@@ -14,6 +14,7 @@ import pathlib
 from absl import flags
 
 from launch import command
+from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -25,11 +26,12 @@ def main(argv: list[str]) -> int:
     config = command.read_config(_CONFIG, argv)
     if not _WORKDIR.value:
         raise ValueError("no run folder given; add e.g. --workdir=runs/sft")
-    command.enable_compilation_cache()
-    from ragen_jax.sft.train import train
+    with working("loading JAX"):
+        command.enable_compilation_cache()
+        from ragen_jax.sft.train import train
 
     return train(config, pathlib.Path(_WORKDIR.value))
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, config="fine-tuning")

@@ -9,6 +9,7 @@ from absl import flags
 
 from launch import command
 from launch.command import lasting_objects
+from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")
@@ -19,11 +20,12 @@ def main(argv: list[str]) -> int:
         config = command.read_config(_CONFIG, argv)
         if not _WORKDIR.value:
             raise ValueError("no run folder given; add e.g. --workdir=runs/sokoban")
-        command.enable_compilation_cache()
-        from ragen_jax.train import train
+        with working("loading JAX"):
+            command.enable_compilation_cache()
+            from ragen_jax.train import train
 
     return train(config, pathlib.Path(_WORKDIR.value), command.overridden_keys(argv))
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, config="training")

@@ -7,9 +7,13 @@ In: a stage of an iteration. Out: `timing_s/<stage>`, and `perf/compile_s/<stage
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 
 import jax
+
+# `timed`, or a function around it: (timing, name of the stage) -> context.
+Timed = Callable[[dict[str, float], str], AbstractContextManager[None]]
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -84,7 +88,7 @@ def time_left(seconds: float, *, num_done: int, num_left: int) -> str:
 
 
 @contextlib.contextmanager
-def timed(timing: dict[str, float], name: str):
+def timed(timing: dict[str, float], name: str) -> Iterator[None]:
     """Record the seconds that the block takes and the compilations in it.
 
     Args:

@@ -20,8 +20,10 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.program import Program, build_program
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.runs.console import Display
-from ragen_jax.runs.run import Run, StopRequest
-from ragen_jax.timing import timed
+from ragen_jax.runs.progress import working
+from ragen_jax.runs.run import Run
+from ragen_jax.runs.stop import StopRequest
+from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Trajectory
 
 
@@ -37,19 +39,24 @@ def train(
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
-    program = build_program(config, overrides)
-    iterate = make_iterate(config, program)
-    total = config.train.num_iterations
+    with working("loading the model and the games"):
+        program = build_program(config, overrides)
+    total, num_layers = config.train.num_iterations, program.model.num_hidden_layers
     with (
         Run(config, workdir, program.state, program.identity, program.names) as run,
-        StopRequest() as stop,
-        Display(program.names, start=run.start, total=total) as display,
+        Display(
+            program.names, start=run.start, total=total, num_layers=num_layers
+        ) as display,
+        StopRequest(display.say) as stop,
     ):
+        iterate = make_iterate(config, program, display.timed)
         state, timing = run.state, {}
         for note in run.notes:
             display.say(note)
+        if run.is_resumed:
+            display.say(f"resuming {workdir} after iteration {run.start} of {total}")
         if run.start == 0 and config.evaluation.every is not None:
-            with timed(timing, "testing"):
+            with display.timed(timing, "testing"):
                 metrics, _ = evaluate(program, program.play_params(state))
             run.record(0, metrics | timing)
             display.iteration(0, metrics | timing)
@@ -61,10 +68,10 @@ def train(
                 display.say(f"stopped early after iteration {done - 1}: {reason}")
                 break
             state, rollouts, metrics, timing = iterate(state, done)
-            with timed(timing, "metrics"):
+            with display.timed(timing, "metrics"):
                 metrics |= _rollout_metrics(program, rollouts, config)
             if _is_due(config.evaluation.every, done, total):
-                with timed(timing, "testing"):
+                with display.timed(timing, "testing"):
                     metrics |= evaluate(program, program.play_params(state))[0]
             if _is_due(config.logging.trajectories_every, done, total):
                 count = config.logging.trajectories_per_iteration
@@ -102,11 +109,14 @@ class Iteration(NamedTuple):
 
 
 def make_iterate(
-    config: ConfigDict, program: Program
+    config: ConfigDict, program: Program, timed: Timed = timed
 ) -> Callable[[TrainState, int], Iteration]:
-    """One iteration: `(state, its number from 1) -> Iteration`; donates the state."""
+    """One iteration: `(state, its number from 1) -> Iteration`; donates the state.
+
+    `timed` measures its stages.
+    """
     root, parser = rngs.root_key(config.seed), program.task.dialogue.parser
-    diagnose = make_diagnose(config, program.learner, program.frozen, parser)
+    diagnose = make_diagnose(config, program.learner, program.frozen, parser, timed)
     num_updates = config.learner.updates_per_rollout
 
     def iterate(state: TrainState, done: int) -> Iteration:

@@ -145,7 +145,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(trained, model, tmp_path, c
     # A finished run says again what it ended with.
     assert train(config, trained) == 0
     said = capsys.readouterr().out
-    first, resumed, whole = re.findall(r"^done; parameters sha256 \w+$", said, re.M)
+    first, resumed, whole = re.findall(r"^params sha256 \w+$", said, re.M)
     assert first != resumed == whole
     assert re.search(r"^Sokoban: held-out success .* -> ", said, re.M)
     assert re.search(r"^FrozenLake: held-out success .* -> ", said, re.M)

@@ -1,4 +1,4 @@
-"""Early stopping: reasons to end a run before its last iteration.
+"""Early stopping: reasons to end a run before its last iteration, or to look at it.
 
 In: the record of a run so far, one mapping of metrics per iteration. Out: a reason, or
 None. These functions keep no state: the record is cut back to the checkpoint when a run
@@ -12,6 +12,10 @@ Record = Mapping[str, float | None]
 
 SPREAD = "rollout/in_group_reward_std"
 EMPTY = "rollout/empty_after_filter"
+# Iterations without one success after which a run says what that means.
+_PATIENCE = 3
+# Reward spread below which the episodes of a group are alike.
+_NO_SPREAD = 1e-3
 
 
 def stop_reason(
@@ -36,6 +40,34 @@ def stop_reason(
         _nothing_kept(records, max_empty_iterations)
         or _spread_collapsed(records, min_spread_fraction, collapse_window)
         or _success_too_low(records, success_names, min_success, failure_window)
+    )
+
+
+def stuck_note(records: Sequence[Record], success_names: Collection[str]) -> str | None:
+    """What it means that no episode succeeds; once, after `_PATIENCE` iterations.
+
+    Args:
+      records: oldest first.
+      success_names: metrics of success in training, one per environment.
+    """
+    recent = [r for r in records if SPREAD in r][-_PATIENCE - 1 :]
+    failed = [all(r.get(name) == 0 for name in success_names) for r in recent]
+    if len(failed) < _PATIENCE or not all(failed[-_PATIENCE:]):
+        return None
+    if len(failed) > _PATIENCE and failed[0]:
+        return None  # said before
+    spread = recent[-1][SPREAD]
+    if spread is not None and spread > _NO_SPREAD:
+        meaning = (
+            "the rewards of a group differ in costs alone, so that it learns to fail "
+            "cheaply"
+        )
+    else:
+        meaning = "all rewards of a group are alike, so that there is nothing to learn"
+    return (
+        f"no episode succeeded in {_PATIENCE} iterations: {meaning}; take easier "
+        "levels (env.kwargs), a model fine-tuned on solved episodes (launch.sft), or "
+        "more rollouts per group (rollout.group_size)"
     )
 
 

@@ -15,7 +15,7 @@ from ragen_jax.diagnostics.mutual_information import averages, make_information
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.state import TrainState
 from ragen_jax.text.answers import AnswerParser
-from ragen_jax.timing import timed
+from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Params, Trajectory
 
 # (number of the iteration, state that played, its rollouts, the same joined) -> metrics
@@ -27,7 +27,11 @@ Record = Mapping[str, float | None]
 
 
 def make_diagnose(
-    config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
+    config: ConfigDict,
+    learner: Learner,
+    frozen: Params | None,
+    parser: AnswerParser,
+    timed: Timed = timed,
 ) -> Diagnose:
     """All diagnostics of `config.diagnostics`, timed as `timing_s/diagnostics`.
 
@@ -35,6 +39,7 @@ def make_diagnose(
       config: validated.
       learner, frozen: the learner and the parameters that it does not train.
       parser: of replies; all tasks share the tokenizer and the reply length.
+      timed: measures the stage.
     """
     diagnostics = []
     for key, make in DIAGNOSTICS:

@@ -17,6 +17,7 @@ from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import Results, Score
 from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
 from ragen_jax.program import bind_policy
+from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import (
     EnvSpec,
@@ -74,7 +75,9 @@ def run_evaluations(
     for number, evaluation in enumerate(evaluations, 1):
         score = results.find(evaluation.name, evaluation.played)
         if score is None or keep_episodes:
-            score, episodes = _score(evaluation)
+            doing = f"playing {evaluation.name}; the first time compiles it"
+            with working(doing):
+                score, episodes = _score(evaluation)
             results.add(score)
             label = {"environment": evaluation.name} if total > 1 else {}
             records += [label | episode for episode in episodes]

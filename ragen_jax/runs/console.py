@@ -1,6 +1,12 @@
-"""Console of a run: a line per iteration, and a live bar on a terminal."""
+"""Console of a run: a line per iteration, and a live bar on a terminal.
 
+The bar names the stage that runs, with its clock. In a log a stage that compiles is
+announced once it has taken a few seconds.
+"""
+
+import contextlib
 import math
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -9,7 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ragen_jax import timing
 from ragen_jax.runs.metrics import METRICS
+from ragen_jax.runs.progress import Clock, about, announced_late
 from ragen_jax.tables import Metric
+
+# Seconds in which two cores compile one layer of a stage: only for a rough forecast.
+_SECONDS_PER_LAYER = 4.0
 
 _FORMATS = {"share": "{:.1%}", "seconds": "{:.1f}s", "number": "{:.3f}"}
 
@@ -23,6 +33,7 @@ class Display:
       env_names: environments trained on.
       start, total: iterations done before, and in all.
       metrics: declarations; those with a `console` label are printed.
+      num_layers: of the network, for a forecast of how long programs compile.
     """
 
     def __init__(
@@ -32,6 +43,7 @@ class Display:
         start: int,
         total: int,
         metrics: Sequence[Metric] = METRICS,
+        num_layers: int = 1,
     ):
         self._env_names = env_names
         self._metrics = metrics
@@ -39,16 +51,20 @@ class Display:
         self._start, self._total = start, total
         # The first iteration and when it was done: it compiles, later ones do not.
         self._first: tuple[int, float] | None = None
+        self._compile_seconds = _SECONDS_PER_LAYER * num_layers
+        # Stages that have run here, and so are compiled.
+        self._known_stages: set[str] = set()
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
+            TextColumn("[bold]{task.description}"),
+            Clock(),
             console=self._console,
             disable=not self._console.is_terminal,
         )
         self._task = self._bar.add_task(
-            "training", total=total, completed=start, left=""
+            "", total=total, completed=start, left="", since=None
         )
 
     def __enter__(self) -> "Display":
@@ -61,8 +77,28 @@ class Display:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above the bar."""
+        """Print lines above the bar, folded between words where a terminal ends."""
+        if self._console.is_terminal:
+            text = fold(text, self._console.width)
         self._console.print(text)
+
+    @contextlib.contextmanager
+    def timed(self, timings: dict[str, float], stage: str) -> Iterator[None]:
+        """`timing.timed`, with the stage and its clock in the bar."""
+        text = stage
+        late = contextlib.nullcontext()
+        if stage not in self._known_stages:
+            text += f": compiling first, {about(self._compile_seconds)}"
+            late = announced_late(lambda: self._log(text))
+        self._bar.update(self._task, description=text, since=time.monotonic())
+        with late, timing.timed(timings, stage):
+            yield
+        self._known_stages.add(stage)
+        self._bar.update(self._task, description="", since=None)
+
+    def _log(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text)
 
     def iteration(
         self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
@@ -104,6 +140,24 @@ class Display:
         return timing.time_left(
             now - then, num_done=done - at, num_left=self._total - done
         )
+
+
+def fold(text: str, width: int) -> str:
+    """Lines of at most `width` columns; what follows a line's first is indented.
+
+    Words longer than that stay whole: they are paths and digests, to be copied.
+    """
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
 
 
 def _wrap(start: str, parts: Iterable[str], width: float) -> list[str]:

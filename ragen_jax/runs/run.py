@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import math
 import pathlib
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax.config import VALIDATION_SETTINGS
-from ragen_jax.diagnostics.early_stopping import stop_reason
+from ragen_jax.diagnostics.early_stopping import stop_reason, stuck_note
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
 from ragen_jax.runs.folder import RunFolder
@@ -56,6 +55,7 @@ class Run(RunFolder):
         super().__init__(workdir, config, identity, keep=config.checkpoint.keep)
         self._num_rows = config.rollout.num_groups * config.rollout.group_size
         self._validation = {name: f"val-env/{name}/" for name in names}
+        self._training_success = [f"train/{name}/success" for name in names]
         # What is open already is closed if the rest fails.
         with contextlib.ExitStack() as files:
             files.callback(self._files.close)
@@ -97,7 +97,8 @@ class Run(RunFolder):
           distributions: lists of numbers behind some of the metrics.
 
         Returns:
-          Lines for the console: metrics that are not finite, and new alarms.
+          Lines for the console: metrics that are not finite, new alarms, and what it
+          means if nothing succeeds.
         """
         metrics = metrics | tokens_per_second(metrics, self._num_rows)
         # As a resumed run reads it back, so that both judge alike.
@@ -107,7 +108,8 @@ class Run(RunFolder):
         self._records[-1] |= self._outlook.metrics
         metrics = metrics | self._outlook.metrics
         news = self.write_metrics(iteration, metrics, distributions)
-        return news + self._outlook.news
+        stuck = stuck_note(self._records, self._training_success)
+        return news + self._outlook.news + ([stuck] if stuck else [])
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
         """The state with the learning rate that follows from the alarms.
@@ -181,11 +183,11 @@ class Run(RunFolder):
         )
 
     def summary(self, state: TrainState) -> str:
-        """Text: success before and after, digest of the parameters, files written."""
+        """Text: success before and after, digest of the parameters, what to do next."""
         gains = {n: _gain(self._records, p) for n, p in self._validation.items()}
         success = "; ".join(gains.values())
         if len(gains) > 1:
-            success = "".join(f"{n}: {gain}\n" for n, gain in gains.items()) + "done"
+            success = "\n".join(f"{n}: {gain}" for n, gain in gains.items())
         files = ["config.json", "metrics.jsonl", "checkpoints/"]
         if self._config.logging.trajectories_every is not None:
             files.append("trajectories/")
@@ -198,8 +200,13 @@ class Run(RunFolder):
             success_low=warning.success_low,
         ).describe()
         return (
-            f"{leads}{success}; parameters sha256 {digest(state.params)}\n"
-            f"everything is in {self.path}: {', '.join(files)}"
+            f"{leads}{success}\n"
+            f"params sha256 {digest(state.params)}\n"
+            f"everything is in {self.path}: {', '.join(files)}\n"
+            "next: a report, a game to watch, the curves in TensorBoard\n"
+            f"  python -m launch.report {self.path}\n"
+            f"  python -m launch.play --run={self.path} --player=policy\n"
+            f"  tensorboard --logdir={self.path}"
         )
 
 
@@ -237,37 +244,3 @@ def digest(tree) -> str:
     for leaf in jax.tree.leaves(tree):
         sha.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
     return sha.hexdigest()
-
-
-class StopRequest:
-    """A request to stop, made by SIGTERM or SIGINT and read between iterations.
-
-    A second signal of the same kind takes effect at once. Use it as a context manager.
-    """
-
-    def __init__(self):
-        self._signal: int | None = None
-        self._previous: dict[int, object] = {}
-
-    @property
-    def requested(self) -> bool:
-        return self._signal is not None
-
-    @property
-    def exit_status(self) -> int:
-        """128 plus the signal's number, as shells report it."""
-        return 128 + (self._signal or 0)
-
-    def __enter__(self) -> "StopRequest":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._request)
-        return self
-
-    def __exit__(self, *_) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _request(self, number, frame) -> None:
-        del frame
-        self._signal = number
-        signal.signal(number, signal.SIG_DFL)

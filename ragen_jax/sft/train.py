@@ -36,7 +36,8 @@ from ragen_jax.models.hf_weights import save_checkpoint
 from ragen_jax.program import num_params
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.folder import RunFolder
-from ragen_jax.runs.run import StopRequest
+from ragen_jax.runs.progress import working
+from ragen_jax.runs.stop import StopRequest
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.sft.data import (
     DemoTask,
@@ -98,7 +99,8 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
       ValueError: the configuration or the run folder does not allow it.
     """
     validate(config)
-    program = build_program(config, workdir / "tokenizer")
+    with working("loading the model and the games"):
+        program = build_program(config, workdir / "tokenizer")
     model, total = program.model, program.num_steps
     evaluation = config.evaluation.to_dict()
     with RunFolder(
@@ -107,8 +109,14 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
         model.write_tokenizer()
         records = folder.open_record(tensorboard=False)
         names = tuple(program.tasks)
-        display = Display(names, start=folder.start, total=total, metrics=METRICS)
-        with StopRequest() as stop, display:
+        display = Display(
+            names,
+            start=folder.start,
+            total=total,
+            metrics=METRICS,
+            num_layers=model.config.num_hidden_layers,
+        )
+        with display, StopRequest(display.say) as stop:
             if not model.is_new:
                 _score(program, model.weights, evaluation, folder, display, "before")
             state = _train(program, config.train, folder, records, stop, display)
@@ -224,8 +232,9 @@ def _train(
     if folder.is_resumed:
         display.say(f"resuming after step {folder.start}")
     for done in range(folder.start + 1, total + 1):
-        state, metrics = program.step(state, done)
-        metrics = jax.device_get(metrics)
+        with display.timed({}, "step"):
+            state, metrics = program.step(state, done)
+            metrics = jax.device_get(metrics)
         news = folder.write_metrics(done, metrics)
         records.append({"iteration": done} | metrics)
         is_last = done == total or stop.requested
@@ -275,7 +284,8 @@ def _score(
         known = {"evaluation": settings}
     if when == "before" and when in known:
         return
-    scores = program.score(params)
+    with display.timed({}, f"testing, {when} training"):
+        scores = program.score(params)
     # JSON has no NaN.
     known[when] = {
         name: {k: v if math.isfinite(v) else None for k, v in values.items()}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ragen_jax.diagnostics.early_stopping import EMPTY, SPREAD, stop_reason
+from ragen_jax.diagnostics.early_stopping import EMPTY, SPREAD, stop_reason, stuck_note
 
 SUCCESS = "val-env/Sokoban/success"
 OFF = {
@@ -102,3 +102,33 @@ def test_a_record_read_back_says_the_same():
     live = records(spread=[np.float32(x) for x in spread])
     read = records(spread=[None if math.isnan(x) else x for x in spread])
     assert stop_reason(live, **settings) == stop_reason(read, **settings) is not None
+
+
+def failing(spread, successes):
+    return [
+        {
+            "rollout/in_group_reward_std": spread,
+            "train/A/success": a,
+            "train/B/success": b,
+        }
+        for a, b in successes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spread", "successes", "words"),
+    [
+        (0.0, [(0, 0)] * 3, "nothing to learn"),
+        (0.3, [(0, 0)] * 3, "fail cheaply"),
+        (None, [(0, 0)] * 3, "nothing to learn"),
+        (0.0, [(0.1, 0), *[(0, 0)] * 3], "nothing to learn"),
+        (0.0, [(0, 0)] * 2, None),
+        (0.0, [(0, 0), (0, 0.1), (0, 0)], None),
+        # Once is enough.
+        (0.0, [(0, 0)] * 4, None),
+    ],
+)
+def test_a_run_without_success_says_what_that_means(spread, successes, words):
+    records = [{"val-env/A/success": 0.0}, *failing(spread, successes)]
+    note = stuck_note(records, ["train/A/success", "train/B/success"])
+    assert note is None if words is None else words in note

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from configs import base, sft
+from launch.help import key_comments
+from ragen_jax.tables import flatten
 from tests import commands
 
 PROBE = """
@@ -145,3 +148,37 @@ def test_a_value_that_cannot_be_used(word, message, tmp_path):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+HELP = {
+    "train": (
+        "--workdir",
+        "starpo_s",
+        "rollout.num_groups",
+        "reinforce_plus_plus_baseline",
+    ),
+    "evaluate": ("--api.base_url", "--suite", "evaluation.num_prompts"),
+    "play": ("--player=human|policy|solver", "--config=FILE[:PRESETS]"),
+    "plan": ("--device", "qwen2.5-0.5b"),
+    "sft": ("--workdir", "frozen_lake", "games.sokoban.num_demonstrations"),
+    "export": ("--adapters", "--dtype=float32|bfloat16"),
+    "report": ("--png", "--max_episodes"),
+}
+
+
+@pytest.mark.parametrize(("name", "words"), HELP.items())
+def test_help_has_flags_presets_and_keys(name, words):
+    done = commands.call(commands.command(name, "--help"))
+    assert done.returncode == 0
+    for word in words:
+        assert word in done.stdout
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("files", [("base",), ("base", "pocket", "sft")])
+def test_every_key_has_a_meaning(files):
+    comments = {}
+    for name in files:
+        comments |= key_comments(name)
+    config = {"base": base, "sft": sft}[files[-1]].get_config()
+    assert [key for key in flatten(config) if not comments.get(key)] == []

@@ -1,0 +1,117 @@
+"""SIGINT (Ctrl-C) and SIGTERM, answered at once even while XLA compiles.
+
+Python runs its signal handlers between bytecodes of the main thread, which may be
+inside one call of XLA for minutes. The C part of a handler runs at once: it writes the
+signal's number into a pipe, which a thread reads here.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class StopRequest:
+    """A request to stop, made by a signal and read between steps.
+
+    The first signal is announced at once; the second ends the process at once, which
+    loses no more than the steps after the last checkpoint. Use it as a context manager,
+    in the main thread.
+
+    Args:
+      say: prints a line.
+    """
+
+    def __init__(self, say: Callable[[str], None] = print):
+        self._say = say
+        self._signal: int | None = None
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def requested(self) -> bool:
+        return self._signal is not None
+
+    @property
+    def exit_status(self) -> int:
+        """128 plus the signal's number, as shells report it."""
+        return 128 + (self._signal or 0)
+
+    def __enter__(self) -> "StopRequest":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            previous = signal.signal(number, lambda *_: None)
+            self._stack.callback(signal.signal, number, previous)
+        self._stack.enter_context(_watched(self._request))
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stack.close()
+
+    def _request(self, number: int) -> None:
+        if self.requested:
+            _end(number)
+        self._signal = number
+        self._say("stopping after this step; Ctrl-C again to stop now")
+
+
+@contextlib.contextmanager
+def prompt_interrupt(grace_seconds: float | None = 0.5) -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt in the block; where it cannot, the process ends.
+
+    Args:
+      grace_seconds: until the process ends although the main thread is still inside a
+        call; None: only a second Ctrl-C does that.
+    """
+    timers: list[threading.Timer] = []
+
+    def interrupt(number: int) -> None:
+        if number != signal.SIGINT:
+            return
+        if timers:
+            _end(number)
+        timer = threading.Timer(grace_seconds or 0.0, _end, [number])
+        timer.daemon = True
+        timers.append(timer)
+        if grace_seconds is not None:
+            timer.start()
+
+    with _watched(interrupt):
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+
+@contextlib.contextmanager
+def _watched(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """Call `on_signal(number)` in a thread for every signal that has a handler."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        while number := os.read(reader, 1):
+            on_signal(number[0])
+        os.close(reader)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(writer)
+        thread.join()
+
+
+def _end(number: int) -> None:
+    """End the process as after a kill: every file is whole or not there."""
+    if sys.stdout.isatty():
+        # A progress bar has hidden it.
+        sys.stdout.write(f"{_SHOW_CURSOR}\n")
+    print("stopped", file=sys.stderr, flush=True)
+    os._exit(128 + number)

@@ -1,0 +1,81 @@
+"""What a user sees on a terminal of 80 columns."""
+
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import tempfile
+import termios
+
+import pytest
+
+from ragen_jax.runs.console import fold
+from tests import commands
+
+COLUMNS = 80
+
+
+def on_a_terminal(words) -> tuple[int, list[str]]:
+    """Exit status, and every state of every line, without colours."""
+    screen, keyboard = pty.openpty()
+    fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        words,
+        cwd=commands.ROOT,
+        env=commands.environment() | {"TERM": "xterm"},
+        stdin=keyboard,
+        stdout=keyboard,
+        stderr=keyboard,
+    )
+    os.close(keyboard)
+    output = b""
+    try:
+        while chunk := os.read(screen, 2**16):
+            output += chunk
+    except OSError:
+        pass  # Linux reports the end of a terminal's last process like this.
+    os.close(screen)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
+    return process.wait(), re.split(r"[\r\n]+", text)
+
+
+@pytest.fixture
+def short_folder():
+    """A folder whose path leaves room on a line."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        yield pathlib.Path(folder)
+
+
+@pytest.mark.slow
+def test_a_run_fits_is_never_silent_and_says_what_to_do_next(model, short_folder):
+    workdir = short_folder / "run"
+    words = commands.train_command(model, workdir, train__num_iterations=2)
+    status, lines = on_a_terminal(words)
+    assert status == 0, lines
+    assert max(len(line.rstrip()) for line in lines) <= COLUMNS, lines
+    for stage in ("testing", "rollout", "update"):
+        (first, *_) = [line for line in lines if f"  {stage}" in line]
+        assert "compiling first, about 10 seconds 0:0" in first
+    assert any("loading JAX 0:0" in line for line in lines)
+    begin = next(i for i, line in enumerate(lines) if line.startswith("next: "))
+    assert [line.strip() for line in lines[begin + 1 : begin + 4]] == [
+        f"python -m launch.report {workdir}",
+        f"python -m launch.play --run={workdir} --player=policy",
+        f"tensorboard --logdir={workdir}",
+    ]
+    status, lines = on_a_terminal([*words, "--config.train.num_iterations=3"])
+    assert status == 0, lines
+    assert f"resuming {workdir} after iteration 2 of 3" in lines
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_long_lines_are_folded_between_words(width):
+    path = "/a/path/that/is/longer/than/a/line/of/thirty/columns"
+    text = f"a sentence about {path} and so on, which goes on\n  two, indented\n"
+    lines = fold(text, width).split("\n")
+    assert " ".join(" ".join(lines).split()) == " ".join(text.split())
+    assert all(len(line) <= width or line.strip() == path for line in lines)
+    assert lines[-1] == ""

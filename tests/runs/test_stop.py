@@ -1,0 +1,70 @@
+"""Signals are answered while the main thread is inside one endless call of C."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Hours, without a bytecode in between and without the interpreter's lock.
+ENDLESS = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+IN_A_STEP = f"""
+import hashlib
+from ragen_jax.runs.stop import StopRequest
+with StopRequest(lambda text: print(text, flush=True)):
+    print("began", flush=True)
+    {ENDLESS}
+"""
+IN_A_COMMAND = f"""
+import hashlib
+from launch import command
+def main(argv):
+    print("began", flush=True)
+    {ENDLESS}
+command.run(main)
+"""
+BETWEEN_STEPS = """
+import signal
+from ragen_jax.runs.stop import StopRequest
+before = signal.getsignal(signal.SIGTERM)
+with StopRequest() as stop:
+    print("began", flush=True)
+    while not stop.requested:
+        pass
+assert signal.getsignal(signal.SIGTERM) is before
+raise SystemExit(stop.exit_status)
+"""
+
+
+def start(script: str) -> subprocess.Popen:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", script], **pipes)
+    assert process.stdout.readline() == "began\n"
+    return process
+
+
+def end_of(process: subprocess.Popen) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_is_announced_and_the_second_ends(number):
+    process = start(IN_A_STEP)
+    process.send_signal(number)
+    assert process.stdout.readline().startswith("stopping after this step")
+    assert process.poll() is None
+    process.send_signal(number)
+    assert end_of(process) == (128 + number, "stopped\n")
+
+
+def test_a_command_without_anything_to_save_ends_at_the_first():
+    process = start(IN_A_COMMAND)
+    process.send_signal(signal.SIGINT)
+    assert end_of(process) == (130, "stopped\n")
+
+
+def test_a_loop_reads_the_request():
+    process = start(BETWEEN_STEPS)
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process) == (143, "")
