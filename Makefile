@@ -4,7 +4,7 @@
 # make lint      ruff alone
 PYTHON ?= python3
 VENV ?= .venv
-PIP = $(VENV)/bin/pip --disable-pip-version-check --quiet
+PIP = $(VENV)/bin/pip --disable-pip-version-check
 PYTEST = $(VENV)/bin/python -m pytest -n auto --dist worksteal
 CONFIG ?= configs/sokoban.py
 WORKDIR ?= runs/sokoban
@@ -12,11 +12,13 @@ WORKDIR ?= runs/sokoban
 .PHONY: train test test-all lint clean
 
 $(VENV)/installed: requirements.txt
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the requirements into $(VENV), once: one to three minutes"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -r requirements.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed setup.py
+	@echo "installing the test requirements into $(VENV), once: one to three minutes"
 	$(PIP) install -e ".[dev]"
 	touch $@
 

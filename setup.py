@@ -33,6 +33,7 @@ setup(
         "ragen_jax.report": ["static/*"],
         "ragen_jax.runs": ["cells.json"],
     },
+    entry_points={"console_scripts": ["ragen-jax = launch.main:main"]},
     install_requires=requirements(),
     extras_require={
         "cuda": ["jax[cuda12]>=0.10,<0.12"],

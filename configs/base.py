@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     config.seed = 0
 
     config.env = ConfigDict()
-    # Name in the table of `envs/__init__.py`.
+    # Name in the table of `envs/__init__.py`, or "package.module:Name" of a class.
     config.env.name = "sokoban"
     # Constructor arguments of that environment (sizes, symbols, observation, ...);
     # on the command line "--config.env.kwargs={'num_boxes': 2}".
@@ -208,6 +208,10 @@ def get_config() -> ConfigDict:
     config.logging.trajectories_every = 1
     # Episodes written each time (of each environment), whole groups first.
     config.logging.trajectories_per_iteration = 8
+    # "package.module:Name" of a function of a `Trajectory` that returns further
+    # metrics, {name: number}, recorded as train/<Env>/<name> and val-env/<Env>/<name>.
+    # None: none.
+    config.logging.metrics = placeholder(str)
     # TensorBoard event files.
     config.logging.tensorboard = True
 
@@ -229,6 +233,9 @@ def _bonus() -> ConfigDict:
     # Weight of the share of the landmarks (player, box, target, goal) that the thought
     # places correctly: "P12" or "the box is in row 2, column 3", counted from 0.
     bonus.facts = placeholder(float)
+    # "package.module:Name" of a further bonus, called like the entries of BONUSES in
+    # `ragen_jax/rollout/bonuses.py`; its result is paid as it is. None: none.
+    bonus.custom = placeholder(str)
     # Shortest reply that `bonus.length` pays for.
     bonus.min_tokens = placeholder(int)
     # Longest reply that `bonus.length` pays for.
@@ -239,7 +246,10 @@ def _bonus() -> ConfigDict:
 def _credit() -> ConfigDict:
     """Credit assignment, from rewards to advantages; see `docs/algorithms.md`."""
     algo = ConfigDict()
-    # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`.
+    # "package.module:Name" of a function of a `Trajectory` whose result, Float[B, K],
+    # is learned from in place of what the game pays for each turn. None: the game's.
+    algo.reward = placeholder(str)
+    # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`, or "package.module:Name".
     algo.advantage = "grpo"
     # Discount per token, or per turn where the estimator counts turns (RAGEN: 1).
     algo.gamma = 1.0
@@ -289,7 +299,8 @@ def _filter() -> ConfigDict:
     keep = ConfigDict()
     # Entry of SCORES, of a group's raw rewards (never of normalised ones).
     keep.score = "reward_std"
-    # Entry of RULES. Options of the rule must be set, those of other rules None.
+    # Entry of RULES, or "package.module:Name". Options of the rule must be set, those
+    # of other rules None.
     keep.rule = "top_fraction"
     # "top_fraction": share of the groups kept (StarPO-S: 0.25); 1.0 keeps all.
     keep.keep_fraction = 0.25

@@ -15,19 +15,30 @@ from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
 
 
-def make(name: str, **kwargs) -> TextEnvironment:
-    """The environment called `name`, built with its constructor's keyword arguments.
+def make(name: str | type[TextEnvironment], **kwargs) -> TextEnvironment:
+    """An environment, built with its constructor's keyword arguments.
+
+    Args:
+      name: key of `ENVIRONMENTS`, or a class of your own.
+      kwargs: arguments of the constructor.
 
     Raises:
-      ValueError: the table has no such name, the constructor has no such argument, or
-        the constructor refuses a value.
+      ValueError: the table has no such name, it is no environment, the constructor has
+        no such argument, or it refuses a value.
     """
-    if name not in ENVIRONMENTS:
+    if isinstance(name, str) and name not in ENVIRONMENTS:
         raise ValueError(
             f"no environment {name!r}{_suggest(name, ENVIRONMENTS)}; "
-            f"choose one of {', '.join(ENVIRONMENTS)}"
+            f"choose one of {', '.join(ENVIRONMENTS)}, or package.module:Name for a "
+            "class of yours"
         )
-    environment = ENVIRONMENTS[name]
+    environment = ENVIRONMENTS[name] if isinstance(name, str) else name
+    if not (inspect.isclass(environment) and issubclass(environment, TextEnvironment)):
+        raise ValueError(
+            f"{environment!r} is no environment: it must be a class derived from "
+            "envs.base.TextEnvironment (docs/architecture.md has a complete one)"
+        )
+    name = name if isinstance(name, str) else environment.__name__
     allowed = list(inspect.signature(environment).parameters)
     for argument in kwargs:
         if argument not in allowed:

@@ -8,12 +8,17 @@ import os
 import pathlib
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+import configs
+from launch.flag_errors import (
+    check_config_files,
+    config_file_sentence,
+    flag_sentence,
+)
 from launch.help import help_parts, wants_help
 from ragen_jax.runs.stop import prompt_interrupt
 
@@ -22,19 +27,39 @@ _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 _OPEN_KEY = re.compile(
     r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|params|planning_params))\.\w+"
 )
+# Sections whose keys may name functions of the user's, which have options there.
+_SECTIONS_OF_FUNCTIONS = ("algo", "filter", "loss", "kl", "bonus", "logging")
 HINT = "(--help lists the flags, the presets and every configuration key)"
 # Flags defined here belong to the command, whose --help lists them.
 flags.disclaim_key_flags()
 
 
 def define_config() -> flags.FlagHolder:
-    """Define `--config=FILE[:PRESET]` with `--config.key=value` overrides."""
+    """Define `--config=FILE[:PRESET]` with `--config.key=value` overrides.
+
+    A file that is not there is looked up among those of this project, so that
+    `--config=sokoban:grpo` works in any folder.
+    """
+    sys.argv[:] = [_find_config(word) for word in sys.argv]
     return config_flags.DEFINE_config_file(
         "config",
         None,
         "Configuration file, e.g. configs/sokoban.py[:PRESET].",
         sys_argv=[word for word in sys.argv if not _is_read_here(word)],
     )
+
+
+def _find_config(word: str) -> str:
+    """The word; in `--config=NAME` with the path of a file of this project's."""
+    match = re.fullmatch(r"(--?config=)([^:]+)(:.*)?", word, re.DOTALL)
+    if not match or os.path.exists(match.group(2)):
+        return word
+    flag, path, presets = match.groups("")
+    folder, name = os.path.split(path)
+    own = pathlib.Path(configs.__path__[0]) / f"{name.removesuffix('.py')}.py"
+    if folder not in ("", "configs") or not own.is_file():
+        return word
+    return f"{flag}{own}{presets}"
 
 
 def define_section(
@@ -110,9 +135,27 @@ def read_optional_config(
                 "ConfigDict; use a file such as configs/sokoban.py"
             )
         raise ValueError(f"there is no configuration file {path}")
+    options = {}
     for key, value in _untyped_overrides(argv).items():
-        _set(config, key, value)
+        if _may_be_option(key):
+            options[key] = value
+        else:
+            _set(config, key, value)
+    _add_options(config, options)
     return config
+
+
+def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
+    """Set options of functions of the user's, and add those that are not set."""
+    from ragen_jax.tables.functions import is_reference
+    from ragen_jax.tables.rules import add_options, flatten
+
+    if not options and not any(map(is_reference, flatten(config).values())):
+        return
+    from ragen_jax.config import RULES, check_kind
+
+    check_kind(config)
+    add_options(config, RULES.tables, options)
 
 
 def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
@@ -132,12 +175,23 @@ def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
 
 
 def _is_read_here(word: str) -> bool:
-    """True for an override that ml_collections cannot read: None, or an open key."""
+    """True for an override that ml_collections cannot read.
+
+    That is None, an open key, or what may be an option of a function of the user's.
+    """
     match = _OVERRIDE.match(word)
     if not match or match.group(2) is None:
         return False
     key, text = match.groups()
-    return text == "None" or bool(_OPEN_KEY.fullmatch(key))
+    return text == "None" or bool(_OPEN_KEY.fullmatch(key)) or _may_be_option(key)
+
+
+def _may_be_option(key: str) -> bool:
+    """True for a key that the defaults lack, in a section that may name a function."""
+    section, _, name = key.partition(".")
+    if section not in _SECTIONS_OF_FUNCTIONS or not name or "." in name:
+        return False
+    return name not in defaults()[section]
 
 
 def _literal(text: str) -> object:
@@ -152,7 +206,8 @@ def _literal(text: str) -> object:
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
     """Set a key to None, or a key of an open section to any value."""
-    from ragen_jax.tables import did_you_mean, flatten
+    from ragen_jax.tables.functions import did_you_mean
+    from ragen_jax.tables.rules import flatten
 
     known = flatten(config)
     *sections, name = key.split(".")
@@ -286,93 +341,18 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
                 "--config=FILE, e.g. --config=configs/sokoban.py"
             )
     words = [word for word in argv if not _is_read_here(word)]
-    _check_config_files(words)
+    check_config_files(words)
     try:
         rest = flags.FLAGS(words)
     except ValueError:
         raise
     except Exception as error:
-        if sentence := _config_file_sentence(error, words):
+        if sentence := config_file_sentence(error, words):
             raise ValueError(sentence) from error
         if not isinstance(error, flags.Error | AttributeError | KeyError | TypeError):
             raise
-        raise ValueError(_flag_sentence(error, argv)) from error
+        raise ValueError(flag_sentence(error, overridden_keys(argv))) from error
     return rest[1:]
-
-
-def _config_files(words: Sequence[str]) -> list[str]:
-    """Paths that `--config` names, without their presets."""
-    matches = [re.match(r"--?config=([^:]+)", word) for word in words]
-    return [match.group(1) for match in matches if match]
-
-
-def _check_config_files(words: Sequence[str]) -> None:
-    """Refuse files that are no Python, or define no configuration.
-
-    Raises:
-      ValueError: names the file; a file that is not there is found later.
-    """
-    for path in filter(os.path.isfile, _config_files(words)):
-        cure = "use a file such as configs/sokoban.py"
-        try:
-            tree = ast.parse(pathlib.Path(path).read_bytes(), filename=path)
-        except (SyntaxError, ValueError) as error:
-            reason = getattr(error, "msg", None) or error
-            raise ValueError(
-                f"the configuration file {path} is not valid Python ({reason}); {cure}"
-            ) from error
-        # Every way to give a name at the top of a module, an import included.
-        if not re.search(r"\bget_config\b|import \*", ast.unparse(tree)):
-            raise ValueError(
-                f"the configuration file {path} defines no get_config(); {cure}"
-            )
-
-
-def _config_file_sentence(error: Exception, words: Sequence[str]) -> str | None:
-    """One line about an error raised in the code of a configuration file, if it was."""
-    files = {os.path.abspath(path) for path in _config_files(words)}
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if os.path.abspath(frame.filename) in files:
-            return (
-                f"the configuration file {frame.filename} fails in line "
-                f"{frame.lineno}: {type(error).__name__}: {error}"
-            )
-    return None
-
-
-# Parser's complaint about a value -> the rule.
-_RULES_OF_VALUES = {
-    "invalid literal for int()": "it must be a whole number",
-    "could not convert string to float": "it must be a number",
-    "Non-boolean argument": "it must be True or False",
-    "as a ConfigDict": "this is a section; set its keys one by one, as in "
-    "--config.algo.gamma=0.9",
-}
-
-
-def _flag_sentence(error: Exception, argv: Sequence[str]) -> str:
-    """One line about the user's input, from an error of absl or ml_collections."""
-    lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
-    last = lines[-1]
-    suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', last)
-    if suggestion or isinstance(error, AttributeError | KeyError):
-        close, name = suggestion.groups() if suggestion else ("", last.strip("'\""))
-        # The error names a part of the path.
-        paths = [key for key in overridden_keys(argv) if name in key.split(".")]
-        path = paths[0] if paths else name
-        hint = f" Did you mean {path.replace(name, close)!r}?" if close else ""
-        return f"no configuration key {path!r}.{hint}"
-    value = re.match(r"flag (--[\w.]+)=(.*?): (.*)", last, re.DOTALL)
-    if value:
-        flag, text, complaint = value.groups()
-        for words, rule in _RULES_OF_VALUES.items():
-            if words in complaint:
-                return f"{flag}={text}; {rule}"
-    last = re.sub(r"^(ValueError|TypeError|OSError): ", "", last)
-    if last.startswith("get_config() takes 0 positional arguments"):
-        return "this configuration file takes no presets; leave out the colon and them"
-    return last
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 if TYPE_CHECKING:
-    from ragen_jax.tables import Rules
+    from ragen_jax.tables.rules import Rules
 
 # Flags of a configuration, described here in place of the library's words.
 _CONFIG_TEXT = (

@@ -18,7 +18,16 @@ from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
 from ragen_jax.models.attention import CAUSAL_ATTENTIONS
 from ragen_jax.models.decoder import REMAT_POLICIES
-from ragen_jax.tables import Leaves, Rules, check, flatten, is_integer
+from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
+from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
+from ragen_jax.tables.rules import (
+    Leaves,
+    Rules,
+    add_options,
+    check,
+    flatten,
+    is_integer,
+)
 from ragen_jax.tasks import mix_problems
 from ragen_jax.text.context import CONTEXTS, count_past
 from ragen_jax.text.prompts import PROMPT_STYLES
@@ -42,7 +51,8 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     """Check every key and every pair of keys that depend on each other.
 
     Args:
-      config: the resolved configuration.
+      config: the resolved configuration. Options of the user's functions that it lacks
+        are added with their defaults.
       overrides: dotted paths the user set on the command line; one that would have no
         effect is refused.
 
@@ -50,6 +60,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
       ValueError: the first rule that is broken, and the cure.
     """
     check_kind(config)
+    add_options(config, RULES.tables, {})
     check(flatten(config), RULES, overrides)
 
 
@@ -164,6 +175,8 @@ RULES = (
             "bonus.format",
             "bonus.length",
             "bonus.facts",
+            "bonus.custom",
+            "logging.metrics",
             "bonus.min_tokens",
             "bonus.max_tokens",
             "evaluation.every",
@@ -218,6 +231,7 @@ RULES = (
             "model.remat": REMAT_POLICIES,
             "model.attention": CAUSAL_ATTENTIONS,
         },
+        tables={"bonus.custom": CUSTOM_BONUSES, "logging.metrics": METRIC_FUNCTIONS},
         checks=(_mesh, _context, _truncated_sampling, _bonus, _pass_at, mix_problems),
         no_effect=(_no_effect,),
     )

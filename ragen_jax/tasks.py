@@ -12,20 +12,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
 import envs
-from envs.base import EnvParams, PlayBudget, TextEnvironment
+from envs.base import EnvParams, PlayBudget, TextEnvironment, make_ceiling
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import RolloutKeys, make_collect
+from ragen_jax.rollout.metrics import METRIC_FUNCTIONS, rollout_metrics
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sharding import MESH_AXES, row_problems
-from ragen_jax.tables import number_problem
+from ragen_jax.tables.functions import bind, is_reference, load_reference
+from ragen_jax.tables.rules import number_problem
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.statements import FactReader, build_fact_reader, landmarks_of
 from ragen_jax.text.tokenizer import Tokenizer
@@ -45,10 +46,9 @@ class EnvSpec:
     """Specification of an environment.
 
     Attributes:
-      name: key of the table in `envs/__init__.py`.
+      name: key of the table in `envs/__init__.py`, or "package.module:Name".
       num_groups: groups of a training batch that play it.
-      kwargs: arguments of its constructor.
-      params: values of its `EnvParams` that differ from the defaults.
+      kwargs, params: constructor arguments; changed values of its `EnvParams`.
       label: name in metrics; None: the environment's `name`.
       path: place in the configuration, for error messages.
     """
@@ -77,6 +77,7 @@ class Task:
       collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
         fixed validation prompts.
       play_quality: comparison of episodes with the exact solver's.
+      more_metrics: the user's function of metrics, an entry of `METRIC_FUNCTIONS`.
     """
 
     name: str
@@ -88,10 +89,25 @@ class Task:
     play: Callable[..., Trajectory] | None = None
     collect_validation: Callable[..., Trajectory] | None = None
     play_quality: Callable[..., dict[str, float]] | None = None
+    more_metrics: Callable[[Trajectory], Mapping[str, float]] | None = None
 
     def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
         """One training rollout."""
         return self.play(params, self.dialogue, step_key)
+
+    def measure(self, rollout: Trajectory, group_size: int) -> dict[str, float]:
+        """Metrics of episodes, by the last part of their names.
+
+        Raises:
+          ValueError: the user's function returns no mapping, or a name that is taken.
+        """
+        values = rollout_metrics(rollout, group_size=group_size)
+        if self.more_metrics is not None:
+            more = self.more_metrics(rollout)
+            if not isinstance(more, Mapping) or more.keys() & values.keys():
+                raise ValueError(f"logging.metrics: {more!r} has no names of its own")
+            values |= more
+        return {name: float(value) for name, value in jax.device_get(values).items()}
 
     @functools.cached_property
     def ceiling(self) -> Callable[[EnvState], float]:
@@ -105,16 +121,18 @@ def build_task(config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer) -> Task:
     Raises:
       ValueError: the environment, its arguments or the wording cannot be used.
     """
-    rollout = config.rollout
-    return make_task(
+    name = config.logging.metrics
+    task = make_task(
         spec,
         tokenizer,
         play_rules(config),
         prompt=config.prompt,
-        context=rollout.context,
-        context_turns=rollout.context_turns,
+        context=config.rollout.context,
+        context_turns=config.rollout.context_turns,
         bonus=config.bonus,
     )
+    more = None if name is None else bind(METRIC_FUNCTIONS[name], config.logging)
+    return dataclasses.replace(task, more_metrics=more)
 
 
 def make_task(
@@ -165,7 +183,11 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
         key: tuple(value) if isinstance(value, list) else value
         for key, value in spec.kwargs.items()
     }
-    env = envs.make(spec.name, **kwargs)
+    try:
+        name = load_reference(spec.name) if is_reference(spec.name) else spec.name
+        env = envs.make(name, **kwargs)
+    except ValueError as error:
+        raise ValueError(f"{spec.path}: {error}") from error
     return env, env_params(env, spec.params, path=f"{spec.path}.params")
 
 
@@ -240,28 +262,6 @@ def build_collect(
         group_size=group_size,
         **{name: rollout[name] for name in names} | sampling,
     )
-
-
-def make_ceiling(
-    env: TextEnvironment, params: EnvParams, budget: PlayBudget
-) -> Callable[[EnvState], float]:
-    """Best possible success on levels, by the exact solver.
-
-    The last answer is kept: validation asks about the same levels every time, and
-    solving them may take as long as playing them.
-    """
-    solved: dict[bytes, float] = {}
-
-    def ceiling(states: EnvState) -> float:
-        leaves = jax.tree.leaves(jax.device_get(states))
-        levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
-        if levels not in solved:
-            solution = env.solve(states, params, budget=budget, discount=1.0)
-            solved.clear()
-            solved[levels] = float(np.mean(jax.device_get(solution.best_success)))
-        return solved[levels]
-
-    return ceiling
 
 
 def check_names(tasks: Sequence[Task]) -> None:

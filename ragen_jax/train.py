@@ -18,7 +18,6 @@ from ragen_jax.diagnostics.schedule import make_diagnose, trends
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
 from ragen_jax.program import Program, build_program
-from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.run import Run
@@ -154,7 +153,7 @@ def _rollout_metrics(
     """Metrics of the training episodes, as `train/<Env>/...`."""
     metrics, group_size = {}, config.rollout.group_size
     for task, rollout in zip(program.tasks, rollouts, strict=True):
-        values = jax.device_get(rollout_metrics(rollout, group_size=group_size))
+        values = task.measure(rollout, group_size)
         # Every iteration has other levels, so a slow solver would cost too much.
         if task.env.solves_on_device:
             values |= task.play_quality(rollout, group_size)

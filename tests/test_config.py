@@ -7,7 +7,7 @@ import pytest
 
 from configs import bandit, base, frozen_lake, mix, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 
 
 def broken(**changes):

@@ -6,7 +6,7 @@ import pytest
 
 from configs import algorithms, bandit, base, frozen_lake, sizes, sokoban
 from ragen_jax.config import validate
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 
 TASKS = {"bandit": bandit, "frozen_lake": frozen_lake, "sokoban": sokoban}
 SIZES = ["", *sizes.SIZES]

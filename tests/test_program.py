@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from configs import sokoban
-from ragen_jax import program, tasks, train
+from envs import base
+from ragen_jax import program, train
 from ragen_jax.runs import reader
 from ragen_jax.runs.run import _gain
 from tests import commands
@@ -22,7 +23,7 @@ def test_levels_are_solved_once():
         return types.SimpleNamespace(best_success=states["board"][:, 0])
 
     env = types.SimpleNamespace(solve=solve)
-    ceiling = tasks.make_ceiling(env, 0, 0)
+    ceiling = base.make_ceiling(env, 0, 0)
     one, other = jnp.array([[1.0, 5.0], [0.0, 5.0]]), jnp.ones((2, 2))
     assert [ceiling({"board": b}) for b in (one, one + 0, other)] == [0.5, 0.5, 1.0]
     assert len(asked) == 2

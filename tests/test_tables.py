@@ -7,14 +7,8 @@ from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import RULES, SCORES
 from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS
-from ragen_jax.tables import (
-    DATA,
-    Rules,
-    check,
-    data_names,
-    number_problem,
-    option_names,
-)
+from ragen_jax.tables.functions import DATA, data_names, option_names
+from ragen_jax.tables.rules import Rules, check, number_problem
 from tests.algo.calls import OPTIONS
 
 TABLES = {

@@ -30,6 +30,7 @@ from ragen_jax.algo.segments import (
     takes_part,
     turn_sums,
 )
+from ragen_jax.tables.functions import Table
 from ragen_jax.types import Trajectory
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).
@@ -341,14 +342,17 @@ def _statistics(
     return mean, std, jnp.sum(mask, axis=1, dtype=jnp.float32)
 
 
-ADVANTAGES = {
-    "gae": gae,
-    "bi_level_gae": bi_level_gae,
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "rloo": rloo,
-    "reinforce": reinforce,
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-    "gigpo": gigpo,
-}
+ADVANTAGES = Table(
+    {
+        "gae": gae,
+        "bi_level_gae": bi_level_gae,
+        "grpo": grpo,
+        "dr_grpo": dr_grpo,
+        "rloo": rloo,
+        "reinforce": reinforce,
+        "reinforce_plus_plus": reinforce_plus_plus,
+        "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+        "gigpo": gigpo,
+    },
+    data=("group_size", "values"),
+)

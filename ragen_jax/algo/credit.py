@@ -17,9 +17,14 @@ from jaxtyping import Array, Bool, Float, Int
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.losses import KL_ESTIMATORS
 from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
-from ragen_jax.algo.rewards import REWARD_PLACEMENTS, adapt_kl_coeff, penalize_kl
+from ragen_jax.algo.rewards import (
+    REWARD_PLACEMENTS,
+    REWARDS,
+    adapt_kl_coeff,
+    penalize_kl,
+)
 from ragen_jax.algo.segments import Estimate, TokenStats, takes_part
-from ragen_jax.tables import bind
+from ragen_jax.tables.functions import Table, bind
 from ragen_jax.types import Trajectory
 
 # The penalty is a term of the loss, or is taken off every token's reward.
@@ -66,17 +71,37 @@ class CreditAssignment:
     """Settings of credit assignment, the section `algo` of a configuration.
 
     Attributes:
+      reward: entry of `REWARDS`; None: what the game pays.
       advantage, reward_placement: entries of `ADVANTAGES` and `REWARD_PLACEMENTS`.
       weigh_groups, weigh_lengths, zero_task: see `weigh`.
       options: every key of the section; the two entries read those they name.
     """
 
+    reward: str | None
     advantage: str
     reward_placement: str
     weigh_groups: bool
     weigh_lengths: bool
     zero_task: bool
     options: Mapping[str, Any]
+
+    def pay(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with the rewards that are learned from.
+
+        Raises:
+          ValueError: the user's function returns something else than [B, K].
+        """
+        if self.reward is None:
+            return trajectory
+        turns = trajectory.turns
+        rewards = jnp.asarray(bind(REWARDS[self.reward], self.options)(trajectory))
+        if rewards.shape != turns.reward.shape:
+            raise ValueError(
+                f"algo.reward = {self.reward!r} returns an array of shape "
+                f"{rewards.shape}; it must be {turns.reward.shape}: rows x turns"
+            )
+        paid = jnp.where(turns.played, rewards.astype(jnp.float32), 0.0)
+        return trajectory.replace(turns=turns.replace(reward=paid))
 
     def assign(
         self,
@@ -205,4 +230,4 @@ def weigh(
 
 
 # scale(kept_ratio, *, <options>) with the share of groups the filter kept.
-FILTER_LOSS_SCALES = {"none": none, "linear": linear, "sqrt": sqrt, "rho": rho}
+FILTER_LOSS_SCALES = Table({"none": none, "linear": linear, "sqrt": sqrt, "rho": rho})

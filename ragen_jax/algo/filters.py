@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.algo.segments import takes_part
+from ragen_jax.tables.functions import Table
 from ragen_jax.types import Trajectory
 
 DIRECTIONS = ("largest", "smallest")
@@ -313,22 +314,28 @@ def _whole_groups(kept: Bool[Array, " G"], group_size: int) -> Bool[Array, "G N"
 
 
 # name -> score(trajectory, *, group_size or num_groups, <data>), see the top.
-SCORES = {
-    "reward_std": reward_std,
-    "reward_variance": reward_variance,
-    "reward_mean": reward_mean,
-    "reward_sum": reward_sum,
-    "length": length,
-    "entropy": entropy,
-    "entropy_std": entropy_std,
-}
+SCORES = Table(
+    {
+        "reward_std": reward_std,
+        "reward_variance": reward_variance,
+        "reward_mean": reward_mean,
+        "reward_sum": reward_sum,
+        "length": length,
+        "entropy": entropy,
+        "entropy_std": entropy_std,
+    },
+    data=("num_groups", "group_size", "entropies"),
+)
 # name -> rule(scores, *, group_size or rewards, <options>), see the top.
-RULES = {
-    "top_fraction": top_fraction,
-    "top_k": top_k,
-    "top_p": top_p,
-    "top_p_softmax": top_p_softmax,
-    "min_p": min_p,
-    "quantile_band": quantile_band,
-    "within_group": within_group,
-}
+RULES = Table(
+    {
+        "top_fraction": top_fraction,
+        "top_k": top_k,
+        "top_p": top_p,
+        "top_p_softmax": top_p_softmax,
+        "min_p": min_p,
+        "quantile_band": quantile_band,
+        "within_group": within_group,
+    },
+    data=("num_groups", "group_size", "rewards"),
+)

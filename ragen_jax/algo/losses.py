@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.masked import masked_mean
+from ragen_jax.tables.functions import Table
 
 # Bound on a difference of log-probabilities before it is exponentiated (veRL).
 _MAX_LOG_RATIO = 20.0
@@ -280,7 +281,7 @@ def _straight_through(estimator, log_probs, ref_log_probs, mask):
     return value + (pull - jax.lax.stop_gradient(pull))
 
 
-POLICY_LOSSES = {"ppo": ppo, "gspo": gspo, "cispo": cispo}
+POLICY_LOSSES = Table({"ppo": ppo, "gspo": gspo, "cispo": cispo})
 KL_ESTIMATORS = {
     "k1": k1,
     "k2": k2,

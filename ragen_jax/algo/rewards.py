@@ -7,12 +7,12 @@ tokens, called as
 
     placement(trajectory, *, <data>, <options>) -> Float[B, T]
 
-where `tables.DATA` lists the names of data. Rows without a trained token have no place
-for a reward and take no part in normalisation: to normalise over all rows, place the
-rewards before filtering. Reference: arXiv 2504.20073 section 3, and RAGEN's
-reward normalisation; unlike there, format penalties count in both placements, and the
-filter never sees a normalised reward. Bonuses for how a reply is written
-(`ragen_jax.rollout.bonuses`) count wherever format penalties do.
+where `DATA` of `ragen_jax.tables.functions` lists the names of data. Rows without a
+trained token have no place for a reward and take no part in normalisation: to normalise
+over all rows, place the rewards before filtering. Reference: arXiv 2504.20073 section
+3, and RAGEN's reward normalisation; unlike there, format penalties count in both
+placements, and the filter never sees a normalised reward. Bonuses for how a reply is
+written (`ragen_jax.rollout.bonuses`) count wherever format penalties do.
 """
 
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from ragen_jax.algo.segments import (
     spread_turns,
     takes_part,
 )
+from ragen_jax.tables.functions import Table
 from ragen_jax.types import Trajectory, Turns
 
 # A standard deviation up to this counts as zero, and it is added to it (RAGEN).
@@ -194,7 +195,17 @@ def adapt_kl_coeff(
     return kl_coeff * (1.0 + share)
 
 
-REWARD_PLACEMENTS = {"episode": at_episode_end, "turn": at_turn_ends}
+def game_rewards(trajectory: Trajectory) -> Float[Array, "B K"]:
+    """What the game pays for the actions of each turn."""
+    return trajectory.turns.reward
+
+
+# reward(trajectory, *, <options>) -> Float[B, K], in place of what the game pays;
+# users' functions only.
+REWARDS = Table({}, like=game_rewards)
+REWARD_PLACEMENTS = Table(
+    {"episode": at_episode_end, "turn": at_turn_ends}, data=("group_size", "env_index")
+)
 NORMALIZATIONS = {
     "identity": identity,
     "mean": mean,

@@ -12,7 +12,6 @@ import numpy as np
 
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.program import Program
-from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.tasks import Task
 from ragen_jax.types import Params, Trajectory
 
@@ -43,7 +42,7 @@ def _measure(
     task: Task, rollout: Trajectory, num_prompts: int, pass_at: Sequence[int]
 ) -> dict[str, float]:
     """Metrics of a task's validation episodes."""
-    metrics = jax.device_get(rollout_metrics(rollout, group_size=1))
+    metrics = task.measure(rollout, 1)
     success = np.asarray(jax.device_get(rollout.success)).reshape(num_prompts, -1)
     stride = success.shape[1]
     levels = jax.tree.map(lambda x: x[::stride], rollout.initial_state)

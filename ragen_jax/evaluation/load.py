@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import check_kind
+from ragen_jax.config import RULES, check_kind
 from ragen_jax.program import Program, build_program
 from ragen_jax.runs import checkpoint, reader
 from ragen_jax.types import Params
@@ -182,7 +182,8 @@ def _forget_training(config: ConfigDict) -> None:
     # Attention of the learner, over whole rows; other kinds may need a GPU.
     config.model.attention = "blocks"
     with config.ignore_type():
-        config.bonus.update(dict.fromkeys(config.bonus))
+        names = [key.removeprefix("bonus.") for key in RULES.optional]
+        config.bonus.update({n: None for n in names if n in config.bonus})
 
 
 def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> None:

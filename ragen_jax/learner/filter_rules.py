@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from ragen_jax.algo import filters
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import DIRECTIONS, SCORES
-from ragen_jax.tables import Leaves, Rules, Table, data_names, option_names
+from ragen_jax.tables.functions import Table, data_names, option_names
+from ragen_jax.tables.rules import Leaves, Rules
 
 
 def compares_rows(entry: Callable) -> bool:

@@ -21,7 +21,7 @@ from ragen_jax.algo.mismatch import MismatchSums
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
 from ragen_jax.algo.segments import Estimate, TokenStats
 from ragen_jax.algo.selection import FilterResult
-from ragen_jax.tables import Metric, View
+from ragen_jax.tables.metrics import Metric, View
 from ragen_jax.types import Trajectory
 
 Stats = dict[str, Float[Array, ""]]

@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.credit import KL_PLACEMENTS
 from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
-from ragen_jax.algo.rewards import GROUPINGS, NORMALIZATIONS, REWARD_PLACEMENTS
+from ragen_jax.algo.rewards import (
+    GROUPINGS,
+    NORMALIZATIONS,
+    REWARD_PLACEMENTS,
+    REWARDS,
+)
 from ragen_jax.learner import filter_rules
 from ragen_jax.learner.filter_rules import compares_rows, single_row_entries
 from ragen_jax.learner.loss import OLD_LOG_PROBS
 from ragen_jax.learner.state import SCHEDULES
 from ragen_jax.models.critic import TRUNKS
-from ragen_jax.tables import LARGEST_INTEGER, Leaves, Rules, data_names, option_names
+from ragen_jax.tables.functions import data_names, option_names
+from ragen_jax.tables.rules import LARGEST_INTEGER, Leaves, Rules
 
 
 def needs_critic(leaves: Leaves) -> bool:
@@ -201,6 +207,7 @@ _ZERO_TO_ONE = ("between 0 and 1", lambda x: 0 <= x <= 1)
 RULES = (
     Rules(
         optional=(
+            "algo.reward",
             "kl.placement",
             "kl.target",
             "loss.dual_clip",
@@ -255,6 +262,7 @@ RULES = (
             "loss.old_log_probs": OLD_LOG_PROBS,
         },
         tables={
+            "algo.reward": REWARDS,
             "algo.advantage": ADVANTAGES,
             "algo.reward_placement": REWARD_PLACEMENTS,
             "algo.normalization": NORMALIZATIONS,

@@ -154,6 +154,7 @@ def make_update(
 
     def update(frozen, state, trajectory, key):
         _check_rows(trajectory, shape)
+        trajectory = credit.pay(trajectory)
         params, entropies = (trained_params(state), frozen), None
 
         if filter_config.needs_entropies:

@@ -15,7 +15,7 @@ from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.memory.plan import PROGRAMS, Plan, changed, make_plan, memory_without
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 from ragen_jax.text.tokenizer import Tokenizer
 
 Leaves = Mapping[str, object]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ragen_jax.runs import reader
 from ragen_jax.runs.metrics import tokens_per_second
-from ragen_jax.tables import flatten, is_number
+from ragen_jax.tables.rules import flatten, is_number
 
 # Sums and differences of two of them are finite.
 _MAX_NUMBER = 1e300

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from envs.base import EnvParams, Landmark, TextEnvironment
 from ragen_jax.rollout.turns import Bonus
-from ragen_jax.tables import option_names
+from ragen_jax.tables.functions import Table, bind, option_names
 from ragen_jax.text.statements import FactReader, is_there, landmarks_of
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
 
@@ -42,27 +42,33 @@ class Written:
 
 
 def build_bonus(
-    env: TextEnvironment, params: EnvParams, **settings: float | int | None
+    env: TextEnvironment, params: EnvParams, **settings: float | int | str | None
 ) -> Bonus | None:
     """The weighted sum of all entries that have a weight; None where none has.
 
     Args:
       env, params: the game that is played.
       settings: the section `bonus` of the configuration: for each entry its weight,
-        None for none, and the entries' options.
+        None for none, the entries' options, and `custom`, one of the user's.
 
     Raises:
-      ValueError: a setting belongs to no entry, or the game has no landmarks.
+      ValueError: a setting is missing, or the game has no landmarks.
     """
     options = {name for entry in BONUSES.values() for name in option_names(entry)}
-    if set(settings) != options | set(BONUSES):
+    missing = (options | set(BONUSES)) - set(settings)
+    if missing:
         raise ValueError(
-            f"bonus has the keys {', '.join(sorted(settings))}, but the entries of "
-            "BONUSES in ragen_jax/rollout/bonuses.py need "
-            f"{', '.join(sorted(options | set(BONUSES)))}; keep configs/base.py in step"
+            f"bonus lacks the keys {', '.join(sorted(missing))}, which the entries of "
+            "BONUSES in ragen_jax/rollout/bonuses.py need; keep configs/base.py in step"
         )
-    paid = {name: settings[name] for name in BONUSES if settings[name] is not None}
-    landmarks = landmarks_of(env) if "facts" in paid else None
+    paid = [
+        (bind(entry, settings), settings[name])
+        for name, entry in BONUSES.items()
+        if settings[name] is not None
+    ]
+    if (custom := settings.get("custom")) is not None:
+        paid.append((bind(CUSTOM_BONUSES[custom], settings), 1.0))
+    landmarks = landmarks_of(env) if settings["facts"] is not None else None
     if not paid:
         return None
 
@@ -72,9 +78,8 @@ def build_bonus(
             is_true = _check_facts(env, params, landmarks, reader, states, reply)
         written = Written(reply=reply, parsed=parsed, is_true=is_true)
         total = jnp.zeros(reply.length.shape)
-        for name, weight in paid.items():
-            options = {key: settings[key] for key in option_names(BONUSES[name])}
-            total += weight * BONUSES[name](written, **options)
+        for entry, weight in paid:
+            total += weight * entry(written)
         return total
 
     return bonus
@@ -120,3 +125,5 @@ BONUSES = {
     "length": length_in_band,
     "facts": facts_stated,
 }
+# Users' functions only.
+CUSTOM_BONUSES = Table({}, like=format_kept)

@@ -11,7 +11,8 @@ drawn where its views say, and documented.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ragen_jax.tables import Metric, View
+from ragen_jax.tables.functions import Table
+from ragen_jax.tables.metrics import Metric, View
 from ragen_jax.types import Trajectory
 
 SumAndWeight = tuple[Float[Array, ""], Float[Array, ""]]
@@ -32,6 +33,15 @@ def rollout_metrics(
     return {
         name: total / jnp.maximum(weight, 1) for name, (total, weight) in values.items()
     }
+
+
+def custom_metrics(trajectory: Trajectory) -> dict[str, float]:
+    """Form of the user's function of metrics; adds none itself."""
+    return {}
+
+
+# metrics(trajectory, *, <options>) -> {name: number}; users' functions only.
+METRIC_FUNCTIONS = Table({}, like=custom_metrics)
 
 
 def _mean(values: Array) -> SumAndWeight:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from ragen_jax import timing
 from ragen_jax.runs.metrics import METRICS
 from ragen_jax.runs.progress import Clock, about, announced_late
-from ragen_jax.tables import Metric
+from ragen_jax.tables.metrics import Metric
 
 # Seconds in which two cores compile one layer of a stage: only for a rough forecast.
 _SECONDS_PER_LAYER = 4.0

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from ragen_jax.diagnostics import early_warning
-from ragen_jax.tables import Metric
+from ragen_jax.tables.metrics import Metric
 
 FIRST_TURN = "collapse_first_turn_sample/"
 # Axes of the information plane.

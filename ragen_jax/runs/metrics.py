@@ -12,7 +12,7 @@ from typing import Any
 from ragen_jax.diagnostics import metrics as diagnostics
 from ragen_jax.learner import metrics as learner
 from ragen_jax.rollout import metrics as rollout
-from ragen_jax.tables import Metric, View
+from ragen_jax.tables.metrics import Metric, View
 
 _timing = functools.partial(Metric, section="timing")
 

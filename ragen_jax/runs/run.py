@@ -22,7 +22,7 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.metrics import tokens_per_second
 from ragen_jax.runs.writer import finite_or_none
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 

@@ -19,7 +19,7 @@ from tensorboardX.summary import hparams
 from ragen_jax.runs.boards import draw_boards, png
 from ragen_jax.runs.figures import make_sections
 from ragen_jax.runs.metrics import METRICS, declared
-from ragen_jax.tables import name_pattern
+from ragen_jax.tables.metrics import name_pattern
 
 # Sample episodes shown per iteration.
 _EPISODES = 2

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax import config as training
 from ragen_jax.rollout.demonstrators import THOUGHTS
-from ragen_jax.tables import Leaves, Rules, check, flatten
+from ragen_jax.tables.rules import Leaves, Rules, check, flatten
 
 _SECTIONS = (
     "prompt",

@@ -2,7 +2,6 @@
 
 import functools
 
-import chex
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,7 @@ import numpy as np
 import pytest
 
 import envs
-from envs.base import FEWEST_LEVELS, PlayBudget
-from envs.templates import Cells, Choice, Grid, Number
+from envs.contract import CHECKS, Subject, problem, rows
 from tests.envs import example
 
 CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {
@@ -26,70 +24,13 @@ CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {
         {"rows": 5, "observation": "grid_coord", "symbols": tuple("W.GCBA@")},
     ),
 }
-NUM_ROWS = 64
-NUM_STEPS = 10
-BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=2, max_actions_per_episode=6)
-
 every_case = pytest.mark.parametrize("case", CASES)
 
 
 @functools.cache
-def build(case):
+def subject(case):
     name, kwargs = CASES[case]
-    env = example.walk()() if name == "walk" else envs.make(name, **kwargs)
-    # A short time limit, so that random play sees it.
-    limit = min(7, env.default_params.max_steps_in_episode)
-    return env, env.default_params.replace(max_steps_in_episode=limit)
-
-
-@functools.cache
-def reset_function(case):
-    env, _ = build(case)
-    return jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
-
-
-@functools.cache
-def step_function(case):
-    env, _ = build(case)
-    # chex counts by the function's name, which all environments share.
-    chex.clear_trace_counter()
-    step = chex.assert_max_traces(env.step_env, n=1)
-    return jax.jit(jax.vmap(step, in_axes=(0, 0, 0, None)))
-
-
-def reset(case, seed=0):
-    keys = jax.random.split(jax.random.key(seed), NUM_ROWS)
-    return reset_function(case)(keys, build(case)[1])
-
-
-@functools.cache
-def random_play(case):
-    """[(states, outcome of `step_env`)], more steps than any episode has."""
-    env, params = build(case)
-    _, states = reset(case)
-    history = []
-    for i in range(NUM_STEPS):
-        noise_key, action_key = jax.random.split(
-            jax.random.fold_in(jax.random.key(1), i)
-        )
-        actions = jax.random.randint(action_key, (NUM_ROWS,), 0, env.num_actions)
-        keys = jax.random.split(noise_key, NUM_ROWS)
-        outcome = step_function(case)(keys, states, actions, params)
-        history.append((states, outcome))
-        states = outcome[1]
-    return history
-
-
-def fact(case, name, states):
-    """One of the environment's predicates, per row."""
-    env, params = build(case)
-    return np.asarray(jax.vmap(getattr(env, name), in_axes=(0, None))(states, params))
-
-
-def rows(tree):
-    """One pytree of NumPy arrays per row."""
-    leaves, structure = jax.tree.flatten(jax.device_get(tree))
-    return [jax.tree.unflatten(structure, row) for row in zip(*leaves, strict=True)]
+    return Subject(example.walk()() if name == "walk" else envs.make(name, **kwargs))
 
 
 def test_every_entry_is_covered():
@@ -99,194 +40,94 @@ def test_every_entry_is_covered():
 
 
 @every_case
-def test_the_same_key_gives_the_same_level(case):
-    chex.assert_trees_all_equal(reset(case, seed=5), reset(case, seed=5))
-    _, states = reset(case, seed=5)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(case, check):
+    check(subject(case))
+
+
+@every_case
+def test_levels_and_their_texts_are_many(case):
+    # The walk has one level.
+    least = (0, 0) if case == "walk" else (10, 4)
+    env, (_, states) = subject(case).env, subject(case).reset(5)
     levels = {
         tuple(np.asarray(x).tobytes() for x in jax.tree.leaves(s)) for s in rows(states)
     }
-    # The walk has one level.
-    assert len(levels) > (0 if case == "walk" else 10)
+    texts = {env.render(state, subject(case).params) for state in rows(states)[:16]}
+    assert len(levels) > least[0]
+    assert len(texts) > least[1]
 
 
-@every_case
-def test_games_of_few_levels_hold_none_out(case):
-    env, _ = build(case)
-    boards = [np.asarray(reset(case, seed)[0]) for seed in range(16)]
-    num_levels = len({board.tobytes() for board in np.concatenate(boards)})
-    assert env.holds_out_levels == (num_levels >= FEWEST_LEVELS)
+class Broken(envs.Sokoban):
+    """A game with one fault."""
 
+    def __init__(self, fault):
+        super().__init__()
+        self.fault = fault
+        if fault == "a symbol without a meaning":
+            self.instruction = self.instruction.replace("_", "-")
+        if fault == "a word twice":
+            self.action_vocabulary = ("Up", "up ", "Left", "Right")
+        if fault == "levels that are not held out":
+            self.holds_out_levels = False
 
-@every_case
-def test_rows_do_not_depend_on_their_neighbours(case):
-    _, params = build(case)
-    keys = jax.random.split(jax.random.key(5), NUM_ROWS)
-    among_others = reset_function(case)(keys[::-1], params)[1]
-    chex.assert_trees_all_equal(rows(among_others)[::-1], rows(reset(case, seed=5)[1]))
-
-
-@every_case
-def test_steps_trace_once_and_return_five_values(case):
-    _, params = build(case)
-    for states, (obs, after, reward, terminated, info) in random_play(case):
-        chex.assert_trees_all_equal_shapes_and_dtypes(states, after)
-        chex.assert_trees_all_equal_shapes_and_dtypes(obs, reset(case)[0])
-        chex.assert_shape([reward, terminated, *info.values()], (NUM_ROWS,))
-        assert reward.dtype == jnp.float32
-        assert terminated.dtype == jnp.bool_
-        assert set(info) == {"success", "effective"}
-        assert all(value.dtype == jnp.bool_ for value in info.values())
-        assert np.isfinite(reward).all()
-        assert after.time.dtype == jnp.int32
-    assert params.max_steps_in_episode < NUM_STEPS
-
-
-@every_case
-def test_terminated_truncated_and_success_are_separate_facts(case):
-    _, params = build(case)
-    for _, (_, after, _, terminated, info) in random_play(case):
-        np.testing.assert_array_equal(terminated, fact(case, "is_terminated", after))
-        np.testing.assert_array_equal(info["success"], fact(case, "is_success", after))
-        np.testing.assert_array_equal(
-            fact(case, "is_truncated", after),
-            np.asarray(after.time) >= params.max_steps_in_episode,
+    def step_env(self, key, state, action, params):
+        obs, after, reward, terminated, info = super().step_env(
+            key, state, action, params
         )
-        assert (np.asarray(terminated) | ~np.asarray(info["success"])).all()
+        is_over = self.is_terminated(state, params) | self.is_truncated(state, params)
+        if self.fault == "a finished state that moves":
+            after = after.replace(time=state.time + 1)
+        if self.fault == "a finished state that pays":
+            reward = jnp.where(is_over, 1.0, reward)
+        if self.fault == "a reward that is not finite":
+            reward = reward / (after.time - 3).astype(jnp.float32)
+        if self.fault == "every action counts as effective":
+            info["effective"] = info["effective"] | ~is_over
+        if self.fault == "more in info":
+            info["steps"] = after.time
+        if self.fault == "success at once":
+            info["success"] = after.time > 0
+        return obs, after, reward, terminated, info
+
+    def action_names(self, state, params):
+        names = super().action_names(state, params)
+        return jnp.zeros_like(names) if self.fault == "one name for all" else names
+
+    def text_fields(self, state, params):
+        fields = super().text_fields(state, params)
+        if self.fault == "a symbol that does not exist":
+            return {name: value + 7 for name, value in fields.items()}
+        return fields
+
+    def solve(self, states, params, *, budget, discount):
+        solution = super().solve(states, params, budget=budget, discount=discount)
+        if self.fault == "a solver that sees no way":
+            return solution.replace(value=-solution.value)
+        return solution
 
 
-@every_case
-def test_a_finished_state_is_frozen(case):
-    num_finished = 0
-    for states, (_, after, reward, _, info) in random_play(case):
-        finished = fact(case, "is_terminated", states) | fact(
-            case, "is_truncated", states
-        )
-        num_finished += finished.sum()
-        for row, (before, now) in enumerate(
-            zip(rows(states), rows(after), strict=True)
-        ):
-            if finished[row]:
-                chex.assert_trees_all_equal(before, now)
-            else:
-                assert now.time == before.time + 1
-        assert not np.asarray(reward)[finished].any()
-        assert not np.asarray(info["effective"])[finished].any()
-    assert num_finished >= NUM_ROWS
+FAULTS = {
+    "a symbol without a meaning": "does not explain '_'",
+    "a word twice": "has a word twice",
+    "levels that are not held out": "holds_out_levels is False",
+    "a finished state that moves": "a finished state changes",
+    "a finished state that pays": "a finished state pays",
+    "a reward that is not finite": "a reward is not finite",
+    "every action counts as effective": "effective",
+    "more in info": "success and effective alone",
+    "success at once": "differs from is_success",
+    "one name for all": "the same name",
+    "a symbol that does not exist": "is outside 0 to 6",
+    "a solver that sees no way": "largest of its action values",
+}
 
 
-@every_case
-def test_an_ineffective_action_moves_only_the_clock(case):
-    for states, (_, after, _, _, info) in random_play(case):
-        resting = ~np.asarray(info["effective"])
-        for row, (before, now) in enumerate(
-            zip(rows(states), rows(after), strict=True)
-        ):
-            same_clock = now.replace(time=before.time)
-            changed = any(
-                (a != b).any()
-                for a, b in zip(
-                    *(
-                        map(np.atleast_1d, jax.tree.leaves(s))
-                        for s in (before, same_clock)
-                    ),
-                    strict=True,
-                )
-            )
-            assert changed != resting[row]
-
-
-@every_case
-def test_levels_are_solvable_and_unsolved(case):
-    env, params = build(case)
-    params = params.replace(
-        max_steps_in_episode=env.default_params.max_steps_in_episode
-    )
-    _, states = reset(case)
-    assert not fact(case, "is_success", states).any()
-    assert not fact(case, "is_terminated", states).any()
-    solution = env.solve(states, params, budget=BUDGET, discount=0.99)
-    chex.assert_shape(solution.action_values, (NUM_ROWS, env.num_actions))
-    chex.assert_shape([solution.value, solution.best_success], (NUM_ROWS,))
-    np.testing.assert_array_equal(solution.value, solution.action_values.max(1))
-    assert np.isfinite(solution.value).all()
-    assert (np.asarray(solution.value) > 0).all()
-    best_success = np.asarray(solution.best_success)
-    assert ((best_success >= 0) & (best_success <= 1)).all()
-    assert best_success.max() > 0
-
-
-@every_case
-def test_text_fields_fit_the_template(case):
-    env, params = build(case)
-    states = [s for s, _ in random_play(case)]
-    fields = jax.jit(jax.vmap(env.text_fields, in_axes=(0, None)))
-    for values in (jax.device_get(fields(s, params)) for s in states):
-        assert set(values) == set(env.template.fields)
-        for part in env.template.parts:
-            if isinstance(part, str):
-                continue
-            value = values[part.name]
-            assert np.issubdtype(value.dtype, np.integer) or value.dtype == np.bool_
-            if isinstance(part, Choice):
-                assert value.shape == (NUM_ROWS,)
-                assert ((value >= 0) & (value < len(part.options))).all()
-            elif isinstance(part, Number):
-                assert value.shape == (NUM_ROWS,)
-                assert ((value >= part.minimum) & (value <= part.maximum)).all()
-            elif isinstance(part, Grid):
-                assert value.shape == (NUM_ROWS, part.rows, part.cols)
-                assert ((value >= 0) & (value < len(part.symbols))).all()
-            elif isinstance(part, Cells):
-                assert value.shape == (NUM_ROWS, part.rows, part.cols)
-                assert ((value != 0).sum((1, 2)) <= part.max_cells).all()
-
-
-@every_case
-def test_the_legend_explains_the_picture(case):
-    env, params = build(case)
-    assert env.instruction
-    assert not env.instruction.endswith("\n")
-    words = env.instruction.replace(",", " ").replace(":", " ").split()
-    for part in env.template.parts:
-        if isinstance(part, Grid):
-            assert all(symbol in words for symbol in part.symbols)
-            _, states = reset(case)
-            text = env.render(rows(states)[0], params)
-            picture = text.rstrip("\n").split("\n")[-part.rows :]
-            assert all(len(row) == part.cols for row in picture)
-            assert set("".join(picture)) <= set(part.symbols)
-
-
-@every_case
-def test_rendered_text_is_whole_lines_and_shows_the_state(case):
-    env, params = build(case)
-    texts = [env.render(state, params) for state in rows(reset(case)[1])[:16]]
-    assert all(text.endswith("\n") and "\n\n" not in text for text in texts)
-    assert len(set(texts)) > (0 if case == "walk" else 4)
-
-
-@every_case
-def test_action_names_are_distinct_words_of_the_vocabulary(case):
-    env, params = build(case)
-    names = jax.vmap(env.action_names, in_axes=(0, None))(reset(case)[1], params)
-    chex.assert_shape(names, (NUM_ROWS, env.num_actions))
-    vocabulary = [name.strip().lower() for name in env.action_vocabulary]
-    assert len(set(vocabulary)) == len(vocabulary)
-    assert all(vocabulary)
-    for row in np.asarray(names):
-        assert len({env.action_vocabulary[i] for i in row}) == env.num_actions
-        assert (row >= 0).all()
-
-
-@every_case
-def test_spaces_contain_what_the_environment_gives(case):
-    env, params = build(case)
-    space = env.observation_space(params)
-    for _, (obs, *_) in random_play(case):
-        assert obs.dtype == space.dtype
-        assert obs.shape == (NUM_ROWS, *space.shape)
-        assert all(bool(space.contains(o)) for o in obs[:8])
-    assert env.action_space(params).n == env.num_actions
+@pytest.mark.parametrize(("fault", "sentence"), FAULTS.items())
+def test_a_fault_is_found(fault, sentence):
+    broken = Subject(Broken(fault))
+    found = [problem(check, broken) for check in CHECKS]
+    assert any(sentence in (one or "") for one in found), found
 
 
 @pytest.mark.parametrize("env_id", envs.GYMNAX_IDS)

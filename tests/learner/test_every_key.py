@@ -15,7 +15,7 @@ from jax.interpreters import partial_eval
 
 from configs import base
 from ragen_jax.config import validate
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 from tests.learner import tiny
 
 KEY, EPISODES = jax.random.key(2), tiny.make_episodes()
@@ -101,6 +101,9 @@ CHANGES = {
 ELSEWHERE = {
     "learner.microbatch_rows": "tests/learner/test_update.py",
     "learner.logprob_chunk_tokens": "tests/learner/test_update.py",
+    "algo.reward": "tests/launch/test_door.py",
+    "bonus.custom": "tests/launch/test_door.py",
+    "logging.metrics": "tests/launch/test_door.py",
     "seed": "tests/test_resume.py",
     "env.name": "tests/envs/test_contract.py",
     "env.mix": "tests/test_mix.py",

@@ -11,7 +11,7 @@ from ragen_jax.models.critic import build_critic
 from ragen_jax.models.families import new_config
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 from tests.learner import tiny
 from tests.trajectories import make_trajectory
 

@@ -6,7 +6,7 @@ from configs import sokoban
 from ragen_jax.config import validate
 from ragen_jax.memory import reduce
 from ragen_jax.memory.plan import PROGRAMS, MemoryUse, Plan, changed
-from ragen_jax.tables import flatten
+from ragen_jax.tables.rules import flatten
 
 BIG = sokoban.get_config("qwen2.5-0.5b,ppo")
 # What each program needs of the settings, in a world of simple sums.

@@ -16,7 +16,7 @@ from ragen_jax.rollout import metrics as rollout
 from ragen_jax.runs import figures, tensorboard
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.metrics import METRICS, declared
-from ragen_jax.tables import FIELDS, Metric, View, name_pattern
+from ragen_jax.tables.metrics import FIELDS, Metric, View, name_pattern
 from tests.report import fake_runs
 from tests.trajectories import make_trajectory
 

@@ -1,0 +1,162 @@
+"""Check a class or a function of yours before it trains.
+
+python -m launch.check my_games:Walk
+python -m launch.check my_algorithms:my_estimator strength=0.5
+python -m launch.check sokoban --kind=environment
+
+A class is checked as an environment: the contract that the built-in games pass, and its
+words under the pocket model's tokenizer. A function is tried on random episodes, with
+its options as further words; --kind names its place where the parameters do not.
+
+Exit status: 0 when every check holds, 1 when one does not, 2 when there is nothing to
+check.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from absl import flags
+
+from launch import command
+from ragen_jax.runs.progress import working
+
+_KIND = flags.DEFINE_enum(
+    "kind",
+    None,
+    [
+        "environment",
+        "advantage",
+        "filter",
+        "score",
+        "placement",
+        "reward",
+        "bonus",
+        "metrics",
+    ],
+    "What it is; default: what its parameters say.",
+)
+
+
+def main(words: list[str]) -> int:
+    if not words:
+        raise ValueError(
+            "name what to check, e.g. launch.check my_games:Walk, or sokoban"
+        )
+    name, *settings = words
+    options = dict(map(_setting, settings))
+    with working("loading JAX"):
+        import envs
+        from ragen_jax.tables.functions import is_reference, load_reference
+
+        if is_reference(name):
+            subject = load_reference(name)
+        elif name in envs.ENVIRONMENTS:
+            subject = envs.ENVIRONMENTS[name]
+        else:
+            raise ValueError(
+                f"{name} is neither package.module:Name nor one of "
+                f"{', '.join(envs.ENVIRONMENTS)}"
+            )
+    is_environment = inspect.isclass(subject) or _KIND.value == "environment"
+    look = _environment if is_environment else _function
+    num_broken = 0
+    for what, problems in look(name, subject, options):
+        print(f"{'FAILED' if problems else 'ok    '}  {what}", flush=True)
+        for problem in problems:
+            print(f"        {problem}")
+        num_broken += bool(problems)
+    print(f"{num_broken} broken" if num_broken else f"{name} keeps the contract")
+    return 1 if num_broken else 0
+
+
+def _setting(word: str) -> tuple[str, object]:
+    name, sign, text = word.partition("=")
+    if not sign:
+        raise ValueError(f"{word} has no value; options are written name=value")
+    try:
+        return name, ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return name, text
+
+
+def _environment(
+    name: str, subject: type, options: Mapping[str, Any]
+) -> Iterator[tuple[str, list[str]]]:
+    """Every check of the contract, and the game's words."""
+    import envs
+    from envs.contract import CHECKS, Subject, problem
+
+    built = Subject(envs.make(subject, **options))
+    for check in CHECKS:
+        with working(inspect.getdoc(check)):
+            found = problem(check, built)
+        yield inspect.getdoc(check), [found] if found else []
+    with working("its words under the pocket model's tokenizer"):
+        found = _words_problem(built.env)
+    yield "Its states and actions can be written and read.", [found] if found else []
+
+
+def _words_problem(env) -> str | None:
+    """Why the pocket model cannot read and answer the game; None if it can."""
+    from envs.base import PlayBudget
+    from ragen_jax.program import POCKET
+    from ragen_jax.text.dialogue import build_dialogue
+    from ragen_jax.text.tokenizer import load_tokenizer
+
+    try:
+        build_dialogue(
+            env,
+            load_tokenizer(POCKET),
+            budget=PlayBudget(3, 4, 10),
+            max_reply_tokens=24,
+            style="terse",
+            tokenization="symbols",
+            length_hint_words=100,
+            thinking=True,
+        )
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _function(
+    name: str, entry: Callable, options: Mapping[str, Any]
+) -> Iterator[tuple[str, list[str]]]:
+    """The function's form, its options, and what it does with random episodes."""
+    from launch.function_checks import KINDS, find_kind, problems
+    from ragen_jax.tables.functions import option_names
+
+    kind_name = _KIND.value or find_kind(entry)
+    if kind_name is None:
+        raise ValueError(
+            f"the parameters of {name} do not say what it is; add "
+            "--kind=reward, metrics, score or placement"
+        )
+    kind = KINDS[kind_name]
+    try:
+        is_entry = name in kind.table
+    except ValueError as error:
+        yield f"It is called as {kind.key} is.", [str(error)]
+        return
+    if not is_entry:
+        raise ValueError(f"{name} is not package.module:Name")
+    yield f"It is called as {kind.key} is.", []
+    parameters = inspect.signature(entry).parameters
+    values = {n: parameters[n].default for n in option_names(entry)} | options
+    empty = inspect.Parameter.empty
+    lacking = [n for n in option_names(entry) if values[n] is empty]
+    unknown = [n for n in options if n not in option_names(entry)]
+    if lacking or unknown:
+        raise ValueError(
+            f"{name} reads the options {', '.join(option_names(entry)) or 'none'}; "
+            f"give {', '.join(f'{n}=VALUE' for n in lacking) or 'no other'}"
+        )
+    with working("trying it on random episodes"):
+        found = list(problems(kind, entry, values))
+    yield "It keeps its promises on random episodes.", found
+
+
+if __name__ == "__main__":
+    command.run_on_words(main)

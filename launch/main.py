@@ -1,0 +1,40 @@
+"""The console command `ragen-jax`: the commands of this folder by their names.
+
+ragen-jax train --config=sokoban:grpo --workdir=runs/sokoban
+ragen-jax report runs/sokoban
+ragen-jax train --help
+"""
+
+import ast
+import pathlib
+import runpy
+import sys
+
+COMMANDS = ("train", "evaluate", "play", "report", "export", "plan", "sft", "check")
+
+
+def main() -> None:
+    """Run the command that the first word names."""
+    words = sys.argv[1:]
+    if not words or words[0] in ("help", "--help", "-h"):
+        print(f"{__doc__}\nCommands, each with its own --help\n{_listed()}")
+        sys.exit(0 if words else 2)
+    name, *rest = words
+    if name not in COMMANDS:
+        print(
+            f"error: there is no command {name!r}; choose one of {', '.join(COMMANDS)}",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    sys.argv = [f"ragen-jax {name}", *rest]
+    runpy.run_module(f"launch.{name}", run_name="__main__")
+
+
+def _listed() -> str:
+    """A line per command: its name and the first sentence of its file."""
+    folder = pathlib.Path(__file__).parent
+    texts = {
+        name: ast.get_docstring(ast.parse((folder / f"{name}.py").read_text("utf-8")))
+        for name in COMMANDS
+    }
+    return "\n".join(f"  {n:<9} {t.splitlines()[0]}" for n, t in texts.items())

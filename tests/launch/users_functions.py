@@ -1,0 +1,56 @@
+"""Functions as a user would bring them, named `tests.launch.users_functions:NAME`."""
+
+import jax.numpy as jnp
+
+from ragen_jax.algo.advantages import grpo
+
+
+def scaled_grpo(trajectory, rewards, *, group_size, strength=1.0):
+    """GRPO with an option."""
+    estimate = grpo(trajectory, rewards, group_size=group_size)
+    return estimate.replace(advantages=strength * estimate.advantages)
+
+
+def first_groups(scores, *, num_groups, group_size, share: float):
+    """Keeps the first groups; its option has no default."""
+    kept = jnp.arange(num_groups) < round(share * num_groups)
+    return jnp.broadcast_to(kept[:, None], (num_groups, group_size))
+
+
+def brevity(written, *, price=0.01):
+    """Costs a little per token."""
+    return -price * written.reply.length.astype(jnp.float32)
+
+
+def shaped(trajectory, *, shaping=0.5):
+    """Pays for moves as well."""
+    moves = trajectory.turns.num_effective.astype(jnp.float32)
+    return trajectory.turns.reward + shaping * moves
+
+
+def mean_actions_left(trajectory):
+    """A metric."""
+    return {
+        "mean_actions_left": jnp.mean(trajectory.turns.actions_left, dtype="float32")
+    }
+
+
+def not_finite(trajectory, rewards):
+    """Divides by zero where nothing is paid."""
+    total = jnp.sum(rewards)
+    return grpo(trajectory, rewards / total, group_size=4)
+
+
+def of_another_shape(trajectory, rewards):
+    """One number per row."""
+    return jnp.sum(rewards, axis=1)
+
+
+def reads_entropies(trajectory, rewards, *, entropies):
+    """Asks for data that an estimator does not get."""
+    return entropies
+
+
+def takes_one(trajectory):
+    """Lacks the rewards."""
+    return trajectory
