@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import VALIDATION
+from envs.base import NO_FACTS, VALIDATION, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.rollout import demonstrators
@@ -67,15 +67,20 @@ def watch_policy(trained: Trained, level: int) -> dict:
 
 
 def watch_solver(trained: Trained, level: int) -> dict:
-    """The exact solver's episode on a level, in the same form."""
+    """The exact solver's episode on a level, in the same form.
+
+    It thinks where everything is, if the game says how that is stated.
+    """
     task = trained.program.task
+    has_facts = type(task.env).facts is not TextEnvironment.facts
+    thought = demonstrators.READING if has_facts else demonstrators.NONE
     always_best = demonstrators.Mixture(
         shares=jnp.ones(1),
-        thoughts=jnp.array([demonstrators.READING]),
+        thoughts=jnp.array([thought]),
         noise=jnp.zeros(1),
         redraw=jnp.float32(0),
     )
-    facts = task.env.facts()
+    facts = task.env.facts() if has_facts else NO_FACTS
     replies = demonstrators.compile_replies(
         task.env,
         task.tokenizer,

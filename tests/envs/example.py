@@ -9,13 +9,19 @@ import types
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
+def source() -> str:
+    """The file."""
+    (text,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return text
+
+
 @functools.cache
 def walk() -> type:
     """The class."""
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    text = source()
     module = types.ModuleType("walk")
     # `inspect` reads it here.
-    lines = source.splitlines(keepends=True)
-    linecache.cache["<walk>"] = (len(source), None, lines, "<walk>")
-    exec(compile(source, "<walk>", "exec"), module.__dict__)
+    lines = text.splitlines(keepends=True)
+    linecache.cache["<walk>"] = (len(text), None, lines, "<walk>")
+    exec(compile(text, "<walk>", "exec"), module.__dict__)
     return module.Walk

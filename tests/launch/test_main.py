@@ -1,0 +1,72 @@
+"""The console command, in a folder whose own folders have the names of ours."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import commands
+
+CALL = "import sys; sys.argv[0] = 'ragen-jax'; from launch.main import main; main()"
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A user's folder with packages called like ours, and a module of functions."""
+    for name in ("envs", "configs", "launch", "ragen_jax"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')")
+    (tmp_path / "mine.py").write_text("def none(trajectory):\n    return {}\n")
+    (tmp_path / "own.py").write_text(
+        "from configs import sokoban\n\n\ndef get_config():\n"
+        "    config = sokoban.get_config()\n    config.env.name = 'mine:none'\n"
+        "    return config\n"
+    )
+    return tmp_path
+
+
+def call(folder, *words) -> subprocess.CompletedProcess:
+    """As installed: the user's folder is not on Python's path."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", CALL, *words],
+        cwd=folder,
+        env=commands.environment() | {"PYTHONPATH": os.fspath(commands.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_commands_are_listed_and_misspelt_ones_refused(hostile):
+    listed = call(hostile, "--help")
+    assert listed.returncode == 0
+    assert "  train     Train an agent" in listed.stdout
+    assert "Measure a policy" in call(hostile, "evaluate", "--help").stdout
+    wrong = call(hostile, "trian")
+    assert wrong.returncode == 2
+    assert "no command 'trian'; choose one of train" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config=sokoban:nope"], "no preset 'nope'; presets are size: pocket"),
+        (["--config=configs/sokoban.py:nope"], "no preset 'nope'"),
+        (["--config=own.py"], "mine"),
+        (["--config=missing.py"], "there is no configuration file missing.py"),
+        (["--config=sokoban", "--config.env.name=mine:none"], "is no environment"),
+    ],
+)
+def test_our_configurations_and_theirs_are_found(hostile, words, message):
+    done = call(hostile, "train", *words, "--workdir=run")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_functions_of_the_folder_are_found(hostile):
+    done = call(hostile, "check", "mine:none", "--kind=metrics")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("mine:none keeps the contract\n")
