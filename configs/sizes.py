@@ -17,7 +17,7 @@ def pocket(config: ConfigDict) -> None:
     """The built-in model of 0.8 million parameters, on a laptop.
 
     Four minibatches of 32 rows per iteration; 4 to 8 seconds an iteration on 2 cores.
-    PPO: with a critic it learns more, and goes on learning (`docs/results.md`).
+    PPO; GRPO gains as much in 40 iterations of 60 % of the time (`docs/results.md`).
     """
     config.rollout.num_groups = 32
     config.rollout.group_size = 8

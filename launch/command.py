@@ -304,8 +304,12 @@ def _exit_with(
     call: Callable[[list[str]], int], main: Callable, config: str = ""
 ) -> None:
     if wants_help(sys.argv):
-        for part in help_parts(main, config):
-            print(f"{part}\n", flush=True)
+        try:
+            for part in help_parts(main, config):
+                print(f"{part}\n", flush=True)
+        except BrokenPipeError:
+            # A pager was closed; what is left to flush goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     _avoid_single_thread()
     try:

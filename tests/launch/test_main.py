@@ -49,12 +49,13 @@ def test_commands_are_listed_and_misspelt_ones_refused(hostile):
     assert "no command 'trian'; choose one of train" in wrong.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--config=sokoban:nope"], "no preset 'nope'; presets are size: pocket"),
         (["--config=configs/sokoban.py:nope"], "no preset 'nope'"),
-        (["--config=own.py"], "mine"),
+        (["--config=own.py"], "is no environment"),
         (["--config=missing.py"], "there is no configuration file missing.py"),
         (["--config=sokoban", "--config.env.name=mine:none"], "is no environment"),
     ],
