@@ -2,8 +2,11 @@
 
 python -m launch.play --config=configs/sokoban.py
 python -m launch.play --run=runs/sokoban --player=policy --level=3
+python -m launch.play --run=runs/sokoban --player=policy --gif=episode.gif
 python -m launch.play --run=runs/mix --env=FrozenLake
 """
+
+import pathlib
 
 from absl import flags
 
@@ -16,6 +19,9 @@ _PLAYER = flags.DEFINE_enum("player", "human", ["human", "policy", "solver"], "P
 _ENV = flags.DEFINE_string(
     "env", None, "Environment of a mix, e.g. FrozenLake; default: the first."
 )
+_GIF = flags.DEFINE_string(
+    "gif", None, "Also write the episode of a policy or the solver as a GIF file."
+)
 _LEVEL = flags.DEFINE_integer("level", 0, "Number of the validation level, from 0.")
 
 
@@ -23,6 +29,8 @@ def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
+    if _GIF.value and _PLAYER.value == "human":
+        raise ValueError("--gif shows --player=policy or --player=solver; add one")
     run = command.run_folder(_RUN.value)
     with working("loading JAX, the model and the game"):
         command.enable_compilation_cache()
@@ -86,6 +94,25 @@ def _show(episode: dict) -> None:
         )
     outcome = "won" if episode["success"] else "not won"
     print(f"{outcome}, return {episode['return'] + episode['penalty']:g}")
+    if _GIF.value:
+        _write_gif(episode, pathlib.Path(_GIF.value))
+
+
+def _write_gif(episode: dict, path: pathlib.Path) -> None:
+    """The board after every action.
+
+    Raises:
+      ValueError: the game shows no board.
+    """
+    from ragen_jax.runs.boards import gif
+
+    turns = episode["turns"]
+    if "board" not in turns[0]:
+        raise ValueError("--gif: this game shows no board")
+    after = [board for turn in turns for board in turn["boards_after"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gif([turns[0]["board"], *after], episode["legend"]))
+    print(f"{path} written: {len(after)} actions")
 
 
 PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}

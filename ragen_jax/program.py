@@ -36,7 +36,6 @@ from ragen_jax.models.policy import Policy, abstract_params, build_policy, logic
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
-from ragen_jax.rollout.records import episodes
 from ragen_jax.tables.rules import flatten
 from ragen_jax.tasks import (
     Task,
@@ -45,9 +44,9 @@ from ragen_jax.tasks import (
     check_fit,
     check_names,
     env_specs,
-    thought_reader,
 )
 from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.text.statements import FactReader, build_facts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params, Trajectory
 
@@ -146,9 +145,7 @@ class Program:
         records = []
         for task, rollout in zip(self.tasks, rollouts, strict=True):
             label = {"environment": task.name} if len(self.tasks) > 1 else {}
-            prompts = task.dialogue.prompts
-            rows = episodes(rollout, task.tokenizer, prompts, count)
-            records += [label | record for record in rows]
+            records += [label | record for record in task.records(rollout, count)]
         return records
 
 
@@ -315,6 +312,13 @@ def bind_policy(
             max_reply_tokens=task.rules.max_reply_tokens,
         ),
     )
+
+
+def thought_reader(task: Task) -> FactReader | None:
+    """Reader of the facts stated in thoughts; None where thoughts state none."""
+    if not task.dialogue.thinking or not task.env.landmarks:
+        return None
+    return task.dialogue.facts or build_facts(task.env, task.tokenizer)
 
 
 def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:

@@ -23,12 +23,14 @@ from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import RolloutKeys, make_collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS, rollout_metrics
+from ragen_jax.rollout.records import add_boards, episodes
+from ragen_jax.rollout.replay import grid_of, make_boards_after
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sharding import MESH_AXES, row_problems
 from ragen_jax.tables.functions import bind, is_reference, load_reference
 from ragen_jax.tables.rules import number_problem
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
-from ragen_jax.text.statements import FactReader, build_fact_reader, landmarks_of
+from ragen_jax.text.statements import build_facts
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import EnvState, Params, Trajectory
 
@@ -77,6 +79,7 @@ class Task:
       collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
         fixed validation prompts.
       play_quality: comparison of episodes with the exact solver's.
+      boards_after: the board after every action, if the game shows one.
       more_metrics: the user's function of metrics, an entry of `METRIC_FUNCTIONS`.
     """
 
@@ -89,6 +92,7 @@ class Task:
     play: Callable[..., Trajectory] | None = None
     collect_validation: Callable[..., Trajectory] | None = None
     play_quality: Callable[..., dict[str, float]] | None = None
+    boards_after: Callable[[Trajectory], Array] | None = None
     more_metrics: Callable[[Trajectory], Mapping[str, float]] | None = None
 
     def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
@@ -108,6 +112,15 @@ class Task:
                 raise ValueError(f"logging.metrics: {more!r} has no names of its own")
             values |= more
         return {name: float(value) for name, value in jax.device_get(values).items()}
+
+    def records(self, rollout: Trajectory, count: int | None = None) -> list[dict]:
+        """Records of the first `count` rows, see `ragen_jax.rollout.records`."""
+        records = episodes(rollout, self.tokenizer, self.dialogue.prompts, count)
+        if self.boards_after is not None:
+            rows = jax.tree.map(lambda x: x[: len(records)], rollout)
+            boards = jax.device_get(self.boards_after(rows))
+            add_boards(records, boards, grid_of(self.env).symbols)
+        return records
 
     @functools.cached_property
     def ceiling(self) -> Callable[[EnvState], float]:
@@ -169,7 +182,8 @@ def make_task(
         if bonus["facts"] is not None:
             dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
         rules = dataclasses.replace(rules, bonus=build_bonus(env, params, **bonus))
-    return Task(spec.label or env.name, env, params, rules, tokenizer, dialogue)
+    task = Task(spec.label or env.name, env, params, rules, tokenizer, dialogue)
+    return dataclasses.replace(task, boards_after=make_boards_after(env, params))
 
 
 def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
@@ -189,23 +203,6 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
     except ValueError as error:
         raise ValueError(f"{spec.path}: {error}") from error
     return env, env_params(env, spec.params, path=f"{spec.path}.params")
-
-
-def build_facts(env: TextEnvironment, tokenizer: Tokenizer) -> FactReader:
-    """Reader of the landmarks' places in thoughts.
-
-    Raises:
-      ValueError: the environment has no landmarks.
-    """
-    names = [(env.symbols[mark.symbol], mark.words) for mark in landmarks_of(env)]
-    return build_fact_reader(tokenizer, names)
-
-
-def thought_reader(task: Task) -> FactReader | None:
-    """Reader of the facts stated in thoughts; None where thoughts state none."""
-    if not task.dialogue.thinking or not task.env.landmarks:
-        return None
-    return task.dialogue.facts or build_facts(task.env, task.tokenizer)
 
 
 def env_params(

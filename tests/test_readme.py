@@ -23,8 +23,8 @@ def walk():
 def test_the_example_game_can_be_played(walk):
     params = walk.default_params
     key = jax.random.key(0)
-    _, state = walk.reset_env(key, params)
-    assert walk.render(state, params) == "P___\n"
+    state = walk.reset_env(key, params)[1].replace(position=0, flag=3)
+    assert walk.render(state, params) == "P__F\n"
     rewards = []
     for action in (0, 1, 1, 1, 1):
         _, state, reward, terminated, info = walk.step_env(key, state, action, params)
@@ -38,7 +38,7 @@ def test_the_example_game_can_be_played(walk):
 
 def test_the_example_game_has_an_exact_solver(walk):
     states = jax.vmap(
-        lambda p: walk.reset_env(jax.random.key(0), None)[1].replace(position=p)
+        lambda p: walk.reset_env(jax.random.key(0), None)[1].replace(position=p, flag=3)
     )(jnp.arange(3))
     budget = PlayBudget(max_turns=1, max_actions_per_turn=2, max_actions_per_episode=9)
     solution = walk.solve(states, walk.default_params, budget=budget, discount=0.5)

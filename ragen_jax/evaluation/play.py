@@ -19,7 +19,6 @@ from ragen_jax.evaluation.load import Trained
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import RolloutKeys, play_episodes
 from ragen_jax.rollout.host import ArrayGame, play_turns
-from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import Play, Responder
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task, build_collect
@@ -62,8 +61,7 @@ def watch_policy(trained: Trained, level: int) -> dict:
     )
     keys = level_keys(trained, level)
     task = program.task
-    trajectory = collect(trained.params, task.dialogue, keys)
-    return episodes(trajectory, task.tokenizer, task.dialogue.prompts)[0]
+    return task.records(collect(trained.params, task.dialogue, keys))[0]
 
 
 def watch_solver(trained: Trained, level: int) -> dict:
@@ -110,8 +108,7 @@ def watch_solver(trained: Trained, level: int) -> dict:
             rules=dataclasses.replace(task.rules, bonus=None),
         )
 
-    trajectory = watch(task.dialogue, level_keys(trained, level))
-    return episodes(trajectory, task.tokenizer, task.dialogue.prompts)[0]
+    return task.records(watch(task.dialogue, level_keys(trained, level)))[0]
 
 
 def complete_reply(line: str, *, thinking: bool) -> str:

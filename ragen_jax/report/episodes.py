@@ -153,6 +153,10 @@ def _is_board(value: Any) -> bool:
     return is_board(value) and len(value) * len(value[0]) <= MAX_CELLS
 
 
+def _are_boards(value: Any) -> bool:
+    return _is_list(value) and len(value) <= MAX_TURNS and all(map(_is_board, value))
+
+
 def _is_legend(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value.values()))
 
@@ -193,6 +197,7 @@ _TURN_FIELDS = {
     "bonus": (False, *_NUMBER),
     "window": (False, *_TEXT),
     "board": (False, f"rows of equal length with at most {MAX_CELLS} cells", _is_board),
+    "boards_after": (False, f"at most {MAX_TURNS} boards", _are_boards),
     "token_texts": (False, f"a list of at most {MAX_TOKENS} texts", _are_texts),
     "token_log_probs": (False, f"a list of at most {MAX_TOKENS} numbers", _are_numbers),
 }

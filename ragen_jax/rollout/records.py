@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from envs.templates import Grid
 from ragen_jax.rollout.host import Chat, ChatTurn
@@ -40,7 +41,8 @@ def episodes(
     whole reply), `token_texts` and `token_log_probs` (of each of its tokens, see
     `Tokenizer.spell`). Where the model did not see the whole dialogue a turn also has
     `window`, what it read before its reply. Where the game shows a board a turn has it
-    as `board`, rows of symbols, and the episode has its `legend`, symbol to meaning.
+    as `board`, rows of symbols, and the episode has its `legend`, symbol to meaning;
+    `add_boards` adds what became of it.
     """
     rows = slice(0, count)
     shown = jax.device_get(
@@ -52,6 +54,26 @@ def episodes(
         _episode(shown, row, tokenizer, prompts) | label
         for row in range(len(shown.lengths))
     ]
+
+
+def add_boards(
+    records: Sequence[dict[str, Any]],
+    boards: Int[np.ndarray, "B K A rows cols"],
+    symbols: Sequence[str],
+) -> None:
+    """Add `boards_after` to every turn: the board after each of its executed actions.
+
+    Args:
+      records: of `episodes`, changed in place.
+      boards: of `replay.make_boards_after`, for at least these rows.
+      symbols: of its entries.
+    """
+    for record, of_row in zip(records, boards, strict=False):
+        for turn in record["turns"]:
+            shown = of_row[turn["turn"] - 1, : len(turn["actions"])]
+            turn["boards_after"] = [
+                _rows([[symbols[i] for i in line] for line in board]) for board in shown
+            ]
 
 
 def legend_of(prompts: Prompts) -> dict[str, str]:

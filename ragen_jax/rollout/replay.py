@@ -1,13 +1,18 @@
 """Replay of episodes: the states that a trajectory does not store.
 
-In: a trajectory of one environment. Out: the state before every action. The recorded
-actions are stepped with the recorded noise keys, which repeats slips and payouts.
+In: a trajectory of one environment. Out: the state before every action, or the board
+after it. The recorded actions are stepped with the recorded noise keys, which repeats
+slips and payouts.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from envs.base import EnvParams, TextEnvironment
+from envs.templates import Grid
 from ragen_jax.types import EnvState, Trajectory
 
 
@@ -56,3 +61,39 @@ def replay(
     keys = jax.random.wrap_key_data(trajectory.noise_key)
     last, before = jax.vmap(play_row)(trajectory.initial_state, trajectory.turns, keys)
     return before, last
+
+
+def make_boards_after(
+    env: TextEnvironment, env_params: EnvParams
+) -> Callable[[Trajectory], Int[Array, "B K A rows cols"]] | None:
+    """Build the compiled `boards_after(trajectory)`: the board after every action.
+
+    Entries are ids of the symbols of `grid_of`. Where an action was not executed the
+    entry is the board that it left. None for a game that shows no board.
+    """
+    grid = grid_of(env)
+    if grid is None:
+        return None
+
+    def read(state: EnvState):
+        return env.text_fields(state, env_params)[grid.name].astype(jnp.int32)
+
+    def after(before, last):
+        """States after every action, from those before: each is the next one's."""
+        in_order = before.reshape(-1, *before.shape[2:])
+        shifted = jnp.concatenate([in_order[1:], last[None]])
+        return shifted.reshape(before.shape)
+
+    @jax.jit
+    def boards_after(trajectory: Trajectory):
+        befores, lasts = replay(env, env_params, trajectory)
+        states = jax.tree.map(jax.vmap(after), befores, lasts)
+        return jax.vmap(jax.vmap(jax.vmap(read)))(states)
+
+    return boards_after
+
+
+def grid_of(env: TextEnvironment) -> Grid | None:
+    """The board in the text of a game, None if it has none."""
+    grids = [part for part in env.template.parts if isinstance(part, Grid)]
+    return grids[0] if grids else None

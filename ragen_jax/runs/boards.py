@@ -19,6 +19,8 @@ from PIL import Image, ImageColor, ImageDraw
 CELL = 24
 _GAP = 12
 _LINE = 2  # pixels
+# Milliseconds that a board of an animation is shown.
+_FRAME_MS, _LAST_FRAME_MS = 500, 2000
 
 Board = Sequence[Sequence[str]]
 Look = Mapping[str, str]
@@ -47,6 +49,23 @@ def png(picture: Image.Image) -> bytes:
     """The picture as a PNG file."""
     file = io.BytesIO()
     picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def gif(boards: Sequence[Board], legend: Mapping[str, str]) -> bytes:
+    """The boards one after the other as an animated GIF file, the last one longer."""
+    frames = [draw_boards([board], legend) for board in boards]
+    frames = [frame.resize((2 * frame.width, 2 * frame.height)) for frame in frames]
+    durations = [_FRAME_MS] * (len(frames) - 1) + [_LAST_FRAME_MS]
+    file = io.BytesIO()
+    frames[0].save(
+        file,
+        "GIF",
+        save_all=True,
+        append_images=frames[1:],
+        duration=durations,
+        loop=0,
+    )
     return file.getvalue()
 
 

@@ -190,6 +190,9 @@ def _turn_problem(turn: Mapping) -> str | None:
             return f"{name} is no number or null"
     if "board" in turn and not is_board(turn["board"]):
         return "board is no rectangle of symbols"
+    after = turn.get("boards_after", [])
+    if not isinstance(after, list) or not all(map(is_board, after)):
+        return "boards_after is no list of rectangles of symbols"
     return None
 
 

@@ -29,6 +29,7 @@ class StopRequest:
     def __init__(self, say: Callable[[str], None] = print):
         self._say = say
         self._signal: int | None = None
+        self._is_announced = False
         self._stack = contextlib.ExitStack()
 
     @property
@@ -42,7 +43,7 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGTERM, signal.SIGINT):
-            previous = signal.signal(number, lambda *_: None)
+            previous = signal.signal(number, self._handle)
             self._stack.callback(signal.signal, number, previous)
         self._stack.enter_context(_watched(self._request))
         return self
@@ -50,9 +51,16 @@ class StopRequest:
     def __exit__(self, *_) -> None:
         self._stack.close()
 
+    def _handle(self, number, frame) -> None:
+        """In the main thread, where the loop asks: it need not wait for the other."""
+        del frame
+        self._signal = number
+
     def _request(self, number: int) -> None:
-        if self.requested:
+        """In the thread that reads the pipe."""
+        if self._is_announced:
             _end(number)
+        self._is_announced = True
         self._signal = number
         self._say("stopping after this step; Ctrl-C again to stop now")
 

@@ -72,7 +72,7 @@ class EventFile:
                 continue
             text = "\n".join(f"    {line}" for line in _transcript(episode))
             self._events.add_text(f"episodes/{place}{index}", text, iteration)
-            boards = [turn["board"] for turn in episode["turns"] if "board" in turn]
+            boards = shown_boards(episode["turns"])
             if boards:
                 picture = draw_boards(boards, episode.get("legend", {}))
                 self._add_picture(f"boards/{place}{index}", picture, iteration)
@@ -132,6 +132,13 @@ def _interval_charts(metric: str, games: Sequence[str]) -> dict[str, list]:
         f"{name}, 95 % interval": ["Margin", [f"{name}{end}" for end in _INTERVAL]]
         for name in names.values()
     }
+
+
+def shown_boards(turns: Sequence[Mapping]) -> list:
+    """The board before every turn, and the last one, where they were recorded."""
+    boards = [turn["board"] for turn in turns if "board" in turn]
+    after = [board for turn in turns for board in turn.get("boards_after", ())]
+    return boards + after[-1:]
 
 
 def _shown(value: Any) -> bool | float | str:

@@ -258,6 +258,16 @@ def count_thought(
     return jnp.where(has_end & jnp.any(is_content), num_tokens, 0)
 
 
+def build_facts(env: TextEnvironment, tokenizer: HasTokenBytes) -> FactReader:
+    """Reader of the landmarks' places in thoughts.
+
+    Raises:
+      ValueError: the environment has no landmarks.
+    """
+    names = [(env.symbols[mark.symbol], mark.words) for mark in landmarks_of(env)]
+    return build_fact_reader(tokenizer, names)
+
+
 def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
     """Landmarks whose places thoughts can state.
 

@@ -12,7 +12,7 @@ import pytest
 import envs
 from envs.base import NEVER, PlayBudget
 from ragen_jax.diagnostics.optimality import make_play_quality
-from ragen_jax.program import POCKET
+from ragen_jax.program import POCKET, thought_reader
 from ragen_jax.rollout.collect import play_episodes, rollout_keys
 from ragen_jax.rollout.demonstrators import (
     MISREADING,
@@ -22,7 +22,7 @@ from ragen_jax.rollout.demonstrators import (
     compile_replies,
 )
 from ragen_jax.rollout.turns import PlayRules
-from ragen_jax.tasks import Task, thought_reader
+from ragen_jax.tasks import Task
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference import sokoban_oracle as oracle

@@ -160,6 +160,7 @@ def _episode(i, row, rng, success, tokens) -> dict:
             "turn": k + 1,
             "observation": _observation(k),
             "board": BOARDS[min(k, 1)],
+            "boards_after": [BOARDS[min(k, 1)], BOARDS[1]],
             "reply": "".join(texts),
             "actions": [2, 0],
             "reward": 10.8 if wins and k == 1 else -0.2,
@@ -177,7 +178,7 @@ def _episode(i, row, rng, success, tokens) -> dict:
         if tokens:
             turn |= {"token_texts": texts, "token_log_probs": log_probs}
         else:
-            del turn["board"]
+            del turn["board"], turn["boards_after"]
         turns.append(turn)
     total = sum(turn["reward"] for turn in turns)
     record = {"row": row, "success": wins, "terminated": wins, "truncated": not wins}

@@ -203,9 +203,14 @@ def test_stepping_through_an_episode(page):
     assert turn(page) == "turn 1 of 3"
     before = page.find_element(By.ID, "board").get_attribute("aria-label")
     assert "target" in before
+    # Action by action inside the turn, up to the board that the next one begins with.
+    page.find_element(By.ID, "a-2").click()
+    after = page.find_element(By.ID, "board").get_attribute("aria-label")
+    assert after.startswith("Board after action 2 of turn 1: ")
     page.find_element(By.ID, "t-next").click()
     assert turn(page) == "turn 2 of 3"
-    assert page.find_element(By.ID, "board").get_attribute("aria-label") != before
+    begins = page.find_element(By.ID, "board").get_attribute("aria-label")
+    assert begins.split(": ")[1] == after.split(": ")[1] != before.split(": ")[1]
     box = page.find_element(By.ID, "episode")
     box.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert turn(page) == "turn 3 of 3"

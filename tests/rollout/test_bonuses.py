@@ -16,8 +16,7 @@ from ragen_jax.rollout.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.rollout.collect import make_collect, rollout_keys
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import build_facts
-from ragen_jax.text.statements import Statements, is_there
+from ragen_jax.text.statements import Statements, build_facts, is_there
 from ragen_jax.types import ParsedAnswer, Reply
 from tests.reference.facts_oracle import read_facts
 from tests.reference.rollout_loop import RolloutLoop

@@ -7,7 +7,8 @@ import pytest
 
 from envs.hashing import hash_arrays
 from ragen_jax.rollout.collect import rollout_keys
-from ragen_jax.rollout.replay import replay
+from ragen_jax.rollout.records import add_boards
+from ragen_jax.rollout.replay import grid_of, make_boards_after, replay
 from tests.rollout import players
 
 
@@ -43,3 +44,38 @@ def test_states_are_those_that_were_played():
     other = rollout.replace(noise_key=jnp.roll(rollout.noise_key, 1, axis=0))
     _, elsewhere = play_again(other)
     assert (np.asarray(elsewhere.position) != np.asarray(last.position)).any()
+
+
+def test_boards_follow_the_actions_of_a_record():
+    """Against the game stepped on the host, one action after the other."""
+    name = "frozen_lake"
+    env, dialogue = players.game(name)
+    params, grid = env.default_params, grid_of(env)
+    keys = rollout_keys(jax.random.key(2), 4, 2)
+    collect = players.collector(name, num_groups=4)
+    rollout = jax.device_get(collect(players.speaker_params(name), dialogue, keys))
+    boards = jax.device_get(make_boards_after(env, params)(rollout))
+    turns = rollout.turns
+    records = [
+        {
+            "turns": [
+                {"turn": k + 1, "actions": turns.actions[row, k, :n].tolist()}
+                for k, n in enumerate(turns.num_executed[row])
+            ]
+        }
+        for row in range(8)
+    ]
+    add_boards(records, boards, grid.symbols)
+    num_boards = 0
+    for row, record in enumerate(records):
+        state = jax.tree.map(lambda x, row=row: x[row], rollout.initial_state)
+        for k, turn in enumerate(record["turns"]):
+            turn_key = jax.random.fold_in(keys.noise[row], k)
+            for i, action in enumerate(turn["actions"]):
+                key = jax.random.fold_in(turn_key, i)
+                _, state, *_ = env.step_env(key, state, jnp.int32(action), params)
+                shown = "\n".join(turn["boards_after"][i])
+                assert shown in env.render(state, params)
+                num_boards += 1
+    assert num_boards > 4
+    assert make_boards_after(players.game("bandit")[0], None) is None

@@ -1,9 +1,16 @@
 // A board as a drawing: cells by what their symbols mean.
 "use strict";
 
+// Boards of a turn: before it, then after each of its actions.
+const boardsOf = (turn) => [turn.board, ...(turn.boards_after || [])];
+
 function boardBlock(e) {
   const turn = e.turns[VIEW.turn],
-    before = VIEW.turn ? e.turns[VIEW.turn - 1].board : null;
+    boards = boardsOf(turn),
+    now = Math.min(VIEW.action, boards.length - 1);
+  const past = VIEW.turn ? boardsOf(e.turns[VIEW.turn - 1]) : [];
+  // Of runs that recorded no board after an action: the board a turn ago.
+  const before = now ? boards[now - 1] : past.length > 1 ? past[past.length - 2] : past[0];
   if (!turn.board)
     return el(
       "div",
@@ -15,7 +22,7 @@ function boardBlock(e) {
         el("div", { class: "prose" }, lastMessage(turn.observation)),
       ),
     );
-  const rows = turn.board.map((row) => Array.from(row)),
+  const rows = boards[now].map((row) => Array.from(row)),
     legend = e.legend || {},
     old = before && before.map((row) => Array.from(row));
   const used = [...new Set(rows.flat())];
@@ -24,7 +31,7 @@ function boardBlock(e) {
     class: "board",
     id: "board",
     role: "img",
-    "aria-label": `Board before turn ${VIEW.turn + 1}: ${words}`,
+    "aria-label": `Board ${now ? `after action ${now} of` : "before"} turn ${VIEW.turn + 1}: ${words}`,
     viewBox: `0 0 ${rows[0].length} ${rows.length}`,
   });
   rows.forEach((row, r) =>
@@ -50,6 +57,7 @@ function boardBlock(e) {
     "div",
     {},
     board,
+    boards.length > 1 ? actionStepper(turn, now) : null,
     el(
       "ul",
       { class: "boardkey" },
@@ -61,8 +69,38 @@ function boardBlock(e) {
           `${s} ${legend[s] || ""}`,
         ),
       ),
-      old ? el("li", {}, "dashed: changed since the last turn") : null,
+      old ? el("li", {}, `dashed: changed since the last ${now || past.length > 1 ? "action" : "turn"}`) : null,
     ),
+  );
+}
+
+// A button per board of the turn.
+function actionStepper(turn, now) {
+  return el(
+    "div",
+    { class: "stepper", role: "group", "aria-label": "Actions of the turn" },
+    el(
+      "ol",
+      {},
+      boardsOf(turn).map((_, k) =>
+        el(
+          "li",
+          {},
+          el(
+            "button",
+            {
+              type: "button",
+              id: `a-${k}`,
+              "aria-label": k ? `After action ${k}` : "Before the turn",
+              "aria-current": k === now ? "step" : null,
+              onclick: () => showTurn(VIEW.turn, k),
+            },
+            k ? String(k) : "start",
+          ),
+        ),
+      ),
+    ),
+    el("span", { class: "muted" }, now ? `after action ${now} of ${turn.actions.length}` : "before the turn"),
   );
 }
 

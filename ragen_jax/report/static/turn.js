@@ -84,7 +84,7 @@ function tokenBlock(t, block) {
       checked: VIEW.context,
       onchange: (event) => {
         VIEW.context = event.target.checked;
-        showTurn(VIEW.turn);
+        showTurn(VIEW.turn, VIEW.action);
       },
     }),
     "show the prompt",

@@ -2,7 +2,7 @@
 "use strict";
 
 const MAX_LISTED = 300;
-const VIEW = { shown: [], episode: -1, turn: 0, context: true };
+const VIEW = { shown: [], episode: -1, turn: 0, action: 0, context: true };
 
 function viewer() {
   const { chosen, total } = DATA.episodes;
@@ -225,7 +225,8 @@ function viewerKeys(event) {
   event.preventDefault();
 }
 
-function showTurn(wanted) {
+// `action`: the board that is shown, 0 before the turn, k after its k-th action.
+function showTurn(wanted, action = 0) {
   const box = document.getElementById("episode"),
     e = VIEW.shown[VIEW.episode];
   if (!e) {
@@ -233,6 +234,7 @@ function showTurn(wanted) {
     return;
   }
   VIEW.turn = Math.max(0, Math.min(wanted, e.turns.length - 1));
+  VIEW.action = action;
   const focused =
     document.activeElement && box.contains(document.activeElement) ? document.activeElement.id : "";
   const turn = e.turns[VIEW.turn],
