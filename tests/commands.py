@@ -44,6 +44,10 @@ TINY = {
     "diagnostics.every": None,
     "checkpoint.every": 1,
 }
+# The same without evaluations, which are a program of their own.
+UNTESTED = {
+    key: value for key, value in TINY.items() if not key.startswith("evaluation.")
+} | {"evaluation.every": None}
 # What a command sets for the rest of its process.
 CACHE_OPTIONS = (
     "jax_compilation_cache_dir",
@@ -79,7 +83,9 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def train_command(model, workdir, task="sokoban", **changes) -> list[str]:
     """Training command line; `changes` are keys with `__` for the dot."""
-    keys = TINY | {k.replace("__", "."): v for k, v in changes.items()}
+    changes = {k.replace("__", "."): v for k, v in changes.items()}
+    is_tested = changes.get("evaluation.every", True) is not None
+    keys = (TINY if is_tested else UNTESTED) | changes
     return command(
         "train",
         f"--config=configs/{task}.py",

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "library.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 # Sizes of a run that is over in seconds.
-SMALL = [f"--config.{key}={value}" for key, value in commands.TINY.items()]
+SMALL = [f"--config.{key}={value}" for key, value in commands.UNTESTED.items()]
 THREE = "--config.train.num_iterations=3"
 
 
@@ -47,6 +47,7 @@ def test_the_game_is_checked_trained_and_played(monkeypatch, tmp_path, model):
     assert played.stdout.rstrip().splitlines()[-1].startswith("won")
 
 
+@pytest.mark.slow
 def test_the_estimator_is_checked_and_trained(monkeypatch, tmp_path, model):
     (tmp_path / "mine.py").write_text(BLOCKS[0])
     monkeypatch.syspath_prepend(tmp_path)

@@ -82,7 +82,7 @@ class Plan:
     @property
     def largest(self) -> str:
         """The program with the highest peak."""
-        return max(PROGRAMS, key=self.peak_of)
+        return max(self.memory, key=self.peak_of)
 
     @property
     def peak(self) -> int:
@@ -115,8 +115,9 @@ def make_plan(
     key = jax.eval_shape(lambda: jax.random.key(0))
     batch = _batch(parts, key)
     memory = dict(known or {})
+    is_evaluated = config.evaluation.every is not None
     for name in PROGRAMS:
-        if name not in memory:
+        if name not in memory and (is_evaluated or name != "evaluation"):
             with watch(name):
                 memory[name] = _compile(parts, name, batch, key)
     trained = tree_bytes((learner.state.policy.params, _critic_params(learner)))
@@ -139,7 +140,7 @@ def make_plan(
                 parts, rollout.num_groups * rollout.group_size
             ),
             "KV cache of an evaluation": _cache_bytes(
-                parts, num_prompts * len(parts.tasks)
+                parts, num_prompts * len(parts.tasks) * is_evaluated
             ),
             "trajectories": tree_bytes(batch),
             "activations kept for one backward pass": _activation_bytes(

@@ -104,6 +104,7 @@ def quality(name):
     return measure_of(game(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -39,6 +39,7 @@ def call(folder, *words) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_commands_are_listed_and_misspelt_ones_refused(hostile):
     listed = call(hostile, "--help")
     assert listed.returncode == 0

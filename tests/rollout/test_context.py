@@ -76,6 +76,7 @@ def _expected(case):
     return trajectory, loop.window_texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_the_slow_loop_bit_by_bit(case):
     trajectory, (expected, _) = _collected(case), _expected(case)

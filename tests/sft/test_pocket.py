@@ -121,6 +121,7 @@ def test_the_files_are_small_and_described():
     assert config.num_hidden_layers == sizes.num_hidden_layers
 
 
+@pytest.mark.slow
 def test_it_can_read_the_board(tokenizer, tasks):
     """If it thinks, it names player, box and target where they are."""
     config, params = load_checkpoint(POCKET)
