@@ -77,7 +77,7 @@ def problems(kind: Kind, entry: Callable, options: Mapping[str, Any]) -> Iterato
 
 
 def find_kind(entry: Callable) -> str | None:
-    """The kind of a function by its parameters and what it returns."""
+    """The kind of a function by its parameters, None where they do not say."""
     parameters = inspect.signature(entry).parameters.values()
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_names = {("trajectory", "rewards"): "advantage", ("scores",): "filter"}
@@ -149,8 +149,8 @@ def _episodes() -> dict[str, Trajectory]:
         "random episodes": usual,
         "episodes with equal rewards": usual.replace(turns=alike),
         "episodes without rewards": usual.replace(turns=unpaid),
-        "a batch of which one group is kept": kept,
-        "a batch of which nothing is kept": nobody,
+        "a batch with one kept group": kept,
+        "a batch without kept groups": nobody,
     }
 
 

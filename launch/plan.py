@@ -14,6 +14,7 @@ from absl import flags
 
 from launch import command
 from launch.command import lasting_objects
+from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
 _DEVICE = flags.DEFINE_string(
@@ -29,7 +30,7 @@ GIB = 2**30
 
 
 def main(argv: list[str]) -> int:
-    with lasting_objects():
+    with lasting_objects(), working("loading JAX"):
         config = command.read_config(_CONFIG, argv)
         _offer_devices(config)
         from ragen_jax.config import validate

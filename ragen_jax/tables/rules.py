@@ -151,7 +151,7 @@ def add_options(
         parameters = inspect.signature(table[known[key]]).parameters
         for name in option_names(table[known[key]]):
             default, path = parameters[name].default, f"{section}.{name}"
-            if path not in known:
+            if path not in known or path in values:
                 added[path] = _option(path, default, values, f"{key} = {known[key]!r}")
     for path in values:
         if path not in added:
@@ -175,14 +175,12 @@ def _option(path: str, default: Any, values: Mapping[str, Any], reader: str) -> 
             )
         return default
     value = values[path]
-    if isinstance(default, bool) != isinstance(value, bool):
-        pass
-    elif is_number(default):
-        if (problem := number_problem(path, value, default)) is None:
-            return type(default)(value)
-        raise ValueError(problem)
-    elif default in (None, inspect.Parameter.empty) or type(value) is type(default):
+    if default in (None, inspect.Parameter.empty) or type(value) is type(default):
         return value
+    if is_number(default):
+        if problem := number_problem(path, value, default):
+            raise ValueError(problem)
+        return type(default)(value)
     raise ValueError(f"{path} = {value!r}; it must be like its default, {default!r}")
 
 
@@ -213,6 +211,7 @@ def _choice_problems(key: str, value: object, allowed: Collection) -> Iterator[s
             return
     except ValueError as error:
         yield f"{key} = {value!r}: {error}"
+        return
     names = ", ".join(sorted(allowed))
     if isinstance(allowed, Table):
         names += ", or package.module:Name for a function of yours"

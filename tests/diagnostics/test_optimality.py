@@ -105,13 +105,7 @@ def quality(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "frozen_lake",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("bandit", "sokoban")),
-    ],
-)
+@pytest.mark.parametrize("name", ["frozen_lake", "bandit", "sokoban"])
 def test_the_solver_plays_optimally(name):
     best = quality(name)(play(name, READING, 0.0), ROWS_PER_LEVEL)
     assert best["optimal_action_share"] == 1

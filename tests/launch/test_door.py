@@ -1,12 +1,16 @@
 """Functions and classes of the user's, named `package.module:Name`."""
 
+import inspect
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from launch.function_checks import KINDS, find_kind, problems
 from ragen_jax.tables.functions import option_names
+from ragen_jax.tables.rules import add_options
 from tests import commands
 from tests.launch import users_functions
 
@@ -110,6 +114,34 @@ def test_what_cannot_be_used_is_refused(words, message, tmp_path):
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("default", "value", "expected"),
+    [
+        (1.0, 2, 2.0),
+        (1, 2, 2),
+        (True, False, False),
+        ("a", "b", "b"),
+        (None, True, True),
+        (inspect.Parameter.empty, True, True),
+    ],
+)
+def test_an_option_takes_values_like_its_default(default, value, expected):
+    held = {"advantage": "x:y", "own": type(expected)()}
+    config = ConfigDict({"algo": held})
+
+    def entry(trajectory, *, own=default):
+        return own
+
+    tables = {"algo.advantage": mock.MagicMock(wraps=dict)}
+    tables["algo.advantage"].__getitem__.return_value = entry
+    tables["algo.advantage"].__contains__.return_value = True
+    # The user's own configuration file may hold the key already.
+    for given in (config, ConfigDict({"algo": {"advantage": "x:y"}})):
+        add_options(given, tables, {"algo.own": value})
+        assert given.algo.own == expected
+        assert type(given.algo.own) is type(expected)
 
 
 OPTIONS = {
