@@ -1,10 +1,12 @@
 """What a command is doing, with a clock: a moving line, or a line in a log.
 
 On a terminal the line moves from the start and vanishes at the end. Elsewhere it is
-printed once the work has taken `SILENT_SECONDS`.
+printed once the work has taken `SILENT_SECONDS`. Either way on standard error, so that
+what a command prints is the same however long it takes.
 """
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,13 +35,17 @@ class Clock(ProgressColumn):
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
     """Show what the block does while it runs."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         with announced_late(lambda: console.print(f"{text} ...")):
             yield
         return
     columns = SpinnerColumn(), TextColumn("{task.description}"), Clock()
-    with Progress(*columns, console=console, transient=True) as progress:
+    # What the block prints goes above the line, but into a file where one is given.
+    on_terminal = sys.stdout.isatty()
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=on_terminal
+    ) as progress:
         progress.add_task(text, total=None, since=time.monotonic())
         yield
 
