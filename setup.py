@@ -1,5 +1,6 @@
 """Package metadata; requirements.txt is the single list of run-time needs."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -17,9 +18,14 @@ def requirements() -> list[str]:
     return [line for line in stripped if line]
 
 
+def version() -> str:
+    text = (HERE / "ragen_jax" / "__init__.py").read_text()
+    return re.search(r'__version__ = "(.+)"', text).group(1)
+
+
 setup(
     name="ragen_jax",
-    version="0.1.0",
+    version=version(),
     description="Multi-turn reinforcement learning of LLM agents, all on the device",
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",

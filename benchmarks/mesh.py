@@ -76,7 +76,7 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
     import jax
     import numpy as np
 
-    from ragen_jax.memory.plan import tree_bytes
+    from ragen_jax.memory.sizes import tree_bytes
 
     config = read_config(mesh)
     setup = runs.set_up(config, tiny=_TINY.value)

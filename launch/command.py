@@ -229,8 +229,8 @@ def _has(config: ConfigDict, sections: Sequence[str]) -> bool:
     return isinstance(config, ConfigDict)
 
 
-def run_folder(text: str | None) -> pathlib.Path | None:
-    """The folder of a `--run` flag; None without one.
+def run_folder(text: str | None, flag: str = "run") -> pathlib.Path | None:
+    """The folder of a flag that names a run; None without one.
 
     Raises:
       ValueError: there is no such folder. Checked here, before slow imports.
@@ -240,7 +240,7 @@ def run_folder(text: str | None) -> pathlib.Path | None:
     folder = pathlib.Path(text)
     if not folder.is_dir():
         raise ValueError(
-            f"there is no folder {folder}; --run names the --workdir of a run of "
+            f"there is no folder {folder}; --{flag} names the --workdir of a run of "
             "launch.train"
         )
     return folder

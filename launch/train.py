@@ -1,6 +1,10 @@
 """Train an agent, or resume the run in `--workdir`.
 
 python -m launch.train --config=configs/sokoban.py --workdir=runs/sokoban
+python -m launch.train --reproduce=runs/sokoban
+
+Exit status: 0 when the run is finished, 1 when --reproduce ends with other bits, 130 or
+143 when a signal stopped it.
 """
 
 import pathlib
@@ -13,9 +17,17 @@ from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")
+_REPRODUCE = flags.DEFINE_string(
+    "reproduce",
+    None,
+    "Folder of a finished run: train it again in --workdir (default: that folder with "
+    "-again) and compare the final parameters bit for bit.",
+)
 
 
 def main(argv: list[str]) -> int:
+    if _REPRODUCE.value:
+        return _reproduce(command.run_folder(_REPRODUCE.value, flag="reproduce"))
     with lasting_objects():
         config = command.read_config(_CONFIG, argv)
         if not _WORKDIR.value:
@@ -25,6 +37,31 @@ def main(argv: list[str]) -> int:
             from ragen_jax.train import train
 
     return train(config, pathlib.Path(_WORKDIR.value), command.overridden_keys(argv))
+
+
+def _reproduce(run: pathlib.Path) -> int:
+    if _CONFIG.value is not None:
+        raise ValueError(
+            "--reproduce takes the configuration of the run; leave out --config"
+        )
+    workdir = pathlib.Path(_WORKDIR.value or f"{run}-again")
+    if workdir.resolve() == run.resolve():
+        raise ValueError("--workdir and --reproduce name the same folder; use another")
+    with lasting_objects(), working("loading JAX"):
+        command.enable_compilation_cache()
+        from ragen_jax.evaluation.load import read_run_config
+        from ragen_jax.runs.reproduce import open_original
+        from ragen_jax.train import train
+
+        original = open_original(run)
+        config = read_run_config(run, command.defaults())
+    print(original.describe())
+    status = train(config, workdir)
+    if status:
+        return status
+    is_equal, sentence = original.compare(workdir)
+    print(sentence)
+    return 0 if is_equal else 1
 
 
 if __name__ == "__main__":

@@ -84,8 +84,7 @@ def train(
                 run.save(done, state)
             if is_stopping:
                 return _leave(run, display, stop, done, total)
-        run.finish()
-        display.say(run.summary(state))
+        display.say(run.conclude(state))
     return 0
 
 

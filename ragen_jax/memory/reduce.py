@@ -5,15 +5,16 @@ changes by dotted key, or None. The list is short and explicit: options that cos
 come first, then those that change an algorithm, then those that change the experiment.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
-from ragen_jax.memory.plan import PROGRAMS, Plan, changed, make_plan, memory_without
+from ragen_jax.memory.plan import Plan, changed, make_plan, memory_without
+from ragen_jax.memory.programs import PROGRAMS
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.tables.rules import flatten
 from ragen_jax.text.tokenizer import Tokenizer
@@ -66,15 +67,16 @@ def find_fix(
     limit: int,
     *,
     report: Callable[[str], None] = lambda line: None,
-    watch: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    **how: Any,
 ) -> Fix | None:
     """Apply options, the cheapest that helps first, until the peak is within the limit.
 
     Args:
-      config, model, tokenizer, watch: see `make_plan`.
+      config, model, tokenizer: see `make_plan`.
       plan: of `config`.
       limit: bytes of one device.
       report: called with a line for every setting that was tried.
+      how: keyword arguments of `make_plan`.
 
     Returns:
       The first setting that fits; None if there is none.
@@ -92,7 +94,7 @@ def find_fix(
         smaller = changed(config, changes)
         validate(smaller)
         kept = memory_without(option.programs, plan)
-        plan = make_plan(smaller, model, tokenizer, kept, watch=watch)
+        plan = make_plan(smaller, model, tokenizer, kept, **how)
         tried = " ".join(f"{key}={value}" for key, value in more.items())
         report(f"{tried}: {plan.peak / 2**30:.3f} GiB ({plan.largest})")
     return Fix(changes, tuple(costs), plan)

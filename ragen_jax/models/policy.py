@@ -8,6 +8,7 @@ Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -81,7 +82,7 @@ def build_policy(
         rngs = nnx.Rngs(params=key)
         return build_network(config, **how, rngs=rngs)
 
-    graphdef, _ = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
+    graphdef, _ = _describe(config, **how)
 
     def merge(params: Params) -> nnx.Module:
         return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
@@ -111,7 +112,7 @@ def build_policy(
 
 def abstract_params(config: ModelConfig) -> Params:
     """The parameter tree of a network of this shape, as `jax.ShapeDtypeStruct`s."""
-    return nnx.to_pure_dict(_abstract_state(config))
+    return nnx.to_pure_dict(_describe(config, **_ANY)[1])
 
 
 def logical_axes(config: ModelConfig) -> Params:
@@ -122,16 +123,18 @@ def logical_axes(config: ModelConfig) -> Params:
     return nnx.to_pure_dict(
         jax.tree.map(
             lambda variable: variable.get_metadata("logical_axes"),
-            _abstract_state(config),
+            _describe(config, **_ANY)[1],
             is_leaf=lambda x: isinstance(x, nnx.Variable),
         )
     )
 
 
-def _abstract_state(config: ModelConfig) -> nnx.State:
-    def make() -> nnx.Module:
-        rngs = nnx.Rngs(params=0)
-        how = {"dtype": jnp.float32, "remat": None, "attention": "blocks"}
-        return build_network(config, **how, rngs=rngs)
+# Parameters do not depend on how the network is computed.
+_ANY = {"dtype": jnp.dtype("float32"), "remat": None, "attention": "blocks"}
 
-    return nnx.state(nnx.eval_shape(make))
+
+@functools.lru_cache(maxsize=16)
+def _describe(config: ModelConfig, **how) -> tuple[nnx.GraphDef, nnx.State]:
+    """The network without its arrays. Cached: 24 layers take most of a second."""
+    make = functools.partial(build_network, config, **how)
+    return nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(params=0))))

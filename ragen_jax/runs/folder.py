@@ -7,9 +7,12 @@ durable. Knows no algorithm: `runs.run` is the run folder of reinforcement learn
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,10 +105,14 @@ class RunFolder:
         Returns:
           Metrics of the iterations that are kept, oldest first.
         """
-        recorded = {reader.RECORDED: {"machines": self._machines()}}
-        content = json.loads(to_json(self._config)) | recorded
-        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-        writer.write_text_atomically(self.path / "config.json", text)
+        before = reader.Recorded()
+        if self.is_resumed:
+            before = reader.read_recorded(self.path)
+        self._recorded = reader.Recorded(
+            machines=self._machines(before.machines),
+            command=before.command if self.is_resumed else shlex.join(sys.orig_argv),
+        )
+        self._write_config()
         self._writer = writer.RunWriter(
             self.path,
             after=self.start if self.is_resumed else -1,
@@ -178,6 +185,19 @@ class RunFolder:
         self._writer.sync()
         self._checkpointer.wait()
 
+    def record_result(self, iteration: int, params_sha256: str) -> None:
+        """Add the digest of the final parameters to config.json."""
+        result = {"iteration": iteration, "params_sha256": params_sha256}
+        self._recorded = dataclasses.replace(self._recorded, result=result)
+        self._write_config()
+
+    def _write_config(self) -> None:
+        parts = dataclasses.asdict(self._recorded)
+        recorded = {k: v for k, v in parts.items() if v is not None}
+        content = json.loads(to_json(self._config)) | {reader.RECORDED: recorded}
+        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+        writer.write_text_atomically(self.path / "config.json", text)
+
     def _refuse_changes(self, free: tuple[str, ...]) -> None:
         if not self.is_resumed and not (self.path / "config.json").exists():
             return
@@ -189,15 +209,20 @@ class RunFolder:
                 "settings to resume it, or another --workdir"
             )
 
-    def _machines(self) -> list[dict[str, Any]]:
+    def _machines(
+        self, machines: Sequence[Mapping[str, Any]]
+    ) -> list[Mapping[str, Any]]:
         """Machines of the run so far and this one, each from its first iteration."""
         now = machine.describe_machine()
-        machines = reader.read_machines(self.path) if self.is_resumed else []
         if machines:
-            note = machine.describe_difference(machines[-1], now)
-            if note is None:
-                return machines
-            self.notes.append(note)
+            changes = machine.describe_difference(machines[-1], now)
+            if not changes:
+                return list(machines)
+            self.notes.append(
+                f"note: the run continues with other code or on another machine "
+                f"({changes}), so its numbers may round differently than without the "
+                "interruption"
+            )
         return [*machines, {"from_iteration": self.start, **now}]
 
     def _refuse_lost_record(self) -> None:

@@ -1,4 +1,4 @@
-"""The machine and the versions on which a run's bits depend.
+"""The machine, the code and the versions on which a run's bits depend.
 
 In: the process. Out: a description that goes into `config.json`, and the differences
 between two. Equal seeds give equal bits where the descriptions are equal. XLA's CPU
@@ -13,11 +13,14 @@ import os
 import pathlib
 import platform
 import re
+import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jaxlib
+
+from ragen_jax import __version__
 
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
@@ -33,7 +36,25 @@ def describe_machine() -> dict[str, Any]:
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "ragen_jax": __version__,
+        **({"commit": commit} if (commit := git_commit()) else {}),
     }
+
+
+def git_commit() -> str | None:
+    """Commit of this code, with "-dirty" if files differ from it.
+
+    None where the code is no git checkout (an installed package) or git is missing.
+    """
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(words, cwd=root, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
 
 
 def cpu_threads() -> int:
@@ -46,21 +67,17 @@ def cpu_threads() -> int:
     return os.cpu_count() or 1
 
 
-def describe_difference(
-    before: Mapping[str, Any], now: Mapping[str, Any]
-) -> str | None:
-    """A note for a run that continues on another machine; None on the same."""
+def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two machines, as "name: before -> now"; "" for nothing.
+
+    A run of an earlier version has not recorded everything: that does not count.
+    """
     changes = [
-        f"{name}: {before.get(name)} -> {now.get(name)}"
+        f"{name}: {before[name]} -> {now[name]}"
         for name in now
-        if before.get(name) != now.get(name)
+        if name in before and before[name] != now[name]
     ]
-    if not changes:
-        return None
-    return (
-        f"note: the run continues on another machine ({'; '.join(changes)}), so its "
-        "numbers may round differently than without the interruption"
-    )
+    return "; ".join(changes)
 
 
 def _cpu_model() -> str:

@@ -6,11 +6,12 @@ what is wrong with it. A folder outlives the program that wrote it and may have 
 edited, so nothing is taken on trust; checkpoints are `runs.checkpoint`'s.
 """
 
+import dataclasses
 import itertools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -33,23 +34,56 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     return ConfigDict(content).lock()
 
 
-def read_machines(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """Machines on which the run was trained, see `runs.machine`; oldest first.
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What a run has recorded of itself. Runs of earlier versions lack parts of it.
 
-    Empty for a run of an earlier version.
+    Attributes:
+      machines: on which it was trained, see `runs.machine`; oldest first.
+      command: command line of its first start.
+      result: `iteration` and `params_sha256` at its end; None before.
+    """
+
+    machines: Sequence[Mapping[str, Any]] = ()
+    command: str | None = None
+    result: Mapping[str, Any] | None = None
+
+
+def read_recorded(workdir: pathlib.Path) -> Recorded:
+    """The section `recorded` of a run's `config.json`.
 
     Raises:
       ValueError: see `read_config`.
     """
-    recorded = _read_config_file(workdir).get(RECORDED, {})
-    machines = recorded.get("machines", []) if isinstance(recorded, dict) else None
-    is_list = isinstance(machines, list)
-    if not is_list or not all(isinstance(machine, dict) for machine in machines):
+    section = _read_config_file(workdir).get(RECORDED, {})
+    where = f"{workdir / 'config.json'}: {RECORDED}"
+    if not isinstance(section, dict):
+        raise ValueError(f"{where} is no object; {_CURE}")
+    recorded = Recorded(
+        **{k.name: section[k.name] for k in _RECORDED_PARTS if k.name in section}
+    )
+    machines, result = recorded.machines, recorded.result
+    if not _are_objects(machines):
+        raise ValueError(f"{where}.machines is no list of objects; {_CURE}")
+    if not isinstance(recorded.command, str | None):
+        raise ValueError(f"{where}.command is no text; {_CURE}")
+    is_result = isinstance(result, dict) and (
+        type(result.get("iteration")) is int
+        and isinstance(result.get("params_sha256"), str)
+    )
+    if result is not None and not is_result:
         raise ValueError(
-            f"{workdir / 'config.json'}: {RECORDED}.machines is no list of objects; "
-            f"{_CURE}"
+            f"{where}.result is no object of iteration and params_sha256; {_CURE}"
         )
-    return machines
+    return recorded
+
+
+_RECORDED_PARTS = dataclasses.fields(Recorded)
+
+
+def _are_objects(values: object) -> bool:
+    is_list = isinstance(values, list | tuple)
+    return is_list and all(isinstance(value, dict) for value in values)
 
 
 def _read_config_file(workdir: pathlib.Path) -> dict[str, Any]:

@@ -182,8 +182,15 @@ class Run(RunFolder):
             failure_window=train.failure_window,
         )
 
-    def summary(self, state: TrainState) -> str:
-        """Text: success before and after, digest of the parameters, what to do next."""
+    def conclude(self, state: TrainState) -> str:
+        """Put everything on disk, with the digest of the final parameters.
+
+        Returns:
+          Text: success before and after, the digest, what to do next.
+        """
+        self.finish()
+        sha256 = digest(state.params)
+        self.record_result(self._records[-1]["iteration"], sha256)
         gains = {n: _gain(self._records, p) for n, p in self._validation.items()}
         success = "; ".join(gains.values())
         if len(gains) > 1:
@@ -201,7 +208,7 @@ class Run(RunFolder):
         ).describe()
         return (
             f"{leads}{success}\n"
-            f"params sha256 {digest(state.params)}\n"
+            f"params sha256 {sha256}\n"
             f"everything is in {self.path}: {', '.join(files)}\n"
             "next: a report, a game to watch, the curves in TensorBoard\n"
             f"  python -m launch.report {self.path}\n"

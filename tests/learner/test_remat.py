@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from configs import sokoban
-from ragen_jax.memory.plan import MemoryUse, make_plan, read_model
+from ragen_jax.memory.plan import make_plan, read_model
+from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
@@ -25,7 +26,7 @@ def plan_of(remat, preset="pocket,grpo", known=PLAYED, **changes):
     config = sokoban.get_config(preset)
     changes = {k.replace("__", "."): v for k, v in changes.items()}
     config.update_from_flattened_dict({"model.remat": remat} | changes)
-    return make_plan(config, SHAPE, TOKENIZER, known)
+    return make_plan(config, SHAPE, TOKENIZER, known, compiled=True)
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,16 @@ import pytest
 
 from configs import sokoban
 from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
-from ragen_jax.memory.plan import MemoryUse, make_plan, read_model, tree_bytes
+from ragen_jax.memory.plan import make_plan, read_model
+from ragen_jax.memory.programs import PROGRAMS, MemoryUse
 from ragen_jax.memory.published import PUBLISHED_MODELS
+from ragen_jax.memory.sizes import tree_bytes
 from ragen_jax.models.policy import abstract_params
 from ragen_jax.program import POCKET, build_program, num_params
 from tests import commands
 
 GIVEN = dict.fromkeys(
-    ("rollout", "evaluation", "update"),
-    MemoryUse(arguments=10, outputs=5, temporaries=7, aliased=2),
+    PROGRAMS, MemoryUse(arguments=10, outputs=5, temporaries=7, aliased=2)
 )
 
 
@@ -27,10 +28,10 @@ def tiny_config(preset="pocket", **changes):
     return config
 
 
-def plan_of(config, known=GIVEN):
+def plan_of(config, known=GIVEN, **how):
     model, tokenizer, notes = read_model(config.model.path)
     assert not notes
-    return make_plan(config, model, tokenizer, known)
+    return make_plan(config, model, tokenizer, known, **how)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_the_peak_counts_what_is_held_beside_a_program():
 def test_programs_are_the_ones_that_run():
     """XLA's count of the arguments is the state, its outputs take its place."""
     config = tiny_config("pocket,grpo", rollout__max_turns=1)
-    plan = plan_of(config, known=None)
+    plan = plan_of(config, known=None, compiled=True)
     update, play = plan.memory["update"], plan.memory["rollout"]
     state = plan.floor - plan.holdings["gradients"]
     assert state <= update.arguments <= state + 2 * plan.holdings["trajectories"]
@@ -99,6 +100,60 @@ def test_programs_are_the_ones_that_run():
     weights = plan.holdings["weights that are trained"]
     assert weights <= play.arguments <= weights + 10_000
     assert play.temporaries >= plan.holdings["KV cache of a rollout"]
+
+
+# What the formula adds up, in programs that differ in every part of it.
+ESTIMATED = {
+    "GRPO": ("pocket,grpo", {}),
+    "PPO, layers computed twice": ("pocket,ppo", {"model__remat": "layers"}),
+    "bfloat16": ("pocket,ppo", {"model__dtype": "bfloat16"}),
+    "a window": (
+        "pocket,grpo",
+        {"rollout__context": "last_k", "rollout__context_turns": 2},
+    ),
+    "one turn": ("pocket,grpo", {"rollout__max_turns": 1}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ESTIMATED)
+def test_an_estimate_is_within_a_quarter_of_the_compiled_program(case):
+    preset, changes = ESTIMATED[case]
+    # Large enough that the parts of the formula decide.
+    changes = {"rollout__num_groups": 8, "rollout__group_size": 16} | changes
+    config = sokoban.get_config(preset)
+    changes = {k.replace("__", "."): v for k, v in changes.items()}
+    config.update_from_flattened_dict(changes | {"learner.minibatch_rows": 32})
+    estimate, count = (
+        plan_of(config, known=None, compiled=compiled, on_cpu=True).memory
+        for compiled in (False, True)
+    )
+    for name in PROGRAMS:
+        for part in ("arguments", "outputs", "temporaries", "aliased", "peak"):
+            size = getattr(count[name], part)
+            difference = abs(getattr(estimate[name], part) - size)
+            assert difference <= 0.25 * size + 50_000, (name, part)
+
+
+def test_an_estimate_compiles_nothing_and_traces_no_deep_network(monkeypatch):
+    monkeypatch.setattr(jax.stages.Lowered, "compile", None)
+    config = tiny_config("pocket,ppo")
+    model, tokenizer, _ = read_model("pocket")
+    deep = dataclasses.replace(model, num_hidden_layers=100)
+    for on_cpu in (True, False):
+        plan = make_plan(config, deep, tokenizer, on_cpu=on_cpu)
+        assert plan.memory["update"].peak > plan.floor
+    with pytest.raises(TypeError):
+        make_plan(config, model, tokenizer, compiled=True)
+
+
+def test_an_estimate_follows_the_published_counts_for_an_h100():
+    """The paper's setting: temporaries of 22.8 and 11.9 GiB (commit 511a8d4)."""
+    config = sokoban.get_config("qwen2.5-0.5b")
+    model, tokenizer, _ = read_model(config.model.path)
+    plan = make_plan(config, model, tokenizer)
+    for name, counted in {"rollout": 22.8, "update": 11.9}.items():
+        assert plan.memory[name].temporaries / 2**30 == pytest.approx(counted, rel=0.25)
 
 
 @pytest.mark.parametrize(

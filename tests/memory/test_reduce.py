@@ -5,7 +5,8 @@ import pytest
 from configs import sokoban
 from ragen_jax.config import validate
 from ragen_jax.memory import reduce
-from ragen_jax.memory.plan import PROGRAMS, MemoryUse, Plan, changed
+from ragen_jax.memory.plan import Plan, changed
+from ragen_jax.memory.programs import PROGRAMS, MemoryUse
 from ragen_jax.tables.rules import flatten
 
 BIG = sokoban.get_config("qwen2.5-0.5b,ppo")
@@ -13,7 +14,7 @@ BIG = sokoban.get_config("qwen2.5-0.5b,ppo")
 STATE = {"separate": 60, "shared": 30}
 
 
-def fake_plan(config, model=None, tokenizer=None, known=None, watch=None):
+def fake_plan(config, model=None, tokenizer=None, known=None):
     leaves = flatten(config)
     state = STATE[leaves["critic.trunk"]]
     state = state if leaves["lora.rank"] is None else 5
@@ -84,7 +85,7 @@ def test_nothing_fits_a_device_without_memory(monkeypatch):
 def test_programs_that_an_option_leaves_alone_are_not_compiled_again(monkeypatch):
     known = []
 
-    def spy(config, model, tokenizer, kept, watch):
+    def spy(config, model, tokenizer, kept):
         known.append(set(kept))
         return fake_plan(config, known=kept)
 

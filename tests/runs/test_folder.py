@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import ragen_jax
 from configs import base
 from ragen_jax.runs import reader
 from ragen_jax.runs.folder import RunFolder, non_finite_leaves
@@ -89,9 +90,10 @@ def test_a_folder_without_checkpoints_starts_again(workdir):
 
 
 def test_the_machine_is_recorded_and_a_change_is_a_note(workdir, monkeypatch):
-    (first,) = reader.read_machines(workdir)
+    (first,) = reader.read_recorded(workdir).machines
     assert first["from_iteration"] == 0
     assert first["cpu_threads"] >= 1
+    assert first["ragen_jax"] == ragen_jax.__version__
     with open_folder(workdir) as folder:
         folder.open_record(tensorboard=False)
         assert folder.notes == []
@@ -100,7 +102,7 @@ def test_the_machine_is_recorded_and_a_change_is_a_note(workdir, monkeypatch):
         folder.open_record(tensorboard=False)
         (note,) = folder.notes
         assert f"cpu_threads: {first['cpu_threads']} -> 77" in note
-    assert reader.read_machines(workdir)[1] == first | {
+    assert reader.read_recorded(workdir).machines[1] == first | {
         "from_iteration": 2,
         "cpu_threads": 77,
     }
@@ -114,7 +116,7 @@ def test_a_run_of_an_earlier_version_has_recorded_no_machine(workdir):
     with open_folder(workdir) as folder:
         folder.open_record(tensorboard=False)
         assert folder.notes == []
-    assert len(reader.read_machines(workdir)) == 1
+    assert len(reader.read_recorded(workdir).machines) == 1
 
 
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])

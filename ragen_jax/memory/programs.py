@@ -1,0 +1,198 @@
+"""What one compiled program takes: by the compiler's count, or by formula.
+
+In: the `Parts` of a run. Out: the `MemoryUse` of its rollout, evaluation or update.
+`compiled_use` asks XLA, after minutes for a large model. `estimated_use` adds up the
+parts that dominate, in a second. Arguments and outputs are exact either way; the
+formula is about the temporaries. Its constants come from programs that were compiled
+for CPUs and for an H100 (docs/devices.md has both counts side by side).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from ragen_jax.learner.learner import Learner
+from ragen_jax.memory.sizes import activations, cache_bytes, local_rows, tree_bytes
+from ragen_jax.program import Parts
+from ragen_jax.tasks import Task, env_specs
+from ragen_jax.types import Params, Trajectory
+
+PROGRAMS = ("rollout", "evaluation", "update")
+# Machine code is as long, and buffers are the same, however hard LLVM tries.
+_FAST_ON_CPU = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+_FLOAT32 = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of a compiled program, as XLA's memory analysis has them.
+
+    Attributes:
+      arguments, outputs, temporaries: see `CompiledMemoryStats`.
+      aliased: outputs that take the place of donated arguments.
+    """
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    aliased: int
+
+    @property
+    def peak(self) -> int:
+        """Most bytes the program itself needs at a time."""
+        return self.arguments + self.outputs + self.temporaries - self.aliased
+
+
+def compiled_use(parts: Parts, name: str, batch: Trajectory) -> MemoryUse:
+    """Memory of a program by XLA's count; of several rollouts, that of the largest."""
+    learner = parts.learner
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    if name == "update":
+        lowered = [learner.update.lower(learner.frozen, learner.state, batch, key)]
+    elif name == "rollout":
+        lowered = [
+            jax.jit(task.collect).lower(learner.played, key) for task in parts.tasks
+        ]
+    else:
+        lowered = [
+            jax.jit(task.collect_validation).lower(learner.played)
+            for task in parts.tasks
+        ]
+    return max(map(_memory_of, lowered), key=lambda memory: memory.peak)
+
+
+def _memory_of(lowered: jax.stages.Lowered) -> MemoryUse:
+    is_cpu = jax.default_backend() == "cpu"
+    compiled = lowered.compile(compiler_options=_FAST_ON_CPU if is_cpu else None)
+    analysis = compiled.memory_analysis()
+    return MemoryUse(
+        arguments=analysis.argument_size_in_bytes,
+        outputs=analysis.output_size_in_bytes,
+        temporaries=analysis.temp_size_in_bytes,
+        aliased=analysis.alias_size_in_bytes,
+    )
+
+
+def estimated_use(
+    config: ConfigDict, parts: Parts, name: str, batch: Trajectory, *, on_cpu: bool
+) -> MemoryUse:
+    """Memory of a program by formula, for a CPU or for an accelerator."""
+    if name == "update":
+        return _estimate_update(config, parts, batch, on_cpu)
+    if name == "evaluation":
+        num_prompts = config.evaluation.num_prompts
+        sizes = [(num_prompts, num_prompts)] * len(parts.tasks)
+    else:
+        groups = [spec.num_groups for spec in env_specs(config)]
+        sizes = [(n * config.rollout.group_size, n) for n in groups]
+    batch_rows = config.rollout.num_groups * config.rollout.group_size
+    row_bytes = tree_bytes(batch) // local_rows(parts, batch_rows)
+    estimates = []
+    for task, (rows, prompts) in zip(parts.tasks, sizes, strict=True):
+        temporaries = _rollout_temporaries(config, parts, task, rows, prompts, on_cpu)
+        outputs = row_bytes * local_rows(parts, rows)
+        arguments = tree_bytes(parts.learner.played)
+        estimates.append(MemoryUse(arguments, outputs, temporaries, aliased=0))
+    return max(estimates, key=lambda memory: memory.peak)
+
+
+def _rollout_temporaries(
+    config: ConfigDict, parts: Parts, task: Task, rows: int, prompts: int, on_cpu: bool
+) -> int:
+    """The cache, copies of the weights, and what reading the longest message takes."""
+    dialogue, reply = task.dialogue, config.rollout.max_reply_tokens
+    slots, opening = dialogue.max_window_tokens + 1, dialogue.opening.max_tokens
+    reading = [_reading(parts, prompts, opening, opening, on_cpu)]
+    # The first messages are read into a cache of their size, which then grows.
+    reading[0] += cache_bytes(parts, prompts, opening)
+    if dialogue.windows is not None:
+        seen = slots - reply
+        reading.append(_reading(parts, rows, seen, seen, on_cpu))
+    elif config.rollout.max_turns > 1:
+        following = dialogue.following.max_tokens
+        reading.append(_reading(parts, rows, following, slots - reply, on_cpu))
+    cache = cache_bytes(parts, rows, slots)
+    # Each compaction continues with half of the rows, in a cache of their own.
+    halves = sum(0.5**i for i in range(1, (config.rollout.compactions or 0) + 1))
+    copies = _weight_copies(parts.learner.played, parts.policy.dtype, on_cpu)
+    if on_cpu and parts.policy.dtype != jnp.float32:
+        # Of one layer at a time, its keys and values in float32.
+        copies += 2 * cache // parts.model.num_hidden_layers
+    return cache + copies + max(*reading, int(halves * cache))
+
+
+def _weight_copies(played: Params, dtype: jnp.dtype, on_cpu: bool) -> int:
+    """Weights in the dtype of the computation; a CPU widens those twice."""
+    if dtype == jnp.float32:
+        return 0
+    weights = tree_bytes(played)
+    return weights * dtype.itemsize // _FLOAT32 + 2 * weights * on_cpu
+
+
+def _reading(parts: Parts, rows: int, tokens: int, slots: int, on_cpu: bool) -> int:
+    """Bytes at the widest point of a layer that reads `tokens` tokens of each row.
+
+    That is the inner layer of the MLP with what it is made of, or attention's scores,
+    their softmax, and its copy in the dtype of the computation.
+    """
+    model, dtype = parts.model, parts.policy.dtype
+    tensor = parts.batch_sharding.mesh.shape["tensor"]
+    rows, item = local_rows(parts, rows), _FLOAT32 if on_cpu else dtype.itemsize
+    width, inner = model.hidden_size, model.intermediate_size // tensor
+    mlp = rows * tokens * (4 * width + 3 * inner) * item
+    heads = model.num_attention_heads // tensor
+    scores = rows * tokens * heads * slots * _FLOAT32
+    # XLA's CPU programs keep one array of them in float32, two in bfloat16; programs
+    # for an H100 scores and softmax in float32 and the copy.
+    copies = 2.5 if not on_cpu else 1.0 if dtype == jnp.float32 else 2.0
+    return max(mlp, int(copies * scores) + rows * tokens * 4 * width * item)
+
+
+def _estimate_update(
+    config: ConfigDict, parts: Parts, batch: Trajectory, on_cpu: bool
+) -> MemoryUse:
+    """The gradient, activations, one layer at work, logits, and stacks of weights."""
+    learner, how = parts.learner, {}
+    rows = batch if batch.windows is None else batch.windows
+    row_tokens = rows.tokens.shape[-1]
+    is_widened = on_cpu and parts.policy.dtype != jnp.float32
+    kept = activations(config, parts, row_tokens)
+    layer = kept.of_layer
+    if config.model.remat is not None or is_widened:
+        how = {"dtype": "float32"} if is_widened else {}
+        layer = activations(config, parts, row_tokens, remat=None, **how).of_layer
+    networks = 1 + (config.critic.trunk == "separate" and has_critic(learner))
+    num_layers = parts.model.num_hidden_layers
+    temporaries = tree_bytes(trained_params(learner)) + tree_bytes(batch)
+    temporaries += networks * (num_layers * kept.of_layer + kept.beside)
+    # The backward pass of a layer; its forward pass is computed again, or widened.
+    at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
+    temporaries += int(at_work * layer)
+    vocabulary = parts.model.vocab_size // parts.batch_sharding.mesh.shape["tensor"]
+    chunk = config.learner.logprob_chunk_tokens
+    temporaries += 3 * chunk * vocabulary * _FLOAT32
+    if config.model.remat is not None:
+        # The loop over layers reads stacked weights and makes a stacked gradient.
+        item = _FLOAT32 if on_cpu else parts.policy.dtype.itemsize
+        stack = tree_bytes(learner.played["layers"]) * item // _FLOAT32
+        embedding = tree_bytes(learner.played["embed_tokens"])
+        temporaries += networks * (2 * stack + embedding)
+    state = tree_bytes(learner.state)
+    arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
+    return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
+
+
+def has_critic(learner: Learner) -> bool:
+    """The run trains a critic."""
+    return learner.state.critic is not None
+
+
+def trained_params(learner: Learner) -> tuple[Params, Params | None]:
+    """Parameters of the policy and of the critic (None without one)."""
+    critic = learner.state.critic
+    return learner.state.policy.params, None if critic is None else critic.params

@@ -1,0 +1,125 @@
+"""Sizes of the arrays of a run, from descriptions of them.
+
+In: the `Parts` of a program, or a tree of arrays or descriptions. Out: bytes of one
+device. Nothing is allocated or compiled, and no network of more than two layers is
+traced.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from ragen_jax.learner.state import describe
+from ragen_jax.models.kv_cache import init_cache
+from ragen_jax.models.policy import Policy, abstract_params, build_policy
+from ragen_jax.program import Parts, bind_policy, computation
+from ragen_jax.tasks import env_specs
+from ragen_jax.types import Trajectory
+
+
+def tree_bytes(tree: PyTree) -> int:
+    """Bytes of a tree of arrays or descriptions on one device."""
+    return sum(_leaf_bytes(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _leaf_bytes(leaf) -> int:
+    # A description made by `eval_shape` alone has no sharding.
+    is_whole = leaf.sharding is None
+    shape = leaf.shape if is_whole else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * jnp.dtype(leaf.dtype).itemsize
+
+
+def describe_batch(config: ConfigDict, parts: Parts) -> Trajectory:
+    """The batch that an update learns from."""
+    # What a rollout returns does not depend on the number of layers.
+    policy = _thin_policy(config, parts, 1)
+    mesh, params = parts.batch_sharding.mesh, abstract_params(policy.config)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    pairs = zip(parts.tasks, env_specs(config), strict=True)
+    rollouts = []
+    for i, (task, spec) in enumerate(pairs):
+        bound = bind_policy(
+            config, task, policy, mesh, index=i, num_groups=spec.num_groups
+        )
+        rollouts.append(jax.eval_shape(bound.collect, params, key))
+    batch = jax.eval_shape(parts.join, rollouts)
+    return describe(batch, jax.tree.map(lambda _: parts.batch_sharding, batch))
+
+
+def cache_bytes(parts: Parts, num_rows: int, slots: int | None = None) -> int:
+    """Keys and values of `num_rows` rows over all devices.
+
+    Args:
+      slots: of a row; None: of the longest game.
+    """
+    if slots is None:
+        slots = max(task.dialogue.max_window_tokens for task in parts.tasks) + 1
+    rows = local_rows(parts, num_rows)
+    dtype = parts.policy.dtype
+    cache = jax.eval_shape(lambda: init_cache(parts.model, rows, slots, dtype))
+    return tree_bytes(cache)
+
+
+def local_rows(parts: Parts, num_rows: int) -> int:
+    """Rows of one device."""
+    return parts.batch_sharding.shard_shape((num_rows,))[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Activations:
+    """Bytes that a forward pass of a microbatch keeps for the backward pass.
+
+    Attributes:
+      of_layer: of one layer.
+      beside: of everything else.
+    """
+
+    of_layer: int
+    beside: int
+
+
+def activations(
+    config: ConfigDict, parts: Parts, row_tokens: int, **how
+) -> Activations:
+    """What a forward pass of a microbatch of the plain network keeps.
+
+    Args:
+      row_tokens: length of a row.
+      how: replaces keyword arguments of `build_policy`.
+    """
+    rows = local_rows(parts, config.learner.microbatch_rows)
+    one, two = (
+        _kept(_thin_policy(config, parts, layers, **how), (rows, row_tokens))
+        for layers in (1, 2)
+    )
+    return Activations(of_layer=two - one, beside=max(2 * one - two, 0))
+
+
+def _thin_policy(config: ConfigDict, parts: Parts, num_layers: int, **how) -> Policy:
+    """The policy with fewer layers."""
+    model = dataclasses.replace(parts.model, num_hidden_layers=num_layers)
+    return build_policy(model, **(computation(config) | how))
+
+
+def _kept(policy: Policy, shape: tuple[int, int]) -> int:
+    """Bytes that a forward pass keeps beside the weights."""
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+    params = abstract_params(policy.config)
+
+    def kept(params, tokens, positions):
+        def forward(params):
+            return policy.forward(params, tokens, positions, None)[0]
+
+        return jax.vjp(forward, params)[1]
+
+    residuals = jax.eval_shape(kept, params, tokens, tokens)
+    # Copies of the weights are no activations; neither are stacks of them, which a loop
+    # over the layers makes.
+    weights = {leaf.shape for leaf in jax.tree.leaves(params)}
+    weights |= {(policy.config.num_hidden_layers, *shape) for shape in weights}
+    leaves = jax.tree.leaves(residuals)
+    return sum(_leaf_bytes(leaf) for leaf in leaves if leaf.shape not in weights)
