@@ -103,6 +103,8 @@ def describe_best(task: Task, level: EnvState, budget: PlayBudget) -> str:
     share = float(solution.best_success[0])
     if share == 1:
         return f"best play: won in {_actions(fewest)}"
+    if share == 0 and fewest < NEVER:
+        return f"the budget is too small: the shortest way takes {_actions(fewest)}"
     best = f"best play: won {share:.0%} of the time"
     return best if fewest >= NEVER else f"{best}; with luck in {_actions(fewest)}"
 

@@ -157,7 +157,7 @@ def test_best_play_in_words():
 
     assert best(fewest) == f"best play: won in {fewest} actions"
     assert best(fewest - 1) == (
-        f"best play: won 0% of the time; with luck in {fewest} actions"
+        f"the budget is too small: the shortest way takes {fewest} actions"
     )
     with mock.patch.object(env, "solve", side_effect=ValueError("too large")):
         assert best(fewest) == "best play is not known: too large"
