@@ -1,12 +1,18 @@
-"""Play an environment in the terminal, or watch the policy or the exact solver.
+"""Play a game in the terminal, or watch the policy or the exact solver.
 
 python -m launch.play --config=configs/sokoban.py
 python -m launch.play --run=runs/sokoban --player=policy --level=3
 python -m launch.play --run=runs/sokoban --player=policy --gif=episode.gif
 python -m launch.play --run=runs/mix --env=FrozenLake
+
+On a terminal arrow keys, W A S D, numbers and first letters act at once; q, Ctrl-D or
+Ctrl-C leaves. Where input or output is no terminal, and on Windows, type one action per
+line. Either way a key or word that is no action costs nothing. The level, the rewards
+and the number of actions are those of the policy.
 """
 
 import pathlib
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -19,23 +25,23 @@ _PLAYER = flags.DEFINE_enum("player", "human", ["human", "policy", "solver"], "P
 _ENV = flags.DEFINE_string(
     "env", None, "Environment of a mix, e.g. FrozenLake; default: the first."
 )
-_GIF = flags.DEFINE_string(
-    "gif", None, "Also write the episode of a policy or the solver as a GIF file."
-)
+_GIF = flags.DEFINE_string("gif", None, "Also write the episode as a GIF file.")
 _LEVEL = flags.DEFINE_integer("level", 0, "Number of the validation level, from 0.")
+_RAW = flags.DEFINE_bool(
+    "raw", False, "Show the text that the model reads, and read replies as it writes."
+)
 
 
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
-    if _GIF.value and _PLAYER.value == "human":
-        raise ValueError("--gif shows --player=policy or --player=solver; add one")
     run = command.run_folder(_RUN.value)
     with working("loading JAX, the model and the game"):
         command.enable_compilation_cache()
-        from ragen_jax.evaluation import play
         from ragen_jax.evaluation.load import open_trained
+        from ragen_jax.evaluation.scenes import describe_level
+        from ragen_jax.rollout.replay import grid_of
 
         trained = open_trained(
             run,
@@ -45,74 +51,122 @@ def main(argv: list[str]) -> int:
         )
     if _ENV.value:
         trained = trained.only(_ENV.value)
+    if _GIF.value and grid_of(trained.program.task.env) is None:
+        raise ValueError("--gif: this game shows no board; leave it out")
+    if not _RAW.value:
+        print(describe_level(trained.program.task, _LEVEL.value), end="\n\n")
     try:
-        PLAYERS[_PLAYER.value](play, trained, _LEVEL.value)
+        PLAYERS[_PLAYER.value](trained, _LEVEL.value)
     except (EOFError, KeyboardInterrupt):
         print("\nleft the game")
     return 0
 
 
-def _human(play, trained, level: int) -> None:
+def _human(trained, level: int) -> None:
+    if _RAW.value:
+        _write_replies(trained, level)
+        return
+    from ragen_jax.evaluation import by_hand, play, scenes
+    from ragen_jax.evaluation.keyboard import can_read_keys
+
+    task, console = trained.program.task, scenes.open_console()
+    # Before the game, since keys are for the game alone.
+    with working("making the level and solving it"):
+        episode = by_hand.HandEpisode(task, play.level_keys(trained, level))
+        best = scenes.describe_best(task, episode.level, episode.budget)
+    if can_read_keys() and all(by_hand.bind_keys(episode.names)):
+        by_hand.play_with_keys(episode, console)
+    else:
+        by_hand.play_with_lines(episode, console)
+    played = episode.is_won, episode.num_actions, episode.total
+    print(scenes.describe_end(*played, is_over=episode.is_over))
+    print(best)
+    if _GIF.value:
+        _write_gif(episode.boards, task.env)
+
+
+def _write_replies(trained, level: int) -> None:
+    """A person reads what the model reads and writes what it would write."""
+    from ragen_jax.evaluation import play
     from ragen_jax.text import chat
 
     task = trained.program.task
     prefix = chat.forced_prefix(task.dialogue.thinking)
-
-    def read_line() -> str:
-        return input("\n> ")
-
     print(
         'Reply with actions, e.g. "Up || Left", or with the full tags. Ctrl-D leaves.'
     )
-    play.play(
+    trajectory = play.play(
         task,
         play.level_keys(trained, level),
-        read_line=read_line,
+        read_line=lambda: input("\n> "),
         say=lambda text: print(text, end="" if text.endswith(prefix) else "\n"),
     )
+    _finish(task, trajectory)
 
 
-def _policy(play, trained, level: int) -> None:
+def _policy(trained, level: int) -> None:
+    from ragen_jax.evaluation import play
+
     with working("playing; the first time compiles it, about 20 seconds"):
-        episode = play.watch_policy(trained, level)
-    _show(episode)
+        trajectory = play.watch_policy(trained, level)
+    _show(trained.program.task, trajectory)
 
 
-def _solver(play, trained, level: int) -> None:
+def _solver(trained, level: int) -> None:
+    from ragen_jax.evaluation import play
+
     with working("solving; the first time compiles it, about 20 seconds"):
-        episode = play.watch_solver(trained, level)
-    _show(episode)
+        trajectory = play.watch_solver(trained, level)
+    _show(trained.program.task, trajectory)
 
 
-def _show(episode: dict) -> None:
-    for turn in episode["turns"]:
-        print(turn["observation"], end="")
-        print(turn["reply"])
-        print(
-            f"[{len(turn['actions'])} actions run, reward {turn['reward']:g}, "
-            f"penalty {turn['penalty']:g}]"
-        )
-    outcome = "won" if episode["success"] else "not won"
-    print(f"{outcome}, return {episode['return'] + episode['penalty']:g}")
+def _show(task, trajectory) -> None:
+    """An episode that was watched."""
+    if _RAW.value:
+        for turn in task.records(trajectory)[0]["turns"]:
+            print(turn["observation"], end="")
+            print(turn["reply"])
+            print(
+                f"[{len(turn['actions'])} actions run, reward {turn['reward']:g}, "
+                f"penalty {turn['penalty']:g}]"
+            )
+    else:
+        from ragen_jax.evaluation.scenes import describe_episode, open_console
+
+        console = open_console()
+        text = describe_episode(task, trajectory, console.width)
+        console.print(text, end="\n\n", soft_wrap=not console.is_terminal)
+    _finish(task, trajectory)
+
+
+def _finish(task, trajectory) -> None:
+    """The outcome of a recorded episode, and its boards."""
+    import jax
+
+    from ragen_jax.evaluation.scenes import describe_best, describe_end
+
+    record = task.records(trajectory)[0]
+    count = sum(len(turn["actions"]) for turn in record["turns"])
+    total = record["return"] + record["penalty"]
+    print(describe_end(record["success"], count, total))
+    level = jax.tree.map(lambda x: x[0], trajectory.initial_state)
+    print(describe_best(task, level, task.rules.budget))
     if _GIF.value:
-        _write_gif(episode, pathlib.Path(_GIF.value))
+        turns = record["turns"]
+        after = [board for turn in turns for board in turn["boards_after"]]
+        _write_gif([turns[0]["board"], *after], task.env)
 
 
-def _write_gif(episode: dict, path: pathlib.Path) -> None:
-    """The board after every action.
-
-    Raises:
-      ValueError: the game shows no board.
-    """
+def _write_gif(boards: Sequence, env) -> None:
+    """The board before the first action and after every action."""
+    from ragen_jax.rollout.replay import grid_of
     from ragen_jax.runs.boards import gif
 
-    turns = episode["turns"]
-    if "board" not in turns[0]:
-        raise ValueError("--gif: this game shows no board")
-    after = [board for turn in turns for board in turn["boards_after"]]
+    grid, path = grid_of(env), pathlib.Path(_GIF.value)
+    legend = dict(zip(grid.symbols, grid.meanings, strict=False))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gif([turns[0]["board"], *after], episode["legend"]))
-    print(f"{path} written: {len(after)} actions")
+    path.write_bytes(gif(boards, legend))
+    print(f"{path} written: {len(boards)} boards")
 
 
 PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}

@@ -1,8 +1,8 @@
-"""One episode in the terminal: played by a person, the policy or the exact solver.
+"""One episode of the policy, of the exact solver, or of a person who writes replies.
 
-In: a task, the number of a level, the player. Out: the exact text that the model reads,
-and the outcome of each reply. The turns are those of the rollout; only the replies
-differ.
+In: a task, the number of a level, the player. Out: the episode. The turns are those of
+the rollout; only the replies differ. A person reads the exact text that the model
+reads; `by_hand` is for play without it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from ragen_jax.rollout.turns import Play, Responder
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task, build_collect
 from ragen_jax.text import chat
-from ragen_jax.types import Reply
+from ragen_jax.types import Reply, Trajectory
 
 # The solver prefers short ways where actions are free.
 _SOLVER_DISCOUNT = 0.95
@@ -45,8 +45,8 @@ def level_keys(trained: Trained, level: int) -> RolloutKeys:
     )
 
 
-def watch_policy(trained: Trained, level: int) -> dict:
-    """The policy's episode on a level, as `ragen_jax.rollout.records` records it."""
+def watch_policy(trained: Trained, level: int) -> Trajectory:
+    """The policy's episode on a level."""
     config, program = trained.config, trained.program
     collect = build_collect(
         config,
@@ -60,12 +60,11 @@ def watch_policy(trained: Trained, level: int) -> dict:
         top_p=None,
     )
     keys = level_keys(trained, level)
-    task = program.task
-    return task.records(collect(trained.params, task.dialogue, keys))[0]
+    return collect(trained.params, program.task.dialogue, keys)
 
 
-def watch_solver(trained: Trained, level: int) -> dict:
-    """The exact solver's episode on a level, in the same form.
+def watch_solver(trained: Trained, level: int) -> Trajectory:
+    """The exact solver's episode on a level.
 
     It thinks where everything is, if the game says how that is stated.
     """
@@ -108,7 +107,7 @@ def watch_solver(trained: Trained, level: int) -> dict:
             rules=dataclasses.replace(task.rules, bonus=None),
         )
 
-    return task.records(watch(task.dialogue, level_keys(trained, level)))[0]
+    return watch(task.dialogue, level_keys(trained, level))
 
 
 def complete_reply(line: str, *, thinking: bool) -> str:
@@ -128,11 +127,8 @@ def play(
     *,
     read_line: Callable[[], str],
     say: Callable[[str], None],
-) -> float:
+) -> Trajectory:
     """Play one episode (one row of `keys`) from the terminal.
-
-    Returns:
-      The sum of rewards and format penalties.
 
     Raises:
       EOFError: from `read_line`, at the end of the input.
@@ -152,10 +148,8 @@ def play(
     play = episodes.play
     say(_outcome(play, int(jnp.sum(play.turns.played)) - 1))
     state = jax.tree.map(lambda x: x[0], play.states)
-    total = float(jnp.sum(trajectory.turns.reward) + jnp.sum(trajectory.turns.penalty))
     say(f"\n{task.env.render(state, task.params)}")
-    say(f"{'won' if trajectory.success[0] else 'not won'}, return {total:g}")
-    return total
+    return trajectory
 
 
 # The replies are typed: nothing reads the messages but the person.

@@ -1,8 +1,8 @@
-"""Boards as pictures, drawn with Pillow.
+"""Boards as pictures, drawn with Pillow, and as coloured text.
 
 In: the boards of an episode as `ragen_jax.rollout.records` records them. Out: one
-picture, the boards side by side. `cells.json` defines the look of every meaning; the
-report's page reads the same file.
+picture, the boards side by side; or a board for a terminal. `cells.json` defines the
+look of every meaning; the report's page reads the same file.
 """
 
 import functools
@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image, ImageColor, ImageDraw
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
 
 # Pixels of a cell's side and between two boards.
 CELL = 24
@@ -67,6 +69,25 @@ def gif(boards: Sequence[Board], legend: Mapping[str, str]) -> bytes:
         loop=0,
     )
     return file.getvalue()
+
+
+def color_board(board: Board, legend: Mapping[str, str], width: int) -> Text:
+    """The board in colours, every row followed by a newline.
+
+    A cell has a blank behind its symbol, so that it looks square, where a row then fits
+    into `width` columns.
+    """
+    looks, text = _looks(), Text()
+    cell = max(cell_len(symbol) for row in board for symbol in row)
+    if (cell + 1) * max(map(len, board)) <= width:
+        cell += 1
+    for row in board:
+        for symbol in row:
+            look = looks.get(legend.get(symbol, ""), looks[""])
+            style = f"bold {look['ink']} on {look['ground']}"
+            text.append(set_cell_size(symbol, cell), style)
+        text.append("\n")
+    return text
 
 
 def _draw_board(board: Board, legend: Mapping[str, str]) -> Image.Image:

@@ -21,7 +21,7 @@ def test_typed_replies_are_played():
     params, tokenizer = env.default_params, players.tokenizer()
     task = Task("Sokoban", env, params, players.RULES, tokenizer, dialogue)
     keys, lines, shown = rollout_keys(jax.random.key(2), 1, 1), list(LINES), []
-    total = play(task, keys, read_line=lambda: lines.pop(0), say=shown.append)
+    trajectory = play(task, keys, read_line=lambda: lines.pop(0), say=shown.append)
     state, reward = env.reset_split(keys.level[0], params, keys.split), 0.0
     boards = [env.render(state, params)]
     for names in (["Up", "Left"], ["Right"]):
@@ -31,7 +31,8 @@ def test_typed_replies_are_played():
             reward += float(gain)
         boards.append(env.render(state, params))
     # "Jump" is no action: it costs the penalty and changes nothing.
-    assert total == pytest.approx(reward + players.RULES.format_penalty)
+    paid = trajectory.turns.reward + trajectory.turns.penalty
+    assert float(paid.sum()) == pytest.approx(reward + players.RULES.format_penalty)
     assert not lines
     text = "\n".join(shown)
     positions = [text.index(board) for board in boards]
@@ -39,8 +40,7 @@ def test_typed_replies_are_played():
     assert "are allowed; write a shorter one" in text
     assert [line.count("actions run") for line in shown].count(1) == 3
     assert "[0 actions run, reward 0, penalty -0.1]" in text
-    assert shown[-2] == f"\n{boards[-1]}"
-    assert shown[-1].startswith("not won, return ")
+    assert shown[-1] == f"\n{boards[-1]}"
 
 
 def test_the_solvers_episode_as_an_animation(tmp_path):
@@ -48,9 +48,11 @@ def test_the_solvers_episode_as_an_animation(tmp_path):
     words = ["--config=configs/sokoban.py", "--player=solver", f"--gif={path}"]
     done = commands.call(commands.command("play", *words))
     assert done.returncode == 0, done.stderr
-    count = int(re.search(r"written: (\d+) actions", done.stdout).group(1))
+    assert "turn 1 says: P" in done.stdout
+    assert "<" not in done.stdout
+    count = int(re.search(r"written: (\d+) boards", done.stdout).group(1))
     with Image.open(path) as picture:
-        assert picture.n_frames == count + 1
+        assert picture.n_frames == count
         frames = []
         for i in range(picture.n_frames):
             picture.seek(i)
@@ -60,10 +62,22 @@ def test_the_solvers_episode_as_an_animation(tmp_path):
     assert all(a != b for a, b in itertools.pairwise(frames))
 
 
-def test_an_animation_needs_a_board_and_an_episode(tmp_path):
-    words = ["--config=configs/bandit.py", "--player=solver"]
-    line = commands.command("play", *words, f"--gif={tmp_path / 'x.gif'}")
-    assert "this game shows no board" in commands.call(line).stderr
-    by_hand = commands.command("play", words[0], f"--gif={tmp_path / 'x.gif'}")
-    assert "--gif shows --player=policy" in commands.call(by_hand).stderr
+def test_an_animation_needs_a_board(tmp_path):
+    words = ["--config=configs/bandit.py", f"--gif={tmp_path / 'x.gif'}"]
+    done = commands.call(commands.command("play", *words))
+    assert done.returncode == 2
+    assert "this game shows no board" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_solvers_episode_in_words():
+    words = ["--config=configs/bandit.py", "--player=solver"]
+    done = commands.call(commands.command("play", *words))
+    assert done.returncode == 0, done.stderr
+    assert "<" not in done.stdout
+    (arm,) = re.findall(r"turn 1 says: \w+ -> (\w+)\nruns: (?=\1; reward)", done.stdout)
+    assert f"You took {arm}.\n\nwon in 1 action, return" in done.stdout
+    assert done.stdout.endswith("best play: won in 1 action\n")
+    raw = commands.call(commands.command("play", *words, "--raw"))
+    assert f"<answer>{arm}</answer><|im_end|>" in raw.stdout

@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import signal
 import struct
 import subprocess
 import tempfile
@@ -69,6 +70,70 @@ def test_a_run_fits_is_never_silent_and_says_what_to_do_next(model, short_folder
     status, lines = on_a_terminal([*words, "--config.train.num_iterations=3"])
     assert status == 0, lines
     assert f"resuming {workdir} after iteration 2 of 3" in lines
+
+
+def read_until(screen, text) -> str:
+    output = b""
+    while text.encode() not in output:
+        output += os.read(screen, 2**16)
+    return output.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "said", "status"),
+    [
+        (
+            b"q",
+            "left after 2 actions, return -0.2\r\nbest play: won in 8 actions\r\n",
+            0,
+        ),
+        (
+            b"\x04",
+            "left after 2 actions, return -0.2\r\nbest play: won in 8 actions\r\n",
+            0,
+        ),
+        (signal.SIGINT, "left the game\r\n", 0),
+        (signal.SIGTERM, "\x1b[?25h", 128 + signal.SIGTERM),
+    ],
+)
+def test_a_game_is_played_with_keys_and_leaves_the_terminal_as_it_was(
+    ending, said, status
+):
+    screen, keyboard = pty.openpty()
+    fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    before = termios.tcgetattr(keyboard)
+    process = subprocess.Popen(
+        commands.command("play", "--config=configs/sokoban.py"),
+        cwd=commands.ROOT,
+        env=commands.environment() | {"TERM": "xterm-256color"},
+        stdin=keyboard,
+        stdout=keyboard,
+        stderr=keyboard,
+    )
+    output = read_until(screen, "leave")
+    assert termios.tcgetattr(keyboard) != before
+    for key, answer in (
+        (b"\x1b[A", "Up: reward -0.1"),
+        (b"x", "'x' is no action here."),
+        (b"\x1b", "This key is no action here."),
+        (b"\x1bOD", "Left: reward -0.1, nothing changed"),
+    ):
+        os.write(screen, key)
+        output += read_until(screen, answer)
+    if isinstance(ending, bytes):
+        os.write(screen, ending)
+    else:
+        process.send_signal(ending)
+    output += read_until(screen, said)
+    assert process.wait() == status
+    assert termios.tcgetattr(keyboard) == before
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")  # the cursor
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    assert max(map(len, re.split(r"[\r\n]+", text))) <= COLUMNS
+    assert [*dict.fromkeys(re.findall(r"left: (\d+)", text))] == ["10", "9", "8"]
+    os.close(screen)
+    os.close(keyboard)
 
 
 @pytest.mark.parametrize("width", [30, 80])
