@@ -33,6 +33,20 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     return ConfigDict(content).lock()
 
 
+def read_recorded(workdir: pathlib.Path) -> dict[str, Any]:
+    """What a run has recorded of itself besides settings; empty if it has nothing.
+
+    Raises:
+      ValueError: see `read_config`.
+    """
+    recorded = _read_config_file(workdir).get(RECORDED, {})
+    if not isinstance(recorded, dict):
+        raise ValueError(
+            f"{workdir / 'config.json'}: {RECORDED} is no JSON object; {_CURE}"
+        )
+    return recorded
+
+
 def read_machines(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """Machines on which the run was trained, see `runs.machine`; oldest first.
 
@@ -41,8 +55,7 @@ def read_machines(workdir: pathlib.Path) -> list[dict[str, Any]]:
     Raises:
       ValueError: see `read_config`.
     """
-    recorded = _read_config_file(workdir).get(RECORDED, {})
-    machines = recorded.get("machines", []) if isinstance(recorded, dict) else None
+    machines = read_recorded(workdir).get("machines", [])
     is_list = isinstance(machines, list)
     if not is_list or not all(isinstance(machine, dict) for machine in machines):
         raise ValueError(
