@@ -113,13 +113,13 @@ def test_the_header_is_one_that_the_hub_reads(card):
 def test_the_card_has_the_facts_of_the_run_at_the_exported_iteration(card, run):
     assert "| run | `gentle` |\n| iteration | 2 |\n" in card
     assert str(run) not in card
-    row = (
-        "| Sokoban | 25.0% (10.0% to 50.0%) | 75.0% | 8, never trained on | 16 | 0.5 |"
-    )
+    row = "| Sokoban | 25.0% (10.0% to 50.0%) | 75.0% | 8, held out | 16 | 0.5 |"
     assert row in card
     assert '"rollout.max_turns": 3' not in card  # a default
     assert '"rollout.group_size": 4' in card
-    assert "within 3 turns and 10 actions of an episode" in card
+    assert "An episode has at most 3 turns and 10 actions." in card
+    assert "Actions: `Up`, `Down`, `Left`, `Right`." in card
+    assert "`P` you" in card
     assert "at most 24 tokens" in card
 
 

@@ -1,5 +1,6 @@
 """Signals are answered while the main thread is inside one endless call of C."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -100,12 +101,14 @@ def test_an_export_that_is_stopped_leaves_nothing(number, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_handlers_are_put_back_after_a_clean_stop():
+def test_a_clean_stop_is_stopped_by_nothing_and_puts_the_handlers_back():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended, stop_when_clean():
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
-    with pytest.raises(KeyboardInterrupt), stop_when_clean():
+    cleaning = contextlib.ExitStack()
+    cleaning.callback(signal.raise_signal, signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stop_when_clean(), cleaning:
         signal.raise_signal(signal.SIGINT)
     after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     assert after == before
