@@ -8,7 +8,6 @@ out.
 
 import json
 import pathlib
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from huggingface_hub import ModelCardData
@@ -19,9 +18,6 @@ from ragen_jax.evaluation.load import Trained, read_run_config
 from ragen_jax.evaluation.prompting import how_to_prompt
 from ragen_jax.evaluation.results import interval
 from ragen_jax.runs import reader
-
-# Section of the recorded facts that says nothing to who prompts the model.
-_MACHINES = "machines"
 
 
 def model_card(
@@ -74,7 +70,7 @@ def _introduction(trained: Trained, base: str, has_adapters_only: bool) -> str:
         ("run", f"`{trained.workdir.resolve().name}`"),
         ("iteration", f"{trained.iteration}"),
         ("started from", origin),
-        *_recorded(trained.workdir),
+        *_recorded(trained),
     ]
     return "\n".join(
         [
@@ -88,13 +84,20 @@ def _introduction(trained: Trained, base: str, has_adapters_only: bool) -> str:
     )
 
 
-def _recorded(workdir: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """Texts and command lines that a run has recorded of itself."""
-    for name, value in reader.read_recorded(workdir).items():
-        if isinstance(value, list) and all(isinstance(word, str) for word in value):
-            value = shlex.join(value)
-        if name != _MACHINES and isinstance(value, str) and value:
-            yield name.replace("_", " "), f"`{value}`"
+def _recorded(trained: Trained) -> Iterator[tuple[str, str]]:
+    """The command of the run, and the code that made the weights."""
+    recorded = reader.read_recorded(trained.workdir)
+    if recorded.command is not None:
+        yield "command", f"`{recorded.command}`"
+    machines = [m for m in recorded.machines if _began(m) < trained.iteration]
+    for name, title in (("ragen_jax", "ragen_jax version"), ("commit", "git commit")):
+        if machines and name in machines[-1]:
+            yield title, f"`{machines[-1][name]}`"
+
+
+def _began(machine: Mapping[str, object]) -> int:
+    """Iterations done before the run came to a machine."""
+    return int(machine.get("from_iteration", 0))
 
 
 def _success(trained: Trained) -> str:

@@ -6,11 +6,12 @@ what is wrong with it. A folder outlives the program that wrote it and may have 
 edited, so nothing is taken on trust; checkpoints are `runs.checkpoint`'s.
 """
 
+import dataclasses
 import itertools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -33,36 +34,45 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     return ConfigDict(content).lock()
 
 
-def read_recorded(workdir: pathlib.Path) -> dict[str, Any]:
-    """What a run has recorded of itself besides settings; empty if it has nothing.
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What a run has recorded of itself. Runs of earlier versions lack parts of it.
+
+    Attributes:
+      machines: on which it was trained, see `runs.machine`; oldest first.
+      command: command line of its first start.
+    """
+
+    machines: Sequence[Mapping[str, Any]] = ()
+    command: str | None = None
+
+
+def read_recorded(workdir: pathlib.Path) -> Recorded:
+    """The section `recorded` of a run's `config.json`.
 
     Raises:
       ValueError: see `read_config`.
     """
-    recorded = _read_config_file(workdir).get(RECORDED, {})
-    if not isinstance(recorded, dict):
-        raise ValueError(
-            f"{workdir / 'config.json'}: {RECORDED} is no JSON object; {_CURE}"
-        )
+    section = _read_config_file(workdir).get(RECORDED, {})
+    where = f"{workdir / 'config.json'}: {RECORDED}"
+    if not isinstance(section, dict):
+        raise ValueError(f"{where} is no object; {_CURE}")
+    recorded = Recorded(section.get("machines", ()), section.get("command"))
+    is_list = isinstance(recorded.machines, list | tuple)
+    if not is_list or not all(isinstance(m, dict) for m in recorded.machines):
+        raise ValueError(f"{where}.machines is no list of objects; {_CURE}")
+    if not isinstance(recorded.command, str | None):
+        raise ValueError(f"{where}.command is no text; {_CURE}")
     return recorded
 
 
-def read_machines(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """Machines on which the run was trained, see `runs.machine`; oldest first.
-
-    Empty for a run of an earlier version.
+def read_machines(workdir: pathlib.Path) -> list[Mapping[str, Any]]:
+    """Machines on which the run was trained; empty for a run of an earlier version.
 
     Raises:
       ValueError: see `read_config`.
     """
-    machines = read_recorded(workdir).get("machines", [])
-    is_list = isinstance(machines, list)
-    if not is_list or not all(isinstance(machine, dict) for machine in machines):
-        raise ValueError(
-            f"{workdir / 'config.json'}: {RECORDED}.machines is no list of objects; "
-            f"{_CURE}"
-        )
-    return machines
+    return list(read_recorded(workdir).machines)
 
 
 def _read_config_file(workdir: pathlib.Path) -> dict[str, Any]:

@@ -131,18 +131,20 @@ def test_what_is_not_recorded_is_left_out_and_what_is_recorded_is_shown(
         assert "## Success" not in write_card(trained)
     plain = write_card(trained)
     assert "## Success" in plain
-    assert "machine" not in plain
-    assert "commit" not in plain
-    recorded = {
-        "machines": [{"device": "cpu"}],
-        "command": ["launch.train", "--seed=a b"],
-        "git_commit": "0123abc",
-    }
+    assert "| command |" not in plain
+    machines = [
+        {"from_iteration": start, "ragen_jax": "1.2", "commit": commit}
+        for start, commit in ((0, "aaa"), (1, "bbb"), (2, "ccc"))
+    ]
+    recorded = reader.Recorded(machines, command="python -m launch.train --seed=3")
     monkeypatch.setattr(reader, "read_recorded", lambda _: recorded)
-    text = write_card(trained)
-    assert (
-        "| command | `launch.train '--seed=a b'` |\n| git commit | `0123abc` |" in text
+    rows = (
+        "| command | `python -m launch.train --seed=3` |\n"
+        "| ragen_jax version | `1.2` |\n"
+        "| git commit | `bbb` |\n"
     )
+    # The third machine has made iterations after the exported one.
+    assert rows in write_card(trained)
 
 
 def test_a_base_on_the_hub_is_named_in_the_header(trained):
