@@ -2,6 +2,9 @@
 
 python -m launch.export --run=runs/sokoban --output=exported/sokoban
 python -m launch.export --run=runs/lora --output=exported/adapters --adapters
+
+The folder has a model card (README.md) that says how to prompt the policy, and the
+run's chat template.
 """
 
 import pathlib
@@ -10,6 +13,7 @@ from absl import flags
 
 from launch import command
 from ragen_jax.runs.progress import working
+from ragen_jax.runs.stop import stop_when_clean
 
 _RUN = flags.DEFINE_string(
     "run", None, "Run folder (its newest checkpoint), or a folder in its checkpoints/."
@@ -48,38 +52,63 @@ def main(argv: list[str]) -> int:
 
 def _write_model(trained, output: pathlib.Path) -> None:
     from ragen_jax.models.hf_weights import save_checkpoint
-    from ragen_jax.program import model_folder
 
-    save_checkpoint(
-        output,
-        trained.program.model,
-        trained.params,
-        tokenizer_folder=model_folder(trained.config.model.path),
-        dtype=_DTYPE.value,
-    )
+    texts = _texts(trained)
+    with stop_when_clean():
+        save_checkpoint(
+            output, trained.program.model, trained.params, dtype=_DTYPE.value, **texts
+        )
 
 
 def _write_adapters(trained, output: pathlib.Path) -> None:
     from ragen_jax.models.hf_adapters import save_adapters
     from ragen_jax.models.lora import read_lora
-    from ragen_jax.program import POCKET
 
     if trained.adapters is None:
         raise ValueError(
             f"{trained.name} was trained without adapters (lora.rank is None); leave "
             "out --adapters to export the whole model"
         )
+    texts = _texts(trained)
+    with stop_when_clean():
+        save_adapters(
+            output,
+            trained.program.model,
+            read_lora(**trained.config.lora),
+            trained.adapters,
+            base=_base(trained),
+            dtype=_DTYPE.value,
+            **texts,
+        )
+
+
+def _texts(trained) -> dict[str, object]:
+    """The tokenizer, the chat template and the model card."""
+    from ragen_jax.evaluation.model_card import model_card
+    from ragen_jax.program import model_folder
+    from ragen_jax.text import chat
+
+    thinking = trained.program.task.dialogue.thinking
+    return {
+        "tokenizer_folder": model_folder(trained.config.model.path),
+        "chat_template": chat.jinja_template(chat.forced_prefix(thinking)),
+        "card": model_card(
+            trained,
+            command.defaults(),
+            base=_base(trained),
+            has_adapters_only=_ADAPTERS.value,
+        ),
+    }
+
+
+def _base(trained) -> str:
+    """The model that the run began with: an absolute folder or a hub id."""
+    from ragen_jax.program import POCKET
+
     path = trained.config.model.path
     folder = POCKET if path == "pocket" else pathlib.Path(path)
-    save_adapters(
-        output,
-        trained.program.model,
-        read_lora(**trained.config.lora),
-        trained.adapters,
-        # A hub id stays as it is.
-        base=str(folder.absolute()) if folder.is_dir() else path,
-        dtype=_DTYPE.value,
-    )
+    # A hub id stays as it is.
+    return str(folder.absolute()) if folder.is_dir() else path
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class Trained:
       name: origin of the weights, for display.
       adapters: adapters of a run that trained them; `params` are merged. None: the
         whole network was trained.
+      workdir, iteration: run folder and iteration of the weights; None for those of a
+        `model.path`.
     """
 
     program: Program
@@ -39,6 +41,8 @@ class Trained:
     config: ConfigDict
     name: str
     adapters: Params | None = None
+    workdir: pathlib.Path | None = None
+    iteration: int | None = None
 
     def only(self, env_name: str) -> "Trained":
         """The policy with one of its environments, named as FrozenLake or frozen_lake.
@@ -114,7 +118,8 @@ def open_trained(
     checkpointer.close()
     name = f"{workdir} at iteration {iteration}"
     adapters = None if config.lora.rank is None else state.params
-    return Trained(program, program.play_params(state), config, name, adapters)
+    params = program.play_params(state)
+    return Trained(program, params, config, name, adapters, workdir, iteration)
 
 
 def _build(

@@ -1,22 +1,25 @@
 """Adapters as a folder in PEFT's layout, which PEFT and vLLM load over the base model.
 
 In: adapters as a run trains them. Out: `adapter_config.json` and
-`adapter_model.safetensors`. A matrix is `[in, out]` here, `[out, in]` there.
+`adapter_model.safetensors`; on request the tokenizer's files and a model card. A matrix
+is `[in, out]` here, `[out, in]` there.
 """
 
 import os
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_weights import (
+    CARD_FILE,
     check_dtype,
     check_tree,
+    copy_tokenizer,
     flatten,
     replace_folder,
     write_json,
+    write_tensors,
 )
 from ragen_jax.models.lora import LoraConfig, abstract_adapters
 from ragen_jax.types import Params
@@ -34,7 +37,10 @@ def save_adapters(
     adapters: Params,
     *,
     base: str,
+    tokenizer_folder: str | os.PathLike | None = None,
     dtype: str = "float32",
+    chat_template: str | None = None,
+    card: str | None = None,
 ) -> None:
     """Writes a new folder, whole or not at all.
 
@@ -44,11 +50,12 @@ def save_adapters(
       lora: size and place of the adapters.
       adapters: tree of `abstract_adapters(config, lora)`.
       base: folder or hub id of the base model, where PEFT looks for it.
+      tokenizer_folder, chat_template, card: see `save_checkpoint`.
       dtype: of the stored matrices, float32 or bfloat16.
 
     Raises:
-      ValueError: adapters that do not fit the config, an unknown dtype, or a target
-        that exists.
+      ValueError: adapters that do not fit the config, an unknown dtype, a tokenizer
+        folder without tokenizer, or a target that exists.
     """
     check_dtype(dtype)
     check_tree(adapters, abstract_adapters(config, lora))
@@ -61,8 +68,11 @@ def save_adapters(
             _peft_name(path): np.ascontiguousarray(np.asarray(leaf).astype(dtype).T)
             for path, leaf in flatten(adapters)
         }
-        # Without it readers refuse the file.
-        save_file(tensors, fresh / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+        write_tensors(fresh / ADAPTER_WEIGHTS_FILE, tensors)
+        if tokenizer_folder is not None:
+            copy_tokenizer(Path(tokenizer_folder), fresh, chat_template)
+        if card is not None:
+            (fresh / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 def _peft_name(path: tuple[str, ...]) -> str:

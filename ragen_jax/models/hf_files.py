@@ -21,14 +21,16 @@ from ragen_jax.models.digests import DIGESTS_FILE, find_damage
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER_FILES = (
     "tokenizer.json",
-    "tokenizer_config.json",
+    TOKENIZER_SETTINGS_FILE,
     "vocab.json",
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
-    "chat_template.jinja",
+    TEMPLATE_FILE,
 )
 # Everything a model needs; what else a hub repository holds is not fetched.
 HUB_FILES = ("config.json", "generation_config.json", "*.safetensors", INDEX_FILE)

@@ -2,9 +2,9 @@
 
 The folder is what transformers and vLLM read: `config.json`, `generation_config.json`,
 `model.safetensors` (or shards and their index), the tokenizer's files, and the digest
-of each of them (`digests.sha256`). Parameters are float32 here whatever the file holds;
-a matrix is `[in, out]` here, `[out, in]` there. Nothing is guessed: tensors and config
-must match exactly.
+of each of them (`digests.sha256`); an export also has a model card for people.
+Parameters are float32 here whatever the file holds; a matrix is `[in, out]` here,
+`[out, in]` there. Nothing is guessed: tensors and config must match exactly.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,9 @@ from ragen_jax.models.digests import DIGESTS_FILE, write_digests
 from ragen_jax.models.families import read_config
 from ragen_jax.models.hf_files import (
     INDEX_FILE,
+    TEMPLATE_FILE,
     TOKENIZER_FILES,
+    TOKENIZER_SETTINGS_FILE,
     WEIGHTS_FILE,
     model_files,
     read_json,
@@ -38,6 +41,7 @@ from ragen_jax.types import Params
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
+CARD_FILE = "README.md"
 WRITABLE_DTYPES = ("float32", "bfloat16")
 # As transformers' save_pretrained splits.
 MAX_SHARD_BYTES = 5_000_000_000
@@ -109,6 +113,8 @@ def save_checkpoint(
     *,
     dtype: str = "float32",
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    chat_template: str | None = None,
+    card: str | None = None,
 ) -> None:
     """Writes a checkpoint folder, whole or not at all.
 
@@ -122,6 +128,9 @@ def save_checkpoint(
       tokenizer_folder: its tokenizer files are copied; None writes none.
       dtype: of the stored weights, float32 or bfloat16.
       max_shard_bytes: weights beyond that are split over several files.
+      chat_template: Jinja template that replaces the tokenizer's; None keeps that.
+      card: text of the model card; None writes none. It has no digest and may be
+        edited, so a folder with a card is not replaced.
 
     Raises:
       ValueError: parameters that do not fit the config, an unknown dtype, a tokenizer
@@ -135,7 +144,9 @@ def save_checkpoint(
         _write_configs(fresh, config, dtype)
         _write_weights(fresh, params, dtype, max_shard_bytes)
         if tokenizer_folder is not None:
-            _copy_tokenizer(Path(tokenizer_folder), fresh)
+            copy_tokenizer(Path(tokenizer_folder), fresh, chat_template)
+        if card is not None:
+            (fresh / CARD_FILE).write_text(card, encoding="utf-8")
         write_digests(fresh, model_files(fresh))
 
 
@@ -220,6 +231,17 @@ def write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
+def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes a new safetensors file that torch's libraries read too."""
+    # The library makes files that only their owner may read. An ordinary one shows
+    # which mode the user's umask and the folder ask for.
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    # Readers refuse files that do not name a format.
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(mode)
+
+
 def _write_weights(
     folder: Path, params: Params, dtype: str, max_shard_bytes: int
 ) -> None:
@@ -238,19 +260,27 @@ def _write_weights(
             tensor = np.asarray(leaf).astype(stored)
             tensor = tensor.T if _is_kernel(path) else tensor
             tensors[name] = np.ascontiguousarray(tensor)
-        # transformers 4 refuses files that do not say so
-        save_file(tensors, folder / file_name, metadata={"format": "pt"})
+        write_tensors(folder / file_name, tensors)
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         write_json(folder / INDEX_FILE, index)
 
 
-def _copy_tokenizer(source: Path, target: Path) -> None:
+def copy_tokenizer(source: Path, target: Path, chat_template: str | None) -> None:
+    """Copies the files of a tokenizer; see `save_checkpoint`."""
     present = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not present:
         raise ValueError(f"{source} holds no tokenizer (looked for {TOKENIZER_FILES})")
     for name in present:
         shutil.copyfile(safe_file(source, name), target / name)
+    if chat_template is None:
+        return
+    (target / TEMPLATE_FILE).write_text(chat_template, encoding="utf-8")
+    if TOKENIZER_SETTINGS_FILE in present:
+        settings = read_json(target, TOKENIZER_SETTINGS_FILE)
+        # Some readers know one of the two places only: they shall find no other.
+        settings["chat_template"] = chat_template
+        write_json(target / TOKENIZER_SETTINGS_FILE, settings)
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -95,6 +95,34 @@ def prompt_interrupt(grace_seconds: float | None = 0.5) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def stop_when_clean() -> Iterator[None]:
+    """SIGINT and SIGTERM raise in the block, which then removes what it has begun.
+
+    They raise KeyboardInterrupt and SystemExit. Later ones are ignored, so that nothing
+    ends the process before the block is left; a call of C returns first.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def stop(number, frame):
+        del frame
+        for later in numbers:
+            signal.signal(later, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    # Without the pipe no thread hears of a signal, see `prompt_interrupt`.
+    pipe = signal.set_wakeup_fd(-1)
+    previous = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
+
+
+@contextlib.contextmanager
 def _watched(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Call `on_signal(number)` in a thread for every signal that has a handler."""
     reader, writer = os.pipe()

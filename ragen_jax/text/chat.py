@@ -22,6 +22,21 @@ END = "<|im_end|>"
 SYSTEM_HEADER = f"{START}system\n"
 USER_HEADER = f"{START}user\n"
 REPLY_HEADER = f"{START}assistant\n"
+# Of a dialogue in messages. A reply may come with or without the forced tag, since a
+# text that was generated behind the tag lacks it. Thoughts of earlier turns stay.
+_JINJA = """\
+{%- for message in messages -%}
+    {%- set content = message['content'] -%}
+    {{- '<|im_start|>' + message['role'] + '\\n' -}}
+    {%- if message['role'] == 'assistant' and not content.startswith('TAG') -%}
+        {{- 'TAG' -}}
+    {%- endif -%}
+    {{- content + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\\nTAG' -}}
+{%- endif -%}
+"""
 
 
 def beginning(system: Template) -> Template:
@@ -33,6 +48,15 @@ def beginning(system: Template) -> Template:
 def forced_prefix(thinking: bool) -> str:
     """The tag that the header of every reply ends with."""
     return "<think>" if thinking else "<answer>"
+
+
+def jinja_template(prefix: str) -> str:
+    """This markup as a chat template of `transformers`: chat messages to their text.
+
+    Args:
+      prefix: the tag that the header of every reply ends with.
+    """
+    return _JINJA.replace("TAG", prefix)
 
 
 def request(user: Template, prefix: str) -> Template:

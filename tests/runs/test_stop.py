@@ -1,10 +1,13 @@
 """Signals are answered while the main thread is inside one endless call of C."""
 
+import contextlib
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from ragen_jax.runs.stop import stop_when_clean
 
 # Hours, without a bytecode in between and without the interpreter's lock.
 ENDLESS = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
@@ -21,6 +24,22 @@ from launch import command
 def main(argv):
     print("began", flush=True)
     {ENDLESS}
+command.run(main)
+"""
+# Seconds inside a call of C, longer than a command waits for one after Ctrl-C.
+LONG = "hashlib.pbkdf2_hmac('sha256', b'', b'', 5_000_000)"
+IN_AN_EXPORT = f"""
+import hashlib, pathlib, sys
+from launch import command
+from ragen_jax.models.hf_weights import replace_folder
+from ragen_jax.runs.stop import stop_when_clean
+def main(argv):
+    with stop_when_clean(), replace_folder(pathlib.Path("FOLDER")) as fresh:
+        (fresh / "half").write_text("")
+        print("began", flush=True)
+        while True:
+            {LONG}
+sys.argv = ["export"]
 command.run(main)
 """
 BETWEEN_STEPS = """
@@ -68,3 +87,28 @@ def test_a_loop_reads_the_request():
     process = start(BETWEEN_STEPS)
     process.send_signal(signal.SIGTERM)
     assert end_of(process) == (143, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_export_that_is_stopped_leaves_nothing(number, tmp_path):
+    process = start(IN_AN_EXPORT.replace("FOLDER", str(tmp_path / "exported")))
+    assert len(list(tmp_path.iterdir())) == 1
+    for _ in range(3):
+        process.send_signal(number)
+    status, _ = end_of(process)
+    assert status == 128 + number
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_clean_stop_is_stopped_by_nothing_and_puts_the_handlers_back():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended, stop_when_clean():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
+    cleaning = contextlib.ExitStack()
+    cleaning.callback(signal.raise_signal, signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stop_when_clean(), cleaning:
+        signal.raise_signal(signal.SIGINT)
+    after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    assert after == before

@@ -1,10 +1,14 @@
 """Chat markup: equal to the checkpoint's own chat template, wherever it is cut."""
 
+import shutil
+
 import pytest
 import transformers
 
 from envs.templates import Number, Template
+from ragen_jax.program import POCKET
 from ragen_jax.text import chat
+from ragen_jax.text.tokenizer import load_tokenizer
 
 SYSTEM, USER = Template(("You play.",)), Template(("Turn ", Number("turn", 1, 9), "."))
 REPLY = "go up</think><answer>Up</answer>"
@@ -61,3 +65,40 @@ def test_a_dialogue_so_far_begins_every_later_one(prefix):
     assert texts[1].startswith(texts[0])
     assert texts[2].startswith(texts[1])
     assert texts[0].endswith("<|im_start|>assistant\n" + prefix)
+
+
+@pytest.fixture(params=["qwen", "pocket"])
+def source(request, qwen_folder):
+    """A folder with a tokenizer."""
+    return qwen_folder if request.param == "qwen" else POCKET
+
+
+@pytest.mark.parametrize("has_tag", [True, False])
+@pytest.mark.parametrize("num_turns", [1, 2, 4])
+def test_our_chat_template_gives_the_dialogue(
+    source, tmp_path, num_turns, prefix, has_tag
+):
+    """Text and ids, forced tag included, whether earlier replies come with it or not.
+
+    Source of the ids: the same text, which a tokenizer of another kind would cut
+    elsewhere.
+    """
+    folder = shutil.copytree(source, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(chat.jinja_template(prefix))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    said = messages(num_turns, prefix)
+    if not has_tag:
+        for message in said:
+            message["content"] = message["content"].removeprefix(prefix)
+    options = {"add_generation_prompt": True, "return_dict": False}
+    text = theirs.apply_chat_template(said, tokenize=False, **options)
+    assert text == rendered(num_turns, prefix, was_cut=0)
+    ids = theirs.apply_chat_template(said, **options)
+    assert ids == load_tokenizer(folder).encode(text)
+
+
+def test_a_finished_dialogue_asks_for_nothing(reference, prefix):
+    reference.chat_template = chat.jinja_template(prefix)
+    said = [*messages(1, prefix), {"role": "assistant", "content": REPLY}]
+    text = reference.apply_chat_template(said, tokenize=False)
+    assert text == rendered(1, prefix, was_cut=0) + REPLY + chat.END + "\n"
