@@ -15,7 +15,7 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.rollout import metrics as rollout
 from ragen_jax.runs import figures, tensorboard
 from ragen_jax.runs.console import Display
-from ragen_jax.runs.metrics import METRICS, declared
+from ragen_jax.runs.metrics import METRICS, declared, throughput, when_compiled
 from ragen_jax.tables.metrics import FIELDS, Metric, View, name_pattern
 from tests.report import fake_runs
 from tests.trajectories import make_trajectory
@@ -173,6 +173,41 @@ def test_a_new_metric_is_one_declaration(monkeypatch, capsys):
     assert progress.panels[-1].title == "{env}: last reward"
     row = "| `<split>/<env>/last_reward` | reward of the last turn |"
     assert row in metrics_page.table(everything)
+
+
+TIMES = {"timing_s/rollout": 2.0, "timing_s/update": 5.0, "timing_s/testing": 1.0}
+TIMES |= {"timing_s/diagnostics": 2.0, "timing_s/gradient_buckets": 1.5}
+COUNTS = {"train/Sokoban/response_length": 30.0, "actor/num_tokens": 100.0}
+
+
+def test_throughput_is_rates_and_shares_that_sum_to_one():
+    found = throughput(TIMES | COUNTS, 8)
+    assert found.pop("perf/sampled_tokens_per_second") == 30 * 8 / 2
+    assert found.pop("perf/trained_tokens_per_second") == 100 / 5
+    shares = {name.removeprefix("perf/time_share/"): x for name, x in found.items()}
+    # Gradient buckets are a part of the diagnostics, and no stage beside them.
+    assert shares == {
+        "rollout": 0.2,
+        "update": 0.5,
+        "diagnostics": 0.2,
+        "testing": 0.1,
+        "metrics": 0.0,
+    }
+
+
+def test_what_compiles_has_no_throughput():
+    compiling = TIMES | COUNTS | {"perf/compile_s/update": 3.0}
+    assert list(throughput(compiling, 8)) == ["perf/sampled_tokens_per_second"]
+    left_out = when_compiled(compiling)
+    assert {"timing_s/update", "perf/trained_tokens_per_second"} <= left_out
+    assert "timing_s/rollout" not in left_out
+    assert when_compiled(TIMES) == set()
+
+
+@pytest.mark.parametrize("changed", [{"timing_s/rollout": 0.0}, {}])
+def test_throughput_needs_a_rollout(changed):
+    """The evaluation before training is no iteration."""
+    assert throughput({"timing_s/testing": 1.0} | changed, 8) == {}
 
 
 def test_a_view_in_a_section_that_is_not_drawn_names_the_cure():
