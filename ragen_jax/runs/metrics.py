@@ -35,13 +35,13 @@ STAGES = {
 def _share(stage: str) -> View:
     return View(
         "Share of time by stage",
-        "share of an iteration's seconds",
+        "share of all seconds so far",
         name=f"perf/time_share/{stage}",
         label=STAGES[stage],
     )
 
 
-# By `ragen_jax.timing`, and by `throughput`.
+# By `ragen_jax.timing`, `tokens_per_second` and `TimeShares`.
 TIMING_METRICS = (
     _timing(
         "perf/sampled_tokens_per_second",
@@ -57,8 +57,8 @@ TIMING_METRICS = (
     ),
     _timing(
         "perf/time_share/{stage}",
-        "the stage's share of the seconds of all stages, 0 where it did not run; not "
-        "of iterations in which any stage compiled",
+        "the stage's share of the seconds of all stages, summed over the iterations "
+        "so far; those in which any stage compiled do not count",
         kind="share",
         views=tuple(map(_share, STAGES)),
     ),
@@ -121,13 +121,15 @@ def declared(name: str) -> Metric | None:
     return next((metric for metric in metrics if metric.matches(name)), None)
 
 
-def throughput(record: Mapping[str, Any], num_rows: float | None) -> dict[str, float]:
-    """Tokens per second of rollout and of update, and the share of time by stage.
+def tokens_per_second(
+    record: Mapping[str, Any], num_rows: float | None
+) -> dict[str, float]:
+    """Tokens sampled per second of rollout, and trained on per second of update.
 
     A stage that compiles also traces, and loads programs: seconds that no clock splits
-    off. Its rate, and all shares, are therefore left out in such an iteration. So is a
-    rate whose parts were not recorded; where several environments share the rollout
-    their tokens per episode are recorded one by one.
+    off. Its rate is therefore left out in such an iteration. So is a rate whose parts
+    were not recorded; where several environments share the rollout their tokens per
+    episode are recorded one by one.
 
     Args:
       record: metrics and timing of an iteration.
@@ -142,10 +144,6 @@ def throughput(record: Mapping[str, Any], num_rows: float | None) -> dict[str, f
     tokens, seconds = record.get("actor/num_tokens"), record.get("timing_s/update")
     if tokens and seconds:
         values["perf/trained_tokens_per_second"] = tokens / seconds
-    times = {stage: record.get(f"timing_s/{stage}") or 0.0 for stage in STAGES}
-    total = sum(times.values())
-    if times["rollout"] and total > 0:  # an evaluation alone is no iteration
-        values |= {f"perf/time_share/{s}": x / total for s, x in times.items()}
     return {name: float(x) for name, x in values.items() if name not in compiled}
 
 
@@ -157,14 +155,34 @@ def when_compiled(record: Mapping[str, Any]) -> set[str]:
     prefix = "perf/compile_s/"
     stages = {n.removeprefix(prefix) for n in record if n.startswith(prefix)}
     names = {f"timing_s/{stage}" for stage in stages}
-    names |= {_RATES[stage] for stage in stages if stage in _RATES}
-    return names | {f"perf/time_share/{s}" for s in STAGES if stages}
+    return names | {_RATES[stage] for stage in stages if stage in _RATES}
 
 
 _RATES = {
     "rollout": "perf/sampled_tokens_per_second",
     "update": "perf/trained_tokens_per_second",
 }
+
+
+class TimeShares:
+    """Share of a run's time by stage, over the iterations that compiled nothing."""
+
+    def __init__(self):
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+
+    def add(self, record: Mapping[str, Any]) -> dict[str, float]:
+        """The shares after an iteration, `perf/time_share/<stage>`.
+
+        Empty where it does not count: it compiled, or it is an evaluation alone.
+        """
+        if when_compiled(record) or not record.get("timing_s/rollout"):
+            return {}
+        for stage in STAGES:
+            self._seconds[stage] += record.get(f"timing_s/{stage}") or 0.0
+        total = sum(self._seconds.values())
+        if total <= 0:
+            return {}
+        return {f"perf/time_share/{s}": x / total for s, x in self._seconds.items()}
 
 
 def _is_length(name: str) -> bool:

@@ -168,6 +168,7 @@ def _episode(i, row, rng, success, tokens) -> dict:
             "reward": 10.8 if wins and k == 1 else -0.2,
             "penalty": -0.1 if row == 3 else 0.0,
             "bonus": 0.0,
+            "advantage": 1.25 if wins else -0.5,
             "actions_left": 10 - 2 * k,
             "listed": 2,
             "valid": 2,
@@ -180,11 +181,20 @@ def _episode(i, row, rng, success, tokens) -> dict:
         if tokens:
             turn |= {"token_texts": texts, "token_log_probs": log_probs}
         else:
-            del turn["board"], turn["boards_after"]
+            del turn["board"], turn["boards_after"], turn["advantage"]
         turns.append(turn)
     total = sum(turn["reward"] for turn in turns)
-    record = {"row": row, "success": wins, "terminated": wins, "truncated": not wins}
+    record = {
+        "row": row,
+        "group": row // 2,
+        "kept": row < 2,
+        "success": wins,
+        "terminated": wins,
+        "truncated": not wins,
+    }
     record |= {"return": total, "penalty": 0.0, "bonus": 0.0, "tokens": 150 + i}
+    if not tokens:
+        del record["group"], record["kept"]
     return record | {"sampled_tokens": 27, "turns": turns, "legend": LEGEND}
 
 

@@ -329,7 +329,7 @@ def test_malformed_records_stop_nothing(driver, tmp_path):
     note = driver.execute_script(
         "return document.getElementById('skipped').textContent"
     )
-    assert note.startswith("41 malformed episode records left out: ")
+    assert note.startswith("46 malformed episode records left out: ")
     assert "a turn is not a JSON object (1)" in note
     ids = "return [...document.querySelectorAll('main > section')].map((s) => s.id)"
     assert driver.execute_script(ids) == SECTIONS

@@ -114,7 +114,7 @@ def test_iterations_that_compiled_have_no_throughput(tmp_path):
     for name in ("timing_s/rollout", "perf/sampled_tokens_per_second"):
         assert list(run.curve(name)) == [2, 3]
     assert list(run.curve("timing_s/testing")) == []  # iteration 0 compiled it
-    # The update did not compile in iteration 1, but its share is of a whole that did.
+    # The update did not compile in iteration 1, but the iteration did.
     assert list(run.curve("timing_s/update")) == [1, 2, 3]
     assert list(run.curve("perf/time_share/update")) == [2, 3]
     assert run.curve("perf/compile_s/rollout") == {1: 20.0}
