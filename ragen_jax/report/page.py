@@ -56,6 +56,13 @@ def escape_json(text: str) -> str:
     return special.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
+def series_colors(scheme: str = "light") -> list[str]:
+    """Colours of the series as "#rrggbb", on a page that is "light" or "dark"."""
+    light, dark = _read("style.css").split(".dark", 1)
+    style = {"light": light, "dark": dark}[scheme]
+    return re.findall(r"--s\d: (#[0-9a-f]{6});", style)
+
+
 def _escape_text(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 

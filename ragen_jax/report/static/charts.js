@@ -188,7 +188,7 @@ function drawCurve(root, curve, sx, sy, box) {
       "stroke-linejoin": "round",
     }),
   );
-  if (curve.style !== "main") return;
+  if (curve.style !== "main" || (xs.length > 24 && DATA.series.length === 1)) return;
   // Of a long line a few points: series are told apart without their colour.
   const every = xs.length <= 24 ? 1 : Math.ceil(xs.length / MAX_MARKS);
   xs.forEach((x, i) => {

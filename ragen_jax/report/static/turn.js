@@ -25,13 +25,10 @@ function facts(t) {
   );
 }
 
-// More likely after the update, or less.
+// Of an advantage: the update makes the turn more likely, or less.
+const gainOrLoss = (value) => (value > 0 ? "gain" : value < 0 ? "loss" : null);
 const signed = (value) =>
-  el(
-    "b",
-    { class: value > 0 ? "gain" : value < 0 ? "loss" : null },
-    `${value > 0 ? "+" : ""}${short(value)}`,
-  );
+  el("b", { class: gainOrLoss(value) }, `${value > 0 ? "+" : ""}${short(value)}`);
 
 function replyBlocks(t, e) {
   const { thought, answer } = readReply(t);

@@ -203,7 +203,7 @@ function listEpisodes() {
 // Records of evaluations, and of earlier versions, say neither.
 const groupOf = (e) => (e.group === undefined ? null : `group ${e.group}`);
 const keptOf = (e) =>
-  e.kept === undefined ? null : e.kept ? "kept by the filter" : "dropped by the filter";
+  e.kept === undefined ? null : e.kept ? "kept" : "dropped";
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const outcomeMark = (e) =>
   el(
@@ -270,14 +270,14 @@ function showTurn(wanted, action = 0) {
         { class: `badge ${e.success ? "good" : "bad"}` },
         e.success ? "success" : e.truncated ? "failure: out of budget" : "failure",
       ),
-      keptOf(e) && el("span", { class: "badge" }, keptOf(e)),
+      keptOf(e) && el("span", { class: "badge" }, `${keptOf(e)} by the filter`),
       el("b", {}, `return ${short(e.return)}`),
       el(
         "span",
-        { class: "muted" },
+        { class: "muted entry" },
         seriesSample(DATA.runs[e.run].series),
         [
-          ` ${DATA.runs[e.run].name}`,
+          DATA.runs[e.run].name,
           e.environment,
           `iteration ${e.iteration}`,
           `row ${e.row}`,
@@ -295,7 +295,7 @@ function showTurn(wanted, action = 0) {
       el(
         "ol",
         {},
-        e.turns.map((_, k) =>
+        e.turns.map((t, k) =>
           el(
             "li",
             {},
@@ -304,6 +304,7 @@ function showTurn(wanted, action = 0) {
               {
                 type: "button",
                 id: `t-${k}`,
+                class: t.advantage === undefined ? null : gainOrLoss(t.advantage),
                 "aria-label": `Turn ${k + 1}`,
                 "aria-current": k === VIEW.turn ? "step" : null,
                 onclick: () => showTurn(k),
