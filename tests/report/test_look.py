@@ -126,9 +126,10 @@ def test_the_filter_the_group_and_the_advantage_of_an_episode(page):
     head = page.find_element(By.CSS_SELECTOR, "#episode .row").text
     assert "dropped by the filter" in head
     assert "group 1" in head
-    assert "the filter dropped" in page.find_element(By.ID, "tokens").find_element(
-        By.CSS_SELECTOR, ".token"
-    ).get_attribute("title")
+    token = page.find_element(By.CSS_SELECTOR, "#tokens .token")
+    assert "dropped, not in the loss" in token.get_attribute("title")
+    edged = "return document.querySelectorAll('.stepper .gain, .stepper .loss').length"
+    assert page.execute_script(edged) == 0
     browser.choose(page, "f-kept", "true")
     assert browser.counts(page)[0] == total - dropped
     browser.choose(page, "f-group", "1")
@@ -137,6 +138,7 @@ def test_the_filter_the_group_and_the_advantage_of_an_episode(page):
     browser.choose(page, "f-outcome", "success")
     facts = page.find_element(By.CSS_SELECTOR, "#episode .facts").text
     assert "advantage +1.25" in facts
+    assert page.execute_script(edged) > 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

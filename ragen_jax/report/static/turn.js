@@ -81,7 +81,7 @@ function readReply(t) {
 }
 
 function tokenBlock(t, e, block) {
-  const fate = e.kept === false ? "not in the loss: the filter dropped the episode" : "in the loss";
+  const fate = e.kept === false ? "dropped, not in the loss" : "in the loss";
   const toggle = el(
     "label",
     { class: "row" },

@@ -304,7 +304,7 @@ function showTurn(wanted, action = 0) {
               {
                 type: "button",
                 id: `t-${k}`,
-                class: t.advantage === undefined ? null : gainOrLoss(t.advantage),
+                class: e.kept === false ? null : gainOrLoss(t.advantage),
                 "aria-label": `Turn ${k + 1}`,
                 "aria-current": k === VIEW.turn ? "step" : null,
                 onclick: () => showTurn(k),
