@@ -90,7 +90,7 @@ class Loop:
             params = self._learner.play_params(self._frozen, self._state)
             rollout = jax.block_until_ready(self._collect(params, key))
         with timed(timing, "update"):
-            self._state, stats = self._learner.update(
+            self._state, stats, _ = self._learner.update(
                 self._frozen,
                 self._state,
                 self._join([rollout]),

@@ -87,7 +87,7 @@ class Ours:
         self._update = lambda state: compiled(frozen, state, batch, key)
 
     def __call__(self) -> dict[str, float]:
-        self._state, stats = self._wait(self._update(self._state))
+        self._state, stats, _ = self._wait(self._update(self._state))
         return {name: float(stats[own]) for name, own in runs.OWN_STATS.items()}
 
 

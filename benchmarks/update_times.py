@@ -18,7 +18,7 @@ class Contestant:
     """An update, the state it is at, and what it took.
 
     Attributes:
-      update: `(state, trajectory, key) -> (state, stats)`.
+      update: `(state, trajectory, key) -> (state, stats, credit)`.
       state: replaced by every call.
       seconds: of the calls so far.
       stats: of the last call.
@@ -34,7 +34,7 @@ class Contestant:
         import jax
 
         began = time.perf_counter()
-        self.state, stats = self.update(self.state, trajectory, key)
+        self.state, stats, _ = self.update(self.state, trajectory, key)
         self.stats = jax.device_get(jax.block_until_ready((self.state, stats))[1])
         return time.perf_counter() - began
 

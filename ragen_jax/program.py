@@ -27,6 +27,7 @@ from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.learner.learner import Learner, Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
+from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_digest
@@ -36,6 +37,7 @@ from ragen_jax.models.policy import Policy, abstract_params, build_policy, logic
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
+from ragen_jax.rollout.records import add_credit
 from ragen_jax.tables.rules import flatten
 from ragen_jax.tasks import (
     Task,
@@ -84,8 +86,9 @@ class Program:
       identity: of the model that the state belongs to, see `hf_files.identity`.
       validation: `VALIDATION_SETTINGS` and their values.
       pass_at: the `k` of pass@k on validation prompts.
+      group_size: rows of a training rollout that play the same level.
       join: one batch from the rollouts of all tasks.
-      update: `(state, batch, key) -> (state, stats)`; donates the state.
+      update: `(state, batch, key) -> (state, stats, credit)`; donates the state.
       play_params: parameters of the policy in a state, for `collect` and export.
       learner: the `Learner` that `update` and `play_params` belong to.
       frozen: base weights (for LoRA or a KL reference), passed to both; None if unused.
@@ -98,8 +101,9 @@ class Program:
     identity: Mapping[str, Any]
     validation: Mapping[str, float]
     pass_at: Sequence[int]
+    group_size: int
     join: Callable[[Sequence[Trajectory]], Trajectory]
-    update: Callable[..., tuple[TrainState, dict[str, Any]]]
+    update: Callable[..., tuple[TrainState, dict[str, Any], EpisodeCredit]]
     play_params: Callable[[TrainState], Params]
     learner: Learner
     frozen: Params | None
@@ -135,17 +139,29 @@ class Program:
         return tuple(jax.block_until_ready(play(task)) for task in self.tasks)
 
     def episodes(
-        self, rollouts: Sequence[Trajectory], count: int | None = None
+        self,
+        rollouts: Sequence[Trajectory],
+        count: int | None = None,
+        credit: EpisodeCredit | None = None,
     ) -> list[dict[str, Any]]:
         """Records of the first `count` rows of every rollout; None: of all rows.
 
         See `ragen_jax.rollout.records`. With several tasks each record has the name of
-        its task as `environment`.
+        its task as `environment`. With the `credit` of all rows, each also says what
+        the update made of it, see `records.add_credit`.
         """
-        records = []
+        records, first_row = [], 0
         for task, rollout in zip(self.tasks, rollouts, strict=True):
             label = {"environment": task.name} if len(self.tasks) > 1 else {}
-            records += [label | record for record in task.records(rollout, count)]
+            of_task = [label | record for record in task.records(rollout, count)]
+            if credit is not None:
+                rows = slice(first_row, first_row + len(of_task))
+                kept, advantages = jax.device_get(
+                    (credit.kept[rows], credit.advantages[rows])
+                )
+                add_credit(of_task, kept, advantages, self.group_size)
+            records += of_task
+            first_row += len(rollout.lengths)
         return records
 
 
@@ -189,6 +205,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         ),
         validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
         pass_at=pass_at(config),
+        group_size=config.rollout.group_size,
         join=parts.join,
         update=functools.partial(learner.update, frozen),
         play_params=functools.partial(learner.play_params, frozen),

@@ -17,6 +17,7 @@ from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import make_diagnose, trends
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
+from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.program import Program, build_program
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.progress import working
@@ -66,7 +67,7 @@ def train(
             if reason := run.reason_to_stop():
                 display.say(f"stopped early after iteration {done - 1}: {reason}")
                 break
-            state, rollouts, metrics, timing = iterate(state, done)
+            state, rollouts, credit, metrics, timing = iterate(state, done)
             with display.timed(timing, "metrics"):
                 metrics |= _rollout_metrics(program, rollouts, config)
             if _is_due(config.evaluation.every, done, total):
@@ -74,7 +75,7 @@ def train(
                     metrics |= evaluate(program, program.play_params(state))[0]
             if _is_due(config.logging.trajectories_every, done, total):
                 count = config.logging.trajectories_per_iteration
-                run.write_episodes(done, program.episodes(rollouts, count))
+                run.write_episodes(done, program.episodes(rollouts, count, credit))
             metrics |= trends(run.records, metrics)
             news = run.record(done, metrics | timing, _group_spreads(rollouts, config))
             display.iteration(done, metrics | timing, news)
@@ -94,14 +95,15 @@ class Iteration(NamedTuple):
     Attributes:
       state: the train state after it.
       rollouts: the episodes played, one trajectory per task.
-      metrics: of the update (the last one if a rollout is used again) and of the
-        diagnostics of the policy that played.
+      credit: of those episodes, in their order, in the last update that used them.
+      metrics: of that update and of the diagnostics of the policy that played.
       timing: seconds by stage, as `timing_s/<stage>`, and its compilations, as
         `perf/compile_s/<stage>` and `perf/compile_cached/<stage>`.
     """
 
     state: TrainState
     rollouts: Sequence[Trajectory]
+    credit: EpisodeCredit
     metrics: dict[str, float]
     timing: dict[str, float]
 
@@ -127,9 +129,9 @@ def make_iterate(
             shuffle = rngs.stream(key, "shuffle")
             for i in range(num_updates):
                 shuffle_key = jax.random.fold_in(shuffle, i)
-                state, stats = program.update(state, batch, shuffle_key)
+                state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
-        return Iteration(state, rollouts, stats | diagnostics, timing)
+        return Iteration(state, rollouts, credit, stats | diagnostics, timing)
 
     return iterate
 

@@ -35,7 +35,7 @@ def test_iterations_of_everything_repeat(tmp_path):
         # The program's own state would be gone after the first.
         state, results = jax.tree.map(jnp.copy, program.state), []
         for done in (1, 2):
-            state, rollouts, metrics, timing = iterate(state, done)
+            state, rollouts, _, metrics, timing = iterate(state, done)
             results.append(jax.device_get((tuple(rollouts), metrics)))
             assert set(timing) >= {"timing_s/rollout", "timing_s/update"}
             assert metrics["actor/grad_norm"] > 0

@@ -115,7 +115,7 @@ def _iterate(folder, mesh) -> Iteration:
     rollout = jax.block_until_ready(collect(*play))
     learn = (*program.update.args, program.state, rollout, KEY)
     update = program.update.func.lower(*learn).compile()
-    state, stats = jax.block_until_ready(update(*learn))
+    state, stats, _ = jax.block_until_ready(update(*learn))
     return Iteration(program, rollout, update, collect.as_text(), state, stats)
 
 

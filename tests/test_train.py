@@ -83,7 +83,9 @@ def say_of_updates(monkeypatch, **stats):
 
     def build(config, overrides):
         program = build_program(config, overrides)
-        return dataclasses.replace(program, update=lambda state, *_: (state, stats))
+        return dataclasses.replace(
+            program, update=lambda state, *_: (state, stats, None)
+        )
 
     monkeypatch.setattr(train_module, "build_program", build)
 

@@ -61,8 +61,8 @@ class Learner:
       played: description of what `play_params` returns.
       init: parameters of a checkpoint -> a fresh train state, always the same.
       freeze: parameters of a checkpoint -> those that stay, on their devices.
-      update: `(frozen, state, trajectory, key) -> (state, stats)`, jitted; donates the
-        state.
+      update: `(frozen, state, trajectory, key) -> (state, stats, credit)`, jitted;
+        donates the state.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
       policy: the plain policy, which plays.
       passes, credit: parts of `update`, for diagnostics.

@@ -1,9 +1,10 @@
 """One iteration of learning, as one compiled program.
 
 In: the train state, a batch of episodes, a key for the order of the rows. Out: the new
-state and a number per entry of `METRICS`. `update`, inside `make_update`, has the five
-stages in order: filter the groups, compute log-probabilities and values of the kept
-tokens, assign credit, take optimizer steps over minibatches, and report statistics.
+state, a number per entry of `METRICS`, and the credit of every episode. `update`,
+inside `make_update`, has the five stages in order: filter the groups, compute
+log-probabilities and values of the kept tokens, assign credit, take optimizer steps
+over minibatches, and report statistics.
 
 Numbers of rows are data here, not shapes: the kept rows come first in a permutation,
 and only as many minibatches and microbatches run as they fill. Dropped groups cost no
@@ -22,6 +23,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.algo.credit import CreditAssignment
+from ragen_jax.algo.segments import Estimate, turn_sums
 from ragen_jax.algo.selection import FilterConfig, make_filter
 from ragen_jax.learner.batch import (
     drop_rows,
@@ -59,6 +61,19 @@ class BatchShape:
     group_size: int
     minibatch_rows: int
     epochs: int
+
+
+@struct.dataclass
+class EpisodeCredit:
+    """What the update made of each episode, for people to look at.
+
+    Attributes:
+      kept: the filter kept it.
+      advantages: mean over the sampled tokens of each turn; 0 where none is trained on.
+    """
+
+    kept: Bool[Array, " B"]
+    advantages: Float[Array, "B K"]
 
 
 @struct.dataclass
@@ -132,9 +147,10 @@ def make_update(
     credit: CreditAssignment,
     shardings: TrainState,
     shape: BatchShape,
-) -> Callable[..., tuple[TrainState, Stats]]:
-    """Build the compiled `update(frozen, state, trajectory, key) -> (state, stats)`.
+) -> Callable[..., tuple[TrainState, Stats, EpisodeCredit]]:
+    """Build the compiled update.
 
+    It is `update(frozen, state, trajectory, key) -> (state, stats, credit)`.
     `frozen` are the parameters the policy started with, where adapters stand on them or
     a KL penalty keeps it near them; else None. The state is donated: use the returned
     one. An optimizer step is not taken, and counted, when a gradient is not finite; it
@@ -191,15 +207,27 @@ def make_update(
         new_state = carry.state.replace(
             iteration=state.iteration + 1, kl_coeff=kl_coeff
         )
-        return new_state, stats
+        return new_state, stats, _episode_credit(kept, filtered.kept, estimate)
 
     whole = replicated(passes.mesh)
-    return jax.jit(update, donate_argnums=1, out_shardings=(shardings, whole))
+    return jax.jit(update, donate_argnums=1, out_shardings=(shardings, whole, whole))
 
 
 def trained_params(state: TrainState) -> TrainedParams:
     """Parameters of both networks."""
     return state.policy.params, None if state.critic is None else state.critic.params
+
+
+def _episode_credit(
+    trajectory: Trajectory, kept: Bool[Array, " B"], estimate: Estimate
+) -> EpisodeCredit:
+    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
+    num_turns = trajectory.turns.reward.shape[1]
+    total, count = (
+        turn_sums(x, mask, turn_index, num_turns)
+        for x in (estimate.advantages, mask.astype(jnp.float32))
+    )
+    return EpisodeCredit(kept=kept, advantages=total / jnp.maximum(count, 1.0))
 
 
 def _check_rows(trajectory: Trajectory, shape: BatchShape) -> None:

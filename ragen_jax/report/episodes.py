@@ -145,6 +145,10 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and is_drawable(value)
+
+
 def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
@@ -184,6 +188,9 @@ _EPISODE_FIELDS = {
     "turns": (True, "a list", _is_list),
     "environment": (False, *_TEXT),
     "legend": (False, "an object of texts", _is_legend),
+    # Of training's episodes: what the update made of them.
+    "group": (False, "a whole number", _is_whole),
+    "kept": (False, *_FLAG),
 }
 _TURN_FIELDS = {
     **dict.fromkeys(("observation", "reply"), (True, *_TEXT)),
@@ -195,6 +202,7 @@ _TURN_FIELDS = {
     **dict.fromkeys(("has_format", "is_cut"), (True, *_FLAG)),
     "actions": (True, f"a list of at most {MAX_TOKENS} numbers", _are_numbers),
     "bonus": (False, *_NUMBER),
+    "advantage": (False, *_NUMBER),
     "window": (False, *_TEXT),
     "board": (False, f"rows of equal length with at most {MAX_CELLS} cells", _is_board),
     "boards_after": (False, f"at most {MAX_TURNS} boards", _are_boards),

@@ -19,7 +19,7 @@ from ragen_jax.runs.boards import read_looks
 _SCRIPTS = tuple(
     f"{name}.js"
     for name in (
-        *("dom", "figure", "charts", "plane", "buckets", "alarms"),
+        *("dom", "scales", "figure", "charts", "plane", "buckets", "alarms"),
         *("board", "turn", "viewer", "page"),
     )
 )
@@ -54,6 +54,13 @@ def escape_json(text: str) -> str:
     """
     special = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
     return special.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def series_colors(scheme: str = "light") -> list[str]:
+    """Colours of the series as "#rrggbb", on a page that is "light" or "dark"."""
+    light, dark = _read("style.css").split(".dark", 1)
+    style = {"light": light, "dark": dark}[scheme]
+    return re.findall(r"--s\d: (#[0-9a-f]{6});", style)
 
 
 def _escape_text(text: str) -> str:

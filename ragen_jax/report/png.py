@@ -9,13 +9,18 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ragen_jax.report.page import series_colors
 from ragen_jax.runs import figures
 
 _DPI = 150
 _COLUMNS = 3
 _PANEL_SIZE = (4.0, 2.9)
-_BUCKET_COLORS = {"task": "C0", "entropy": "C1", "kl": "C4"}
-_REGIME_COLORS = ("C2", "C3", "C8", "C4")
+# Parts of the loss: mark and opacity, in the colour of their series.
+_BUCKET_LOOKS = {"task": ("o", 1.0), "entropy": ("s", 0.65), "kl": ("^", 0.4)}
+# No series has these.
+_BAD = "#b3261e"
+_REGIME_COLORS = ("0.75", _BAD, "0.5", "0.1")
+_DASHES = ("-", "--", ":", "-.", (0, (1, 4)))
 _SCALES = {"share": 100.0}
 
 Contents = Mapping[str, Any]
@@ -37,12 +42,14 @@ def write_figures(contents: Contents, folder: pathlib.Path) -> list[pathlib.Path
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for section in contents["sections"]:
-        draws = _drawings(contents, section)
-        if draws:
-            path = folder / f"{section['key']}.png"
-            _save(draws, path, contents)
-            written.append(path)
+    colors = matplotlib.rcsetup.cycler(color=series_colors())
+    with matplotlib.rc_context({"axes.prop_cycle": colors}):
+        for section in contents["sections"]:
+            draws = _drawings(contents, section)
+            if draws:
+                path = folder / f"{section['key']}.png"
+                _save(draws, path, contents)
+                written.append(path)
     return written
 
 
@@ -78,15 +85,11 @@ def _save(draws: Sequence[Callable], path: pathlib.Path, contents: Contents) -> 
     for axis in axes.flat[len(draws) :]:
         axis.set_axis_off()
     names = [series["name"] for series in contents["series"]]
-    if len(names) > 1:
-        lines = [
-            pyplot.Line2D([], [], color=f"C{i}", label=name)
-            for i, name in enumerate(names)
-        ]
-        figure.legend(
-            handles=lines, loc="upper center", ncols=2, frameon=False, fontsize=9
-        )
-    figure.tight_layout(rect=(0, 0, 1, 0.94 if len(names) > 1 else 1))
+    lines = [
+        pyplot.Line2D([], [], color=f"C{i}", label=name) for i, name in enumerate(names)
+    ]
+    figure.legend(handles=lines, loc="upper center", ncols=2, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
     # No date, no version: the same runs give the same file.
     figure.savefig(path, dpi=_DPI, metadata={"Software": None})
     pyplot.close(figure)
@@ -95,42 +98,45 @@ def _save(draws: Sequence[Callable], path: pathlib.Path, contents: Contents) -> 
 def _draw_lines(axis, contents: Contents, panel: Contents) -> None:
     """A panel: a line with its band per series, as on the page."""
     scale = _SCALES.get(panel["kind"], 1.0)
-    styles = set()
+    looks = {}
     for line in panel["lines"]:
-        curves = contents["curves"][line["metric"]]
-        for i, curve in enumerate(curves):
+        look = _look(panel, line)
+        for i, curve in enumerate(contents["curves"][line["metric"]]):
             if curve is None:
                 continue
+            looks[line["label"]] = look
             mean = [scale * x for x in curve["mean"]]
-            if line["style"] == "reference":
-                axis.plot(curve["at"], mean, color="0.4", ls="--", lw=0.8)
-            elif line["style"] == "thin":
-                axis.plot(curve["at"], mean, color=f"C{i}", alpha=0.4, lw=0.8)
-            else:
-                marker = "o-" if len(mean) <= 24 else "-"
-                axis.plot(curve["at"], mean, marker, color=f"C{i}", ms=3, lw=1.4)
-                if "low" in curve:
-                    low, high = ([scale * x for x in curve[k]] for k in ("low", "high"))
-                    band = {"color": f"C{i}", "alpha": 0.15, "lw": 0}
-                    axis.fill_between(curve["at"], low, high, **band)
-            styles.add((line["style"], line["label"]))
+            is_main = line["style"] == "main"
+            color = "0.4" if line["style"] == "reference" else f"C{i}"
+            marker = "o" if is_main and len(mean) <= 24 else None
+            axis.plot(curve["at"], mean, color=color, marker=marker, ms=3, **look)
+            if is_main and "low" in curve:
+                low, high = ([scale * x for x in curve[k]] for k in ("low", "high"))
+                band = {"color": f"C{i}", "alpha": 0.15, "lw": 0}
+                axis.fill_between(curve["at"], low, high, **band)
     unit = panel["unit"] + (", %" if panel["kind"] == "share" else "")
     axis.set_title(panel["title"], fontsize=10)
     axis.set_xlabel("iteration", fontsize=8)
     axis.set_ylabel(unit, fontsize=8)
     if panel["kind"] == "share":
         axis.set_ylim(0, None if axis.get_ylim()[1] < 45 else 104)
-    if len(styles) > 1:
-        for style, label in sorted(styles):
-            axis.plot([], [], label=label, **_STYLES[style])
+    if len(looks) > 1:
+        for label, look in looks.items():
+            axis.plot([], [], label=label, color="0.4", **look)
         axis.legend(fontsize=7, frameon=False, loc="best")
 
 
-_STYLES = {
-    "main": {"color": "0.4", "lw": 1.6},
-    "thin": {"color": "0.4", "lw": 0.8, "alpha": 0.5},
-    "reference": {"color": "0.4", "lw": 0.8, "ls": "--"},
-}
+def _look(panel: Contents, line: Contents) -> dict[str, Any]:
+    """Width and dash of a line; main lines of one panel differ in their dash."""
+    look = {
+        "main": {"lw": 1.4},
+        "thin": {"lw": 0.8, "alpha": 0.5},
+        "reference": {"lw": 0.8, "ls": "--"},
+    }[line["style"]]
+    if line["style"] == "main":
+        mains = [x["metric"] for x in panel["lines"] if x["style"] == "main"]
+        look["ls"] = _DASHES[mains.index(line["metric"]) % len(_DASHES)]
+    return look
 
 
 def _draw_plane(axis, contents: Contents) -> None:
@@ -177,8 +183,9 @@ def _draw_buckets(axis, contents: Contents, series: int) -> None:
         at, mean, low, high = zip(*points, strict=True)
         below = [m - x for m, x in zip(mean, low, strict=True)]
         above = [x - m for m, x in zip(mean, high, strict=True)]
-        style = {"color": _BUCKET_COLORS[part], "capsize": 2, "lw": 1, "ms": 4}
-        axis.errorbar(at, mean, [below, above], fmt="o-", label=part, **style)
+        mark, opacity = _BUCKET_LOOKS[part]
+        style = {"color": f"C{series}", "alpha": opacity, "capsize": 2, "ms": 4}
+        axis.errorbar(at, mean, [below, above], fmt=f"{mark}-", label=part, **style)
     axis.set_yscale("log")
     axis.set_xticks(range(1, len(buckets["names"]) + 1))
     axis.set_title(contents["series"][series]["name"], fontsize=9)
@@ -204,12 +211,12 @@ def _draw_alarms(axis, contents: Contents, series: int) -> None:
             place = len(names) + shift
             axis.plot(at, place, "s", color=_REGIME_COLORS[regime], ms=3)
         if run["fell"] is not None:
-            axis.axvline(run["fell"], color="C3", ls="--", lw=1)
+            axis.axvline(run["fell"], color=_BAD, ls="--", lw=1)
     axis.set_yticks(range(len(lanes)), [lane.replace("_", " ") for lane in lanes])
     axis.set_xlim(0, max(alarm["last"] for alarm in contents["alarms"]))
     for color, name in zip(_REGIME_COLORS, figures.REGIMES, strict=True):
         axis.plot([], [], "s", color=color, ms=4, label=name)
-    axis.plot([], [], color="C3", ls="--", lw=1, label="success fell")
+    axis.plot([], [], color=_BAD, ls="--", lw=1, label="success fell")
     # Below the axis and its label: no lane is covered.
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
     axis.legend(fontsize=6, frameon=False, ncols=2, **below)

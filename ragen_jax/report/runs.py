@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax.runs import reader
-from ragen_jax.runs.metrics import tokens_per_second
+from ragen_jax.runs.metrics import TimeShares, tokens_per_second, when_compiled
 from ragen_jax.tables.rules import flatten, is_number
 
 # Sums and differences of two of them are finite.
@@ -29,7 +29,8 @@ class RunData:
       name: end of the folder's path, as short as tells it from the others.
       folder: path.
       settings: the resolved configuration by dotted key.
-      records: a line of `metrics.jsonl` each, oldest first; with `tokens_per_second`.
+      records: a line of `metrics.jsonl` each, oldest first; with `tokens_per_second`
+        and `TimeShares`, without what was measured `when_compiled`.
     """
 
     name: str
@@ -107,14 +108,19 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
             "iteration yet; wait for it, or leave the folder out"
         )
     num_rows = _num_rows(settings)
-    records = [_rates(record, num_rows) | record for record in records]
+    shares = TimeShares()
+    records = [_drawn(record, num_rows, shares) for record in records]
     return RunData(name=name, folder=folder, settings=settings, records=records)
 
 
-def _rates(record: Mapping[str, Any], num_rows: float | None) -> dict[str, float]:
-    """Tokens per second, for runs of versions that did not record them."""
+def _drawn(
+    record: Mapping[str, Any], num_rows: float | None, shares: TimeShares
+) -> dict[str, Any]:
+    """What figures show of an iteration; earlier versions recorded no throughput."""
     numbers = {name: value for name, value in record.items() if is_drawable(value)}
-    return tokens_per_second(numbers, num_rows)
+    left_out = when_compiled(record)
+    shown = {name: value for name, value in record.items() if name not in left_out}
+    return tokens_per_second(numbers, num_rows) | shares.add(numbers) | shown
 
 
 def _num_rows(settings: Mapping[str, Any]) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from envs.templates import Grid
 from ragen_jax.rollout.host import Chat, ChatTurn
@@ -42,7 +42,7 @@ def episodes(
     `Tokenizer.spell`). Where the model did not see the whole dialogue a turn also has
     `window`, what it read before its reply. Where the game shows a board a turn has it
     as `board`, rows of symbols, and the episode has its `legend`, symbol to meaning;
-    `add_boards` adds what became of it.
+    `add_boards` adds what became of it, `add_credit` what the update made of it.
     """
     rows = slice(0, count)
     shown = jax.device_get(
@@ -74,6 +74,30 @@ def add_boards(
             turn["boards_after"] = [
                 _rows([[symbols[i] for i in line] for line in board]) for board in shown
             ]
+
+
+def add_credit(
+    records: Sequence[dict[str, Any]],
+    kept: Bool[np.ndarray, " B"],
+    advantages: Float[np.ndarray, "B K"],
+    group_size: int,
+) -> None:
+    """Add `group` and `kept` to every episode, and `advantage` to its turns.
+
+    An advantage is the mean over a turn's sampled tokens; turns of dropped episodes
+    have none.
+
+    Args:
+      records: of `episodes`, changed in place.
+      kept: the filter kept the episode.
+      advantages: of its turns.
+      group_size: adjacent rows that played the same level.
+    """
+    for record, is_kept, of_row in zip(records, kept, advantages, strict=True):
+        record |= {"group": record["row"] // group_size, "kept": bool(is_kept)}
+        if is_kept:
+            for turn in record["turns"]:
+                turn["advantage"] = round(float(of_row[turn["turn"] - 1]), 4)
 
 
 def legend_of(prompts: Prompts) -> dict[str, str]:

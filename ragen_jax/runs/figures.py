@@ -124,9 +124,10 @@ SECTIONS = (
     Section(
         "timing",
         "Throughput",
-        "Seconds of an iteration by stage, and tokens per second; they depend on the "
-        "machine.",
-        absent="no run recorded timing_s/...",
+        "Tokens per second, and an iteration's seconds by stage; they depend on the "
+        "machine. A run's first iteration, and any other in which the stage compiled, "
+        "is left out.",
+        absent="no run recorded timing_s/... of an iteration that compiled nothing",
     ),
 )
 

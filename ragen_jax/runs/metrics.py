@@ -22,8 +22,46 @@ def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
     return _timing(f"timing_s/{name}", text, kind="seconds", views=(view,))
 
 
-# By `ragen_jax.timing`, and by `tokens_per_second`.
+# Stages of an iteration, none a part of another -> how figures name them.
+STAGES = {
+    "rollout": "rollout",
+    "update": "update",
+    "diagnostics": "diagnostics",
+    "testing": "evaluation",
+    "metrics": "metrics of episodes",
+}
+
+
+def _share(stage: str) -> View:
+    return View(
+        "Share of time by stage",
+        "share of all seconds so far",
+        name=f"perf/time_share/{stage}",
+        label=STAGES[stage],
+    )
+
+
+# By `ragen_jax.timing`, `tokens_per_second` and `TimeShares`.
 TIMING_METRICS = (
+    _timing(
+        "perf/sampled_tokens_per_second",
+        "tokens sampled per second of rollout; not of iterations in which it "
+        "compiled, nor where several environments are trained on",
+        views=(View("Sampled tokens", "tokens per second of rollout"),),
+    ),
+    _timing(
+        "perf/trained_tokens_per_second",
+        "tokens trained on per second of update; not of iterations in which it "
+        "compiled",
+        views=(View("Trained tokens", "tokens per second of update"),),
+    ),
+    _timing(
+        "perf/time_share/{stage}",
+        "the stage's share of the seconds of all stages, summed over the iterations "
+        "so far; those in which any stage compiled do not count",
+        kind="share",
+        views=tuple(map(_share, STAGES)),
+    ),
     _stage("rollout", "Rollout", "seconds of playing the episodes", "rollout"),
     _stage("update", "Update", "seconds of learning from them", "update"),
     _stage("diagnostics", "Diagnostics", "seconds of all diagnostics", "diagnostics"),
@@ -43,17 +81,6 @@ TIMING_METRICS = (
         "iteration",
         "Iteration",
         "seconds of a whole iteration; only in runs of earlier versions",
-    ),
-    _timing(
-        "perf/sampled_tokens_per_second",
-        "tokens sampled per second of rollout, without the time of compiling; not "
-        "where several environments are trained on",
-        views=(View("Sampled tokens", "tokens per second of rollout"),),
-    ),
-    _timing(
-        "perf/trained_tokens_per_second",
-        "tokens trained on per second of update, without the time of compiling",
-        views=(View("Trained tokens", "tokens per second of update"),),
     ),
     _timing(
         "perf/compile_s/{stage}",
@@ -99,31 +126,63 @@ def tokens_per_second(
 ) -> dict[str, float]:
     """Tokens sampled per second of rollout, and trained on per second of update.
 
-    Compiling does not count. Nothing where a part was not recorded, or where several
-    environments share the rollout: their tokens per episode are recorded one by one.
+    A stage that compiles also traces, and loads programs: seconds that no clock splits
+    off. Its rate is therefore left out in such an iteration. So is a rate whose parts
+    were not recorded; where several environments share the rollout their tokens per
+    episode are recorded one by one.
 
     Args:
       record: metrics and timing of an iteration.
       num_rows: episodes of an iteration; None: not known.
     """
-    rates = {}
+    compiled = when_compiled(record)
+    values = {}
+    seconds = record.get("timing_s/rollout")
     lengths = [value for name, value in record.items() if _is_length(name)]
-    seconds = _running_seconds(record, "rollout")
-    if len(lengths) == 1 and None not in (lengths[0], num_rows, seconds):
-        rates["perf/sampled_tokens_per_second"] = float(lengths[0]) * num_rows / seconds
-    tokens, seconds = record.get("actor/num_tokens"), _running_seconds(record, "update")
-    if tokens and seconds is not None:
-        rates["perf/trained_tokens_per_second"] = float(tokens) / seconds
-    return rates
+    if seconds and len(lengths) == 1 and None not in (lengths[0], num_rows):
+        values["perf/sampled_tokens_per_second"] = lengths[0] * num_rows / seconds
+    tokens, seconds = record.get("actor/num_tokens"), record.get("timing_s/update")
+    if tokens and seconds:
+        values["perf/trained_tokens_per_second"] = tokens / seconds
+    return {name: float(x) for name, x in values.items() if name not in compiled}
 
 
-def _running_seconds(record: Mapping[str, Any], stage: str) -> float | None:
-    """Seconds of a stage without those of compiling it; None where that is nothing."""
-    seconds = record.get(f"timing_s/{stage}")
-    if seconds is None:
-        return None
-    running = seconds - (record.get(f"perf/compile_s/{stage}") or 0.0)
-    return running if running > 0 else None
+def when_compiled(record: Mapping[str, Any]) -> set[str]:
+    """Names of what a clock measured while something compiled in the iteration.
+
+    Figures leave these values out: the first iteration would set the whole axis.
+    """
+    prefix = "perf/compile_s/"
+    stages = {n.removeprefix(prefix) for n in record if n.startswith(prefix)}
+    names = {f"timing_s/{stage}" for stage in stages}
+    return names | {_RATES[stage] for stage in stages if stage in _RATES}
+
+
+_RATES = {
+    "rollout": "perf/sampled_tokens_per_second",
+    "update": "perf/trained_tokens_per_second",
+}
+
+
+class TimeShares:
+    """Share of a run's time by stage, over the iterations that compiled nothing."""
+
+    def __init__(self):
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+
+    def add(self, record: Mapping[str, Any]) -> dict[str, float]:
+        """The shares after an iteration, `perf/time_share/<stage>`.
+
+        Empty where it does not count: it compiled, or it is an evaluation alone.
+        """
+        if when_compiled(record) or not record.get("timing_s/rollout"):
+            return {}
+        for stage in STAGES:
+            self._seconds[stage] += record.get(f"timing_s/{stage}") or 0.0
+        total = sum(self._seconds.values())
+        if total <= 0:
+            return {}
+        return {f"perf/time_share/{s}": x / total for s, x in self._seconds.items()}
 
 
 def _is_length(name: str) -> bool:

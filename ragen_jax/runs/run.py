@@ -20,7 +20,7 @@ from ragen_jax.diagnostics.early_stopping import stop_reason, stuck_note
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
 from ragen_jax.runs.folder import RunFolder
-from ragen_jax.runs.metrics import tokens_per_second
+from ragen_jax.runs.metrics import TimeShares, tokens_per_second
 from ragen_jax.runs.writer import finite_or_none
 from ragen_jax.tables.rules import flatten
 
@@ -66,6 +66,9 @@ class Run(RunFolder):
                 settings=flatten(config),
                 games=names,
             )
+            self._time_shares = TimeShares()
+            for record in self._records:
+                self._time_shares.add(record)
             self._warning = EarlyWarning(**config.warning)
             self._outlook = self._warning.look(self._records)
             files.pop_all()
@@ -101,6 +104,7 @@ class Run(RunFolder):
           means if nothing succeeds.
         """
         metrics = metrics | tokens_per_second(metrics, self._num_rows)
+        metrics |= self._time_shares.add(metrics)
         # As a resumed run reads it back, so that both judge alike.
         finite = {name: finite_or_none(value) for name, value in metrics.items()}
         self._records.append({"iteration": iteration} | finite)

@@ -17,8 +17,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
 
 from ragen_jax.runs.boards import draw_boards, png
-from ragen_jax.runs.figures import make_sections
-from ragen_jax.runs.metrics import METRICS, declared
+from ragen_jax.runs.figures import HELD_OUT, SUCCESS, make_sections
+from ragen_jax.runs.metrics import METRICS, declared, when_compiled
 from ragen_jax.tables.metrics import name_pattern
 
 # Sample episodes shown per iteration.
@@ -46,19 +46,26 @@ class EventFile:
     ):
         self._events = SummaryWriter(str(workdir), flush_secs=10)
         self._events.add_custom_scalars(layout(games))
+        self._first_tags = first_tags(games)
         if settings:
             self._add_settings(settings, [f"val-env/{game}/success" for game in games])
 
     def scalars(self, record: Mapping) -> None:
-        """Add the numbers of a record; a list of numbers becomes a histogram."""
+        """Add the numbers of a record; a list of numbers becomes a histogram.
+
+        What was measured `when_compiled` is left out: it would set the whole axis.
+        """
         step, when = record["iteration"], record["time"]
+        left_out = {"iteration", "time"} | when_compiled(record)
         for name, value in record.items():
-            if name in ("iteration", "time") or value in (None, []):
+            if name in left_out or value in (None, []):
                 continue
             if isinstance(value, list):
                 self._events.add_histogram(name, value, step, walltime=when)
             else:
                 self._events.add_scalar(name, value, step, when)
+                if name in self._first_tags:
+                    self._events.add_scalar(self._first_tags[name], value, step, when)
 
     def episodes(self, iteration: int, episodes: Iterable[Mapping]) -> None:
         """Add the first episodes of each environment, as text and as pictures."""
@@ -105,6 +112,20 @@ class EventFile:
         self._events.file_writer.add_summary(summary, iteration, time.time())
 
 
+def first_tags(games: Sequence[str]) -> dict[str, str]:
+    """Metrics of success -> their second tags, in the group that TensorBoard opens.
+
+    Its first tab, "Time Series", sorts tags by character codes and opens the first two
+    groups alone; a capital letter comes before all names of metrics.
+    """
+    labels = {HELD_OUT: "held-out", SUCCESS: "training"}
+    return {
+        metric.replace("{env}", game): f"Success/{label}/{game}"
+        for game in games
+        for metric, label in labels.items()
+    }
+
+
 def layout(games: Sequence[str]) -> dict[str, dict[str, list]]:
     """Groups of the "Custom Scalars" tab: the sections and panels of the report.
 
@@ -116,13 +137,19 @@ def layout(games: Sequence[str]) -> dict[str, dict[str, list]]:
         charts = {}
         for panel in section.panels:
             for line in panel.lines:
-                if declared(f"{line.metric}_low"):
+                if _has_interval(line.metric):
                     charts |= _interval_charts(line.metric, games)
             tags = [f"^{name_pattern(line.metric)}$" for line in panel.lines]
             title = panel.title.removeprefix("{env}: ")
             charts[title] = ["Multiline", tags]
         groups[section.title] = charts
     return groups
+
+
+def _has_interval(metric: str) -> bool:
+    """Whether the ends of the metric's interval are declared, by the field {end}."""
+    low = declared(f"{metric}_low")
+    return low is not None and low.name.endswith("_{end}")
 
 
 def _interval_charts(metric: str, games: Sequence[str]) -> dict[str, list]:

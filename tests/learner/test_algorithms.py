@@ -197,7 +197,7 @@ def run(trajectory, settings, num_updates):
     for i in range(num_updates):
         key = jax.random.fold_in(KEY, i)
         expected.append(oracle.update(trajectory, key))
-        state, stats = update(state, trajectory, key)
+        state, stats, _ = update(state, trajectory, key)
         found.append(jax.device_get(stats))
     return (tiny.host(state), found), (oracle, expected)
 
@@ -258,7 +258,7 @@ def test_warm_up_trains_the_critic_alone(episodes):
     settings = SETTINGS["critic warm-up, linear schedule, top-p times rho"]
     state, update = tiny.build(**settings)
     before = tiny.host(state)
-    state, stats = update(state, episodes, KEY)
+    state, stats, _ = update(state, episodes, KEY)
     assert stats["actor/lr"] == 0
     assert stats["critic/lr"] > 0
     chex.assert_trees_all_equal(tiny.host(state).policy, before.policy)
@@ -266,5 +266,5 @@ def test_warm_up_trains_the_critic_alone(episodes):
     chex.assert_trees_all_equal_shapes(before.critic, state.critic)
     moved = tiny.host(state).critic.params["trunk"]["mix"]
     assert (moved != before.critic.params["trunk"]["mix"]).all()
-    _, stats = update(state, episodes, KEY)
+    _, stats, _ = update(state, episodes, KEY)
     assert stats["actor/lr"] > 0

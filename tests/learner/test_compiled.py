@@ -62,7 +62,7 @@ def test_a_changed_number_of_kept_rows_compiles_nothing(settings):
     for i, num_groups in enumerate((4, 1, 0, 3)):
         before = tiny.host(state)
         trajectory, key = spread(episodes, num_groups), jax.random.fold_in(KEY, i)
-        state, stats = update(state, trajectory, key)
+        state, stats, _ = update(state, trajectory, key)
         expected.append(oracle.update(trajectory, key))
         found.append(jax.device_get(stats))
         assert stats["rollout/filter_kept_rows"] == 4 * num_groups
@@ -84,7 +84,7 @@ def test_a_gradient_that_is_not_finite_moves_neither_network_nor_the_weight():
     reward = whole.turns.reward * jnp.inf
     broken = whole.replace(turns=whole.turns.replace(reward=reward))
     before = tiny.host(state)
-    state, stats = update(state, broken, KEY)
+    state, stats, _ = update(state, broken, KEY)
     for name in ("policy", "critic", "kl_coeff", "num_updates"):
         chex.assert_trees_all_equal(getattr(state, name), getattr(before, name))
     assert stats["actor/skipped"] == stats["actor/num_minibatches"]
@@ -98,7 +98,7 @@ def test_devices_do_not_matter():
         state, update = tiny.build(
             mesh, **SETTINGS["separate"] | {"minibatch_rows": 8, "microbatch_rows": 8}
         )
-        state, stats = update(state, tiny.make_episodes(), KEY)
+        state, stats, _ = update(state, tiny.make_episodes(), KEY)
         ends.append((tiny.host(state), jax.device_get(stats)))
     (one, its_stats), (split, other_stats) = ends
     for name in ("policy", "critic"):

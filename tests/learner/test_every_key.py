@@ -208,7 +208,7 @@ def advance(items, state, num_updates):
     """Networks and KL weight after some updates of the same episodes."""
     _, update = build(items)
     for i in range(num_updates):
-        state, _ = update(state, EPISODES, jax.random.fold_in(KEY, i))
+        state, *_ = update(state, EPISODES, jax.random.fold_in(KEY, i))
     return learned(state)
 
 

@@ -39,7 +39,7 @@ def after(program):
     before = jax.device_get(program.play_params(state))
     key = rngs.step_key(rngs.root_key(0), 0)
     batch = program.join(program.collect(program.play_params(state), key))
-    state, stats = program.update(state, batch, key)
+    state, stats, _ = program.update(state, batch, key)
     return before, state, jax.device_get(stats)
 
 

@@ -53,7 +53,7 @@ def test_windows_that_hide_nothing_teach_the_same(settings):
     for trajectory in (windowed.replace(windows=None), windowed):
         state, update = tiny.build(**settings)
         for i in range(2):
-            state, stats = update(state, trajectory, jax.random.fold_in(KEY, i))
+            state, stats, _ = update(state, trajectory, jax.random.fold_in(KEY, i))
         learned.append((tiny.host(state), jax.device_get(stats)))
     (full, full_stats), (windowed, stats) = learned
     chex.assert_trees_all_close(windowed, full, atol=3e-6)
@@ -66,7 +66,7 @@ def test_another_number_of_played_turns_compiles_nothing():
     counts = []
     for seed in (3, 4):
         trajectory = with_whole_windows(tiny.make_episodes(seed))
-        state, stats = update(state, trajectory, KEY)
+        state, stats, _ = update(state, trajectory, KEY)
         assert stats["actor/num_minibatches"] > 2
         # Other tests share this update.
         counts.append(update.func._cache_size())

@@ -379,7 +379,7 @@ def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
         validate(tiny.make_config(sharpness=3.0), ["algo.sharpness"])
     state, update = tiny.build(**settings)
     before = tiny.host(state)
-    state, stats = update(state, tiny.make_episodes(), jax.random.key(0))
+    state, stats, _ = update(state, tiny.make_episodes(), jax.random.key(0))
     assert seen == [(0.75, 3.0)]
     assert stats["critic/returns_mean"] == 1.0
     kernels = [s.critic.params["head"]["kernel"] for s in (before, state)]

@@ -29,7 +29,7 @@ def usual(trajectory):
 def after(trajectory, mesh=(1, 1, 1), **settings):
     """Host copies of state and stats after one iteration from a fresh state."""
     state, update = tiny.build(mesh, **settings)
-    state, stats = update(state, trajectory, KEY)
+    state, stats, _ = update(state, trajectory, KEY)
     return tiny.host(state), jax.device_get(stats)
 
 
@@ -159,6 +159,20 @@ def test_loss_metrics(trajectory, usual):
     for name, value in expected.items():
         np.testing.assert_allclose(stats[name], value, rtol=1e-4, err_msg=name)
     assert 0 < stats["actor/pg_clipfrac"] < 1
+
+
+def test_the_credit_of_an_episode_is_its_advantage_in_its_group(trajectory):
+    state, update = tiny.build(advantage="grpo")
+    _, _, credit = update(state, trajectory, KEY)
+    rewards = np.asarray(REWARDS).reshape(4, 4)
+    is_kept = np.repeat([False, True, False, True], 4)
+    np.testing.assert_array_equal(credit.kept, is_kept)
+    above = rewards - rewards.mean(axis=1, keepdims=True)
+    deviations = rewards.std(axis=1, keepdims=True, ddof=1)
+    expected = (above / (deviations + 1e-6)).reshape(-1) * is_kept
+    # Turns of several tokens: the advantage is their mean, not their sum.
+    assert trajectory.loss_mask.sum(axis=1).min() > 1
+    np.testing.assert_allclose(credit.advantages[:, 0], expected, atol=1e-5)
 
 
 def test_sampler_difference_is_measured_before_any_step(trajectory):

@@ -48,7 +48,7 @@ def after(
     learner = build_learner(config, networks, mesh)
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
     frozen, state = learner.freeze(params), learner.init(params)
-    state, stats = learner.update(frozen, state, trajectory, jax.random.key(7))
+    state, stats, _ = learner.update(frozen, state, trajectory, jax.random.key(7))
     return tiny.host(state), jax.device_get(stats)
 
 

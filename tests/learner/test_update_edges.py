@@ -35,7 +35,7 @@ def test_a_changed_number_of_kept_rows_compiles_nothing(monkeypatch):
     for scale, kept in [(1.0, 2), (0.5, 1), (2.0, 3), (0.1, 0)]:
         turns = trajectory.turns.replace(reward=scale * trajectory.turns.reward)
         before = tiny.host(state)
-        state, stats = update(state, trajectory.replace(turns=turns), KEY)
+        state, stats, _ = update(state, trajectory.replace(turns=turns), KEY)
         assert stats["rollout/filter_kept_count"] == kept
         assert stats["actor/num_minibatches"] == kept
         assert state.num_updates - before.num_updates == kept
@@ -65,7 +65,7 @@ def test_dropped_groups_are_not_computed():
 
 def test_the_state_is_donated():
     state, update = tiny.build()
-    new_state, _ = update(state, make_trajectory(REWARDS), KEY)
+    new_state, *_ = update(state, make_trajectory(REWARDS), KEY)
     assert state.params["embed"].is_deleted()
     assert state.policy.opt_state[1].mu["embed"].is_deleted()
     count = update.func._cache_size()
@@ -79,7 +79,7 @@ def test_a_step_that_is_not_finite_is_not_taken():
     whole = make_trajectory(REWARDS)
     reward = whole.turns.reward.at[0].set(jnp.nan)
     broken = whole.replace(turns=whole.turns.replace(reward=reward))
-    state, stats = update(state, broken, KEY)
+    state, stats, _ = update(state, broken, KEY)
     assert int(state.num_skipped) == int(stats["actor/skipped"]) == 4
     assert state.num_updates == 12
     assert stats["actor/num_minibatches"] == 16
@@ -91,14 +91,14 @@ def test_a_step_that_is_not_finite_is_not_taken():
     nothing = whole.turns.reward * jnp.nan
     lost = whole.replace(turns=whole.turns.replace(reward=nothing))
     for round_ in (1, 2):
-        state, stats = update(state, lost, KEY)
+        state, stats, _ = update(state, lost, KEY)
         in_a_row = before.consecutive_skipped + 16 * round_
         assert state.consecutive_skipped == in_a_row
         assert int(stats["actor/consecutive_skipped"]) == in_a_row
         assert stats["actor/skipped"] == 16
     chex.assert_trees_all_equal(state.params, before.params)
     chex.assert_trees_all_equal(state.policy.opt_state, before.policy.opt_state)
-    state, stats = update(state, whole, KEY)
+    state, stats, _ = update(state, whole, KEY)
     assert stats["actor/consecutive_skipped"] == stats["actor/skipped"] == 0
     assert state.num_skipped == 4 + 32
 
@@ -108,7 +108,7 @@ def test_no_trained_token_at_all_takes_no_step():
     silent = trajectory.replace(loss_mask=jnp.zeros_like(trajectory.loss_mask))
     state, update = tiny.build()
     before = tiny.host(state)
-    state, stats = update(state, silent, KEY)
+    state, stats, _ = update(state, silent, KEY)
     chex.assert_trees_all_equal(state.params, before.params)
     chex.assert_trees_all_equal(state.policy.opt_state, before.policy.opt_state)
     assert state.num_updates == state.num_skipped == 0
@@ -123,7 +123,7 @@ def test_refuses_a_trajectory_of_another_size():
 
 def test_groups_of_one():
     state, update = tiny.build(num_groups=16, group_size=1)
-    state, stats = update(state, make_trajectory(REWARDS), KEY)
+    state, stats, _ = update(state, make_trajectory(REWARDS), KEY)
     assert stats["rollout/filter_zero_count"] == 16
     assert state.num_updates == 1
     chex.assert_tree_all_finite((state, stats))
@@ -133,7 +133,7 @@ def learned(trajectory, **settings):
     """Parameters after ten iterations."""
     state, update = tiny.build(keep_fraction=1.0, weight_decay=0.0, **settings)
     for i in range(10):
-        state, _ = update(state, trajectory, jax.random.fold_in(KEY, i))
+        state, *_ = update(state, trajectory, jax.random.fold_in(KEY, i))
     return tiny.host(state).params
 
 

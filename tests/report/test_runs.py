@@ -15,7 +15,6 @@ from ragen_jax.report.series import (
     make_series,
     thin,
 )
-from ragen_jax.runs import metrics
 from tests.report import fake_runs
 
 HELD_OUT = "val-env/Sokoban/success"
@@ -101,16 +100,24 @@ def test_lists_and_nulls_are_no_curves(six):
 
 
 def test_rates_are_tokens_per_second(six):
-    record = six[0].records[1]
+    record = six[0].records[2]
     sampled = record["perf/sampled_tokens_per_second"]
     assert sampled == pytest.approx(29.5 * 16 * 8 / record["timing_s/rollout"])
-    # Compiling is no part of the rate.
-    compiling = {"timing_s/update": 9.0, "perf/compile_s/update": 8.0}
-    slow = metrics.tokens_per_second({"actor/num_tokens": 10.0} | compiling, None)
-    assert list(slow.values()) == [10.0]
     trained = record["perf/trained_tokens_per_second"]
     tokens = record["actor/num_tokens"]
     assert trained == pytest.approx(tokens / record["timing_s/update"])
+
+
+def test_iterations_that_compiled_have_no_throughput(tmp_path):
+    folder = fake_runs.write_run(tmp_path / "run", iterations=3)
+    run = read_run(folder, "run")
+    for name in ("timing_s/rollout", "perf/sampled_tokens_per_second"):
+        assert list(run.curve(name)) == [2, 3]
+    assert list(run.curve("timing_s/testing")) == []  # iteration 0 compiled it
+    # The update did not compile in iteration 1, but the iteration did.
+    assert list(run.curve("timing_s/update")) == [1, 2, 3]
+    assert list(run.curve("perf/time_share/update")) == [2, 3]
+    assert run.curve("perf/compile_s/rollout") == {1: 20.0}
 
 
 @pytest.mark.parametrize(("size", "count"), [(3, 5), (9, 4), (1000, 7), (5, 1), (4, 2)])
@@ -171,7 +178,7 @@ def test_settings_of_any_value_make_a_report(tmp_path):
     contents = make_contents(found, make_series(found), max_episodes=5)
     # The machine is no setting: seeds made on two machines are one series.
     assert not any(key.startswith("recorded") for key in found[0].settings)
-    assert "perf/sampled_tokens_per_second" not in found[0].records[1]
+    assert "perf/sampled_tokens_per_second" not in found[0].records[2]
     make_page(contents)
 
 

@@ -108,7 +108,7 @@ def test_other_budgets_are_refused(rollouts):
 
 def learn(batch, mesh=(1, 1, 1), **settings):
     state, update = tiny.build(mesh, **settings)
-    state, stats = update(state, batch, KEY)
+    state, stats, _ = update(state, batch, KEY)
     return tiny.host(state).params, jax.device_get(stats)
 
 

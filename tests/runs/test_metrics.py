@@ -15,7 +15,13 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.rollout import metrics as rollout
 from ragen_jax.runs import figures, tensorboard
 from ragen_jax.runs.console import Display
-from ragen_jax.runs.metrics import METRICS, declared
+from ragen_jax.runs.metrics import (
+    METRICS,
+    TimeShares,
+    declared,
+    tokens_per_second,
+    when_compiled,
+)
 from ragen_jax.tables.metrics import FIELDS, Metric, View, name_pattern
 from tests.report import fake_runs
 from tests.trajectories import make_trajectory
@@ -173,6 +179,41 @@ def test_a_new_metric_is_one_declaration(monkeypatch, capsys):
     assert progress.panels[-1].title == "{env}: last reward"
     row = "| `<split>/<env>/last_reward` | reward of the last turn |"
     assert row in metrics_page.table(everything)
+
+
+TIMES = {"timing_s/rollout": 2.0, "timing_s/update": 5.0, "timing_s/testing": 1.0}
+TIMES |= {"timing_s/diagnostics": 2.0, "timing_s/gradient_buckets": 1.5}
+COUNTS = {"train/Sokoban/response_length": 30.0, "actor/num_tokens": 100.0}
+
+
+def test_rates_are_tokens_by_seconds():
+    assert tokens_per_second(TIMES | COUNTS, 8) == {
+        "perf/sampled_tokens_per_second": 30 * 8 / 2,
+        "perf/trained_tokens_per_second": 100 / 5,
+    }
+
+
+def test_what_compiles_has_no_rate():
+    compiling = TIMES | COUNTS | {"perf/compile_s/update": 3.0}
+    rates = tokens_per_second(compiling, 8)
+    assert list(rates) == ["perf/sampled_tokens_per_second"]
+    left_out = when_compiled(compiling)
+    assert left_out == {"timing_s/update", "perf/trained_tokens_per_second"}
+    assert when_compiled(TIMES) == set()
+
+
+def test_shares_of_time_are_of_the_iterations_that_compiled_nothing():
+    shares = TimeShares()
+    assert shares.add({"timing_s/testing": 70.0}) == {}  # before training
+    assert shares.add(TIMES | {"perf/compile_s/metrics": 1.0}) == {}
+    # Gradient buckets are a part of the diagnostics, and no stage beside them.
+    first = {"rollout": 0.2, "update": 0.5, "diagnostics": 0.2, "testing": 0.1}
+    first = {f"perf/time_share/{s}": x for s, x in (first | {"metrics": 0.0}).items()}
+    assert shares.add(TIMES) == pytest.approx(first)
+    second = shares.add({"timing_s/rollout": 10.0, "timing_s/testing": None})
+    assert second["perf/time_share/rollout"] == pytest.approx(12 / 20)
+    assert second["perf/time_share/update"] == pytest.approx(5 / 20)
+    assert sum(second.values()) == pytest.approx(1)
 
 
 def test_a_view_in_a_section_that_is_not_drawn_names_the_cure():

@@ -9,6 +9,7 @@ import pytest
 from tensorboardX.proto import event_pb2, layout_pb2, plugin_hparams_pb2
 
 from ragen_jax.runs import boards, reader, tensorboard, writer
+from ragen_jax.runs.metrics import DISTRIBUTIONS, METRICS
 from tests.report import fake_runs
 
 SETTINGS = {"seed": 3, "kl.placement": None, "env.name": "sokoban", "env.mix": (1,)}
@@ -111,6 +112,30 @@ def test_the_view_shows_numbers_pictures_settings_and_their_groups(tmp_path):
     assert margin.lower == "val-env/Sokoban/success_low"
 
 
+def test_what_compiled_is_recorded_but_not_drawn(tmp_path):
+    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True)
+    stage = {"timing_s/update": 90.0, "perf/compile_s/update": 80.0}
+    record.scalars(1, stage | {"timing_s/rollout": 2.0})
+    record.close()
+    assert reader.read_metrics(tmp_path)[0]["timing_s/update"] == 90.0
+    tags = [v.tag for _, v in values(tmp_path) if v.HasField("simple_value")]
+    assert sorted(tags) == ["perf/compile_s/update", "timing_s/rollout"]
+
+
+def test_success_is_what_one_sees_first(tmp_path):
+    """TensorBoard's first tab opens the first of the groups, sorted by their codes."""
+    games = ["Bandit", "Sokoban"]
+    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True, games=games)
+    success = {"val-env/Sokoban/success": 0.5, "train/Bandit/success": 0.25}
+    record.scalars(1, success | {"actor/lr": 1.0})
+    record.close()
+    shown = {v.tag: v.simple_value for _, v in values(tmp_path) if v.tag}
+    assert shown["Success/held-out/Sokoban"] == shown["val-env/Sokoban/success"] == 0.5
+    assert shown["Success/training/Bandit"] == 0.25
+    own = [metric.name for metric in (*METRICS, *DISTRIBUTIONS)]
+    assert all(tag < min(own) for tag in tensorboard.first_tags(games).values())
+
+
 # Charts of metrics that the made-up run does not have.
 _NOT_MADE_UP = (
     "optimal actions",
@@ -120,6 +145,7 @@ _NOT_MADE_UP = (
     "Diagnostics",
     "Sampled tokens",
     "Trained tokens",
+    "Share of time by stage",
 )
 
 

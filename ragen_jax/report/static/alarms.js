@@ -63,8 +63,7 @@ function alarmFigure(series) {
       );
     },
     {
-      owner: series,
-      keys: regimeKeys(runs),
+      keys: () => alarmKeys(series, runs),
       numbers: () =>
         table(
           ["run", ...names.map((n) => `first ${n}`), "success fell"],
@@ -85,16 +84,17 @@ function alarmStops(runs, end) {
   return [...new Set([0, ...marked, end])].sort((a, b) => a - b);
 }
 
-const regimeKeys = (runs) =>
-  runs.some((r) => r.regimes.length)
-    ? el(
-        "div",
-        { class: "legend" },
-        DATA.plane.regimes.map((name, i) =>
-          el("span", { "--c": REGIME_COLORS[i] }, el("span", { class: "swatch" }), name),
-        ),
-      )
-    : null;
+const alarmKeys = (series, runs) => [
+  seriesKey(series),
+  markKey("square", "alarm", { fill: color(series), opacity: 0.6 }),
+  markKey("diamond", "a run's first alarm", { fill: color(series) }),
+  ...(runs.some((r) => r.fell !== null)
+    ? [key(lineSample("main", "5 3", "var(--bad)"), "success fell")]
+    : []),
+  ...(runs.some((r) => r.regimes.length)
+    ? DATA.plane.regimes.map((name, i) => colorKey(REGIME_COLORS[i], name))
+    : []),
+];
 
 function strip(root, run, name, sx, y, tick, series) {
   if (name === "regime") {

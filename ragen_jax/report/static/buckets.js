@@ -1,7 +1,10 @@
 // Gradients by bucket of reward spread.
 "use strict";
 
-const BUCKET_COLORS = { task: "var(--s0)", entropy: "var(--s1)", kl: "var(--s3)" };
+// Parts of the loss in the colour of their series, told apart by mark and shade.
+const PART_SHADES = { task: 100, entropy: 65, kl: 40 };
+const partColor = (series, part) => shadeOf(series, PART_SHADES[part]);
+const shadeOf = (series, percent) => `color-mix(in srgb, ${color(series)} ${percent}%, var(--line))`;
 
 const norm = (point) => (point.length ? short(point[0]) : "–");
 
@@ -19,7 +22,7 @@ function bucketFigure(series) {
     alt,
     (root, width, tip) => {
       const height = 236,
-        box = { left: 46, right: width - 10, top: 40, bottom: height - 40 };
+        box = { left: 46, right: width - 10, top: 28, bottom: height - 40 };
       root.setAttribute("viewBox", `0 0 ${width} ${height}`);
       root.setAttribute("height", height);
       const values = DATA.buckets.means
@@ -62,7 +65,7 @@ function bucketFigure(series) {
         const at = norms[part]
           .map((v, k) => [sx(k) + (j - (parts.length - 1) / 2) * 10, v])
           .filter(([, v]) => v[0] > 0);
-        const paint = BUCKET_COLORS[part];
+        const paint = partColor(series, part);
         root.append(
           svg("polyline", {
             points: at.map(([x, v]) => `${x},${sy(v[0])}`).join(" "),
@@ -87,11 +90,6 @@ function bucketFigure(series) {
             );
           root.append(mark(MARKS[j], x, sy(v[0]), 4, { fill: paint }));
         }
-        const left = box.left + j * 76;
-        root.append(
-          mark(MARKS[j], left + 5, 26, 4, { fill: paint }),
-          svg("text", { x: left + 14, y: 30 }, part),
-        );
       });
       cursor(
         root,
@@ -99,13 +97,16 @@ function bucketFigure(series) {
         (k) =>
           show(tip, sx(k), box.top, width, [
             el("b", {}, `bucket ${labels[k]}`),
-            ...parts.map((p) => tipRow(BUCKET_COLORS[p], p, norm(norms[p][k]))),
+            ...parts.map((p) => tipRow(partColor(series, p), p, norm(norms[p][k]))),
           ]),
         () => hide(tip),
       );
     },
     {
-      owner: series,
+      keys: () => [
+        seriesKey(series),
+        ...parts.map((part, j) => markKey(MARKS[j], part, { fill: partColor(series, part) })),
+      ],
       numbers: () =>
         table(
           ["bucket", ...parts],
@@ -119,14 +120,11 @@ function bucketFigure(series) {
 function bucketCourse(series, part, title, unit) {
   const { names, prefix } = DATA.buckets;
   const shade = (k) =>
-    `color-mix(in srgb, var(--s0) ${names.length > 1 ? Math.round(25 + (75 * k) / (names.length - 1)) : 100}%, var(--line))`;
-  const keys = el(
-    "div",
-    { class: "legend" },
-    names.map((n, k) =>
-      el("span", { "--c": shade(k) }, el("span", { class: "swatch" }), n.replace("bucket_", "")),
-    ),
-  );
+    shadeOf(series, names.length > 1 ? Math.round(25 + (75 * k) / (names.length - 1)) : 100);
+  const keys = () => [
+    seriesKey(series),
+    ...names.map((n, k) => colorKey(shade(k), n.replace("_", " "))),
+  ];
   const panel = { title, unit, kind: "number", lines: [] };
   return lineChart(
     panel,
@@ -143,12 +141,13 @@ function bucketCourse(series, part, title, unit) {
               name: label,
               label,
               style: "main",
-              mark: "circle",
+              mark: shape(series),
+              dash: null,
               color: shade(k),
             }
           );
         })
         .filter(Boolean),
-    { owner: series, keys },
+    { keys },
   );
 }

@@ -2,17 +2,20 @@
 "use strict";
 
 const HIDDEN = new Set(); // numbers of the series that are switched off
-const BAND = { kind: "range" }; // or "error"
-const REDRAW = []; // every chart, for when those two change
 const STYLES = {
   main: { width: 2, dash: null, opacity: 1 },
   thin: { width: 1.2, dash: null, opacity: 0.6 },
   reference: { width: 1.4, dash: "6 4", opacity: 0.9 },
+  recorded: { width: 1, dash: null, opacity: 0.3 }, // behind a smoothed line
 };
+// Tell the main lines of one panel apart: a series has one colour.
+const DASHES = [null, "8 3", "2 3", "10 3 2 3", "1 5"];
+// Most marks on a line that is drawn without a mark per point.
+const MAX_MARKS = 8;
 
 // The ends of a curve's band, or null where it has none.
 function band(curve) {
-  if (curve.num_runs > 1 && BAND.kind === "error" && curve.error) {
+  if (curve.num_runs > 1 && LOOK.band === "error" && curve.error) {
     return [
       curve.mean.map((m, i) => m - curve.error[i]),
       curve.mean.map((m, i) => m + curve.error[i]),
@@ -26,6 +29,7 @@ function panelCurves(panel) {
   const shown = [];
   for (const line of panel.lines) {
     const curves = DATA.curves[line.metric];
+    const dash = dashOf(panel, line);
     const isShared =
       line.style === "reference" &&
       curves.every((c) => !c || c.mean.at(-1) === curves.find(Boolean).mean.at(-1));
@@ -35,6 +39,8 @@ function panelCurves(panel) {
       shown.push({
         ...curve,
         line,
+        dash,
+        series: isShared ? null : i,
         name: isShared ? line.label : DATA.series[i].name,
         color: isShared ? "var(--muted)" : color(i),
         mark: shape(i),
@@ -47,29 +53,19 @@ function panelCurves(panel) {
   return shown;
 }
 
-function domain(values, kind) {
-  let low = Math.min(...values),
-    high = Math.max(...values);
-  if (kind === "share") return high > 0.45 ? [0, 1] : [0, Math.max(high * 1.1, 0.01)];
-  if (low === high)
-    [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-  if (low >= 0 && low < 0.6 * high) low = 0;
-  const room = (high - low) * 0.06;
-  return [low === 0 ? 0 : low - room, high + room];
+function dashOf(panel, line) {
+  const mains = panel.lines.filter((l) => l.style === "main");
+  const own = line.style === "main" ? DASHES[mains.indexOf(line) % DASHES.length] : null;
+  return own || STYLES[line.style].dash;
 }
 
-// Ticks are round numbers: all of their digits, and no more.
-function tickText(value) {
-  const size = Math.abs(value);
-  if (value !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential().replace("e+", "e");
-  return String(value);
-}
-
-// Axes with ticks; returns the two scales.
-function axes(root, box, x, y, kind, unit, xName = "iteration") {
+// Axes with ticks; returns the two scales. `y`: see verticalAxis.
+function axes(root, box, x, y, kind, xName = "iteration") {
   const sx = (v) => box.left + ((v - x[0]) / (x[1] - x[0] || 1)) * (box.right - box.left);
-  const sy = (v) => box.bottom - ((v - y[0]) / (y[1] - y[0])) * (box.bottom - box.top);
-  for (const t of ticks(y[0], y[1], 4)) {
+  const height = y.isLog ? Math.log10 : (v) => v;
+  const [low, high] = y.ends.map(height);
+  const sy = (v) => box.bottom - ((height(v) - low) / (high - low)) * (box.bottom - box.top);
+  for (const t of y.isLog ? logTicks(...y.ends) : ticks(...y.ends, 4)) {
     root.append(
       svg("line", { class: "rule", x1: box.left, x2: box.right, y1: sy(t), y2: sy(t) }),
       svg(
@@ -90,7 +86,7 @@ function axes(root, box, x, y, kind, unit, xName = "iteration") {
   root.append(
     svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
     svg("text", { x: box.right, y: box.bottom + 33, "text-anchor": "end" }, xName),
-    svg("text", { x: 0, y: 11 }, unit),
+    svg("text", { x: 0, y: 11 }, y.unit),
   );
   return [sx, sy];
 }
@@ -108,7 +104,7 @@ function describe(panel, curves) {
 
 function lineChart(panel, curvesOf = panelCurves, more = {}) {
   const draw = (root, width, tip) => {
-    const curves = curvesOf(panel),
+    const curves = curvesOf(panel).map(smoothed),
       height = 236;
     root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     root.setAttribute("height", height);
@@ -124,6 +120,7 @@ function lineChart(panel, curvesOf = panelCurves, more = {}) {
     }
     const values = curves.flatMap((c) => [
       ...c.mean,
+      ...(c.recorded && c.style === "main" ? c.recorded : []),
       ...(c.style === "main" && band(c) ? band(c).flat() : []),
     ]);
     const steps = curves.flatMap((c) => c.at);
@@ -132,20 +129,32 @@ function lineChart(panel, curvesOf = panelCurves, more = {}) {
       root,
       box,
       [Math.min(...steps), Math.max(...steps)],
-      domain(values, panel.kind),
+      verticalAxis(values, panel.kind, panel.unit),
       panel.kind,
-      panel.unit,
     );
     for (const c of curves) if (c.style === "main" && band(c)) drawBand(root, c, sx, sy);
+    for (const c of curves)
+      if (c.recorded && c.style === "main")
+        drawCurve(root, { ...c, mean: c.recorded, style: "recorded" }, sx, sy, box);
     for (const c of curves) drawCurve(root, c, sx, sy, box);
     hover(root, tip, width, box, curves, sx, sy, FORMATS[panel.kind]);
   };
   const curves = curvesOf(panel);
   return figure(panel.title, describe(panel, curves), draw, {
-    lines: panel.lines,
+    keys: () => chartKeys(panel, curvesOf(panel)),
     numbers: () => numbers(panel, curvesOf(panel)),
     ...more,
   });
+}
+
+// The legend of a chart: its series, then its kinds of line where there are several.
+function chartKeys(panel, curves) {
+  const series = [...new Set(curves.map((c) => c.series).filter((i) => i !== null))];
+  const lines = panel.lines.length > 1 ? panel.lines : [];
+  return [
+    ...series.map(seriesKey),
+    ...lines.map((l) => key(lineSample(l.style, dashOf(panel, l)), l.label)),
+  ];
 }
 
 function drawBand(root, curve, sx, sy) {
@@ -174,14 +183,17 @@ function drawCurve(root, curve, sx, sy, box) {
       fill: "none",
       stroke: curve.color,
       "stroke-width": style.width,
-      "stroke-dasharray": style.dash,
+      "stroke-dasharray": curve.style === "recorded" ? null : curve.dash,
       opacity: style.opacity,
       "stroke-linejoin": "round",
     }),
   );
-  if (curve.style === "main" && curve.at.length <= 24) {
-    xs.forEach((x, i) => root.append(mark(curve.mark, x, ys[i], 3, { fill: curve.color })));
-  }
+  if (curve.style !== "main" || (xs.length > 24 && DATA.series.length === 1)) return;
+  // Of a long line a few points: series are told apart without their colour.
+  const every = xs.length <= 24 ? 1 : Math.ceil(xs.length / MAX_MARKS);
+  xs.forEach((x, i) => {
+    if (i % every === 0) root.append(mark(curve.mark, x, ys[i], 3, { fill: curve.color }));
+  });
 }
 
 function hover(root, tip, width, box, curves, sx, sy, format) {
@@ -228,9 +240,10 @@ function hover(root, tip, width, box, curves, sx, sy, format) {
             "stroke-width": 1.5,
           }),
         );
-        const label =
-          c.line && c.name !== c.label && c.style !== "main" ? `${c.name}, ${c.label}` : c.name;
-        rows.push(tipRow(c.color, label, format(c.mean[j]) + range));
+        const hasLines = c.line && c.name !== c.label && new Set(curves.map((o) => o.line)).size > 1;
+        const label = hasLines ? `${c.name}, ${c.label}` : c.name;
+        const recorded = c.recorded ? `, recorded ${format(c.recorded[j])}` : "";
+        rows.push(tipRow(c.color, label, format(c.mean[j]) + range + recorded));
       }
       show(tip, sx(step), box.top, width, rows);
     },

@@ -40,18 +40,6 @@ const FORMATS = {
   seconds: (value) => `${short(value)} s`,
 };
 
-// About `count` round numbers that span low to high.
-function ticks(low, high, count) {
-  const raw = (high - low) / count;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
-  const values = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-6; i++) {
-    values.push(Number((i * step).toPrecision(12)));
-  }
-  return values;
-}
-
 function table(head, rows) {
   return el(
     "table",
@@ -87,5 +75,5 @@ function responsive(node, draw) {
     const now = Math.round(node.clientWidth);
     if (now && now !== width) draw((width = now));
   }).observe(node);
-  return () => width && draw(width);
+  return () => width && node.isConnected && draw(width);
 }

@@ -38,33 +38,16 @@ function mark(shape, x, y, r, attributes) {
   });
 }
 
-// A figure. `owner`: number of the series it shows, if only one. `keys`: its legend.
-function figure(title, alt, draw, { lines = [], keys = null, owner = null, numbers = null } = {}) {
+// A figure. `keys`: function that makes its legend, see `key`.
+function figure(title, alt, draw, { keys, numbers = null }) {
   const root = svg("svg", { role: "img", tabindex: "0", "aria-label": alt });
   const tip = el("div", { class: "tip", role: "status", hidden: true });
   const holder = el("div", {}, root);
-  const legend =
-    lines.length > 1
-      ? el(
-          "div",
-          { class: "legend" },
-          lines.map((l) => el("span", {}, lineKey(l.style), l.label)),
-        )
-      : keys;
-  const whose =
-    owner === null || DATA.series.length === 1
-      ? null
-      : el(
-          "div",
-          { class: "owner", "--c": color(owner) },
-          el("span", { class: "swatch" }),
-          el("span", {}, DATA.series[owner].name),
-        );
+  const legend = el("div", { class: "legend" });
   const node = el(
     "figure",
     {},
     el("figcaption", {}, el("h3", {}, title), legend),
-    whose,
     holder,
     tip,
   );
@@ -86,6 +69,7 @@ function figure(title, alt, draw, { lines = [], keys = null, owner = null, numbe
   }
   const again = responsive(holder, (width) => {
     root.replaceChildren();
+    legend.replaceChildren(...keys());
     hide(tip);
     draw(root, width, tip);
   });
@@ -93,23 +77,28 @@ function figure(title, alt, draw, { lines = [], keys = null, owner = null, numbe
   return node;
 }
 
-function lineKey(style) {
-  const s = STYLES[style];
-  return svg(
-    "svg",
-    { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" },
-    svg("line", {
-      x1: 0,
-      x2: 24,
-      y1: 5,
-      y2: 5,
-      stroke: "currentColor",
-      "stroke-width": s.width,
-      "stroke-dasharray": s.dash,
-      opacity: s.opacity,
-    }),
-  );
+// Entries of a legend: a sample of what is drawn, and what it means.
+const key = (sample, text) =>
+  el("span", { class: "entry", title: text }, sample, el("span", { class: "what" }, text));
+const sampleBox = (...shapes) =>
+  svg("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shapes);
+
+function lineSample(style, dash = STYLES[style].dash, stroke = "currentColor") {
+  const { width, opacity } = STYLES[style];
+  const line = { x1: 0, x2: 24, y1: 5, y2: 5, stroke, "stroke-width": width, opacity };
+  return sampleBox(svg("line", { ...line, "stroke-dasharray": dash }));
 }
+
+// The colour and the mark of a series are the same on the whole page.
+const seriesSample = (i) =>
+  sampleBox(
+    svg("line", { x1: 0, x2: 24, y1: 5, y2: 5, stroke: color(i), "stroke-width": 2 }),
+    mark(shape(i), 12, 5, 3.4, { fill: color(i) }),
+  );
+const seriesKey = (i) => key(seriesSample(i), DATA.series[i].name);
+const markKey = (name, text, attributes) =>
+  key(sampleBox(mark(name, 12, 5, 3.6, { fill: "currentColor", ...attributes })), text);
+const colorKey = (paint, text) => key(el("span", { class: "swatch", "--c": paint }), text);
 
 const hide = (tip) => {
   tip.hidden = true;

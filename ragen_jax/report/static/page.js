@@ -34,6 +34,7 @@ function start() {
         el("li", {}, el("a", { href: `#${h.parentNode.id}` }, h.textContent)),
       ),
     ),
+    lookControls(),
   );
   document
     .getElementById("foot")
@@ -78,20 +79,6 @@ function head() {
     },
     document.documentElement.classList.contains("dark") ? "Light" : "Dark",
   );
-  const kind = el(
-    "select",
-    {
-      id: "band",
-      "aria-label": "What bands show",
-      onchange: (e) => {
-        BAND.kind = e.target.value;
-        REDRAW.forEach((f) => f());
-      },
-    },
-    el("option", { value: "range" }, "band: range of the seeds"),
-    el("option", { value: "error" }, "band: standard error"),
-  );
-  const hasSeeds = DATA.series.some((s) => s.runs.length > 1);
   return [
     el(
       "div",
@@ -106,7 +93,7 @@ function head() {
           `${plural(DATA.series.length, "series").replace(/seriess$/, "series")}, ${plural(runs, "run")}`,
         ),
       ),
-      el("div", { class: "row" }, hasSeeds ? kind : null, scheme),
+      el("div", { class: "row" }, scheme),
     ),
     el(
       "div",
@@ -123,11 +110,10 @@ function head() {
                 onchange: (e) => {
                   if (e.target.checked) HIDDEN.delete(i);
                   else HIDDEN.add(i);
-                  REDRAW.forEach((f) => f());
+                  redraw();
                 },
               }),
-              el("span", { class: "swatch" }),
-              el("span", {}, s.name),
+              seriesKey(i),
             ),
           )
         : null,
@@ -192,7 +178,7 @@ function summaryTable() {
         ]
       : "–";
   const rows = DATA.summary.map((r) => [
-    r.series,
+    seriesKey(DATA.series.findIndex((s) => s.name === r.series)),
     r.game,
     String(r.num_runs),
     String(r.iterations),
@@ -311,7 +297,7 @@ function settings() {
         ["run", "series", "seed", "iterations"],
         DATA.runs.map((r) => [
           r.name,
-          DATA.series[r.series].name,
+          seriesKey(r.series),
           text(r.seed),
           String(r.iterations),
         ]),

@@ -1,7 +1,13 @@
 // The information plane: the path of every run.
 "use strict";
 
-const REGIME_COLORS = ["var(--good)", "var(--bad)", "var(--s4)", "var(--s3)"];
+// No series has these: two greys, red and black (white on a dark page).
+const REGIME_COLORS = [
+  "color-mix(in srgb, var(--muted) 35%, var(--paper))",
+  "var(--bad)",
+  "var(--muted)",
+  "var(--ink)",
+];
 
 function planeFigure() {
   const { ways, means, borders, regimes } = DATA.plane;
@@ -19,7 +25,7 @@ function planeFigure() {
     "Paths of the runs",
     alt,
     (root, width, tip) => {
-      const height = Math.min(540, Math.max(300, width * 0.74));
+      const height = Math.min(600, Math.max(300, width * 0.74));
       root.setAttribute("viewBox", `0 0 ${width} ${height}`);
       root.setAttribute("height", height);
       const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i) && means[i].length);
@@ -42,9 +48,8 @@ function planeFigure() {
         root,
         box,
         x,
-        y,
+        { ends: y, isLog: false, unit: "I(X;Z), nats per token" },
         "number",
-        "I(X;Z), nats per token",
         "H(Z|X), nats per token",
       );
       if (borders) drawRegimes(root, box, sx(borders.x), sy(borders.y), regimes);
@@ -75,6 +80,7 @@ function planeFigure() {
       planeCursor(root, tip, width, stops, sx, sy);
     },
     {
+      keys: planeKeys,
       numbers: () =>
         table(
           ["series", "iteration", "H(Z|X)", "I(X;Z)", "regime"],
@@ -84,6 +90,20 @@ function planeFigure() {
         ),
     },
   );
+}
+
+function planeKeys() {
+  const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i));
+  const isMean = shown.some((i) => DATA.series[i].runs.length > 1);
+  return [
+    ...shown.map(seriesKey),
+    isMean ? key(lineSample("thin"), "single runs") : null,
+    markKey("circle", "first, hollow; later ones larger", {
+      fill: "var(--paper)",
+      stroke: "currentColor",
+    }),
+    key("12", "iteration of the last"),
+  ].filter(Boolean);
 }
 
 function regimeName([, x, y]) {

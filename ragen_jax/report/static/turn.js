@@ -3,6 +3,7 @@
 
 function facts(t) {
   const rows = [
+    ...(t.advantage === undefined ? [] : [["advantage", signed(t.advantage)]]),
     ["reward", short(t.reward)],
     ["penalty", short(t.penalty)],
     ["bonus", short(t.bonus ?? 0)],
@@ -24,7 +25,12 @@ function facts(t) {
   );
 }
 
-function replyBlocks(t) {
+// Of an advantage: the update makes the turn more likely, or less.
+const gainOrLoss = (value) => (value > 0 ? "gain" : value < 0 ? "loss" : null);
+const signed = (value) =>
+  el("b", { class: gainOrLoss(value) }, `${value > 0 ? "+" : ""}${short(value)}`);
+
+function replyBlocks(t, e) {
   const { thought, answer } = readReply(t);
   const block = (title, ...content) =>
     el("section", { class: "block" }, el("h4", {}, title), ...content);
@@ -49,7 +55,7 @@ function replyBlocks(t) {
             actions.length ? actions.map((a) => el("span", { class: "chip" }, a)) : "(empty)",
           ),
     ),
-    tokenBlock(t, block),
+    tokenBlock(t, e, block),
     t.window === undefined
       ? null
       : el(
@@ -74,7 +80,8 @@ function readReply(t) {
   return { thought: thought ? thought[1] : null, answer: answer ? answer[1] : null };
 }
 
-function tokenBlock(t, block) {
+function tokenBlock(t, e, block) {
+  const fate = e.kept === false ? "dropped, not in the loss" : "in the loss";
   const toggle = el(
     "label",
     { class: "row" },
@@ -104,7 +111,7 @@ function tokenBlock(t, block) {
   }
   const tokens = t.token_texts.map((text, i) => {
     const logProb = t.token_log_probs[i];
-    const note = `log-probability ${logProb.toFixed(3)}, probability ${percent(Math.exp(logProb))}, in the loss`;
+    const note = `log-probability ${logProb.toFixed(3)}, probability ${percent(Math.exp(logProb))}, ${fate}`;
     return el(
       "span",
       {
@@ -123,7 +130,7 @@ function tokenBlock(t, block) {
       el(
         "span",
         {},
-        el("span", { class: "token", "--p": "0" }, "sampled: in the loss"),
+        el("span", { class: "token", "--p": "0" }, `sampled: ${fate}`),
         "p = 1",
         el("span", { class: "ramp", "aria-hidden": "true" }),
         "p < 0.02",

@@ -67,6 +67,18 @@ function viewer() {
           ["failure", "failure"],
         ]),
       ),
+      chosen.some((e) => e.kept !== undefined)
+        ? field(
+            "Filter",
+            select("f-kept", "kept or dropped", [
+              ["true", "kept"],
+              ["false", "dropped"],
+            ]),
+          )
+        : null,
+      chosen.some((e) => e.group !== undefined)
+        ? field("Group", input("f-group", "number", { step: 1, min: 0 }))
+        : null,
       field("Return from", input("f-low", "number", { step: "any" })),
       field("Return to", input("f-high", "number", { step: "any" })),
       field(
@@ -135,6 +147,8 @@ function applyFilters() {
       same("f-run", e.run) &&
       same("f-game", e.environment) &&
       same("f-iteration", e.iteration) &&
+      same("f-kept", e.kept) &&
+      same("f-group", e.group) &&
       (outcome === "" || e.success === (outcome === "success")) &&
       (low === "" || e.return >= Number(low) - 1e-6) &&
       (high === "" || e.return <= Number(high) + 1e-6) &&
@@ -164,7 +178,7 @@ function listEpisodes() {
               "button",
               { type: "button", onclick: () => openEpisode(k) },
               outcomeMark(e),
-              el("span", {}, `iteration ${e.iteration}, row ${e.row}`),
+              el("span", { class: "entry" }, seriesSample(DATA.runs[e.run].series), `iteration ${e.iteration}, row ${e.row}`),
               el("span", {}, short(e.return)),
               el(
                 "span",
@@ -172,7 +186,9 @@ function listEpisodes() {
                 [
                   DATA.runs[e.run].name,
                   e.environment,
+                  groupOf(e),
                   plural(e.turns.length, "turn"),
+                  keptOf(e),
                   e.turns.some((t) => t.has_format === false) ? "invalid format" : null,
                 ]
                   .filter(Boolean)
@@ -184,6 +200,10 @@ function listEpisodes() {
     );
 }
 
+// Records of evaluations, and of earlier versions, say neither.
+const groupOf = (e) => (e.group === undefined ? null : `group ${e.group}`);
+const keptOf = (e) =>
+  e.kept === undefined ? null : e.kept ? "kept" : "dropped";
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const outcomeMark = (e) =>
   el(
@@ -250,15 +270,18 @@ function showTurn(wanted, action = 0) {
         { class: `badge ${e.success ? "good" : "bad"}` },
         e.success ? "success" : e.truncated ? "failure: out of budget" : "failure",
       ),
+      keptOf(e) && el("span", { class: "badge" }, `${keptOf(e)} by the filter`),
       el("b", {}, `return ${short(e.return)}`),
       el(
         "span",
-        { class: "muted" },
+        { class: "muted entry" },
+        seriesSample(DATA.runs[e.run].series),
         [
           DATA.runs[e.run].name,
           e.environment,
           `iteration ${e.iteration}`,
           `row ${e.row}`,
+          groupOf(e),
           `${e.sampled_tokens} of ${plural(e.tokens, "token")} sampled`,
         ]
           .filter(Boolean)
@@ -272,7 +295,7 @@ function showTurn(wanted, action = 0) {
       el(
         "ol",
         {},
-        e.turns.map((_, k) =>
+        e.turns.map((t, k) =>
           el(
             "li",
             {},
@@ -281,6 +304,7 @@ function showTurn(wanted, action = 0) {
               {
                 type: "button",
                 id: `t-${k}`,
+                class: e.kept === false ? null : gainOrLoss(t.advantage),
                 "aria-label": `Turn ${k + 1}`,
                 "aria-current": k === VIEW.turn ? "step" : null,
                 onclick: () => showTurn(k),
@@ -301,7 +325,7 @@ function showTurn(wanted, action = 0) {
       "div",
       { class: "turn" },
       el("div", {}, boardBlock(e), facts(turn)),
-      el("div", {}, replyBlocks(turn)),
+      el("div", {}, replyBlocks(turn, e)),
     ),
     isLast
       ? el(
