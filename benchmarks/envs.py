@@ -1,4 +1,4 @@
-"""How fast the games are: steps, levels, and steps with text, per second.
+"""How fast the games are: steps, levels, resets, and steps with text, per second.
 
     python -m benchmarks.envs                     # 4,096 instances
     python -m benchmarks.envs --instances=16384 --json=FILE
@@ -7,11 +7,14 @@ A step is one executed action. What is compared:
 
 * All array games run one jitted program: a scan of vmapped `step_env` over actions
   drawn beforehand; an instance whose game has ended starts its level again.
-  Observations are not read, so no side pays for them. `step_env` is compared, not
-  gymnax's `step`, which resets every instance at every step: that would time levels.
+  Observations are not read, so no side pays for them.
 * Both FrozenLakes get one key per instance and step, split in the same way. gymnax's
   has one fixed board; ours has a board per instance and holds finished games still.
 * gymnasium's FrozenLake is one plain Python environment in a loop.
+* Auto-reset: gymnax's `step` next to the `step_env` of the same game, with levels made
+  on the way or beforehand, and the same for games of gymnax. Keys and actions are drawn
+  beforehand; observations are kept, as a policy would read them. The games begin at
+  moments spread over their time limit, so that not all of them reach it at one step.
 * With text: the message of every turn as token ids, and a reply of four actions parsed
   from token ids, for each four steps; replies are drawn from a table made beforehand.
 
@@ -22,6 +25,7 @@ what one gets.
 
 import functools
 import json
+import operator
 import pathlib
 import platform
 import statistics
@@ -40,6 +44,7 @@ NUM_STEPS = 100
 NUM_TURNS = 10
 PYTHON_STEPS = 20_000
 REPLIES = 1024
+NUM_LEVELS = 16_384
 
 
 def rate(program: Callable, amount: int, repeats: int) -> dict:
@@ -93,6 +98,82 @@ def measure_steps(env, params, *, instances: int, repeats: int) -> dict:
 
     program = functools.partial(play, play_key, first, actions)
     return rate(program, NUM_STEPS * instances, repeats)
+
+
+def measure_auto_reset(env, params, step, *, instances: int, repeats: int) -> dict:
+    """Steps per second of `env.step` or `env.step_env`, and games ended per step."""
+    import jax
+    import jax.numpy as jnp
+
+    reset_key, time_key, action_key, play_key = jax.random.split(jax.random.key(0), 4)
+    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
+    begun = reset(jax.random.split(reset_key, instances), params)
+    observed, states = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (instances, *x.shape[1:])), begun
+    )
+    limit = params.max_steps_in_episode
+    time = jax.random.randint(time_key, (instances,), 0, limit, states.time.dtype)
+    states = states.replace(time=time)
+    shape = (NUM_STEPS, instances)
+    actions = jax.random.randint(action_key, shape, 0, env.num_actions)
+
+    def advance(carry, inputs):
+        keys, actions = inputs
+        _, states, total, ended = carry
+        play_all = jax.vmap(step, in_axes=(0, 0, 0, None))
+        observed, states, rewards, *ends, _ = play_all(keys, states, actions, params)
+        ended = ended + functools.reduce(operator.or_, ends)
+        return (observed, states, total + rewards, ended), None
+
+    @jax.jit
+    def play(observed, states, keys, actions):
+        start = (observed, states, jnp.zeros(instances), jnp.zeros(instances, int))
+        return jax.lax.scan(advance, start, (keys, actions))[0]
+
+    keys = jax.random.split(play_key, shape)
+    program = functools.partial(play, observed, states, keys, actions)
+    ended = float(program()[3].sum()) / NUM_STEPS
+    return rate(program, NUM_STEPS * instances, repeats) | {"ended_per_step": ended}
+
+
+def auto_resets(instances: int, repeats: int) -> dict[str, dict[str, dict]]:
+    """Figures of `step_env`, `step` and `step` with levels beforehand, by game."""
+    import gymnax
+    import jax
+
+    import envs
+
+    sizes = {"instances": instances, "repeats": repeats}
+    found = {}
+    for name in (*envs.GYMNAX_IDS, "CartPole-v1", "Breakout-MinAtar"):
+        env, params = gymnax.make(name)
+        steps = {"step_env": env.step_env, "step": env.step}
+        if name in envs.GYMNAX_IDS:
+            keys = jax.random.split(jax.random.key(1), NUM_LEVELS)
+            levels = jax.jit(jax.vmap(env.reset_env, (0, None)))(keys, params)[1]
+            steps["with_levels"] = env.with_levels(levels).step
+        found[name] = {
+            kind: measure_auto_reset(env, params, step, **sizes)
+            for kind, step in steps.items()
+        }
+    return found
+
+
+def print_auto_resets(found: dict[str, dict[str, dict]]) -> None:
+    """A table in Markdown: best steps per second, and shares of `step_env`."""
+    print("\n| M steps per second | ended per step | `step_env` | `step` | share |")
+    print("|---|---|---|---|---|")
+    for name, kinds in found.items():
+        base = kinds["step_env"]["best_per_s"]
+        for kind in ("step", "with_levels"):
+            if kind not in kinds:
+                continue
+            title = name if kind == "step" else f"the same, {NUM_LEVELS:,} levels"
+            ended, best = kinds[kind]["ended_per_step"], kinds[kind]["best_per_s"]
+            print(
+                f"| {title} | {ended:,.0f} | {base / 1e6:.1f} | {best / 1e6:.2f} | "
+                f"{best / base:.0%} |"
+            )
 
 
 def measure_levels(env, params, *, instances: int, repeats: int) -> dict:
@@ -262,6 +343,8 @@ def main(argv: list[str]) -> int:
         print(f"{name:<34}{best:>14,.0f}{median:>14,.0f}")
     tokens = figures["Sokoban with text: steps"]["message_tokens"]
     print(f"text: {tokens:.0f} tokens per message, 4 actions per reply")
+    resets = auto_resets(_INSTANCES.value, _REPEATS.value)
+    print_auto_resets(resets)
     if _JSON.value:
         record = {
             "device": device,
@@ -269,6 +352,7 @@ def main(argv: list[str]) -> int:
             "jax": jax.__version__,
             "instances": _INSTANCES.value,
             "figures": figures,
+            "auto_resets": resets,
         }
         pathlib.Path(_JSON.value).write_text(json.dumps(record, indent=2) + "\n")
     return 0

@@ -5,11 +5,13 @@ a state looks like in words, which words name the actions, and the exact best pl
 prompts, tokens or models in here.
 
 The dynamics are gymnax's (`reset_env`, `step_env`, `observe`, spaces, `EnvParams`), so
-any gymnax user can train on the games without our text. Rollouts drive `step_env`:
-gymnax's `step` would generate a new level at every step.
+any gymnax user can train on the games without our text. Rollouts drive `step_env`: in
+them a game that ends stays over.
 """
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from envs.auto_reset import replace_where
 from envs.hashing import hash_arrays
 from envs.templates import Choice, Template
 
@@ -150,6 +153,65 @@ class TextEnvironment(environment.Environment):
     instruction: str
     action_vocabulary: tuple[str, ...]
     template: Template
+
+    @functools.partial(jax.jit, static_argnames=("self",))
+    def step(self, key, state, action, params=None):
+        """gymnax's `step`, to the bit: games that end go on with a new level.
+
+        Under `vmap` levels are made for the rows whose games ended, not for all.
+
+        Returns:
+          Observation and state, of the new level where the game ended; reward;
+          terminated; truncated; what `step_env` tells, with both ends and the
+          `final_observation`, of before the new level.
+        """
+        params = self.default_params if params is None else params
+        # The first key of `split(key)`; the second is made where a game ended.
+        step_key = jax.random.split(key, 1)[0]
+        seen, stepped, reward, terminated, info = self.step_env(
+            step_key, state, action, params
+        )
+        truncated = self.is_truncated(stepped, params)
+        obs, state = replace_where(
+            terminated | truncated,
+            lambda key, params: self.reset_env(jax.random.split(key)[1], params),
+            (key, params),
+            (seen, stepped),
+        )
+        ends = {"terminated": terminated, "truncated": truncated}
+        info = {**info, **ends, "final_observation": seen}
+        return obs, state, reward, terminated, truncated, info
+
+    def with_levels(self, levels: EnvState) -> "TextEnvironment":
+        """A copy that plays levels made beforehand: `reset` and `step` draw from them.
+
+        Drawing one is as cheap as a step; making one costs as much as dozens. Splits
+        and exact play are those of this environment.
+
+        Args:
+          levels: states as `reset_env` or `reset_split` return them, on one more axis.
+
+        Raises:
+          ValueError: `levels` is a single state, or holds none.
+        """
+        if jnp.ndim(levels.time) != 1 or not levels.time.size:
+            raise ValueError(
+                f"levels.time has shape {jnp.shape(levels.time)}; with_levels takes "
+                "states on one axis, at least one: make them with "
+                "jax.vmap(env.reset_env, in_axes=(0, None))(keys, params)[1]"
+            )
+        num_levels = levels.time.size
+
+        def draw_level(key, params):
+            index = jax.random.bits(key, (), jnp.uint32) % num_levels
+            level = jax.tree.map(lambda leaf: leaf[index], levels)
+            return self.observe(key, level, None, params), level
+
+        copied = copy.copy(self)
+        copied.reset_env = draw_level
+        # Searching a few levels for one of a split could fail.
+        copied.reset_split = self.reset_split
+        return copied
 
     def reset_split(
         self, key: Key[Array, ""], params: EnvParams, split: str
