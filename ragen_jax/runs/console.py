@@ -6,6 +6,8 @@ announced once it has taken a few seconds.
 
 import contextlib
 import math
+import pathlib
+import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,6 +142,14 @@ class Display:
         return timing.time_left(
             now - then, num_done=done - at, num_left=self._total - done
         )
+
+
+def command_name(name: str) -> str:
+    """How the user starts a command: by the console command, or as a module."""
+    program = pathlib.Path(sys.argv[0].split(" ")[0]).name
+    if program == "ragen-jax":
+        return f"ragen-jax {name}"
+    return f"python -m launch.{name}"
 
 
 def fold(text: str, width: int) -> str:

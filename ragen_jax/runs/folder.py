@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
 from ragen_jax.runs import checkpoint, machine, reader, writer
+from ragen_jax.runs.console import command_name
 
 # Names of metrics on a line of the console.
 _MAX_NAMES = 4
@@ -176,7 +177,7 @@ class RunFolder:
             f"the train state is not finite after iteration {iteration} ({names[0]}, "
             f"{len(names)} arrays in all); nothing of it was saved, and {way_out}: "
             "start a new --workdir with a lower optimizer.learning_rate, from that "
-            "checkpoint's export (python -m launch.export --run=FOLDER) or from the "
+            f"checkpoint's export ({command_name('export')} --run=FOLDER) or from the "
             "beginning"
         )
 

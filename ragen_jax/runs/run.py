@@ -19,6 +19,7 @@ from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.diagnostics.early_stopping import stop_reason, stuck_note
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
+from ragen_jax.runs.console import command_name
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.metrics import TimeShares, tokens_per_second
 from ragen_jax.runs.writer import finite_or_none
@@ -147,7 +148,7 @@ class Run(RunFolder):
         if skipped >= train.max_skipped_updates:
             raise ValueError(
                 f"{skipped} updates in a row had a non-finite gradient; export the "
-                f"last checkpoint (python -m launch.export --run={self.path} "
+                f"last checkpoint ({command_name('export')} --run={self.path} "
                 "--output=FOLDER) and start a new --workdir from it "
                 "(--config.model.path=FOLDER) with a lower optimizer.learning_rate"
             )
@@ -215,8 +216,8 @@ class Run(RunFolder):
             f"params sha256 {sha256}\n"
             f"everything is in {self.path}: {', '.join(files)}\n"
             "next: a report, a game to watch, the curves in TensorBoard\n"
-            f"  python -m launch.report {self.path}\n"
-            f"  python -m launch.play --run={self.path} --player=policy\n"
+            f"  {command_name('report')} {self.path}\n"
+            f"  {command_name('play')} --run={self.path} --player=policy\n"
             f"  tensorboard --logdir={self.path}"
         )
 

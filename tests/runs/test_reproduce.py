@@ -1,0 +1,80 @@
+"""A finished run is found again, compared bit for bit, and refused when unfinished."""
+
+import json
+
+import pytest
+
+from ragen_jax.runs import reader
+from ragen_jax.runs.reproduce import open_original
+from tests.runs.test_checkpoint import tiny_state
+from tests.runs.test_folder import open_folder
+
+
+def finish(path, digest="ab"):
+    with open_folder(path) as folder:
+        folder.open_record(tensorboard=False)
+        folder.record_result(7, digest)
+    return path
+
+
+def test_equal_digests_are_equal_bits(tmp_path):
+    original = open_original(finish(tmp_path / "a"))
+    assert (original.iteration, original.params_sha256) == (7, "ab")
+    assert original.describe().endswith("a: 7 iterations, params sha256 ab")
+    is_equal, sentence = original.compare(finish(tmp_path / "b"))
+    assert is_equal
+    assert sentence.startswith("reproduced: ")
+    is_equal, sentence = original.compare(finish(tmp_path / "c", "cd"))
+    assert not is_equal
+    assert sentence.endswith(f"with ab, {tmp_path}/c ends after iteration 7 with cd")
+
+
+def test_another_machine_is_a_note(tmp_path):
+    path = finish(tmp_path / "a") / "config.json"
+    config = json.loads(path.read_text())
+    (machine,) = config[reader.RECORDED]["machines"]
+    # An earlier version has recorded less: that is no difference.
+    del machine["ragen_jax"]
+    machine["jax"] = "0.0.1"
+    path.write_text(json.dumps(config))
+    note = open_original(tmp_path / "a").describe().splitlines()[1]
+    assert "jax: 0.0.1 -> " in note
+    assert "ragen_jax" not in note
+
+
+def test_an_unfinished_run_is_refused(tmp_path):
+    with open_folder(tmp_path / "a") as folder:
+        folder.open_record(tensorboard=False)
+    with pytest.raises(ValueError, match=r"no digest.*resume it with --workdir"):
+        open_original(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"result": {"iteration": "7", "params_sha256": "ab"}}, "recorded.result is"),
+        ({"result": 7}, "recorded.result is"),
+        ({"command": 7}, "recorded.command is no text"),
+        ({"machines": 7}, "recorded.machines is no list"),
+    ],
+)
+def test_wrong_types_are_named(tmp_path, changes, message):
+    path = finish(tmp_path / "a") / "config.json"
+    config = json.loads(path.read_text())
+    config[reader.RECORDED] |= changes
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        open_original(tmp_path / "a")
+
+
+def test_a_resumed_run_keeps_its_first_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "first word"])
+    with open_folder(tmp_path / "a") as folder:
+        folder.open_record(tensorboard=False)
+        folder.write_metrics(1, {"a": 1.0})
+        folder.save(1, tiny_state(1))
+        folder.finish()
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "second"])
+    assert reader.read_recorded(finish(tmp_path / "a")).command == (
+        "python -m 'first word'"
+    )
