@@ -44,7 +44,9 @@ def test_the_game_is_checked_trained_and_played(monkeypatch, tmp_path, model):
     checked, trained, played = outputs
     assert "walk:Walk keeps the contract" in checked.stdout
     assert re.search(r"^ +3/3 ", trained.stdout, re.MULTILINE)
-    assert played.stdout.rstrip().splitlines()[-1].startswith("won")
+    end, best = played.stdout.splitlines()[-2:]
+    assert end.startswith("won in ")
+    assert best.removeprefix("best play: ") == end.split(", return")[0]
 
 
 @pytest.mark.slow

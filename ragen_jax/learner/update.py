@@ -148,9 +148,8 @@ def make_update(
     shardings: TrainState,
     shape: BatchShape,
 ) -> Callable[..., tuple[TrainState, Stats, EpisodeCredit]]:
-    """Build the compiled update.
+    """Build `update(frozen, state, trajectory, key) -> (state, stats, credit)`.
 
-    It is `update(frozen, state, trajectory, key) -> (state, stats, credit)`.
     `frozen` are the parameters the policy started with, where adapters stand on them or
     a KL penalty keeps it near them; else None. The state is donated: use the returned
     one. An optimizer step is not taken, and counted, when a gradient is not finite; it

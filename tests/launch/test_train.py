@@ -113,24 +113,27 @@ def test_watch_the_policy(trained):
     words = commands.command("play", f"--run={trained}", "--player=policy")
     done = commands.call(words)
     assert done.returncode == 0, done.stderr
-    assert "<|im_start|>user" in done.stdout
-    assert "won, return" in done.stdout
+    assert "turn 1 says: " in done.stdout
+    assert "<|im_start|>" not in done.stdout
+    assert "won after " in done.stdout or "won in " in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("best play: won in ")
 
 
 @pytest.mark.slow
 def test_watch_the_solver():
     """The first validation level takes it one reply."""
-    words = commands.command("play", "--config=configs/sokoban.py", "--player=solver")
+    options = "--player=solver", "--raw"
+    words = commands.command("play", "--config=configs/sokoban.py", *options)
     done = commands.call(words)
     assert done.returncode == 0, done.stderr
     assert "</think><answer>" in done.stdout
-    assert "\nwon, return" in done.stdout
+    assert "\nwon in " in done.stdout
 
 
 @pytest.mark.slow
 def test_play_in_person():
     """Bare answers and whole replies are read; leaving is no error."""
-    words = commands.command("play", "--config=configs/frozen_lake.py")
+    words = commands.command("play", "--config=configs/frozen_lake.py", "--raw")
     typed = "Left || Up\n</think><answer>Sideways</answer>\n"
     done = commands.run(words, typed=typed)
     assert done.returncode == 0, done.stderr
