@@ -72,6 +72,7 @@ def trained(tmp_path_factory, model):
     return workdir
 
 
+@pytest.mark.slow
 def test_each_environment_plays_as_if_it_was_alone(mixed, alone):
     params = mixed.state.params
     rollouts = mixed.collect(params, STEP)

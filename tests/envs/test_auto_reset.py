@@ -65,7 +65,11 @@ def assert_same(ours, theirs):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize(
+    "name",
+    # Sokoban's levels take seconds to compile, twice.
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "sokoban")) for n in GAMES],
+)
 def test_random_play_is_that_of_gymnax(name):
     env, params = game(name)
     states = start(env, params)

@@ -16,6 +16,7 @@ from tests.rollout import players
 LINES = ["Up || Left", "Right " * 30, "Right", "Jump"]
 
 
+@pytest.mark.slow
 def test_typed_replies_are_played():
     env, dialogue = players.game("sokoban")
     params, tokenizer = env.default_params, players.tokenizer()
@@ -43,6 +44,7 @@ def test_typed_replies_are_played():
     assert shown[-1] == f"\n{boards[-1]}"
 
 
+@pytest.mark.slow
 def test_the_solvers_episode_as_an_animation(tmp_path):
     path = tmp_path / "deep" / "episode.gif"
     words = ["--config=configs/sokoban.py", "--player=solver", f"--gif={path}"]

@@ -135,18 +135,16 @@ def test_an_estimate_is_within_a_quarter_of_the_compiled_program(case):
             assert difference <= 0.25 * size + 50_000, (name, part)
 
 
-def test_an_estimate_compiles_nothing_and_traces_no_deep_network(monkeypatch):
+def test_an_estimate_compiles_nothing(monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", None)
     config = tiny_config("pocket,ppo")
-    model, tokenizer, _ = read_model("pocket")
-    deep = dataclasses.replace(model, num_hidden_layers=100)
-    for on_cpu in (True, False):
-        plan = make_plan(config, deep, tokenizer, on_cpu=on_cpu)
-        assert plan.memory["update"].peak > plan.floor
+    plan = plan_of(config, known=None)
+    assert plan.memory["update"].peak > plan.floor
     with pytest.raises(TypeError):
-        make_plan(config, model, tokenizer, compiled=True)
+        plan_of(config, known=None, compiled=True)
 
 
+@pytest.mark.slow
 def test_an_estimate_follows_the_published_counts_for_an_h100():
     """The paper's setting: temporaries of 22.8 and 11.9 GiB (commit 511a8d4)."""
     config = sokoban.get_config("qwen2.5-0.5b")
