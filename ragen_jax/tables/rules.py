@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -173,6 +174,13 @@ def _option(path: str, default: Any, values: Mapping[str, Any], reader: str) -> 
                 f"{reader} reads {path}, which has no default; add "
                 f"--config.{path}=VALUE, or give the parameter a default"
             )
+        try:
+            json.dumps(default)
+        except TypeError as error:
+            raise ValueError(
+                f"{reader} reads {path}, whose default {default!r} config.json cannot "
+                "hold; use a number, a text, True, False, None or a list of these"
+            ) from error
         return default
     value = values[path]
     if default in (None, inspect.Parameter.empty) or type(value) is type(default):

@@ -100,6 +100,10 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
         ),
         (["algo.strength=2"], "no configuration key 'algo.strength'"),
         (
+            [f"algo.advantage={MINE}:has_an_array"],
+            "config.json cannot hold; use a number, a text",
+        ),
+        (
             [f"algo.advantage={MINE}:scaled_grpo", "algo.lam=0.9"],
             "algo.lam has no effect here",
         ),
