@@ -7,6 +7,7 @@ check is an entry of `CHECKS`; the tests run them on every game of the table, an
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterator
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import FEWEST_LEVELS, EnvParams, PlayBudget, TextEnvironment
+from envs.search import solver_problems
 from envs.templates import Cells, Choice, Grid, Number
 
 NUM_ROWS = 64
@@ -258,6 +260,13 @@ def levels_are_solvable_and_unsolved(subject: Subject) -> None:
     expect(best.max() > 0, f"no level can be won within {_BUDGET}")
 
 
+def the_solver_agrees_with_a_search(subject: Subject) -> None:
+    """The solver claims what trying every action finds, on a few levels."""
+    levels = jax.tree.map(lambda x: x[:8], subject.reset()[1])
+    for sentence in solver_problems(subject.env, levels, _BUDGET):
+        raise ContractError(sentence)
+
+
 def text_fields_fit_the_template(subject: Subject) -> None:
     """The fields of a state have the names, shapes and ranges of the template."""
     env = subject.env
@@ -298,7 +307,7 @@ def the_legend_explains_the_picture(subject: Subject) -> None:
     env = subject.env
     expect(env.instruction, "there is no instruction")
     expect(not env.instruction.endswith("\n"), "the instruction ends with a newline")
-    words = env.instruction.replace(",", " ").replace(":", " ").split()
+    words = re.split(r"[\s.,:;!?()]+", env.instruction) + env.instruction.split()
     for part in env.template.parts:
         if not isinstance(part, Grid):
             continue
@@ -387,4 +396,5 @@ CHECKS: tuple[Check, ...] = (
     text_is_whole_lines,
     action_names_are_distinct_words,
     spaces_contain_what_is_given,
+    the_solver_agrees_with_a_search,
 )

@@ -127,12 +127,14 @@ def _function(
     """The function's form, its options, and what it does with random episodes."""
     from launch.function_checks import KINDS, find_kind, problems
     from ragen_jax.tables.functions import option_names
+    from ragen_jax.tables.rules import option_value
 
     kind_name = _KIND.value or find_kind(entry)
     if kind_name is None:
         raise ValueError(
             f"the parameters of {name} do not say what it is; add "
-            "--kind=reward, metrics, score or placement"
+            "--kind=reward, metrics, score or placement (functions under other keys "
+            "are tried by training with them)"
         )
     kind = KINDS[kind_name]
     try:
@@ -153,8 +155,9 @@ def _function(
             f"{name} reads the options {', '.join(option_names(entry)) or 'none'}; "
             f"give {', '.join(f'{n}=VALUE' for n in lacking) or 'no other'}"
         )
+    values = {n: option_value(n, parameters[n].default, values, name) for n in values}
     with working("trying it on random episodes"):
-        found = list(problems(kind, entry, values))
+        found = list(problems(kind, kind.table[name], values))
     yield "It keeps its promises on random episodes.", found
 
 

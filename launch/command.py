@@ -21,6 +21,7 @@ from launch.flag_errors import (
 )
 from launch.help import help_parts, wants_help
 from ragen_jax.runs.stop import prompt_interrupt
+from ragen_jax.tables.functions import did_you_mean
 
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 # Keys whose names depend on the environment, so that no file lists them all.
@@ -59,6 +60,8 @@ def _find_config(word: str) -> str:
     own = pathlib.Path(configs.__path__[0]) / f"{name.removesuffix('.py')}.py"
     if folder not in ("", "configs") or not own.is_file():
         return word
+    if folder:
+        print(f"note: {path} is not in this folder; using {own}", file=sys.stderr)
     return f"{flag}{own}{presets}"
 
 
@@ -134,7 +137,12 @@ def read_optional_config(
                 f"get_config() of {path} returns {type(config).__name__}, not a "
                 "ConfigDict; use a file such as configs/sokoban.py"
             )
-        raise ValueError(f"there is no configuration file {path}")
+        names = [p.stem for p in pathlib.Path(configs.__path__[0]).glob("[a-z]*.py")]
+        hint = did_you_mean(pathlib.Path(path.split(",")[0]).stem, names)
+        raise ValueError(
+            f"there is no configuration file {path}.{hint} Presets follow a colon, as "
+            "in sokoban:grpo"
+        )
     options = {}
     for key, value in _untyped_overrides(argv).items():
         if _may_be_option(key):
@@ -194,6 +202,16 @@ def _may_be_option(key: str) -> bool:
     return name not in defaults()[section]
 
 
+def _needs_value(key: str, following: str) -> bool:
+    """Whether a key without a sign of equality lacks its value: no flag is one."""
+    if _OPEN_KEY.fullmatch(key) or _may_be_option(key):
+        return True
+    from ragen_jax.tables.rules import flatten
+
+    is_switch = isinstance(flatten(defaults()).get(key, True), bool)
+    return following.startswith("-") and not is_switch
+
+
 def _literal(text: str) -> object:
     """A Python literal; anything else is a string."""
     try:
@@ -206,7 +224,6 @@ def _literal(text: str) -> object:
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
     """Set a key to None, or a key of an open section to any value."""
-    from ragen_jax.tables.functions import did_you_mean
     from ragen_jax.tables.rules import flatten
 
     known = flatten(config)
@@ -334,9 +351,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
       ValueError: the part of absl's or ml_collections' message that is about the
         command line, or the mistake in the configuration file.
     """
-    for word in argv:
+    for word, following in zip(argv, [*argv[1:], "--"], strict=True):
         match = _OVERRIDE.match(word)
-        if match and _OPEN_KEY.fullmatch(match.group(1)) and match.group(2) is None:
+        if match and match.group(2) is None and _needs_value(match.group(1), following):
             raise ValueError(f"{word} has no value; write {word}=VALUE")
     if not any(re.match(r"--?config(=|$)", word) for word in argv):
         for key in overridden_keys(argv):

@@ -7,6 +7,7 @@ checks.
 
 import dataclasses
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -70,10 +71,23 @@ def problems(kind: Kind, entry: Callable, options: Mapping[str, Any]) -> Iterato
         try:
             result = jax.jit(lambda *x, call=call: _arrays(call(*x)))(*arguments)
         except Exception as error:
-            yield f"on {name}: {type(error).__name__}: {str(error).splitlines()[0]}"
+            yield f"on {name}: {_describe_error(error, entry)}"
             return
         for problem in _result_problems(kind, result, episodes):
             yield f"on {name}: {problem}"
+
+
+def _describe_error(error: Exception, entry: Callable) -> str:
+    """The error in a line, with the line of the user's file that raised it."""
+    error = error.__cause__ or error
+    file = inspect.getsourcefile(inspect.unwrap(entry))
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    text = str(error).splitlines()[0] if str(error) else ""
+    if isinstance(error, ValueError) and not lines:
+        return text
+    where = f" ({file}, line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {text}{where}"
 
 
 def find_kind(entry: Callable) -> str | None:

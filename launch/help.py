@@ -7,8 +7,10 @@ and file cannot say two things.
 import ast
 import functools
 import inspect
+import os
 import pathlib
 import re
+import runpy
 import shutil
 import sys
 import textwrap
@@ -32,9 +34,6 @@ _VALUES = {
     "float": "=NUMBER",
     "comma separated list of strings": "=A,B,...",
 }
-_KEYS_HEADING = (
-    "Keys, set by --config.KEY=VALUE, with their defaults; presets change some"
-)
 
 
 def help_parts(main: Callable, kind: str = "") -> Iterator[str]:
@@ -50,12 +49,30 @@ def help_parts(main: Callable, kind: str = "") -> Iterator[str]:
     if kind:
         presets, keys = _KINDS[kind]
         yield presets()
-        yield "\n".join([_KEYS_HEADING, *keys()])
+        chosen, config = _chosen_config(sys.argv)
+        heading = (
+            f"Keys, set by --config.KEY=VALUE, with their values in {chosen}"
+            if chosen
+            else "Keys, set by --config.KEY=VALUE, with their defaults; task files and "
+            "presets\nchange some: add --config=FILE:PRESETS to see theirs"
+        )
+        yield "\n".join([heading, *keys(config)])
 
 
 def wants_help(argv: list[str]) -> bool:
     """Whether the command line asks for help."""
     return any(word in ("--help", "-help", "-h", "--helpfull") for word in argv)
+
+
+def _chosen_config(argv: list[str]) -> tuple[str, ConfigDict | None]:
+    """`FILE:PRESETS` of the command line and its configuration, if it names a file."""
+    for word in argv:
+        match = re.fullmatch(r"--?config=([^:]+)(?::(.*))?", word)
+        if match and os.path.isfile(match.group(1)):
+            path, presets = match.groups()
+            get_config = runpy.run_path(path)["get_config"]
+            return word.split("=", 1)[1], get_config(*filter(None, [presets]))
+    return "", None
 
 
 def _flags(module: str) -> Iterator[str]:
@@ -129,28 +146,31 @@ def _first_sentence(function: Callable) -> str:
     return inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
 
 
-def _training_keys() -> Iterator[str]:
+def _training_keys(config: ConfigDict | None) -> Iterator[str]:
     from configs import base
     from ragen_jax.config import RULES
 
-    yield from _keys(base.get_config(), key_comments("base"), RULES)
+    yield from _keys(config or base.get_config(), key_comments("base"), RULES)
 
 
-def _tuning_keys() -> Iterator[str]:
+def _tuning_keys(config: ConfigDict | None) -> Iterator[str]:
     from configs import sft
     from ragen_jax.sft.rules import RULES
 
     comments = key_comments("base") | key_comments("pocket") | key_comments("sft")
-    yield from _keys(sft.get_config(), comments, RULES)
+    yield from _keys(config or sft.get_config(), comments, RULES)
 
 
 def _keys(
     config: ConfigDict, comments: Mapping[str, str], rules: "Rules"
 ) -> Iterator[str]:
     choices = {**rules.choices, **rules.tables}
-    for key, value in _leaves(config).items():
-        text = comments.get(key, "")
-        if key in choices:
+    # In the order of the file, since a comment may speak of the key before it.
+    order = {key: i for i, key in enumerate(comments)}
+    leaves = _leaves(config)
+    for key in sorted(leaves, key=lambda key: order.get(key, len(order))):
+        value, text = leaves[key], comments.get(key, "")
+        if choices.get(key):
             text += f" One of {', '.join(map(str, sorted(choices[key])))}."
         yield _entry(f"{key} = {value!r}", text)
 

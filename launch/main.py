@@ -1,4 +1,4 @@
-"""The console command `ragen-jax`: the commands of this folder by their names.
+"""The console command `ragen-jax`: everything ragen_jax does, from any folder.
 
 ragen-jax train --config=sokoban:grpo --workdir=runs/sokoban
 ragen-jax report runs/sokoban

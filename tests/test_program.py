@@ -58,6 +58,10 @@ def test_the_summary_compares_only_what_was_measured_alike():
     assert "25.0% (num_prompts 256, temperature 0.5, seed 123) before" in said
     assert "75.0% (num_prompts 256, temperature 0, seed 123) after" in said
     assert "do not compare" in said
+    known = [measured(i, 0.5, held_out=0.0) for i in range(2)]
+    assert "validation levels (training may play them, too) 50.0%" in _gain(
+        known, "val-env/X/"
+    )
     assert "no evaluation" in _gain([{"iteration": 1}], "val-env/X/")
 
 

@@ -355,4 +355,5 @@ ADVANTAGES = Table(
         "gigpo": gigpo,
     },
     data=("group_size", "values"),
+    returns=Estimate,
 )

@@ -325,6 +325,7 @@ SCORES = Table(
         "entropy_std": entropy_std,
     },
     data=("num_groups", "group_size", "entropies"),
+    returns=Array,
 )
 # name -> rule(scores, *, group_size or rewards, <options>), see the top.
 RULES = Table(

@@ -202,9 +202,11 @@ def game_rewards(trajectory: Trajectory) -> Float[Array, "B K"]:
 
 # reward(trajectory, *, <options>) -> Float[B, K], in place of what the game pays;
 # users' functions only.
-REWARDS = Table({}, like=game_rewards)
+REWARDS = Table({}, like=game_rewards, returns=Array)
 REWARD_PLACEMENTS = Table(
-    {"episode": at_episode_end, "turn": at_turn_ends}, data=("group_size", "env_index")
+    {"episode": at_episode_end, "turn": at_turn_ends},
+    data=("group_size", "env_index"),
+    returns=Array,
 )
 NORMALIZATIONS = {
     "identity": identity,

@@ -126,4 +126,4 @@ BONUSES = {
     "facts": facts_stated,
 }
 # Users' functions only.
-CUSTOM_BONUSES = Table({}, like=format_kept)
+CUSTOM_BONUSES = Table({}, like=format_kept, returns=Array)

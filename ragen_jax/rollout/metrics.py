@@ -8,6 +8,8 @@ episodes (`train/<Env>/...`) and for held-out ones (`val-env/<Env>/...`), record
 drawn where its views say, and documented.
 """
 
+from collections.abc import Mapping
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -41,7 +43,7 @@ def custom_metrics(trajectory: Trajectory) -> dict[str, float]:
 
 
 # metrics(trajectory, *, <options>) -> {name: number}; users' functions only.
-METRIC_FUNCTIONS = Table({}, like=custom_metrics)
+METRIC_FUNCTIONS = Table({}, like=custom_metrics, returns=Mapping)
 
 
 def _mean(values: Array) -> SumAndWeight:

@@ -129,8 +129,16 @@ class Display:
                     for n in names
                     if view.console and n in metrics
                 ]
+                label = view.console
+                if label == "held-out" and self._has_known_levels(metrics):
+                    label = "validation"
                 if values:
-                    yield f"{view.console} {' / '.join(values)}"
+                    yield f"{label} {' / '.join(values)}"
+
+    def _has_known_levels(self, metrics: Mapping[str, float]) -> bool:
+        """Whether training may play the validation levels: a game has too few."""
+        names = (f"val-env/{name}/held_out" for name in self._env_names)
+        return any(metrics.get(name) == 0 for name in names)
 
     def _time_left(self, done: int) -> str:
         now = time.monotonic()

@@ -25,6 +25,8 @@ from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
 from ragen_jax.runs import checkpoint, machine, reader, writer
 from ragen_jax.runs.console import command_name
+from ragen_jax.tables.functions import is_reference
+from ragen_jax.tables.rules import flatten
 
 # Names of metrics on a line of the console.
 _MAX_NAMES = 4
@@ -214,7 +216,7 @@ class RunFolder:
         self, machines: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]]:
         """Machines of the run so far and this one, each from its first iteration."""
-        now = machine.describe_machine()
+        now = machine.describe_machine(references(self._config))
         if machines:
             changes = machine.describe_difference(machines[-1], now)
             if not changes:
@@ -238,6 +240,11 @@ class RunFolder:
                 f"{state}; restore the file from a copy, or use another --workdir "
                 "(the checkpoint itself can be evaluated and exported)"
             )
+
+
+def references(config: ConfigDict) -> list[str]:
+    """The user's functions and games that a configuration names."""
+    return [value for value in flatten(config).values() if is_reference(value)]
 
 
 def non_finite_leaves(state: TrainState) -> list[str]:

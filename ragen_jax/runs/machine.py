@@ -9,12 +9,14 @@ equal bits. XLA also picks instructions by the processor, and each version may c
 another program.
 """
 
+import hashlib
+import importlib.util
 import os
 import pathlib
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -25,8 +27,12 @@ from ragen_jax import __version__
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
 
-def describe_machine() -> dict[str, Any]:
-    """Everything besides configuration and files that the bits of a run depend on."""
+def describe_machine(references: Iterable[str] = ()) -> dict[str, Any]:
+    """Everything besides configuration and files that the bits of a run depend on.
+
+    Args:
+      references: `package.module:Name` of the user's functions that take part.
+    """
     device = jax.devices()[0]
     cpu = {"cpu": _cpu_model(), "cpu_threads": cpu_threads()}
     return {
@@ -38,7 +44,20 @@ def describe_machine() -> dict[str, Any]:
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "ragen_jax": __version__,
         **({"commit": commit} if (commit := git_commit()) else {}),
+        **{f"module {name}": _digest(name) for name in _modules(references)},
     }
+
+
+def _modules(references: Iterable[str]) -> list[str]:
+    return sorted({reference.split(":")[0] for reference in references})
+
+
+def _digest(module: str) -> str | None:
+    """Beginning of the SHA-256 of a module's file; None where it has none."""
+    file = importlib.util.find_spec(module).origin
+    if file is None or not os.path.isfile(file):
+        return None
+    return hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()[:16]
 
 
 def git_commit() -> str | None:

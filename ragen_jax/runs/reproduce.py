@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragen_jax.runs import machine, reader
+from ragen_jax.runs.folder import references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +22,14 @@ class Original:
       iteration: its last.
       params_sha256: digest of its final parameters.
       machines: on which it was trained, see `runs.machine`.
+      references: the user's functions that took part.
     """
 
     workdir: pathlib.Path
     iteration: int
     params_sha256: str
     machines: tuple[Mapping[str, Any], ...]
+    references: tuple[str, ...]
 
     def describe(self) -> str:
         """What is repeated, and why the digests may differ here."""
@@ -34,7 +37,7 @@ class Original:
             f"repeating {self.workdir}: {self.iteration} iterations, params sha256 "
             f"{self.params_sha256}"
         ]
-        now = machine.describe_machine()
+        now = machine.describe_machine(self.references)
         for then in self.machines:
             if changes := machine.describe_difference(then, now):
                 lines.append(
@@ -69,4 +72,10 @@ def open_original(workdir: pathlib.Path) -> Original:
             "finished, or an earlier version made it; resume it with "
             f"--workdir={workdir} and its configuration, which records the digest"
         )
-    return Original(workdir, **recorded.result, machines=tuple(recorded.machines))
+    return Original(
+        workdir,
+        recorded.result["iteration"],
+        recorded.result["params_sha256"],
+        machines=tuple(recorded.machines),
+        references=tuple(references(reader.read_config(workdir))),
+    )

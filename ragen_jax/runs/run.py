@@ -242,10 +242,13 @@ def _gain(records: Sequence[Mapping], prefix: str) -> str:
         )
         for record in (measured[0], measured[-1])
     ]
+    what = "held-out success"
+    if measured[-1].get(f"{prefix}held_out") == 0:
+        what = "success on validation levels (training may play them, too)"
     if settings[0] == settings[1]:
-        return f"held-out success {before} -> {after}"
+        return f"{what} {before} -> {after}"
     return (
-        f"held-out success {before} ({settings[0]}) before, {after} ({settings[1]}) "
+        f"{what} {before} ({settings[0]}) before, {after} ({settings[1]}) "
         "after: different measurements, do not compare them"
     )
 

@@ -35,6 +35,7 @@ class Table(dict):
       entries: all called alike.
       like: a function that is called as the user's are; None: the first entry.
       data: names of the data that an entry may take.
+      returns: type of an entry's result; None: anything.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Table(dict):
         *,
         like: Callable | None = None,
         data: Collection[str] = (),
+        returns: type | None = None,
     ):
         super().__init__(entries)
+        self._returns = returns
         self._like = like or next(iter(entries.values()))
         self._data = data
 
@@ -68,7 +71,7 @@ class Table(dict):
                 f"{', '.join(_positional(entry)) or 'none'}"
             )
         self._check_data(name, entry)
-        return _with_traceback(name, entry)
+        return _guarded(name, entry, self._returns)
 
     def _check_data(self, name: str, entry: Callable) -> None:
         for word in data_names(entry):
@@ -113,17 +116,32 @@ def load_reference(name: str) -> Any:
     return getattr(module, attribute)
 
 
-def _with_traceback(name: str, entry: Callable) -> Callable:
-    """The user's function; its ValueErrors are defects, no sentences about settings."""
+def _guarded(name: str, entry: Callable, returns: type | None) -> Callable:
+    """The user's function; its ValueErrors are defects, no sentences about settings.
+
+    A result of another type than `returns` is one sentence.
+    """
 
     @functools.wraps(entry)
     def call(*args, **kwargs):
         try:
-            return entry(*args, **kwargs)
+            result = entry(*args, **kwargs)
         except ValueError as error:
             raise RuntimeError(f"{name} fails") from error
+        if returns is not None and not isinstance(result, returns):
+            raise ValueError(
+                f"{name} returns {_describe(result)}; it must return "
+                f"{returns.__module__}.{returns.__name__}"
+            )
+        return result
 
     return call
+
+
+def _describe(result: object) -> str:
+    if hasattr(result, "shape") and hasattr(result, "dtype"):
+        return f"{result.dtype}{list(result.shape)}"
+    return type(result).__name__
 
 
 def option_names(function: Callable) -> tuple[str, ...]:

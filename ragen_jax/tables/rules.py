@@ -153,7 +153,9 @@ def add_options(
         for name in option_names(table[known[key]]):
             default, path = parameters[name].default, f"{section}.{name}"
             if path not in known or path in values:
-                added[path] = _option(path, default, values, f"{key} = {known[key]!r}")
+                added[path] = option_value(
+                    path, default, values, f"{key} = {known[key]!r}"
+                )
     for path in values:
         if path not in added:
             hint = did_you_mean(path, [*known, *added])
@@ -166,7 +168,9 @@ def add_options(
             ] = value
 
 
-def _option(path: str, default: Any, values: Mapping[str, Any], reader: str) -> Any:
+def option_value(
+    path: str, default: Any, values: Mapping[str, Any], reader: str
+) -> Any:
     """Value of an option: the one given, or the default of the function."""
     if path not in values:
         if default is inspect.Parameter.empty:
@@ -189,7 +193,10 @@ def _option(path: str, default: Any, values: Mapping[str, Any], reader: str) -> 
         if problem := number_problem(path, value, default):
             raise ValueError(problem)
         return type(default)(value)
-    raise ValueError(f"{path} = {value!r}; it must be like its default, {default!r}")
+    wanted = f"like its default, {default!r}"
+    if isinstance(default, bool):
+        wanted = "True or False"
+    raise ValueError(f"{path} = {value!r}; it must be {wanted}")
 
 
 def _single_key_problems(leaves: Leaves, rules: Rules) -> Iterator[str]:

@@ -71,6 +71,9 @@ def test_the_last_word_about_a_key_wins():
             ["--config.env.kwargs.num_boxes", "2"],
             "write --config.env.kwargs.num_boxes=VALUE",
         ),
+        (["--config.rollout.num_groups"], "--config.rollout.num_groups=VALUE"),
+        (["--config.algo.power"], "write --config.algo.power=VALUE"),
+        (["--config=sokobn"], "configuration file sokobn. Did you mean 'sokoban'?"),
     ],
 )
 def test_refusals(words, message, tmp_path):
@@ -173,6 +176,20 @@ def test_help_has_flags_presets_and_keys(name, words):
     for word in words:
         assert word in done.stdout
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+def test_help_of_a_task_file_has_its_values_in_the_order_of_the_file():
+    words = commands.command("train", "--config=configs/bandit.py:ppo", "--help")
+    said = commands.call(words).stdout
+    assert "with their values in configs/bandit.py:ppo\n" in said
+    lines = said[said.index("with their values") :].splitlines()
+    assert "  rollout.max_turns = 1" in lines
+    assert "  algo.advantage = 'gae'" in lines
+    names = [line.split(" = ")[0].strip() for line in lines if " = " in line]
+    comments = list(key_comments("base"))
+    places = [comments.index(name) for name in names if name in comments]
+    assert places == sorted(places)
+    assert "One of ." not in said
 
 
 @pytest.mark.parametrize("files", [("base",), ("base", "pocket", "sft")])

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import pathlib
 from unittest import mock
 
 import numpy as np
@@ -14,6 +15,7 @@ from ragen_jax.tables.rules import add_options
 from tests import commands
 from tests.launch import users_functions
 
+USERS = pathlib.Path(users_functions.__file__)
 MINE = "tests.launch.users_functions"
 ALL = {
     "algo__advantage": f"{MINE}:scaled_grpo",
@@ -198,6 +200,8 @@ def test_the_users_functions_pass_the_checks(name, kind, options):
     [
         ("not_finite", "on episodes without rewards: advantages is not finite"),
         ("of_another_shape", "it must be float32[16, 24]"),
+        ("of_another_type", "it must return ragen_jax.algo.segments.Estimate"),
+        ("asks_for_more", f"no attribute 'winnings' ({USERS}, line "),
     ],
 )
 def test_faults_are_found_by_the_command(name, message):

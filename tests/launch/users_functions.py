@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from ragen_jax.algo.advantages import grpo
+from ragen_jax.algo.segments import Estimate
 
 
 def scaled_grpo(trajectory, rewards, *, group_size, strength=1.0):
@@ -43,7 +44,12 @@ def not_finite(trajectory, rewards):
 
 def of_another_shape(trajectory, rewards):
     """One number per row."""
-    return jnp.sum(rewards, axis=1)
+    return Estimate(advantages=jnp.sum(rewards, axis=1))
+
+
+def of_another_type(trajectory, rewards):
+    """The numbers alone."""
+    return rewards
 
 
 def has_an_array(trajectory, rewards, *, weights=jnp.ones(2)):  # noqa: B008
@@ -54,6 +60,11 @@ def has_an_array(trajectory, rewards, *, weights=jnp.ones(2)):  # noqa: B008
 def reads_entropies(trajectory, rewards, *, entropies):
     """Asks for data that an estimator does not get."""
     return entropies
+
+
+def asks_for_more(trajectory, rewards):
+    """Reads a field that there is not."""
+    return trajectory.winnings
 
 
 def takes_one(trajectory):

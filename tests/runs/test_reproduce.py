@@ -10,8 +10,8 @@ from tests.runs.test_checkpoint import tiny_state
 from tests.runs.test_folder import open_folder
 
 
-def finish(path, digest="ab"):
-    with open_folder(path) as folder:
+def finish(path, digest="ab", **changes):
+    with open_folder(path, **changes) as folder:
         folder.open_record(tensorboard=False)
         folder.record_result(7, digest)
     return path
@@ -40,6 +40,18 @@ def test_another_machine_is_a_note(tmp_path):
     note = open_original(tmp_path / "a").describe().splitlines()[1]
     assert "jax: 0.0.1 -> " in note
     assert "ragen_jax" not in note
+
+
+def test_a_changed_module_of_the_users_is_a_note(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_of_mine.py").write_text("def f(trajectory, rewards): ...")
+    changes = {"algo.advantage": "mine_of_mine:f"}
+    finish(tmp_path / "a", **changes)
+    original = open_original(tmp_path / "a")
+    assert "note:" not in original.describe()
+    (tmp_path / "mine_of_mine.py").write_text("def f(trajectory, rewards): 1 / 0")
+    assert "module mine_of_mine: " in original.describe()
 
 
 def test_an_unfinished_run_is_refused(tmp_path):
