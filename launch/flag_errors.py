@@ -1,6 +1,7 @@
 """Errors of the command line as one sentence about what the user typed."""
 
 import ast
+import difflib
 import os
 import pathlib
 import re
@@ -59,6 +60,16 @@ _RULES_OF_VALUES = {
 }
 
 
+def _same_last_part(path: str) -> str:
+    """A suggestion for a key that lacks its section: `iterations`."""
+    from configs import base
+    from ragen_jax.tables.rules import flatten
+
+    by_last = {key.split(".")[-1]: key for key in flatten(base.get_config())}
+    close = difflib.get_close_matches(path.split(".")[-1], by_last, n=1)
+    return f" Did you mean {by_last[close[0]]!r}?" if close else ""
+
+
 def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
     """One line about the user's input, from an error of absl or ml_collections."""
     lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
@@ -70,6 +81,7 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
         paths = [key for key in keys if name in key.split(".")]
         path = paths[0] if paths else name
         hint = f" Did you mean {path.replace(name, close)!r}?" if close else ""
+        hint = hint or _same_last_part(path)
         return f"no configuration key {path!r}.{hint}"
     value = re.match(r"flag (--[\w.]+)=(.*?): (.*)", last, re.DOTALL)
     if value:

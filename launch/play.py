@@ -34,6 +34,8 @@ _RAW = flags.DEFINE_bool(
 
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
+    if _GIF.value and not _GIF.value.lower().endswith(".gif"):
+        raise ValueError(f"--gif={_GIF.value}; the file's name must end with .gif")
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
     run = command.run_folder(_RUN.value)
@@ -54,7 +56,9 @@ def main(argv: list[str]) -> int:
     if _GIF.value and grid_of(trained.program.task.env) is None:
         raise ValueError("--gif: this game shows no board; leave it out")
     if not _RAW.value:
-        print(describe_level(trained.program.task, _LEVEL.value), end="\n\n")
+        names = {"human": "you", "solver": "the exact solver"}
+        player = names.get(_PLAYER.value, f"the weights of {trained.name}")
+        print(describe_level(trained.program.task, _LEVEL.value, player), end="\n\n")
     try:
         PLAYERS[_PLAYER.value](trained, _LEVEL.value)
     except (EOFError, KeyboardInterrupt):

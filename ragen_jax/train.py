@@ -144,7 +144,13 @@ def _is_due(every: int | None, done: int, total: int) -> bool:
 def _leave(run: Run, display: Display, stop: StopRequest, done: int, total: int) -> int:
     """Close the run after a signal; returns the exit status for it."""
     run.finish()
-    display.say(f"stopped after {done} of {total} iterations, all saved")
+    if done == 0:
+        display.say("stopped before the first iteration; the same command starts again")
+    else:
+        display.say(
+            f"stopped after {done} of {total} iterations, all saved; the same command "
+            "resumes"
+        )
     return stop.exit_status
 
 

@@ -76,5 +76,5 @@ def test_a_signal_during_the_first_evaluation_stops_the_run(
     config = sokoban.get_config()
     config.update_from_flattened_dict(commands.TINY)
     assert train.train(config, tmp_path / "run") == 143
-    assert "stopped after 0 of 5 iterations" in capsys.readouterr().out
+    assert "stopped before the first iteration" in capsys.readouterr().out
     assert [r["iteration"] for r in reader.read_metrics(tmp_path / "run")] == [0]

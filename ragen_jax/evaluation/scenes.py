@@ -27,9 +27,10 @@ def open_console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def describe_level(task: Task, level: int) -> str:
-    """What is played, and the rules of the game."""
-    return fold(f"{task.name}, level {level}\n{task.env.instruction}", _COLUMNS)
+def describe_level(task: Task, level: int, player: str) -> str:
+    """What is played, by whom, and the rules of the game."""
+    head = f"{task.name}, level {level}, played by {player}"
+    return fold(f"{head}\n{task.env.instruction}", _COLUMNS)
 
 
 def draw_state(task: Task, state: EnvState, width: int) -> Text:

@@ -9,6 +9,7 @@ import dataclasses
 import jax
 
 from ragen_jax.sharding import device_memory
+from ragen_jax.tables.functions import did_you_mean
 
 MIB = 2**20
 # Share of a device's memory that a run may plan with. The rest is the driver's context
@@ -54,7 +55,10 @@ def named_device(name: str) -> Device:
       ValueError: the table does not have it.
     """
     if name not in DEVICES:
-        raise ValueError(f"no device {name!r}; choose one of {', '.join(DEVICES)}")
+        hint = did_you_mean(name, DEVICES)
+        raise ValueError(
+            f"no device {name!r}; choose one of {', '.join(DEVICES)}.{hint}"
+        )
     kind, mebibytes = DEVICES[name]
     memory = mebibytes * MIB
     return Device(name, kind, memory, int(memory * USABLE[kind]))

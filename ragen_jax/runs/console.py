@@ -90,7 +90,9 @@ class Display:
         text = stage
         late = contextlib.nullcontext()
         if stage not in self._known_stages:
-            text += f": compiling first, {about(self._compile_seconds)}"
+            # What a run has compiled before is in the cache.
+            what = "loading or compiling" if self._start else "compiling"
+            text += f": {what} first, {about(self._compile_seconds)}"
             late = announced_late(lambda: self._log(text))
         self._bar.update(self._task, description=text, since=time.monotonic())
         with late, timing.timed(timings, stage):
@@ -108,9 +110,12 @@ class Display:
         """Print what was compiled, the metrics of iteration `done`, and news."""
         if compiled := timing.describe(metrics):
             self.say(compiled)
-        parts = [*self._values(metrics), left := self._time_left(done)]
-        # In a file an iteration is one line; a terminal has only so many columns.
+        parts, left = [*self._values(metrics)], self._time_left(done)
+        # In a file an iteration is one line; a terminal has only so many columns, and
+        # the bar has the time left.
         width = self._console.width if self._console.is_terminal else math.inf
+        if not self._console.is_terminal:
+            parts.append(left)
         for line in _wrap(f"{done:5d}/{self._total}", filter(None, parts), width):
             self.say(line)
         for text in news:

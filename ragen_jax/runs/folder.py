@@ -113,7 +113,7 @@ class RunFolder:
             before = reader.read_recorded(self.path)
         self._recorded = reader.Recorded(
             machines=self._machines(before.machines),
-            command=before.command if self.is_resumed else shlex.join(sys.orig_argv),
+            command=shlex.join(sys.orig_argv),
         )
         self._write_config()
         self._writer = writer.RunWriter(

@@ -40,7 +40,7 @@ class Recorded:
 
     Attributes:
       machines: on which it was trained, see `runs.machine`; oldest first.
-      command: command line of its first start.
+      command: command line of its last start.
       result: `iteration` and `params_sha256` at its end; None before.
     """
 

@@ -6,6 +6,7 @@ with alarms among the metrics, and reasons to stop early.
 
 import contextlib
 import hashlib
+import importlib.util
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -205,6 +206,8 @@ class Run(RunFolder):
             files.append("trajectories/")
         if self._config.logging.tensorboard:
             files.append("TensorBoard events")
+        is_there = importlib.util.find_spec("tensorboard") is not None
+        hint = "" if is_there else "  (pip install tensorboard)"
         warning = self._config.warning
         leads = lead_times(
             self._records,
@@ -218,7 +221,7 @@ class Run(RunFolder):
             "next: a report, a game to watch, the curves in TensorBoard\n"
             f"  {command_name('report')} {self.path}\n"
             f"  {command_name('play')} --run={self.path} --player=policy\n"
-            f"  tensorboard --logdir={self.path}"
+            f"  tensorboard --logdir={self.path}{hint}"
         )
 
 

@@ -62,7 +62,7 @@ class StopRequest:
             _end(number)
         self._is_announced = True
         self._signal = number
-        self._say("stopping after this step; Ctrl-C again to stop now")
+        self._say("stopping after this iteration; Ctrl-C again to stop now")
 
 
 @contextlib.contextmanager

@@ -72,6 +72,7 @@ def test_the_last_word_about_a_key_wins():
             "write --config.env.kwargs.num_boxes=VALUE",
         ),
         (["--config.rollout.num_groups"], "--config.rollout.num_groups=VALUE"),
+        (["--config.iterations=5"], "Did you mean 'train.num_iterations'?"),
         (["--config.algo.power"], "write --config.algo.power=VALUE"),
         (["--config=sokobn"], "configuration file sokobn. Did you mean 'sokoban'?"),
     ],

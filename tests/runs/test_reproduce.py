@@ -79,14 +79,15 @@ def test_wrong_types_are_named(tmp_path, changes, message):
         open_original(tmp_path / "a")
 
 
-def test_a_resumed_run_keeps_its_first_command(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "first word"])
+def test_the_command_is_that_of_the_last_start(tmp_path, monkeypatch):
+    """It may have more iterations than the first."""
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "first"])
     with open_folder(tmp_path / "a") as folder:
         folder.open_record(tensorboard=False)
         folder.write_metrics(1, {"a": 1.0})
         folder.save(1, tiny_state(1))
         folder.finish()
-    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "second"])
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "second word"])
     assert reader.read_recorded(finish(tmp_path / "a")).command == (
-        "python -m 'first word'"
+        "python -m 'second word'"
     )

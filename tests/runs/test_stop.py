@@ -71,7 +71,7 @@ def end_of(process: subprocess.Popen) -> tuple[int, str]:
 def test_the_first_is_announced_and_the_second_ends(number):
     process = start(IN_A_STEP)
     process.send_signal(number)
-    assert process.stdout.readline().startswith("stopping after this step")
+    assert process.stdout.readline().startswith("stopping after this iteration")
     assert process.poll() is None
     process.send_signal(number)
     assert end_of(process) == (128 + number, "stopped\n")

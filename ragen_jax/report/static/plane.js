@@ -102,7 +102,7 @@ function planeKeys() {
       fill: "var(--paper)",
       stroke: "currentColor",
     }),
-    key("12", "iteration of the last"),
+    key("n", "iteration of the last point"),
   ].filter(Boolean);
 }
 
