@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import pathlib
+import signal
 
 from tests import FAST_XLA_FLAGS
 
@@ -20,6 +21,9 @@ os.environ.setdefault(
     os.path.join(os.path.dirname(__file__), "..", ".pytest_cache", "compiled"),
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# A shell starts its background jobs deaf to Ctrl-C, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nothing in the tests may reach for a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -58,7 +58,7 @@ def test_eight_devices_learned_and_one_plays(run_on_eight_devices, model):
     _, expected = load_checkpoint(model)
     for ours, theirs in zip(leaves, jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert watch_policy(trained, 0)["turns"]
+    assert watch_policy(trained, 0).turns.played.any()
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_options_of_training_alone_are_unset(model, tmp_path):
     left.write_text(left.read_text().replace('"blocks"', '"cudnn"'))
     assert '"cudnn"' in left.read_text()
     trained = open_trained(tmp_path, tiny_config(bandit))
-    assert watch_policy(trained, 0)["turns"]
+    assert watch_policy(trained, 0).turns.played.any()
     assert open_trained(tmp_path, None).program.task.rules.bonus is None
 
 
