@@ -75,7 +75,8 @@ def run_evaluations(
     for number, evaluation in enumerate(evaluations, 1):
         score = results.find(evaluation.name, evaluation.played)
         if score is None or keep_episodes:
-            doing = f"playing {evaluation.name}; the first time compiles it"
+            # Between half a minute and a minute on two cores, for the pocket model.
+            doing = f"playing {evaluation.name}; the first time about a minute"
             with working(doing):
                 score, episodes = _score(evaluation)
             results.add(score)
