@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
 from envs.auto_reset import replace_where
 from envs.hashing import hash_arrays
@@ -32,6 +32,9 @@ EnvParams = environment.EnvParams
 
 # More actions than any level takes: it cannot be won.
 NEVER = 1 << 20
+
+# What a solver finds: best play, or the play of a strong reference.
+EXACT, REFERENCE = SOLVERS = ("exact", "reference")
 
 # Parts of the levels of a game. A level belongs to one of them by a hash of what it
 # looks like, so that training never meets a validation level under another key.
@@ -133,12 +136,19 @@ class TextEnvironment(environment.Environment):
     Attributes set by subclasses:
       instruction: what the game is and what its symbols mean, made from the same symbol
         table as the template; ends without a newline.
-      action_vocabulary: every name an action can have in any level.
+      action_vocabulary: every name an action can have in any level; empty in a game
+        that reads answers itself.
+      action_hint: sentence that says how an action is written, in place of a list of
+        names. A game that has one defines `read_action`, `action_template` and
+        `action_fields`; `action_names` is for the others.
+      answer_bytes: longest text that `read_action` is given.
       template: text of a state; its fields are those of `text_fields`; ends with a
         newline.
       hurry_discount: discount for `solve` under which no detour is optimal; 1 will do
         where actions cost something.
       solves_on_device: `solve` is an array program, fast for thousands of states.
+      solves: one of `SOLVERS`: whether `solve` is best play, or a strong reference
+        where best play cannot be computed.
       landmarks: what a thought can place on the board that `observe` returns, if the
         game has one.
       holds_out_levels: the game has enough levels to keep some from training. Where it
@@ -147,11 +157,14 @@ class TextEnvironment(environment.Environment):
 
     hurry_discount: float = 0.99
     solves_on_device: bool = True
+    solves: str = EXACT
+    action_hint: str | None = None
+    answer_bytes: int = 0
     landmarks: tuple[Landmark, ...] = ()
     holds_out_levels: bool = True
 
     instruction: str
-    action_vocabulary: tuple[str, ...]
+    action_vocabulary: tuple[str, ...] = ()
     template: Template
 
     @functools.partial(jax.jit, static_argnames=("self",))
@@ -255,6 +268,41 @@ class TextEnvironment(environment.Environment):
     ) -> Int[Array, " num_actions"]:
         """Index into `action_vocabulary` of each action's name in this state."""
         raise NotImplementedError
+
+    def read_action(
+        self,
+        text: UInt8[Array, " answer_bytes"],
+        size: Int[Array, ""],
+        state: EnvState,
+        params: EnvParams,
+    ) -> Int[Array, ""]:
+        """The action that a text asks for in a state, int32; -1 if there is none.
+
+        Args:
+          text: what stands between two separators of an answer, without the white
+            space around it; zeros behind.
+          size: its length in bytes, 1 to `answer_bytes`. Longer texts are no action.
+        """
+        raise NotImplementedError
+
+    @property
+    def action_template(self) -> Template:
+        """How an action is written: only `Choice`s, each with "" as its first option.
+
+        Where all of them are at 0 nothing is written.
+        """
+        return Template((Choice("name", ("", *self.action_vocabulary)),))
+
+    def action_fields(
+        self, action: Int[Array, ""], state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, ""]]:
+        """Values of the fields of `action_template` for an action in a state."""
+        return {"name": 1 + self.action_names(state, params)[action]}
+
+    def action_text(self, action: int, state: EnvState, params: EnvParams) -> str:
+        """Text of an action in a state, on the host."""
+        fields = self.action_fields(jnp.int32(action), state, params)
+        return self.action_template.render(jax.device_get(fields))
 
     def text_fields(
         self, state: EnvState, params: EnvParams

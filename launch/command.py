@@ -7,6 +7,7 @@ import gc
 import os
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -341,6 +342,8 @@ def _exit_with(
         print(f"error: {error}", file=sys.stderr)
         print(HINT, file=sys.stderr)
         status = 2
+    # Nothing is left to lose: Ctrl-C during the shutdown of Python needs no traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(status)
 
 

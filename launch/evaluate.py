@@ -97,9 +97,12 @@ def _evaluate_policy(
     with working("loading JAX, the model and the games"):
         from ragen_jax.evaluation.harness import policy_evaluations
         from ragen_jax.evaluation.load import open_trained
+        from ragen_jax.evaluation.suites import find_suite
         from ragen_jax.runs.run import digest
         from ragen_jax.runs.writer import write_text_atomically
 
+        if _SUITE.value is not None:
+            find_suite(_SUITE.value)  # a typing error is refused before the model loads
         trained = open_trained(
             run,
             config,

@@ -53,11 +53,9 @@ def main(argv: list[str]) -> int:
 def _write_model(trained, output: pathlib.Path) -> None:
     from ragen_jax.models.hf_weights import save_checkpoint
 
-    texts = _texts(trained)
+    texts, model = _texts(trained), trained.program.model
     with stop_when_clean():
-        save_checkpoint(
-            output, trained.program.model, trained.params, dtype=_DTYPE.value, **texts
-        )
+        save_checkpoint(output, model, trained.params, texts, dtype=_DTYPE.value)
 
 
 def _write_adapters(trained, output: pathlib.Path) -> None:
@@ -76,29 +74,30 @@ def _write_adapters(trained, output: pathlib.Path) -> None:
             trained.program.model,
             read_lora(**trained.config.lora),
             trained.adapters,
+            texts,
             base=_base(trained),
             dtype=_DTYPE.value,
-            **texts,
         )
 
 
-def _texts(trained) -> dict[str, object]:
+def _texts(trained):
     """The tokenizer, the chat template and the model card."""
     from ragen_jax.evaluation.model_card import model_card
+    from ragen_jax.models.hf_weights import Texts
     from ragen_jax.program import model_folder
     from ragen_jax.text import chat
 
     thinking = trained.program.task.dialogue.thinking
-    return {
-        "tokenizer_folder": model_folder(trained.config.model.path),
-        "chat_template": chat.jinja_template(chat.forced_prefix(thinking)),
-        "card": model_card(
+    return Texts(
+        tokenizer_folder=model_folder(trained.config.model.path),
+        chat_template=chat.jinja_template(chat.forced_prefix(thinking)),
+        card=model_card(
             trained,
             command.defaults(),
             base=_base(trained),
             has_adapters_only=_ADAPTERS.value,
         ),
-    }
+    )
 
 
 def _base(trained) -> str:

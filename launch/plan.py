@@ -56,13 +56,12 @@ def main(argv: list[str]) -> int:
     # An unknown name is refused before anything is compiled.
     device = named_device(_DEVICE.value) if _DEVICE.value else detected_device()
     model, tokenizer, notes = read_model(config.model.path)
-    notes += _without_gpu(config)
+    if _COMPILE.value:
+        notes += _without_gpu(config)
     for note in notes:
         _say(f"note: {note}")
     if _COMPILE.value:
-        print(
-            "compiling the programs; of a 0.5B model about 3 minutes each", flush=True
-        )
+        _say("compiling the programs; of a 0.5B model about 3 minutes each")
     how = {
         "compiled": _COMPILE.value,
         "on_cpu": device.kind == "cpu",

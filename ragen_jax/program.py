@@ -33,7 +33,7 @@ from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.policy import Policy, abstract_params, build_policy, logical_axes
+from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
@@ -353,8 +353,6 @@ def _networks(config: ConfigDict, model: ModelConfig) -> Networks:
         critic = build_critic(model, config.critic.trunk, lora=lora, **how)
     return Networks(
         policy=build_policy(model, **how),
-        params=abstract_params(model),
-        logical_axes=logical_axes(model),
         critic=critic,
         lora=lora,
     )

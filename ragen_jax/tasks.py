@@ -116,11 +116,15 @@ class Task:
     def records(self, rollout: Trajectory, count: int | None = None) -> list[dict]:
         """Records of the first `count` rows, see `ragen_jax.rollout.records`."""
         records = episodes(rollout, self.tokenizer, self.dialogue.prompts, count)
+        self.add_boards(records, rollout)
+        return records
+
+    def add_boards(self, records: Sequence[dict], rollout: Trajectory) -> None:
+        """Add the board after every action to records of the first rows."""
         if self.boards_after is not None:
             rows = jax.tree.map(lambda x: x[: len(records)], rollout)
             boards = jax.device_get(self.boards_after(rows))
             add_boards(records, boards, grid_of(self.env).symbols)
-        return records
 
     @functools.cached_property
     def ceiling(self) -> Callable[[EnvState], float]:
@@ -385,13 +389,9 @@ def _read_entry(index: int, entry: object) -> EnvSpec:
 
 def play_rules(config: ConfigDict) -> PlayRules:
     """The rules of an episode, without a bonus."""
-    rollout = config.rollout
+    rollout, names = config.rollout, [f.name for f in dataclasses.fields(PlayBudget)]
     return PlayRules(
-        budget=PlayBudget(
-            max_turns=rollout.max_turns,
-            max_actions_per_turn=rollout.max_actions_per_turn,
-            max_actions_per_episode=rollout.max_actions_per_episode,
-        ),
+        budget=PlayBudget(**{name: rollout[name] for name in names}),
         max_reply_tokens=rollout.max_reply_tokens,
         format_penalty=rollout.format_penalty,
     )

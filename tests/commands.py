@@ -18,7 +18,7 @@ from absl import app, flags
 
 from ragen_jax.models.digests import DIGESTS_FILE
 from ragen_jax.models.families import read_config
-from ragen_jax.models.hf_weights import save_checkpoint
+from ragen_jax.models.hf_weights import Texts, save_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET, Program
 from ragen_jax.runs.run import Run
@@ -68,7 +68,7 @@ def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
     } | changes
     config = read_config(pocket | shape)
     params = build_policy(config, dtype="float32").init(jax.random.key(7))
-    save_checkpoint(folder, config, params, tokenizer_folder=POCKET)
+    save_checkpoint(folder, config, params, Texts(POCKET))
     return folder
 
 

@@ -14,7 +14,7 @@ from benchmarks import hlo
 from configs import sokoban
 from ragen_jax import rngs, sharding
 from ragen_jax.learner.state import TrainState
-from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
+from ragen_jax.models.hf_weights import Texts, load_checkpoint, save_checkpoint
 from ragen_jax.program import POCKET, Program, build_program
 from ragen_jax.rollout.collect import rollout_keys
 from ragen_jax.runs.checkpoint import Checkpointer
@@ -76,7 +76,7 @@ KEY = rngs.stream(rngs.step_key(rngs.root_key(0), 0), "shuffle")
 def iterate(tmp_path_factory):
     """The first iteration on a mesh, made once."""
     folder = tmp_path_factory.mktemp("model")
-    save_checkpoint(folder, *widened(), tokenizer_folder=POCKET)
+    save_checkpoint(folder, *widened(), Texts(POCKET))
     return functools.cache(functools.partial(_iterate, folder))
 
 

@@ -36,6 +36,7 @@ from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.collect import validation_keys
 from ragen_jax.rollout.host import Chat, ChatGame, ChatReply, play_turns
 from ragen_jax.rollout.records import chat_record
+from ragen_jax.rollout.replay import make_boards_after
 from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules
 from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import Message
@@ -167,7 +168,8 @@ def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
         rollout.context, rollout.context_turns, rules.budget.max_turns
     )
     chat = Chat(wording, rollout.context, num_past, prompt.thinking)
-    task = Task(spec.label or env.name, env, params, rules)
+    boards_after = make_boards_after(env, params)
+    task = Task(spec.label or env.name, env, params, rules, boards_after=boards_after)
     return task, ChatGame(env, params, rules, chat)
 
 
@@ -191,7 +193,7 @@ def _evaluation(
             keys.noise[prompt] for prompt in range(num_prompts) for keys in samples
         ]
         conversations = Conversations(
-            task.name, game, levels, noise, _settings(config, api, played), journal
+            task, game, levels, noise, _settings(config, api, played), journal
         )
 
         async def play_here():
@@ -309,7 +311,7 @@ class Conversations:
     """The episodes of a task, one per row.
 
     Attributes:
-      name: of the task.
+      task: without tokens.
       game: its game in chat messages.
       levels: first states, one per prompt, on the host.
       noise_keys: one per row; the rows of a prompt are adjacent.
@@ -318,7 +320,7 @@ class Conversations:
       journal: of replies and finished episodes.
     """
 
-    name: str
+    task: Task
     game: ChatGame
     levels: EnvState
     noise_keys: Sequence[Key[Array, ""]]
@@ -337,11 +339,11 @@ class Conversations:
           EndpointError: an episode could not be finished.
           ValueError: the journal holds the task under other settings.
         """
-        journal, num_rows = self.journal, len(self.noise_keys)
-        journal.begin(self.name, self.settings)
-        places = [(self.name, row) for row in range(num_rows)]
+        journal, name, num_rows = self.journal, self.task.name, len(self.noise_keys)
+        journal.begin(name, self.settings)
+        places = [(name, row) for row in range(num_rows)]
         kept = [journal.finished[p] for p in places if p in journal.finished]
-        progress = Progress(self.name, kept, num_rows)
+        progress = Progress(name, kept, num_rows)
         waiting = iter([p for p in places if p not in journal.finished])
         failures: list[EndpointError] = []
 
@@ -359,7 +361,7 @@ class Conversations:
         await asyncio.gather(*(work() for _ in range(concurrency)))
         if failures:
             done = sum(place in journal.finished for place in places)
-            state = f"{done} of {num_rows} conversations of {self.name} are finished"
+            state = f"{done} of {num_rows} conversations of {name} are finished"
             kept = f". {_KEPT}" if done else ""
             raise EndpointError(f"{failures[0]} ({state}{kept})")
         return [journal.finished[place] for place in places]
@@ -383,6 +385,7 @@ class Conversations:
 
         trajectory = await play_turns(episode, ask)
         record = chat_record(trajectory, episode.turns, self.game.chat)
-        label = {"environment": self.name, "row": row, "settings": self.settings}
+        self.task.add_boards([record], trajectory)
+        label = {"environment": self.task.name, "row": row, "settings": self.settings}
         journal.add_conversation(place, label | record)
         return record

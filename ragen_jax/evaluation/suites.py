@@ -13,6 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ragen_jax.tables.functions import did_you_mean
 from ragen_jax.tasks import EnvSpec
 
 
@@ -51,8 +52,8 @@ def find_suite(name: str) -> tuple[EvalTask, ...]:
     """
     if name not in SUITES:
         raise ValueError(
-            f"--suite={name!r} is unknown; choose one of {', '.join(SUITES)} "
-            "(ragen_jax/evaluation/suites.py has the table)"
+            f"--suite={name!r} is unknown.{did_you_mean(name, SUITES)} Choose one of "
+            f"{', '.join(SUITES)} (ragen_jax/evaluation/suites.py has the table)"
         )
     return SUITES[name]
 

@@ -86,15 +86,12 @@ class Networks:
 
     Attributes:
       policy: the plain policy, which plays.
-      params, logical_axes: descriptions of its parameters, and their axes.
       critic: a critic where the estimator reads values.
       lora: size of the adapters that are trained in place of the policy's parameters;
         None: those are trained.
     """
 
     policy: Policy
-    params: Params
-    logical_axes: PyTree
     critic: Critic | None = None
     lora: LoraConfig | None = None
 
@@ -114,12 +111,12 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         kl_coeff=config.kl.coeff if has_kl else 0.0,
         has_rate_scale=config.warning.action == "cut_learning_rate",
     )
-    state, frozen, freeze = states.describe(networks.params), None, lambda _: None
-    frozen_tables = None
+    policy, frozen_tables = networks.policy, None
+    state, frozen, freeze = states.describe(policy.shapes), None, lambda _: None
     if networks.lora is not None or has_kl:
-        where = param_shardings(networks.params, networks.logical_axes, mesh)
+        where = param_shardings(policy.shapes, policy.logical_axes, mesh)
         frozen, freeze = _frozen(networks, where)
-        frozen_tables = whole_tables(where, networks.logical_axes)
+        frozen_tables = whole_tables(where, policy.logical_axes)
     shardings = state_shardings(state)
     critic_axes = None if networks.critic is None else networks.critic.logical_axes
     axes = (trained.logical_axes, critic_axes)
@@ -186,7 +183,7 @@ def _frozen(networks: Networks, where: PyTree) -> tuple[Params, Callable]:
     def freeze(params: Params) -> Params:
         return policy.cast_params(place_params(params, where))
 
-    cast = jax.eval_shape(policy.cast_params, networks.params)
+    cast = jax.eval_shape(policy.cast_params, policy.shapes)
     return describe(cast, where), freeze
 
 
@@ -244,5 +241,5 @@ class _StateFactory:
 def _trainable(networks: Networks) -> Trainable:
     """The part of the policy that is trained."""
     if networks.lora is None:
-        return whole(networks.policy, networks.logical_axes)
+        return whole(networks.policy)
     return adapters(networks.policy, networks.lora)

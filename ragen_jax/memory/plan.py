@@ -14,16 +14,21 @@ from collections.abc import Callable, Collection, Mapping
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.learner import Learner
+from ragen_jax.learner.update import trained_params
 from ragen_jax.memory.programs import (
     PROGRAMS,
     MemoryUse,
     compiled_use,
     estimated_use,
-    has_critic,
-    trained_params,
 )
 from ragen_jax.memory.published import PUBLISHED_MODELS
-from ragen_jax.memory.sizes import activations, cache_bytes, describe_batch, tree_bytes
+from ragen_jax.memory.sizes import (
+    Activations,
+    activations,
+    cache_bytes,
+    describe_batch,
+    tree_bytes,
+)
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_files import TOKENIZER_FILES, resolve_checkpoint
 from ragen_jax.models.hf_weights import CONFIG_FILE, GENERATION_FILE, load_config
@@ -94,6 +99,7 @@ def make_plan(
     """
     parts = build_parts(config, model, tokenizer)
     learner, batch = parts.learner, describe_batch(config, parts)
+    kept = activations(config, parts, batch)
     memory = dict(known or {})
     is_evaluated = config.evaluation.every is not None
     for name in PROGRAMS:
@@ -103,8 +109,10 @@ def make_plan(
             with watch(name):
                 memory[name] = compiled_use(parts, name, batch)
         else:
-            memory[name] = estimated_use(config, parts, name, batch, on_cpu=on_cpu)
-    trained = tree_bytes(trained_params(learner))
+            memory[name] = estimated_use(
+                config, parts, name, batch, kept, on_cpu=on_cpu
+            )
+    trained = tree_bytes(trained_params(learner.state))
     state, frozen = tree_bytes(learner.state), tree_bytes(learner.frozen)
     tables = tree_bytes([task.dialogue for task in parts.tasks])
     is_whole = config.lora.rank is None
@@ -118,7 +126,7 @@ def make_plan(
             has_reference=config.kl.placement is not None,
         ),
         holdings=_weight_bytes(learner)
-        | _batch_bytes(config, parts, batch)
+        | _batch_bytes(config, parts, batch, kept)
         | {"gradients": trained},
         memory=memory,
         elsewhere={
@@ -168,7 +176,7 @@ def _counts(parts: Parts, *, has_adapters: bool, has_reference: bool) -> dict[st
     counts = {"policy": num_params(learner.played)}
     if has_adapters:
         counts["adapters of the policy"] = num_params(learner.state.params)
-    if has_critic(learner):
+    if learner.state.critic is not None:
         counts["critic, trained"] = num_params(learner.state.critic.params)
     if has_reference:
         counts["reference"] = num_params(learner.frozen)
@@ -186,13 +194,13 @@ def _weight_bytes(learner: Learner) -> dict[str, int]:
     }
 
 
-def _batch_bytes(config: ConfigDict, parts: Parts, batch: Trajectory) -> dict[str, int]:
+def _batch_bytes(
+    config: ConfigDict, parts: Parts, batch: Trajectory, kept: Activations
+) -> dict[str, int]:
     """Bytes of what grows with the number of rows."""
     num_rows = config.rollout.num_groups * config.rollout.group_size
     is_evaluated = config.evaluation.every is not None
     num_tested = config.evaluation.num_prompts * len(parts.tasks) * is_evaluated
-    rows = batch if batch.windows is None else batch.windows
-    kept = activations(config, parts, rows.tokens.shape[-1])
     return {
         "KV cache of a rollout": cache_bytes(parts, num_rows),
         "KV cache of an evaluation": cache_bytes(parts, num_tested),

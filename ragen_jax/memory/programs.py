@@ -13,8 +13,14 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from ragen_jax.learner.learner import Learner
-from ragen_jax.memory.sizes import activations, cache_bytes, local_rows, tree_bytes
+from ragen_jax.learner.update import trained_params
+from ragen_jax.memory.sizes import (
+    Activations,
+    activations,
+    cache_bytes,
+    local_rows,
+    tree_bytes,
+)
 from ragen_jax.program import Parts
 from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Params, Trajectory
@@ -79,11 +85,21 @@ def _memory_of(lowered: jax.stages.Lowered) -> MemoryUse:
 
 
 def estimated_use(
-    config: ConfigDict, parts: Parts, name: str, batch: Trajectory, *, on_cpu: bool
+    config: ConfigDict,
+    parts: Parts,
+    name: str,
+    batch: Trajectory,
+    kept: Activations,
+    *,
+    on_cpu: bool,
 ) -> MemoryUse:
-    """Memory of a program by formula, for a CPU or for an accelerator."""
+    """Memory of a program by formula, for a CPU or for an accelerator.
+
+    Args:
+      kept: of a microbatch of the batch.
+    """
     if name == "update":
-        return _estimate_update(config, parts, batch, on_cpu)
+        return _estimate_update(config, parts, batch, kept, on_cpu)
     if name == "evaluation":
         num_prompts = config.evaluation.num_prompts
         sizes = [(num_prompts, num_prompts)] * len(parts.tasks)
@@ -154,21 +170,23 @@ def _reading(parts: Parts, rows: int, tokens: int, slots: int, on_cpu: bool) -> 
 
 
 def _estimate_update(
-    config: ConfigDict, parts: Parts, batch: Trajectory, on_cpu: bool
+    config: ConfigDict,
+    parts: Parts,
+    batch: Trajectory,
+    kept: Activations,
+    on_cpu: bool,
 ) -> MemoryUse:
     """The gradient, activations, one layer at work, logits, and stacks of weights."""
     learner, how = parts.learner, {}
-    rows = batch if batch.windows is None else batch.windows
-    row_tokens = rows.tokens.shape[-1]
     is_widened = on_cpu and parts.policy.dtype != jnp.float32
-    kept = activations(config, parts, row_tokens)
     layer = kept.of_layer
     if config.model.remat is not None or is_widened:
         how = {"dtype": "float32"} if is_widened else {}
-        layer = activations(config, parts, row_tokens, remat=None, **how).of_layer
-    networks = 1 + (config.critic.trunk == "separate" and has_critic(learner))
+        layer = activations(config, parts, batch, remat=None, **how).of_layer
+    has_trunk = config.critic.trunk == "separate" and learner.state.critic is not None
+    networks = 1 + has_trunk
     num_layers = parts.model.num_hidden_layers
-    temporaries = tree_bytes(trained_params(learner)) + tree_bytes(batch)
+    temporaries = tree_bytes(trained_params(learner.state)) + tree_bytes(batch)
     temporaries += networks * (num_layers * kept.of_layer + kept.beside)
     # The backward pass of a layer; its forward pass is computed again, or widened.
     at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
@@ -185,14 +203,3 @@ def _estimate_update(
     state = tree_bytes(learner.state)
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
-
-
-def has_critic(learner: Learner) -> bool:
-    """The run trains a critic."""
-    return learner.state.critic is not None
-
-
-def trained_params(learner: Learner) -> tuple[Params, Params | None]:
-    """Parameters of the policy and of the critic (None without one)."""
-    critic = learner.state.critic
-    return learner.state.policy.params, None if critic is None else critic.params

@@ -6,6 +6,7 @@ traced.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -15,9 +16,11 @@ from ml_collections import ConfigDict
 
 from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
-from ragen_jax.models.policy import Policy, abstract_params, build_policy
-from ragen_jax.program import Parts, bind_policy, computation
-from ragen_jax.tasks import env_specs
+from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.program import Parts, computation
+from ragen_jax.rollout.collect import rollout_keys, start_from
+from ragen_jax.rollout.turns import RolloutContext, to_trajectory
+from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Trajectory
 
 
@@ -35,19 +38,26 @@ def _leaf_bytes(leaf) -> int:
 
 def describe_batch(config: ConfigDict, parts: Parts) -> Trajectory:
     """The batch that an update learns from."""
-    # What a rollout returns does not depend on the number of layers.
-    policy = _thin_policy(config, parts, 1)
-    mesh, params = parts.batch_sharding.mesh, abstract_params(policy.config)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    pairs = zip(parts.tasks, env_specs(config), strict=True)
-    rollouts = []
-    for i, (task, spec) in enumerate(pairs):
-        bound = bind_policy(
-            config, task, policy, mesh, index=i, num_groups=spec.num_groups
-        )
-        rollouts.append(jax.eval_shape(bound.collect, params, key))
+    group_size = config.rollout.group_size
+    rollouts = [
+        jax.eval_shape(functools.partial(_unplayed, task, spec.num_groups, group_size))
+        for task, spec in zip(parts.tasks, env_specs(config), strict=True)
+    ]
     batch = jax.eval_shape(parts.join, rollouts)
     return describe(batch, jax.tree.map(lambda _: parts.batch_sharding, batch))
+
+
+def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
+    """A rollout that ends before its first turn: its arrays are those of any other.
+
+    No network is traced, which would take seconds.
+    """
+    context = RolloutContext(task.env, task.params, task.dialogue, None, task.rules)
+    keys = rollout_keys(jax.random.key(0), num_groups, group_size)
+    _, level = jax.eval_shape(task.env.reset_env, keys.level[0], task.params)
+    num_rows = num_groups * group_size
+    states = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), level)
+    return to_trajectory(context, start_from(context, states), states, keys.noise)
 
 
 def cache_bytes(parts: Parts, num_rows: int, slots: int | None = None) -> int:
@@ -83,15 +93,17 @@ class Activations:
 
 
 def activations(
-    config: ConfigDict, parts: Parts, row_tokens: int, **how
+    config: ConfigDict, parts: Parts, batch: Trajectory, **how
 ) -> Activations:
     """What a forward pass of a microbatch of the plain network keeps.
 
     Args:
-      row_tokens: length of a row.
+      batch: that an update learns from.
       how: replaces keyword arguments of `build_policy`.
     """
     rows = local_rows(parts, config.learner.microbatch_rows)
+    read = batch if batch.windows is None else batch.windows
+    row_tokens = read.tokens.shape[-1]
     one, two = (
         _kept(_thin_policy(config, parts, layers, **how), (rows, row_tokens))
         for layers in (1, 2)
@@ -108,7 +120,7 @@ def _thin_policy(config: ConfigDict, parts: Parts, num_layers: int, **how) -> Po
 def _kept(policy: Policy, shape: tuple[int, int]) -> int:
     """Bytes that a forward pass keeps beside the weights."""
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
-    params = abstract_params(policy.config)
+    params = policy.shapes
 
     def kept(params, tokens, positions):
         def forward(params):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.lora import LoraConfig, adapter_axes, build_lora_policy
-from ragen_jax.models.policy import Policy, build_policy, logical_axes
+from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.types import Params
 
 
@@ -76,11 +76,12 @@ def separate(
         del key
         return {"head": _new_head(config), "trunk": _without_head(params)}
 
+    network = build_policy(headless, **how)
     return Critic(
-        trunk=build_policy(headless, **how),
+        trunk=network,
         init=init,
         trunk_params=lambda params, frozen: params["trunk"],
-        logical_axes={"head": _HEAD_AXES, "trunk": logical_axes(headless)},
+        logical_axes={"head": _HEAD_AXES, "trunk": network.logical_axes},
     )
 
 

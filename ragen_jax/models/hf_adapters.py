@@ -12,10 +12,9 @@ import numpy as np
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_weights import (
-    CARD_FILE,
+    Texts,
     check_dtype,
     check_tree,
-    copy_tokenizer,
     flatten,
     replace_folder,
     write_json,
@@ -35,12 +34,10 @@ def save_adapters(
     config: ModelConfig,
     lora: LoraConfig,
     adapters: Params,
+    texts: Texts | None = None,
     *,
     base: str,
-    tokenizer_folder: str | os.PathLike | None = None,
     dtype: str = "float32",
-    chat_template: str | None = None,
-    card: str | None = None,
 ) -> None:
     """Writes a new folder, whole or not at all.
 
@@ -49,8 +46,8 @@ def save_adapters(
       config: of the base model.
       lora: size and place of the adapters.
       adapters: tree of `abstract_adapters(config, lora)`.
+      texts: the files beside the matrices; None: none.
       base: folder or hub id of the base model, where PEFT looks for it.
-      tokenizer_folder, chat_template, card: see `save_checkpoint`.
       dtype: of the stored matrices, float32 or bfloat16.
 
     Raises:
@@ -69,10 +66,8 @@ def save_adapters(
             for path, leaf in flatten(adapters)
         }
         write_tensors(fresh / ADAPTER_WEIGHTS_FILE, tensors)
-        if tokenizer_folder is not None:
-            copy_tokenizer(Path(tokenizer_folder), fresh, chat_template)
-        if card is not None:
-            (fresh / CARD_FILE).write_text(card, encoding="utf-8")
+        if texts is not None:
+            texts.write(fresh)
 
 
 def _peft_name(path: tuple[str, ...]) -> str:

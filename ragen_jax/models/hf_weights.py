@@ -105,16 +105,37 @@ def _naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """The files beside the weights of a written folder.
+
+    Attributes:
+      tokenizer_folder: its tokenizer files are copied; None writes none.
+      chat_template: Jinja template that replaces the tokenizer's; None keeps that.
+      card: text of the model card; None writes none. It has no digest and may be
+        edited, so a folder with a card is not replaced.
+    """
+
+    tokenizer_folder: str | os.PathLike | None = None
+    chat_template: str | None = None
+    card: str | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write the files; ValueError if the tokenizer's folder holds none."""
+        if self.tokenizer_folder is not None:
+            _copy_tokenizer(Path(self.tokenizer_folder), folder, self.chat_template)
+        if self.card is not None:
+            (folder / CARD_FILE).write_text(self.card, encoding="utf-8")
+
+
 def save_checkpoint(
     folder: str | os.PathLike,
     config: ModelConfig,
     params: Params,
-    tokenizer_folder: str | os.PathLike | None = None,
+    texts: Texts | None = None,
     *,
     dtype: str = "float32",
     max_shard_bytes: int = MAX_SHARD_BYTES,
-    chat_template: str | None = None,
-    card: str | None = None,
 ) -> None:
     """Writes a checkpoint folder, whole or not at all.
 
@@ -125,12 +146,9 @@ def save_checkpoint(
       folder: the target.
       config: of the model.
       params: parameter tree of that model, any float dtype.
-      tokenizer_folder: its tokenizer files are copied; None writes none.
+      texts: the files beside the weights; None: none.
       dtype: of the stored weights, float32 or bfloat16.
       max_shard_bytes: weights beyond that are split over several files.
-      chat_template: Jinja template that replaces the tokenizer's; None keeps that.
-      card: text of the model card; None writes none. It has no digest and may be
-        edited, so a folder with a card is not replaced.
 
     Raises:
       ValueError: parameters that do not fit the config, an unknown dtype, a tokenizer
@@ -143,10 +161,8 @@ def save_checkpoint(
     with replace_folder(folder) as fresh:
         _write_configs(fresh, config, dtype)
         _write_weights(fresh, params, dtype, max_shard_bytes)
-        if tokenizer_folder is not None:
-            copy_tokenizer(Path(tokenizer_folder), fresh, chat_template)
-        if card is not None:
-            (fresh / CARD_FILE).write_text(card, encoding="utf-8")
+        if texts is not None:
+            texts.write(fresh)
         write_digests(fresh, model_files(fresh))
 
 
@@ -266,8 +282,8 @@ def _write_weights(
         write_json(folder / INDEX_FILE, index)
 
 
-def copy_tokenizer(source: Path, target: Path, chat_template: str | None) -> None:
-    """Copies the files of a tokenizer; see `save_checkpoint`."""
+def _copy_tokenizer(source: Path, target: Path, chat_template: str | None) -> None:
+    """Copies the files of a tokenizer; see `Texts`."""
     present = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not present:
         raise ValueError(f"{source} holds no tokenizer (looked for {TOKENIZER_FILES})")

@@ -28,7 +28,7 @@ from jaxtyping import Array, Key
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.decoder import Linear
 from ragen_jax.models.families import build_network
-from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.models.policy import Policy, axes_of, build_policy
 from ragen_jax.types import Params
 
 # Every matrix of a layer, by the names of the checkpoint (PEFT's "all-linear"). The
@@ -148,8 +148,8 @@ def build_lora_policy(
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
     plain, network = build_policy(config, **how), _abstract_network(config, lora, **how)
-    graphdef, expected, _ = nnx.split(network, nnx.LoRAParam, ...)
-    expected = nnx.to_pure_dict(expected)
+    graphdef, variables, _ = nnx.split(network, nnx.LoRAParam, ...)
+    expected = nnx.to_pure_dict(variables)
 
     def init_fresh(key: Key[Array, ""]) -> Params:
         return _init_adapters(expected, key)
@@ -176,6 +176,8 @@ def build_lora_policy(
         dtype=plain.dtype,
         remat=plain.remat,
         attention=plain.attention,
+        shapes={"base": plain.shapes, "adapters": expected},
+        logical_axes={"base": plain.logical_axes, "adapters": axes_of(variables)},
         init=init,
         forward=forward,
         logits=logits,
@@ -201,13 +203,7 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
     `lora_a` is split as its kernel's input, `lora_b` as its output; the axis "rank" is
     to be whole everywhere.
     """
-    return nnx.to_pure_dict(
-        jax.tree.map(
-            lambda variable: variable.get_metadata("logical_axes"),
-            _abstract_state(config, lora),
-            is_leaf=lambda x: isinstance(x, nnx.Variable),
-        )
-    )
+    return axes_of(_abstract_state(config, lora))
 
 
 def num_adapter_params(config: ModelConfig, lora: LoraConfig) -> int:

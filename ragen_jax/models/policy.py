@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ragen_jax.models.attention import check_attention
 from ragen_jax.models.config import ModelConfig
@@ -31,6 +31,9 @@ class Policy:
       config: the network's shape.
       dtype: dtype of the computation; pass it to `init_cache`, too.
       remat, attention: of the uncached forward pass, see `build_policy`.
+      shapes: the parameters as `jax.ShapeDtypeStruct`s.
+      logical_axes: a tuple of axis names (`LOGICAL_AXES`) per parameter. The tuples
+        are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
       init: key -> params, float32.
       forward: (params, tokens[B, Q], positions[B, Q], cache) -> (hidden[B, Q, D],
         cache). Without a cache (None) token i of a row sees tokens 0..i of its row, so
@@ -49,6 +52,8 @@ class Policy:
     dtype: jnp.dtype
     remat: str | None
     attention: str
+    shapes: Params
+    logical_axes: PyTree
     init: Callable[[Array], Params]
     forward: Callable[..., tuple[Array, KVCache | None]]
     logits: Callable[[Params, Array], Array]
@@ -82,7 +87,7 @@ def build_policy(
         rngs = nnx.Rngs(params=key)
         return build_network(config, **how, rngs=rngs)
 
-    graphdef, _ = _describe(config, **how)
+    graphdef, variables = _describe(config, **how)
 
     def merge(params: Params) -> nnx.Module:
         return nnx.merge(graphdef, jax.tree.map(jnp.asarray, params))
@@ -103,6 +108,8 @@ def build_policy(
     return Policy(
         config=config,
         **how,
+        shapes=nnx.to_pure_dict(variables),
+        logical_axes=axes_of(variables),
         init=init,
         forward=forward,
         logits=logits,
@@ -111,26 +118,19 @@ def build_policy(
 
 
 def abstract_params(config: ModelConfig) -> Params:
-    """The parameter tree of a network of this shape, as `jax.ShapeDtypeStruct`s."""
-    return nnx.to_pure_dict(_describe(config, **_ANY)[1])
+    """`Policy.shapes` of a network of this shape, however it is computed."""
+    return build_policy(config).shapes
 
 
-def logical_axes(config: ModelConfig) -> Params:
-    """The parameter tree with a tuple of axis names (`LOGICAL_AXES`) per parameter.
-
-    The tuples are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
-    """
+def axes_of(variables: nnx.State) -> PyTree:
+    """`Policy.logical_axes` of the variables of a network."""
     return nnx.to_pure_dict(
         jax.tree.map(
             lambda variable: variable.get_metadata("logical_axes"),
-            _describe(config, **_ANY)[1],
+            variables,
             is_leaf=lambda x: isinstance(x, nnx.Variable),
         )
     )
-
-
-# Parameters do not depend on how the network is computed.
-_ANY = {"dtype": jnp.dtype("float32"), "remat": None, "attention": "blocks"}
 
 
 @functools.lru_cache(maxsize=16)

@@ -35,12 +35,12 @@ class Trainable:
     play_params: Callable[[Params | None, Params], Params]
 
 
-def whole(policy: Policy, logical_axes: PyTree) -> Trainable:
+def whole(policy: Policy) -> Trainable:
     """Trains the whole policy; nothing is frozen."""
     return Trainable(
         policy=policy,
         init=lambda params, key: params,
-        logical_axes=logical_axes,
+        logical_axes=policy.logical_axes,
         params=lambda trained, frozen: trained,
         play_params=lambda frozen, trained: trained,
     )

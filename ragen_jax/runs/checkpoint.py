@@ -100,7 +100,10 @@ class Checkpointer:
         """
         folder = self._folder / str(iteration)
         if not folder.is_dir():
-            raise ValueError(f"there is no checkpoint {folder}; {self._advice(folder)}")
+            there = ", ".join(map(str, sorted(self._iterations()))) or "none"
+            raise ValueError(
+                f"there is no checkpoint {folder}; those of the run: {there}"
+            )
         if damage := _find_damage(folder):
             raise ValueError(
                 f"the checkpoint {folder} is damaged: {damage}; {self._advice(folder)}"

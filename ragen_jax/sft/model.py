@@ -19,7 +19,7 @@ from ragen_jax.models.families import new_config
 from ragen_jax.models.hf_files import identity, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.policy import Policy, build_policy, logical_axes
+from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.models.trainable import Trainable, adapters, whole
 from ragen_jax.program import computation, model_folder, warn_of_pocket_settings
 from ragen_jax.sft import pocket_tokenizer
@@ -107,7 +107,7 @@ def _load_model(config: ConfigDict) -> SFTModel:
     warn_of_pocket_settings(config, tokenizer)
     policy = build_policy(model, **computation(config))
     lora, frozen, digest = read_lora(**config.lora), None, None
-    trainable = whole(policy, logical_axes(model))
+    trainable = whole(policy)
     if lora is not None:
         trainable = adapters(policy, lora)
         frozen, digest = jax.jit(policy.cast_params)(weights), weights_digest(folder)
@@ -141,7 +141,7 @@ def _new_model(config: ConfigDict, folder: pathlib.Path) -> SFTModel:
         tokenizer=tokenizer,
         tokenizer_folder=folder,
         identity=owner,
-        trainable=whole(policy, logical_axes(model)),
+        trainable=whole(policy),
     )
 
 

@@ -32,7 +32,7 @@ from ragen_jax.learner.state import (
     init_state,
 )
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.hf_weights import save_checkpoint
+from ragen_jax.models.hf_weights import Texts, save_checkpoint
 from ragen_jax.program import num_params
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.folder import RunFolder
@@ -126,7 +126,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
             return stop.exit_status
         params = model.merge(state.params)
         output = workdir / "model"
-        save_checkpoint(output, model.config, params, model.tokenizer_folder)
+        save_checkpoint(output, model.config, params, Texts(model.tokenizer_folder))
         _score(program, params, evaluation, folder, display, "after")
         display.say(f"wrote the model to {output}, its scores to {workdir}/scores.json")
     return 0

@@ -196,7 +196,7 @@ def test_another_frozen_model_is_refused_where_one_is_needed(
         run.finish()
     description, params = load_checkpoint(moved)
     halved = jax.tree.map(lambda x: x / 2, params)
-    save_checkpoint(tmp_path / "other", description, halved, model)
+    save_checkpoint(tmp_path / "other", description, halved)
     shutil.copy(tmp_path / "other" / "model.safetensors", moved)
     if is_needed:
         with pytest.raises(ValueError, match="trained with another frozen model"):

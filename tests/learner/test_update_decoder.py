@@ -10,7 +10,7 @@ from ragen_jax.learner.rules import needs_critic
 from ragen_jax.models.critic import build_critic
 from ragen_jax.models.families import new_config
 from ragen_jax.models.lora import LoraConfig
-from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
+from ragen_jax.models.policy import build_policy
 from ragen_jax.tables.rules import flatten
 from tests.learner import tiny
 from tests.trajectories import make_trajectory
@@ -43,9 +43,8 @@ def after(
         critic = build_critic(model, trunk, dtype="float32", remat=remat, lora=lora)
     data, fsdp, tensor = sizes
     mesh = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)
-    params, axes = policy.init(jax.random.key(0)), logical_axes(model)
-    networks = Networks(policy, abstract_params(model), axes, critic, lora)
-    learner = build_learner(config, networks, mesh)
+    params = policy.init(jax.random.key(0))
+    learner = build_learner(config, Networks(policy, critic, lora), mesh)
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
     frozen, state = learner.freeze(params), learner.init(params)
     state, stats, _ = learner.update(frozen, state, trajectory, jax.random.key(7))

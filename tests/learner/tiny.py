@@ -75,6 +75,8 @@ POLICY = Policy(
     dtype=jnp.dtype("float32"),
     remat=None,
     attention="blocks",
+    shapes=jax.eval_shape(_init, jax.random.key(0)),
+    logical_axes=AXES,
     init=_init,
     forward=_forward,
     logits=_logits,
@@ -141,8 +143,7 @@ def _learner(mesh, policy, **settings):
     critic = None
     if needs_critic(flatten(config)):
         critic = CRITICS[config.critic.trunk]
-    params = jax.eval_shape(_init, jax.random.key(0))
-    return build_learner(config, Networks(policy, params, AXES, critic), where)
+    return build_learner(config, Networks(policy, critic), where)
 
 
 def make_state(mesh=(1, 1, 1), **settings) -> TrainState:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from ragen_jax.learner.logprobs import hidden_states, token_values
 from ragen_jax.models.critic import TRUNKS, build_critic
 from ragen_jax.models.families import new_config
-from ragen_jax.models.policy import build_policy, logical_axes
+from ragen_jax.models.policy import build_policy
 from ragen_jax.sharding import make_mesh, param_shardings
 
 TIED = new_config(
@@ -117,7 +117,7 @@ def test_every_parameter_has_a_place(config, trunk):
     for sharding in jax.tree.leaves(found["head"]):
         assert sharding.is_fully_replicated
     if trunk == "separate":
-        policy = param_shardings(params, logical_axes(config), mesh)
+        policy = param_shardings(params, build_policy(config).logical_axes, mesh)
         expected = {name: x for name, x in policy.items() if name != "lm_head"}
         assert jax.tree.leaves(found["trunk"]) == jax.tree.leaves(expected)
         specs = {x.spec for x in jax.tree.leaves(found["trunk"])}

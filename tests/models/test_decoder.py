@@ -14,7 +14,7 @@ from ragen_jax.models.decoder import LOGICAL_AXES, REMAT_POLICIES
 from ragen_jax.models.families import new_config, read_config
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
-from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
+from ragen_jax.models.policy import abstract_params, build_policy
 from tests.models.random_models import (
     CASES,
     make_tensors,
@@ -201,7 +201,7 @@ def test_fresh_parameters(small):
 @pytest.mark.parametrize("name", CASES)
 def test_every_parameter_names_its_axes(name):
     config = read_config(CASES[name])
-    params, axes = abstract_params(config), logical_axes(config)
+    params, axes = abstract_params(config), build_policy(config).logical_axes
     is_leaf = lambda x: type(x) is tuple  # noqa: E731
     assert jax.tree.structure(params) == jax.tree.structure(axes, is_leaf=is_leaf)
     leaves = zip(
@@ -277,7 +277,9 @@ def test_families_differ_only_where_they_say(small):
     """The same sizes: the first has biases of q, k and v, the second norms of heads."""
     config, _ = small
     trees = {
-        family: logical_axes(new_config(family, **dataclasses.asdict(config)))
+        family: build_policy(
+            new_config(family, **dataclasses.asdict(config))
+        ).logical_axes
         for family in ("qwen2", "qwen3")
     }
     first, second = (

@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from ragen_jax.models import hf_files, hf_weights
-from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
+from ragen_jax.models.hf_weights import Texts, load_checkpoint, save_checkpoint
 from tests.models.random_models import CASES, make_tensors, write_folder
 
 TIED, UNTIED = CASES["small_tied"], CASES["own_head_size"]
@@ -112,11 +112,11 @@ def test_tokenizer_files_are_copied(folder, tmp_path):
     source.mkdir()
     config, params = load_checkpoint(folder)
     with pytest.raises(ValueError, match="holds no tokenizer"):
-        save_checkpoint(tmp_path / "copy", config, params, source)
+        save_checkpoint(tmp_path / "copy", config, params, Texts(source))
     assert not (tmp_path / "copy").exists()
     (source / "tokenizer.json").write_text("{}")
     (source / "notes.txt").write_text("not a tokenizer file")
-    save_checkpoint(tmp_path / "copy", config, params, source)
+    save_checkpoint(tmp_path / "copy", config, params, Texts(source))
     names = {path.name for path in (tmp_path / "copy").iterdir()}
     assert names == {
         "config.json",

@@ -21,7 +21,7 @@ from ragen_jax.models.lora import (
     build_lora_policy,
     num_adapter_params,
 )
-from ragen_jax.models.policy import abstract_params, build_policy, logical_axes
+from ragen_jax.models.policy import abstract_params, build_policy
 from tests.models.random_adapters import (
     ALPHA,
     DISTINCT,
@@ -205,7 +205,7 @@ def test_every_adapter_names_its_axes(config):
     adapters, axes = abstract_adapters(config, lora), adapter_axes(config, lora)
     is_leaf = lambda x: type(x) is tuple  # noqa: E731
     assert jax.tree.structure(adapters) == jax.tree.structure(axes, is_leaf=is_leaf)
-    kernels = logical_axes(config)["layers"]["1"]
+    kernels = build_policy(config).logical_axes["layers"]["1"]
     for module in ("self_attn", "mlp"):
         for name, pair in axes["layers"]["1"][module].items():
             into, out = kernels[module][name]["kernel"]

@@ -20,7 +20,7 @@ from ragen_jax.models.lora import (
     build_lora_policy,
     num_adapter_params,
 )
-from ragen_jax.models.policy import build_policy, logical_axes
+from ragen_jax.models.policy import build_policy
 from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.types import TokenSpan
@@ -167,7 +167,10 @@ def test_devices_do_not_matter():
     base = policy.init(jax.random.key(0))["base"]
     adapters = random_adapters(policy, jax.random.key(1))
     tokens = jax.random.randint(jax.random.key(2), (8, 12), 0, EVEN.vocab_size)
-    axes = {"base": logical_axes(EVEN), "adapters": adapter_axes(EVEN, lora)}
+    axes = {
+        "base": build_policy(EVEN).logical_axes,
+        "adapters": adapter_axes(EVEN, lora),
+    }
 
     def gradient(data: int, fsdp: int, tensor: int):
         mesh = sharding.make_mesh(data=data, fsdp=fsdp, tensor=tensor)

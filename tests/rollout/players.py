@@ -101,11 +101,10 @@ def speaker() -> Policy:
         hidden, last = jnp.split(hidden, [MODEL.hidden_size], axis=-1)
         return network.logits(params["network"], hidden) + last @ params["bias"]
 
-    return Policy(
+    return dataclasses.replace(
+        network,
         config=dataclasses.replace(MODEL, hidden_size=MODEL.hidden_size + VOCAB),
-        dtype=network.dtype,
-        remat=network.remat,
-        attention=network.attention,
+        shapes=jax.eval_shape(init, jax.random.key(0)),
         init=init,
         forward=forward,
         logits=logits,
