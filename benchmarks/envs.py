@@ -211,7 +211,7 @@ def measure_text(*, instances: int, repeats: int) -> dict:
     import jax.numpy as jnp
 
     import envs
-    from ragen_jax.rollout.actions import run_actions, valid_actions
+    from ragen_jax.rollout.actions import run_answer
 
     env = envs.make("sokoban")
     params = env.default_params
@@ -232,10 +232,9 @@ def measure_text(*, instances: int, repeats: int) -> dict:
         }
         message = dialogue.following.tokens(said)
         answer = dialogue.parser.parse(tokens, length)
-        names = env.action_names(state, params)
-        actions, num_actions, _ = valid_actions(names, answer)
         key = jax.random.key(0)  # Sokoban has no noise
-        state, outcome = run_actions(env, params, state, key, actions, num_actions)
+        limit = answer.num_names
+        state, outcome = run_answer(env, params, state, key, answer, limit)
         return state, outcome.reward, outcome.num_executed, message
 
     @jax.jit

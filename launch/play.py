@@ -78,7 +78,8 @@ def _human(trained, level: int) -> None:
     with working("making the level and solving it"):
         episode = by_hand.HandEpisode(task, play.level_keys(trained, level))
         best = scenes.describe_best(task, episode.level, episode.budget)
-    if can_read_keys() and all(by_hand.bind_keys(episode.names)):
+    has_keys = bool(episode.names) and all(by_hand.bind_keys(episode.names))
+    if can_read_keys() and has_keys:
         by_hand.play_with_keys(episode, console)
     else:
         by_hand.play_with_lines(episode, console)

@@ -9,7 +9,7 @@ window, `D` width, `H` query heads, `J` key/value heads, `F` head size, `L` laye
 from typing import Any
 
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt8, UInt32
 
 Params = Any  # a nested dict of arrays
 EnvState = Any  # an environment's own state pytree
@@ -29,17 +29,22 @@ class ParsedAnswer:
 
     Attributes:
       names: index into the environment's action vocabulary of each listed name, -1
-        where the name is unknown; entries from `num_names` on are -1.
+        where the name is unknown; entries from `num_names` on are -1. None where the
+        game reads answers itself, for which there are
+      texts: the bytes of each, zeros behind, and
+      sizes: its length, which may exceed `E`; 0 from `num_names` on.
       num_names: how many names were listed, at most `A`: the rest of the reply is
         dropped without penalty.
       num_listed: how many names the reply listed in all.
       has_format: the reply holds a thought and an answer in their tags.
     """
 
-    names: Int[Array, "... A"]
     num_names: Int[Array, "..."]
     num_listed: Int[Array, "..."]
     has_format: Bool[Array, "..."]
+    names: Int[Array, "... A"] | None = None
+    texts: UInt8[Array, "... A E"] | None = None
+    sizes: Int[Array, "... A"] | None = None
 
 
 @struct.dataclass

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -61,7 +62,16 @@ class HandEpisode:
         @jax.jit
         def step(turn, state, action, count):
             noise_key = jax.random.fold_in(self._noise_key, turn)
-            return run_actions(env, params, state, noise_key, action[None], count)
+            return run_actions(
+                env,
+                params,
+                state,
+                noise_key,
+                lambda i, state: action,
+                max_actions=1,
+                num_listed=count,
+                num_allowed=count,
+            )
 
         step(jnp.int32(0), self.state, jnp.int32(0), jnp.int32(0))  # compiles
         self._step = step
@@ -69,9 +79,12 @@ class HandEpisode:
 
     @property
     def names(self) -> list[str]:
-        """The name of each action."""
-        indices = self.task.env.action_names(self.state, self.task.params)
-        return [self.task.env.action_vocabulary[int(i)] for i in indices]
+        """The name of each action; none where the game reads what is typed."""
+        env = self.task.env
+        if env.answer_bytes:
+            return []
+        indices = env.action_names(self.state, self.task.params)
+        return [env.action_vocabulary[int(i)] for i in indices]
 
     @property
     def is_won(self) -> bool:
@@ -79,7 +92,9 @@ class HandEpisode:
         return bool(self.task.env.is_success(self.state, self.task.params))
 
     def find(self, word: str) -> int | None:
-        """The action of a key or a name, None if there is none."""
+        """The action of a key, a name or a text, None if there is none."""
+        if self.task.env.answer_bytes:
+            return self._read(word)
         names = self.names
         words = {key: i for i, keys in enumerate(bind_keys(names)) for key in keys}
         words |= {name.lower(): i for i, name in enumerate(names)}
@@ -87,7 +102,8 @@ class HandEpisode:
 
     def act(self, action: int) -> str:
         """Run an action; returns what it did."""
-        name, turn = self.names[action], jnp.int32(self.num_actions)
+        env, turn = self.task.env, jnp.int32(self.num_actions)
+        name = env.action_text(action, self.state, self.task.params)
         self.state, outcome = self._step(
             turn, self.state, jnp.int32(action), jnp.int32(1)
         )
@@ -103,6 +119,8 @@ class HandEpisode:
     def hint(self, word: str) -> str:
         """What to do about a word that is no action."""
         shown = repr(word) if word.isprintable() else "This key"
+        if self.task.env.action_hint is not None:
+            return f"{shown} is no action here. {self.task.env.action_hint}"
         near = did_you_mean(word.lower(), [name.lower() for name in self.names])
         cure = near or f" Choose one of {', '.join(self.names)}."
         return f"{shown} is no action here.{cure}"
@@ -113,6 +131,16 @@ class HandEpisode:
         text = draw_state(self.task, self.state, width)
         text.append(f"\n\nactions left: {left}   return: {self.total:g}")
         return text
+
+    def _read(self, word: str) -> int | None:
+        """The action that a text asks for."""
+        env, text = self.task.env, word.strip().encode()
+        if not 0 < len(text) <= env.answer_bytes:
+            return None
+        padded = np.frombuffer(text.ljust(env.answer_bytes, b"\0"), np.uint8)
+        size, params = jnp.int32(len(text)), self.task.params
+        action = int(env.read_action(jnp.asarray(padded), size, self.state, params))
+        return action if action >= 0 else None
 
     def _board(self) -> list[list[str]]:
         grid = grid_of(self.task.env)
@@ -173,7 +201,8 @@ def play_with_lines(episode: HandEpisode, console: Console) -> None:
             console.print(frame, end="\n\n", soft_wrap=True)
         shown_after = episode.num_actions
 
-    show(f"Type one action per line: {', '.join(episode.names)}; {LEAVE} leaves.\n")
+    actions = episode.task.env.action_hint or f"{', '.join(episode.names)};"
+    show(f"Type one action per line: {actions} {LEAVE} leaves.\n")
     _play(episode, _read_lines(), show)
 
 

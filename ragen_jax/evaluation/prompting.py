@@ -67,8 +67,7 @@ def _play_example(trained: Trained, spec: EnvSpec, task: Task) -> _Example:
     level = jax.tree.map(lambda x: x[0], game.levels(keys))
     episode = game.episode(level, keys.noise[0])
     first = episode.prompt(0)
-    name = int(np.asarray(task.env.action_names(level, task.params))[0])
-    action = task.env.action_vocabulary[name]
+    action = task.env.action_text(0, level, task.params)
     reply = complete_reply(action, thinking=task.dialogue.thinking)
     text = reply.removesuffix(chat.END)
     goes_on = episode.step(0, ChatReply(text, "stop", None, None, None, ""))
@@ -217,7 +216,9 @@ def _example(task: Task, example: _Example) -> str:
     """The messages of an example, in full."""
     env, legend = task.env, legend_of(task.dialogue.prompts)
     lines = [f"### Example: {task.name}", ""]
-    if len(env.action_vocabulary) == env.num_actions:
+    if env.action_hint is not None:
+        lines += [f"Actions: {env.action_hint}", ""]
+    elif len(env.action_vocabulary) == env.num_actions:
         lines += [f"Actions: {_quoted(env.action_vocabulary)}.", ""]
     else:
         lines += ["Actions: the names that a message offers.", ""]

@@ -62,10 +62,13 @@ def describe_episode(task: Task, trajectory: Trajectory, width: int) -> Text:
     before, last = jax.jit(lambda row: replay(task.env, task.params, row))(row)
     text = Text()
     for i, turn in enumerate(record["turns"]):
-        state = jax.tree.map(lambda x, i=i: x[0, i, 0], before)
-        text.append_text(draw_state(task, state, width))
-        names = task.env.action_names(state, task.params)
-        done = [task.env.action_vocabulary[int(names[a])] for a in turn["actions"]]
+        states = [
+            jax.tree.map(lambda x, i=i, j=j: x[0, i, j], before)
+            for j in range(task.rules.budget.max_actions_per_turn)
+        ]
+        text.append_text(draw_state(task, states[0], width))
+        pairs = zip(turn["actions"], states, strict=False)
+        done = [task.env.action_text(a, state, task.params) for a, state in pairs]
         said = _MARKUP.sub(" ", _TO_ANSWER.sub(" -> ", turn["reply"]))
         said = " ".join(said.split())
         text.append(f"\n\nturn {turn['turn']} says: {said}\n")

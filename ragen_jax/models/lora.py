@@ -108,7 +108,7 @@ def read_lora(*, rank: int | None, alpha: float, targets: str) -> LoraConfig | N
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LoraPolicy(Policy):
     """A `Policy` whose parameters are `{"base": params, "adapters": adapters}`.
 

@@ -23,7 +23,7 @@ from ragen_jax.models.kv_cache import KVCache
 from ragen_jax.types import Params
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
     """A network as pure functions on its parameter tree. None of them is jitted.
 

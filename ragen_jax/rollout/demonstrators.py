@@ -19,7 +19,9 @@ out mediocre but capable, as a real pre-trained model is: reinforcement learning
 has behaviours to select between.
 """
 
+import dataclasses
 import itertools
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +74,7 @@ def reply_template(
     """A whole reply, from after the forced tag to the end-of-turn token.
 
     Fields: where the player thinks, per statement `statement_i` of the facts, 0 where
-    it is left out; per action `action_i` of a turn, an index into the action
-    vocabulary, from the second action on plus 1 with 0 for none. An option holds
+    it is left out; per action of a turn those of `_action_parts`. An option holds
     whatever stands before its word, so that pieces meet only where a tokenizer cuts: it
     may have a token for `>R`, for ` Down`, or for `></`, for which there is always a
     first action.
@@ -85,10 +86,36 @@ def reply_template(
     ]
     begin = ANSWER_BEGIN if thinking else ""
     for i in range(budget.max_actions_per_turn):
-        none, lead = ([""], f" {SEPARATOR} ") if i else ([], begin)
-        names = (f"{lead}{name}" for name in env.action_vocabulary)
-        parts.append(Choice(f"action_{i}", (*none, *names)))
+        parts += _action_parts(env, i, begin)
     return Template((*parts, "</answer>", chat.END))
+
+
+def _action_parts(env: TextEnvironment, i: int, begin: str) -> list[Choice]:
+    """Action `i` of a reply, with what stands before it.
+
+    A name is one field `action_i`; written by several choices, they are `action_i_NAME`
+    and `action_i_lead` stands before them. All are 0 where there is no such action.
+    """
+    lead = f" {SEPARATOR} " if i else begin
+    parts = env.action_template.parts
+    if len(parts) == 1:
+        options = tuple(f"{lead}{option}" for option in parts[0].options[1:])
+        return [Choice(f"action_{i}", ("", *options) if i else options)]
+    named = [dataclasses.replace(p, name=f"action_{i}_{p.name}") for p in parts]
+    return [Choice(f"action_{i}_lead", ("", lead)), *named]
+
+
+def _action_fields(
+    written: Mapping[str, Int[Array, ""]], i: int, is_there: Bool[Array, ""]
+) -> dict[str, Int[Array, ""]]:
+    """Fields of `_action_parts` from those of `action_template`."""
+    if len(written) == 1:
+        (value,) = written.values()
+        # The first action is always there, and has no option for none.
+        return {f"action_{i}": jnp.where(is_there, value, 0) if i else value - 1}
+    fields = {f"action_{i}_{name}": value for name, value in written.items()}
+    fields[f"action_{i}_lead"] = jnp.int32(1)
+    return {name: jnp.where(is_there, value, 0) for name, value in fields.items()}
 
 
 def compile_replies(
@@ -143,10 +170,9 @@ def build_responder(
             player=zeros, actions_left=zeros + budget.max_actions_per_episode
         )
 
-    def write(key, state, actions, count, thought) -> TokenSpan:
-        names = env.action_names(state, env_params)[actions]
+    def write(key, state, written, count, thought) -> TokenSpan:
         words = write_thought(key, facts, facts.read(state, env_params), thought)
-        return replies.tokens(reply_fields(facts, words, names, count))
+        return replies.tokens(reply_fields(facts, words, written, count))
 
     def reply(players, starts, states, keys, turn, is_active):
         del starts
@@ -154,7 +180,7 @@ def build_responder(
         player = jax.vmap(_next_player, (0, None, 0, None))(
             draw_keys, mixture, players.player, turn
         )
-        actions, count = plan_turn(
+        _, written, count = plan_turn(
             plan_keys,
             env,
             env_params,
@@ -165,7 +191,7 @@ def build_responder(
             discount=discount,
         )
         thoughts = mixture.thoughts[player]
-        span = jax.vmap(write)(thought_keys, states, actions, count, thoughts)
+        span = jax.vmap(write)(thought_keys, states, written, count, thoughts)
         players = _Players(player, players.actions_left - count)
         return players, _as_reply(span, is_active, max_reply_tokens)
 
@@ -193,8 +219,12 @@ def plan_turn(
     noise: Float[Array, " B"],
     max_actions: int,
     discount: float,
-) -> tuple[Int[Array, "B A"], Int[Array, " B"]]:
-    """One turn's actions, chosen without seeing where they lead, and how many count.
+) -> tuple[Int[Array, "B A"], dict[str, Int[Array, "B A"]], Int[Array, " B"]]:
+    """One turn's actions, chosen without seeing where they lead.
+
+    Returns:
+      The actions, how each is written (`TextEnvironment.action_fields`), and how many
+      of them count.
 
     The player imagines each next state under `params` and asks the solver there. A turn
     ends early where the imagined game does. Where the solver knows no way to win, the
@@ -202,6 +232,7 @@ def plan_turn(
     """
     best_of = jax.vmap(_noisy_choice)
     step = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))
+    write = jax.vmap(env.action_fields, in_axes=(0, 0, None))
 
     def act(carry, i):
         states, is_over, count = carry
@@ -209,24 +240,27 @@ def plan_turn(
         choice_keys, step_keys = _split_rows(turn_keys, 2)
         solution = env.solve(states, params, budget=ONE_ACTION, discount=discount)
         actions = best_of(choice_keys, solution.action_values, noise)
+        written = write(actions, states, params)
         _, next_states, _, terminated, _ = step(step_keys, states, actions, params)
         counts = ~is_over & (i < actions_left)
         truncated = jax.vmap(env.is_truncated, in_axes=(0, None))(next_states, params)
         is_over = is_over | terminated | truncated
-        return (next_states, is_over, count + counts.astype(jnp.int32)), actions
+        count = count + counts.astype(jnp.int32)
+        return (next_states, is_over, count), (actions, written)
 
     none_over = jnp.zeros(actions_left.shape, bool)
     start = (states, none_over, jnp.zeros_like(actions_left))
-    (_, _, count), actions = jax.lax.scan(act, start, jnp.arange(max_actions))
+    (_, _, count), chosen = jax.lax.scan(act, start, jnp.arange(max_actions))
+    actions, written = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), chosen)
     last_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, max_actions)
     limits = jax.vmap(_noisy_limit, (0, 0, None))(last_keys, noise, max_actions)
-    return jnp.swapaxes(actions, 0, 1), jnp.minimum(count, limits)
+    return actions, written, jnp.minimum(count, limits)
 
 
 def reply_fields(
     facts: StateFacts,
     words: Int[Array, " W"],
-    names: Int[Array, " A"],
+    written: Mapping[str, Int[Array, " A"]],
     count: Int[Array, ""],
 ) -> dict[str, Int[Array, ""]]:
     """Fields of `reply_template` for one reply.
@@ -234,7 +268,7 @@ def reply_fields(
     Args:
       facts: those of the game.
       words: their values in the thought.
-      names: vocabulary index of each action.
+      written: `TextEnvironment.action_fields` of each action.
       count: actions that are written, at least one; the rest is left out.
     """
     fields = {}
@@ -246,9 +280,10 @@ def reply_fields(
             place = place * len(texts) + words[start + j] - 1
         fields[f"statement_{i}"] = jnp.where(words[start] > 0, 1 + place, 0)
         start += len(spelled)
-    fields["action_0"] = names[0]
-    for i in range(1, names.shape[0]):
-        fields[f"action_{i}"] = jnp.where(i < count, names[i] + 1, 0)
+    (max_actions,) = next(iter(written.values())).shape
+    for i in range(max_actions):
+        of_action = {name: values[i] for name, values in written.items()}
+        fields |= _action_fields(of_action, i, i < count)
     return fields
 
 

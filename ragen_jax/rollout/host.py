@@ -346,6 +346,7 @@ class ChatEpisode:
             game.env.action_vocabulary,
             max_actions=game.rules.budget.max_actions_per_turn,
             thinking=game.chat.thinking,
+            answer_bytes=game.env.answer_bytes,
         )
         is_cut = jnp.array([reply.is_cut])
         answer = Answer(

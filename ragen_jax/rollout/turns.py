@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, PlayBudget, TextEnvironment
 from envs.hashing import hash_arrays
-from ragen_jax.rollout.actions import Outcome, run_actions, valid_actions
+from ragen_jax.rollout.actions import Outcome, run_answer
 from ragen_jax.rollout.context import (
     ContextWindow,
     record_prompt,
@@ -237,26 +237,23 @@ def run_turn(
     Reads the environment and the rules of `context`, and no tokens.
     """
     env, env_params, parsed = context.env, context.env_params, answer.parsed
-    names = jax.vmap(env.action_names, (0, None))(play.states, env_params)
-    actions, num_valid, has_unknown = jax.vmap(valid_actions)(names, parsed)
-    num_allowed = jnp.where(
-        play.is_active, jnp.minimum(num_valid, play.actions_left), 0
-    )
-    run = functools.partial(run_actions, env, env_params)
-    states, outcome = jax.vmap(run)(play.states, keys, actions, num_allowed)
-    was_invalid = num_valid == 0
+    num_allowed = jnp.where(play.is_active, play.actions_left, 0)
+
+    run = functools.partial(run_answer, env, env_params)
+    states, outcome = jax.vmap(run)(play.states, keys, parsed, num_allowed)
+    was_invalid = outcome.num_valid == 0
     penalty = context.rules.format_penalty
     record = Turns(
         played=play.is_active,
         reward=outcome.reward,
-        penalty=jnp.where(was_invalid | has_unknown, penalty, 0.0),
+        penalty=jnp.where(was_invalid | outcome.has_unknown, penalty, 0.0),
         bonus=answer.bonus,
         reply_start=play.transcript.lengths,
         reply_length=answer.length,
         reply_is_cut=answer.is_cut,
         has_format=parsed.has_format,
         num_listed=parsed.num_listed,
-        num_valid=num_valid,
+        num_valid=outcome.num_valid,
         num_executed=outcome.num_executed,
         num_effective=outcome.num_effective,
         actions=outcome.actions,

@@ -14,14 +14,15 @@ The rules, for the text `<think>` + reply (the prefix is forced by the prompt):
    pass over what the passes before it left.
 3. The rest is split at `||` from the left, the pieces are stripped, empty ones dropped.
 4. The first `max_actions_per_turn` pieces count. Each is compared with the names of the
-   vocabulary, capital letters being equal to small ones.
+   vocabulary, capital letters being equal to small ones. Where a game reads answers
+   itself, it gets their bytes instead (`TextEnvironment.read_action`).
 
 White space and case are ASCII's. Special tokens hold no bytes for the parser.
 `tests/reference/answer_oracle.py` states the same rules as a regex. Source: RAGEN's
 context manager; the forced prefix cannot take part in another match than the first.
 
 Letters: `R` reply tokens, `A` actions per turn, `M` bytes per token, `N = R * M` bytes
-of a reply, `V` vocabulary, `C` action names, `E` bytes of the longest name.
+of a reply, `V` vocabulary, `C` action names, `E` bytes of the longest action.
 """
 
 import re
@@ -49,6 +50,9 @@ REMOVED = (
 )
 SEPARATOR = b"||"
 
+# Fields of `ParsedAnswer` of a piece, or with a leading axis of several.
+Pieces = dict[str, Array]
+
 
 class HasTokenBytes(Protocol):
     """What the parser needs of a tokenizer: the bytes of every id."""
@@ -64,8 +68,10 @@ class AnswerParser:
       token_bytes: bytes of each token, zeros behind; the last row is the empty token
         that stands for ids out of range and for positions past a reply's length.
       token_lengths: bytes of each token.
-      name_bytes: the action vocabulary in small letters, zeros behind.
+      name_bytes: the action vocabulary in small letters, zeros behind; None, like
+        `name_lengths`, where the game reads answers itself.
       name_lengths: bytes of each name.
+      piece_bytes: bytes of the longest action (`E`).
       thinking: the form asks for a thought before the answer.
       max_actions: names that count per reply (`A`).
       max_reply_tokens: tokens of a reply's array (`R`).
@@ -73,8 +79,9 @@ class AnswerParser:
 
     token_bytes: UInt8[Array, "V+1 M"]
     token_lengths: Int[Array, " V+1"]
-    name_bytes: UInt8[Array, "C E"]
-    name_lengths: Int[Array, " C"]
+    name_bytes: UInt8[Array, "C E"] | None
+    name_lengths: Int[Array, " C"] | None
+    piece_bytes: int = struct.field(pytree_node=False)
     thinking: bool = struct.field(pytree_node=False)
     max_actions: int = struct.field(pytree_node=False)
     max_reply_tokens: int = struct.field(pytree_node=False)
@@ -104,11 +111,11 @@ class AnswerParser:
         # Deleting literals moves all bytes behind them and needs the whole text. Nearly
         # all answers fit in the window and hold no markup. The others are read again,
         # from the whole text, in a branch that is taken only if some row needs it.
-        parsed = self._read_names(answer, self._window, stop - start)
+        parsed = self._read_pieces(answer, self._window, stop - start)
         inside = jnp.arange(answer.shape[0]) < stop - start
         is_markup = (answer == ord("<")) & inside
         is_hard = jnp.any(is_markup) | (stop - start > self._window)
-        names, num_listed = byte_strings.rarely(
+        pieces, num_listed = byte_strings.rarely(
             is_hard,
             lambda _, parser, *answer: parser._read_whole(*answer),
             parsed,
@@ -118,7 +125,7 @@ class AnswerParser:
             stop,
         )
         return ParsedAnswer(
-            names=names,
+            **pieces,
             num_names=jnp.minimum(num_listed, self.max_actions),
             num_listed=num_listed,
             has_format=has_format,
@@ -127,67 +134,68 @@ class AnswerParser:
     @property
     def _margin(self) -> int:
         """Cells behind a text so that a tag or name begun in it can be compared."""
-        return max(self.name_bytes.shape[1], *map(len, REMOVED))
+        return max(self.piece_bytes, *map(len, REMOVED))
 
     @property
     def _window(self) -> int:
         """Bytes of an answer read at once: twice a tidy answer with `A` names."""
-        tidy = self.max_actions * (self.name_bytes.shape[1] + len(b" || "))
+        tidy = self.max_actions * (self.piece_bytes + len(b" || "))
         return min(2 * tidy, self.max_reply_tokens * self.token_bytes.shape[1])
 
     @property
     def _tail(self) -> int:
         return self._window + self._margin
 
-    def _read_names(
+    def _read_pieces(
         self, answer: UInt8[Array, " Y"], num_bytes: int, size: Int[Array, ""]
-    ) -> tuple[Int[Array, " A"], Int[Array, ""]]:
-        """The names listed in `answer[:size]`, `size <= num_bytes`.
+    ) -> tuple[Pieces, Int[Array, ""]]:
+        """The pieces of `answer[:size]`, `size <= num_bytes`.
 
-        Returns the index of each name that counts, -1 where it is unknown or missing,
-        and the number of all names listed.
+        Returns what `ParsedAnswer` has of those that count, and the number of all.
         """
         content, begins = _split(answer[:num_bytes], size)
         num_words = content.shape[0]
 
         def read(
             begins: UInt32[Array, " W"], _: None
-        ) -> tuple[UInt32[Array, " W"], Int[Array, ""]]:
+        ) -> tuple[UInt32[Array, " W"], Pieces]:
             start = byte_strings.first(begins)
             behind = begins & ~byte_strings.below(start + 1, num_words)
-            # Behind the last piece, the size is not positive and no name has it.
+            # Behind the last piece the size is not positive: no action has it.
             end = byte_strings.last(
                 content & byte_strings.below(byte_strings.first(behind), num_words)
             )
-            piece = lax.dynamic_slice(answer, (start,), (self.name_bytes.shape[1],))
-            return behind, self._look_up(piece, end - start + 1)
+            piece = lax.dynamic_slice(answer, (start,), (self.piece_bytes,))
+            return behind, self._describe(piece, end - start + 1)
 
-        # A scan, for it is traced and compiled once for all names.
-        _, names = lax.scan(read, begins, length=self.max_actions)
-        return names, byte_strings.count(begins)
+        # A scan, for it is traced and compiled once for all pieces.
+        _, pieces = lax.scan(read, begins, length=self.max_actions)
+        return pieces, byte_strings.count(begins)
 
     def _read_whole(
         self,
         text: UInt8[Array, " N+tail"],
         start: Int[Array, ""],
         stop: Int[Array, ""],
-    ) -> tuple[Int[Array, " A"], Int[Array, ""]]:
-        """`_read_names` of an answer of any length, with literals in it."""
+    ) -> tuple[Pieces, Int[Array, ""]]:
+        """`_read_pieces` of an answer of any length, with literals in it."""
         num_bytes = text.shape[0] - self._tail
         padded = jnp.pad(text, (0, num_bytes))
         answer = lax.dynamic_slice(padded, (start,), (num_bytes + self._margin,))
         answer, size = _remove_literals(answer, num_bytes, stop - start)
-        return self._read_names(answer, num_bytes, size)
+        return self._read_pieces(answer, num_bytes, size)
 
-    def _look_up(
-        self, piece: UInt8[Array, " E"], size: Int[Array, ""]
-    ) -> Int[Array, ""]:
-        """Index of the name `piece[:size]`, -1 if there is none; size may exceed E."""
+    def _describe(self, piece: UInt8[Array, " E"], size: Int[Array, ""]) -> Pieces:
+        """The piece `piece[:size]`, whose size may exceed E: its name, or its bytes."""
         is_padding = jnp.arange(piece.shape[0]) >= size
+        if self.name_bytes is None:
+            text = jnp.where(is_padding, jnp.uint8(0), piece)
+            return {"texts": text, "sizes": jnp.maximum(size, 0)}
         piece = jnp.where(is_padding, 0, byte_strings.to_lower(piece))
         is_name = jnp.all(piece[None, :] == self.name_bytes, axis=1)
         is_name &= self.name_lengths == size
-        return jnp.max(jnp.where(is_name, jnp.arange(is_name.shape[0]), -1))
+        index = jnp.max(jnp.where(is_name, jnp.arange(is_name.shape[0]), -1))
+        return {"names": index}
 
 
 def build_parser(
@@ -197,6 +205,7 @@ def build_parser(
     max_actions_per_turn: int,
     max_reply_tokens: int,
     thinking: bool = True,
+    answer_bytes: int = 0,
 ) -> AnswerParser:
     """Builds the tables of a parser.
 
@@ -206,6 +215,8 @@ def build_parser(
       max_actions_per_turn: names of a reply that count.
       max_reply_tokens: tokens of a reply's array.
       thinking: a reply is a thought and an answer; False: an answer alone.
+      answer_bytes: of the longest action of a game that reads answers itself; its
+        vocabulary is empty. 0: actions have names.
 
     Raises:
       ValueError: a limit is not positive, or no reply could contain a name.
@@ -216,19 +227,22 @@ def build_parser(
     ):
         if value < 1:
             raise ValueError(f"rollout.{limit} is {value}; it must be at least 1")
-    names = _check_names(action_vocabulary)
-    longest_name = max(map(len, names))
+    name_table, name_lengths, piece_bytes = None, None, answer_bytes
+    if not answer_bytes:
+        names = _check_names(action_vocabulary)
+        name_table, name_lengths = byte_strings.tabulate(names)
+        piece_bytes = max(map(len, names))
     token_bytes = [
-        byte_strings.shorten_token(token, longest_name=longest_name)
+        byte_strings.shorten_token(token, longest_name=piece_bytes)
         for token in tokenizer.token_bytes
     ]
     token_table, token_lengths = byte_strings.tabulate([*token_bytes, b""])
-    name_table, name_lengths = byte_strings.tabulate(names)
     return AnswerParser(
         token_bytes=token_table,
         token_lengths=token_lengths,
         name_bytes=name_table,
         name_lengths=name_lengths,
+        piece_bytes=piece_bytes,
         thinking=thinking,
         max_actions=max_actions_per_turn,
         max_reply_tokens=max_reply_tokens,

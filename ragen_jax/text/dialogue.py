@@ -160,6 +160,7 @@ def _parser(
         max_actions_per_turn=budget.max_actions_per_turn,
         max_reply_tokens=max_reply_tokens,
         thinking=thinking,
+        answer_bytes=env.answer_bytes,
     )
 
 

@@ -98,7 +98,12 @@ _BEGINNING = re.compile(re.escape(_THINK_END) + rb"\s*" + re.escape(ANSWER_BEGIN
 
 
 def parse_text(
-    reply: str, vocabulary: Sequence[str], *, max_actions: int, thinking: bool
+    reply: str,
+    vocabulary: Sequence[str],
+    *,
+    max_actions: int,
+    thinking: bool,
+    answer_bytes: int = 0,
 ) -> ParsedAnswer:
     """Reads a reply; the forced prefix may be there or not.
 
@@ -107,6 +112,7 @@ def parse_text(
       vocabulary: the names an action can have in any level.
       max_actions: names that count (`A`).
       thinking: the form asks for a thought before the answer.
+      answer_bytes: see `build_parser`.
     """
     answer = _find_answer(reply.encode("utf-8", "replace"), thinking)
     has_format = answer is not None
@@ -114,13 +120,22 @@ def parse_text(
     for literal in REMOVED:
         answer = answer.replace(literal, b"")
     pieces = (piece.strip() for piece in answer.split(SEPARATOR))
-    listed = [piece.lower() for piece in pieces if piece]
-    known = {name.encode().lower(): index for index, name in enumerate(vocabulary)}
-    names = np.full(max_actions, -1, np.int32)
+    listed = [piece for piece in pieces if piece]
     counted = listed[:max_actions]
-    names[: len(counted)] = [known.get(name, -1) for name in counted]
+    if answer_bytes:
+        texts = np.zeros((max_actions, answer_bytes), np.uint8)
+        sizes = np.zeros(max_actions, np.int32)
+        for i, piece in enumerate(counted):
+            shown = piece[:answer_bytes]
+            texts[i, : len(shown)], sizes[i] = list(shown), len(piece)
+        found = {"texts": texts, "sizes": sizes}
+    else:
+        known = {name.encode().lower(): i for i, name in enumerate(vocabulary)}
+        names = np.full(max_actions, -1, np.int32)
+        names[: len(counted)] = [known.get(piece.lower(), -1) for piece in counted]
+        found = {"names": names}
     return ParsedAnswer(
-        names=names,
+        **found,
         num_names=np.int32(len(counted)),
         num_listed=np.int32(len(listed)),
         has_format=np.bool_(has_format),

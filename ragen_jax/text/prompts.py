@@ -183,7 +183,9 @@ def _result(reward: str, reply: str) -> Template:
 
 
 def _rules(env: TextEnvironment, budget: PlayBudget) -> str:
-    if len(env.action_vocabulary) == env.num_actions:
+    if env.action_hint is not None:
+        actions = env.action_hint
+    elif len(env.action_vocabulary) == env.num_actions:
         actions = f"Your actions: {', '.join(env.action_vocabulary)}."
     else:
         actions = "Your actions are the names that the state offers."

@@ -131,7 +131,7 @@ def sokoban_plan():
 
 def test_without_noise_a_plan_is_the_start_of_a_shortest_solution(sokoban_plan):
     env, states, plan = sokoban_plan
-    actions, count = plan(0.0, 10)
+    actions, _, count = plan(0.0, 10)
     distance = env.shortest_solution_length(states)
     np.testing.assert_array_equal(count, jnp.minimum(distance, 4))
     key = jax.random.key(0)
@@ -145,13 +145,13 @@ def test_without_noise_a_plan_is_the_start_of_a_shortest_solution(sokoban_plan):
 
 def test_a_plan_fits_the_actions_left(sokoban_plan):
     _, _, plan = sokoban_plan
-    assert int(plan(0.0, 2)[1].max()) == 2
-    assert int(plan(1.0, 3)[1].max()) == 3
+    assert int(plan(0.0, 2)[2].max()) == 2
+    assert int(plan(1.0, 3)[2].max()) == 3
 
 
 def test_noise_makes_actions_and_lengths_random(sokoban_plan):
     _, _, plan = sokoban_plan
-    actions, count = plan(1.0, 10)
+    actions, _, count = plan(1.0, 10)
     # 256 uniform draws of 4: a share outside this range is 5 sigma away.
     shares = np.bincount(np.asarray(actions).reshape(-1), minlength=4) / actions.size
     assert shares.min() > 0.11
@@ -227,7 +227,10 @@ def test_replies_by_rows_have_the_tokenizer_s_own_ids(name, tmp_path):
             fields = demonstrators.reply_fields(
                 facts,
                 jnp.array(words, jnp.int32),
-                jnp.asarray(rng.integers(0, len(env.action_vocabulary), 4)),
+                {
+                    "name": 1
+                    + jnp.asarray(rng.integers(0, len(env.action_vocabulary), 4))
+                },
                 jnp.int32(count),
             )
             span = compiled.tokens(fields)
