@@ -86,7 +86,8 @@ def _environment(
 ) -> Iterator[tuple[str, list[str]]]:
     """Every check of the contract, and the game's words."""
     import envs
-    from envs.contract import CHECKS, Subject, problem
+    from envs.contract import CHECKS
+    from envs.contract_subject import Subject, problem
 
     built = Subject(envs.make(subject, **options))
     for check in CHECKS:

@@ -30,6 +30,7 @@ from ragen_jax.evaluation.api_journal import (
     play_metrics,
     token_metrics,
 )
+from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, suite_configs
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
@@ -206,7 +207,7 @@ def _evaluation(
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
-        metrics["held_out"] = float(game.env.holds_out_levels)
+        metrics |= level_facts(task.env)
         return metrics, records
 
     spec = dataclasses.replace(entry.spec, label=task.name)

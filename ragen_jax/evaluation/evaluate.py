@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from envs.base import EXACT, TextEnvironment
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.program import Program
 from ragen_jax.tasks import Task
@@ -32,10 +33,16 @@ def evaluate(
     for task, rollout in zip(program.tasks, rollouts, strict=True):
         num_prompts = program.validation["num_prompts"]
         values = _measure(task, rollout, num_prompts, program.pass_at)
-        values |= program.validation | {"held_out": task.env.holds_out_levels}
+        values |= program.validation | level_facts(task.env)
         prefix = f"val-env/{task.name}/"
         metrics |= {prefix + name: float(value) for name, value in values.items()}
     return metrics, rollouts
+
+
+def level_facts(env: TextEnvironment) -> dict[str, float]:
+    """Metrics that say what success on the levels of a game means."""
+    facts = {"held_out": env.holds_out_levels, "exact": env.solves == EXACT}
+    return {name: float(value) for name, value in facts.items()}
 
 
 def _measure(

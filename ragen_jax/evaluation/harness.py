@@ -105,9 +105,10 @@ def sentence(metrics: Mapping[str, float]) -> str:
         metrics[name]
         for name in ("success", "success_low", "success_high", "ceiling", "regret")
     )
+    best = "best possible" if metrics.get("exact", 1) else "reference play"
     return (
         f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
-        f"best possible {ceiling:.1%}, regret {regret:.1%}"
+        f"{best} {ceiling:.1%}, regret {regret:.1%}"
     )
 
 

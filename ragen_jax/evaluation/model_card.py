@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from ragen_jax.config import changed_keys
 from ragen_jax.evaluation.load import Trained, read_run_config
 from ragen_jax.evaluation.prompting import how_to_prompt
-from ragen_jax.evaluation.results import interval
+from ragen_jax.evaluation.results import best_possible, interval
 from ragen_jax.runs import reader
 
 
@@ -123,7 +123,7 @@ def _success(trained: Trained) -> str:
             "",
             "On validation levels, measured by the run at this iteration; in brackets "
             "the 95 % interval over levels. Best possible: what exact best play "
-            "expects on the same levels.",
+            "expects on the same levels; (ref.): what a strong player reaches.",
             "",
             *_table(names, rows),
         ]
@@ -147,7 +147,7 @@ def _score(name: str, values: Mapping[str, float]) -> tuple[str, ...]:
     return (
         name,
         interval(values, "success"),
-        f"{values['ceiling']:.1%}",
+        best_possible(values),
         f"{levels}{', held out' if values['held_out'] else ''}",
         f"{levels * samples}",
         f"{values['temperature']:g}",

@@ -16,8 +16,9 @@ from ragen_jax.runs.writer import write_text_atomically
 _INTERVALS = (
     "Success and pass@k: with 95 % intervals over prompts (Wilson; several samples of "
     "a prompt count for as many as their variance says, at least for one). Best "
-    "possible: what exact best play expects on the same levels under the same limits. "
-    "Regret: best possible minus success."
+    "possible: what exact best play expects on the same levels under the same limits; "
+    "where (ref.) stands behind it, what a strong player reaches, since best play "
+    "cannot be computed. Regret: best possible minus success."
 )
 
 
@@ -166,7 +167,7 @@ def table(scores: Sequence[Score]) -> list[str]:
         cells = [
             score.name,
             interval(metrics, "success"),
-            f"{metrics['ceiling']:.1%}",
+            best_possible(metrics),
             f"{metrics['regret']:.1%}",
             *(interval(metrics, f"pass@{k}") for k in ks),
             f"{score.note}{_limits(metrics['ceiling'])}",
@@ -184,6 +185,12 @@ def _limits(ceiling: float) -> str:
         "`max_actions_per_turn`, `max_actions_per_episode`) even optimal play solves "
         f"under {LOW_CEILING:.0%} of the levels.**"
     )
+
+
+def best_possible(metrics: Mapping[str, float]) -> str:
+    """Success of best play, or of the reference player, as text."""
+    mark = "" if metrics.get("exact", 1) else " (ref.)"
+    return f"{metrics['ceiling']:.1%}{mark}"
 
 
 def interval(metrics: Mapping[str, float], name: str) -> str:

@@ -99,6 +99,8 @@ def summary(series: Series, env: str) -> dict[str, Any]:
     row = {"series": series.name, "game": env, "source": source}
     row["num_runs"] = len(series.runs)
     row["ceiling"] = None if ceiling is None else ceiling.mean[-1]
+    exact = curve(series, figures.EXACT.replace("{env}", env))
+    row["is_exact"] = exact is None or exact.mean[-1] == 1
     row["iterations"] = max(run.records[-1]["iteration"] for run in series.runs)
     if success is None:
         return row | dict.fromkeys(("first", "last", "best", "best_at"))

@@ -229,7 +229,8 @@ SUCCESS_METRICS = (
     ),
     Metric(
         "val-env/{env}/ceiling",
-        "success of best play on the same levels",
+        "success of best play on the same levels, or of a strong player where best "
+        "play cannot be computed (see `exact`)",
         section="progress",
         kind="share",
         views=(View(_SUCCESS, label="best possible", style="reference"),),
@@ -272,6 +273,13 @@ SUCCESS_METRICS = (
         "val-env/{env}/held_out",
         "1 where training never plays these levels; 0 where the game has too few "
         "levels to hold some out",
+        section="progress",
+        healthy="constant",
+    ),
+    Metric(
+        "val-env/{env}/exact",
+        "1 where `ceiling` is that of best play; 0 where it is a reference player's, "
+        "which can be beaten",
         section="progress",
         healthy="constant",
     ),

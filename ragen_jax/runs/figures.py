@@ -25,6 +25,7 @@ BUCKET_PARTS = ("task", "entropy", "kl")
 SUCCESS = "train/{env}/success"
 HELD_OUT = "val-env/{env}/success"
 CEILING = "val-env/{env}/ceiling"
+EXACT = "val-env/{env}/exact"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import make_collect, validation_keys
@@ -58,7 +59,7 @@ def make_score(
             success = np.asarray(trajectory.success)[:, None]
             ceiling = task.ceiling(trajectory.initial_state)
             values = summarize(success, ceiling, ()) | thought_scores(task, trajectory)
-            values["held_out"] = task.env.holds_out_levels
+            values |= level_facts(task.env)
             scores[name] = {key: float(value) for key, value in values.items()}
         return scores
 

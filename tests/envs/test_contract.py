@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import envs
-from envs.contract import CHECKS, Subject, problem, rows
+from envs.contract import CHECKS
+from envs.contract_subject import Subject, problem, rows
 from tests.envs import example
 
 CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {

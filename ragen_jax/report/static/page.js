@@ -150,7 +150,9 @@ function card(row) {
     el(
       "div",
       { class: "sub" },
-      row.ceiling === null ? "" : `best possible ${percent(row.ceiling)}`,
+      row.ceiling === null
+        ? ""
+        : `${row.is_exact ? "best possible" : "reference play"} ${percent(row.ceiling)}`,
     ),
     alarms.length
       ? el(
@@ -185,7 +187,7 @@ function summaryTable() {
     show(r.first),
     show(r.last),
     r.best ? [...show(r.best), el("span", { class: "interval" }, ` at ${r.best_at}`)] : "–",
-    r.ceiling === null ? "–" : percent(r.ceiling),
+    r.ceiling === null ? "–" : `${percent(r.ceiling)}${r.is_exact ? "" : " (ref.)"}`,
     r.ceiling === null || !r.last ? "–" : `${(100 * (r.ceiling - r.last[0])).toFixed(1)} points`,
   ]);
   const sources = [...new Set(DATA.summary.map((r) => r.source))].join(" or ");
