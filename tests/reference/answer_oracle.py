@@ -27,19 +27,26 @@ def parse_reply(
     Returns the first `max_actions` listed names as indices into `vocabulary` (-1 where
     unknown), how many names are listed in all, and whether the reply has the form.
     """
-    if thinking:
-        match = SHAPE.search(b"<think>" + reply)
-    else:
-        match = ANSWER_ALONE.search(b"<answer>" + reply)
-    if match is None:
+    listed = list_pieces(reply, thinking=thinking)
+    if listed is None:
         return [], 0, False
-    answer = match.groups()[-1]
-    for literal in LITERALS:
-        answer = answer.replace(literal, b"")
-    listed = [name for part in answer.strip().split(b"||") if (name := part.strip())]
     known = {
         (name.encode() if isinstance(name, str) else name).lower(): index
         for index, name in enumerate(vocabulary)
     }
     names = [known.get(name.lower(), -1) for name in listed[:max_actions]]
     return names, len(listed), True
+
+
+def list_pieces(reply: bytes, *, thinking: bool = True) -> list[bytes] | None:
+    """The pieces of the answer; None without the form."""
+    if thinking:
+        match = SHAPE.search(b"<think>" + reply)
+    else:
+        match = ANSWER_ALONE.search(b"<answer>" + reply)
+    if match is None:
+        return None
+    answer = match.groups()[-1]
+    for literal in LITERALS:
+        answer = answer.replace(literal, b"")
+    return [name for part in answer.strip().split(b"||") if (name := part.strip())]
