@@ -11,6 +11,7 @@ from gymnax import registration
 
 from envs.bandit import Bandit
 from envs.base import TextEnvironment
+from envs.countdown import Countdown
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
 
@@ -63,6 +64,7 @@ def _suggest(word: str, choices) -> str:
 
 ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "bandit": Bandit,
+    "countdown": Countdown,
     "frozen_lake": FrozenLake,
     "sokoban": Sokoban,
 }
