@@ -11,6 +11,7 @@ from gymnax import registration
 
 from envs.bandit import Bandit
 from envs.base import TextEnvironment
+from envs.cube import Cube2x2
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
 
@@ -65,6 +66,7 @@ ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "bandit": Bandit,
     "frozen_lake": FrozenLake,
     "sokoban": Sokoban,
+    "cube2x2": Cube2x2,
 }
 
 GYMNAX_IDS: dict[str, type[TextEnvironment]] = {
