@@ -12,6 +12,7 @@ from gymnax import registration
 from envs.bandit import Bandit
 from envs.base import TextEnvironment
 from envs.countdown import Countdown
+from envs.cube import Cube2x2
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
 
@@ -65,6 +66,7 @@ def _suggest(word: str, choices) -> str:
 ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "bandit": Bandit,
     "countdown": Countdown,
+    "cube2x2": Cube2x2,
     "frozen_lake": FrozenLake,
     "sokoban": Sokoban,
 }
