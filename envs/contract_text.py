@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import TextEnvironment
-from envs.contract_subject import NUM_ROWS, Check, Subject, expect, rows
+from envs.contract_subject import (
+    NUM_ROWS,
+    Check,
+    ContractError,
+    Subject,
+    expect,
+    rows,
+)
 from envs.templates import Cells, Choice, Grid, Number
 
 # Actions of every row that are written and read again.

@@ -11,6 +11,8 @@ import pytest
 import envs
 from envs.contract import CHECKS
 from envs.contract_subject import Subject, problem, rows
+from envs.contract_text import actions_are_read_as_written
+from envs.countdown import Countdown
 from tests.envs import example
 
 CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {
@@ -140,6 +142,37 @@ def test_a_fault_is_found(fault, sentence):
     assert any(sentence in (one or "") for one in found)
 
 
+class Misreading(Countdown):
+    """Reads something else than it writes."""
+
+    def __init__(self, fault: str):
+        super().__init__()
+        self.fault = fault
+        if self.fault == "short":
+            self.answer_bytes = 5
+
+    def read_action(self, text, size, state, params):
+        action = super().read_action(text, size, state, params)
+        if self.fault == "nothing":
+            return jnp.int32(-1)
+        if self.fault == "another":
+            return (action + 1) % self.num_actions
+        return action
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("nothing", "does not read what action_template writes"),
+        ("another", "reads another action than action_template writes"),
+        ("short", "answer_bytes is 5"),
+    ],
+)
+def test_a_game_that_misreads_is_found(fault, sentence):
+    assert sentence in problem(actions_are_read_as_written, Subject(Misreading(fault)))
+    assert problem(actions_are_read_as_written, Subject(Countdown())) is None
+
+
 @pytest.mark.parametrize("env_id", envs.GYMNAX_IDS)
 def test_gymnax_users_can_play(env_id):
     env, params = gymnax.make(env_id)
@@ -168,7 +201,11 @@ def test_registration_leaves_present_ids_alone():
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("frozenlake", {}, "did you mean 'frozen_lake'.*choose one of bandit, frozen"),
+        (
+            "frozenlake",
+            {},
+            "did you mean 'frozen_lake'.*choose one of bandit, .*frozen",
+        ),
         ("chess", {}, "no environment 'chess'; choose one of bandit"),
         ("bandit", {"slit": "test"}, "'slit' .did you mean 'split'.*split, reverse"),
         ("bandit", {"split": "validation"}, "choose one of train, test"),
