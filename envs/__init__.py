@@ -14,6 +14,7 @@ from envs.base import TextEnvironment
 from envs.countdown import Countdown
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
+from envs.sudoku import Sudoku
 
 
 def make(name: str | type[TextEnvironment], **kwargs) -> TextEnvironment:
@@ -67,6 +68,7 @@ ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "countdown": Countdown,
     "frozen_lake": FrozenLake,
     "sokoban": Sokoban,
+    "sudoku": Sudoku,
 }
 
 GYMNAX_IDS: dict[str, type[TextEnvironment]] = {
