@@ -15,6 +15,7 @@ from envs.countdown import Countdown
 from envs.cube import Cube2x2
 from envs.frozen_lake import FrozenLake
 from envs.sokoban import Sokoban
+from envs.sudoku import Sudoku
 
 
 def make(name: str | type[TextEnvironment], **kwargs) -> TextEnvironment:
@@ -69,6 +70,7 @@ ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "cube2x2": Cube2x2,
     "frozen_lake": FrozenLake,
     "sokoban": Sokoban,
+    "sudoku": Sudoku,
 }
 
 GYMNAX_IDS: dict[str, type[TextEnvironment]] = {

@@ -203,7 +203,7 @@ class Countdown(base.TextEnvironment):
         self, action: Int[Array, ""], state: EnvState, params: EnvParams
     ) -> dict[str, Int[Array, ""]]:
         """The expression with as few parentheses as keep its value."""
-        around, texts = expressions.writing(self.num_numbers)[0], None
+        around, _ = expressions.writing(self.num_numbers)
         texts, numbers = expressions.written_fields(action, state.numbers)
         fields = {f"number_{i}": number for i, number in enumerate(numbers)}
         for i, options in enumerate(around):

@@ -1,0 +1,373 @@
+"""Sudoku: fill a grid so that no row, column or box has a digit twice.
+
+In: keys, states and placements, or their texts. Out: states, rewards, text and exact
+best play. Grids and givens are made in `envs.sudoku_levels`, texts read in
+`envs.sudoku_answers`.
+
+Every level has one solution, and it can be found by singles alone, without guessing. A
+player may overwrite its own digits, so no mistake is final; a cell pays for its first
+digit only.
+
+Source: the Sudoku task of RAGEN, with its rewards. Unlike there a level has a unique
+solution, invalid moves count as steps, and a cell pays once: otherwise it could be
+overwritten for ever, for pay.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from envs import base, sudoku_answers
+from envs.base import StateFacts
+from envs.sudoku_levels import (
+    MOST_BLANKS,
+    in_box,
+    in_col,
+    in_row,
+    sample_level,
+    side_of_box,
+)
+from envs.templates import Choice, Grid, Template
+
+
+@struct.dataclass
+class EnvState(base.EnvState):
+    """A level and what stands in its cells. Axis `n`: rows and columns.
+
+    Attributes:
+      time: actions taken, int32.
+      board: digits, 0 where a cell is empty, int32[n, n].
+      givens: cells of the level, which stay as they are, bool[n, n].
+      solution: the only solution, int32[n, n].
+    """
+
+    board: Int[Array, "n n"]
+    givens: Bool[Array, "n n"]
+    solution: Int[Array, "n n"]
+
+
+@struct.dataclass
+class EnvParams(base.EnvParams):
+    """Traced numbers of the game.
+
+    Attributes:
+      correct_reward: for the first digit in a cell if it is that of the solution.
+      legal_reward: for the first digit in a cell if it is another one.
+      solved_reward: for the solution, in addition.
+      invalid_reward: for a digit on or against a given one.
+      max_steps_in_episode: the game's own time limit, in actions.
+    """
+
+    correct_reward: float = 1.0
+    legal_reward: float = 0.5
+    solved_reward: float = 10.0
+    invalid_reward: float = -0.1
+    max_steps_in_episode: int = 100
+
+
+class Sudoku(base.TextEnvironment):
+    """A grid to fill. Action `(row * n + col) * n + digit - 1` places a digit.
+
+    A digit is refused in a cell of the level, and where the level has it in the same
+    row, column or box. Everything else is placed.
+    """
+
+    action_hint = (
+        "An action is row,column,digit, counted from 1: 2,3,4 places a 4 in row 2, "
+        "column 3."
+    )
+    answer_bytes = 64
+
+    def __init__(self, size: int = 4, min_blanks: int = 4, max_blanks: int = 8):
+        """Builds the game.
+
+        Args:
+          size: digits, and cells along a side: 4 or 9.
+          min_blanks, max_blanks: a level has so many empty cells, each number with
+            equal chance; at most 12 of the 16 cells, or 50 of the 81.
+
+        Raises:
+          ValueError: an argument is outside its range.
+        """
+        _check_arguments(size, min_blanks, max_blanks)
+        self.size = size
+        self.min_blanks = min_blanks
+        self.max_blanks = max_blanks
+        digits = tuple(map(str, range(1, size + 1)))
+        self.symbols = (".", *digits)
+        side = side_of_box(size)
+        self.instruction = (
+            f"Fill the grid with the digits 1 to {size} so that every row, every "
+            f"column and every {side}x{side} box has each digit once. There is exactly "
+            "one way to do it. Digits that are given at the start stay, and no digit "
+            "can be placed against them; digits of yours can be overwritten.\n"
+            f"Symbols: . empty, {' '.join(digits)} digits."
+        )
+        meanings = ("empty", *digits)
+        picture = Grid("board", self.symbols, size, size, meanings=meanings)
+        self.template = Template((picture,))
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams()
+
+    @property
+    def num_actions(self) -> int:
+        """A digit in a cell."""
+        return self.size**3
+
+    def reset_env(
+        self, key: Key[Array, ""], params: EnvParams
+    ) -> tuple[Int[Array, "n n"], EnvState]:
+        """A new level; its solution is unique and found by singles."""
+        blanks_key, level_key = jax.random.split(key)
+        num_blanks = jax.random.randint(
+            blanks_key, (), self.min_blanks, self.max_blanks + 1, jnp.int32
+        )
+        solution, givens = sample_level(level_key, self.size, num_blanks)
+        board = jnp.where(givens, solution, 0)
+        state = EnvState(
+            time=jnp.int32(0), board=board, givens=givens, solution=solution
+        )
+        return self.observe(key, state, None, params), state
+
+    def step_env(self, key, state, action, params):
+        """Places a digit; returns (obs, state, reward, terminated, info)."""
+        finished = self._is_finished(state, params)
+        is_cell, digit = self._placement(jnp.asarray(action, jnp.int32))
+        is_refused = _is_refused(state, is_cell, digit)
+        board = jnp.where(is_cell & ~(is_refused | finished), digit, state.board)
+        is_first = jnp.any(is_cell & (state.board == 0))
+        is_correct = jnp.any(is_cell & (state.solution == digit))
+        paid = jnp.where(is_correct, params.correct_reward, params.legal_reward)
+        paid = jnp.where(is_first, paid, 0.0)
+        effective = jnp.any(board != state.board)
+        state = state.replace(
+            board=board, time=jnp.where(finished, state.time, state.time + 1)
+        )
+        success = self.is_success(state, params)
+        paid = paid + jnp.where(success, params.solved_reward, 0.0)
+        reward = jnp.where(is_refused, params.invalid_reward, paid)
+        reward = jnp.where(finished, 0.0, reward).astype(jnp.float32)
+        info = {"success": success, "effective": effective}
+        obs = self.observe(key, state, action, params)
+        return obs, state, reward, self.is_terminated(state, params), info
+
+    def observe(self, key, state, action, params) -> Int[Array, "n n"]:
+        """The digits, 0 where a cell is empty."""
+        return state.board
+
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the grid is solved."""
+        return self.is_success(state, params)
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the grid is solved."""
+        return jnp.all(state.board == state.solution)
+
+    def read_action(self, text, size, state, params) -> Int[Array, ""]:
+        """The placement that a text asks for, whether or not it will be refused.
+
+        The grammar is that of `sudoku_answers.read_placement`.
+        """
+        row, col, digit = sudoku_answers.read_placement(text, size)
+        n = self.size
+        is_fine = (jnp.minimum(jnp.minimum(row, col), digit) >= 1) & (
+            jnp.maximum(jnp.maximum(row, col), digit) <= n
+        )
+        action = ((row - 1) * n + col - 1) * n + digit - 1
+        return jnp.where(is_fine, action, -1).astype(jnp.int32)
+
+    @property
+    def action_template(self) -> Template:
+        """Row, column and digit, such as 2,3,4."""
+        numbers = tuple(map(str, range(1, self.size + 1)))
+        return Template(_placement_words(numbers))
+
+    def action_fields(
+        self, action: Int[Array, ""], state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, ""]]:
+        """Row, column and digit, from 1."""
+        n = self.size
+        places = {"row": action // (n * n), "col": action // n % n, "digit": action % n}
+        return {name: 1 + jnp.asarray(x, jnp.int32) for name, x in places.items()}
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "n n"]]:
+        """The board."""
+        return {"board": state.board}
+
+    def facts(self) -> StateFacts:
+        """A cell that can be filled next and its digit, such as 2,3,4.
+
+        The first empty one, in reading order, that has a single candidate, and the
+        right one; else the first that is empty or wrong.
+        """
+
+        def read(state, params):
+            is_missing = state.board != state.solution
+            has_single = is_missing & (state.board == 0) & self._has_single(state)
+            cells = jnp.where(jnp.any(has_single), has_single, is_missing)
+            cell = jnp.argmax(cells.reshape(-1)).astype(jnp.int32)
+            digit = state.solution.reshape(-1)[cell]
+            return jnp.stack([1 + cell // self.size, 1 + cell % self.size, digit])
+
+        numbers = tuple(map(str, range(1, self.size + 1)))
+        return StateFacts(_placement_words(numbers), (3,), (True,) * 3, read)
+
+    def solve(
+        self,
+        states: EnvState,
+        params: EnvParams,
+        *,
+        budget: base.PlayBudget,
+        discount: float,
+    ) -> base.Solution:
+        """Best play: fill what is empty, then correct what is wrong.
+
+        Exact where 0 <= legal_reward <= correct_reward, 0 <= solved_reward and
+        invalid_reward <= 0. The values ignore the time limit, `best_success` respects
+        it. With a discount of 1 detours cost nothing: give a smaller one to have the
+        player hurry.
+        """
+        actions = budget.max_turns * budget.max_actions_per_turn
+        actions = min(actions, budget.max_actions_per_episode)
+
+        def solve_one(state):
+            values = self._action_values(state, params, jnp.float32(discount))
+            finished = self._is_finished(state, params)
+            left = jnp.minimum(actions, params.max_steps_in_episode - state.time)
+            can_win = self._num_missing(state) <= jnp.maximum(left, 0)
+            values = jnp.where(finished, 0.0, values)
+            return values, can_win.astype(jnp.float32)
+
+        action_values, best_success = jax.vmap(solve_one)(states)
+        value = jnp.max(action_values, axis=1)
+        return base.Solution(action_values, value, best_success)
+
+    def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
+        """Cells that are empty or wrong; `NEVER` where time is too short for them."""
+
+        def fewest(state):
+            missing = self._num_missing(state)
+            left = jnp.maximum(params.max_steps_in_episode - state.time, 0)
+            return jnp.where(missing <= left, missing, base.NEVER)
+
+        return jax.vmap(fewest)(states).astype(jnp.int32)
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
+        """A digit in a cell."""
+        return spaces.Discrete(self.num_actions)
+
+    def observation_space(self, params: EnvParams) -> spaces.Box:
+        """Boards of digits."""
+        return spaces.Box(0, self.size, (self.size,) * 2, jnp.int32)
+
+    def state_space(self, params: EnvParams) -> spaces.Dict:
+        """Ranges of the state's fields."""
+        shape = (self.size,) * 2
+        return spaces.Dict(
+            {
+                "time": spaces.Discrete(params.max_steps_in_episode + 1),
+                "board": spaces.Box(0, self.size, shape, jnp.int32),
+                "givens": spaces.Box(0, 1, shape, jnp.bool_),
+                "solution": spaces.Box(1, self.size, shape, jnp.int32),
+            }
+        )
+
+    def _placement(
+        self, action: Int[Array, ""]
+    ) -> tuple[Bool[Array, "n n"], Int[Array, ""]]:
+        """The cell, marked, and the digit of an action."""
+        cells = jnp.arange(self.size**2, dtype=jnp.int32)
+        is_cell = (cells == action // self.size).reshape(self.size, self.size)
+        return is_cell, action % self.size + 1
+
+    def _has_single(self, state: EnvState) -> Bool[Array, "n n"]:
+        """Cells for which what stands around them leaves one digit, the right one."""
+        seen = [
+            in_row(state.board == digit)
+            | in_col(state.board == digit)
+            | in_box(state.board == digit)
+            for digit in range(1, self.size + 1)
+        ]
+        is_solution = [state.solution == digit for digit in range(1, self.size + 1)]
+        seen, is_solution = jnp.stack(seen), jnp.stack(is_solution)
+        return jnp.all(seen != is_solution, axis=0)
+
+    def _num_missing(self, state: EnvState) -> Int[Array, ""]:
+        return jnp.sum(state.board != state.solution, dtype=jnp.int32)
+
+    def _action_values(
+        self, state: EnvState, params: EnvParams, discount: Float[Array, ""]
+    ) -> Float[Array, " num_actions"]:
+        """What each action and best play after it earn, in a state that is not over."""
+        num_empty = jnp.sum(state.board == 0, dtype=jnp.int32)
+        num_wrong = self._num_missing(state) - num_empty
+
+        def value(action):
+            is_cell, digit = self._placement(action)
+            is_refused = _is_refused(state, is_cell, digit)
+            is_empty = jnp.any(is_cell & (state.board == 0))
+            was_wrong = jnp.any(is_cell & (state.board != state.solution)) & ~is_empty
+            is_correct = jnp.any(is_cell & (state.solution == digit))
+            empty = num_empty - is_empty.astype(jnp.int32)
+            wrong = num_wrong + (~is_correct).astype(jnp.int32)
+            wrong = wrong - was_wrong.astype(jnp.int32)
+            paid = jnp.where(is_correct, params.correct_reward, params.legal_reward)
+            paid = jnp.where(is_empty, paid, 0.0)
+            later = jnp.where(
+                empty + wrong == 0,
+                params.solved_reward,
+                discount * self._value(empty, wrong, params, discount),
+            )
+            refused = params.invalid_reward + discount * self._value(
+                num_empty, num_wrong, params, discount
+            )
+            return jnp.where(is_refused, refused, paid + later).astype(jnp.float32)
+
+        return jax.vmap(value)(jnp.arange(self.num_actions, dtype=jnp.int32))
+
+    def _value(self, num_empty, num_wrong, params, discount) -> Float[Array, ""]:
+        """What best play earns with so many cells empty and wrong, one at least."""
+        powers = discount ** jnp.arange(self.size**2 + 1, dtype=jnp.float32)
+        at = jnp.arange(self.size**2 + 1)
+        filled = jnp.sum(jnp.where(at < num_empty, powers, 0.0))
+        last = jnp.sum(jnp.where(at == num_empty + num_wrong - 1, powers, 0.0))
+        return params.correct_reward * filled + params.solved_reward * last
+
+    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        return self.is_terminated(state, params) | self.is_truncated(state, params)
+
+
+def _is_refused(
+    state: EnvState, is_cell: Bool[Array, "n n"], digit: Int[Array, ""]
+) -> Bool[Array, ""]:
+    """Whether the cell is given, or has the digit given in its row, column or box."""
+    near = in_row(is_cell) | in_col(is_cell) | in_box(is_cell)
+    return jnp.any(state.givens & (is_cell | (near & (state.board == digit))))
+
+
+def _placement_words(numbers: tuple[str, ...]) -> tuple[Choice, ...]:
+    later = ("", *(f",{number}" for number in numbers))
+    row, col = Choice("row", ("", *numbers)), Choice("col", later)
+    return row, col, Choice("digit", later)
+
+
+def _check_arguments(size, min_blanks, max_blanks) -> None:
+    if not isinstance(size, int) or size not in MOST_BLANKS:
+        raise ValueError(f"size={size!r} must be 4 or 9 digits")
+    for name, value, least in (
+        ("min_blanks", min_blanks, 1),
+        ("max_blanks", max_blanks, min_blanks),
+    ):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not least <= value <= MOST_BLANKS[size]:
+            raise ValueError(
+                f"{name}={value!r} must be a whole number from {least} to "
+                f"{MOST_BLANKS[size]}: with more empty cells than that the generator "
+                f"cannot promise one solution on {size}x{size}"
+            )
