@@ -72,11 +72,10 @@ def the_legend_explains_the_picture(subject: Subject) -> None:
         for symbol in part.symbols:
             expect(symbol in words, f"the instruction does not explain {symbol!r}")
         text = env.render(rows(subject.reset()[1])[0], subject.params)
-        picture = text.rstrip("\n").split("\n")[-part.rows :]
-        expect([len(line) == part.cols for line in picture], "a board is not whole")
+        picture = "".join(text.splitlines(keepends=True)[-part.rows :])
         expect(
-            set("".join(picture)) <= set(part.symbols),
-            "a rendered board has symbols that the template lacks",
+            re.fullmatch(part.pattern, picture),
+            "a rendered board is not whole, or has symbols that the template lacks",
         )
 
 

@@ -35,7 +35,11 @@ class Grid:
 
     `border` is the id of the symbol that always fills the outermost ring, or None; a
     tokenization by rows then needs to tabulate the interior only. `meanings` say what
-    each symbol stands for; drawings of the board use them, play does not.
+    each symbol stands for; drawings of the board use them, play does not. `separator`
+    stands between the cells of a row, which symbols of several characters need.
+
+    Raises:
+      ValueError: a symbol contains the separator.
     """
 
     name: str
@@ -44,15 +48,24 @@ class Grid:
     cols: int
     border: int | None = None
     meanings: tuple[str, ...] = ()
+    separator: str = ""
+
+    def __post_init__(self):
+        if self.separator and any(self.separator in s for s in self.symbols):
+            raise ValueError(
+                f"symbols={self.symbols!r} of the board {self.name!r} must not contain "
+                f"separator={self.separator!r}, which stands between them"
+            )
 
     def render(self, value) -> str:
-        board = np.asarray(value)
-        return "".join("".join(self.symbols[i] for i in row) + "\n" for row in board)
+        rows = ([self.symbols[i] for i in row] for row in np.asarray(value))
+        return "".join(self.separator.join(row) + "\n" for row in rows)
 
     @property
     def pattern(self) -> str:
         """Regular expression of all texts of `render`; its only group is the board."""
-        return f"((?:{self._cell}{{{self.cols}}}\n){{{self.rows}}})"
+        further = f"(?:{re.escape(self.separator)}{self._cell}){{{self.cols - 1}}}"
+        return f"((?:{self._cell}{further}\n){{{self.rows}}})"
 
     @property
     def _cell(self) -> str:
@@ -60,7 +73,10 @@ class Grid:
 
     def read(self, text: str) -> list[list[str]]:
         """Rows of symbols of a rendered board."""
-        return [re.findall(self._cell, line) for line in text.split("\n")[:-1]]
+        lines = text.split("\n")[:-1]
+        if self.separator:
+            return [line.split(self.separator) for line in lines]
+        return [re.findall(self._cell, line) for line in lines]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -237,7 +237,7 @@ def _without_border(part: Part) -> list[Part]:
     """A board with a border as literal, rows without the first and last, literal."""
     if not isinstance(part, Grid) or part.border is None:
         return [part]
-    wall = part.symbols[part.border] * part.cols + "\n"
+    wall = part.separator.join([part.symbols[part.border]] * part.cols) + "\n"
     if part.rows < 3 or part.cols < 3:
         return [wall * part.rows]
     return [wall, part, wall]
@@ -282,17 +282,22 @@ def _rows(part: Grid, lead: str) -> Layout:
             f"{len(part.symbols)} symbols needs {len(part.symbols) ** free} entries, "
             f"over {MAX_ROWS}; set prompt.tokenization='symbols' or use a smaller board"
         )
-    edge = "" if part.border is None else part.symbols[part.border]
+    edge = () if part.border is None else (part.symbols[part.border],)
     cells = itertools.product(part.symbols, repeat=free)
-    table = tuple((f"{edge}{''.join(row)}{edge}\n",) for row in cells)
+    table = tuple((part.separator.join((*edge, *r, *edge)) + "\n",) for r in cells)
     return Layout(part, (table,), _one_of(table), repeats=True)
 
 
 def _symbols(part: Grid) -> Layout:
-    """Table: the symbols, then the newline."""
+    """Table: the symbols, the separator if there is one, then the newline."""
     symbols, newline = tuple((symbol,) for symbol in part.symbols), ("\n",)
-    row = _one_of(symbols).repeated().then(_one_of([newline]))
-    return Layout(part, ((*symbols, newline),), row, repeats=True)
+    if not part.separator:
+        row = _one_of(symbols).repeated().then(_one_of([newline]))
+        return Layout(part, ((*symbols, newline),), row, repeats=True)
+    cell, separator = _one_of(symbols), (part.separator,)
+    further = _one_of([separator]).then(cell).repeated().optional()
+    row = cell.then(further).then(_one_of([newline]))
+    return Layout(part, ((*symbols, separator, newline),), row, repeats=True)
 
 
 def _cells(part: Cells, lead: str) -> Layout:

@@ -124,15 +124,24 @@ class RowsBlock:
 
 @struct.dataclass
 class SymbolsBlock:
-    """A board, one table entry per symbol and, last, one for the newline."""
+    """A board, one table entry per symbol and, last, one for the newline.
+
+    The entry before that is the separator, if cells have one between them.
+    """
 
     name: str = struct.field(pytree_node=False)
+    has_separator: bool = struct.field(pytree_node=False)
     symbols: TokenTable
 
     def segments(self, fields: Fields) -> list[Segments]:
         board = fields[self.name]
-        newline = jnp.full_like(board[:, :1], self.symbols.num_entries - 1)
-        index = jnp.concatenate([board, newline], axis=1).reshape(-1)
+        newline = self.symbols.num_entries - 1
+        if self.has_separator:
+            # After every cell a separator, the last of which becomes the newline.
+            pairs = jnp.stack([board, jnp.full_like(board, newline - 1)], axis=2)
+            board = pairs.reshape(board.shape[0], -1)[:, :-1]
+        ends = jnp.full_like(board[:, :1], newline)
+        index = jnp.concatenate([board, ends], axis=1).reshape(-1)
         return [self.symbols.look_up(index)]
 
 
@@ -317,7 +326,7 @@ def _block(layout: pieces.Layout, ids: dict, tokenization: str) -> Block:
     if isinstance(part, Cells):
         return CellsBlock(part.name, part.max_cells, *tables)
     if tokenization == "symbols":
-        return SymbolsBlock(part.name, *tables)
+        return SymbolsBlock(part.name, bool(part.separator), *tables)
     return RowsBlock(part.name, len(part.symbols), part.border is not None, *tables)
 
 

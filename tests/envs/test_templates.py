@@ -57,6 +57,32 @@ def test_boards_are_read_back_from_the_text():
     assert Template(("a",)).read_boards("a") == []
 
 
+def test_boards_with_words_for_symbols():
+    """A separator keeps "1 6" and "16" apart, here and when the text is read."""
+    symbols = (".", "1", "6", "16", "61")
+    board = Grid("board", symbols, 2, 3, separator=" ")
+    template = Template(("Now:\n", board, "end"))
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        cells = rng.integers(0, 5, (2, 3))
+        rows = [[symbols[i] for i in row] for row in cells]
+        text = template.render({"board": cells})
+        assert text == "Now:\n" + "".join(" ".join(r) + "\n" for r in rows) + "end"
+        assert template.read_boards(text) == [rows]
+    for wrong in (
+        "16 1\n6 . .\n",
+        "1616 1\n6 . .\n",
+        "1 6 1 \n6 . .\n",
+        "1 6 2\n. . .\n",
+    ):
+        assert template.read_boards(f"Now:\n{wrong}end") is None
+
+
+def test_symbols_with_the_separator_are_refused():
+    with pytest.raises(ValueError, match="must not contain separator=' '"):
+        Grid("board", (".", "1 6"), 2, 3, separator=" ")
+
+
 def test_templates_join():
     joined = Template(("a", Choice("x", ("0", "1")))) + Template(("b",))
     assert joined.parts == ("a", Choice("x", ("0", "1")), "b")

@@ -44,6 +44,7 @@ VARIANTS = (
 POCKET = pathlib.Path(ragen_jax.__file__).parent / "pocket"
 NUM_ROWS = 48
 WALLED = Grid("board", ("#", "_", "O", "√", "X", "P", "S"), 6, 5, border=0)
+NUMBERS = Grid("board", (".", "2", "4", "8", "16"), 4, 3, separator=" ")
 OPEN = Grid("board", ("P", "_", "O", "G", "X", "√"), 4, 4)
 
 
@@ -163,6 +164,27 @@ def test_symbols_are_one_piece_per_cell(tokenizer):
     texts = ["".join(WALLED.symbols[i] for i in row) + "\n" for row in board[0]]
     assert ids == [i for cell in "".join(texts) for i in tokenizer.encode(cell)]
     assert ids != tokenizer.encode("".join(texts))
+
+
+@pytest.mark.parametrize("separator", [" ", ", ", "|"])
+@pytest.mark.parametrize("border", [0, None])
+@pytest.mark.parametrize(("rows", "cols"), [(4, 3), (3, 4), (2, 2), (3, 1)])
+def test_boards_with_separators(tokenizer, separator, border, rows, cols):
+    grid = Grid("board", NUMBERS.symbols, rows, cols, border, separator=separator)
+    template = Template(("State:\n", grid, "Turn ", Number("turn", 1, 12), "\n", grid))
+    fields = message_fields(100) | {"board": random_boards(grid, 100)}
+    for tokenization in TOKENIZATIONS:
+        check(template, tokenizer, tokenization, fields)
+
+
+def test_separators_are_pieces_of_their_own(tokenizer):
+    """So a symbol has the same tokens wherever it stands in a row."""
+    board = random_boards(NUMBERS, 1)
+    (ids,) = run(Template((NUMBERS,)), tokenizer, "symbols", {"board": board})
+    (rows,) = Template((NUMBERS,)).read_boards(NUMBERS.render(board[0]))
+    pieces_ = [p for row in rows for cell in row for p in (cell, " ")]
+    pieces_[2 * NUMBERS.cols - 1 :: 2 * NUMBERS.cols] = ["\n"] * NUMBERS.rows
+    assert ids == [i for piece in pieces_ for i in tokenizer.encode(piece)]
 
 
 def test_symbols_of_several_tokens(tmp_path):
