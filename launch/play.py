@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
     if _GIF.value and grid_of(trained.program.task.env) is None:
         raise ValueError("--gif: this game shows no board; leave it out")
     if not _RAW.value:
-        names = {"human": "you", "solver": "the exact solver"}
+        solver = f"the {trained.program.task.env.solves} solver"
+        names = {"human": "you", "solver": solver}
         player = names.get(_PLAYER.value, f"the weights of {trained.name}")
         print(describe_level(trained.program.task, _LEVEL.value, player), end="\n\n")
     try:

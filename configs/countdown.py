@@ -1,0 +1,29 @@
+"""Countdown: three numbers and a target; one expression has to make it.
+
+python -m launch.train --config=configs/countdown.py --workdir=runs/countdown
+
+One answer, as in RAGEN. More attempts: --config.env.params.max_steps_in_episode=3
+--config.rollout.max_turns=3 --config.rollout.max_actions_per_episode=3. Four numbers:
+--config.env.kwargs.num_numbers=4; the original's easy levels:
+--config.env.kwargs.signs_only=True.
+
+The pocket model has never seen this game: it learns nothing here yet, use a real one.
+Presets (`configs/sizes.py`): --config=configs/countdown.py:qwen2.5-0.5b,starpo_s,grpo
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, sizes
+
+
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """Countdown with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
+    config = base.get_config()
+    config.env.name = "countdown"
+    sizes.apply_presets(config, presets)
+    # A thought and an expression in the pocket model's tokens.
+    config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
+    config.rollout.max_turns = 1
+    config.rollout.max_actions_per_turn = 1
+    config.rollout.max_actions_per_episode = 1
+    return config
