@@ -26,7 +26,9 @@ _CONFIG = command.define_config()
 _API = command.define_section("api", endpoint.get_config(), endpoint.HELP)
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
 _SUITE = flags.DEFINE_string(
-    "suite", None, "Generalisation suite to play: sokoban, bandit or frozen_lake."
+    "suite",
+    None,
+    "Suite to play: the name of a game (its generalisation suite), or all.",
 )
 _OUTPUT = flags.DEFINE_string("output", None, "JSONL file to write every episode to.")
 _TABLE = flags.DEFINE_string("table", None, "Markdown file to write the scores to.")

@@ -4,11 +4,12 @@ In: the name of a suite and the configuration of a policy. Out: evaluation tasks
 with its configuration. Every entry uses the seeds of any other evaluation; training
 never plays its levels.
 
-To add a suite or an entry, add it to `SUITES`.
+To add a suite or an entry, add it to `_GAMES`. The suite `all` has every entry once.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -23,7 +24,7 @@ class EvalTask:
 
     Attributes:
       spec: its environment; the label is its name in tables and metrics.
-      budget: keys of `rollout` that replace those of the policy's configuration.
+      changes: keys of the policy's configuration, dotted, and other values for them.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
       played: everything that scores depend on, JSON-able; None, like `play`, before a
@@ -32,7 +33,7 @@ class EvalTask:
     """
 
     spec: EnvSpec
-    budget: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
     note: str = ""
     pocket_note: str = ""
     played: Mapping[str, Any] | None = None
@@ -66,7 +67,7 @@ def configure(
     Args:
       config: the policy's.
       entry: of a suite.
-      overrides: dotted paths that the user set; they win over the entry's budget.
+      overrides: dotted paths that the user set; they win over the entry's changes.
     """
     changed = config.copy_and_resolve_references()
     with changed.unlocked(), changed.ignore_type():
@@ -77,9 +78,9 @@ def configure(
         # Bonuses may need landmarks that another environment lacks, and do not change
         # success.
         changed.bonus.update(dict.fromkeys(changed.bonus))
-        for name, value in entry.budget.items():
-            if f"rollout.{name}" not in overrides:
-                changed.rollout[name] = value
+        changed.update_from_flattened_dict(
+            {k: v for k, v in entry.changes.items() if k not in overrides}
+        )
     return changed
 
 
@@ -90,7 +91,7 @@ def _entry(
     params: Mapping[str, object] | None = None,
     **settings: Any,
 ) -> EvalTask:
-    """An entry of `SUITES`; `settings` are the budget and the notes."""
+    """An entry of `SUITES`; `settings` are the changes and the notes."""
     spec = EnvSpec(
         env, kwargs=kwargs or {}, params=params or {}, label=label, path="suite"
     )
@@ -99,13 +100,19 @@ def _entry(
 
 # One action, once.
 _ONE_CHOICE = {
-    "max_turns": 1,
-    "max_actions_per_turn": 1,
-    "max_actions_per_episode": 1,
+    "rollout.max_turns": 1,
+    "rollout.max_actions_per_turn": 1,
+    "rollout.max_actions_per_episode": 1,
 }
 # Levels that take longer than those of training: best play reaches 99.6 % of the goals
 # on 8x8 Sokoban with two boxes, where training's 10 actions would allow 48 %.
-_LONG = {"max_turns": 6, "max_actions_per_episode": 24}
+_LONG = {"rollout.max_turns": 6, "rollout.max_actions_per_episode": 24}
+# A row of 9 cells has too many values for a table.
+_SUDOKU_9X9 = {
+    "rollout.max_turns": 10,
+    "rollout.max_actions_per_episode": 40,
+    "prompt.tokenization": "symbols",
+}
 
 _SOKOBAN = _entry("Sokoban", "sokoban", note="6x6, one box: as trained.")
 _FROZEN_LAKE = _entry("FrozenLake", "frozen_lake", note="4x4, success rate 0.8.")
@@ -115,7 +122,7 @@ _NAMES_SEEN = (
     "names, but arms were taken at random there, and training never shows them."
 )
 
-SUITES: Mapping[str, tuple[EvalTask, ...]] = {
+_GAMES: Mapping[str, tuple[EvalTask, ...]] = {
     "sokoban": (
         _SOKOBAN,
         _entry(
@@ -130,7 +137,7 @@ SUITES: Mapping[str, tuple[EvalTask, ...]] = {
             "Sokoban-8x8-TwoBoxes",
             "sokoban",
             {"rows": 8, "cols": 8, "num_boxes": 2},
-            budget=_LONG,
+            changes=_LONG,
             note="Larger, two boxes, 6 turns and 24 actions.",
         ),
         dataclasses.replace(
@@ -143,14 +150,14 @@ SUITES: Mapping[str, tuple[EvalTask, ...]] = {
         _entry(
             "Bandit",
             "bandit",
-            budget=_ONE_CHOICE,
+            changes=_ONE_CHOICE,
             note="The names of training (24 levels in all). Chance is 50 %.",
         ),
         _entry(
             "Bandit-TestNames",
             "bandit",
             {"split": "test"},
-            budget=_ONE_CHOICE,
+            changes=_ONE_CHOICE,
             note="Names that training never shows.",
             pocket_note=_NAMES_SEEN,
         ),
@@ -158,7 +165,7 @@ SUITES: Mapping[str, tuple[EvalTask, ...]] = {
             "Bandit-Reversed",
             "bandit",
             {"reverse": True},
-            budget=_ONE_CHOICE,
+            changes=_ONE_CHOICE,
             note="The name that sounds safe pays more: a policy that reads names as in "
             "training is wrong here. Chance is 50 %.",
         ),
@@ -189,8 +196,66 @@ SUITES: Mapping[str, tuple[EvalTask, ...]] = {
             "FrozenLake-6x6",
             "frozen_lake",
             {"size": 6},
-            budget=_LONG,
+            changes=_LONG,
             note="Larger still, 6 turns and 24 actions.",
         ),
     ),
+    "countdown": (
+        _entry(
+            "Countdown",
+            "countdown",
+            changes=_ONE_CHOICE,
+            note="Three numbers up to 99, one answer.",
+        ),
+        _entry(
+            "Countdown-Signs",
+            "countdown",
+            {"signs_only": True},
+            changes=_ONE_CHOICE,
+            note="Levels that + and - alone solve, as in RAGEN.",
+        ),
+        _entry(
+            "Countdown-FourNumbers",
+            "countdown",
+            {"num_numbers": 4},
+            changes=_ONE_CHOICE,
+            note="Four numbers.",
+        ),
+    ),
+    "cube2x2": (
+        _entry("Cube2x2", "cube2x2", note="One to four quarter turns from solved."),
+        _entry(
+            "Cube2x2-Five",
+            "cube2x2",
+            {"min_distance": 5, "max_distance": 5},
+            note="Five quarter turns from solved.",
+        ),
+    ),
+    "sudoku": (
+        _entry("Sudoku", "sudoku", note="4x4, four to eight empty cells."),
+        _entry(
+            "Sudoku-TenBlanks",
+            "sudoku",
+            {"min_blanks": 10, "max_blanks": 10},
+            note="4x4, ten empty cells.",
+        ),
+        _entry(
+            "Sudoku-9x9",
+            "sudoku",
+            {"size": 9, "min_blanks": 30, "max_blanks": 30},
+            changes=_SUDOKU_9X9,
+            note="9x9, 30 empty cells, 10 turns and 40 actions: a control.",
+        ),
+    ),
 }
+
+
+def _once(suites: Iterable[tuple[EvalTask, ...]]) -> tuple[EvalTask, ...]:
+    """The entries of all suites, the first of each name."""
+    by_name = {}
+    for entry in itertools.chain.from_iterable(suites):
+        by_name.setdefault(entry.name, entry)
+    return tuple(by_name.values())
+
+
+SUITES = {**_GAMES, "all": _once(_GAMES.values())}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import envs
-from configs import bandit, frozen_lake, sokoban
+from configs import bandit, countdown, cube2x2, frozen_lake, sokoban, sudoku
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.evaluation.results import Results
@@ -18,11 +18,16 @@ from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.rollout import players
 
-TASKS = {"sokoban": sokoban, "bandit": bandit, "frozen_lake": frozen_lake}
+TASKS = {
+    "sokoban": sokoban,
+    "bandit": bandit,
+    "frozen_lake": frozen_lake,
+    "countdown": countdown,
+    "cube2x2": cube2x2,
+    "sudoku": sudoku,
+}
 ENTRIES = {
-    entry.name: (name, entry)
-    for name, suite in suites.SUITES.items()
-    for entry in suite
+    entry.name: (name, entry) for name in TASKS for entry in suites.SUITES[name]
 }
 
 
@@ -80,6 +85,21 @@ def test_the_entries_are_what_they_are_called():
         assert entry.note.endswith("."), label
 
 
+def test_one_suite_has_every_game_s_entries_once():
+    assert suites.SUITES.keys() == {*TASKS, "all"}
+    names = [entry.name for entry in suites.SUITES["all"]]
+    assert sorted(names) == sorted(ENTRIES)
+
+
+@pytest.mark.parametrize("label", [entry.name for entry in suites.SUITES["all"]])
+def test_every_game_fits_the_policy_of_another(label):
+    """`--config=configs/sokoban.py --suite=all` builds all of its tasks."""
+    pairs = harness.suite_configs(sokoban.get_config(), "all", ())
+    ((config, entry),) = [pair for pair in pairs if pair[1].name == label]
+    task = build_task(config, entry.spec, load_tokenizer(POCKET))
+    check_fit(config, task, load_config(POCKET))
+
+
 def test_a_budget_replaces_the_policy_s_unless_the_user_set_it():
     entry = ENTRIES["Sokoban-8x8-TwoBoxes"][1]
     config = sokoban.get_config()
@@ -103,7 +123,7 @@ def test_what_does_not_fit_the_model_is_named_before_anything_is_played():
         ValueError, match=r"suite 'sokoban', Sokoban-8x8-TwoBoxes: .*2048"
     ):
         harness.policy_evaluations(trained, "sokoban")
-    with pytest.raises(ValueError, match="choose one of sokoban, bandit, frozen_lake"):
+    with pytest.raises(ValueError, match="Choose one of sokoban, bandit, frozen_lake"):
         harness.policy_evaluations(trained, "chess")
 
 
