@@ -21,14 +21,13 @@ place 4 at (2,3)|place 4 at( 2 , 3 )|place 4 at 2,3|place 4 at 2 ,3|4 at 2,3|4 A
     .replace("\n", "|")
     .split("|")
 )
-BAD = """
-place 4 at row 2, col 3|place4 at row 2 col 3|place 4 at row2 col 3
-place 4 at row 2 col3|place 4 at row 2 column 3|place 4 at row 2|place 4 at row (2) col 3
-row 2 col 3|at 2,3|place 4 at 2 3|place 4 at (2,3|place 4 at 2,3)|place 4 at ((2,3))|4 at (2,3)|4at 2,3
-4 at2,3|place 4 on 2,3|put 4 at 2,3|place 4 at 2,3.|place 4 at 2,3 now
-please place 4 at 2,3|(2,3,4|2,3,4)|2,3|2,3,4,1|2;3;4|2 3 4|234|02,3,4|2,3,04|22,3,4|2,,3,4|2,3,n
-n,n,n|n at n,n|0,3,4|2,0,4|2,3,0|5,3,4|2,5,4|2,3,5|-2,3,4|2.0,3,4|[2,3,4]|place|(|,|4
-٢,٣,٤|2，3，4|2\x00,3,4
+BAD = """place 4 at row 2, col 3|place4 at row 2 col 3|place 4 at row2 col 3
+place 4 at row 2 col3|place 4 at row 2 column 3|place 4 at row 2
+place 4 at row (2) col 3|row 2 col 3|at 2,3|place 4 at 2 3|place 4 at (2,3
+place 4 at 2,3)|place 4 at ((2,3))|4 at (2,3)|4at 2,3|4 at2,3|place 4 on 2,3
+put 4 at 2,3|place 4 at 2,3.|place 4 at 2,3 now|please place 4 at 2,3|(2,3,4|2,3,4)
+2,3|2,3,4,1|2;3;4|2 3 4|234|02,3,4|2,3,04|22,3,4|2,,3,4|2,3,n|n,n,n|n at n,n|0,3,4
+2,0,4|2,3,0|5,3,4|2,5,4|2,3,5|-2,3,4|2.0,3,4|[2,3,4]|place|(|,|4|٢,٣,٤|2，3，4|2\x00,3,4
 2,\n3,4|place 4 at row 2 col 3 col 3|place place 4 at 2,3|place 4 at at 2,3
 pl ace 4 at 2,3|place 4 a t 2,3|place 4 at r ow 2 col 3|2,3,4 2,3,4
 """.strip().replace("\n", "|").split("|")  # fmt: skip
