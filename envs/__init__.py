@@ -13,6 +13,7 @@ from envs.bandit import Bandit
 from envs.base import TextEnvironment
 from envs.cube import Cube2x2
 from envs.frozen_lake import FrozenLake
+from envs.game2048 import Game2048
 from envs.sokoban import Sokoban
 
 
@@ -67,6 +68,7 @@ ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "frozen_lake": FrozenLake,
     "sokoban": Sokoban,
     "cube2x2": Cube2x2,
+    "game2048": Game2048,
 }
 
 GYMNAX_IDS: dict[str, type[TextEnvironment]] = {
