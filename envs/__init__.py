@@ -14,6 +14,7 @@ from envs.base import TextEnvironment
 from envs.countdown import Countdown
 from envs.cube import Cube2x2
 from envs.frozen_lake import FrozenLake
+from envs.game2048 import Game2048
 from envs.sokoban import Sokoban
 from envs.sudoku import Sudoku
 
@@ -69,6 +70,7 @@ ENVIRONMENTS: dict[str, type[TextEnvironment]] = {
     "countdown": Countdown,
     "cube2x2": Cube2x2,
     "frozen_lake": FrozenLake,
+    "game2048": Game2048,
     "sokoban": Sokoban,
     "sudoku": Sudoku,
 }
