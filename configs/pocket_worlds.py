@@ -8,16 +8,22 @@ replies of games whose actions are written in digits.
 
 from ml_collections import ConfigDict
 
-from configs import countdown, cube2x2, pocket, sudoku
+from configs import countdown, cube2x2, game2048, pocket, sudoku
 
 
 def get_config() -> ConfigDict:
     """Model, games, demonstrators and schedule."""
     config = pocket.get_config()
     config.games = ConfigDict()
-    config.games.countdown = pocket.game(countdown.get_config(), episodes=12)
-    config.games.cube2x2 = pocket.game(cube2x2.get_config(), episodes=12)
-    config.games.sudoku = pocket.game(sudoku.get_config(), episodes=12)
+    config.games.countdown = pocket.game(countdown.get_config(), episodes=14)
+    config.games.cube2x2 = pocket.game(cube2x2.get_config(), episodes=10)
+    config.games.sudoku = pocket.game(sudoku.get_config(), episodes=8)
+    config.games.game2048 = pocket.game(game2048.get_config(), episodes=4)
+    # These games are won by few random players: more of the solver, for longer.
+    config.demonstrators.solver.share = 0.4
+    config.demonstrators.guesser.share = 0.46
+    config.mixture.first_part = 0.7
+    config.train.num_steps = 1400
     config.max_reply_tokens = 48
     config.evaluation.max_reply_tokens = 48
     return config

@@ -108,7 +108,11 @@ def describe_best(task: Task, level: EnvState, budget: PlayBudget) -> str:
     if task.env.solves != EXACT:
         return f"reference play: won {share:.0%} of the time"
     if share == 1:
-        return f"best play: won in {_actions(fewest)}"
+        in_fewest = PlayBudget(fewest, 1, fewest)
+        luckless = task.env.solve(states, task.params, budget=in_fewest, discount=1.0)
+        needs_luck = float(luckless.best_success[0]) < 1
+        won = "won; with luck in" if needs_luck else "won in"
+        return f"best play: {won} {_actions(fewest)}"
     if share == 0 and fewest < NEVER:
         return f"the budget is too small: the shortest way takes {_actions(fewest)}"
     best = f"best play: won {share:.0%} of the time"

@@ -114,6 +114,18 @@ _SUDOKU_9X9 = {
     "prompt.tokenization": "symbols",
 }
 
+
+def _moves(number: int) -> dict[str, object]:
+    """So many turns of one action, each seeing the present board alone."""
+    return {
+        "rollout.max_turns": number,
+        "rollout.max_actions_per_turn": 1,
+        "rollout.max_actions_per_episode": number,
+        "rollout.context": "single_turn",
+        "rollout.context_turns": 1,
+    }
+
+
 _SOKOBAN = _entry("Sokoban", "sokoban", note="6x6, one box: as trained.")
 _FROZEN_LAKE = _entry("FrozenLake", "frozen_lake", note="4x4, success rate 0.8.")
 _SEEN = "The pocket model's warm start has shown it this game; training has not."
@@ -245,6 +257,21 @@ _GAMES: Mapping[str, tuple[EvalTask, ...]] = {
             {"size": 9, "min_blanks": 30, "max_blanks": 30},
             changes=_SUDOKU_9X9,
             note="9x9, 30 empty cells, 10 turns and 40 actions: a control.",
+        ),
+    ),
+    "game2048": (
+        _entry(
+            "Game2048",
+            "game2048",
+            changes=_moves(24),
+            note="3x3, goal 32, one move a turn, 24 moves.",
+        ),
+        _entry(
+            "Game2048-Goal64",
+            "game2048",
+            {"goal": 64},
+            changes=_moves(48),
+            note="3x3, goal 64, 48 moves.",
         ),
     ),
 }

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 import envs
-from configs import bandit, countdown, cube2x2, frozen_lake, sokoban, sudoku
+from configs import (
+    bandit,
+    countdown,
+    cube2x2,
+    frozen_lake,
+    game2048,
+    sokoban,
+    sudoku,
+)
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.evaluation.results import Results
@@ -25,10 +33,9 @@ TASKS = {
     "countdown": countdown,
     "cube2x2": cube2x2,
     "sudoku": sudoku,
+    "game2048": game2048,
 }
-ENTRIES = {
-    entry.name: (name, entry) for name in TASKS for entry in suites.SUITES[name]
-}
+ENTRIES = {entry.name: (name, entry) for name in TASKS for entry in suites.SUITES[name]}
 
 
 # Rows of cells that no other test cuts for a real tokenizer. Those of 8x8 Sokoban are

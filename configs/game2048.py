@@ -1,0 +1,29 @@
+"""2048 on a 3x3 board: reach the tile 32, one move a turn.
+
+python -m launch.train --config=configs/game2048.py --workdir=runs/game2048
+
+The model sees the present board alone (`rollout.context = "single_turn"`): an episode
+takes up to 24 turns. The original's board: --config.env.kwargs.size=4
+--config.env.kwargs.goal=2048, which takes about 1,000 moves; its solver is a reference
+player, not exact.
+
+The pocket model has never seen this game: it learns nothing here yet, use a real one.
+Presets (`configs/sizes.py`): --config=configs/game2048.py:qwen2.5-0.5b,starpo_s,grpo
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, sizes
+
+
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """2048 with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
+    config = base.get_config()
+    config.env.name = "game2048"
+    sizes.apply_presets(config, presets)
+    config.rollout.context = "single_turn"
+    config.rollout.context_turns = 1
+    config.rollout.max_turns = 24
+    config.rollout.max_actions_per_turn = 1
+    config.rollout.max_actions_per_episode = 24
+    return config
