@@ -251,7 +251,8 @@ class Countdown(base.TextEnvironment):
         """Values of all expressions, exact for any number of attempts.
 
         Values respect the attempts left in the episode; `best_success` respects the
-        budget, too.
+        budget, too. With a discount of 1 and an attempt to spare, failing first costs
+        nothing: give a smaller one to have the player hurry.
         """
         is_affordable = _may_act(budget)
         gamma = jnp.float32(discount)
