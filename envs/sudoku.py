@@ -23,9 +23,7 @@ from envs import base, sudoku_answers
 from envs.base import StateFacts
 from envs.sudoku_levels import (
     MOST_BLANKS,
-    in_box,
-    in_col,
-    in_row,
+    in_sight,
     sample_level,
     side_of_box,
 )
@@ -288,15 +286,12 @@ class Sudoku(base.TextEnvironment):
 
     def _has_single(self, state: EnvState) -> Bool[Array, "n n"]:
         """Cells for which what stands around them leaves one digit, the right one."""
-        seen = [
-            in_row(state.board == digit)
-            | in_col(state.board == digit)
-            | in_box(state.board == digit)
-            for digit in range(1, self.size + 1)
-        ]
-        is_solution = [state.solution == digit for digit in range(1, self.size + 1)]
-        seen, is_solution = jnp.stack(seen), jnp.stack(is_solution)
-        return jnp.all(seen != is_solution, axis=0)
+        seen = jax.vmap(in_sight, -1, -1)(self._is_digit(state.board))
+        return jnp.all(seen != self._is_digit(state.solution), axis=-1)
+
+    def _is_digit(self, board: Int[Array, "n n"]) -> Bool[Array, "n n digits"]:
+        digits = jnp.arange(1, self.size + 1, dtype=jnp.int32)
+        return board[..., None] == digits[None, None, :]
 
     def _num_missing(self, state: EnvState) -> Int[Array, ""]:
         return jnp.sum(state.board != state.solution, dtype=jnp.int32)
@@ -305,39 +300,43 @@ class Sudoku(base.TextEnvironment):
         self, state: EnvState, params: EnvParams, discount: Float[Array, ""]
     ) -> Float[Array, " num_actions"]:
         """What each action and best play after it earn, in a state that is not over."""
-        num_empty = jnp.sum(state.board == 0, dtype=jnp.int32)
-        num_wrong = self._num_missing(state) - num_empty
+        is_empty = state.board == 0
+        is_wrong = (state.board != state.solution) & ~is_empty
+        num_empty, num_wrong = (
+            jnp.sum(cells, dtype=jnp.int32) for cells in (is_empty, is_wrong)
+        )
+        values = self._values(params, discount)
+        against = self._is_digit(jnp.where(state.givens, state.board, 0))
+        is_refused = state.givens[..., None] | jax.vmap(in_sight, -1, -1)(against)
+        is_correct = self._is_digit(state.solution)
+        paid = jnp.where(is_correct, params.correct_reward, params.legal_reward)
+        empty, wrong = (
+            cells.astype(jnp.int32)[..., None] for cells in (is_empty, is_wrong)
+        )
+        empty_after = num_empty - empty
+        wrong_after = num_wrong - wrong + (~is_correct).astype(jnp.int32)
+        later = discount * values[empty_after, wrong_after]
+        later = jnp.where(empty_after + wrong_after == 0, params.solved_reward, later)
+        placed = jnp.where(is_empty[..., None], paid, 0.0) + later
+        refused = params.invalid_reward + discount * values[num_empty, num_wrong]
+        action_values = jnp.where(is_refused, refused, placed)
+        return action_values.astype(jnp.float32).reshape(-1)
 
-        def value(action):
-            is_cell, digit = self._placement(action)
-            is_refused = _is_refused(state, is_cell, digit)
-            is_empty = jnp.any(is_cell & (state.board == 0))
-            was_wrong = jnp.any(is_cell & (state.board != state.solution)) & ~is_empty
-            is_correct = jnp.any(is_cell & (state.solution == digit))
-            empty = num_empty - is_empty.astype(jnp.int32)
-            wrong = num_wrong + (~is_correct).astype(jnp.int32)
-            wrong = wrong - was_wrong.astype(jnp.int32)
-            paid = jnp.where(is_correct, params.correct_reward, params.legal_reward)
-            paid = jnp.where(is_empty, paid, 0.0)
-            later = jnp.where(
-                empty + wrong == 0,
-                params.solved_reward,
-                discount * self._value(empty, wrong, params, discount),
-            )
-            refused = params.invalid_reward + discount * self._value(
-                num_empty, num_wrong, params, discount
-            )
-            return jnp.where(is_refused, refused, paid + later).astype(jnp.float32)
+    def _values(
+        self, params: EnvParams, discount: Float[Array, ""]
+    ) -> Float[Array, "empty wrong"]:
+        """What best play earns by the cells that are empty and wrong; 0 with neither.
 
-        return jax.vmap(value)(jnp.arange(self.num_actions, dtype=jnp.int32))
-
-    def _value(self, num_empty, num_wrong, params, discount) -> Float[Array, ""]:
-        """What best play earns with so many cells empty and wrong, one at least."""
-        powers = discount ** jnp.arange(self.size**2 + 1, dtype=jnp.float32)
-        at = jnp.arange(self.size**2 + 1)
-        filled = jnp.sum(jnp.where(at < num_empty, powers, 0.0))
-        last = jnp.sum(jnp.where(at == num_empty + num_wrong - 1, powers, 0.0))
-        return params.correct_reward * filled + params.solved_reward * last
+        The empty ones are filled first, for they pay; the last action solves.
+        """
+        count = jnp.arange(self.size**2 + 1, dtype=jnp.int32)
+        powers = discount ** count.astype(jnp.float32)
+        filled = jnp.cumsum(powers) - powers
+        missing = count[:, None] + count[None, :]
+        last = jnp.where(
+            missing > 0, discount ** (missing - 1).astype(jnp.float32), 0.0
+        )
+        return params.correct_reward * filled[:, None] + params.solved_reward * last
 
     def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         return self.is_terminated(state, params) | self.is_truncated(state, params)
@@ -347,8 +346,8 @@ def _is_refused(
     state: EnvState, is_cell: Bool[Array, "n n"], digit: Int[Array, ""]
 ) -> Bool[Array, ""]:
     """Whether the cell is given, or has the digit given in its row, column or box."""
-    near = in_row(is_cell) | in_col(is_cell) | in_box(is_cell)
-    return jnp.any(state.givens & (is_cell | (near & (state.board == digit))))
+    stands = in_sight(is_cell) & (state.board == digit)
+    return jnp.any(state.givens & (is_cell | stands))
 
 
 def _placement_words(numbers: tuple[str, ...]) -> tuple[Choice, ...]:

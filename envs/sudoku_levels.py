@@ -150,9 +150,14 @@ def is_forced(
     digits_seen = jax.lax.reduce(bits, np.int32(0), jax.lax.bitwise_or, (0, 1))
     is_naked = jax.lax.population_count(digits_seen) == size - 1
     holds = givens & (grid == digit)
-    takes = ~givens & ~is_cell & ~(in_row(holds) | in_col(holds) | in_box(holds))
+    takes = ~givens & ~is_cell & ~in_sight(holds)
     is_hidden = [~jnp.any(takes & unit) for unit in units]
     return is_naked | is_hidden[0] | is_hidden[1] | is_hidden[2]
+
+
+def in_sight(mask: Bool[Array, "n n"]) -> Bool[Array, "n n"]:
+    """Cells with a marked cell in their row, column or box."""
+    return in_row(mask) | in_col(mask) | in_box(mask)
 
 
 def in_row(mask: Bool[Array, "n n"]) -> Bool[Array, "n n"]:

@@ -54,6 +54,20 @@ def test_grids_of_nine_are_valid_and_keep_their_origins():
         assert len(set(zip(stored[origin.ravel()], grid.ravel(), strict=True))) == 9
 
 
+def test_lines_are_exchanged_in_every_way_alike():
+    draws = 1296 * 40
+    keys = jax.random.split(jax.random.key(0), draws)
+    draw = jax.jit(jax.vmap(lambda key: sudoku_levels._line_order(key, 3)))
+    orders, counts = np.unique(np.asarray(draw(keys)), axis=0, return_counts=True)
+    assert len(orders) == 6**4
+    # Three lines in a row come from one band.
+    bands = orders.reshape(-1, 3, 3) // 3
+    assert (bands == bands[:, :, :1]).all()
+    assert (np.sort(orders, axis=1) == np.arange(9)).all()
+    # Mean 1295, standard deviation 51.
+    assert ((counts - 40) ** 2 / 40).sum() < 1295 + 5 * 51
+
+
 CASES = [(4, 4, 8), (4, 1, 1), (4, 12, 12), (9, 32, 48), (9, 50, 50)]
 
 
