@@ -278,10 +278,14 @@ def _by_sum(size: int, goal: int) -> Iterator[Int[np.ndarray, " n"]]:
 
 
 def _mirrors(size: int, goal: int) -> list[Int[np.ndarray, " S"]]:
-    """Number of each board's image in the two symmetries that turn all slides left."""
+    """Number of each board's image in the symmetries, in the order to apply them.
+
+    A slide down is one to the left of the board with rows and columns exchanged first,
+    and mirrored then.
+    """
     numbers = np.arange(goal ** (size * size), dtype=np.int32)
     numbers = numbers.reshape((goal,) * (size * size))
-    return [numbers.transpose(order).reshape(-1) for order in _symmetries(size)]
+    return [numbers.transpose(order).reshape(-1) for order in _symmetries(size)[::-1]]
 
 
 def _symmetries(size: int) -> tuple[Int[np.ndarray, " cells"], ...]:

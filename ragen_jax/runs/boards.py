@@ -13,7 +13,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
-from PIL import Image, ImageColor, ImageDraw
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
@@ -75,17 +75,19 @@ def color_board(board: Board, legend: Mapping[str, str], width: int) -> Text:
     """The board in colours, every row followed by a newline.
 
     A cell has a blank behind its symbol, so that it looks square, where a row then fits
-    into `width` columns.
+    into `width` columns. Symbols of several characters stand in the middle of as wide a
+    column as the longest needs.
     """
     looks, text = _looks(), Text()
-    cell = max(cell_len(symbol) for row in board for symbol in row)
+    cell = longest = max(cell_len(symbol) for row in board for symbol in row)
     if (cell + 1) * max(map(len, board)) <= width:
         cell += 1
     for row in board:
         for symbol in row:
             look = looks.get(legend.get(symbol, ""), looks[""])
             style = f"bold {look['ink']} on {look['ground']}"
-            text.append(set_cell_size(symbol, cell), style)
+            lead = " " * ((longest - cell_len(symbol)) // 2)
+            text.append(set_cell_size(lead + symbol, cell), style)
         text.append("\n")
     return text
 
@@ -105,12 +107,12 @@ def _draw_cell(meaning: str, symbol: str) -> Image.Image:
     looks = _looks()
     look = looks.get(meaning, looks[""])
     ground = look["ground"]
-    if look["shape"] == "text":  # no font here: a shade for each symbol
+    if meaning not in looks:  # the font lacks many a symbol: each gets a shade, too
         level = 100 + zlib.crc32(symbol.encode()) % 100
         ground = f"#{level:02x}{level:02x}{level:02x}"
     picture = Image.new("RGB", (CELL, CELL), ground)
     draw = ImageDraw.Draw(picture)
-    SHAPES[look["shape"]](draw, look)
+    SHAPES[look["shape"]](draw, {**look, "symbol": symbol})
     # A darker edge to the right and below separates cells.
     edge = tuple(channel // 8 * 7 for channel in ImageColor.getrgb(ground))
     draw.line([(0, CELL - 1), (CELL - 1, CELL - 1), (CELL - 1, 0)], fill=edge)
@@ -180,14 +182,21 @@ def _disc_in_hole(draw: ImageDraw.ImageDraw, look: Look) -> None:
     _disc(draw, look["ink"], 0.22)
 
 
+def _text(draw: ImageDraw.ImageDraw, look: Look) -> None:
+    """The symbol itself, smaller if it is long."""
+    symbol = look["symbol"]
+    font = ImageFont.load_default(min(0.6, 1.5 / max(len(symbol), 1)) * CELL)
+    draw.text((CELL / 2, CELL / 2), symbol, look["ink"], font, anchor="mm")
+
+
 def _nothing(draw: ImageDraw.ImageDraw, look: Look) -> None:
     del draw, look
 
 
-# Shape -> what draws it on the ground of its cell.
+# Shape -> what draws it on the ground of its cell; a look also has its `symbol` there.
 SHAPES: dict[str, Callable[[ImageDraw.ImageDraw, Look], None]] = {
     "none": _nothing,
-    "text": _nothing,
+    "text": _text,
     "bricks": _bricks,
     "box": _box,
     "star": _star,

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from envs.cube import Cube2x2
 from envs.frozen_lake import FrozenLake
+from envs.game2048 import Game2048
 from envs.sokoban import Sokoban
 from ragen_jax.runs import boards
 
 LOOKS = boards._looks()
+(TILES,) = Game2048(size=4, goal=2**17).template.parts
 
 
 def read(data):
@@ -34,7 +37,10 @@ def test_boards_stand_side_by_side():
     assert not np.array_equal(both[: boards.CELL, -2 * boards.CELL :], one)
 
 
-@pytest.mark.parametrize("meanings", [Sokoban.meanings, FrozenLake.meanings])
+@pytest.mark.parametrize(
+    "meanings",
+    [Sokoban.meanings, FrozenLake.meanings, Cube2x2.meanings, TILES.meanings],
+)
 def test_every_meaning_has_a_look_of_its_own(meanings):
     assert set(meanings) <= set(LOOKS)
     cells = [boards.draw_boards([["x"]], {"x": meaning}) for meaning in meanings]
@@ -44,6 +50,30 @@ def test_every_meaning_has_a_look_of_its_own(meanings):
 def test_symbols_without_a_meaning_differ():
     a, b = (boards.draw_boards([[symbol]], {}).tobytes() for symbol in "ab")
     assert a != b
+
+
+@pytest.mark.parametrize("symbol", ["8", "64", "1024", "131072"])
+def test_numbers_are_written_inside_their_cells(symbol):
+    """The cell next to it is as if alone, and so is the edge of its own."""
+    legend = dict(zip(TILES.symbols, TILES.meanings, strict=True))
+    one = np.asarray(boards.draw_boards([[[symbol]]], legend))
+    blank = np.asarray(boards.draw_boards([[[""]]], {"": legend[symbol]}))
+    is_ink = (one != blank).any(axis=2)
+    assert is_ink.sum() > 8
+    assert not is_ink[[0, -1]].any()
+    assert not is_ink[:, [0, -1]].any()
+    pair = np.asarray(boards.draw_boards([[["2", symbol]]], legend))
+    np.testing.assert_array_equal(pair[:, boards.CELL :], one)
+
+
+def test_long_symbols_stand_in_columns():
+    legend = dict(zip(TILES.symbols, TILES.meanings, strict=True))
+    board = [["2", "128", "."], ["16", ".", "2"]]
+    shown = boards.color_board(board, legend, width=80)
+    assert shown.plain == " 2  128  .  \n16   .   2  \n"
+    assert boards.color_board(board, legend, width=9).plain == " 2 128 . \n16  .  2 \n"
+    grounds = [str(span.style).split()[-1] for span in shown.spans]
+    assert grounds[1] == LOOKS["tile of 128"]["ground"]
 
 
 def test_every_look_can_be_drawn():

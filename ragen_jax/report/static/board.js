@@ -156,22 +156,24 @@ function drawCell(meaning, symbol, c, r) {
     parts.push(ring(look.second), ...person(x, y, ink, disc, 0.22));
   else if (look.shape === "disc in hole")
     parts.push(disc(look.second, 0.38), ...person(x, y, ink, disc, 0.22));
-  else if (look.shape === "text")
+  else if (look.shape === "text") {
+    const size = Math.min(0.55, 1.4 / Array.from(symbol).length);
     parts.push(
       svg(
         "text",
         {
           x,
-          y: y + 0.2,
+          y: y + 0.36 * size,
           "text-anchor": "middle",
           style: null,
-          "font-size": "0.55",
+          "font-size": size.toFixed(3),
           class: "glyph",
           fill: ink,
         },
         symbol,
       ),
     );
+  }
   const ground = svg("rect", {
     x: c,
     y: r,
