@@ -143,6 +143,12 @@ def game(task: ConfigDict, *, episodes: int) -> ConfigDict:
     game.max_actions_per_turn = task.rollout.max_actions_per_turn
     # Actions run in one episode.
     game.max_actions_per_episode = task.rollout.max_actions_per_episode
+    # What a player sees of the dialogue, see `configs/base.py`. Other than "full",
+    # every turn is a row of the batch, with its prompt.
+    game.context = task.rollout.context
+    # Turns it sees; None for "full".
+    game.context_turns = placeholder(int)
+    game.context_turns = task.rollout.context_turns
     # Values of `EnvParams` that differ from the environment's defaults.
     game.params = task.env.params.to_dict()
     # Further values, which the demonstrators plan with.

@@ -24,6 +24,7 @@ def get_config() -> ConfigDict:
     config.demonstrators.guesser.share = 0.46
     config.mixture.first_part = 0.7
     config.train.num_steps = 1400
+    config.train.microbatch_episodes = 8
     config.max_reply_tokens = 48
     config.evaluation.max_reply_tokens = 48
     return config

@@ -32,6 +32,7 @@ from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.tokenizer import Tokenizer
+from ragen_jax.types import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +73,10 @@ class Draw:
 
 @struct.dataclass
 class Batch:
-    """Demonstrated episodes of all tasks.
+    """Demonstrated episodes of all tasks: whole dialogues, or turns with their prompts.
 
     Attributes:
-      tokens, lengths: whole dialogues, padded on the right.
+      tokens, lengths: padded on the right.
       loss_mask: tokens of replies.
     """
 
@@ -120,6 +121,8 @@ def build_tasks(
             tokenizer,
             PlayRules(_budget(section), max_reply_tokens),
             prompt=config.prompt,
+            context=section.context,
+            context_turns=section.context_turns,
         )
         for name, section in config.games.items()
     }
@@ -197,7 +200,8 @@ def make_demonstrate(
 
     The function is pure and not jitted. It takes the tasks' dialogues as an argument,
     because a compiled program would hold a copy of their tables. Rows are in the order
-    of `tasks`; episodes outside a draw's mask have length 0.
+    of `tasks`: an episode each, or one for each of its turns where a player does not
+    see the whole dialogue. Those outside a draw's mask have length 0.
     """
 
     replies = {
@@ -241,14 +245,12 @@ def make_demonstrate(
         rollouts = {
             name: play(name, draws[name], mixture, dialogues[name]) for name in tasks
         }
-        width = max(t.tokens.shape[1] for t in rollouts.values())
-        mask = jnp.concatenate([draws[name].mask for name in tasks])
-        lengths = jnp.concatenate([t.lengths for t in rollouts.values()])
-        loss_mask = _stack([t.loss_mask for t in rollouts.values()], width)
+        batches = [_rows(rollouts[name], draws[name].mask) for name in tasks]
+        width = max(batch.tokens.shape[1] for batch in batches)
         batch = Batch(
-            tokens=_stack([t.tokens for t in rollouts.values()], width),
-            lengths=jnp.where(mask, lengths, 0),
-            loss_mask=loss_mask & mask[:, None],
+            tokens=_stack([batch.tokens for batch in batches], width),
+            lengths=jnp.concatenate([batch.lengths for batch in batches]),
+            loss_mask=_stack([batch.loss_mask for batch in batches], width),
         )
         success = {
             name: jnp.mean(t.success, where=draws[name].mask)
@@ -257,6 +259,24 @@ def make_demonstrate(
         return batch, success
 
     return demonstrate
+
+
+def _rows(rollout: Trajectory, mask: Bool[Array, " E"]) -> Batch:
+    """What a player read and wrote: the dialogue, or every turn's window."""
+    windows = rollout.windows
+    if windows is None:
+        return Batch(
+            tokens=rollout.tokens,
+            lengths=jnp.where(mask, rollout.lengths, 0),
+            loss_mask=rollout.loss_mask & mask[:, None],
+        )
+    places = jnp.arange(windows.tokens.shape[-1])
+    start = windows.reply_start[..., None]
+    end = start + rollout.turns.reply_length[..., None]
+    is_reply = (places >= start) & (places < end) & mask[:, None, None]
+    lengths = jnp.where(mask[:, None], windows.lengths, 0)
+    by_row = (windows.tokens, lengths, is_reply)
+    return Batch(*(x.reshape(-1, *x.shape[2:]) for x in by_row))
 
 
 def _episode_keys(draw: Draw) -> RolloutKeys:

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from ragen_jax import config as training
 from ragen_jax.rollout.demonstrators import THOUGHTS
 from ragen_jax.tables.rules import Leaves, Rules, check, flatten
+from ragen_jax.text.context import CONTEXTS
 
 _SECTIONS = (
     "prompt",
@@ -98,11 +99,16 @@ def _length(leaves: Leaves) -> Iterator[str]:
 
 def _microbatches(leaves: Leaves) -> Iterator[str]:
     size = leaves["train.microbatch_episodes"]
-    num_episodes = sum(leaves[f"{game}.episodes"] for game in _games(leaves))
-    if not num_episodes or num_episodes % size:
+    num_rows = sum(
+        leaves[f"{game}.episodes"]
+        * (1 if leaves[f"{game}.context"] == "full" else leaves[f"{game}.max_turns"])
+        for game in _games(leaves)
+    )
+    if not num_rows or num_rows % size:
         yield (
-            f"{num_episodes} episodes per step (the games' together) cannot be split "
-            f"into microbatches of train.microbatch_episodes = {size}; change either"
+            f"{num_rows} episodes per step (the games' together; where a player does "
+            "not see the whole dialogue, its turns) cannot be split into microbatches "
+            f"of train.microbatch_episodes = {size}; change either"
         )
 
 
@@ -208,11 +214,13 @@ NEW_RULES = Rules(
 def _game_rules(game: str) -> Rules:
     """Rules of one entry of `games`."""
     integers = ("episodes", "num_demonstrations", "max_turns")
-    integers += ("max_actions_per_turn", "max_actions_per_episode")
+    integers += ("max_actions_per_turn", "max_actions_per_episode", "context_turns")
+    optional = ("num_demonstrations", "noise", "context_turns")
     return Rules(
-        optional=[f"{game}.{key}" for key in ("num_demonstrations", "noise")],
+        optional=[f"{game}.{key}" for key in optional],
         positive_integers=[f"{game}.{key}" for key in integers],
         ranges={f"{game}.noise": _CHANCE},
+        choices={f"{game}.context": CONTEXTS},
     )
 
 
