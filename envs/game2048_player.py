@@ -21,7 +21,7 @@ from envs.base import Solution
 NUM_GAMES = 4
 # Ratings: each cell along the snake counts so much less than the one before it.
 SNAKE_RATIO = 0.5
-EMPTY_WEIGHT = 0.3
+EMPTY_WEIGHT = 0.1
 # States rated at a time.
 _CHUNK = 1024
 # Games that have been won or lost count as this rating.
