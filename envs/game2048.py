@@ -42,11 +42,15 @@ class EnvParams(base.EnvParams):
     Attributes:
       two_probability: chance that a new tile is a 2; else it is a 4.
       idle_reward: what a slide pays that changes nothing; not above 0.
+      goal_reward: what making the goal tile pays on top. Without it best play puts off
+        the win, as merging goes on to pay, and often loses instead: with the goal 64 it
+        wins 44 % of its games, 96 % with a reward of 5 and 99 % with 10.
       max_steps_in_episode: the game's own time limit, in slides.
     """
 
     two_probability: float = 0.9
     idle_reward: float = -0.1
+    goal_reward: float = 0.0
     max_steps_in_episode: int = 1000
 
 
@@ -54,8 +58,8 @@ class Game2048(base.TextEnvironment):
     """2048 on a small board. Actions: 0 Up, 1 Right, 2 Down, 3 Left.
 
     A slide that merges tiles pays 0.1 * log2(1 + sum of the new tiles), one that
-    changes nothing `idle_reward`, others 0. The goal tile ends the game, and so does a
-    board on which no slide changes anything.
+    changes nothing `idle_reward`, others 0. The goal tile pays `goal_reward` more and
+    ends the game, and so does a board on which no slide changes anything.
     """
 
     def __init__(self, size: int = 3, goal: int = 32):
@@ -113,12 +117,14 @@ class Game2048(base.TextEnvironment):
         pays = jnp.where(
             effective, game2048_solver.merge_reward(merged), params.idle_reward
         )
-        reward = jnp.where(finished, 0.0, pays).astype(jnp.float32)
         state = state.replace(
             board=jnp.where(effective, board, state.board),
             time=jnp.where(finished, state.time, state.time + 1),
         )
-        info = {"success": self.is_success(state, params), "effective": effective}
+        success = self.is_success(state, params)
+        pays += jnp.where(success, params.goal_reward, 0.0)
+        reward = jnp.where(finished, 0.0, pays).astype(jnp.float32)
+        info = {"success": success, "effective": effective}
         obs = self.observe(key, state, action, params)
         return obs, state, reward, self.is_terminated(state, params), info
 
@@ -164,13 +170,14 @@ class Game2048(base.TextEnvironment):
         """Best play that sees every board, or that of a reference player.
 
         Exact (`solves`) on boards small enough for a table: of size 2, and of size 3 up
-        to the goal 64. The table of a discount is made once per process, in two seconds
-        for the goal 32 and half a minute for 64; `best_success` takes a sweep over all
-        boards for each allowed action. The values ignore the time limit,
-        `best_success` respects it, and takes turns to be of one action.
+        to the goal 64. The table of a discount is made once per process, in a second
+        for the goal 32 and five for 64; `best_success` takes a sweep over all boards
+        for each allowed action, 0.02 and 0.1 seconds. The values ignore the time limit,
+        `best_success` respects it; both take turns to be of one action.
 
         Else the values are ratings of `game2048_player`, and `best_success` is how
-        often that player wins, estimated from a few games of fixed keys.
+        often that player wins, estimated from a few games of fixed keys. `params` and
+        `discount` must be known when a program that calls this is traced.
         """
         solver = (
             game2048_solver.solve_small
@@ -186,6 +193,7 @@ class Game2048(base.TextEnvironment):
             goal=self.goal,
             two_probability=params.two_probability,
             idle_reward=params.idle_reward,
+            goal_reward=params.goal_reward,
             discount=discount,
         )
 

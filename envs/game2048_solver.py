@@ -78,6 +78,7 @@ def solve_small(
     goal: int,
     two_probability: float | Array,
     idle_reward: float | Array,
+    goal_reward: float | Array,
     discount: float | Array,
 ) -> Solution:
     """Exact values and chances of a player that sees every board.
@@ -90,15 +91,17 @@ def solve_small(
       two_probability: chance that a new tile is a 2.
       idle_reward: what a slide pays that changes nothing; best play makes none, so it
         must not be above 0.
+      goal_reward: what making the goal tile pays on top.
       discount: factor per slide.
     """
     size = boards.shape[1]
-    table = _value_table(size, goal, *_known(two_probability, discount))
-    two_probability, idle_reward, discount = (
-        jnp.asarray(x, jnp.float32) for x in (two_probability, idle_reward, discount)
+    table = _value_table(size, goal, *_known(two_probability, goal_reward, discount))
+    two_probability, *pays = (
+        jnp.asarray(x, jnp.float32)
+        for x in (two_probability, idle_reward, goal_reward, discount)
     )
     moves = _moves(size, goal)
-    values = _look_up(boards, table, goal, idle_reward, discount)
+    values = _look_up(boards, table, goal, *pays)
     chances = _chances(boards, actions_left, moves, goal, two_probability)
     values = jnp.where(is_over[:, None], 0.0, values)
     is_won = jnp.any(boards == goal, axis=(1, 2))
@@ -116,11 +119,19 @@ def fewest_slides(boards: Int[Array, "B n n"], goal: int) -> Int[Array, " B"]:
 
 
 @functools.partial(jax.jit, static_argnames="goal")
-def _look_up(boards, table, goal, idle_reward, discount) -> Float[Array, "B 4"]:
+def _look_up(
+    boards: Int[Array, "B n n"],
+    table: Float[Array, " S"],
+    goal: int,
+    idle_reward: Float[Array, ""],
+    goal_reward: Float[Array, ""],
+    discount: Float[Array, ""],
+) -> Float[Array, "B 4"]:
     """Values of the slides from a settled table."""
     slid = _slid(boards, goal)
-    follows = jnp.where(slid.wins, 0.0, jnp.asarray(table)[slid.number])
-    values = merge_reward(slid.merged) + discount * follows
+    follows = discount * jnp.asarray(table)[slid.number]
+    follows = jnp.where(slid.wins, goal_reward, follows)
+    values = merge_reward(slid.merged) + follows
     best = jnp.max(jnp.where(slid.is_idle, -jnp.inf, values), axis=1, keepdims=True)
     best = jnp.where(jnp.isfinite(best), best, 0.0)
     return jnp.where(slid.is_idle, idle_reward + discount * best, values)
@@ -200,19 +211,21 @@ def _known(*numbers) -> tuple[float, ...]:
     """
     if any(isinstance(number, jax.core.Tracer) for number in numbers):
         raise ValueError(
-            "two_probability or discount is traced; solving 2048 needs tables of their "
-            "values: let programs that call solve close over params and discount"
+            "a number of the game or the discount is traced; solving 2048 needs "
+            "tables of their values: let programs that call solve close over params "
+            "and discount"
         )
     return tuple(map(float, numbers))
 
 
 @functools.lru_cache(maxsize=8)
 def _value_table(
-    size: int, goal: int, two_probability: float, discount: float
+    size: int, goal: int, two_probability: float, goal_reward: float, discount: float
 ) -> Float[np.ndarray, " S"]:
     """Expected return of best play after each slide."""
-    merged = np.maximum(_moves(size, goal).merged, 0)
-    payoffs = MERGE_REWARD * np.log2(merged + 1.0)
+    moves = _moves(size, goal)
+    payoffs = MERGE_REWARD * np.log2(np.maximum(moves.merged, 0) + 1.0)
+    payoffs += goal_reward * (moves.left == payoffs.size)
     return _fill(payoffs, discount, two_probability, size, goal)
 
 

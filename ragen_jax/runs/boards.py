@@ -107,7 +107,7 @@ def _draw_cell(meaning: str, symbol: str) -> Image.Image:
     looks = _looks()
     look = looks.get(meaning, looks[""])
     ground = look["ground"]
-    if meaning not in looks:  # the font lacks many a symbol: each gets a shade, too
+    if look is looks[""]:  # the font lacks many a symbol: each gets a shade, too
         level = 100 + zlib.crc32(symbol.encode()) % 100
         ground = f"#{level:02x}{level:02x}{level:02x}"
     picture = Image.new("RGB", (CELL, CELL), ground)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import envs
 from envs import slides
 from envs.base import EXACT, NEVER, REFERENCE, PlayBudget
-from envs.game2048 import ACTIONS, EnvState
+from envs.game2048 import ACTIONS, EnvState, _fewest_by_sum
 from tests.reference import game2048_oracle as oracle
 
 pytestmark = pytest.mark.optimized
@@ -87,7 +87,7 @@ def test_new_tiles_come_as_often_as_they_should():
 @settings(deadline=None, max_examples=40)
 def test_games_follow_the_rules(actions, seed):
     env = game(goal=16)
-    params = env.default_params.replace(max_steps_in_episode=50)
+    params = env.default_params.replace(max_steps_in_episode=50, goal_reward=3.0)
     keys = jax.random.split(jax.random.key(seed), 61)
     state = env.reset_env(keys[60], params)[1]
     assert sorted(np.asarray(state.board).reshape(-1))[:-2] == [0] * 7
@@ -111,7 +111,8 @@ def test_games_follow_the_rules(actions, seed):
             assert float(reward) == pytest.approx(-0.1)
         else:
             assert now in [board for _, board in oracle.new_tiles(after, 0.9)]
-            assert float(reward) == pytest.approx(0.1 * math.log2(merged + 1))
+            pays = 0.1 * math.log2(merged + 1) + 3.0 * oracle.has(now, 16)
+            assert float(reward) == pytest.approx(pays)
         stuck = all(oracle.slide(now, a)[0] == now for a in range(4))
         assert bool(info["success"]) == oracle.has(now, 16)
         assert bool(terminated) == (stuck or oracle.has(now, 16))
@@ -133,14 +134,17 @@ def boards_met(goal, count, size=2, seed=0):
     return sorted(found)[:: max(1, len(found) // count)]
 
 
-@pytest.mark.parametrize(("goal", "discount"), [(8, 1.0), (16, 0.9), (32, 1.0)])
-def test_values_on_tiny_boards(goal, discount):
+@pytest.mark.parametrize(
+    ("goal", "discount", "goal_reward"), [(8, 1.0, 0.0), (16, 0.9, 2.5), (32, 1.0, 5.0)]
+)
+def test_values_on_tiny_boards(goal, discount, goal_reward):
     env = game(size=2, goal=goal)
     assert env.solves == EXACT
     boards = boards_met(goal, 25)
-    best = oracle.BestPlay(goal, discount=discount)
+    best = oracle.BestPlay(goal, goal_reward=goal_reward, discount=discount)
+    params = env.default_params.replace(goal_reward=goal_reward)
     solution = env.solve(
-        states_of(boards), env.default_params, budget=allowing(1), discount=discount
+        states_of(boards), params, budget=allowing(1), discount=discount
     )
     for board, values in zip(boards, solution.action_values, strict=True):
         is_over = oracle.has(board, goal) or not best.returns(board)
@@ -179,8 +183,6 @@ def test_fewest_actions_on_tiny_boards(goal):
 
 def test_a_bound_on_the_fewest_actions_where_there_is_no_table():
     """Of small boards, where the truth is known, it is never above it."""
-    from envs.game2048 import _fewest_by_sum
-
     env = game(goal=16)
     states = states_of(boards_met(16, 200, size=3))
     fewest = np.asarray(env.fewest_actions(states, env.default_params))

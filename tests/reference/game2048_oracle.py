@@ -53,9 +53,12 @@ def has(board, goal):
 class BestPlay:
     """Best play on tiny boards."""
 
-    def __init__(self, goal, two_probability=0.9, idle_reward=-0.1, discount=1.0):
+    def __init__(
+        self, goal, two_probability=0.9, idle_reward=-0.1, goal_reward=0.0, discount=1.0
+    ):
         self.goal, self.two_probability = goal, two_probability
-        self.idle_reward, self.discount = idle_reward, discount
+        self.idle_reward, self.goal_reward = idle_reward, goal_reward
+        self.discount = discount
 
     @functools.cache  # noqa: B019
     def value(self, board):
@@ -69,8 +72,10 @@ class BestPlay:
             after, merged = slide(board, action)
             if after != board:
                 reward = 0.1 * math.log2(merged + 1)
-                follows = 0.0 if has(after, self.goal) else self._mean(after)
-                found[action] = reward + self.discount * follows
+                if has(after, self.goal):
+                    found[action] = reward + self.goal_reward
+                else:
+                    found[action] = reward + self.discount * self._mean(after)
         return found
 
     def action_values(self, board):

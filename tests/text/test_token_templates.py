@@ -177,14 +177,14 @@ def test_boards_with_separators(tokenizer, separator, border, rows, cols):
         check(template, tokenizer, tokenization, fields)
 
 
-def test_separators_are_pieces_of_their_own(tokenizer):
+def test_separators_are_shownof_their_own(tokenizer):
     """So a symbol has the same tokens wherever it stands in a row."""
     board = random_boards(NUMBERS, 1)
     (ids,) = run(Template((NUMBERS,)), tokenizer, "symbols", {"board": board})
     (rows,) = Template((NUMBERS,)).read_boards(NUMBERS.render(board[0]))
-    pieces_ = [p for row in rows for cell in row for p in (cell, " ")]
-    pieces_[2 * NUMBERS.cols - 1 :: 2 * NUMBERS.cols] = ["\n"] * NUMBERS.rows
-    assert ids == [i for piece in pieces_ for i in tokenizer.encode(piece)]
+    shown = [p for row in rows for cell in row for p in (cell, " ")]
+    shown[2 * NUMBERS.cols - 1 :: 2 * NUMBERS.cols] = ["\n"] * NUMBERS.rows
+    assert ids == [i for piece in shown for i in tokenizer.encode(piece)]
 
 
 def test_symbols_of_several_tokens(tmp_path):
@@ -258,7 +258,7 @@ def test_cells(tokenizer, rows, cols, max_cells):
     agrees()
 
 
-def test_pieces_that_merge_are_refused_by_name(tmp_path):
+def test_shownthat_merge_are_refused_by_name(tmp_path):
     """Without a pre-tokenizer the line ends merge with the next row."""
     tokenizer = load_tokenizer(train_uncut(tmp_path / "uncut"))
     template = Template(("State:\n", OPEN))
