@@ -18,12 +18,12 @@ def get_config() -> ConfigDict:
     config.games.countdown = pocket.game(countdown.get_config(), episodes=14)
     config.games.cube2x2 = pocket.game(cube2x2.get_config(), episodes=10)
     config.games.sudoku = pocket.game(sudoku.get_config(), episodes=8)
-    config.games.game2048 = pocket.game(game2048.get_config(), episodes=4)
+    config.games.game2048 = pocket.game(game2048.get_config(), episodes=3)
     # These games are won by few random players: more of the solver, for longer.
     config.demonstrators.solver.share = 0.4
     config.demonstrators.guesser.share = 0.46
     config.mixture.first_part = 0.7
-    config.train.num_steps = 1400
+    config.train.num_steps = 1000
     config.train.microbatch_episodes = 8
     config.max_reply_tokens = 48
     config.evaluation.max_reply_tokens = 48

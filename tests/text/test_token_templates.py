@@ -142,7 +142,10 @@ def test_the_pocket_tokenizer_carries_every_environment(name):
     check(prompts.following, tokenizer, "symbols", fields)
     for part in env.template.parts:
         for symbol in part.symbols if isinstance(part, Grid) else ():
-            assert len(tokenizer.encode(symbol)) == 1
+            # Numbers have a token for each digit, as Qwen's pre-tokenizer cuts them.
+            assert len(tokenizer.encode(symbol)) == (
+                len(symbol) if symbol.isdigit() else 1
+            )
 
 
 @pytest.mark.parametrize("symbols", [WALLED.symbols, NEW_SYMBOLS])
