@@ -45,6 +45,22 @@ NUM_TURNS = 10
 PYTHON_STEPS = 20_000
 REPLIES = 1024
 NUM_LEVELS = 16_384
+# Row of the table -> game and constructor arguments.
+GAMES = {
+    "Sokoban 6x6, 1 box": ("sokoban", {}),
+    "Sokoban 8x8, 2 boxes": ("sokoban", {"rows": 8, "cols": 8, "num_boxes": 2}),
+    "FrozenLake 4x4": ("frozen_lake", {}),
+    "Countdown, 3 numbers": ("countdown", {}),
+    "Countdown, 4 numbers": ("countdown", {"num_numbers": 4}),
+    "2x2x2 cube": ("cube2x2", {}),
+    "Sudoku 4x4": ("sudoku", {}),
+    "Sudoku 9x9, 32 to 40 blanks": (
+        "sudoku",
+        {"size": 9, "min_blanks": 32, "max_blanks": 40},
+    ),
+    "2048 3x3": ("game2048", {}),
+    "2048 4x4": ("game2048", {"size": 4, "goal": 2048}),
+}
 
 
 def rate(program: Callable, amount: int, repeats: int) -> dict:
@@ -299,29 +315,18 @@ def measure(instances: int, repeats: int) -> dict[str, dict]:
     import envs
 
     sizes = {"instances": instances, "repeats": repeats}
-    sokoban, large = (
-        envs.make("sokoban"),
-        envs.make("sokoban", rows=8, cols=8, num_boxes=2),
-    )
-    lake = envs.make("frozen_lake")
+    figures = {}
+    for label, (name, kwargs) in GAMES.items():
+        env = envs.make(name, **kwargs)
+        params = env.default_params
+        figures[f"{label}: steps"] = measure_steps(env, params, **sizes)
+        figures[f"{label}: levels"] = measure_levels(env, params, **sizes)
     gymnax_lake, gymnax_params = gymnax.make("FrozenLake-misc")
-    figures = {
-        "Sokoban 6x6, 1 box: steps": measure_steps(
-            sokoban, sokoban.default_params, **sizes
+    figures |= {
+        "gymnax's FrozenLake: steps": measure_steps(
+            gymnax_lake, gymnax_params, **sizes
         ),
-        "Sokoban 8x8, 2 boxes: steps": measure_steps(
-            large, large.default_params, **sizes
-        ),
-        "Sokoban 6x6, 1 box: levels": measure_levels(
-            sokoban, sokoban.default_params, **sizes
-        ),
-        "Sokoban 8x8, 2 boxes: levels": measure_levels(
-            large, large.default_params, **sizes
-        ),
-        "FrozenLake 4x4: levels": measure_levels(lake, lake.default_params, **sizes),
-        "FrozenLake 4x4: steps": measure_steps(lake, lake.default_params, **sizes),
-        "  gymnax's own: steps": measure_steps(gymnax_lake, gymnax_params, **sizes),
-        "  gymnasium's, Python: steps": measure_gymnasium(repeats),
+        "gymnasium's, Python: steps": measure_gymnasium(repeats),
         "Sokoban with text: steps": measure_text(**sizes),
     }
     return {name: found for name, found in figures.items() if found is not None}
@@ -336,10 +341,10 @@ def main(argv: list[str]) -> int:
     figures = measure(_INSTANCES.value, _REPEATS.value)
     device = jax.devices()[0].device_kind
     print(f"{_INSTANCES.value:,} instances on {device} (jax {jax.__version__})")
-    print(f"{'per second':<34}{'best':>14}{'median':>14}")
+    print(f"{'per second':<36}{'best':>14}{'median':>14}")
     for name, found in figures.items():
         best, median = found["best_per_s"], found["median_per_s"]
-        print(f"{name:<34}{best:>14,.0f}{median:>14,.0f}")
+        print(f"{name:<36}{best:>14,.0f}{median:>14,.0f}")
     tokens = figures["Sokoban with text: steps"]["message_tokens"]
     print(f"text: {tokens:.0f} tokens per message, 4 actions per reply")
     resets = auto_resets(_INSTANCES.value, _REPEATS.value)
