@@ -44,7 +44,8 @@ def get_config() -> ConfigDict:
     config.prompt.length_hint_words = 100
 
     config.model = ConfigDict()
-    # "pocket" (the built-in model), a folder in Hugging Face layout, or a hub id.
+    # "pocket" or "pocket_worlds" (the built-in models), a folder in Hugging Face
+    # layout, or a hub id.
     config.model.path = "pocket"
     # Computation dtype of the network; parameters and moments stay float32.
     config.model.dtype = "float32"

@@ -7,7 +7,10 @@ One answer, as in RAGEN. More attempts: --config.env.params.max_steps_in_episode
 --config.env.kwargs.num_numbers=4; the original's easy levels:
 --config.env.kwargs.signs_only=True.
 
-The pocket model has never seen this game: it learns nothing here yet, use a real one.
+The pocket model plays numbers up to 9. Measured once, seed 0, on two cores with other
+work: in 30 iterations, one minute, success on 256 held-out levels rose from 11 % to
+29 %; best play reaches 100 %.
+
 Presets (`configs/sizes.py`): --config=configs/countdown.py:qwen2.5-0.5b,starpo_s,grpo
 """
 
@@ -21,6 +24,9 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     config.env.name = "countdown"
     sizes.apply_presets(config, presets)
+    if sizes.use_pocket_worlds(config):
+        # It knows no sums of large numbers.
+        config.env.kwargs.max_number = 9
     # A thought and an expression in the pocket model's tokens.
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
     config.rollout.max_turns = 1

@@ -5,7 +5,10 @@ python -m launch.train --config=configs/cube2x2.py --workdir=runs/cube2x2
 Other distances, up to 14: --config.env.kwargs.min_distance=5
 --config.env.kwargs.max_distance=6.
 
-The pocket model has never seen this game: it learns nothing here yet, use a real one.
+Measured once with the pocket model, seed 0: success on 256 held-out levels did not rise
+in 20 iterations (8 % before, 5 % after); best play reaches 100 %. The model knows the
+game too little for reinforcement learning to find something to select.
+
 Presets (`configs/sizes.py`): --config=configs/cube2x2.py:qwen2.5-0.5b,starpo_s,grpo
 """
 
@@ -19,4 +22,5 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     config.env.name = "cube2x2"
     sizes.apply_presets(config, presets)
+    sizes.use_pocket_worlds(config)
     return config

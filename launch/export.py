@@ -102,10 +102,10 @@ def _texts(trained):
 
 def _base(trained) -> str:
     """The model that the run began with: an absolute folder or a hub id."""
-    from ragen_jax.program import POCKET
+    from ragen_jax.program import BUILT_IN
 
     path = trained.config.model.path
-    folder = POCKET if path == "pocket" else pathlib.Path(path)
+    folder = BUILT_IN.get(path, pathlib.Path(path))
     # A hub id stays as it is.
     return str(folder.absolute()) if folder.is_dir() else path
 

@@ -52,7 +52,11 @@ from ragen_jax.text.statements import FactReader, build_facts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params, Trajectory
 
-POCKET = pathlib.Path(__file__).parent / "pocket"
+# Values of `model.path` that name a model of this package -> its folder.
+BUILT_IN = {
+    name: pathlib.Path(__file__).parent / name for name in ("pocket", "pocket_worlds")
+}
+POCKET = BUILT_IN["pocket"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,8 +180,8 @@ def _interleave(samples: Sequence[Trajectory]) -> Trajectory:
 
 
 def model_folder(path: str) -> pathlib.Path:
-    """Folder of a `model.path`: the pocket model's, a local or a downloaded one."""
-    return resolve_checkpoint(POCKET if path == "pocket" else path)
+    """Folder of a `model.path`: a built-in one, a local or a downloaded one."""
+    return resolve_checkpoint(BUILT_IN.get(path, path))
 
 
 def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:

@@ -17,6 +17,7 @@ from ragen_jax.config import changed_keys
 from ragen_jax.evaluation.load import Trained, read_run_config
 from ragen_jax.evaluation.prompting import how_to_prompt
 from ragen_jax.evaluation.results import best_possible, interval
+from ragen_jax.program import BUILT_IN
 from ragen_jax.runs import reader
 
 
@@ -62,8 +63,8 @@ def _introduction(trained: Trained, base: str, has_adapters_only: bool) -> str:
         "LoRA adapters of a language model" if has_adapters_only else "Language model"
     )
     origin = f"`{base}`"
-    if trained.config.model.path == "pocket":
-        origin = "the pocket model of `ragen_jax`"
+    if trained.config.model.path in BUILT_IN:
+        origin = f"the model `{trained.config.model.path}` of `ragen_jax`"
     elif not _is_hub_id(base):
         origin = f"`{pathlib.Path(base).name}`, a folder"
     rows = [

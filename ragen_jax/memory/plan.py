@@ -32,7 +32,7 @@ from ragen_jax.memory.sizes import (
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf_files import TOKENIZER_FILES, resolve_checkpoint
 from ragen_jax.models.hf_weights import CONFIG_FILE, GENERATION_FILE, load_config
-from ragen_jax.program import POCKET, Parts, build_parts, num_params
+from ragen_jax.program import BUILT_IN, POCKET, Parts, build_parts, num_params
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Trajectory
 
@@ -147,8 +147,8 @@ def read_model(path: str) -> tuple[ModelConfig, Tokenizer, list[str]]:
     Raises:
       ValueError: there is no such model, and its shape is not in `PUBLISHED_MODELS`.
     """
-    if path == "pocket":
-        return load_config(POCKET), load_tokenizer(POCKET), []
+    if path in BUILT_IN:
+        return load_config(BUILT_IN[path]), load_tokenizer(BUILT_IN[path]), []
     stand_in = (
         "tokens are counted with the pocket model's tokenizer; a real one has longer "
         "tokens, so real episodes are a little shorter"
