@@ -1,6 +1,7 @@
 """Flags, errors and settings of the process that all commands share."""
 
 import ast
+import atexit
 import contextlib
 import functools
 import gc
@@ -343,7 +344,7 @@ def _exit_with(
         print(HINT, file=sys.stderr)
         status = 2
     # Nothing is left to lose: Ctrl-C during the shutdown of Python needs no traceback.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     sys.exit(status)
 
 

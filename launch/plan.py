@@ -56,8 +56,7 @@ def main(argv: list[str]) -> int:
     # An unknown name is refused before anything is compiled.
     device = named_device(_DEVICE.value) if _DEVICE.value else detected_device()
     model, tokenizer, notes = read_model(config.model.path)
-    if _COMPILE.value:
-        notes += _without_gpu(config)
+    notes += _without_gpu(config)
     for note in notes:
         _say(f"note: {note}")
     if _COMPILE.value:
@@ -111,7 +110,7 @@ def _offer_devices(config) -> None:
 
 
 def _without_gpu(config) -> list[str]:
-    """Replace an attention that cannot be compiled here; returns a note of it."""
+    """Replace an attention that cannot be built here; returns a note of it."""
     import jax
 
     if config.model.attention != "cudnn" or jax.default_backend() == "gpu":
@@ -119,7 +118,7 @@ def _without_gpu(config) -> list[str]:
     config.model.attention = "blocks"
     return [
         "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot be "
-        "compiled without a GPU"
+        "built without a GPU"
     ]
 
 

@@ -20,6 +20,7 @@ NUM_ROWS = 64
 NUM_STEPS = 25
 TIME_LIMIT = 9
 GAMES = [*envs.ENVIRONMENTS, "walk"]
+QUICK = ("bandit", "frozen_lake", "walk")
 
 
 @functools.cache
@@ -67,8 +68,8 @@ def assert_same(ours, theirs):
 
 @pytest.mark.parametrize(
     "name",
-    # Sokoban's levels take seconds to compile, twice.
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "sokoban")) for n in GAMES],
+    # Levels of the others take seconds to compile, twice.
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in GAMES],
 )
 def test_random_play_is_that_of_gymnax(name):
     env, params = game(name)
