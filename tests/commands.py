@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib.util
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 from absl import app, flags
 
 from ragen_jax.models.digests import DIGESTS_FILE
@@ -208,3 +210,12 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> None:
 def copy_model(source: pathlib.Path, target: pathlib.Path) -> None:
     """Copy a model without its digests, so that the copy may be changed."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(DIGESTS_FILE))
+
+
+def need(*packages: str) -> None:
+    """Skip a live test without these packages; with RAGEN_JAX_REQUIRE_LIVE=1 fail."""
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    if absent and os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
+        pytest.fail(f"RAGEN_JAX_REQUIRE_LIVE=1, but {absent[0]} is not installed")
+    if absent:
+        pytest.skip(f"needs {absent[0]}")

@@ -14,6 +14,7 @@ import envs
 from envs import cube_tables
 from envs.base import NEVER, PlayBudget
 from envs.cube import EnvState
+from tests import commands
 from tests.reference import cube_oracle as oracle
 
 pytestmark = pytest.mark.optimized
@@ -283,7 +284,9 @@ def test_bad_arguments_are_explained(kwargs, message):
 
 @pytest.mark.live
 def test_turns_are_those_of_magiccube():
-    magiccube = pytest.importorskip("magiccube")
+    commands.need("magiccube")
+    import magiccube
+
     rng = np.random.default_rng(0)
     for length in range(100):
         sequence = rng.choice(cube_tables.TURNS, length % 30)

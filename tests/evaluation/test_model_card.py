@@ -2,9 +2,7 @@
 
 import copy
 import dataclasses
-import importlib.util
 import json
-import os
 import re
 import shutil
 import stat
@@ -298,25 +296,17 @@ def check_turn(variables, task):
     assert variables["actions"] == names
 
 
-def need(*packages):
-    absent = [name for name in packages if importlib.util.find_spec(name) is None]
-    if absent and os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
-        pytest.fail(f"RAGEN_JAX_REQUIRE_LIVE=1, but {absent[0]} is not installed")
-    if absent:
-        pytest.skip(f"needs {absent[0]}")
-
-
 @pytest.mark.live
 @pytest.mark.slow
 def test_the_cards_program_plays_a_legal_turn(exported, trained, card, monkeypatch):
-    need("torch")
+    commands.need("torch")
     check_turn(run_program(card, exported, monkeypatch), trained.program.task)
 
 
 @pytest.mark.live
 @pytest.mark.slow
 def test_so_does_the_program_of_adapters(trained, tmp_path, monkeypatch):
-    need("torch", "peft")
+    commands.need("torch", "peft")
     run = make_run(tmp_path / "lora", lora__rank=2)
     output = export(run, tmp_path / "adapters", "--adapters")
     card = (output / "README.md").read_text()

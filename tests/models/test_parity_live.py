@@ -4,15 +4,13 @@ Needs torch and PEFT, which are no run-time dependencies. Without them these tes
 skipped; with RAGEN_JAX_REQUIRE_LIVE=1 in the environment that is a failure instead.
 """
 
-import importlib.util
-import os
-
 import numpy as np
 import pytest
 
 from ragen_jax.models.hf_adapters import save_adapters
 from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
 from ragen_jax.models.lora import LINEAR_NAMES, LoraConfig, build_lora_policy
+from tests import commands
 from tests.models.random_adapters import (
     ALPHA,
     PEFT_CASES,
@@ -31,16 +29,11 @@ from tests.models.random_models import (
 )
 
 pytestmark = pytest.mark.live
-NEEDED = ("torch", "peft")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _torch():
-    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if absent and os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
-        pytest.fail(f"RAGEN_JAX_REQUIRE_LIVE=1, but {absent[0]} is not installed")
-    if absent:
-        pytest.skip(f"needs {absent[0]}")
+    commands.need("torch", "peft")
 
 
 @pytest.mark.parametrize("name", CASES)
