@@ -35,6 +35,7 @@ def run(words, model, tmp_path):
     return commands.call(line)
 
 
+@pytest.mark.slow
 def test_the_game_is_checked_trained_and_played(monkeypatch, tmp_path, model):
     (tmp_path / "walk.py").write_text(example.source())
     monkeypatch.syspath_prepend(tmp_path)

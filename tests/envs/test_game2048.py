@@ -191,6 +191,7 @@ def test_a_bound_on_the_fewest_actions_where_there_is_no_table():
     assert (bound == fewest).any()
 
 
+@pytest.mark.slow
 def test_best_play_earns_what_it_expects():
     """On the default board: mean return of play by the values, against the values."""
     env = game()
@@ -220,6 +221,7 @@ def test_best_play_earns_what_it_expects():
     assert abs((returns - expected).mean()) < margin
 
 
+@pytest.mark.slow
 def test_large_boards_have_a_reference():
     env = game(size=4, goal=64)
     assert env.solves == REFERENCE

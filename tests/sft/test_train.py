@@ -130,6 +130,7 @@ def restored(program, workdir):
     return state
 
 
+@pytest.mark.slow
 def test_the_loss_falls(tuned):
     losses = [record["loss"] for record in record_of(tuned[1])]
     assert len(losses) == 6
@@ -138,6 +139,7 @@ def test_the_loss_falls(tuned):
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_the_model_keeps_its_tokenizer(tuned, checkpoint):
     model = tuned[1] / "model"
     ours, theirs = digests(model), digests(checkpoint)
@@ -147,6 +149,7 @@ def test_the_model_keeps_its_tokenizer(tuned, checkpoint):
     assert len(load_tokenizer(model).stop_ids) == 2
 
 
+@pytest.mark.slow
 def test_scores_before_and_after_are_kept(tuned, checkpoint):
     program, workdir = tuned
     text = (workdir / "scores.json").read_text()
@@ -173,6 +176,7 @@ def test_scores_before_and_after_are_kept(tuned, checkpoint):
     (workdir / "scores.json").write_text(text)
 
 
+@pytest.mark.slow
 def test_only_adapters_are_trained_and_have_moments(tuned, checkpoint):
     program, workdir = tuned
     state = restored(program, workdir)
@@ -189,6 +193,7 @@ def test_only_adapters_are_trained_and_have_moments(tuned, checkpoint):
     assert kernel.dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_the_written_model_speaks_like_the_trained_one(tuned, checkpoint):
     """In float32, where merging costs one rounding."""
     program, workdir = tuned
@@ -211,6 +216,7 @@ def test_the_written_model_speaks_like_the_trained_one(tuned, checkpoint):
     assert float(jnp.abs(trained - logits(plain, base)).max()) > 1
 
 
+@pytest.mark.slow
 def test_fine_tuning_in_parts_is_the_whole_run(tuned, checkpoint, tmp_path):
     program, workdir = tuned
     parts = tmp_path / "parts"
@@ -222,6 +228,7 @@ def test_fine_tuning_in_parts_is_the_whole_run(tuned, checkpoint, tmp_path):
     assert json.loads(scores[0]) == json.loads(scores[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
