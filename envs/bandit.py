@@ -154,7 +154,7 @@ class Bandit(base.TextEnvironment):
 
     def step_env(self, key, state, action, params):
         """Plays an arm; returns (obs, state, reward, terminated, info)."""
-        finished = self._is_finished(state, params)
+        finished = self.is_finished(state, params)
         action = jnp.asarray(action, jnp.int32)
         wins = jax.random.uniform(key) < params.high_arm_probability
         payout = jnp.where(
@@ -223,7 +223,7 @@ class Bandit(base.TextEnvironment):
         """Means of the arms; a game of one action has nothing to discount."""
         return solve_bandit(
             states.high_arm,
-            jax.vmap(self._is_finished, in_axes=(0, None))(states, params),
+            jax.vmap(self.is_finished, in_axes=(0, None))(states, params),
             jax.vmap(self.is_success, in_axes=(0, None))(states, params),
             low_arm_reward=jnp.float32(params.low_arm_reward),
             high_arm_probability=jnp.float32(params.high_arm_probability),
@@ -233,7 +233,7 @@ class Bandit(base.TextEnvironment):
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
         """1 before an arm has been played."""
         won = jax.vmap(self.is_success, in_axes=(0, None))(states, params)
-        over = jax.vmap(self._is_finished, in_axes=(0, None))(states, params)
+        over = jax.vmap(self.is_finished, in_axes=(0, None))(states, params)
         return jnp.where(won, 0, jnp.where(over, base.NEVER, 1)).astype(jnp.int32)
 
     def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
@@ -254,9 +254,6 @@ class Bandit(base.TextEnvironment):
                 "chosen": spaces.Box(-1, 1, (), jnp.int32),
             }
         )
-
-    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
 
 
 def solve_bandit(
@@ -281,14 +278,9 @@ def solve_bandit(
     is_high = jnp.arange(2)[None, :] == high_arm[:, None]
     means = jnp.where(is_high, high_arm_probability, low_arm_reward)
     action_values = jnp.where(finished[:, None], 0.0, means)
-    can_succeed = success | (~finished & _may_act(budget))
+    can_succeed = success | (~finished & (budget.num_actions > 0))
     return Solution(
         action_values=action_values,
         value=jnp.max(action_values, axis=1),
         best_success=can_succeed.astype(jnp.float32),
     )
-
-
-def _may_act(budget: PlayBudget) -> bool:
-    turns, per_turn = budget.max_turns, budget.max_actions_per_turn
-    return min(turns, per_turn, budget.max_actions_per_episode) > 0

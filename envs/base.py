@@ -63,6 +63,12 @@ class PlayBudget:
     max_actions_per_turn: int
     max_actions_per_episode: int
 
+    @property
+    def num_actions(self) -> int:
+        """Actions that can be run in all."""
+        in_turns = self.max_turns * self.max_actions_per_turn
+        return min(in_turns, self.max_actions_per_episode)
+
 
 @struct.dataclass
 class Solution:
@@ -254,6 +260,10 @@ class TextEnvironment(environment.Environment):
         shapes = jax.eval_shape(self.reset_env, key, params)[1]
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.while_loop(is_missing, draw, (jnp.int32(0), blank))[1]
+
+    def is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the game has ended, by its rules or by its time limit."""
+        return self.is_terminated(state, params) | self.is_truncated(state, params)
 
     def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether a level, as `reset_env` returns it, belongs to validation.

@@ -150,7 +150,7 @@ class Countdown(base.TextEnvironment):
 
     def step_env(self, key, state, action, params):
         """Takes an answer; returns (obs, state, reward, terminated, info)."""
-        finished = self._is_finished(state, params)
+        finished = self.is_finished(state, params)
         value = expressions.evaluate(jnp.asarray(action, jnp.int32), state.numbers)
         outcome = jnp.where(finished, state.outcome, _outcome(value, state.target))
         reward = self._reward(state, outcome == SOLVED, params)
@@ -254,11 +254,11 @@ class Countdown(base.TextEnvironment):
         budget, too. With a discount of 1 and an attempt to spare, failing first costs
         nothing: give a smaller one to have the player hurry.
         """
-        is_affordable = _may_act(budget)
+        is_affordable = budget.num_actions > 0
         gamma = jnp.float32(discount)
 
         def solve_one(state):
-            finished = self._is_finished(state, params)
+            finished = self.is_finished(state, params)
             wins = self._wins(state)
             later = state.replace(outcome=jnp.int32(TOO_LOW), time=state.time + 1)
             may_retry = jnp.any(wins) & ~self.is_truncated(later, params)
@@ -337,9 +337,6 @@ class Countdown(base.TextEnvironment):
         values = expressions.evaluate_all(state.numbers)
         return _outcome(values, state.target) == SOLVED
 
-    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
-
 
 def _outcome(value: expressions.Fraction, target: Int[Array, ""]) -> Int[Array, "..."]:
     """What an answer of this value is.
@@ -364,11 +361,6 @@ def _first_step_words(index: Int[Array, ""], numbers: Int[Array, " n"]):
     result = jnp.where(is_stated, result, len(STATED_RESULTS))
     words = [left, operator + 1, right, result + 1]
     return jnp.stack([jnp.asarray(word, jnp.int32) for word in words])
-
-
-def _may_act(budget: base.PlayBudget) -> bool:
-    turns, per_turn = budget.max_turns, budget.max_actions_per_turn
-    return min(turns, per_turn, budget.max_actions_per_episode) > 0
 
 
 def _check_arguments(num_numbers, max_number, max_target, signs_only) -> None:

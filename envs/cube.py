@@ -126,7 +126,7 @@ class Cube2x2(BoardGame):
 
     def step_env(self, key, state, action, params):
         """Turns a face; returns (obs, state, reward, terminated, info)."""
-        finished = self._is_finished(state, params)
+        finished = self.is_finished(state, params)
         turns = jnp.asarray(cube_tables.TURN_TABLE)
         source = turns[jnp.asarray(action, jnp.int32)]
         stickers = jnp.where(finished, state.stickers, state.stickers[source])
@@ -190,7 +190,7 @@ class Cube2x2(BoardGame):
             cube_tables.distances(),
             jnp.asarray(params.solved_reward, jnp.float32),
             jnp.asarray(discount, jnp.float32),
-            jnp.int32(_allowed(budget)),
+            jnp.int32(budget.num_actions),
         )
 
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
@@ -211,9 +211,6 @@ class Cube2x2(BoardGame):
                 "stickers": spaces.Box(0, 5, (cube_tables.NUM_STICKERS,), jnp.int32),
             }
         )
-
-    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
 
     def _turns_left(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
         return jnp.maximum(params.max_steps_in_episode - states.time, 0)
@@ -274,12 +271,6 @@ def _distances_of(
     stickers: Int[Array, "B 24"], table: UInt8[Array, " states"]
 ) -> Int[Array, " B"]:
     return jax.vmap(cube_tables.distance, in_axes=(0, None))(stickers, table)
-
-
-def _allowed(budget: base.PlayBudget) -> int:
-    """Actions of an episode."""
-    in_turns = budget.max_turns * budget.max_actions_per_turn
-    return min(in_turns, budget.max_actions_per_episode)
 
 
 def _check_distances(min_distance, max_distance) -> None:

@@ -144,7 +144,7 @@ class FrozenLake(BoardGame):
 
     def step_env(self, key, state, action, params):
         """Moves the player; returns (obs, state, reward, terminated, info)."""
-        finished = self._is_finished(state, params)
+        finished = self.is_finished(state, params)
         direction = _slip(key, jnp.asarray(action, jnp.int32), params.success_rate)
         moved = _neighbour(state.position, direction, self.size)
         position = jnp.where(finished, state.position, moved)
@@ -247,9 +247,6 @@ class FrozenLake(BoardGame):
                 "holes": spaces.Box(0, 1, (tiles,), jnp.bool_),
             }
         )
-
-    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
 
 
 def _slip(key, action: Int[Array, ""], success_rate) -> Int[Array, ""]:

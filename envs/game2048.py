@@ -110,7 +110,7 @@ class Game2048(base.TextEnvironment):
 
     def step_env(self, key, state, action, params):
         """Slides the tiles; returns (obs, state, reward, terminated, info)."""
-        finished = self._is_finished(state, params)
+        finished = self.is_finished(state, params)
         board, merged = slides.slide(state.board, jnp.asarray(action, jnp.int32))
         effective = jnp.any(board != state.board) & ~finished
         board = slides.add_tile(key, board, params.two_probability)
@@ -184,12 +184,10 @@ class Game2048(base.TextEnvironment):
             if self.solves == base.EXACT
             else game2048_player.rate
         )
-        in_turns = budget.max_turns * budget.max_actions_per_turn
-        allowed = min(in_turns, budget.max_actions_per_episode)
         return solver(
             states.board,
-            jax.vmap(self._is_finished, in_axes=(0, None))(states, params),
-            jnp.minimum(self._slides_left(states, params), allowed),
+            jax.vmap(self.is_finished, in_axes=(0, None))(states, params),
+            jnp.minimum(self._slides_left(states, params), budget.num_actions),
             goal=self.goal,
             two_probability=params.two_probability,
             idle_reward=params.idle_reward,
@@ -224,9 +222,6 @@ class Game2048(base.TextEnvironment):
                 "board": self.observation_space(params),
             }
         )
-
-    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
 
     def _slides_left(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
         return jnp.maximum(params.max_steps_in_episode - states.time, 0)

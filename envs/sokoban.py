@@ -255,13 +255,7 @@ class Sokoban(BoardGame):
             distances, self.num_boxes - covered, params, jnp.float32(discount)
         )
         values = jnp.where(finished[:, None], 0.0, values)
-        allowed = jnp.minimum(
-            steps_left,
-            min(
-                budget.max_actions_per_episode,
-                budget.max_turns * budget.max_actions_per_turn,
-            ),
-        )
+        allowed = jnp.minimum(steps_left, budget.num_actions)
         return base.Solution(
             action_values=values,
             value=values.max(axis=1),

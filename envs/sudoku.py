@@ -133,7 +133,7 @@ class Sudoku(base.TextEnvironment):
 
     def step_env(self, key, state, action, params):
         """Places a digit; returns (obs, state, reward, terminated, info)."""
-        finished = self._is_finished(state, params)
+        finished = self.is_finished(state, params)
         is_cell, digit = self._placement(jnp.asarray(action, jnp.int32))
         is_refused = _is_refused(state, is_cell, digit)
         board = jnp.where(is_cell & ~(is_refused | finished), digit, state.board)
@@ -231,13 +231,13 @@ class Sudoku(base.TextEnvironment):
         it. With a discount of 1 detours cost nothing: give a smaller one to have the
         player hurry.
         """
-        actions = budget.max_turns * budget.max_actions_per_turn
-        actions = min(actions, budget.max_actions_per_episode)
 
         def solve_one(state):
             values = self._action_values(state, params, jnp.float32(discount))
-            finished = self._is_finished(state, params)
-            left = jnp.minimum(actions, params.max_steps_in_episode - state.time)
+            finished = self.is_finished(state, params)
+            left = jnp.minimum(
+                budget.num_actions, params.max_steps_in_episode - state.time
+            )
             can_win = self._num_missing(state) <= jnp.maximum(left, 0)
             values = jnp.where(finished, 0.0, values)
             return values, can_win.astype(jnp.float32)
@@ -337,9 +337,6 @@ class Sudoku(base.TextEnvironment):
             missing > 0, discount ** (missing - 1).astype(jnp.float32), 0.0
         )
         return params.correct_reward * filled[:, None] + params.solved_reward * last
-
-    def _is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
 
 
 def _is_refused(

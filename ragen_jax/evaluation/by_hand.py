@@ -49,11 +49,7 @@ class HandEpisode:
 
     def __init__(self, task: Task, keys: RolloutKeys):
         env, params, budget = task.env, task.params, task.rules.budget
-        most = min(
-            budget.max_turns * budget.max_actions_per_turn,
-            budget.max_actions_per_episode,
-        )
-        self.budget = PlayBudget(most, 1, most)
+        self.budget = PlayBudget(budget.num_actions, 1, budget.num_actions)
         self.task, self._noise_key = task, keys.noise[0]
         draw = jax.jit(functools.partial(env.reset_split, split=keys.split))
         self.level = self.state = draw(keys.level[0], params)
