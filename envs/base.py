@@ -363,15 +363,17 @@ class TextEnvironment(environment.Environment):
 
 def make_ceiling(
     env: TextEnvironment, params: EnvParams, budget: PlayBudget
-) -> Callable[[EnvState], float]:
-    """Best possible success on levels, by the exact solver.
+) -> Callable[[EnvState], float | None]:
+    """Success of the solver on levels; None where it knows nothing of best play.
 
     The last answer is kept: validation asks about the same levels every time, and
     solving them may take as long as playing them.
     """
     solved: dict[bytes, float] = {}
 
-    def ceiling(states: EnvState) -> float:
+    def ceiling(states: EnvState) -> float | None:
+        if env.solves == UNKNOWN:
+            return None
         leaves = jax.tree.leaves(jax.device_get(states))
         levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
         if levels not in solved:

@@ -87,7 +87,9 @@ class Game2048(base.TextEnvironment):
         board = Grid(
             "board", (".", *numbers), size, size, meanings=meanings, separator=" "
         )
-        self.template = Template((board,))
+        # As in RAGEN, since idle slides are the commonest mistake.
+        valid = (Choice(name, ("", f" {name}")) for name in ACTIONS)
+        self.template = Template((board, "Valid:", *valid, "\n"))
 
     @property
     def default_params(self) -> EnvParams:
@@ -144,22 +146,19 @@ class Game2048(base.TextEnvironment):
         """The names are the same in every level."""
         return jnp.arange(self.num_actions, dtype=jnp.int32)
 
-    def text_fields(
-        self, state: EnvState, params: EnvParams
-    ) -> dict[str, Int[Array, "size size"]]:
-        """The board."""
-        return {"board": state.board}
+    def text_fields(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
+        """The board, and for each direction whether its slide changes it."""
+        effects = _effects(state.board)
+        changes = {
+            name: (effects[i] > 1).astype(jnp.int32) for i, name in enumerate(ACTIONS)
+        }
+        return {"board": state.board} | changes
 
     def facts(self) -> base.StateFacts:
         """What each slide does: it changes nothing, moves tiles or merges some."""
 
-        def effect(board, action):
-            slid, merged = slides.slide(board, action)
-            return jnp.where(merged > 0, 3, jnp.where(jnp.any(slid != board), 2, 1))
-
         def read(state, params):
-            actions = jnp.arange(self.num_actions, dtype=jnp.int32)
-            return jax.vmap(effect, (None, 0))(state.board, actions)
+            return _effects(state.board)
 
         words = tuple(
             Choice(name, ("", *(f" {name}{sign}" for sign in "-.+")))
@@ -236,6 +235,16 @@ class Game2048(base.TextEnvironment):
         return jnp.maximum(params.max_steps_in_episode - states.time, 0)
 
 
+def _effects(board: Int[Array, "size size"]) -> Int[Array, "4"]:
+    """Of each direction's slide: 1 changes nothing, 2 moves tiles, 3 merges some."""
+
+    def effect(action):
+        slid, merged = slides.slide(board, action)
+        return jnp.where(merged > 0, 3, jnp.where(jnp.any(slid != board), 2, 1))
+
+    return jax.vmap(effect)(jnp.arange(len(ACTIONS), dtype=jnp.int32))
+
+
 def _instruction(size: int, numbers: tuple[str, ...]) -> str:
     *others, goal = numbers
     return (
@@ -245,7 +254,8 @@ def _instruction(size: int, numbers: tuple[str, ...]) -> str:
         "once per move, and those closest to the edge merge first. After a move that "
         "changes the board a new tile appears in a random empty cell, mostly a 2 and "
         "sometimes a 4; a move that changes nothing costs a little. You win with a "
-        f"tile of {goal} and lose when no move changes the board.\n"
+        f"tile of {goal} and lose when no move changes the board. The line below the "
+        "board lists the moves that change it.\n"
         f"Symbols: . is an empty cell, {', '.join(others)} and {goal} are tiles."
     )
 

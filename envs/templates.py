@@ -142,8 +142,9 @@ class Passage:
     max_tokens: int
 
     def render(self, value) -> str:
-        raise NotImplementedError(
-            f"the text of {self.name!r} is known to the host that made its tokens"
+        raise ValueError(
+            "games in Python cannot be played or shown here yet; launch.evaluate "
+            "--output=FILE writes a policy's episodes"
         )
 
     @property

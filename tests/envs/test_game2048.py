@@ -264,7 +264,7 @@ def test_text():
         lambda x: x[0], states_of([((2, 0, 16), (0, 4, 0), (8, 2, 0))])
     )
     text = env.render(state, env.default_params)
-    assert text == "2 . 16\n. 4 .\n8 2 .\n"
+    assert text == "2 . 16\n. 4 .\n8 2 .\nValid: Up Right Down Left\n"
     assert env.template.read_boards(text)[0][0] == ["2", ".", "16"]
     assert env.instruction.endswith(
         "\nSymbols: . is an empty cell, 2, 4, 8, 16 and 32 are tiles."
@@ -276,6 +276,8 @@ def test_text():
     words = [w.options[value] for w, value in zip(facts.words, values, strict=True)]
     assert words == [" Up.", " Right.", " Down.", " Left."]
     row = jax.tree.map(lambda x: x[0], states_of([((2, 2, 4), (0, 0, 0), (0, 0, 0))]))
+    text = env.render(row, env.default_params)
+    assert text.endswith("\nValid: Right Down Left\n")
     values = facts.read(row, env.default_params).tolist()
     words = [w.options[value] for w, value in zip(facts.words, values, strict=True)]
     assert words == [" Up-", " Right+", " Down.", " Left+"]
