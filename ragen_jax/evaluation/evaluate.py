@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from envs.base import EXACT, TextEnvironment
+from envs.base import EXACT, UNKNOWN, TextEnvironment
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.program import Program
 from ragen_jax.tasks import Task
@@ -25,7 +25,7 @@ def evaluate(
     Returns:
       Metrics named `val-env/<Env>/...` and a trajectory per task; the samples of a
       prompt are adjacent rows. The metrics include those of `statistics.summarize`
-      (`ceiling`: success of best play on the same levels) and the settings, since
+      (`ceiling`: success of the solver on the same levels) and the settings, since
       numbers compare under equal settings only.
     """
     rollouts = program.collect_validation(params)
@@ -41,7 +41,9 @@ def evaluate(
 
 def level_facts(env: TextEnvironment) -> dict[str, float]:
     """Metrics that say what success on the levels of a game means."""
-    facts = {"held_out": env.holds_out_levels, "exact": env.solves == EXACT}
+    facts = {"held_out": env.holds_out_levels}
+    if env.solves != UNKNOWN:
+        facts["exact"] = env.solves == EXACT
     return {name: float(value) for name, value in facts.items()}
 
 

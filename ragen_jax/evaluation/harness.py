@@ -101,15 +101,14 @@ def _score(evaluation: EvalTask) -> tuple[Score, Records]:
 
 def sentence(metrics: Mapping[str, float]) -> str:
     """Success with its interval, the ceiling and the regret, in words."""
-    success, low, high, ceiling, regret = (
-        metrics[name]
-        for name in ("success", "success_low", "success_high", "ceiling", "regret")
+    success, low, high = (
+        metrics[name] for name in ("success", "success_low", "success_high")
     )
+    found = f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
+    if "ceiling" not in metrics:
+        return f"{found}best play unknown"
     best = "best possible" if metrics.get("exact", 1) else "reference play"
-    return (
-        f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
-        f"{best} {ceiling:.1%}, regret {regret:.1%}"
-    )
+    return f"{found}{best} {metrics['ceiling']:.1%}, regret {metrics['regret']:.1%}"
 
 
 def suite_configs(

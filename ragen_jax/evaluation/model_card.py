@@ -135,7 +135,6 @@ _MEASURED = {
     "success",
     "success_low",
     "success_high",
-    "ceiling",
     "num_prompts",
     "num_samples",
     "temperature",

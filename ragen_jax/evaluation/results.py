@@ -24,7 +24,7 @@ _INTERVALS = (
 
 # Below this success of best play an environment is out of reach of any policy.
 LOW_CEILING = 0.3
-_TABLE_METRICS = ("success", "success_low", "success_high", "ceiling", "regret")
+_TABLE_METRICS = ("success", "success_low", "success_high")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,17 +168,17 @@ def table(scores: Sequence[Score]) -> list[str]:
             score.name,
             interval(metrics, "success"),
             best_possible(metrics),
-            f"{metrics['regret']:.1%}",
+            f"{metrics['regret']:.1%}" if "regret" in metrics else "unknown",
             *(interval(metrics, f"pass@{k}") for k in ks),
-            f"{score.note}{_limits(metrics['ceiling'])}",
+            f"{score.note}{_limits(metrics)}",
         ]
         lines.append(_line(cells))
     return lines
 
 
-def _limits(ceiling: float) -> str:
+def _limits(metrics: Mapping[str, float]) -> str:
     """A warning if even best play solves few levels within the limits."""
-    if ceiling >= LOW_CEILING:
+    if metrics.get("ceiling", 1) >= LOW_CEILING:
         return ""
     return (
         " **Not informative: within these limits (`rollout.max_turns`, "
@@ -189,6 +189,8 @@ def _limits(ceiling: float) -> str:
 
 def best_possible(metrics: Mapping[str, float]) -> str:
     """Success of best play, or of the reference player, as text."""
+    if "ceiling" not in metrics:
+        return "unknown"
     mark = "" if metrics.get("exact", 1) else " (ref.)"
     return f"{metrics['ceiling']:.1%}{mark}"
 

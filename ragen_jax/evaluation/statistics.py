@@ -73,25 +73,21 @@ def pass_at(success: Bool[np.ndarray, "P N"], k: int) -> Float[np.ndarray, " P"]
 
 
 def summarize(
-    success: Bool[np.ndarray, "P N"], ceiling: float, ks: Sequence[int]
+    success: Bool[np.ndarray, "P N"], ceiling: float | None, ks: Sequence[int]
 ) -> dict[str, float]:
     """Success, its interval, what is missing to the ceiling, and pass@k.
 
     Returns:
-      `success`, `success_low`, `success_high`, `ceiling`, `regret`, and for each of
-      `ks` `pass@k`, `pass@k_low` and `pass@k_high`.
+      `success`, `success_low`, `success_high`, and for each of `ks` `pass@k`,
+      `pass@k_low` and `pass@k_high`; where the ceiling is known `ceiling` and `regret`.
     """
     num_samples = success.shape[1]
     shares = np.mean(success, axis=1)
     mean = float(np.mean(success))
     low, high = prompt_interval(shares, num_samples)
-    metrics = {
-        "success": mean,
-        "success_low": low,
-        "success_high": high,
-        "ceiling": ceiling,
-        "regret": ceiling - mean,
-    }
+    metrics = {"success": mean, "success_low": low, "success_high": high}
+    if ceiling is not None:
+        metrics |= {"ceiling": ceiling, "regret": ceiling - mean}
     for k in ks:
         passed = pass_at(success, k)
         low, high = prompt_interval(passed, num_samples / k)

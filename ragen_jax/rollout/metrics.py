@@ -230,7 +230,7 @@ SUCCESS_METRICS = (
     Metric(
         "val-env/{env}/ceiling",
         "success of best play on the same levels, or of a strong player where best "
-        "play cannot be computed (see `exact`)",
+        "play cannot be computed (see `exact`); absent where neither is known",
         section="progress",
         kind="share",
         views=(View(_SUCCESS, label="best possible", style="reference"),),

@@ -68,6 +68,11 @@ def test_the_table():
     assert (
         "| What \\| it asks. **Not informative: within these limits" in table([far])[-1]
     )
+    unknown = score("Unknown")
+    del unknown.metrics["ceiling"], unknown.metrics["regret"]
+    cells = table([unknown])[-1].split(" | ")
+    assert cells[2:4] == ["unknown", "unknown"]
+    assert "Not informative" not in cells[-1]
     results = Results(ABOUT, None)
     results.add(score("Walk"))
     heading = "**runs/x at iteration 3** (num_prompts 8, temperature 0.5)."
