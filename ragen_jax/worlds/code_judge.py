@@ -6,14 +6,12 @@ Sources: the isolation is `code_runner`'s; the service is SandboxFusion's `POST
 /run_code` (github.com/bytedance/SandboxFusion).
 """
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
 import pathlib
 import re
-import select
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 
-from ragen_jax.worlds import code_runner
+from ragen_jax.worlds import code_runner, processes
 from ragen_jax.worlds.code_runner import ANSWER_HEAD, REQUEST_HEAD
 
 ISOLATIONS = ("namespaces", "limits")
@@ -92,7 +90,7 @@ class LocalSandbox:
                 "sandbox_url to the address of a SandboxFusion server."
             )
         self._memory_mb = memory_mb
-        self._process: subprocess.Popen | None = None
+        self._child: processes.Child | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="ragen-jax-code-")
         reasons = {}
         for candidate in ISOLATIONS if isolation is None else (isolation,):
@@ -139,24 +137,19 @@ class LocalSandbox:
 
     def _ask(self, code: str, given: str, seconds: float) -> Outcome | None:
         """Have the runner run a program; None if it ended or hung."""
-        if self._process is None or self._process.poll() is not None:
+        if self._child is None or self._child.process.poll() is not None:
             self._start(self.isolation)
         request = {"code": code, "stdin": given, "seconds": seconds}
         body = json.dumps(request | {"memory_mb": self._memory_mb}).encode()
         deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
-            self._process.stdin.write(REQUEST_HEAD.pack(len(body)) + body)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        head = self._read(ANSWER_HEAD.size, deadline)
-        if len(head) < ANSWER_HEAD.size:
-            return None
-        status, exit_status, size = ANSWER_HEAD.unpack(head)
-        if size > code_runner.MAX_OUTPUT_BYTES:
-            return None
-        printed = self._read(size, deadline)
-        if len(printed) < size:
+            self._child.write(REQUEST_HEAD.pack(len(body)) + body)
+            head = self._child.read(ANSWER_HEAD.size, deadline)
+            status, exit_status, size = ANSWER_HEAD.unpack(head)
+            if size > code_runner.MAX_OUTPUT_BYTES:
+                return None
+            printed = self._child.read(size, deadline)
+        except (BrokenPipeError, EOFError, TimeoutError):
             return None
         if status == code_runner.NO_PROCESS:
             raise OSError("no process could be started for a program")
@@ -191,16 +184,21 @@ class LocalSandbox:
         options = ["-P", "-s", "-S"]
         arguments = [isolation, self._folder.name, str(os.getpid())]
         with tempfile.TemporaryFile() as errors:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, *options, str(RUNNER), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                bufsize=0,
                 env={"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"},
                 cwd="/",
                 start_new_session=True,
             )
-            ready = self._read(len(b"ready\n"), time.monotonic() + START_SECONDS)
+            self._child = processes.Child(process)
+            try:
+                ready = self._child.read(6, time.monotonic() + START_SECONDS)
+            except (EOFError, TimeoutError):
+                ready = b""
             if ready == b"ready\n":
                 return
             self._kill()
@@ -210,28 +208,9 @@ class LocalSandbox:
 
     def _kill(self) -> None:
         """End the runner: those it started die with it."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-        # It may have died with a request unread.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process = None
-
-    def _read(self, size: int, deadline: float) -> bytes:
-        """So many bytes of the runner; fewer at the deadline or at its end."""
-        stream, data = self._process.stdout.fileno(), bytearray()
-        while len(data) < size:
-            left = max(deadline - time.monotonic(), 0)
-            if not select.select([stream], [], [], left)[0]:
-                break
-            piece = os.read(stream, min(size - len(data), 1 << 20))
-            if not piece:
-                break
-            data += piece
-        return bytes(data)
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
 
 
 class FusionSandbox:

@@ -8,21 +8,22 @@ math-verify's own deadline is `signal.alarm`, which raises outside a main thread
 switched off, leaves nothing. A process can be killed whatever it does.
 """
 
-import contextlib
 import importlib.util
 import json
 import os
 import pathlib
-import select
 import subprocess
 import sys
 import time
+
+from ragen_jax.worlds import processes
 
 INSTALL = "pip install 'ragen_jax[math]'"
 # Longer replies are no answers; parsing takes more than linear time.
 MAX_CHARACTERS = 500
 # Importing SymPy takes about a second on an idle core.
 START_SECONDS = 120.0
+MAX_ANSWER = 1_000
 VERIFIER = pathlib.Path(__file__).with_name("math_verifier.py")
 
 
@@ -57,8 +58,7 @@ class MathJudge:
                 f"run {INSTALL} or use judge='string'."
             )
         self._seconds = seconds
-        self._process: subprocess.Popen | None = None
-        self._unread = b""
+        self._child: processes.Child | None = None
 
     def agree(self, truth: str, reply: str) -> bool | None:
         """Whether a reply is mathematically equal to the truth.
@@ -70,62 +70,42 @@ class MathJudge:
             return True
         if not reply.strip() or len(reply) > MAX_CHARACTERS:
             return False
-        if self._process is None or self._process.poll() is not None:
+        if self._child is None or self._child.process.poll() is not None:
             self._start()
         line = json.dumps({"truth": truth, "reply": reply}).encode() + b"\n"
+        deadline = time.monotonic() + self._seconds
         try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            self.close()
-            return None
-        answer = self._read_line(time.monotonic() + self._seconds)
-        if answer is None:
+            self._child.write(line)
+            answer = self._child.read_line(deadline, MAX_ANSWER)
+        except (BrokenPipeError, EOFError, TimeoutError):
             self.close()
             return None
         return json.loads(answer)["equal"]
 
     def close(self) -> None:
         """Kill the process, if there is one."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-        # It may have died with a request unread.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process = None
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
 
     def _start(self) -> None:
         self.close()
-        self._unread = b""
         paths = os.pathsep.join(path for path in sys.path if path)
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(VERIFIER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,
             env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
-        if self._read_line(time.monotonic() + START_SECONDS) is None:
+        self._child = processes.Child(process)
+        try:
+            self._child.read_line(time.monotonic() + START_SECONDS, MAX_ANSWER)
+        except (EOFError, TimeoutError) as error:
             self.close()
             raise RuntimeError(
                 f"math-verify's process did not start within {START_SECONDS:g} s; "
                 f"see what `{sys.executable} {VERIFIER}` prints."
-            )
-
-    def _read_line(self, deadline: float) -> bytes | None:
-        """The next line of the process; None at the deadline or at its end."""
-        stream = self._process.stdout.fileno()
-        while b"\n" not in self._unread:
-            left = max(deadline - time.monotonic(), 0)
-            if not select.select([stream], [], [], left)[0]:
-                return None
-            data = os.read(stream, 4096)
-            if not data:
-                return None
-            self._unread += data
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line
+            ) from error

@@ -8,13 +8,10 @@ allows (`base.HostGame`); nothing changes for them. Knows no tokens.
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import json
 import math
 import os
-import pathlib
-import select
 import signal
 import subprocess
 import sys
@@ -22,7 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parents[2]
+from ragen_jax.worlds import processes
+
 # Seconds a new worker may take to import a game before its first answer.
 START_SECONDS = 60.0
 # No answer is longer, in bytes: a game that fills a pipe is stopped.
@@ -39,7 +37,6 @@ class GameSpec:
       num_workers: processes; None: one for each processor, and no more than rows.
       step_seconds: a row that takes longer for a step has failed.
       max_bytes: memory of a worker; None: no limit.
-      max_failed_share: of a rollout's rows that may fail; more are an error.
     """
 
     game: str
@@ -47,7 +44,6 @@ class GameSpec:
     num_workers: int | None = None
     step_seconds: float = 10.0
     max_bytes: int | None = None
-    max_failed_share: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,15 +123,14 @@ class _Worker:
         self._histories: dict[int, list[dict[str, Any]]] = {}
         # Rows whose episode could not be played again, and why.
         self._lost: dict[int, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._unread = b""
+        self._child: processes.Child | None = None
 
     def ask(self, row: int, request: dict[str, Any]) -> Answer:
         """The answer to a request; a failure ends the row's episode."""
         if "reset" in request:
             self._histories[row] = []
             self._lost.pop(row, None)
-        if self._process is None:
+        if self._child is None:
             self._start()
         if row in self._lost:
             return Answer(failure=self._lost[row])
@@ -148,42 +143,27 @@ class _Worker:
 
     def stop(self) -> None:
         """Kill the process and all that it started."""
-        if self._process is None:
-            return
-        # It has a session of its own, so that what a game has started goes, too.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process = None
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
 
     def _start(self) -> None:
         """Start a process and bring every row back to where it was."""
-        while self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ragen_jax.worlds.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                cwd=ROOT,
-                start_new_session=True,
-            )
-            self._unread = b""
+        while self._child is None:
+            self._child = processes.Child(_start_process())
             self._send(self._first_line())
             for row, history in list(self._histories.items()):
                 failure = self._replay(row, history)
                 if failure is not None:
                     self._lost[row] = f"it failed when it was played again: {failure}"
                     del self._histories[row]
-                if self._process is None:
+                if self._child is None:
                     break
 
     def _first_line(self) -> dict[str, Any]:
         return {
             "game": self._spec.game,
             "kwargs": {**self._spec.kwargs, "split": self._split},
-            "path": [os.path.abspath(folder) for folder in sys.path],
             "max_bytes": self._spec.max_bytes,
         }
 
@@ -198,13 +178,13 @@ class _Worker:
         seconds = START_SECONDS if is_reset else self._spec.step_seconds
         try:
             self._send({"row": row, **request})
-            line = self._read_line(time.monotonic() + seconds)
+            line = self._child.read_line(time.monotonic() + seconds, MAX_ANSWER)
             return _parse(line, row)
         except TimeoutError:
             failure = f"no answer within {seconds:g} s"
         except (BrokenPipeError, EOFError):
             failure = "its process ended"
-            status = self._process.wait()
+            status = self._child.process.wait()
             if status < 0:
                 failure += f", killed by {signal.Signals(-status).name}"
             else:
@@ -215,31 +195,20 @@ class _Worker:
         return Answer(failure=failure)
 
     def _send(self, request: dict[str, Any]) -> None:
-        line = json.dumps(request).encode() + b"\n"
-        # A pipe takes a part of a long line at a time.
-        while line:
-            line = line[self._process.stdin.write(line) :]
+        self._child.write(json.dumps(request).encode() + b"\n")
 
-    def _read_line(self, deadline: float) -> bytes:
-        """The next line.
 
-        Raises:
-          TimeoutError, EOFError, ValueError: none in time; the process has ended; the
-            line is too long.
-        """
-        pipe = self._process.stdout
-        while b"\n" not in self._unread:
-            if len(self._unread) > MAX_ANSWER:
-                raise ValueError(f"it is longer than {MAX_ANSWER:,} bytes")
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                raise TimeoutError
-            found = pipe.read(65_536)
-            if not found:
-                raise EOFError
-            self._unread += found
-        line, self._unread = self._unread.split(b"\n", 1)
-        return line
+def _start_process() -> "subprocess.Popen[bytes]":
+    # Imports what this process can import, from the folder that this one is in.
+    paths = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ragen_jax.worlds.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=os.environ | {"PYTHONPATH": paths},
+        start_new_session=True,
+    )
 
 
 def _parse(line: bytes, row: int) -> Answer:

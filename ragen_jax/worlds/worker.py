@@ -8,8 +8,8 @@ business of `pool.py`, which starts it.
     {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": ...}
     {"row": 3, "step": "reply"}             -> {"row": 3, "observation": ..., ...}
 
-The first line says what to play: {"game": "module:Class", "kwargs": {...}, "path":
-folders to import from, "max_bytes": limit of its memory or null}.
+The first line says what to play: {"game": "module:Class", "kwargs": {...},
+"max_bytes": limit of its memory or null}.
 """
 
 import importlib
@@ -31,7 +31,6 @@ def main() -> None:
     start = json.loads(sys.stdin.readline())
     if start["max_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
-    sys.path[:0] = start["path"]
     module, name = start["game"].split(":")
     make = getattr(importlib.import_module(module), name)
     games: dict[int, HostGame] = {}

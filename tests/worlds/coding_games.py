@@ -45,7 +45,7 @@ def assert_only_the_runner_is_left(sandbox):
     """What a program forks has the runner's command line, which names its folder."""
     # Who answered may still be about to end; what would have outlived it sleeps long.
     deadline = time.monotonic() + 10
-    while processes_with(sandbox._folder.name) != [sandbox._process.pid]:
+    while processes_with(sandbox._folder.name) != [sandbox._child.process.pid]:
         assert time.monotonic() < deadline, processes_with(sandbox._folder.name)
         time.sleep(0.01)
     assert not list(pathlib.Path(sandbox._folder.name).iterdir())

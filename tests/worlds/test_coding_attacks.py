@@ -230,15 +230,15 @@ def test_a_program_that_kills_all_it_can_has_failed_and_the_next_runs(sandbox):
         "        except OSError: pass\n"
         "os.kill(os.getpid(), 9)\nos.abort()"
     )
-    runner = sandbox._process.pid
+    runner = sandbox._child.process.pid
     assert not sandbox.run(code, "", 10).ok
-    assert sandbox._process.pid == runner
+    assert sandbox._child.process.pid == runner
     assert_alive_and_clean(sandbox)
 
 
 def test_a_runner_that_has_died_is_started_again(sandbox):
-    sandbox._process.kill()
-    sandbox._process.wait()
+    sandbox._child.process.kill()
+    sandbox._child.process.wait()
     assert_alive_and_clean(sandbox)
 
 
@@ -261,7 +261,7 @@ def test_killing_the_runner_ends_what_it_runs(sandbox):
         while len(before := processes_with(folder)) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.kill(sandbox._process.pid, 9)
+        os.kill(sandbox._child.process.pid, 9)
         while set(before) & set(processes_with(folder)):
             assert time.monotonic() < deadline
             time.sleep(0.05)

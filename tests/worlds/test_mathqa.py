@@ -327,7 +327,7 @@ def test_an_expression_that_hangs_is_wrong_counted_and_leaves_no_process(reply):
     assert game.metrics == ("undecided",)
     game.reset(0)
     assert game.step("-1").info["undecided"] == 0
-    first = game._math._process
+    first = game._math._child.process
     start = time.monotonic()
     step = game.step(reply)
     assert time.monotonic() - start < 20
@@ -335,7 +335,7 @@ def test_an_expression_that_hangs_is_wrong_counted_and_leaves_no_process(reply):
     assert first.poll() is not None
     # The next one is served by a new process.
     assert game.step(game.solution()[0] + ".0").info["success"]
-    second = game._math._process
+    second = game._math._child.process
     game.close()
     assert second.poll() is not None
 
@@ -345,8 +345,8 @@ def test_a_process_that_has_died_is_started_again():
     need("math_verify")
     judge = math_judge.MathJudge(seconds=20)
     assert judge.agree("1", "1.0")
-    judge._process.kill()
-    judge._process.wait()
+    judge._child.process.kill()
+    judge._child.process.wait()
     assert judge.agree("1", "1.0")
     judge.close()
 

@@ -1,0 +1,93 @@
+"""Child processes that may hang or die: what they write in time, and their end.
+
+In: a process that was started with pipes and in a session of its own. Out: its bytes,
+or why there are none. Knows nothing of what is said.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+
+# Seconds between two looks whether a silent process has ended: a child of its own may
+# hold its pipe open.
+_LOOK_SECONDS = 0.1
+_PIECE = 1 << 16
+
+
+class Child:
+    """A process and what it has written.
+
+    Args:
+      process: with pipes, without buffers; `start_new_session` was True.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]"):
+        self.process = process
+        self._unread = b""
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input.
+
+        Raises:
+          BrokenPipeError: it has ended.
+        """
+        # A pipe takes a part of much data at a time.
+        while data:
+            data = data[self.process.stdin.write(data) :]
+
+    def read(self, size: int, deadline: float) -> bytes:
+        """So many bytes.
+
+        Args:
+          size: in bytes.
+          deadline: of `time.monotonic`.
+
+        Raises:
+          TimeoutError: they did not come in time.
+          EOFError: the process has ended.
+        """
+        while len(self._unread) < size:
+            self._unread += self._more(deadline)
+        data, self._unread = self._unread[:size], self._unread[size:]
+        return data
+
+    def read_line(self, deadline: float, max_bytes: int) -> bytes:
+        """The next line, without its end.
+
+        Raises:
+          TimeoutError, EOFError: see `read`.
+          ValueError: it is longer than `max_bytes`.
+        """
+        while b"\n" not in self._unread:
+            if len(self._unread) > max_bytes:
+                raise ValueError(f"it is longer than {max_bytes:,} bytes")
+            self._unread += self._more(deadline)
+        line, self._unread = self._unread.split(b"\n", 1)
+        return line
+
+    def kill(self) -> None:
+        """End the process and all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def _more(self, deadline: float) -> bytes:
+        pipe = self.process.stdout
+        while True:
+            has_ended = self.process.poll() is not None
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = 0.0 if has_ended else min(left, _LOOK_SECONDS)
+            if select.select([pipe], [], [], wait)[0]:
+                data = os.read(pipe.fileno(), _PIECE)
+                if not data:
+                    raise EOFError
+                return data
+            if has_ended:
+                raise EOFError
+            if not left:
+                raise TimeoutError
