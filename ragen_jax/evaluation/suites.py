@@ -71,6 +71,7 @@ def configure(
     """
     changed = config.copy_and_resolve_references()
     with changed.unlocked(), changed.ignore_type():
+        changed.env.host = None
         changed.env.name = entry.spec.name
         changed.env.kwargs = ConfigDict(dict(entry.spec.kwargs))
         changed.env.params = ConfigDict(dict(entry.spec.params))

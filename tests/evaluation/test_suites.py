@@ -21,7 +21,14 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.hf_weights import load_config
 from ragen_jax.program import POCKET
 from ragen_jax.rollout.collect import validation_keys
-from ragen_jax.tasks import EnvSpec, build_task, check_fit, make_env, play_rules
+from ragen_jax.tasks import (
+    EnvSpec,
+    build_task,
+    check_fit,
+    env_specs,
+    make_env,
+    play_rules,
+)
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.rollout import players
@@ -105,6 +112,16 @@ def test_every_game_fits_the_policy_of_another(label):
     ((config, entry),) = [pair for pair in pairs if pair[1].name == label]
     task = build_task(config, entry.spec, load_tokenizer(POCKET))
     check_fit(config, task, load_config(POCKET))
+
+
+def test_a_suite_plays_its_games_with_a_policy_of_a_game_in_python():
+    config = sokoban.get_config()
+    with config.ignore_type():
+        config.env.host = "echo"
+    changed = suites.configure(config, ENTRIES["FrozenLake-5x5"][1])
+    assert changed.env.host is None
+    (spec,) = env_specs(changed)
+    assert (spec.name, spec.host) == ("frozen_lake", None)
 
 
 def test_a_budget_replaces_the_policy_s_unless_the_user_set_it():
