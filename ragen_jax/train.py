@@ -71,13 +71,16 @@ def train(
             try:
                 state, rollouts, credit, metrics, timing = iterate(state, done)
             except GamesFailed:
-                run.save(done - 1, state)
+                if done > 1:
+                    run.save(done - 1, state)
                 raise
+            failure = None
             with display.timed(timing, "metrics"):
                 metrics |= _rollout_metrics(program, rollouts, config)
             if _is_due(config.evaluation.every, done, total):
                 with display.timed(timing, "testing"):
-                    metrics |= evaluate(program, program.play_params(state))[0]
+                    found, failure = _evaluate(program, state)
+                metrics |= found
             if _is_due(config.logging.trajectories_every, done, total):
                 count = config.logging.trajectories_per_iteration
                 run.write_episodes(done, program.episodes(rollouts, count, credit))
@@ -86,8 +89,11 @@ def train(
             display.iteration(done, metrics | timing, news)
             state = run.scale_learning_rate(state)
             reason, is_stopping = run.check_health(metrics, state), stop.requested
-            if _is_due(config.checkpoint.every, done, total) or reason or is_stopping:
+            is_due = _is_due(config.checkpoint.every, done, total)
+            if is_due or reason or is_stopping or failure:
                 run.save(done, state)
+            if failure is not None:
+                raise failure
             if is_stopping:
                 return _leave(run, display, stop, done, total)
         display.say(run.conclude(state))
@@ -139,6 +145,16 @@ def make_iterate(
         return Iteration(state, rollouts, credit, stats | diagnostics, timing)
 
     return iterate
+
+
+def _evaluate(
+    program: Program, state: TrainState
+) -> tuple[dict[str, float], GamesFailed | None]:
+    """Held-out metrics, or why there are none: the iteration is saved before that."""
+    try:
+        return evaluate(program, program.play_params(state))[0], None
+    except GamesFailed as failure:
+        return {}, failure
 
 
 def _is_due(every: int | None, done: int, total: int) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from configs import sokoban
 from ragen_jax import train as train_module
 from ragen_jax.program import build_program
+from ragen_jax.rollout.worlds import GamesFailed
 from ragen_jax.train import train
 from tests import commands
 
@@ -118,3 +119,42 @@ def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch
     config = tiny_config(model, train__max_skipped_updates=2)
     with pytest.raises(ValueError, match="2 updates in a row had a non-finite"):
         train(config, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["rollout", "evaluation"])
+def test_games_that_fail_end_a_run_that_is_saved(model, tmp_path, monkeypatch, when):
+    """Also where that iteration's checkpoint was there already."""
+
+    def fail(*_):
+        raise GamesFailed("5 of 8 games failed")
+
+    def build(config, overrides):
+        program = build_program(config, overrides)
+        collect, calls = program.collect, []
+
+        def fail_later(*args):
+            calls.append(args)
+            return fail() if len(calls) == 3 else collect(*args)
+
+        if when == "rollout":
+            return dataclasses.replace(program, collect=fail_later)
+        return dataclasses.replace(program, collect_validation=fail)
+
+    config = tiny_config(model, train__num_iterations=4, checkpoint__every=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "build_program", build)
+        if when == "evaluation":
+            assert train(config, tmp_path / "run") == 0
+            config.train.num_iterations = 6
+            with config.ignore_type():
+                config.evaluation.every = 6
+        with pytest.raises(GamesFailed, match="5 of 8 games failed"):
+            train(config, tmp_path / "run")
+    done = {"rollout": 2, "evaluation": 6}[when]
+    assert iterations(tmp_path / "run") == list(range(1, done + 1))
+    saved = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert str(done) in saved
+    if when == "rollout":
+        assert train(config, tmp_path / "run") == 0
+        assert iterations(tmp_path / "run") == [1, 2, 3, 4]
