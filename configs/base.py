@@ -46,9 +46,6 @@ def get_config() -> ConfigDict:
     config.host.step_seconds = 10.0
     # Bytes of memory that a worker may take. None: no limit.
     config.host.max_worker_bytes = placeholder(int)
-    # Share of a rollout's games that may fail (raise, hang, die); their episodes are
-    # not trained on. More of them stop the run.
-    config.host.max_failed_share = 0.1
 
     config.prompt = ConfigDict()
     # Wording: "full" for real models, "terse" for the pocket model.
@@ -121,6 +118,9 @@ def get_config() -> ConfigDict:
     # as soon as they fit: for long replies of very different lengths. Each compiles the
     # decoding step once more. None: rows stay where they are.
     config.rollout.compactions = placeholder(int)
+    # Share of the games in Python of a rollout that may fail (raise, hang, die); their
+    # episodes are not trained on. More of them stop the run.
+    config.rollout.max_failed_fraction = 0.1
 
     config.bonus = _bonus()
     config.algo = _credit()

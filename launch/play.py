@@ -53,11 +53,6 @@ def main(argv: list[str]) -> int:
         )
     if _ENV.value:
         trained = trained.only(_ENV.value)
-    if config is not None and config.env.host is not None:
-        raise ValueError(
-            f"env.host = {config.env.host!r}: games in Python cannot be played here "
-            "yet; launch.evaluate --output=FILE writes a policy's episodes"
-        )
     if _GIF.value and grid_of(trained.program.task.env) is None:
         raise ValueError("--gif: this game shows no board; leave it out")
     if not _RAW.value:

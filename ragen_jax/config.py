@@ -44,6 +44,10 @@ FREE_ON_RESUME = (
     "logging.",
     "mesh.",
     "model.attention",
+    "host.num_workers",
+    "host.step_seconds",
+    "host.max_worker_bytes",
+    "rollout.max_failed_fraction",
 )
 
 
@@ -172,7 +176,9 @@ def _no_effect(leaves: Leaves) -> Iterator[tuple[str, str]]:
     if leaves["env.mix"] is not None:
         yield "env.name", "env.mix names the environments"
     if leaves["env.host"] is None:
-        yield "host.", "env.host is None: no game in Python is played"
+        reason = "env.host is None: no game in Python is played"
+        yield "host.", reason
+        yield "rollout.max_failed_fraction", reason
     else:
         yield "env.name", "env.host names the game"
     if leaves["prompt.style"] == "terse":
@@ -239,7 +245,7 @@ RULES = (
         ranges={
             "seed": _SEED,
             "host.step_seconds": ("above 0", lambda x: x > 0),
-            "host.max_failed_share": ("from 0 to below 1", lambda x: 0 <= x < 1),
+            "rollout.max_failed_fraction": ("from 0 to below 1", lambda x: 0 <= x < 1),
             "rollout.temperature": ("above 0 (sampling)", lambda x: x > 0),
             "rollout.top_p": (
                 "above 0 and below 1 (all of the probability: None)",
@@ -306,11 +312,20 @@ def changed_keys(
     )
     if changes_learning(before) or changes_learning(after):
         free = tuple(prefix for prefix in free if prefix != "warning.")
+    # Runs of before games in Python have no section for them.
+    if before.get("env.host") is None and after.get("env.host") is None:
+        free += ("host.", "rollout.max_failed_fraction")
+    # Fine-tuning of before context modes showed the whole dialogue.
+    before = dict.fromkeys(filter(_is_context_of_game, after), "full") | before
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and not key.startswith(free)
     }
+
+
+def _is_context_of_game(key: str) -> bool:
+    return key.startswith("games.") and key.endswith(".context")
 
 
 # Keys of `evaluation` that decide what a success rate on validation prompts means.

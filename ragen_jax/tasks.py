@@ -131,8 +131,8 @@ class Task:
             add_boards(records, boards, grid_of(self.env).symbols)
 
     @functools.cached_property
-    def ceiling(self) -> Callable[[EnvState], float]:
-        """Best possible success on levels, given their states."""
+    def ceiling(self) -> Callable[[EnvState], float | None]:
+        """Success of the solver on levels, given their states; None: unknown."""
         return make_ceiling(self.env, self.params, self.rules.budget)
 
 
@@ -302,7 +302,8 @@ def env_specs(config: ConfigDict) -> tuple[EnvSpec, ...]:
     """The environments of a validated configuration, in the order of the rows."""
     env, num_groups = config.env, config.rollout.num_groups
     if env.host is not None:
-        host = config.host.to_dict()
+        fraction = config.rollout.max_failed_fraction
+        host = config.host.to_dict() | {"max_failed_fraction": fraction}
         return (EnvSpec(env.host, num_groups, env.kwargs, env.params, host=host),)
     if env.mix is None:
         return (EnvSpec(env.name, num_groups, env.kwargs, env.params),)

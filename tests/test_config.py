@@ -7,6 +7,7 @@ import pytest
 
 from configs import bandit, base, frozen_lake, mix, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
+from ragen_jax.sft import train as sft_train
 from ragen_jax.tables.rules import flatten
 
 
@@ -106,6 +107,40 @@ def test_changed_keys_spare_what_a_resumed_run_may_change():
         "optimizer.learning_rate": (2e-4, 0.5),
         "seed": (0, 3),
     }
+
+
+def test_runs_of_before_a_key_was_there_resume():
+    old, new = base.get_config(), base.get_config()
+    with old.unlocked():
+        del old.env["host"], old["host"], old.rollout["max_failed_fraction"]
+    assert config_lib.changed_keys(old, new) == {}
+    with new.ignore_type():
+        new.env.host = "echo"
+    changes = config_lib.changed_keys(old, new)
+    assert changes["env.host"] == (None, "echo")
+    # Fine-tuning of before context modes.
+    old, new = pocket.get_config(), pocket.get_config()
+    for game in old.games.values():
+        with game.unlocked():
+            del game["context"], game["context_turns"]
+    free = sft_train.FREE_ON_RESUME
+    assert config_lib.changed_keys(old, new, free) == {}
+    new.games.sokoban.context = "single_turn"
+    changes = config_lib.changed_keys(old, new, free)
+    assert changes == {"games.sokoban.context": ("full", "single_turn")}
+
+
+def test_a_run_of_a_game_in_python_may_change_how_workers_are_kept():
+    old, new = base.get_config(), base.get_config()
+    for config in (old, new):
+        with config.ignore_type():
+            config.env.host = "echo"
+    with new.ignore_type():
+        new.host.num_workers, new.host.max_worker_bytes = 7, 2**30
+    new.host.step_seconds, new.rollout.max_failed_fraction = 1.0, 0.5
+    assert config_lib.changed_keys(old, new) == {}
+    new.host.max_observation_tokens = 7
+    assert [*config_lib.changed_keys(old, new)] == ["host.max_observation_tokens"]
 
 
 def test_every_key_is_read_somewhere():

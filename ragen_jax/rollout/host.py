@@ -1,10 +1,10 @@
 """The turn loop of the host: for models behind an API, people, and checks of rollouts.
 
-In: episodes that advance turn by turn (`HostGame`), and a function that replies. Out: a
-`Trajectory`, like that of the compiled rollout. The loop knows neither environments nor
-tokens. Episodes of an `ArrayGame` run the functions of the compiled rollout one turn at
-a time, on tokens; those of a `ChatGame` show an array environment in chat messages and
-read replies in text.
+In: episodes that advance turn by turn (`HostEpisodes`), and a function that replies.
+Out: a `Trajectory`, like that of the compiled rollout. The loop knows neither
+environments nor tokens. Episodes of an `ArrayGame` run the functions of the compiled
+rollout one turn at a time, on tokens; those of a `ChatGame` show an array environment
+in chat messages and read replies in text.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from ragen_jax.text.prompts import Wording
 from ragen_jax.types import EnvState, Params, Reply, Trajectory
 
 
-class HostGame(Protocol):
+class HostEpisodes(Protocol):
     """Episodes of one or more rows, one turn at a time.
 
     Attributes:
@@ -77,7 +77,7 @@ class HostGame(Protocol):
 
 
 async def play_turns(
-    game: HostGame, reply: Callable[[int, Any], Awaitable[Any]]
+    game: HostEpisodes, reply: Callable[[int, Any], Awaitable[Any]]
 ) -> Trajectory:
     """Play a game to its end.
 
@@ -150,7 +150,7 @@ class ArrayGame:
 
 
 class ArrayEpisodes:
-    """Episodes of an `ArrayGame`; a `HostGame` whose replies are `(Play, Reply)`."""
+    """Episodes of an `ArrayGame`; `HostEpisodes` whose replies are `(Play, Reply)`."""
 
     def __init__(
         self, game: ArrayGame, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -312,7 +312,7 @@ class ChatTurn:
 
 
 class ChatEpisode:
-    """An episode of a `ChatGame`; a `HostGame` of one row, whose replies are text.
+    """An episode of a `ChatGame`; `HostEpisodes` of one row, whose replies are text.
 
     Attributes:
       turns: the texts of the turns so far.

@@ -63,15 +63,24 @@ class World(base.TextEnvironment):
     takes_any_text = True
     solves_on_device = False
 
-    def __init__(self, spec: GameSpec, game: HostGame, max_observation_tokens: int):
+    def __init__(
+        self,
+        spec: GameSpec,
+        game: HostGame,
+        *,
+        max_observation_tokens: int,
+        max_failed_fraction: float,
+    ):
         """Describes a game.
 
         Args:
           spec: what workers build.
           game: one of these games, for its texts and sizes.
           max_observation_tokens: longest observation.
+          max_failed_fraction: of a rollout's rows that may fail; more are an error.
         """
         self.spec = spec
+        self.max_failed_fraction = max_failed_fraction
         self.instruction = game.instruction
         self.num_tasks, self.is_solvable = game.num_tasks, game.is_solvable
         self.solves = base.EXACT if game.is_solvable else base.UNKNOWN
@@ -133,10 +142,18 @@ class World(base.TextEnvironment):
         return state.now.terminated
 
     def is_truncated(self, state, params):
-        return state.now.truncated
+        return state.now.truncated | (state.time >= params.max_steps_in_episode)
 
     def is_success(self, state, params):
         return state.now.success
+
+    def fewest_actions(self, states, params):
+        """Not known: the game is played elsewhere.
+
+        Raises:
+          ValueError: always.
+        """
+        raise ValueError("the game runs in Python, without a solver of its states")
 
     def solve(self, states, params, *, budget, discount) -> base.Solution:
         """The best success where it is known, without values of actions."""
@@ -156,14 +173,15 @@ def make_world(
     num_workers: int | None,
     step_seconds: float,
     max_worker_bytes: int | None,
-    max_failed_share: float,
+    max_failed_fraction: float,
 ) -> World:
     """A game in Python, by its name in `WORLDS` or as "package.module:Class".
 
     Args:
       kwargs: of its constructor.
-      max_observation_tokens, num_workers, step_seconds, max_worker_bytes,
-        max_failed_share: the section `host` of the configuration.
+      max_observation_tokens, num_workers, step_seconds, max_worker_bytes: the section
+        `host` of the configuration.
+      max_failed_fraction: that of `rollout`.
 
     Raises:
       ValueError: there is no such game, or it refuses an argument.
@@ -185,13 +203,17 @@ def make_world(
     except TypeError as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
     spec = GameSpec(
-        reference,
-        kwargs,
-        num_workers,
-        step_seconds,
-        max_worker_bytes,
-        max_failed_share,
+        game=reference,
+        kwargs=kwargs,
+        num_workers=num_workers,
+        step_seconds=step_seconds,
+        max_bytes=max_worker_bytes,
     )
-    world = World(spec, game, max_observation_tokens)
+    world = World(
+        spec,
+        game,
+        max_observation_tokens=max_observation_tokens,
+        max_failed_fraction=max_failed_fraction,
+    )
     game.close()
     return world

@@ -48,7 +48,7 @@ _CUT_MARK = " [...] "
 
 
 class WorldEpisodes(ArrayEpisodes):
-    """Episodes of a game in Python; a `HostGame` of `play_turns`.
+    """Episodes of a game in Python; `HostEpisodes` of `play_turns`.
 
     Attributes:
       failures: of rows whose game failed, and why.
@@ -190,16 +190,16 @@ def make_world_collect(
 
     def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
         check_dialogue(dialogue, rules)
-        spec = world.spec
         if keys.split not in pools:
-            pool = Pool(spec, keys.split, num_groups * group_size)
+            pool = Pool(world.spec, keys.split, num_groups * group_size)
             weakref.finalize(collect, pool.close)
             pools[keys.split] = pool
         keys = spread_levels(keys, group_size)
         pool = pools[keys.split]
         episodes = WorldEpisodes(game, world, pool, tokenizer, params, dialogue, keys)
         rollout = asyncio.run(play_turns(episodes, episodes.reply))
-        check_failures(episodes.failures, len(rollout.lengths), spec.max_failed_share)
+        num_rows = len(rollout.lengths)
+        check_failures(episodes.failures, num_rows, world.max_failed_fraction)
         return rollout
 
     return collect
@@ -219,8 +219,8 @@ def check_failures(
     words = f"{len(failures)} of {num_rows} games failed, {count} of them: {reason}"
     if len(failures) > max_share * num_rows:
         raise GamesFailed(
-            f"{words}; at most host.max_failed_share = {max_share:g} of them may: "
-            "mend the game, or raise that"
+            f"{words}; rollout.max_failed_fraction = {max_share:g} is the largest "
+            "share that may: mend the game, or raise it"
         )
     print(f"warning: {words}; their episodes are not trained on", file=sys.stderr)
 

@@ -110,7 +110,7 @@ ELSEWHERE = {
     "env.host": "tests/rollout/test_worlds.py",
     "host.max_observation_tokens": "tests/rollout/test_worlds.py",
     "host.num_workers": "tests/rollout/test_worlds.py",
-    "host.max_failed_share": "tests/rollout/test_worlds.py",
+    "rollout.max_failed_fraction": "tests/rollout/test_worlds.py",
     "host.step_seconds": "tests/worlds/test_pool.py",
     "host.max_worker_bytes": "tests/worlds/test_pool.py",
     "prompt.style": "tests/text/test_prompts.py",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.base import PlayBudget
+from envs.base import PlayBudget, make_ceiling
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import PlayRules
@@ -21,6 +21,7 @@ from ragen_jax.rollout.worlds import (
 )
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.worlds.pool import Pool
 from tests.rollout import players
 from tests.worlds.games import Faulty
 
@@ -31,7 +32,7 @@ SETTINGS = {
     "num_workers": 2,
     "step_seconds": 20.0,
     "max_worker_bytes": None,
-    "max_failed_share": 0.9,
+    "max_failed_fraction": 0.9,
 }
 SOUND = ("go", "left || right", "fine")
 
@@ -71,10 +72,10 @@ def speaker_params(answers):
 
 
 @functools.cache
-def collector(game, num_groups=4, group_size=3):
+def collector(game, num_groups=4, group_size=3, **params):
     return make_world_collect(
         game,
-        game.default_params,
+        game.default_params.replace(**params),
         players.speaker(),
         tokenizer=players.tokenizer(),
         mesh=make_mesh(data=1, fsdp=1, tensor=1),
@@ -171,8 +172,54 @@ def test_a_failure_masks_its_row_and_changes_no_other(capfd):
 
 
 def test_too_many_failures_end_the_rollout():
-    with pytest.raises(GamesFailed, match=r"games failed, .* host\.max_failed_share"):
-        rollout(broken_word="go", max_failed_share=0.0)
+    words = r"games failed, .* rollout\.max_failed_fraction"
+    with pytest.raises(GamesFailed, match=words):
+        rollout(broken_word="go", max_failed_fraction=0.0)
+
+
+def test_a_limit_of_steps_ends_episodes():
+    game = world()
+    collect = collector(game, max_steps_in_episode=2)
+    keys = rollout_keys(jax.random.key(5), 4, 3)
+    trajectory = collect(speaker_params(SOUND), dialogue(game), keys)
+    num_steps = trajectory.turns.num_effective.sum(axis=1)
+    assert num_steps.max() == 2 < rollout().turns.num_effective.sum(axis=1).max()
+    assert trajectory.truncated.any()
+
+
+def test_what_is_not_known_of_a_game_is_a_sentence():
+    game = world()
+    states = rollout().initial_state
+    assert make_ceiling(game, game.default_params, BUDGET)(states) is None
+    state = jax.tree.map(lambda x: x[0], states)
+    with pytest.raises(ValueError, match="games in Python cannot be played or shown"):
+        game.render(state, game.default_params)
+    with pytest.raises(ValueError, match="without a solver of its states"):
+        game.fewest_actions(states, game.default_params)
+
+
+def test_workers_run_in_the_folder_of_the_command(tmp_path, monkeypatch):
+    (tmp_path / "words.txt").write_text("of a file")
+    (tmp_path / "my_games.py").write_text(
+        "import pathlib\n"
+        "from ragen_jax.worlds.base import Observation\n"
+        "from tests.worlds.games import Faulty\n\n"
+        "class Reader(Faulty):\n"
+        "    def __init__(self, split, path):\n"
+        "        super().__init__(split)\n"
+        "        self.text = pathlib.Path(path).read_text()\n\n"
+        "    def reset(self, seed, task=None):\n"
+        "        super().reset(seed, task)\n"
+        "        return Observation(self.text)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    game = make_world("my_games:Reader", {"path": "words.txt"}, **SETTINGS)
+    pool = Pool(game.spec, "training", 2)
+    try:
+        answers = pool.reset([0, 1], [None, None])
+    finally:
+        pool.close()
+    assert [answer.text for answer in answers] == ["of a file"] * 2
 
 
 def test_long_observations_are_cut_in_the_middle():
