@@ -78,7 +78,7 @@ def _jumanji(env, instances: int) -> Callable:
     keys = jax.vmap(jax.random.key_data)(jax.random.split(reset_key, instances))
     first, _ = jax.jit(jax.vmap(env.reset))(keys)
     spec = env.action_spec
-    sizes = np.asarray(getattr(spec, "num_values", 4))
+    sizes = np.asarray(spec.num_values)
     shape = (NUM_STEPS, instances, *spec.shape)
     actions = jax.random.randint(action_key, shape, 0, sizes)
 
@@ -103,10 +103,16 @@ def _jumanji(env, instances: int) -> Callable:
 def _gymnasium() -> Callable:
     import gymnasium
     import gymnasium_2048
-    import numpy as np
 
     gymnasium.register_envs(gymnasium_2048)
-    env = gymnasium.make("gymnasium_2048/TwentyFortyEight-v0").unwrapped
+    return play_gymnasium(gymnasium.make("gymnasium_2048/TwentyFortyEight-v0"))
+
+
+def play_gymnasium(env) -> Callable:
+    """Random play of `PYTHON_STEPS` steps of a gymnasium environment of 4 actions."""
+    import numpy as np
+
+    env = env.unwrapped
     actions = np.random.default_rng(0).integers(0, 4, PYTHON_STEPS).tolist()
 
     def play():
@@ -119,7 +125,7 @@ def _gymnasium() -> Callable:
 
 
 def _generate(levels) -> Callable:
-    """Every call makes levels of its own: a level that failed is drawn anew."""
+    """Every call makes the next `PYTHON_LEVELS` levels of a data set."""
     numbers = itertools.count()
 
     def generate():

@@ -209,17 +209,7 @@ def measure_gymnasium(repeats: int) -> dict | None:
         import gymnasium
     except ModuleNotFoundError:
         return None
-    import numpy as np
-
-    env = gymnasium.make("FrozenLake-v1").unwrapped
-    actions = np.random.default_rng(0).integers(0, 4, PYTHON_STEPS).tolist()
-
-    def play():
-        env.reset(seed=0)
-        for action in actions:
-            if env.step(action)[2]:
-                env.reset()
-
+    play = env_peers.play_gymnasium(gymnasium.make("FrozenLake-v1"))
     return rate(play, PYTHON_STEPS, min(repeats, 3))
 
 

@@ -149,6 +149,24 @@ class ArrayGame:
         return ArrayEpisodes(self, params, dialogue, keys)
 
 
+def make_array_game(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    policy: Policy,
+    layout: RowLayout,
+    rules: PlayRules,
+    **decoding: float | None,
+) -> ArrayGame:
+    """A game whose rows are laid out over devices; arguments as of `make_collect`."""
+    return ArrayGame(
+        env,
+        env_params,
+        rules,
+        make_responder(policy, rules, layout, **decoding),
+        compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
+    )
+
+
 class ArrayEpisodes:
     """Episodes of an `ArrayGame`; `HostEpisodes` whose replies are `(Play, Reply)`."""
 
@@ -197,13 +215,7 @@ def make_host_collect(
     episodes, which games in Python need.
     """
     layout = RowLayout(mesh, num_groups, group_size)
-    game = ArrayGame(
-        env,
-        env_params,
-        rules,
-        make_responder(policy, rules, layout, **decoding),
-        compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
-    )
+    game = make_array_game(env, env_params, policy, layout, rules, **decoding)
 
     def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
         check_dialogue(dialogue, rules)

@@ -22,13 +22,13 @@ from jaxtyping import Array
 
 from envs import base
 from ragen_jax.models.policy import Policy
-from ragen_jax.rollout.collect import (
-    RolloutKeys,
-    check_dialogue,
-    make_responder,
-    spread_levels,
+from ragen_jax.rollout.collect import RolloutKeys, check_dialogue, spread_levels
+from ragen_jax.rollout.host import (
+    ArrayEpisodes,
+    ArrayGame,
+    make_array_game,
+    play_turns,
 )
-from ragen_jax.rollout.host import ArrayEpisodes, ArrayGame, play_turns
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import Play, PlayRules
 from ragen_jax.rollout.world_env import Shown, World
@@ -179,13 +179,7 @@ def make_world_collect(
     Workers start with the first rollout and end with the program.
     """
     layout = RowLayout(mesh, num_groups, group_size)
-    game = ArrayGame(
-        world,
-        env_params,
-        rules,
-        make_responder(policy, rules, layout, **decoding),
-        compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
-    )
+    game = make_array_game(world, env_params, policy, layout, rules, **decoding)
     pools: dict[str, Pool] = {}
 
     def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:

@@ -1,6 +1,6 @@
 """Twenty programming tasks of our own: statements, tests and a solution each.
 
-Out: `EXAMPLES`. The first of a task's tests is told in its statement; expected values
+Out: `EXAMPLES`. A statement shows the first of its task's tests; expected values
 were worked out by hand, not by the solution.
 """
 

@@ -50,7 +50,8 @@ MAX_FILES = 32
 MAX_PROCESSES = 8
 # Pure Python recursion needs little of it, recursion through C a lot.
 STACK_BYTES = 64 << 20
-# Nobody's: every runner of the superuser has one, so that limits count per runner.
+# First of the user ids that runners of the superuser take, one each: limits are
+# counted per user.
 FIRST_UID = 1_900_000_000
 JAIL, SCRATCH = "/jail", "/scratch"
 

@@ -57,8 +57,9 @@ def read_questions(path: str, split: str) -> list[Question]:
     """
     questions, dropped = [], 0
     for number, row in enumerate(read_rows(path), 1):
-        fields = [row.get("query"), row.get("response")] if _is_row(row) else []
-        if not fields or not all(isinstance(field, str) for field in fields):
+        is_row = isinstance(row, dict)
+        fields = [row.get("query"), row.get("response")] if is_row else [None]
+        if not all(isinstance(field, str) for field in fields):
             raise ValueError(
                 f"row {number} of {path} has no texts query and response; give a file "
                 "in MetaMathQA's format."
@@ -80,10 +81,6 @@ def read_questions(path: str, split: str) -> list[Question]:
             f"{1 / VALIDATION_SHARE:.0f} is for validation."
         )
     return questions
-
-
-def _is_row(row: object) -> bool:
-    return isinstance(row, dict)
 
 
 def read_rows(path: str) -> list:

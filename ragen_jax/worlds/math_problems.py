@@ -22,7 +22,7 @@ LOSSES = (
     "Then {x} get lost.",
     "{n} sells {x} of them.",
 )
-# The first step, or none: a product, or a number that is told.
+# The first step: a product; or none, and the text states a number.
 PRODUCTS = (
     "{n} has {k} boxes with {x} {t} in each.",
     "{n} collects {x} {t} a day for {k} days.",

@@ -3,7 +3,7 @@
 In: lines of JSON with `truth` and `reply`. Out: the line `{}` when it is ready, then a
 line `{"equal": bool}` each. A program of its own, so it imports nothing of ragen_jax.
 Method: math-verify's `parse` and `verify` (github.com/huggingface/Math-Verify), without
-their deadlines, which are whoever reads the answers.
+their deadlines: the judge that reads the answers sets them.
 """
 
 import contextlib

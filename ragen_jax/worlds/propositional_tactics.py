@@ -73,7 +73,7 @@ class Tactic(NamedTuple):
     Attributes:
       verb: its name.
       names: for what it introduces; empty: chosen automatically.
-      term: what it is told to use; None: nothing.
+      term: that it uses; None: none.
       formula: what `have` states; None: what its term proves.
     """
 

@@ -26,7 +26,7 @@ from ragen_jax.worlds.propositional import (
 # ("name", n), ("apply", f, a), ("part", t, which), ("pair", a, b), ("inl" | "inr", a).
 Term = tuple
 
-# A hypothesis' name, as Lean's but in Latin letters; longer ones serve nobody.
+# A hypothesis' name, as Lean's but in Latin letters and of at most 12 characters.
 NAME = r"[a-z][A-Za-z0-9_'₀-₉]{0,11}"
 MAX_NESTING = 40
 

@@ -8,7 +8,7 @@ server (`search_http`).
 Source: RAGEN's SearchQA (ragen/env/search, after rLLM's). It differs where the original
 harms: replies it cannot read are invalid instead of final answers (`loose` plays the
 original's rule); only an exact match is a success, not any pay; the last reply is for
-the answer, so that no search is run whose passages nobody could use; validation has
+the answer, so that every search is of use; validation has
 questions of its own; a server that fails raises instead of being read as a passage.
 """
 
@@ -38,7 +38,7 @@ SEARCH, FINISH = KEYWORDS = ("search", "finish")
 KINDS_OF_HOPS = {1: (FACT,), 2: (BRIDGE, COMPARISON)}
 DEFAULT_NUM_HOPS = 2
 DEFAULT_TIMEOUT_SECONDS = 10.0
-# Longer replies are not read: nobody searches or answers with a page.
+# Longer replies are not read.
 MAX_REPLY_CHARS = 2_000
 # Passages may not be cut to less: a fact of the invented world has up to 24 characters.
 FEWEST_PASSAGE_CHARS = 40

@@ -259,7 +259,7 @@ def test_special_tokens_in_observations_are_text():
     [
         ("ecko", {}, r"no game in Python 'ecko'\. Did you mean 'echo'"),
         ("echo", {"words": 3}, "echo does not take these arguments.*words"),
-        ("echo", {"num_words": 0}, "num_words=0 must be from 1 to 20"),
+        ("echo", {"num_words": 0}, "num_words=0 must be from 2 to 20"),
         ("tests.worlds.games:FAULTS", {}, "must be a class derived from"),
     ],
 )
