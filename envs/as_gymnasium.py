@@ -9,7 +9,9 @@ in advance and exact play stay with the array games. Needs gymnasium
 (`pip install 'ragen_jax[gymnasium]'`), which nothing else in this package imports.
 """
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -19,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envs import ENVIRONMENTS, make
-from envs.base import SPLITS, TRAINING, TextEnvironment
+from envs.base import SPLITS, TRAINING, EnvParams, TextEnvironment
 from envs.templates import Cells, Choice, Grid, Number, Passage, Template
 
 # How actions are given.
@@ -54,6 +56,7 @@ class GymnasiumText(gymnasium.Env):
         game: str,
         actions: str | None = None,
         render_mode: str | None = None,
+        params: Mapping[str, float] | None = None,
         **kwargs: Any,
     ):
         """Builds a game.
@@ -63,6 +66,8 @@ class GymnasiumText(gymnasium.Env):
           actions: "index": a number; "text": what a model would answer. None: "index"
             where names of actions are the same in every level, else "text".
           render_mode: "ansi": `render` returns the observation. None: it is not called.
+          params: fields of the game's `EnvParams`, such as rewards and the time limit;
+            None: the defaults.
           kwargs: of the game's constructor.
 
         Raises:
@@ -78,7 +83,7 @@ class GymnasiumText(gymnasium.Env):
         self.render_mode = render_mode
         listed = {name: _hashable(value) for name, value in kwargs.items()}
         self.game, self._play = _compile(game, tuple(sorted(listed.items())))
-        self._params = self.game.default_params
+        self._params = _choose_params(self.game, params)
         has_fixed_names = len(self.game.action_vocabulary) == self.game.num_actions
         self._takes_text = actions == TEXT or (actions is None and not has_fixed_names)
         self.observation_space = _text_space(self.game.template)
@@ -205,6 +210,19 @@ class _Play:
 def _compile(name: str, kwargs: tuple) -> tuple[TextEnvironment, _Play]:
     game = make(name, **dict(kwargs))
     return game, _Play(game)
+
+
+def _choose_params(
+    game: TextEnvironment, given: Mapping[str, float] | None
+) -> EnvParams:
+    params = game.default_params
+    allowed = [field.name for field in dataclasses.fields(params)]
+    for name in given or ():
+        if name not in allowed:
+            raise ValueError(
+                f"params has {name!r}; {game.name} has {', '.join(allowed)}"
+            )
+    return params.replace(**(given or {}))
 
 
 def _hashable(value: Any) -> Any:

@@ -155,6 +155,17 @@ def test_seeds_may_be_large():
         env.reset(seed=2**32)
 
 
+def test_params_change_rewards_and_limits():
+    params = {"step_reward": -0.5, "max_steps_in_episode": 2}
+    env = gymnasium.make("ragen_jax/Sokoban-v0", params=params)
+    env.reset(seed=0)
+    first, second = env.step(0), env.step(1)
+    assert (first[1], second[1]) == (-0.5, -0.5)
+    assert (first[3], second[3]) == (False, True)
+    with pytest.raises(ValueError, match="has max_steps_in_episode"):
+        gymnasium.make("ragen_jax/Sokoban-v0", params={"reward": 1})
+
+
 def test_render_is_the_observation():
     env = gymnasium.make("ragen_jax/Sokoban-v0", render_mode="ansi")
     text, _ = env.reset(seed=0)

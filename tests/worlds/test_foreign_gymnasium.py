@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ragen_jax.worlds.base import SPLITS, Observation
 from ragen_jax.worlds.foreign import spread_seed
 from ragen_jax.worlds.foreign_gymnasium import GymnasiumGame, uncolor
+from ragen_jax.worlds.pool import GameSpec, Pool
 from ragen_jax.worlds.wrappers import wrap
 from tests.worlds import gymnasium_environments
 
@@ -313,6 +314,19 @@ def test_the_environment_is_closed(monkeypatch):
     monkeypatch.setattr(game._env.unwrapped, "close", lambda: closed.append(1))
     game.close()
     assert closed == [1]
+
+
+def test_workers_play_them():
+    spec = GameSpec("ragen_jax.worlds.foreign_gymnasium:GymnasiumGame", LAKE, 1)
+    pool = Pool(spec, "training", 2)
+    try:
+        pool.reset([0, 1], [None, None])
+        for name in THROUGH_THE_LAKE:
+            answer = pool.step({1: name})[1]
+        assert (answer.reward, answer.terminated) == (1.0, True)
+        assert answer.info == {"success": 1.0, "valid": 1.0}
+    finally:
+        pool.close()
 
 
 TRANSCRIPT = f"""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ragen_jax.worlds.base import SPLITS
 from ragen_jax.worlds.foreign import spread_seed
 from ragen_jax.worlds.foreign_ragen import RagenGame
+from ragen_jax.worlds.pool import GameSpec, Pool
 from ragen_jax.worlds.wrappers import wrap
 from tests.worlds import ragen_environments
 from tests.worlds.ragen_environments import LineConfig, LineEnv, SumEnv
@@ -224,6 +225,23 @@ def test_bad_options_are_refused(options, says):
 def test_there_are_no_tasks():
     with pytest.raises(ValueError, match="no tasks"):
         RagenGame(**SUM).reset(0, task=1)
+
+
+def test_workers_play_them():
+    """Arguments reach workers as JSON, which has no numbers as keys."""
+    lookup = {1: "West", 2: "East"}
+    kwargs = {**LINE, "config_kwargs": {"action_lookup": lookup}}
+    spec = GameSpec("ragen_jax.worlds.foreign_ragen:RagenGame", kwargs, 1)
+    pool, game = Pool(spec, "validation", 2), RagenGame("validation", **kwargs)
+    try:
+        shown = pool.reset([4, 5], [None, None])
+        assert [each.failure for each in shown] == [None, None]
+        assert shown[0].text == game.reset(4).text
+        answer, step = pool.step({0: "east"})[0], game.step("east")
+        assert (answer.text, answer.reward) == (step.observation.text, step.reward)
+        assert answer.info == {"success": 0.0, "valid": 1.0}
+    finally:
+        pool.close()
 
 
 TRANSCRIPT = f"""
