@@ -1,0 +1,248 @@
+"""Wrappers: games around games, with the same interface.
+
+In: a `HostGame`. Out: a `HostGame` that plays it with one thing changed. They can be
+stacked: `wrap(game, (("split", 4), ("budget", 10)))` splits replies into actions and
+ends the episode after ten replies; the other way round it would end after ten actions.
+
+Source: RAGEN's environment manager splits answers at `||`, limits the actions of an
+episode and penalizes answers that are no action, for every game. Here each is chosen,
+so that programs and formulas, which may contain `||`, are not cut.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ragen_jax.worlds.base import HostGame, Observation, Step
+
+SEPARATOR = "||"
+# Stands where the middle of a text has been cut out.
+CUT_MARK = " [...] "
+
+
+class Wrapper(HostGame):
+    """Plays another game as it is; subclasses change one thing.
+
+    Attributes:
+      game: the game inside.
+    """
+
+    def __init__(self, game: HostGame):
+        self.game = game
+
+    @property
+    def instruction(self) -> str:
+        return self.game.instruction
+
+    @property
+    def num_tasks(self) -> int | None:
+        return self.game.num_tasks
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.game.metrics
+
+    @property
+    def is_solvable(self) -> bool:
+        return self.game.is_solvable
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return self.game.reset(seed, task)
+
+    def step(self, reply: str) -> Step:
+        return self.game.step(reply)
+
+    def solution(self) -> Sequence[str]:
+        return self.game.solution()
+
+    def close(self) -> None:
+        self.game.close()
+
+
+class SplitActions(Wrapper):
+    """Splits a reply at `||` into actions, which are steps of the game inside.
+
+    Actions are stripped, empty ones and those beyond the limit are dropped, as in
+    compiled rollouts. They are played until the game ends. Rewards are summed, what is
+    shown and `info` are those of the last action; `info["valid"]` says that all were
+    valid. A reply without any action is an empty reply to the game inside.
+    """
+
+    def __init__(self, game: HostGame, max_actions: int):
+        """Args: max_actions: of one reply, at least 1."""
+        _check_count("split", max_actions)
+        super().__init__(game)
+        self._max_actions = max_actions
+
+    @property
+    def instruction(self) -> str:
+        """That of the game inside, and how several actions are written."""
+        if self._max_actions == 1:
+            return self.game.instruction
+        return (
+            f"{self.game.instruction}\nUp to {self._max_actions} replies at once, "
+            f"separated by {SEPARATOR}."
+        )
+
+    def step(self, reply: str) -> Step:
+        pieces = (piece.strip() for piece in reply.split(SEPARATOR))
+        actions = [piece for piece in pieces if piece][: self._max_actions] or [""]
+        reward, is_valid = 0.0, True
+        for action in actions:
+            step = self.game.step(action)
+            reward += step.reward
+            is_valid = is_valid and bool(step.info["valid"])
+            if step.terminated or step.truncated:
+                break
+        info = {**step.info, "valid": is_valid}
+        return dataclasses.replace(step, reward=reward, info=info)
+
+    def solution(self) -> Sequence[str]:
+        """Actions of the solution, as many in a reply as may be.
+
+        Raises:
+          ValueError: an action contains the separator: the game must not be split.
+        """
+        actions = self.game.solution()
+        for action in actions:
+            if SEPARATOR in action or not action.strip():
+                raise ValueError(
+                    f"the solution has the reply {action!r}, which the wrapper 'split' "
+                    f"cuts at {SEPARATOR} or drops; leave it out for this game"
+                )
+        starts = range(0, len(actions), self._max_actions)
+        groups = (actions[start : start + self._max_actions] for start in starts)
+        return [f" {SEPARATOR} ".join(group) for group in groups]
+
+
+class Budget(Wrapper):
+    """Truncates an episode after a number of steps; what is shown stays.
+
+    Attributes:
+      is_solvable: False, for nothing says that the budget is enough.
+    """
+
+    is_solvable = False
+
+    def __init__(self, game: HostGame, max_steps: int):
+        """Args: max_steps: of an episode, at least 1."""
+        _check_count("budget", max_steps)
+        super().__init__(game)
+        self._max_steps = max_steps
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        self._steps_left = self._max_steps
+        return self.game.reset(seed, task)
+
+    def step(self, reply: str) -> Step:
+        step = self.game.step(reply)
+        self._steps_left -= 1
+        is_over = step.terminated or self._steps_left > 0
+        return step if is_over else dataclasses.replace(step, truncated=True)
+
+    def solution(self) -> Sequence[str]:
+        """The solution of the game inside if the steps that are left are enough."""
+        replies = self.game.solution()
+        return replies if len(replies) <= self._steps_left else ()
+
+
+class PenalizeInvalid(Wrapper):
+    """Adds a penalty to the reward of replies that the game could not read."""
+
+    def __init__(self, game: HostGame, penalty: float):
+        """Args: penalty: added to the reward; finite and negative. RAGEN's is -0.1."""
+        if (
+            not isinstance(penalty, int | float)
+            or isinstance(penalty, bool)
+            or not math.isfinite(penalty)
+            or penalty >= 0
+        ):
+            raise ValueError(
+                f"the wrapper 'penalize' has {penalty!r}; use a finite number below 0, "
+                "such as -0.1, or leave the wrapper out"
+            )
+        super().__init__(game)
+        self._penalty = float(penalty)
+
+    def step(self, reply: str) -> Step:
+        step = self.game.step(reply)
+        if step.info["valid"]:
+            return step
+        return dataclasses.replace(step, reward=step.reward + self._penalty)
+
+
+class CapObservation(Wrapper):
+    """Cuts observations in the middle to a number of characters, images stay."""
+
+    def __init__(self, game: HostGame, max_chars: int):
+        """Args: max_chars: longest text, with the mark; at least 20."""
+        _check_count("cap", max_chars, fewest=20)
+        super().__init__(game)
+        self._max_chars = max_chars
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return self._cut(self.game.reset(seed, task))
+
+    def step(self, reply: str) -> Step:
+        step = self.game.step(reply)
+        return dataclasses.replace(step, observation=self._cut(step.observation))
+
+    def _cut(self, shown: Observation) -> Observation:
+        text = cut_middle(shown.text, self._max_chars)
+        return dataclasses.replace(shown, text=text)
+
+
+def cut_middle(text: str, max_chars: int) -> str:
+    """The text, its middle replaced by `CUT_MARK` if it has more characters."""
+    if len(text) <= max_chars:
+        return text
+    kept = max_chars - len(CUT_MARK)
+    tail = kept // 2
+    return text[: kept - tail] + CUT_MARK + text[len(text) - tail :]
+
+
+# Name of a wrapper -> its class, which takes a game and one argument.
+WRAPPERS = {
+    "split": SplitActions,
+    "budget": Budget,
+    "penalize": PenalizeInvalid,
+    "cap": CapObservation,
+}
+
+
+def wrap(game: HostGame, wrappers: Sequence[Sequence]) -> HostGame:
+    """A game in wrappers.
+
+    Args:
+      game: goes innermost.
+      wrappers: pairs of a name in `WRAPPERS` and its argument, from the inside out;
+        tuples or lists, as JSON has them.
+
+    Raises:
+      ValueError: an entry is no such pair, or the wrapper refuses its argument.
+    """
+    if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
+        raise ValueError(f"wrappers is {wrappers!r}; use a list of {_PAIRS}")
+    for pair in wrappers:
+        if (
+            isinstance(pair, str)
+            or not isinstance(pair, Sequence)
+            or len(pair) != 2
+            or pair[0] not in tuple(WRAPPERS)
+        ):
+            raise ValueError(f"wrappers has {pair!r}; use {_PAIRS}")
+        name, argument = pair
+        game = WRAPPERS[name](game, argument)
+    return game
+
+
+_PAIRS = f"pairs such as ('split', 4), each with one of {', '.join(WRAPPERS)}"
+
+
+def _check_count(wrapper: str, count: int, fewest: int = 1) -> None:
+    # True and False are integers to Python.
+    if not isinstance(count, int) or isinstance(count, bool) or count < fewest:
+        raise ValueError(
+            f"the wrapper {wrapper!r} has {count!r}; use an integer of at least "
+            f"{fewest}, or leave the wrapper out"
+        )
