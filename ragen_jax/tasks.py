@@ -304,7 +304,8 @@ def env_specs(config: ConfigDict) -> tuple[EnvSpec, ...]:
     if env.host is not None:
         fraction = config.rollout.max_failed_fraction
         host = config.host.to_dict() | {"max_failed_fraction": fraction}
-        return (EnvSpec(env.host, num_groups, env.kwargs, env.params, host=host),)
+        kwargs = env.kwargs.to_dict()
+        return (EnvSpec(env.host, num_groups, kwargs, env.params, host=host),)
     if env.mix is None:
         return (EnvSpec(env.name, num_groups, env.kwargs, env.params),)
     return tuple(_read_entry(i, entry) for i, entry in enumerate(env.mix))

@@ -3,7 +3,8 @@
 In: a `HostGame` by name, a policy and random keys. Out: a `Trajectory`, like that of
 the compiled rollout. The model reads and replies on the device, in the functions of the
 compiled rollout cut at the turn (`host.ArrayGame`); the host hands each reply to the
-row's game and puts the answer into the row's state, from where the turn takes it.
+row's game and puts the answer into the row's state, from where the turn takes it. While
+the games of one half of the rows step, the device writes the other half's replies.
 
 A row whose game fails ends there, and none of its tokens is trained on.
 """
@@ -12,7 +13,7 @@ import asyncio
 import collections
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ from ragen_jax.rollout.host import (
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import Play, PlayRules
 from ragen_jax.rollout.world_env import Shown, World
+from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.messages import find_answer, parse_text
 from ragen_jax.text.tokenizer import Tokenizer
@@ -70,16 +72,20 @@ class WorldEpisodes(ArrayEpisodes):
         self._thinking = dialogue.thinking
         self.failures: dict[int, str] = {}
         self.num_cut = 0
-        seeds, tasks = draw_problems(keys, world.num_tasks)
-        answers = pool.reset(seeds, tasks)
+
+    async def reset(self) -> None:
+        """Begin the games; before the first turn."""
+        problems = draw_problems(self._keys, self._world.num_tasks)
+        answers = await asyncio.to_thread(self._pool.reset, *problems)
         states = self.play.states
         self.play = self.play.replace(
             states=states.replace(now=self._shown(dict(enumerate(answers)), states.now))
         )
         self._initial_state = self.play.states
 
-    def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
-        play, written = reply
+    async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
+        """The replies to a prompt; the states hold what the games answer them."""
+        play, written = await super().reply(turn, play)
         asked = self._replies(np.asarray(play.is_active), written)
         # A game that failed at its start is over before the first reply.
         lost = {
@@ -87,11 +93,11 @@ class WorldEpisodes(ArrayEpisodes):
             for row in asked
             if row in self.failures
         }
-        answers = self._pool.step({r: t for r, t in asked.items() if r not in lost})
+        replies = {r: t for r, t in asked.items() if r not in lost}
+        answers = await asyncio.to_thread(self._pool.step, replies)
         states = play.states
         following = self._shown(answers | lost, states.following)
-        play = play.replace(states=states.replace(following=following))
-        return super().step(turn, (play, written))
+        return play.replace(states=states.replace(following=following)), written
 
     def trajectory(self) -> Trajectory:
         rollout = super().trajectory()
@@ -178,40 +184,79 @@ def make_world_collect(
 
     Workers start with the first rollout and end with the program.
     """
-    layout = RowLayout(mesh, num_groups, group_size)
+    num_parts = _num_parts(mesh, num_groups, group_size)
+    layout = RowLayout(mesh, num_groups // num_parts, group_size)
     game = make_array_game(world, env_params, policy, layout, rules, **decoding)
-    pools: dict[str, Pool] = {}
+    join = jax.jit(
+        lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
+        out_shardings=by_rows(mesh),
+    )
+    num_rows = num_groups * group_size // num_parts
+    pools: dict[str, list[Pool]] = {}
+
+    def open_pools(split: str) -> list[Pool]:
+        opened = [Pool(world.spec, split, num_rows) for _ in range(num_parts)]
+        for pool in opened:
+            weakref.finalize(collect, pool.close)
+        return opened
 
     def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
         check_dialogue(dialogue, rules)
         if keys.split not in pools:
-            pool = Pool(world.spec, keys.split, num_groups * group_size)
-            weakref.finalize(collect, pool.close)
-            pools[keys.split] = pool
+            pools[keys.split] = open_pools(keys.split)
         keys = spread_levels(keys, group_size)
-        pool = pools[keys.split]
-        episodes = WorldEpisodes(game, world, pool, tokenizer, params, dialogue, keys)
-        rollout = asyncio.run(play_turns(episodes, episodes.reply))
-        num_rows = len(rollout.lengths)
-        check_failures(episodes.failures, num_rows, world.max_failed_fraction)
-        return rollout
+        fixed = tokenizer, params, dialogue
+        parts = [
+            WorldEpisodes(game, world, pool, *fixed, _part(keys, i, num_rows))
+            for i, pool in enumerate(pools[keys.split])
+        ]
+        rollouts = asyncio.run(_play_in_turn(parts))
+        reasons = [reason for part in parts for reason in part.failures.values()]
+        check_failures(reasons, num_rows * num_parts, world.max_failed_fraction)
+        return join(*rollouts)
 
     return collect
 
 
-def check_failures(
-    failures: Mapping[int, str], num_rows: int, max_share: float
-) -> None:
+def _num_parts(mesh: Mesh, num_groups: int, group_size: int) -> int:
+    """Halves that are played in turn; 1 where there are none of equal size."""
+    num_rows = num_groups // 2 * group_size
+    is_even = num_groups % 2 == 0 and num_rows % num_row_shards(mesh) == 0
+    return 2 if is_even else 1
+
+
+def _part(keys: RolloutKeys, index: int, num_rows: int) -> RolloutKeys:
+    """Keys of so many adjacent rows."""
+    start = index * num_rows
+    return jax.tree.map(lambda x: x[start : start + num_rows], keys)
+
+
+async def _play_in_turn(parts: Sequence[WorldEpisodes]) -> list[Trajectory]:
+    """Play all parts, each waiting for its games while the device serves another."""
+
+    async def play(part: WorldEpisodes) -> Trajectory:
+        await part.reset()
+        return await play_turns(part, part.reply)
+
+    return await asyncio.gather(*map(play, parts))
+
+
+def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> None:
     """Say on standard error why games failed.
+
+    Args:
+      reasons: of each that did.
+      num_rows: games in all.
+      max_share: of them that may fail.
 
     Raises:
       GamesFailed: too many did.
     """
-    if not failures:
+    if not reasons:
         return
-    reason, count = collections.Counter(failures.values()).most_common(1)[0]
-    words = f"{len(failures)} of {num_rows} games failed, {count} of them: {reason}"
-    if len(failures) > max_share * num_rows:
+    reason, count = collections.Counter(reasons).most_common(1)[0]
+    words = f"{len(reasons)} of {num_rows} games failed, {count} of them: {reason}"
+    if len(reasons) > max_share * num_rows:
         raise GamesFailed(
             f"{words}; rollout.max_failed_fraction = {max_share:g} is the largest "
             "share that may: mend the game, or raise it"

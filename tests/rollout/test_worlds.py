@@ -147,6 +147,20 @@ def test_the_number_of_workers_changes_nothing():
     jax.tree.map(np.testing.assert_array_equal, rollout(), rollout(num_workers=5))
 
 
+@pytest.mark.parametrize("num_groups", [2, 3])
+def test_halves_that_are_played_in_turn_change_nothing(num_groups):
+    """Three groups are played at once, two and four in halves."""
+    game, keys = world(), rollout_keys(jax.random.key(5), num_groups, 3)
+    play = collector(game, num_groups=num_groups)
+    found = jax.device_get(play(speaker_params(SOUND), dialogue(game), keys))
+    expected = jax.tree.map(lambda x: x[: num_groups * 3], rollout())
+    # Matrix products of other sizes round differently.
+    log_probs = [x.sample_log_probs for x in (found, expected)]
+    np.testing.assert_allclose(*log_probs, atol=1e-4)
+    same = [x.replace(sample_log_probs=None) for x in (found, expected)]
+    jax.tree.map(np.testing.assert_array_equal, *same)
+
+
 def test_a_failure_masks_its_row_and_changes_no_other(capfd):
     trajectory = rollout(broken_word="go")
     said = capfd.readouterr().err
