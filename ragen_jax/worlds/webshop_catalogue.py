@@ -39,7 +39,7 @@ class Product:
     """An article of the shop.
 
     Attributes:
-      asin: names it; unique, and what is clicked in lower case.
+      asin: names it, in upper case; what is clicked, in lower case.
       name: its title.
       category: the department.
       query: words with which it was found when the catalogue was collected, lower case;

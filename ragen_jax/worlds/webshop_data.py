@@ -34,9 +34,10 @@ from ragen_jax.worlds.webshop_catalogue import (
     split_of,
 )
 
-# WebShop's price of products without one, and the longest asin it takes.
+# WebShop's price of products without one.
 UNKNOWN_PRICE_CENTS = 10_000
-MAX_ASIN_CHARS = 10
+# Amazon's numbers of articles. WebShop leaves out longer ones, and "nan".
+ASIN = re.compile(r"[A-Z0-9]{1,10}")
 NO_RATING = "N.A."
 NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -74,8 +75,8 @@ def build_catalogue(
     """A catalogue from the contents of the files.
 
     Args:
-      items: products; of those with the same asin the first is kept, and those without
-        a name or with an asin that WebShop does not take are left out.
+      items: products; of those with the same asin the first is kept, and those whose
+        asin is not up to ten letters and digits are left out.
       attributes: of the products, and generated instructions.
       instructions: by people; None: goals are the generated instructions with all
         combinations of the product's options.
@@ -87,17 +88,19 @@ def build_catalogue(
     products: dict[str, Product] = {}
     for number, item in enumerate(items):
         with _naming(f"product {number} of {source}"):
-            asin = item["asin"]
-            usable = isinstance(asin, str) and 0 < len(asin) <= MAX_ASIN_CHARS
-            if usable and asin != "nan" and asin not in products:
-                products[asin] = _read_product(item, attributes.get(asin, {}))
-    records = attributes if instructions is None else instructions
-    read = _generated_goals if instructions is None else _written_goals
+            asin = str(item["asin"]).upper()
+            if ASIN.fullmatch(asin) and asin != "NAN" and asin not in products:
+                known = attributes.get(item["asin"], {})
+                products[asin] = _read_product(asin, item, known)
+    kind, records, read = "instructions", instructions, _written_goals
+    if instructions is None:
+        kind, records, read = "attributes", attributes, _generated_goals
     goals: dict[str, list[Goal]] = {split: [] for split in SPLITS}
-    for asin, product in products.items():
-        if asin in records:
-            with _naming(f"the instructions for product {asin}"):
-                goals[split_of(product)] += read(product, records[asin])
+    for asin, record in records.items():
+        product = products.get(asin.upper())
+        if product is not None:
+            with _naming(f"the record of product {asin} in {kind}"):
+                goals[split_of(product)] += read(product, record)
     for found in goals.values():
         found.sort(key=lambda goal: stable_hash("webshop order", goal.id))
     by_split = {split: tuple(found) for split, found in goals.items()}
@@ -132,7 +135,9 @@ def _read_json(option: str, path: str, kind: type) -> Any:
     return content
 
 
-def _read_product(item: Mapping[str, Any], known: Mapping[str, Any]) -> Product:
+def _read_product(
+    asin: str, item: Mapping[str, Any], known: Mapping[str, Any]
+) -> Product:
     features = item["small_description"] or []
     if isinstance(features, str):
         features = [features]
@@ -140,7 +145,7 @@ def _read_product(item: Mapping[str, Any], known: Mapping[str, Any]) -> Product:
     if not name:
         raise ValueError("its name is empty")
     return Product(
-        asin=item["asin"],
+        asin=asin,
         name=name,
         category=one_line(item["category"]),
         query=one_line(item["query"]).lower(),

@@ -74,7 +74,7 @@ def generated_records() -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]
     titles.sort(key=lambda title: stable_hash("webshop shuffle", *map(str, title)))
     items, attributes = [], {}
     for number, (department, noun, pair, copy) in enumerate(titles, start=1):
-        asin = f"p{number}"
+        asin = f"P{number}"
         items.append(_item(asin, department, noun, pair, dear=copy == 1))
         attributes[asin] = {
             "attributes": list(pair),
