@@ -1,4 +1,4 @@
-"""A shop of three products in the format of WebShop's files, for tests."""
+"""A shop of three products in the format of WebShop's files, and playing, for tests."""
 
 import json
 
@@ -111,3 +111,23 @@ def product(**changes):
     return build_catalogue([item], ATTRIBUTES, None, source="a test").products[
         item["asin"]
     ]
+
+
+# `Step.info` of a purchase that is all right, and of any step before it.
+FULL = {
+    "success": True,
+    "valid": True,
+    "score": 1.0,
+    "kind": 1.0,
+    "attributes": 1.0,
+    "options": 1.0,
+    "price": 1.0,
+}
+NOT_YET = {**dict.fromkeys(FULL, 0.0), "success": False, "valid": True}
+
+
+def play(game, replies):
+    """The steps of replies, of which only the last one may end the game."""
+    steps = [game.step(reply) for reply in replies]
+    assert not any(step.terminated or step.truncated for step in steps[:-1])
+    return steps
