@@ -79,6 +79,8 @@ def test_similar_is_above_85_once_rounded():
     # 2 * 6 / 14 is 85.7, which rounds to 86; 2 * 11 / 26 is 84.6, to 85.
     assert rules.similar("abcdefg", "abcdefz")
     assert not rules.similar("abcdefghijklm", "abcdefghijkzz")
+    # 2 * 23 / 54 is 85.2, which rounds to 85.
+    assert not rules.similar("a" * 23 + "bcde", "a" * 23 + "fghi")
 
 
 # --- nouns and colours

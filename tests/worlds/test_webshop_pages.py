@@ -294,12 +294,29 @@ def test_the_shopper_gives_up_what_cannot_be_had():
     assert plan(SEARCH_PAGE, wanted=hidden, goal=goal, found=(hidden,)) == []
 
 
+def test_values_that_read_like_buttons_are_not_offered():
+    values = [{"value": "Reviews"}, {"value": "Next >"}, {"value": "oak"}]
+    lamp = product(customization_options={"color": values})
+    page = Page(found=(lamp,), product=lamp)
+    assert layout().links(page) == ["oak"]
+    assert layout().click(page, "next >") is None
+    assert layout().click(page, "reviews").sub_page == "reviews"
+
+
 def test_the_shopper_finds_options_for_wishes_without_names():
     goal = Goal(
         "g", LAMP.asin, "", ("dimmable",), ((None, "18 inch"), (None, "walnut wood"))
     )
     clicks = ["click[18 inch]", "click[walnut]", "click[buy now]"]
     assert plan(Page(found=FOUND, product=LAMP), goal=goal) == clicks
+
+
+def test_the_shopper_uses_an_option_for_one_wish():
+    values = [{"value": "oak"}, {"value": "pine"}]
+    desk = product(customization_options={"top": values, "legs": values})
+    goal = Goal("g", LAMP.asin, "", ("dimmable",), ((None, "oak"), (None, "oak wood")))
+    page = Page(found=(desk,), product=desk)
+    assert plan(page, wanted=desk, goal=goal) == ["click[oak]"] * 2 + BUY_LAMP[1:]
 
 
 def test_reviews_are_shown_without_empty_parts():
