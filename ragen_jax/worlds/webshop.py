@@ -122,7 +122,8 @@ class WebShop(HostGame):
         self._rules, self._pay = RULES[rules](), pay
         self._layout = Layout(page_size, *PAGES[pages])
         self.num_tasks = len(self._goals)
-        # Of other shops nobody has checked that each goal can be found and met.
+        # A search for the title may not find a product of a file, or the product may
+        # lack what its own goal asks for.
         self.is_solvable = data is None
         self.instruction = INSTRUCTION.format(click=CLICKS[pages])
 
@@ -181,7 +182,7 @@ class WebShop(HostGame):
         return draw_price(product, self._seed)
 
     def _text(self) -> str:
-        return self._layout.show(self._layout, self._page, self._wish, self._price)
+        return self._layout.show(self._page, self._wish, self._price)
 
     def _go_on(self, text: str, valid: bool = True) -> Step:
         info = {"success": False, "valid": valid, **dict.fromkeys(self.metrics, 0.0)}

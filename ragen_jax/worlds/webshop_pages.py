@@ -54,14 +54,24 @@ class Layout:
     Attributes:
       page_size: products on a page of results.
       sub_pages: of a product.
-      show: the text of a page, from layout, page, wish and prices.
+      write: a page; `show` calls it.
       wish: the goal in words, from goal and limit in cents.
     """
 
     page_size: int
     sub_pages: tuple[str, ...]
-    show: Callable[["Layout", Page, str, Callable[[Product], int]], str]
+    write: Callable[["Layout", Page, str, Callable[[Product], int]], str]
     wish: Callable[[Goal, int | None], str]
+
+    def show(self, page: Page, wish: str, price: Callable[[Product], int]) -> str:
+        """The text of a page.
+
+        Args:
+          page: to be shown.
+          wish: the goal in words.
+          price: of a product in the level, in cents.
+        """
+        return self.write(self, page, wish, price)
 
     def on_page(self, page: Page) -> tuple[Product, ...]:
         """Products on a page of results."""
@@ -165,7 +175,7 @@ def _sub_page_texts(product: Product, sub_page: str) -> list[str]:
     return [text for text in texts if text] or [EMPTY_PAGE]
 
 
-def _show_short(
+def _write_short(
     layout: Layout, page: Page, wish: str, price: Callable[[Product], int]
 ) -> str:
     lines = [f"Goal: {wish}"]
@@ -197,7 +207,7 @@ def _count_results(layout: Layout, page: Page) -> str:
     return f"Results {first}-{last} of {len(page.found)}"
 
 
-def _show_original(
+def _write_original(
     layout: Layout, page: Page, wish: str, price: Callable[[Product], int]
 ) -> str:
     if page.found is None:
@@ -242,6 +252,6 @@ def _original_parts(layout: Layout, page: Page) -> list[str]:
 
 # Name -> sub pages, the text of pages, the text of the goal.
 PAGES = {
-    "short": (SUB_PAGES, _show_short, _short_wish),
-    "original": (ORIGINAL_SUB_PAGES, _show_original, _original_wish),
+    "short": (SUB_PAGES, _write_short, _short_wish),
+    "original": (ORIGINAL_SUB_PAGES, _write_original, _original_wish),
 }

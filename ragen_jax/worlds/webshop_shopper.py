@@ -38,17 +38,17 @@ class Shopper:
         self, wanted: Product, search: Callable[[str], tuple[Product, ...]]
     ) -> bool:
         """Go to a product's page; False if its title does not find it."""
-        while self.page.sub_page is not None:
-            self.click(PREVIOUS)
         if self.page.product == wanted:
+            if self.page.sub_page is not None:
+                self.click(PREVIOUS)
             return True
-        if self.page.product is not None:
-            self.click(PREVIOUS)
         if self.page.found is None or wanted not in self._layout.on_page(self.page):
             if self.page.found is not None:
                 self.click(BACK)
             self.page = Page(found=search(wanted.name))
             self.replies.append(write_search(wanted.name))
+        while self.page.product is not None:
+            self.click(PREVIOUS)
         if wanted not in self.page.found:
             return False
         while wanted not in self._layout.on_page(self.page):

@@ -21,7 +21,7 @@ def layout(pages="short", page_size=10):
 
 def show(page, pages="short", page_size=10, limit_cents=5000):
     shop = layout(pages, page_size)
-    return shop.show(shop, page, shop.wish(GOAL, limit_cents), lambda _: 2050)
+    return shop.show(page, shop.wish(GOAL, limit_cents), lambda _: 2050)
 
 
 SEARCH_PAGE = Page()
@@ -270,6 +270,10 @@ FIND_LAMP = ["search[Oak Desk Lamp with Linen Shade]", "click[b00lamp001]", *BUY
         (sub_page("features"), ["click[< prev]", *BUY_LAMP]),
         (sub_page("features", TEA), ["click[< prev]"] * 2 + FIND_LAMP[1:]),
         (Page(found=FOUND, product=TEA), ["click[< prev]", *FIND_LAMP[1:]]),
+        (
+            Page(found=FOUND, number=2, product=RUG, sub_page="features"),
+            ["click[back to search]", *FIND_LAMP],
+        ),
         (
             Page(found=FOUND, product=LAMP, chosen={"color": "black | white"}),
             BUY_LAMP,
