@@ -244,5 +244,5 @@ def _refuse_without_search() -> None:
     except ImportError as error:
         raise ImportError(
             "the shop's search needs the package bm25s, which is not installed; "
-            "run: pip install 'ragen_jax[webshop]'"
+            "run: pip install 'ragen_jax[search]'"
         ) from error

@@ -126,5 +126,5 @@ def test_the_page_size_is_that_of_results():
 def test_without_bm25s_the_install_line_is_given(monkeypatch):
     monkeypatch.delitem(sys.modules, "bm25s", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[webshop\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[search\]'"):
         WebShop()
