@@ -199,6 +199,8 @@ def read_text(text: str) -> tuple[str | Value, ...]:
     Raises:
       ValueError: an expression or a query in it cannot be read.
     """
+    # TextWorld skips blanks at the beginning.
+    text = text.lstrip()
     parts, position = [], 0
     for match in _PART.finditer(text):
         parts.append(text[position : match.start()])

@@ -9,12 +9,15 @@ short. TextWorld plays them, too.
 """
 
 import dataclasses
+import functools
 import random
 
 from ragen_jax.worlds.alfworld_logic import Move, State
 from ragen_jax.worlds.alfworld_plans import shortest_plan
 from ragen_jax.worlds.alfworld_story import Story
-from ragen_jax.worlds.math_data import split_of
+from ragen_jax.worlds.base import VALIDATION
+from ragen_jax.worlds.math_data import VALIDATION_SHARE, split_of
+from ragen_jax.worlds.search_data import stable_hash
 
 PLACE, CLEAN, HEAT, COOL, LOOK = TASKS = ("place", "clean", "heat", "cool", "look")
 TOOLS = {CLEAN: "sink", HEAT: "microwave", COOL: "fridge"}
@@ -175,22 +178,26 @@ class Goal:
         return f"(and (in {self.thing} {self.place}){also})"
 
 
-def goals(tasks: tuple[str, ...], split: str) -> list[Goal]:
+@functools.cache
+def goals(task: str, split: str) -> tuple[Goal, ...]:
     """The goals of a split.
 
-    A goal is of the same split for every seed; what is asked for in validation is asked
-    for in no training house.
+    One in ten is of validation, whatever the house; training never asks for it.
     """
-    everything = [Goal(LOOK, thing, None) for thing in THINGS]
-    everything += [
-        Goal(task, thing, place)
-        for task in (PLACE, CLEAN, HEAT, COOL)
-        for thing, uses in THINGS.items()
-        for place in PLACES
-        if (task == PLACE or task in uses) and place != TOOLS.get(task)
-    ]
-    asked = [goal for goal in everything if goal.task in tasks]
-    return [goal for goal in asked if split_of(goal.text()) == split]
+    if task == LOOK:
+        everything = [Goal(LOOK, thing, None) for thing in THINGS]
+    else:
+        everything = [
+            Goal(task, thing, place)
+            for thing, uses in THINGS.items()
+            for place in PLACES
+            if (task == PLACE or task in uses) and place != TOOLS.get(task)
+        ]
+    everything.sort(key=lambda goal: stable_hash(goal.text()))
+    held_back = everything[:: round(1 / VALIDATION_SHARE)]
+    if split == VALIDATION:
+        return tuple(held_back)
+    return tuple(goal for goal in everything if goal not in held_back)
 
 
 def invent(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
@@ -206,8 +213,8 @@ def invent(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
     """
     draw = random.Random(seed)
     task = draw.choice(tasks)
-    goal = draw.choice(goals((task,), split))
-    # Every tenth house is of validation.
+    goal = draw.choice(goals(task, split))
+    # As many houses are of validation.
     while split_of(house := _house(goal, draw)) != split:
         pass
     return {

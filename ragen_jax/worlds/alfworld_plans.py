@@ -4,6 +4,7 @@ In: a world and one of its states. Out: the moves to its goal. Refuses to guess:
 are searched in breadth, which suits houses of a few receptacles, not ALFRED's.
 """
 
+import collections
 from collections.abc import Callable
 
 from ragen_jax.worlds.alfworld_logic import Move, State, World
@@ -22,19 +23,20 @@ def shortest_plan(
     Returns:
       None: no plan leads to the goal.
     """
+    if world.is_won(state):
+        return ()
     came_from: dict[tuple, tuple[tuple, Move] | None] = {_key(state): None}
-    level = [state]
-    while level:
-        following = []
-        for current in level:
-            if world.is_won(current):
-                return _plan(came_from, _key(current))
-            for move in filter(may_help, world.moves(current)):
-                successor = world.apply(current, move)
-                if (key := _key(successor)) not in came_from:
-                    came_from[key] = _key(current), move
-                    following.append(successor)
-        level = following
+    waiting = collections.deque([state])
+    while waiting:
+        current = waiting.popleft()
+        for move in filter(may_help, world.moves(current)):
+            successor = world.apply(current, move)
+            if (key := _key(successor)) in came_from:
+                continue
+            came_from[key] = _key(current), move
+            if world.is_won(successor):
+                return _plan(came_from, key)
+            waiting.append(successor)
     return None
 
 
