@@ -122,6 +122,7 @@ GRAMMAR = '''grammar :: """
   "warmth": [{"condition": "hot(t:thing)", "rhs": "hot "},
     {"condition": "cold(t:thing)", "rhs": "cold "}, {"rhs": ""}],
   "cleanness": [{"condition": "clean(t:thing)", "rhs": "clean "}, {"rhs": ""}],
+  "moved": [{"rhs": "You move the {t.name} to the {p.name}."}],
   "look": [
     {"condition": "at(a:agent, p:place)",
      "rhs": "{#view# | at(a:agent, p:place)} #hand#"},
@@ -135,7 +136,7 @@ action go { template :: "go to {p}"; feedback :: "#view#"; }
 action open { template :: "open {p}"; feedback :: "#view#"; }
 action close { template :: "close {p}"; feedback :: "#view#"; }
 action take { template :: "take {t} from {p}"; feedback :: "#hand#"; }
-action move { template :: "move {t} to {p}"; feedback :: "#view#"; }
+action move { template :: "move {t} to {p}"; feedback :: "#moved#"; }
 action clean { template :: "clean {t} with {p}"; feedback :: "#hand#"; }
 action heat { template :: "heat {t} with {p}"; feedback :: "#hand#"; }
 action cool { template :: "cool {t} with {p}"; feedback :: "#hand#"; }

@@ -28,7 +28,7 @@ def alfred():
 
 
 def play(game, with_names, seed, num_replies):
-    env = PddlEnv(EnvInfos(admissible_commands=True))
+    env = PddlEnv(EnvInfos(admissible_commands=True, policy_commands=seed % 2 == 0))
     try:
         env.load(game)
     except KeyError as error:
@@ -44,6 +44,9 @@ def play(game, with_names, seed, num_replies):
             info.name = names.demangle_alfred_name(info.id)
     draw = random.Random(seed)
     state = env.reset()
+    # Of every other game its planner's plan is played; to plan again takes long.
+    plan = state["policy_commands"] or []
+    env.request_infos.policy_commands = False
     shown = [["", state.feedback, state["admissible_commands"], state["won"]]]
     seen = set()
     for _ in range(num_replies):
@@ -54,7 +57,7 @@ def play(game, with_names, seed, num_replies):
         # Going about is most of what is possible and least of what happens.
         busy = [x for x in possible if not x.startswith("go to")]
         choices = [sorted(seen), possible, busy, busy]
-        command = draw.choice(draw.choice(choices))
+        command = plan.pop(0) if plan else draw.choice(draw.choice(choices))
         state, _, _ = env.step(command)
         shown.append(
             [command, state.feedback, state["admissible_commands"], state["won"]]
