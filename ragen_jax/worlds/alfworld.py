@@ -101,11 +101,13 @@ class Alfworld(HostGame):
         command = plain(reply)
         move = self._commands.get(command)
         text = NOTHING
+        if self._ahead[:1] == (command,):
+            self._ahead = self._ahead[1:]
+        elif move is not None:
+            self._ahead = ()
         if move is not None:
             self._go_to(self._story.world.apply(self._state, move))
             text = self._story.answer(self._state, move)
-            follows = self._ahead[:1] == (command,)
-            self._ahead = self._ahead[1:] if follows else ()
             self._is_won = self._story.world.is_won(self._state)
         return Step(
             observation=self._say(text),

@@ -45,7 +45,7 @@ def play(game, with_names, seed, num_replies):
     draw = random.Random(seed)
     state = env.reset()
     # Of every other game its planner's plan is played; to plan again takes long.
-    plan = state["policy_commands"] or []
+    plan = list(state.get("policy_commands") or [])
     env.request_infos.policy_commands = False
     shown = [["", state.feedback, state["admissible_commands"], state["won"]]]
     seen = set()
