@@ -371,3 +371,27 @@ def test_any_text_is_a_reply_to_a_file(tmp_path_factory, replies):
     for reply in replies:
         step = game.step(reply)
         assert step.info["valid"] or step.observation.text.startswith(f"{NOTHING}\n")
+
+
+# --- checking a folder
+
+
+def test_walkthroughs_that_do_not_win_are_listed(tmp_path):
+    good = solved(0)
+    put(tmp_path, "train/good", good)
+    lost = put(tmp_path, "train/lost", good | {"walkthrough": good["walkthrough"][:-1]})
+    none = put(tmp_path, "train/none", good | {"walkthrough": None})
+    broken = put(tmp_path, "train/broken", good | {"pddl_domain": "()"})
+    put(
+        tmp_path,
+        "valid_seen/nothing",
+        good | {"walkthrough": ["x", *good["walkthrough"]]},
+    )
+    assert list(check(str(tmp_path))) == [
+        f"{broken} cannot be played: the domain is not of the form "
+        "(define (domain ...) ...)",
+        f"{lost} its walkthrough does not win",
+        f"{none} has no walkthrough",
+        "training: 1 of 4 walkthroughs win",
+        "validation: 1 of 1 walkthroughs win",
+    ]

@@ -210,7 +210,7 @@ DOMAIN_TEXT = HEAD + action("(p ?x)") + ")"
         ("(:types", "word (:types", "word stands alone in the domain"),
         ("(:types", "(:derived (r)) (:types", ":derived, which is not played"),
         ("- stone)", "- moon)", "constant rock is of the type moon"),
-        ("cat dog - pet", "cat dog -", "a name is expected|no name and type"),
+        ("dog - pet stone", "dog -", "a - stands between no name and type"),
         ("cat dog - pet", "- pet", "a - stands between no name and type"),
         ("cat dog - pet", "cat - (either a b)", "a name is expected"),
         ("?x - pet", "?x - moon", "parameter .x is of the type moon"),
