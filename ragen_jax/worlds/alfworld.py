@@ -145,7 +145,8 @@ def _check_tasks(tasks: Sequence[str] | None, data: str | None) -> tuple[str, ..
             f"tasks is {tasks!r} and data {data!r}, whose games are as they are; leave "
             "out one of the two"
         )
-    chosen = (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    if not chosen or not set(chosen) <= set(TASKS):
+    chosen = (tasks,) if isinstance(tasks, str) else tasks
+    is_list = isinstance(chosen, list | tuple) and len(chosen) > 0
+    if not is_list or any(task not in TASKS for task in chosen):
         raise ValueError(f"tasks is {tasks!r}; use some of {', '.join(TASKS)}")
-    return chosen
+    return tuple(chosen)

@@ -1,6 +1,7 @@
 """Checks games of ALFWorld's before they are trained on.
 
-In: a folder. Out: a line for every game whose walkthrough does not win, and how many do.
+In: a folder. Out: a line for every game whose walkthrough does not win, and how many
+do.
 
     python -m ragen_jax.worlds.alfworld_check FOLDER
 """

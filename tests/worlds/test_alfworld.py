@@ -268,6 +268,8 @@ def test_any_text_is_a_reply(seed, replies):
         ({"max_steps": 2.0}, "max_steps is 2.0"),
         ({"show_actions": 1}, "show_actions is 1"),
         ({"tasks": ()}, "tasks is \\(\\)"),
+        ({"tasks": 3}, "tasks is 3"),
+        ({"tasks": [[]]}, "tasks is"),
         ({"tasks": "fly"}, "tasks is 'fly'; use some of place, clean"),
         ({"tasks": ["heat", "fly"]}, "use some of"),
         ({"tasks": "heat", "data": "x"}, "leave out one of the two"),

@@ -4,15 +4,15 @@ import json
 import random
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.worlds.alfworld import NOTHING, Alfworld
-from ragen_jax.worlds.alfworld_files import find_games
-from ragen_jax.worlds.alfworld_grammar import read_grammar
-from ragen_jax.worlds.alfworld_houses import GRAMMAR, TASKS, invent_solved
-from ragen_jax.worlds.alfworld_story import Story, names
+from ragen_jax.worlds.alfworld_check import check
+from ragen_jax.worlds.alfworld_files import find_games, read_game
+from ragen_jax.worlds.alfworld_houses import TASKS, invent_solved
 from ragen_jax.worlds.base import SPLITS, TRAINING, VALIDATION
+from tests.worlds.alfworld_small import MANGLED, grammar_of, small
 
 
 def solved(seed):
@@ -58,20 +58,14 @@ def test_games_are_in_alphabetical_order(tmp_path):
 
 
 def test_folders_name_their_split(tmp_path):
-    paths = {
-        "train/a": 0,
-        "valid_seen/a": 1,
-        "valid_unseen/b": 2,
-        "valid_train/train/c": 3,
-    }
+    paths = {"train/a": 0, "valid_seen/a": 1, "valid_unseen/b": 2}
+    paths["valid_train/train/c"] = 3
     for path, seed in paths.items():
         put(tmp_path, path, solved(seed))
     for split, seeds in ((TRAINING, {0, 3}), (VALIDATION, {1, 2})):
         game = Alfworld(split, data=str(tmp_path))
         texts = {first_line(game, task=task) for task in range(game.num_tasks)}
-        assert texts == {
-            Alfworld().reset(seed).text.partition("\n")[0] for seed in seeds
-        }
+        assert texts == {first_line(Alfworld(), task=seed) for seed in seeds}
     # Also where the folder itself is named.
     assert len(find_games(str(tmp_path / "valid_seen"), VALIDATION)) == 1
     with pytest.raises(ValueError, match="no solvable game for training among 1 files"):
@@ -86,7 +80,7 @@ def test_other_folders_are_dealt_by_problem(tmp_path):
     found = {split: find_games(str(tmp_path), split) for split in SPLITS}
     assert sum(map(len, found.values())) == 160
     problems = {
-        split: {json.load(open(path))["pddl_problem"] for path in paths}
+        split: {read_game(path)["pddl_problem"] for path in paths}
         for split, paths in found.items()
     }
     assert not problems[TRAINING] & problems[VALIDATION]
@@ -162,34 +156,6 @@ def test_what_is_left_of_a_walkthrough_is_the_solution(tmp_path):
     assert game.solution() == ()
 
 
-MANGLED = {"mug": "Mug_bar__minus_00_dot_40_bar__plus_00_dot_86", "desk": "Desk_bar_1"}
-SMALL_DOMAIN = """(define (domain small) (:types agent place thing)
-  (:predicates (at ?a ?p) (in ?t ?p) (has ?a ?t) (idle ?a))
-  (:action take :parameters (?a - agent ?t - thing ?p - place)
-    :precondition (and (in ?t ?p) (at ?a ?p))
-    :effect (and (has ?a ?t) (not (in ?t ?p))))
-  (:action wait :parameters (?a - agent) :precondition () :effect (idle ?a)))"""
-SMALL_PROBLEM = f"""(define (problem small) (:domain small)
-  (:objects me - agent {" ".join(MANGLED.values())} - thing desk - place)
-  (:init (at me desk) (in {MANGLED["mug"]} desk) (in {MANGLED["desk"]} desk))
-  (:goal (has me {MANGLED["mug"]})))"""
-
-
-def small(grammar, **more):
-    texts = {"pddl_domain": SMALL_DOMAIN, "pddl_problem": SMALL_PROBLEM}
-    return texts | {"grammar": grammar, "solvable": True} | more
-
-
-def grammar_of(intro, rules="", template="take {t} from {p}"):
-    return f'''# a comment
-    grammar :: """ {{"intro": [{{"rhs": "{intro}"}}] {rules} }} """;
-    action TAKE {{ template :: "{template}"; feedback :: "#taken#";
-      grammar :: """
-        # another
-        {{"taken": [{{"rhs": "You take it."}}]}} """; }}
-    action wait {{ template :: "wait"; feedback :: "Time passes."; }}'''
-
-
 def test_walkthroughs_may_name_objects_as_the_problem_does(tmp_path):
     mangled = MANGLED["mug"].lower()
     plans = [["take mug 1 from desk"], [f"take {mangled}  from desk"]]
@@ -203,106 +169,6 @@ def test_walkthroughs_may_name_objects_as_the_problem_does(tmp_path):
         assert game.step(game.solution()[0]).info["success"]
 
 
-def test_names_are_numbered_downwards_as_in_alfworld():
-    basin = "sink_bar__plus_00_bar_sinkbasin"
-    ids = ["mug_bar_c", "agent1", "mug_bar_a", basin, "mug_bar_b", "basin", "mug_bar_a"]
-    assert names(ids) == {
-        "agent1": "agent1",
-        "basin": "basin",
-        "mug_bar_a": "mug 3",
-        "mug_bar_b": "mug 2",
-        "mug_bar_c": "mug 1",
-        basin: "sinkbasin 1",
-    }
-
-
-# --- grammars
-
-LISTS = """, "list_empty": [{"rhs": "nothing"}], "list_separator": [{"rhs": ", "}],
-  "list_last_separator": [{"rhs": ", and "}]"""
-
-
-def says(intro, rules=""):
-    return Story(small(grammar_of(intro, rules))).intro()
-
-
-@pytest.mark.parametrize(
-    ("intro", "said"),
-    [
-        ("plain; text, (of) any: kind?", "plain; text, (of) any: kind?"),
-        ("two\\n\\nlines", "two\n\nlines"),
-        ("  blanks ", "blanks "),
-        ("left ] over } brackets [ and # too", "left ] over } brackets [ and # too"),
-        ("[{t.name | in(t:thing, p:place)}]", "desk 1, and mug 1"),
-        (
-            "[{t.name | in(t:thing, p:place) & at(a:agent, p:place)}]",
-            "desk 1, and mug 1",
-        ),
-        ("[{t.name | has(a:agent, t:thing)}]", "nothing"),
-        ("[{p.indefinite + ' ' + p.name | at(a:agent, p:place)}]", "a desk"),
-        ("{t.name | in(t:thing, p:place)}", "desk 1mug 1"),
-        ("{p.id or p.name | at(a, p:place)}", "nothing here"),
-        ("{a | at(a:agent, p:place)} {p.type | at(a:agent, p:place)}", "me place"),
-        # Different placeholders are different objects.
-        (
-            "[{t.name | in(t:thing, p:place) & in(u:thing, p:place)}]",
-            "desk 1, and mug 1",
-        ),
-        ("[{t.name | in(t:thing, p:place) & in(t:thing, q:place)}]", "nothing"),
-        ("[{t.name | unheard(t:thing)}]", "nothing"),
-        ("[{t.name | at(t:thing)}]", "nothing"),
-        ("[{t.name | not_in(t:thing, p:place)}]", "nothing"),
-    ],
-)
-def test_what_a_grammar_says(intro, said):
-    if said == "nothing here":
-        # `a` without a type is of the type `a`, which there is not.
-        assert says(intro, LISTS) == ""
-    else:
-        assert says(intro, LISTS) == said
-
-
-def test_lists_of_three_have_both_separators():
-    intro = "[{t.name | in(t:object, p:place)}]: [{x | in(x:object, y:object)}]"
-    assert says(intro, LISTS) == "desk 1, and mug 1: desk 1, and mug 1"
-    rules = LISTS + ', "all": [{"rhs": "[{x.name | is(x:object)}]"}]'
-    text = json.loads(f"{{{rules[1:]}}}")["all"][0]["rhs"].replace("is(x:object)", "{}")
-    assert text == "[{x.name | {}}]"
-
-
-def test_the_first_rule_that_applies_is_used():
-    rules = """, "it": [{"condition": "has(a:agent, t:thing)", "rhs": "You have it."},
-      {"condition": "in(t:thing, p:place)", "rhs": "It is there."}, {"rhs": "Gone."}]"""
-    content = small(grammar_of("#it#", rules).replace("You take it.", "#it# #it#"))
-    story = Story(content)
-    assert story.intro() == "It is there."
-    moves = story.commands(story.world.start)
-    state = story.world.apply(story.world.start, moves["take mug 1 from desk"])
-    # There t is the mug and no other.
-    said = story.answer(state, moves["take mug 1 from desk"])
-    assert said == "You have it. You have it."
-
-
-def test_what_was_undone_can_be_asked_for():
-    rules = ', "g": [{"condition": "not_in(t:thing, p:place)", "rhs": "gone"}, {"rhs": "-"}]'
-    content = small(grammar_of("#g#", rules).replace("You take it.", "#g#"))
-    story = Story(content)
-    moves = story.commands(story.world.start)
-    state = story.world.apply(story.world.start, moves["take mug 1 from desk"])
-    assert story.intro() == "-"
-    assert story.answer(state, moves["take mug 1 from desk"]) == "gone"
-
-
-def test_templates_may_ask_for_facts():
-    template = "get [{t.name | in(t:thing, p:place)}]"
-    story = Story(small(grammar_of("Hello.", LISTS, template)))
-    assert list(story.commands(story.world.start)) == [
-        "get desk 1",
-        "get mug 1",
-        "wait",
-    ]
-
-
 def test_two_moves_with_one_command_are_the_first(tmp_path):
     put(tmp_path, "train/a", small(grammar_of("Hello.", template="take it")))
     game = Alfworld(data=str(tmp_path))
@@ -311,54 +177,6 @@ def test_two_moves_with_one_command_are_the_first(tmp_path):
     assert game.step("take it").info["success"]
     assert game.reset(0).text == "Hello.\nAdmissible actions: [take it, wait]"
     assert game.step("take").observation.text.startswith(NOTHING)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("grammar ::", "grammer ::", "'grammer' where a block would begin"),
-        ("grammar ::", "grammar", "where :: is expected"),
-        ("# a comment", "§", "cannot be read from '§"),
-        ('"rhs": "Hello."', '"rhs": "Hello.', "is no JSON"),
-        ('{"rhs": "Hello."}', '"Hello."', 'no list of {"rhs": "text"}'),
-        ('[{"rhs": "Hello."}]', "1", 'no list of {"rhs": "text"}'),
-        ("Hello.", "#hello#", "no rule for the symbol #hello#"),
-        ("Hello.", "{t.__class__ | in(t:thing, p:place)}", "no sum of quoted words"),
-        ("Hello.", "{open('x')}", "no sum of quoted words"),
-        ("Hello.", "{1 + 1}", "no sum of quoted words"),
-        ("Hello.", "{t.name +}", "is no expression"),
-        ("Hello.", "{t.name | in(t:thing}", "is no atom"),
-        ("Hello.", "{t.name | in(:thing)}", "is no atom"),
-        ("Hello.", "[{t.name | in(t:thing, p:place)}]", "symbol #list_empty#"),
-        ("Hello.", "{t.name}", "speaks of t, which is not there"),
-        ("Hello.", "#intro#", "more than 30 symbols"),
-        ('"rhs": "Hello."', '"rhs": "a", "condition": "r()"', "no rule .* applies"),
-        ("template", "templet", "has a part 'templet'"),
-        ("action wait", "action rest", "no command for the action wait"),
-        ("#taken#", "#tucked#", "no rule for the symbol #tucked#"),
-    ],
-)
-def test_grammars_that_are_refused(old, new, words):
-    grammar = grammar_of("Hello.")
-    assert old in grammar
-    with pytest.raises(ValueError, match=words):
-        Story(small(grammar.replace(old, new, 1))).intro()
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.integers(0, len(GRAMMAR)),
-    st.integers(0, 20),
-    st.text('"{}[]#|&:;()\n', max_size=2),
-)
-def test_broken_grammars_are_refused_with_a_sentence(start, length, text):
-    broken = GRAMMAR[:start] + text + GRAMMAR[start + length :]
-    try:
-        grammar = read_grammar(broken)
-    except ValueError as error:
-        event(f"refused: {str(error)[:25]}")
-    else:
-        assert grammar.rules
 
 
 @settings(max_examples=40, deadline=None)
@@ -382,11 +200,8 @@ def test_walkthroughs_that_do_not_win_are_listed(tmp_path):
     lost = put(tmp_path, "train/lost", good | {"walkthrough": good["walkthrough"][:-1]})
     none = put(tmp_path, "train/none", good | {"walkthrough": None})
     broken = put(tmp_path, "train/broken", good | {"pddl_domain": "()"})
-    put(
-        tmp_path,
-        "valid_seen/nothing",
-        good | {"walkthrough": ["x", *good["walkthrough"]]},
-    )
+    nothing = good | {"walkthrough": ["x", *good["walkthrough"]]}
+    put(tmp_path, "valid_seen/nothing", nothing)
     assert list(check(str(tmp_path))) == [
         f"{broken} cannot be played: the domain is not of the form "
         "(define (domain ...) ...)",
