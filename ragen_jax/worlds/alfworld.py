@@ -20,12 +20,16 @@ from ragen_jax.worlds.lean_options import check_counts
 
 REWARD = 10.0
 NOTHING = "Nothing happens."
-_RULES = (
-    "Do the task in the house. Each answer is one command, such as: go to desk, open "
-    "drawer, take mug from desk, move mug to desk, clean mug with sink, heat mug with "
-    "microwave, cool mug with fridge, use lamp, look."
+_FORM = "Do the task in the house. Each answer is one command, such as: "
+INVENTED_RULES = (
+    f"{_FORM}go to desk, open drawer, take mug from desk, move mug to desk, clean mug "
+    "with sink, heat mug with microwave, cool mug with fridge, use lamp, look."
 )
-_NUMBERED_RULES = _RULES.replace(", look.", ", look. Names have numbers: desk 1.")
+FILE_RULES = (
+    f"{_FORM}go to desk 1, open drawer 2, take mug 1 from desk 1, move mug 1 to shelf "
+    "3, clean mug 1 with sinkbasin 1, heat mug 1 with microwave 1, cool mug 1 with "
+    "fridge 1, use desklamp 1, examine mug 1, inventory, look, help."
+)
 
 
 class Alfworld(HostGame):
@@ -70,11 +74,13 @@ class Alfworld(HostGame):
         self._files = None if data is None else find_games(data, split)
         self.num_tasks = None if self._files is None else len(self._files)
         self.is_solvable = self._files is None
-        self.instruction = _RULES if self._files is None else _NUMBERED_RULES
+        self.instruction = INVENTED_RULES if data is None else FILE_RULES
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
-        """See `HostGame`. Without a task, seeds go through all files in turn; invented
-        houses are as many as seeds, `task` is one.
+        """See `HostGame`.
+
+        Without a task, seeds go through all files in turn. Invented houses are as many
+        as seeds; `task` is one.
 
         Raises:
           ValueError: there is no such task, or its file cannot be played.
@@ -118,7 +124,7 @@ class Alfworld(HostGame):
         )
 
     def solution(self) -> Sequence[str]:
-        """See the class. Empty too where it would take more replies than are left."""
+        """See the class; empty too where it takes more replies than are left."""
         if self._is_won:
             return ()
         ahead = self._ahead

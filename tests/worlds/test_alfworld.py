@@ -126,7 +126,9 @@ def test_the_game_is_truncated_after_its_steps():
     assert [step.truncated for step in steps] == [False, False, True]
     assert not any(step.terminated or step.reward for step in steps)
     assert [step.info["valid"] for step in steps] == [True, False, True]
-    assert Alfworld()._max_steps == 50
+    game = Alfworld()
+    game.reset(0)
+    assert [step.truncated for step in play(game, ["look"] * 50)][-1]
 
 
 def test_a_goal_reached_by_the_last_step_is_no_truncation():

@@ -39,6 +39,8 @@ def test_files_are_played_as_the_houses_they_hold(tmp_path):
     game, invented = Alfworld(data=str(tmp_path)), Alfworld()
     assert game.num_tasks == 5
     assert game.is_solvable is False
+    assert "desk 1" in game.instruction
+    assert "desk 1" not in invented.instruction
     for seed in range(5):
         assert game.reset(99, task=seed) == invented.reset(seed) == game.reset(5 + seed)
         assert game.solution() == invented.solution()
