@@ -14,6 +14,10 @@ API = ["openai>=2,<4"]
 SEARCH = ["bm25s>=0.3.16,<0.4"]
 # The judge of mathematical answers.
 MATH = ["math-verify>=0.9,<0.10"]
+# Fuzzy matching and nouns of WebShop's own rules.
+WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
+# Environments of Gymnasium, and ours as theirs.
+GYMNASIUM = ["gymnasium>=1.0,<2"]
 # Data sets of games in Python.
 PARQUET = ["pyarrow>=17,<28"]
 
@@ -55,13 +59,16 @@ setup(
         "search": SEARCH,
         "parquet": PARQUET,
         "math": MATH,
+        "webshop": WEBSHOP,
+        "gymnasium": GYMNASIUM,
         "dev": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.6,<4",
             "hypothesis>=6.100,<7",
             "beartype>=0.20,<0.24",
-            "gymnasium>=1.0,<2",
+            "rapidfuzz>=3.6,<4",
+            *GYMNASIUM,
             *PLOTS,
             *API,
             *SEARCH,

@@ -38,6 +38,10 @@ def get_config() -> ConfigDict:
     config.env.host = placeholder(str)
 
     config.host = ConfigDict()
+    # Wrappers around that game, from the inside out: pairs of an entry of WRAPPERS in
+    # `ragen_jax/worlds/wrappers.py` and its argument. On the command line
+    # "--config.host.wrappers=(('split', 4), ('budget', 10))".
+    config.host.wrappers = ()
     # Tokens of an observation of a game in Python; longer ones are cut in the middle.
     config.host.max_observation_tokens = 256
     # Worker processes that play it. None: one for each processor.

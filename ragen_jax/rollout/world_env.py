@@ -4,7 +4,8 @@ In: a `HostGame` by name. Out: a `World`, which messages, turns, metrics and eva
 read like any environment. `worlds.py` plays it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 from envs import base
 from envs.templates import Choice, Passage, Template
 from ragen_jax.tables.functions import did_you_mean, is_reference, load_reference
-from ragen_jax.worlds import WORLDS
-from ragen_jax.worlds.base import TRAINING, HostGame
+from ragen_jax.worlds import DOORS, WORLDS
+from ragen_jax.worlds.base import SPLITS, TRAINING, HostGame
 from ragen_jax.worlds.pool import GameSpec
+from ragen_jax.worlds.wrappers import wrap
 
 
 @struct.dataclass
@@ -68,6 +70,7 @@ class World(base.TextEnvironment):
         spec: GameSpec,
         game: HostGame,
         *,
+        num_tasks: Mapping[str, int | None],
         max_observation_tokens: int,
         max_failed_fraction: float,
     ):
@@ -76,17 +79,18 @@ class World(base.TextEnvironment):
         Args:
           spec: what workers build.
           game: one of these games, for its texts and sizes.
+          num_tasks: problems of each split; None: as many as there are seeds.
           max_observation_tokens: longest observation.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
         """
         self.spec = spec
         self.max_failed_fraction = max_failed_fraction
         self.instruction = game.instruction
-        self.num_tasks, self.is_solvable = game.num_tasks, game.is_solvable
+        self.num_tasks, self.is_solvable = num_tasks, game.is_solvable
         self.solves = base.EXACT if game.is_solvable else base.UNKNOWN
         self.max_observation_tokens = max_observation_tokens
         self.template = Template((Passage("text", max_observation_tokens), "\n"))
-        self._name = type(game).__name__
+        self._name = game.name
 
     @property
     def name(self) -> str:
@@ -169,28 +173,37 @@ def make_world(
     name: str,
     kwargs: Mapping[str, object],
     *,
+    wrappers: Sequence[Sequence[Any]],
     max_observation_tokens: int,
     num_workers: int | None,
     step_seconds: float,
     max_worker_bytes: int | None,
     max_failed_fraction: float,
 ) -> World:
-    """A game in Python, by its name in `WORLDS` or as "package.module:Class".
+    """A game in Python.
 
     Args:
+      name: in `WORLDS`, "package.module:Class", or a prefix of `DOORS` and the name of
+        an environment there: "gymnasium:FrozenLake-v1".
       kwargs: of its constructor.
-      max_observation_tokens, num_workers, step_seconds, max_worker_bytes: the section
-        `host` of the configuration.
+      wrappers, max_observation_tokens, num_workers, step_seconds, max_worker_bytes:
+        the section `host` of the configuration.
       max_failed_fraction: that of `rollout`.
 
     Raises:
       ValueError: there is no such game, or it refuses an argument.
     """
-    reference = WORLDS.get(name, name)
+    prefix, _, rest = name.partition(":")
+    if prefix in DOORS:
+        reference, argument = DOORS[prefix]
+        kwargs = {**kwargs, argument: rest}
+    else:
+        reference = WORLDS.get(name, name)
     if not is_reference(reference):
         raise ValueError(
             f"no game in Python {name!r}.{did_you_mean(name, WORLDS)} Choose one of "
-            f"{', '.join(WORLDS)}, or package.module:Class for one of yours"
+            f"{', '.join(WORLDS)}; package.module:Class for one of yours; or "
+            f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
         )
     make = load_reference(reference)
     if not (isinstance(make, type) and issubclass(make, HostGame)):
@@ -199,21 +212,25 @@ def make_world(
             "ragen_jax.worlds.base.HostGame"
         )
     try:
-        game = make(split=TRAINING, **kwargs)
+        games = {split: make(split=split, **kwargs) for split in SPLITS}
     except TypeError as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
+    games = {split: wrap(game, wrappers) for split, game in games.items()}
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,
+        wrappers=wrappers,
         num_workers=num_workers,
         step_seconds=step_seconds,
         max_bytes=max_worker_bytes,
     )
     world = World(
         spec,
-        game,
+        games[TRAINING],
+        num_tasks={split: game.num_tasks for split, game in games.items()},
         max_observation_tokens=max_observation_tokens,
         max_failed_fraction=max_failed_fraction,
     )
-    game.close()
+    for game in games.values():
+        game.close()
     return world

@@ -39,14 +39,11 @@ from ragen_jax.text.messages import find_answer, parse_text
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Params, Reply, Trajectory
 from ragen_jax.worlds.pool import Answer, Pool
+from ragen_jax.worlds.wrappers import CUT_MARK
 
 
 class GamesFailed(ValueError):
     """More games of a rollout failed than may."""
-
-
-# A text that is too long keeps its beginning and its end, around this.
-_CUT_MARK = " [...] "
 
 
 class WorldEpisodes(ArrayEpisodes):
@@ -75,7 +72,7 @@ class WorldEpisodes(ArrayEpisodes):
 
     async def reset(self) -> None:
         """Begin the games; before the first turn."""
-        problems = draw_problems(self._keys, self._world.num_tasks)
+        problems = draw_problems(self._keys, self._world.num_tasks[self._keys.split])
         answers = await asyncio.to_thread(self._pool.reset, *problems)
         states = self.play.states
         self.play = self.play.replace(
@@ -148,7 +145,7 @@ class WorldEpisodes(ArrayEpisodes):
         ids = encode_plain(self._tokenizer, text)
         if len(ids) > limit:
             self.num_cut += 1
-            mark = encode_plain(self._tokenizer, _CUT_MARK)[:limit]
+            mark = encode_plain(self._tokenizer, CUT_MARK)[:limit]
             head = (limit - len(mark) + 1) // 2
             tail = limit - len(mark) - head
             ids = [*ids[:head], *mark, *ids[len(ids) - tail :]]

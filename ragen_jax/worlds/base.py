@@ -70,6 +70,11 @@ class HostGame(abc.ABC):
     metrics: tuple[str, ...] = ()
     is_solvable: bool = False
 
+    @property
+    def name(self) -> str:
+        """Its name in messages and metrics: letters, digits, "_" and "-"."""
+        return type(self).__name__
+
     @abc.abstractmethod
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Begin an episode.

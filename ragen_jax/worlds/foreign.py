@@ -5,6 +5,7 @@ In: what the user says of an environment. Out: what `foreign_gymnasium` and
 """
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,12 @@ def refuse_task(task: int | None) -> None:
     """Raise ValueError for a task: these environments have only seeds."""
     if task is not None:
         raise ValueError(f"task is {task}, but the game has no tasks; use None")
+
+
+def short_name(name: str) -> str:
+    """The last part of the name of an environment, without letters no metric has."""
+    last = re.split(r"[:/.]", name)[-1]
+    return re.sub(r"[^A-Za-z0-9_-]", "-", last)
 
 
 def by_name(names: Mapping[Any, str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ragen_jax.worlds.foreign import (
     read_name,
     refuse_reply,
     refuse_task,
+    short_name,
     spread_seed,
     write_instruction,
 )
@@ -91,7 +92,7 @@ class GymnasiumGame(HostGame):
         check_split(split)
         if success not in SUCCESSES:
             raise ValueError(f"success is {success!r}; use {' or '.join(SUCCESSES)}")
-        self._split, self._success = split, success
+        self._split, self._success, self._name = split, success, short_name(id)
         self._reset_options = _choose_options(split, reset_options)
         self._env = _make(id, {} if make_kwargs is None else make_kwargs)
         self._show = _choose_view(id, self._env)
@@ -101,6 +102,10 @@ class GymnasiumGame(HostGame):
             f"You are playing {id}." if instruction is None else instruction,
             None if names is None else list(names.values()),
         )
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Begin an episode; there are no tasks."""

@@ -22,6 +22,7 @@ from ragen_jax.worlds.foreign import (
     read_name,
     refuse_reply,
     refuse_task,
+    short_name,
     spread_seed,
     write_instruction,
 )
@@ -73,12 +74,16 @@ class RagenGame(HostGame):
         """
         check_split(split)
         make = load_class("env", env)
-        self._split = split
+        self._split, self._name = split, short_name(env)
         self._env = make(*_configure(config, config_kwargs))
         self.instruction = write_instruction(
             f"You are playing {make.__name__}." if instruction is None else instruction,
             list(self._names().values()) or None,
         )
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Begin an episode; there are no tasks."""

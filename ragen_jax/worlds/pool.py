@@ -34,6 +34,7 @@ class GameSpec:
     Attributes:
       game: "package.module:Class" of a `HostGame`.
       kwargs: of its constructor, JSON-able; the split excepted.
+      wrappers: around it, see `wrappers.wrap`.
       num_workers: processes; None: one for each processor, and no more than rows.
       step_seconds: a row that takes longer for a step has failed.
       max_bytes: memory of a worker; None: no limit.
@@ -41,6 +42,7 @@ class GameSpec:
 
     game: str
     kwargs: Mapping[str, Any]
+    wrappers: Sequence[Sequence[Any]] = ()
     num_workers: int | None = None
     step_seconds: float = 10.0
     max_bytes: int | None = None
@@ -164,6 +166,7 @@ class _Worker:
         return {
             "game": self._spec.game,
             "kwargs": {**self._spec.kwargs, "split": self._split},
+            "wrappers": self._spec.wrappers,
             "max_bytes": self._spec.max_bytes,
         }
 

@@ -8,8 +8,8 @@ business of `pool.py`, which starts it.
     {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": ...}
     {"row": 3, "step": "reply"}             -> {"row": 3, "observation": ..., ...}
 
-The first line says what to play: {"game": "module:Class", "kwargs": {...},
-"max_bytes": limit of its memory or null}.
+The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
+[[name, argument], ...], "max_bytes": limit of its memory or null}.
 """
 
 import importlib
@@ -21,6 +21,7 @@ import traceback
 from typing import Any, TextIO
 
 from ragen_jax.worlds.base import HostGame, Observation, Step
+from ragen_jax.worlds.wrappers import wrap
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
         try:
             if "reset" in request:
                 if row not in games:
-                    games[row] = make(**start["kwargs"])
+                    games[row] = wrap(make(**start["kwargs"]), start["wrappers"])
                 answer = _observation(games[row].reset(*request["reset"]))
             else:
                 answer = _step(games[row].step(request["step"]))

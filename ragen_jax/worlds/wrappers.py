@@ -35,6 +35,10 @@ class Wrapper(HostGame):
         return self.game.instruction
 
     @property
+    def name(self) -> str:
+        return self.game.name
+
+    @property
     def num_tasks(self) -> int | None:
         return self.game.num_tasks
 
@@ -137,8 +141,9 @@ class Budget(Wrapper):
     def step(self, reply: str) -> Step:
         step = self.game.step(reply)
         self._steps_left -= 1
-        is_over = step.terminated or self._steps_left > 0
-        return step if is_over else dataclasses.replace(step, truncated=True)
+        if step.terminated or self._steps_left > 0:
+            return step
+        return dataclasses.replace(step, truncated=True)
 
     def solution(self) -> Sequence[str]:
         """The solution of the game inside if the steps that are left are enough."""

@@ -109,6 +109,7 @@ ELSEWHERE = {
     "env.mix": "tests/test_mix.py",
     "env.host": "tests/rollout/test_worlds.py",
     "host.max_observation_tokens": "tests/rollout/test_worlds.py",
+    "host.wrappers": "tests/rollout/test_worlds.py",
     "host.num_workers": "tests/rollout/test_worlds.py",
     "rollout.max_failed_fraction": "tests/rollout/test_worlds.py",
     "host.step_seconds": "tests/worlds/test_pool.py",

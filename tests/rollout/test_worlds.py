@@ -28,12 +28,14 @@ from tests.worlds.games import Faulty
 BUDGET = PlayBudget(max_turns=4, max_actions_per_turn=1, max_actions_per_episode=4)
 RULES = PlayRules(BUDGET, players.REPLY_TOKENS, format_penalty=-0.1)
 SETTINGS = {
+    "wrappers": (),
     "max_observation_tokens": 64,
     "num_workers": 2,
     "step_seconds": 20.0,
     "max_worker_bytes": None,
     "max_failed_fraction": 0.9,
 }
+KEY = jax.random.key(5)
 SOUND = ("go", "left || right", "fine")
 
 
@@ -258,6 +260,52 @@ def test_validation_has_a_pool_of_its_own():
     play = collector(game, num_groups=12, group_size=1)
     trajectory = play(speaker_params(SOUND), dialogue(game), keys)
     assert len(trajectory.lengths) == 12
+
+
+def test_tasks_are_those_of_the_split():
+    game = make_world("tests.worlds.games:FewerForValidation", {}, **SETTINGS)
+    play = collector(game, num_groups=12, group_size=1)
+    for keys, count in (validation_keys(3, 12), 2), (rollout_keys(KEY, 12, 1), 50):
+        trajectory = play(speaker_params(SOUND), dialogue(game), keys)
+        texts = [record["turns"][0]["observation"] for record in records(trajectory)]
+        tasks = {int(text.split("task ")[1].split()[0]) for text in texts}
+        assert len(tasks) == 2 if count == 2 else len(tasks) > 5
+        assert tasks < set(range(50))
+        assert not trajectory.truncated.all()
+
+
+def test_wrappers_are_around_the_games_of_workers():
+    pairs = (("split", 2), ("budget", 2))
+    game = make_world("tests.worlds.games:Faulty", {}, **SETTINGS | {"wrappers": pairs})
+    assert game.name == "Faulty"
+    assert game.instruction.endswith("Up to 2 replies at once, separated by ||.")
+    pool = Pool(game.spec, "training", 1)
+    try:
+        pool.reset([0], [None])
+        first = pool.step({0: "a || b"})[0]
+        assert (first.text, first.reward) == ("seed 0 count 2 b", 2.0)
+        assert pool.step({0: "c"})[0].terminated
+        pool.reset([0], [None])
+        assert [pool.step({0: "a"})[0].truncated for _ in range(2)] == [False, True]
+    finally:
+        pool.close()
+
+
+def test_environments_of_gymnasium_by_their_names():
+    kwargs = {
+        "make_kwargs": {"is_slippery": False},
+        "action_names": ["L", "D", "R", "U"],
+    }
+    game = make_world("gymnasium:FrozenLake-v1", kwargs, **SETTINGS)
+    assert game.name == "FrozenLake-v1"
+    pool = Pool(game.spec, "validation", 1)
+    try:
+        assert "[red S]" in pool.reset([0], [None])[0].text
+        assert "\nSFFF\n[red F]" in pool.step({0: "d"})[0].text
+    finally:
+        pool.close()
+    with pytest.raises(ValueError, match="gymnasium:NAME, ragen:NAME for others'"):
+        make_world("gymnasum:FrozenLake-v1", {}, **SETTINGS)
 
 
 def test_special_tokens_in_observations_are_text():

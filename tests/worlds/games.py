@@ -1,5 +1,6 @@
-"""Games that do to their worker what a reply tells them, and one that counts."""
+"""Games that do to their worker what a reply tells them, and one with tasks."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -34,6 +35,19 @@ class Faulty(HostGame):
         shown = Observation(f"seed {self.seed} count {self.count} {reply}")
         info = {"success": self.count == 3, "valid": True}
         return Step(shown, reward, self.count == 3, False, info)
+
+
+class FewerForValidation(Faulty):
+    """Has another number of problems in each split."""
+
+    def __init__(self, split):
+        super().__init__(split)
+        self.num_tasks = {"training": 50, "validation": 2}[split]
+
+    def reset(self, seed, task=None):
+        shown = super().reset(seed)
+        assert task < self.num_tasks
+        return dataclasses.replace(shown, text=f"task {task}")
 
 
 def _raise():
