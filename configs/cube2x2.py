@@ -22,7 +22,9 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config.env.name = "cube2x2"
     config.env.kwargs.max_distance = 3
     sizes.apply_presets(config, presets)
-    sizes.use_pocket_worlds(config)
+    if sizes.use_pocket_worlds(config):
+        # It gains nothing after that.
+        config.train.num_iterations = 20
     # A thought that names six stickers takes 24.
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 40)
     return config

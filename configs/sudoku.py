@@ -22,7 +22,9 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     config.env.name = "sudoku"
     sizes.apply_presets(config, presets)
-    sizes.use_pocket_worlds(config)
+    if sizes.use_pocket_worlds(config):
+        # It gains nothing after that.
+        config.train.num_iterations = 20
     # Four placements in the pocket model's tokens, and a thought.
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 48)
     return config
