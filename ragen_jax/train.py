@@ -19,6 +19,7 @@ from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.program import Program, build_program
+from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.rollout.worlds import GamesFailed
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.progress import working
@@ -180,6 +181,8 @@ def _rollout_metrics(
 ) -> dict[str, float]:
     """Metrics of the training episodes, as `train/<Env>/...`."""
     metrics, group_size = {}, config.rollout.group_size
+    if config.env.host is not None:
+        metrics[FAILED_ROWS.name] = float(sum(map(FAILED_ROWS.value, rollouts)))
     for task, rollout in zip(program.tasks, rollouts, strict=True):
         values = task.measure(rollout, group_size)
         # Every iteration has other levels, so a slow solver would cost too much.

@@ -302,3 +302,14 @@ SUCCESS_METRICS = (
         healthy="constant",
     ),
 )
+
+# `value` takes a trajectory; added over the rollouts of an iteration.
+FAILED_ROWS = Metric(
+    "rollout/failed_rows",
+    "episodes whose game in Python failed; none of their tokens is trained on",
+    section="play",
+    healthy="0",
+    cure="the console names the commonest reason; see `host.step_seconds` and "
+    "`host.max_worker_bytes`",
+    value=lambda t: jnp.sum(~jnp.any(t.loss_mask, axis=1)),
+)

@@ -210,6 +210,7 @@ def make_world_collect(
         rollouts = asyncio.run(_play_in_turn(parts))
         reasons = [reason for part in parts for reason in part.failures.values()]
         check_failures(reasons, num_rows * num_parts, world.max_failed_fraction)
+        _say_cut(sum(part.num_cut for part in parts), world.max_observation_tokens)
         return join(*rollouts)
 
     return collect
@@ -259,6 +260,16 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
             "share that may: mend the game, or raise it"
         )
     print(f"warning: {words}; their episodes are not trained on", file=sys.stderr)
+
+
+def _say_cut(count: int, max_tokens: int) -> None:
+    """Say on standard error how many observations of a rollout were cut."""
+    if count:
+        print(
+            f"note: {count} observations had more than host.max_observation_tokens = "
+            f"{max_tokens} tokens and lost their middle",
+            file=sys.stderr,
+        )
 
 
 def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -97,6 +97,7 @@ TIMING_METRICS = (
 METRICS: tuple[Metric, ...] = (
     *rollout.METRICS,
     *rollout.SUCCESS_METRICS,
+    rollout.FAILED_ROWS,
     *learner.METRICS,
     *diagnostics.METRICS,
     *TIMING_METRICS,

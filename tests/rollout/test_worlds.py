@@ -10,6 +10,7 @@ import pytest
 
 from envs.base import PlayBudget, make_ceiling
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
+from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.rollout.world_env import make_world
@@ -185,6 +186,8 @@ def test_a_failure_masks_its_row_and_changes_no_other(capfd):
         if failed:
             assert trajectory.truncated[row]
             assert not trajectory.success[row]
+    assert FAILED_ROWS.value(trajectory) == sum(has_failed)
+    assert FAILED_ROWS.value(sound) == 0
 
 
 def test_too_many_failures_end_the_rollout():
@@ -238,9 +241,12 @@ def test_workers_run_in_the_folder_of_the_command(tmp_path, monkeypatch):
     assert [answer.text for answer in answers] == ["of a file"] * 2
 
 
-def test_long_observations_are_cut_in_the_middle():
+def test_long_observations_are_cut_in_the_middle(capfd):
     whole = rollout().initial_state.now.text
+    assert "lost their middle" not in capfd.readouterr().err
     cut = rollout(max_observation_tokens=9).initial_state.now.text
+    said = capfd.readouterr().err
+    assert "more than host.max_observation_tokens = 9 tokens" in said
     tokenizer = players.tokenizer()
     mark = tokenizer.encode(" [...] ")
     assert 0 < len(mark) < 7
