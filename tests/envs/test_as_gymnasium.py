@@ -23,6 +23,16 @@ VARIANTS = {
     "ragen_jax/Countdown-v0": {"num_numbers": 4},
 }
 CASES = [(name, {}) for name in GYMNASIUM_IDS] + list(VARIANTS.items())
+# The others take seconds each to compile.
+QUICK = ("ragen_jax/Bandit-v0", "ragen_jax/FrozenLake-v0")
+QUICK_IDS = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in GYMNASIUM_IDS
+]
+QUICK_CASES = [
+    pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.slow)
+    for case in CASES
+]
 
 
 def compiled(game):
@@ -43,7 +53,7 @@ def test_every_game_is_registered():
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
-@pytest.mark.parametrize("name", GYMNASIUM_IDS)
+@pytest.mark.parametrize("name", QUICK_IDS)
 def test_gymnasiums_checker_finds_nothing(name, actions):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -51,7 +61,7 @@ def test_gymnasiums_checker_finds_nothing(name, actions):
         check_env(env.unwrapped)
 
 
-@pytest.mark.parametrize(("name", "kwargs"), CASES)
+@pytest.mark.parametrize(("name", "kwargs"), QUICK_CASES)
 def test_play_is_that_of_the_array_game(name, kwargs):
     env = gymnasium.make(name, actions="index", **kwargs)
     game = envs.make(GYMNASIUM_IDS[name], **kwargs)
@@ -83,6 +93,7 @@ def test_play_is_that_of_the_array_game(name, kwargs):
                 break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
 def test_texts_and_numbers_are_the_same_actions(name, kwargs):
     by_number = gymnasium.make(name, actions="index", **kwargs)
@@ -226,6 +237,7 @@ def test_numbers_of_no_action_are_refused(action):
         env.step(action)
 
 
+@pytest.mark.slow
 def test_the_games_alone_do_not_import_gymnasiums():
     command = "import sys, envs; sys.exit('envs.as_gymnasium' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0

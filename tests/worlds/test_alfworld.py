@@ -39,7 +39,9 @@ def test_an_episode_as_it_is_read():
     assert list(zip(["", *replies], told, strict=True)) == EPISODE
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(
+    "split", ["training", pytest.param("validation", marks=pytest.mark.slow)]
+)
 def test_the_oracle_wins_every_house(split):
     game = Alfworld(split)
     assert game.is_solvable
@@ -93,6 +95,7 @@ def test_the_walkthrough_of_a_house_is_what_solution_says():
         assert Story(content).walkthrough == game.solution()
 
 
+@pytest.mark.slow
 def test_the_oracle_wins_from_anywhere():
     game = Alfworld(max_steps=100)
     for seed in range(100):
@@ -183,6 +186,7 @@ def test_tasks_are_those_asked_for_and_all_by_default():
     assert commands == {"go", "open", "take", "move", "clean", "heat", "cool", "use"}
 
 
+@pytest.mark.slow
 def test_goals_are_not_reached_at_first():
     for split in SPLITS:
         for seed in range(100):
@@ -294,6 +298,7 @@ for split in ("training", "validation"):
 """
 
 
+@pytest.mark.slow
 def test_episodes_are_the_same_in_every_process():
     digests = set()
     for seed in ("1", "2"):

@@ -317,7 +317,9 @@ def test_the_environment_is_closed(monkeypatch):
 
 
 def test_workers_play_them():
-    spec = GameSpec("ragen_jax.worlds.foreign_gymnasium:GymnasiumGame", LAKE, 1)
+    spec = GameSpec(
+        "ragen_jax.worlds.foreign_gymnasium:GymnasiumGame", LAKE, num_workers=1
+    )
     pool = Pool(spec, "training", 2)
     try:
         pool.reset([0, 1], [None, None])

@@ -231,7 +231,7 @@ def test_workers_play_them():
     """Arguments reach workers as JSON, which has no numbers as keys."""
     lookup = {1: "West", 2: "East"}
     kwargs = {**LINE, "config_kwargs": {"action_lookup": lookup}}
-    spec = GameSpec("ragen_jax.worlds.foreign_ragen:RagenGame", kwargs, 1)
+    spec = GameSpec("ragen_jax.worlds.foreign_ragen:RagenGame", kwargs, num_workers=1)
     pool, game = Pool(spec, "validation", 2), RagenGame("validation", **kwargs)
     try:
         shown = pool.reset([4, 5], [None, None])

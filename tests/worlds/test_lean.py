@@ -85,7 +85,9 @@ class TestPropositionalChecker:
             assert read_theorem(line) == (("p", "q", "r"), goal)
 
 
-@pytest.mark.parametrize("split", ["training", "validation"])
+@pytest.mark.parametrize(
+    "split", ["training", pytest.param("validation", marks=pytest.mark.slow)]
+)
 def test_solutions_win(split):
     game = LeanGame(split=split)
     assert game.is_solvable
@@ -244,6 +246,7 @@ TEXTS = st.text(max_size=60) | st.text(alphabet="hpqr12()⟨⟩.,:=→-> ~/\\|",
 VERBS = ["", "intro ", "exact ", "apply ", "cases ", "rcases ", "have h9 : ", "left"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 50), st.lists(st.tuples(st.sampled_from(VERBS), TEXTS)))
 def test_any_replies_make_an_episode(seed, replies):

@@ -18,7 +18,9 @@ def formulas_of(goal: Goal) -> list[tuple]:
     return [*(formula for _, formula in goal.hypotheses), goal.target]
 
 
-@pytest.mark.parametrize("split", ["training", "validation"])
+@pytest.mark.parametrize(
+    "split", ["training", pytest.param("validation", marks=pytest.mark.slow)]
+)
 def test_problems_are_theorems_of_the_size_they_say(split):
     problems, sizes = Problems(split, **DEFAULTS), set()
     for seed in range(150):
@@ -34,6 +36,7 @@ def test_problems_are_theorems_of_the_size_they_say(split):
     assert sizes == {1, 2, 3, 4, 5, 6}
 
 
+@pytest.mark.slow
 def test_splits_share_no_problem_under_any_names():
     """The split is a function of the class, and both have problems of it in plenty."""
     draw = random.Random(0)

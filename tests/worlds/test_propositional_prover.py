@@ -140,6 +140,7 @@ def formulas_of(connectives: int) -> list[list[tuple]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_small_formula():
     prover, provable, total = Prover(), 0, 0
     for formula in itertools.chain(*formulas_of(3)):
@@ -168,6 +169,7 @@ def random_goal(draw: random.Random, depth: int = 2) -> Goal:
     return Goal("", given, random_formula(draw, depth))
 
 
+@pytest.mark.slow
 def test_random_goals_of_three_atoms():
     draw, prover, provable = random.Random(0), Prover(), 0
     for _ in range(3_000):
