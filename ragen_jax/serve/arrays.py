@@ -90,7 +90,7 @@ class ArrayPlayer(Player):
         fields = _only_row(jax.device_get(game.fields(self._play, np.int32(0))))
         wording = game.chat.wording
         text = f"{self._game.instruction}\n\n{wording.turn.render(fields)}"
-        return Shown(text, game.env.template.render(fields))
+        return Shown(text, game.env.template.render(fields).rstrip("\n"))
 
     def step(self, answer: str) -> Shown:
         game, wording = self._game.game, self._game.game.chat.wording
@@ -115,7 +115,7 @@ class ArrayPlayer(Player):
         terminated = bool(seen["terminated"])
         return Shown(
             wording.result.render(feedback) + rest,
-            shown,
+            shown.rstrip("\n"),
             float(seen["reward"]),
             terminated=terminated,
             truncated=not goes_on and not terminated,

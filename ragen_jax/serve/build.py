@@ -88,6 +88,10 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
     if config.prompt.style == "terse" and "prompt.style" not in overrides:
         # Clients are models that have never seen the game.
         config.prompt.style = "full"
+    if is_world:
+        # Its limits are its own; a turn is an answer.
+        config.rollout.max_actions_per_turn = 1
+        config.rollout.max_actions_per_episode = config.rollout.max_turns
     validate(config, overrides)
     (spec,) = env_specs(config)
     if is_world:

@@ -38,6 +38,8 @@ class JsonHandler(http.server.BaseHTTPRequestHandler):
     """One connection, with one request."""
 
     timeout = PATIENCE_SECONDS
+    # What a WebSocket begins with.
+    protocol_version = "HTTP/1.1"
 
     def read_json(self, wanted: str) -> Any:
         """The JSON of the request's body.
@@ -79,6 +81,7 @@ class JsonHandler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
