@@ -83,10 +83,12 @@ def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     _check_flags(config, argv)
     if _RETRIEVER.value is not None:
-        # A search is over once it is answered.
-        return _serve(_open_retriever(), lambda: 0)
+        # A search is over once it is answered: there are no sessions to close.
+        return _serve(_open_retriever(), lambda: "stopped")
     server = _open_game(config, command.overridden_keys(argv))
-    return _serve(server, server.close_sessions)
+    return _serve(
+        server, lambda: f"stopped; {server.close_sessions()} sessions were open"
+    )
 
 
 def _check_flags(config: ConfigDict | None, argv: Sequence[str]) -> None:
@@ -124,13 +126,13 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
             if _ENV.value is not None:
                 choose_game(config, _ENV.value)
             game = build_game(config, overrides)
-    server = GameServer(
-        game,
-        host=_HOST.value,
-        port=_PORT.value,
-        max_sessions=_MAX_SESSIONS.value,
-        idle_seconds=_IDLE_SECONDS.value,
-    )
+        server = GameServer(
+            game,
+            host=_HOST.value,
+            port=_PORT.value,
+            max_sessions=_MAX_SESSIONS.value,
+            idle_seconds=_IDLE_SECONDS.value,
+        )
     address = server.url.removeprefix("http://")
     print(f"{game.name} at ws://{address}, up to {_MAX_SESSIONS.value} sessions")
     print(f"{server.url}/ says how to connect")
@@ -138,40 +140,44 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
 
 
 def _open_retriever() -> "RetrievalServer":
-    with _as_sentences(), working("reading the passages"):
-        from ragen_jax.serve.build import build_retriever
-        from ragen_jax.worlds.search_server import RetrievalServer
+    with _as_sentences():
+        with working("reading the passages"):
+            from ragen_jax.serve.build import build_retriever
+            from ragen_jax.worlds.search_server import RetrievalServer
 
-        retriever = build_retriever(_RETRIEVER.value)
-    server = RetrievalServer(retriever, host=_HOST.value, port=_PORT.value)
+            retriever = build_retriever(_RETRIEVER.value)
+        server = RetrievalServer(retriever, host=_HOST.value, port=_PORT.value)
     print(f"search at {server.url}/retrieve")
     return server
 
 
 @contextlib.contextmanager
 def _as_sentences() -> Iterator[None]:
-    """A package that is missing is a sentence for the user, not a traceback."""
+    """What is missing, or taken, is a sentence for the user and not a traceback."""
     try:
         yield
     except ImportError as error:
         if "pip install" not in str(error):
             raise
         raise ValueError(str(error)) from error
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen at {_HOST.value}:{_PORT.value}: {error}; choose another "
+            "--port or --host"
+        ) from error
 
 
-def _serve(
-    server: "GameServer | RetrievalServer", close_sessions: Callable[[], int]
-) -> int:
-    """Answer until Ctrl-C or SIGTERM."""
+def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> int:
+    """Answer until Ctrl-C or SIGTERM; `end` closes what is open and says so."""
     print(_reach(_HOST.value), flush=True)
     try:
         with stop_when_clean():
             server.serve_forever()
     except (KeyboardInterrupt, SystemExit):
         # The first signal asks for this end, so that it is no failure.
-        num_open = close_sessions()
+        said = end()
         server.server_close()
-        print(f"stopped; {num_open} sessions were open")
+        print(said)
     return 0
 
 
