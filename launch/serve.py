@@ -126,6 +126,7 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
             if _ENV.value is not None:
                 choose_game(config, _ENV.value)
             game = build_game(config, overrides)
+    with _listening():
         server = GameServer(
             game,
             host=_HOST.value,
@@ -140,12 +141,12 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
 
 
 def _open_retriever() -> "RetrievalServer":
-    with _as_sentences():
-        with working("reading the passages"):
-            from ragen_jax.serve.build import build_retriever
-            from ragen_jax.worlds.search_server import RetrievalServer
+    with _as_sentences(), working("reading the passages"):
+        from ragen_jax.serve.retriever import build_retriever
+        from ragen_jax.worlds.search_server import RetrievalServer
 
-            retriever = build_retriever(_RETRIEVER.value)
+        retriever = build_retriever(_RETRIEVER.value)
+    with _listening():
         server = RetrievalServer(retriever, host=_HOST.value, port=_PORT.value)
     print(f"search at {server.url}/retrieve")
     return server
@@ -153,13 +154,20 @@ def _open_retriever() -> "RetrievalServer":
 
 @contextlib.contextmanager
 def _as_sentences() -> Iterator[None]:
-    """What is missing, or taken, is a sentence for the user and not a traceback."""
+    """A package that is missing is a sentence for the user, not a traceback."""
     try:
         yield
     except ImportError as error:
         if "pip install" not in str(error):
             raise
         raise ValueError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[None]:
+    """An address that is taken, or not ours, is a sentence with the cure."""
+    try:
+        yield
     except OSError as error:
         raise ValueError(
             f"cannot listen at {_HOST.value}:{_PORT.value}: {error}; choose another "

@@ -1,10 +1,8 @@
-"""What a command line asks to be served.
+"""The game that a command line asks for.
 
-In: a training configuration, or the source of a retriever. Out: the game, or the
-retriever, ready to answer.
+In: a training configuration. Out: its game, ready to be played by sessions.
 """
 
-import pathlib
 from collections.abc import Collection
 
 from ml_collections import ConfigDict
@@ -19,12 +17,7 @@ from ragen_jax.serve.games import Game, WorldGame
 from ragen_jax.tables.functions import did_you_mean, is_reference, load_reference
 from ragen_jax.tasks import env_specs, make_env
 from ragen_jax.worlds import WORLDS
-from ragen_jax.worlds.base import SPLITS
-from ragen_jax.worlds.search_hotpot import load_hotpot
-from ragen_jax.worlds.search_retrieval import BM25Retriever
-from ragen_jax.worlds.search_world import build_world
 
-EMBEDDED = "embedded"
 # Keys of a configuration that change what is served: of a game in Python, of arrays.
 WORLD_KEYS = ("env.host", "env.kwargs", "host.step_seconds", "host.max_worker_bytes")
 ARRAY_KEYS = (
@@ -100,26 +93,3 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
         return WorldGame(world)
     task, game = build_chat(config, spec)
     return ArrayGame(task.name, game)
-
-
-def build_retriever(source: str) -> BM25Retriever:
-    """A search engine over passages.
-
-    Args:
-      source: `EMBEDDED` for those of the search game's own questions, of both splits;
-        otherwise a file of HotpotQA's, JSON or parquet.
-
-    Raises:
-      ValueError: there is no such file, or it is not in that form.
-      ImportError: bm25s is not installed.
-    """
-    if source == EMBEDDED:
-        return BM25Retriever(
-            [p for split in SPLITS for p in build_world(split).passages]
-        )
-    if not pathlib.Path(source).is_file():
-        raise ValueError(
-            f"--retriever={source}: there is no such file; name one of HotpotQA's, or "
-            f"use {EMBEDDED}"
-        )
-    return BM25Retriever(load_hotpot(source).passages)

@@ -23,7 +23,10 @@ def until_ready(process):
     raise AssertionError("".join(lines))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_a_game_is_served_until_a_signal(number):
     words = ["--env=echo", "--env.kwargs.num_words=5", "--port=0", "--max_sessions=3"]
     process = commands.start(commands.command("serve", *words))
@@ -102,7 +105,10 @@ def test_a_retriever_is_served():
         (["--retriever=nothing"], "there is no such file"),
         (["--env=echo", "--env.kwargs.num_words=99"], "num_words=99"),
         (["--env=echo", "--env.kwargs.size=3"], "size"),
-        (["--env=echo", "--config.train.seed=3"], "has no effect on what is served"),
+        (
+            ["--env=echo", "--config.train.num_iterations=3"],
+            "has no effect on what is served",
+        ),
         (["--env=lean", "play"], "unexpected argument 'play'"),
     ],
 )

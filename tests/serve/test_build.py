@@ -3,10 +3,8 @@
 import pytest
 
 from configs import base, mix, sokoban
-from ragen_jax.serve.build import build_game, build_retriever, choose_game
+from ragen_jax.serve.build import build_game, choose_game
 from ragen_jax.serve.games import WorldGame
-from ragen_jax.worlds.base import SPLITS
-from ragen_jax.worlds.search_world import build_world
 
 
 @pytest.mark.parametrize(
@@ -66,12 +64,3 @@ def test_options_that_a_game_refuses():
     config.env.kwargs = {"num_words": 99}
     with pytest.raises(ValueError, match="num_words=99"):
         build_game(config, ["env.kwargs.num_words"])
-
-
-def test_retrievers():
-    found = build_retriever("embedded")
-    for split in SPLITS:
-        first = build_world(split).passages[0]
-        assert first.id in {p.id for p in found.search(first.text, 3)}
-    with pytest.raises(ValueError, match="--retriever=nothing: there is no such file"):
-        build_retriever("nothing")
