@@ -7,7 +7,7 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-import ragen_jax
+from ragen_jax import __version__
 from ragen_jax.serve import protocol
 from ragen_jax.serve.games import Game
 from ragen_jax.serve.sessions import Sessions
@@ -87,7 +87,7 @@ def metadata(game: Game) -> dict[str, Any]:
     return {
         "name": game.name,
         "description": game.instruction,
-        "version": ragen_jax.__version__,
+        "version": __version__,
         "author": "ragen_jax",
         "readme_content": None,
         "documentation_url": None,

@@ -113,6 +113,11 @@ class _Handler(JsonHandler):
                 HTTPStatus.FORBIDDEN, "pages of other sites cannot connect here"
             )
             return
+        query = urllib.parse.urlsplit(self.path).query
+        if "session_id" in urllib.parse.parse_qs(query):
+            message = "a session cannot be joined; leave session_id out for a new one"
+            self.refuse(HTTPStatus.NOT_FOUND, message)
+            return
         try:
             websocket.check_installed()
         except ImportError as error:

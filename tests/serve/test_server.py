@@ -318,6 +318,33 @@ def test_pages_of_other_sites_cannot_connect(server):
         assert ask(client, "state")["type"] == "state"
 
 
+def test_sessions_of_others_cannot_be_joined(server):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connected(server, "/ws?session_id=a"),
+    ):
+        pass
+    assert refused.value.response.status_code == 404
+
+
+def test_a_client_that_waits_hears_nothing(server):
+    """No ping that a client which decodes for minutes would have to answer."""
+    with raw_socket(server) as raw:
+        raw.sendall(HANDSHAKE.format("").encode())
+        assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+        raw.sendall(RESET)
+        heard = raw.recv(4096)
+        # A text, all of it.
+        assert heard[:2] == b"\x81\x7e"
+        assert len(heard) == 4 + int.from_bytes(heard[2:4], "big")
+        raw.settimeout(2.0)
+        with pytest.raises(TimeoutError):
+            raw.recv(1)
+        # An empty ping, as clients of other libraries send it, is answered.
+        raw.sendall(b"\x89\x80\0\0\0\0")
+        assert raw.recv(4096) == b"\x8a\x00"
+
+
 def test_a_websocket_needs_a_handshake(server):
     status, _, _ = request(server, "GET", "/ws")
     assert status == 426
