@@ -12,7 +12,6 @@ encryption: only this machine can connect, unless --host says otherwise.
 """
 
 import contextlib
-import ipaddress
 import math
 import pathlib
 import re
@@ -27,6 +26,7 @@ import configs
 from launch import command
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
+from ragen_jax.worlds.search_http import LOOPBACK
 
 if TYPE_CHECKING:
     from ragen_jax.serve.server import GameServer
@@ -191,11 +191,7 @@ def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> in
 
 def _reach(host: str) -> str:
     """Who can connect."""
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    if is_local:
+    if host in LOOPBACK:
         return "Only this machine can connect; --host=0.0.0.0 opens it to others"
     return (
         "Whoever reaches this machine can connect: there are no passwords and no "

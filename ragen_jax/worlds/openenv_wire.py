@@ -8,7 +8,6 @@ Source: `core/env_server/http_server.py` and `types.py` of OpenEnv 0.10.
 
 import contextlib
 import http.client
-import ipaddress
 import json
 import time
 import urllib.error
@@ -16,6 +15,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from ragen_jax.worlds.search_http import LOOPBACK
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -94,8 +95,7 @@ def fetch_document(url: str, seconds: float) -> dict[str, Any]:
     Raises:
       OpenEnvError: there is none.
     """
-    # A proxy for the web is none for a server on this machine.
-    proxies = {} if _is_loopback(url) else None
+    proxies = {} if _is_here(url) else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     try:
         with opener.open(url, timeout=seconds) as response:
@@ -237,8 +237,7 @@ class Connection:
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
-        # A proxy for the web is none for a server on this machine.
-        proxy = {"proxy": None} if _is_loopback(self._url) else {}
+        proxy = {"proxy": None} if _is_here(self._url) else {}
         try:
             return self._stack.enter_context(
                 connect(
@@ -288,9 +287,6 @@ def _first_error(data: Mapping[str, Any]) -> str:
     return f"{where}: {first.get('msg', '')}"[:200]
 
 
-def _is_loopback(url: str) -> bool:
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _is_here(url: str) -> bool:
+    """Whether a server is on this machine; a proxy for the web is none for it."""
+    return urllib.parse.urlsplit(url).hostname in LOOPBACK

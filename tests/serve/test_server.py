@@ -9,6 +9,8 @@ import subprocess
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.serve import server as server_module
@@ -305,6 +307,30 @@ def test_what_is_no_websocket_is_closed(server, frame):
         assert raw.recv(4096)[:1] == b"\x88"
         assert raw.recv(4096) == b""
     wait_for(lambda: server.sessions.num_open == 0)
+
+
+FRAMES = st.binary() | st.builds(
+    lambda opcode, data: bytes([0x80 | opcode, 0x80 | len(data)]) + bytes(4) + data,
+    st.sampled_from([1, 2, 8, 9, 10]),
+    st.binary(max_size=125),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(FRAMES, max_size=5), st.booleans())
+def test_no_bytes_keep_a_session_or_stop_the_server(server, frames, is_websocket):
+    with raw_socket(server) as raw:
+        if is_websocket:
+            raw.sendall(HANDSHAKE.format("").encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+        with contextlib.suppress(ConnectionError):
+            for frame in frames:
+                raw.sendall(frame)
+            raw.shutdown(socket.SHUT_WR)
+            while raw.recv(65_536):
+                pass
+    wait_for(lambda: server.sessions.num_open == 0)
+    assert request_json(server, "GET", "/health")[0] == 200
 
 
 def test_pages_of_other_sites_cannot_connect(server):

@@ -320,6 +320,12 @@ def test_servers_that_are_none_are_refused():
         pytest.raises(ValueError, match=r"no answer from .*/schema: Not Found"),
     ):
         OpenEnvGame("training", url)
+    huge = {"/schema": {"action": "x" * 1_000_000}}
+    with (
+        stub(lambda socket: None, huge) as url,
+        pytest.raises(ValueError, match="is no JSON object of up to 1000000 bytes"),
+    ):
+        OpenEnvGame("training", url)
     silent = DOCUMENTS | {"/metadata": {"name": ""}}
     with stub(lambda socket: None, silent) as url:
         with pytest.raises(ValueError, match="with the option instruction"):
