@@ -26,6 +26,7 @@ import configs
 from launch import command
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
+from ragen_jax.worlds.http_json import LOCAL_HOST
 from ragen_jax.worlds.search_http import LOOPBACK
 
 if TYPE_CHECKING:
@@ -46,13 +47,11 @@ def _as_config(words: Sequence[str]) -> list[str]:
     has_config = any(re.match(r"--?config(=|$)", word) for word in words)
     if not names or has_config:
         return words
-    folder = pathlib.Path(configs.__path__[0])
-    # A look at the text: to import the games would take seconds.
-    line = f'config.env.name = "{names[-1]}"\n'
-    files = sorted(folder.glob("*.py"))
-    own = [path for path in files if line in path.read_text(encoding="utf-8")]
-    is_task = [path for path in own if path.stem == names[-1]]
-    path = is_task[0] if is_task else folder / "base.py"
+    files = {p.stem: p for p in pathlib.Path(configs.__path__[0]).glob("*.py")}
+    path = files.get(names[-1], files["base"])
+    # Not every file is a task's. To import the games instead would take seconds.
+    if f'config.env.name = "{names[-1]}"\n' not in path.read_text(encoding="utf-8"):
+        path = files["base"]
     return [words[0], f"--config={path}", *words[1:]]
 
 
@@ -68,7 +67,7 @@ _RETRIEVER = flags.DEFINE_string(
     "or embedded for the passages of the game's own questions.",
 )
 _HOST = flags.DEFINE_string(
-    "host", "127.0.0.1", "Address to listen at; 0.0.0.0: other machines can connect."
+    "host", LOCAL_HOST, "Address to listen at; 0.0.0.0: other machines can connect."
 )
 _PORT = flags.DEFINE_integer("port", 8000, "Port to listen at; 0: any free one.")
 _MAX_SESSIONS = flags.DEFINE_integer(

@@ -27,9 +27,6 @@ from ragen_jax.worlds.http_json import (
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT = 8000
-DEFAULT_SESSIONS = 64
-DEFAULT_IDLE_SECONDS = 900.0
 # Connections besides the sessions: pages, and clients that are refused.
 SPARE_CONNECTIONS = 64
 # Messages of a client that wait for their turn; more of them wait in its socket.
@@ -163,9 +160,9 @@ class GameServer(JsonServer):
         game: Game,
         *,
         host: str = LOCAL_HOST,
-        port: int = DEFAULT_PORT,
-        max_sessions: int = DEFAULT_SESSIONS,
-        idle_seconds: float = DEFAULT_IDLE_SECONDS,
+        port: int,
+        max_sessions: int,
+        idle_seconds: float,
     ):
         """Bind to an address.
 

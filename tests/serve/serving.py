@@ -34,8 +34,9 @@ def recorded(name):
 
 
 @contextlib.contextmanager
-def serving(game, **options):
-    with GameServer(game, port=0, **options) as server:
+def serving(game, *, max_sessions=64, idle_seconds=900.0, **options):
+    limits = {"max_sessions": max_sessions, "idle_seconds": idle_seconds}
+    with GameServer(game, port=0, **limits, **options) as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.05])
         thread.start()
         try:

@@ -285,6 +285,17 @@ def test_abandoned_sockets_free_their_sessions_and_processes(server):
         assert processes_of("ragen_jax.worlds.worker") == 0
 
 
+def test_a_client_that_does_not_close_loses_its_session_all_the_same(server):
+    message = b'{"type": "close"}'
+    with raw_socket(server) as raw:
+        raw.sendall(HANDSHAKE.format("").encode())
+        assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+        raw.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)
+        assert raw.recv(4096)[:1] == b"\x88"
+        # Its own close never comes.
+        wait_for(lambda: server.sessions.num_open == 0)
+
+
 @pytest.mark.parametrize(
     "frame",
     [
