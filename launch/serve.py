@@ -117,7 +117,7 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
 
     with _as_sentences():
         check_installed()
-        with working("loading JAX and the game, and compiling it"):
+        with working("loading JAX and the game"):
             command.enable_compilation_cache()
             from ragen_jax.serve.build import build_game, choose_game
             from ragen_jax.serve.server import GameServer
