@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -283,6 +284,24 @@ def test_abandoned_sockets_free_their_sessions_and_processes(server):
                 )
         wait_for(lambda: server.sessions.num_open == 0)
         assert processes_of("ragen_jax.worlds.worker") == 0
+
+
+def test_many_abandoned_sockets_leave_nothing_behind(server):
+    def things():
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    wait_for(lambda: server.sessions.num_open == 0)
+    before = things()
+    for _ in range(20):
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(raw_socket(server)) for _ in range(30)]
+            for raw in sockets:
+                raw.sendall(HANDSHAKE.format("").encode())
+            for raw in sockets[:20]:
+                assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+    wait_for(lambda: server.sessions.num_open == 0)
+    wait_for(lambda: things() <= before)
+    assert server._places._value == server._places._initial_value
 
 
 def test_a_client_that_does_not_close_loses_its_session_all_the_same(server):
