@@ -1,0 +1,202 @@
+"""Serve a game to trainers elsewhere, over OpenEnv's protocol, or serve a retriever.
+
+python -m launch.serve --env=sokoban --port=8000
+python -m launch.serve --env=sokoban --env.kwargs.num_boxes=2 --max_sessions=256
+python -m launch.serve --env=search --host=0.0.0.0
+python -m launch.serve --config=configs/frozen_lake.py --config.rollout.max_turns=8
+python -m launch.serve --retriever=embedded --port=8001
+
+A game is one of arrays or one in Python, by its name or as package.module:Class. The
+page at http://127.0.0.1:8000/ says how to connect. There are no passwords and no
+encryption: only this machine can connect, unless --host says otherwise.
+"""
+
+import contextlib
+import math
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+from ml_collections import ConfigDict
+
+import configs
+from launch import command
+from ragen_jax.runs.progress import working
+from ragen_jax.runs.stop import stop_when_clean
+from ragen_jax.worlds.http_json import LOCAL_HOST
+from ragen_jax.worlds.search_http import LOOPBACK
+
+if TYPE_CHECKING:
+    from ragen_jax.serve.server import GameServer
+    from ragen_jax.worlds.search_server import RetrievalServer
+
+
+def _as_config(words: Sequence[str]) -> list[str]:
+    """The command line with the configuration that `--env` stands for.
+
+    `--env=sokoban` adds `--config=configs/sokoban.py`, with its limits on turns and
+    actions; a game without such a file has the defaults. `--env.KEY=VALUE` is
+    `--config.env.KEY=VALUE`.
+    """
+    found = [re.fullmatch(r"--?env=(.*)", word, re.DOTALL) for word in words]
+    names = [match.group(1) for match in found if match]
+    words = [re.sub(r"^--?env\.", "--config.env.", word) for word in words]
+    has_config = any(re.match(r"--?config(=|$)", word) for word in words)
+    if not names or has_config:
+        return words
+    files = {p.stem: p for p in pathlib.Path(configs.__path__[0]).glob("*.py")}
+    path = files.get(names[-1], files["base"])
+    # Not every file is a task's. To import the games instead would take seconds.
+    if f'config.env.name = "{names[-1]}"\n' not in path.read_text(encoding="utf-8"):
+        path = files["base"]
+    return [words[0], f"--config={path}", *words[1:]]
+
+
+sys.argv[:] = _as_config(sys.argv)
+_CONFIG = command.define_config()
+_ENV = flags.DEFINE_string(
+    "env", None, "Game to serve; --env.kwargs.NAME=VALUE sets an option of it."
+)
+_RETRIEVER = flags.DEFINE_string(
+    "retriever",
+    None,
+    "In place of a game, the search engine of the search game: a file of HotpotQA's, "
+    "or embedded for the passages of the game's own questions.",
+)
+_HOST = flags.DEFINE_string(
+    "host", LOCAL_HOST, "Address to listen at; 0.0.0.0: other machines can connect."
+)
+_PORT = flags.DEFINE_integer("port", 8000, "Port to listen at; 0: any free one.")
+_MAX_SESSIONS = flags.DEFINE_integer(
+    "max_sessions", 64, "Clients that play at once; a trainer has one per row."
+)
+_IDLE_SECONDS = flags.DEFINE_float(
+    "idle_seconds", 900.0, "A session without a message for so long ends."
+)
+
+
+def main(argv: list[str]) -> int:
+    config = command.read_optional_config(_CONFIG, argv)
+    _check_flags(config, argv)
+    if _RETRIEVER.value is not None:
+        # A search is over once it is answered: there are no sessions to close.
+        return _serve(_open_retriever(), lambda: "stopped")
+    server = _open_game(config, command.overridden_keys(argv))
+    return _serve(
+        server, lambda: f"stopped; {server.close_sessions()} sessions were open"
+    )
+
+
+def _check_flags(config: ConfigDict | None, argv: Sequence[str]) -> None:
+    if not 0 <= _PORT.value <= 65_535:
+        raise ValueError(f"--port={_PORT.value}; it must be from 0 to 65535")
+    if _MAX_SESSIONS.value < 1:
+        raise ValueError(f"--max_sessions={_MAX_SESSIONS.value}; it must be at least 1")
+    if not 0 < _IDLE_SECONDS.value < math.inf:
+        raise ValueError(f"--idle_seconds={_IDLE_SECONDS.value}; it must be above 0")
+    if config is None and _ENV.value is not None:
+        raise ValueError(f"write --env={_ENV.value}, with a sign of equality")
+    if config is None and _RETRIEVER.value is None:
+        raise ValueError(
+            "nothing to serve: add --env=NAME, --config=FILE or --retriever=embedded"
+        )
+    if config is not None and _RETRIEVER.value is not None:
+        raise ValueError(
+            "--retriever serves no game; leave it out, or --env and --config"
+        )
+    for word in argv if _RETRIEVER.value is not None else ():
+        if re.match(r"--?(max_sessions|idle_seconds)\b", word):
+            raise ValueError(f"{word} has no effect with --retriever; leave it out")
+
+
+def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
+    from ragen_jax.serve.websocket import check_installed
+
+    with _as_sentences():
+        check_installed()
+        with working("loading JAX and the game"):
+            command.enable_compilation_cache()
+            from ragen_jax.serve.build import build_game, choose_game
+            from ragen_jax.serve.server import GameServer
+
+            if _ENV.value is not None:
+                choose_game(config, _ENV.value)
+            game = build_game(config, overrides)
+    with _listening():
+        server = GameServer(
+            game,
+            host=_HOST.value,
+            port=_PORT.value,
+            max_sessions=_MAX_SESSIONS.value,
+            idle_seconds=_IDLE_SECONDS.value,
+        )
+    address = server.url.removeprefix("http://")
+    print(f"{game.name} at ws://{address}, up to {_MAX_SESSIONS.value} sessions")
+    print(f"{server.url}/ says how to connect")
+    return server
+
+
+def _open_retriever() -> "RetrievalServer":
+    with _as_sentences(), working("reading the passages"):
+        from ragen_jax.serve.retriever import build_retriever
+        from ragen_jax.worlds.search_server import RetrievalServer
+
+        retriever = build_retriever(_RETRIEVER.value)
+    with _listening():
+        server = RetrievalServer(retriever, host=_HOST.value, port=_PORT.value)
+    print(f"search at {server.url}/retrieve")
+    return server
+
+
+@contextlib.contextmanager
+def _as_sentences() -> Iterator[None]:
+    """A package that is missing is a sentence for the user, not a traceback."""
+    try:
+        yield
+    except ImportError as error:
+        if "pip install" not in str(error):
+            raise
+        raise ValueError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[None]:
+    """An address that is taken, or not ours, is a sentence with the cure."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen at {_HOST.value}:{_PORT.value}: {error}; choose another "
+            "--port or --host"
+        ) from error
+
+
+def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> int:
+    """Answer until Ctrl-C or SIGTERM; `end` closes what is open and says so."""
+    print(_reach(_HOST.value), flush=True)
+    try:
+        with stop_when_clean():
+            server.serve_forever()
+    except (KeyboardInterrupt, SystemExit):
+        # The first signal asks for this end, so that it is no failure.
+        said = end()
+        server.server_close()
+        print(said)
+    return 0
+
+
+def _reach(host: str) -> str:
+    """Who can connect."""
+    if host in LOOPBACK:
+        return "Only this machine can connect; --host=0.0.0.0 opens it to others"
+    return (
+        "Whoever reaches this machine can connect: there are no passwords and no "
+        "encryption"
+    )
+
+
+if __name__ == "__main__":
+    command.run(main)

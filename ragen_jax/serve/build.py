@@ -1,0 +1,95 @@
+"""The game that a command line asks for.
+
+In: a training configuration. Out: its game, ready to be played by sessions.
+"""
+
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+import envs
+from envs.base import TextEnvironment
+from ragen_jax.config import validate
+from ragen_jax.evaluation.api import build_chat
+from ragen_jax.rollout.world_env import World
+from ragen_jax.serve.arrays import ArrayGame
+from ragen_jax.serve.games import Game, WorldGame
+from ragen_jax.tables.functions import did_you_mean, is_reference, load_reference
+from ragen_jax.tasks import env_specs, make_env
+from ragen_jax.worlds import WORLDS
+
+# Keys of a configuration that change what is served: of a game in Python, of arrays.
+WORLD_KEYS = ("env.host", "env.kwargs", "host.step_seconds", "host.max_worker_bytes")
+ARRAY_KEYS = (
+    "env",
+    "prompt.style",
+    "prompt.thinking",
+    "prompt.length_hint_words",
+    "rollout.max_turns",
+    "rollout.max_actions_per_turn",
+    "rollout.max_actions_per_episode",
+)
+
+
+def choose_game(config: ConfigDict, name: str) -> None:
+    """Set the game of a configuration to one of arrays or in Python, by its name.
+
+    Raises:
+      ValueError: there is no such game.
+    """
+    if is_reference(name):
+        entry = load_reference(name)
+        is_array = isinstance(entry, type) and issubclass(entry, TextEnvironment)
+    elif name in envs.ENVIRONMENTS or name in WORLDS:
+        is_array = name in envs.ENVIRONMENTS
+    else:
+        known = (*envs.ENVIRONMENTS, *WORLDS)
+        raise ValueError(
+            f"no game {name!r}.{did_you_mean(name, known)} Choose one of "
+            f"{', '.join(known)}, or package.module:Class for one of yours"
+        )
+    if is_array:
+        config.env.name = name
+    else:
+        config.env.host = name
+
+
+def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
+    """The game of a configuration; a moment for one in Python, seconds for arrays.
+
+    Args:
+      config: of a task; changed in place.
+      overrides: dotted paths that the user set.
+
+    Raises:
+      ValueError: there is no such game, it refuses an option, there are several, or an
+        override changes nothing here.
+      ImportError: the game needs a package that is not installed.
+    """
+    if config.env.mix is not None:
+        raise ValueError(
+            "env.mix plays several games; serve one of them per port, with --env=NAME"
+        )
+    is_world = config.env.host is not None
+    known = WORLD_KEYS if is_world else ARRAY_KEYS
+    for key in overrides:
+        if not any(f"{key}.".startswith(f"{entry}.") for entry in known):
+            raise ValueError(
+                f"--config.{key} has no effect on what is served; leave it out. The "
+                f"keys in use are {', '.join(known)}"
+            )
+    if config.prompt.style == "terse" and "prompt.style" not in overrides:
+        # Clients are models that have never seen the game.
+        config.prompt.style = "full"
+    if is_world:
+        # Its limits are its own; a turn is an answer.
+        config.rollout.max_actions_per_turn = 1
+        config.rollout.max_actions_per_episode = config.rollout.max_turns
+    validate(config, overrides)
+    (spec,) = env_specs(config)
+    if is_world:
+        world, _ = make_env(spec)
+        assert isinstance(world, World)
+        return WorldGame(world)
+    task, game = build_chat(config, spec)
+    return ArrayGame(task.name, game)

@@ -1,0 +1,138 @@
+"""Environments of arrays, served: the same episodes and words as over an API."""
+
+import concurrent.futures
+
+import jax
+import numpy as np
+import pytest
+
+from configs import frozen_lake, sudoku
+from ragen_jax import rngs
+from ragen_jax.evaluation.api import build_chat
+from ragen_jax.rollout.collect import RolloutKeys
+from ragen_jax.rollout.host import ChatReply
+from ragen_jax.serve.arrays import ArrayGame
+from ragen_jax.serve.build import build_game
+from ragen_jax.serve.games import GameError, read_answer
+from ragen_jax.tasks import env_specs
+
+
+def make(module, **rollout):
+    """A task with full wording and limits of its own."""
+    config = module.get_config()
+    config.prompt.style = "full"
+    config.rollout.update(rollout)
+    return config
+
+
+@pytest.fixture(scope="module")
+def lake():
+    config = make(frozen_lake, max_turns=4, max_actions_per_turn=3)
+    chat = build_chat(config, env_specs(config)[0])[1]
+    return chat, ArrayGame("FrozenLake", chat)
+
+
+REPLIES = ["Up || Left", "nonsense", "Right", "", "Down||Down||Down||Down", "right"]
+
+
+@pytest.mark.parametrize("split", ["training", "validation"])
+def test_episodes_and_words_are_those_of_the_host_loop(lake, split):
+    chat, game = lake
+    player, num_over = game.player(), 0
+    for seed in range(20):
+        root = rngs.root_key(seed)
+        keys = RolloutKeys(
+            *(rngs.rows(rngs.stream(root, name), 1) for name in ("level", "noise")),
+            sample=rngs.rows(root, 1),
+            split=split,
+        )
+        level = jax.tree.map(lambda x: x[0], chat.levels(keys))
+        episode = chat.episode(level, keys.noise[0])
+        shown = player.reset(seed, None, split)
+        rewards, replies = [], np.random.default_rng(seed).permutation(REPLIES)
+        for turn, answer in enumerate(replies):
+            messages = episode.prompt(turn)
+            text = messages[-1]["content"]
+            expected = text if turn else f"{messages[0]['content']}\n\n{text}"
+            assert shown.text == expected
+            assert shown.shown in expected
+            assert not shown.done
+            reply = f"<think>a</think><answer>{answer}</answer>"
+            goes_on = episode.step(turn, ChatReply(reply, "stop", 1, 0, 1, "model"))
+            # With tags and without.
+            shown = player.step(reply if turn % 2 else str(answer))
+            rewards.append(shown.reward)
+            if not goes_on or turn + 1 == episode.max_turns:
+                break
+        assert shown.done
+        trajectory = episode.trajectory()
+        np.testing.assert_array_equal(
+            trajectory.turns.reward[0][: len(rewards)], rewards
+        )
+        assert bool(trajectory.success[0]) == shown.success
+        assert bool(trajectory.terminated[0]) == shown.terminated
+        assert shown.truncated == (not shown.terminated)
+        num_over += shown.terminated
+    assert 0 < num_over < 20
+
+
+def test_the_splits_share_no_level(lake):
+    _, game = lake
+    player = game.player()
+    boards = [
+        {player.reset(seed, None, split).shown for seed in range(100)}
+        for split in ("training", "validation")
+    ]
+    assert len(boards[0]) > 50
+    assert not boards[0] & boards[1]
+
+
+def test_threads_share_the_programs(lake):
+    _, game = lake
+
+    def play(seed):
+        player = game.player()
+        first = player.reset(seed, None, "training")
+        return [first, player.step("Left || Down"), player.step("Right")]
+
+    alone = [play(seed) for seed in range(16)]
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert [*threads.map(play, range(16))] == alone
+
+
+def test_levels_have_no_numbers(lake):
+    _, game = lake
+    with pytest.raises(GameError, match="levels of FrozenLake are made from seeds"):
+        game.player().reset(0, 1, "training")
+
+
+def test_a_game_that_reads_answers_itself():
+    game = build_game(make(sudoku))
+    player = game.player()
+    assert player.reset(1, None, "training").shown == "3.1.\n.123\n2341\n...2"
+    first = player.step("1,2,2 || 1,4,4 || 2,1,4 || no cell")
+    assert (first.valid, first.done) == (True, False)
+    assert first.shown == "3214\n4123\n2341\n...2"
+    assert not player.step("no cell").valid
+    last = player.step("<answer>4,1,1||4,2,4||4,3,3</answer>")
+    assert (last.valid, last.terminated, last.success) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Up", "Up"),
+        ("  Up \n", "Up"),
+        ("", ""),
+        ("<answer>Up</answer>", "Up"),
+        (" <answer>Up || Left</answer> and more", "Up || Left"),
+        ("<think>a <answer>b</think> <answer>Up</answer>", "Up"),
+        ("a</think><answer>Up</answer>", "Up"),
+        ("if a </answer>", "if a </answer>"),
+        ("about <answer>x</answer>", "about <answer>x</answer>"),
+        ("<answer>open", "<answer>open"),
+        ("\ud800", "?"),
+    ],
+)
+def test_answers_are_found(text, answer):
+    assert read_answer(text) == answer

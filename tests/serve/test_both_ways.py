@@ -1,0 +1,93 @@
+"""Our client at our server: games in worker processes, played from worker processes."""
+
+import pytest
+
+from configs import frozen_lake
+from ragen_jax.serve.build import build_game
+from ragen_jax.worlds.echo import Echo
+from ragen_jax.worlds.openenv import OpenEnvGame
+from ragen_jax.worlds.pool import GameSpec, Pool
+from tests.serve.serving import serving, world_game
+from tests.serve.test_arrays import make
+
+NUM_ROWS = 6
+GAME = "ragen_jax.worlds.openenv:OpenEnvGame"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(world_game(), max_sessions=NUM_ROWS) as running:
+        yield running
+
+
+def test_a_served_game_is_the_game_itself(server):
+    """The same problems, by the seeds that the client sends, and the same rewards."""
+    for split in ("training", "validation"):
+        here, there = Echo(split), OpenEnvGame(split, server.url)
+        assert there.instruction.endswith(here.instruction)
+        shown = set()
+        for seed in range(200):
+            text = there.reset(seed).text
+            assert text == here.reset(2 * seed + (split == "validation")).text
+            shown.add(text)
+            reply = here.solution()[0] if seed % 2 else "Up"
+            assert there.step(reply) == here.step(reply)
+        assert len(shown) > 30
+        there.close()
+
+
+def test_rows_of_a_pool_each_have_a_session(server):
+    spec = GameSpec(GAME, {"url": server.url}, num_workers=2)
+    pool = Pool(spec, "training", NUM_ROWS)
+    try:
+        for step in range(3):
+            seeds = [step // 2] * NUM_ROWS
+            answers = pool.reset(seeds, [None] * NUM_ROWS)
+            assert {answer.failure for answer in answers} == {None}
+            assert len({answer.text for answer in answers}) == 1
+            assert server.sessions.num_open == NUM_ROWS
+            last = answers[0].text.split()[-1]
+            steps = pool.step(dict.fromkeys(range(NUM_ROWS), last))
+            assert all(answer.info["success"] for answer in steps.values())
+    finally:
+        pool.close()
+    # Workers are killed; the server sees their sockets close.
+    assert server.sessions.wait_closed(10.0)
+
+
+def test_more_rows_than_sessions_fail_with_the_cure(server):
+    spec = GameSpec(GAME, {"url": server.url}, num_workers=1)
+    pool = Pool(spec, "training", NUM_ROWS + 1)
+    try:
+        answers = pool.reset([0] * (NUM_ROWS + 1), [None] * (NUM_ROWS + 1))
+        failures = [answer.failure for answer in answers if answer.failure]
+        assert len(failures) == 1
+        assert "has no room for another session" in failures[0]
+        assert "or use fewer rows" in failures[0]
+    finally:
+        pool.close()
+    assert server.sessions.wait_closed(10.0)
+
+
+def test_a_game_that_breaks_there_fails_here_and_the_next_episode_is_played():
+    with serving(world_game("tests.worlds.games:Faulty")) as server:
+        game = OpenEnvGame("training", server.url)
+        game.reset(1)
+        with pytest.raises(ConnectionError, match="RuntimeError: broken on purpose"):
+            game.step("raise")
+        assert game.reset(1).text == "seed 2"
+        assert game.step("a").reward == 1.0
+        game.close()
+        assert server.sessions.wait_closed(10.0)
+
+
+def test_an_environment_of_arrays_shows_its_board_without_the_rules():
+    with serving(build_game(make(frozen_lake))) as server:
+        game = OpenEnvGame("validation", server.url)
+        assert game.instruction.startswith("FrozenLake\nYou play a game in text")
+        board = game.reset(0).text
+        assert len(board.split("\n")) == 4
+        step = game.step("nonsense")
+        assert step.info == {"success": False, "valid": False}
+        assert step.observation.text == board
+        game.close()
