@@ -18,6 +18,8 @@ MATH = ["math-verify>=0.9,<0.10"]
 WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
 # Environments of Gymnasium, and ours as theirs.
 GYMNASIUM = ["gymnasium>=1.0,<2"]
+# OpenEnv's protocol, both ways.
+SERVE = ["websockets>=15,<18"]
 # Data sets of games in Python.
 PARQUET = ["pyarrow>=17,<28"]
 
@@ -60,6 +62,7 @@ setup(
         "parquet": PARQUET,
         "math": MATH,
         "webshop": WEBSHOP,
+        "serve": SERVE,
         "gymnasium": GYMNASIUM,
         "dev": [
             "pytest>=8,<10",
@@ -69,6 +72,7 @@ setup(
             "beartype>=0.20,<0.24",
             "rapidfuzz>=3.6,<4",
             *GYMNASIUM,
+            *SERVE,
             *PLOTS,
             *API,
             *SEARCH,

@@ -28,7 +28,11 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     # Without it best play puts off the win, since merging goes on to pay.
     config.env.params.goal_reward = 10.0
     sizes.apply_presets(config, presets)
-    sizes.use_pocket_worlds(config)
+    if sizes.use_pocket_worlds(config):
+        # Every turn is a row: these are up to 1,536.
+        config.rollout.num_groups = 8
+        config.learner.minibatch_rows = 128
+        config.train.num_iterations = 20
     config.rollout.context = "single_turn"
     config.rollout.context_turns = 1
     config.rollout.max_turns = 24

@@ -10,7 +10,17 @@ import pathlib
 import runpy
 import sys
 
-COMMANDS = ("train", "evaluate", "play", "report", "export", "plan", "sft", "check")
+COMMANDS = (
+    "train",
+    "evaluate",
+    "play",
+    "report",
+    "export",
+    "plan",
+    "sft",
+    "check",
+    "serve",
+)
 
 
 def main() -> None:

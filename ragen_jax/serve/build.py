@@ -16,10 +16,16 @@ from ragen_jax.serve.arrays import ArrayGame
 from ragen_jax.serve.games import Game, WorldGame
 from ragen_jax.tables.functions import did_you_mean, is_reference, load_reference
 from ragen_jax.tasks import env_specs, make_env
-from ragen_jax.worlds import WORLDS
+from ragen_jax.worlds import DOORS, WORLDS
 
 # Keys of a configuration that change what is served: of a game in Python, of arrays.
-WORLD_KEYS = ("env.host", "env.kwargs", "host.step_seconds", "host.max_worker_bytes")
+WORLD_KEYS = (
+    "env.host",
+    "env.kwargs",
+    "host.wrappers",
+    "host.step_seconds",
+    "host.max_worker_bytes",
+)
 ARRAY_KEYS = (
     "env",
     "prompt.style",
@@ -37,7 +43,9 @@ def choose_game(config: ConfigDict, name: str) -> None:
     Raises:
       ValueError: there is no such game.
     """
-    if is_reference(name):
+    if name.partition(":")[0] in DOORS:
+        is_array = False
+    elif is_reference(name):
         entry = load_reference(name)
         is_array = isinstance(entry, type) and issubclass(entry, TextEnvironment)
     elif name in envs.ENVIRONMENTS or name in WORLDS:
@@ -46,7 +54,8 @@ def choose_game(config: ConfigDict, name: str) -> None:
         known = (*envs.ENVIRONMENTS, *WORLDS)
         raise ValueError(
             f"no game {name!r}.{did_you_mean(name, known)} Choose one of "
-            f"{', '.join(known)}, or package.module:Class for one of yours"
+            f"{', '.join(known)}; package.module:Class for one of yours; or "
+            f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
         )
     if is_array:
         config.env.name = name

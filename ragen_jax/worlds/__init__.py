@@ -13,6 +13,7 @@ WORLDS = {
 # Prefix of `env.host` -> a class that plays other libraries' environments, and its
 # argument that the rest of `env.host` is: "gymnasium:FrozenLake-v1".
 DOORS = {
+    "openenv": ("ragen_jax.worlds.openenv:OpenEnvGame", "url"),
     "gymnasium": ("ragen_jax.worlds.foreign_gymnasium:GymnasiumGame", "id"),
     "ragen": ("ragen_jax.worlds.foreign_ragen:RagenGame", "env"),
 }

@@ -310,7 +310,9 @@ def test_environments_of_gymnasium_by_their_names():
         assert "\nSFFF\n[red F]" in pool.step({0: "d"})[0].text
     finally:
         pool.close()
-    with pytest.raises(ValueError, match="gymnasium:NAME, ragen:NAME for others'"):
+    with pytest.raises(
+        ValueError, match="openenv:NAME, gymnasium:NAME, ragen:NAME for others'"
+    ):
         make_world("gymnasum:FrozenLake-v1", {}, **SETTINGS)
 
 

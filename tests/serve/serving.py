@@ -18,7 +18,8 @@ HOST = {
     "num_workers": 1,
     "step_seconds": 10.0,
     "max_worker_bytes": None,
-    "max_failed_share": 0.1,
+    "max_failed_fraction": 0.1,
+    "wrappers": (),
 }
 
 

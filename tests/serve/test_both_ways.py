@@ -32,7 +32,8 @@ def test_a_served_game_is_the_game_itself(server):
             shown.add(text)
             reply = here.solution()[0] if seed % 2 else "Up"
             assert there.step(reply) == here.step(reply)
-        assert len(shown) > 30
+        # Validation has fifteen texts of three words.
+        assert len(shown) > 10
         there.close()
 
 

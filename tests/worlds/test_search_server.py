@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragen_jax.worlds.http_json import MAX_BODY_BYTES, RequestError
 from ragen_jax.worlds.search import SearchQA
 from ragen_jax.worlds.search_data import Passage
 from ragen_jax.worlds.search_http import DIALECTS, HttpRetriever
 from ragen_jax.worlds.search_retrieval import BM25Retriever
 from ragen_jax.worlds.search_server import (
     DEFAULT_K,
-    MAX_BODY_BYTES,
     MAX_K,
-    RequestError,
     RetrievalServer,
     answer_request,
 )
