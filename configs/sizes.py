@@ -39,6 +39,14 @@ def use_pocket_worlds(config: ConfigDict) -> bool:
     return is_pocket
 
 
+def play_in_python(config: ConfigDict, host: str, *, max_turns: int) -> None:
+    """Play an entry of WORLDS (`ragen_jax/worlds/__init__.py`), a step a reply."""
+    config.env.host = host
+    config.rollout.max_turns = max_turns
+    config.rollout.max_actions_per_turn = 1
+    config.rollout.max_actions_per_episode = max_turns
+
+
 def _qwen(config: ConfigDict, path: str) -> None:
     """The paper's setting (StarPO-S, arXiv 2504.20073, section 4) on a real model."""
     config.prompt.style = "full"

@@ -143,8 +143,8 @@ class Passage:
 
     def render(self, value) -> str:
         raise ValueError(
-            "games in Python cannot be played or shown here yet; launch.evaluate "
-            "--output=FILE writes a policy's episodes"
+            "a text of a game in Python is known as tokens alone here; launch.play and "
+            "launch.evaluate --output=FILE show its episodes"
         )
 
     @property

@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
         from ragen_jax.evaluation.load import open_trained
         from ragen_jax.evaluation.scenes import describe_level
         from ragen_jax.rollout.replay import grid_of
+        from ragen_jax.rollout.world_env import World
 
         trained = open_trained(
             run,
@@ -55,13 +56,14 @@ def main(argv: list[str]) -> int:
         trained = trained.only(_ENV.value)
     if _GIF.value and grid_of(trained.program.task.env) is None:
         raise ValueError("--gif: this game shows no board; leave it out")
-    if not _RAW.value:
+    players = WORLD_PLAYERS if isinstance(trained.program.task.env, World) else PLAYERS
+    if not _RAW.value and players is PLAYERS:
         solver = f"the {trained.program.task.env.solves} solver"
         names = {"human": "you", "solver": solver}
         player = names.get(_PLAYER.value, f"the weights of {trained.name}")
         print(describe_level(trained.program.task, _LEVEL.value, player), end="\n\n")
     try:
-        PLAYERS[_PLAYER.value](trained, _LEVEL.value)
+        players[_PLAYER.value](trained, _LEVEL.value)
     except (EOFError, KeyboardInterrupt):
         print("\nleft the game")
     return 0
@@ -175,7 +177,34 @@ def _write_gif(boards: Sequence, env) -> None:
     print(f"{path} written: {len(boards)} boards")
 
 
+def _world_human(trained, level: int) -> None:
+    from ragen_jax.evaluation import play_world
+
+    play_world.by_hand(trained, level, lambda: input("> "), print)
+
+
+def _world_policy(trained, level: int) -> None:
+    from ragen_jax.evaluation import play_world
+
+    with working("playing; the first time compiles it, about 20 seconds"):
+        lines: list[str] = []
+        play_world.by_policy(trained, level, lines.append)
+    print("\n".join(lines))
+
+
+def _world_solver(trained, level: int) -> None:
+    from ragen_jax.evaluation import play_world
+
+    play_world.by_solution(trained, level, print)
+
+
 PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}
+# Of games in Python.
+WORLD_PLAYERS = {
+    "human": _world_human,
+    "policy": _world_policy,
+    "solver": _world_solver,
+}
 
 if __name__ == "__main__":
     command.run(main, config="training")

@@ -169,6 +169,11 @@ class World(base.TextEnvironment):
         )
 
 
+def build_game(spec: GameSpec, split: str) -> HostGame:
+    """A game as a worker builds it, in this process."""
+    return wrap(load_reference(spec.game)(split=split, **spec.kwargs), spec.wrappers)
+
+
 def make_world(
     name: str,
     kwargs: Mapping[str, object],

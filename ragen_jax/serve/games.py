@@ -7,10 +7,8 @@ episodes of a single row. Knows no messages and no sockets.
 import abc
 import dataclasses
 import re
-import threading
 
 from ragen_jax.rollout.world_env import World
-from ragen_jax.tables.functions import load_reference
 from ragen_jax.text.answers import ANSWER_BEGIN, ANSWER_END
 from ragen_jax.text.messages import find_answer
 from ragen_jax.worlds.pool import Answer, Pool
@@ -114,8 +112,6 @@ class WorldGame(Game):
         self.world, self.name = world, world.name
         self.instruction = world.instruction
         self.step_seconds = world.spec.step_seconds
-        self._num_tasks: dict[str, int | None] = {}
-        self._lock = threading.Lock()
 
     def player(self) -> "WorldPlayer":
         return WorldPlayer(self)
@@ -126,16 +122,10 @@ class WorldGame(Game):
         Raises:
           GameError: the game has no such split.
         """
-        with self._lock:
-            if split not in self._num_tasks:
-                spec = self.world.spec
-                try:
-                    game = load_reference(spec.game)(**spec.kwargs, split=split)
-                except ValueError as error:
-                    raise GameError(f"{self.name} has no {split}: {error}") from error
-                self._num_tasks[split] = game.num_tasks
-                game.close()
-            return self._num_tasks[split]
+        if split not in self.world.num_tasks:
+            known = ", ".join(self.world.num_tasks)
+            raise GameError(f"{self.name} has no split {split!r}; use one of {known}")
+        return self.world.num_tasks[split]
 
 
 class WorldPlayer(Player):

@@ -1,0 +1,24 @@
+"""Lean: prove theorems of propositional logic, a tactic a turn.
+
+python -m launch.train --config=configs/lean.py --workdir=runs/lean
+
+A Lean server and miniF2F: "--config.env.kwargs={'data': 'minif2f.jsonl',
+'url': 'http://127.0.0.1:8000'}". See docs/worlds.md.
+
+The pocket model has not been shown this game: start from a real checkpoint, with
+presets such as --config=configs/lean.py:qwen2.5-0.5b,starpo_s,grpo
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, sizes
+
+
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """Lean with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
+    config = base.get_config()
+    sizes.apply_presets(config, presets)
+    sizes.play_in_python(config, "lean", max_turns=7)
+    config.host.max_observation_tokens = 192
+    config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
+    return config

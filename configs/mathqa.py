@@ -1,0 +1,23 @@
+"""MetaMathQA: word problems with one answer.
+
+python -m launch.train --config=configs/mathqa.py --workdir=runs/mathqa
+
+MetaMathQA's file, judged by math-verify (pip install 'ragen_jax[math]'):
+"--config.env.kwargs={'path': 'MetaMathQA.json', 'judge': 'math'}". See docs/worlds.md.
+
+The pocket model has not been shown this game: start from a real checkpoint, with
+presets such as --config=configs/mathqa.py:qwen2.5-0.5b,starpo_s,grpo
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, sizes
+
+
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """MetaMathQA with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
+    config = base.get_config()
+    sizes.apply_presets(config, presets)
+    sizes.play_in_python(config, "math", max_turns=1)
+    config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
+    return config

@@ -1,0 +1,23 @@
+"""SearchQA: answer questions with a search engine.
+
+python -m launch.train --config=configs/search.py --workdir=runs/search
+
+Needs pip install 'ragen_jax[search]'. See docs/worlds.md.
+
+The pocket model has not been shown this game: start from a real checkpoint, with
+presets such as --config=configs/search.py:qwen2.5-0.5b,starpo_s,grpo
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, sizes
+
+
+def get_config(presets: str = "pocket") -> ConfigDict:
+    """SearchQA with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
+    config = base.get_config()
+    sizes.apply_presets(config, presets)
+    # Six replies: as many searches as the game allows, and the answer.
+    sizes.play_in_python(config, "search", max_turns=6)
+    config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
+    return config
