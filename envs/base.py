@@ -12,6 +12,7 @@ them a game that ends stays over.
 import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -380,6 +381,7 @@ def make_ceiling(
             solution = env.solve(states, params, budget=budget, discount=1.0)
             solved.clear()
             solved[levels] = float(np.mean(jax.device_get(solution.best_success)))
-        return solved[levels]
+        share = solved[levels]
+        return None if math.isnan(share) else share
 
     return ceiling

@@ -8,7 +8,8 @@ python -m launch.play --run=runs/mix --env=FrozenLake
 On a terminal arrow keys, W A S D, numbers and first letters act at once; q, Ctrl-D or
 Ctrl-C leaves. Where input or output is no terminal, and on Windows, type one action per
 line. Either way a key or word that is no action costs nothing. The level, the rewards
-and the number of actions are those of the policy.
+and the number of actions are those of the policy. A game in Python gets every line as a
+reply, which may cost something.
 """
 
 import pathlib
@@ -57,6 +58,10 @@ def main(argv: list[str]) -> int:
     if _GIF.value and grid_of(trained.program.task.env) is None:
         raise ValueError("--gif: this game shows no board; leave it out")
     players = WORLD_PLAYERS if isinstance(trained.program.task.env, World) else PLAYERS
+    if _RAW.value and players is WORLD_PLAYERS:
+        raise ValueError(
+            "--raw: a game in Python is always shown as it is; leave it out"
+        )
     if not _RAW.value and players is PLAYERS:
         solver = f"the {trained.program.task.env.solves} solver"
         names = {"human": "you", "solver": solver}
@@ -180,7 +185,13 @@ def _write_gif(boards: Sequence, env) -> None:
 def _world_human(trained, level: int) -> None:
     from ragen_jax.evaluation import play_world
 
-    play_world.by_hand(trained, level, lambda: input("> "), print)
+    def read_line() -> str:
+        # As in rollouts, an empty reply does not reach the game.
+        while not (line := input("> ").strip()):
+            pass
+        return line
+
+    play_world.by_hand(trained, level, read_line, print)
 
 
 def _world_policy(trained, level: int) -> None:

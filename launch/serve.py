@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def _as_config(words: Sequence[str]) -> list[str]:
     """The command line with the configuration that `--env` stands for.
 
-    `--env=sokoban` adds `--config=configs/sokoban.py`, with its limits on turns and
-    actions; a game without such a file has the defaults. `--env.KEY=VALUE` is
+    `--env=sokoban` adds `--config=configs/sokoban.py`, with its limits and options; a
+    game without such a file has the defaults. `--env.KEY=VALUE` is
     `--config.env.KEY=VALUE`.
     """
     found = [re.fullmatch(r"--?env=(.*)", word, re.DOTALL) for word in words]
@@ -47,11 +47,12 @@ def _as_config(words: Sequence[str]) -> list[str]:
     has_config = any(re.match(r"--?config(=|$)", word) for word in words)
     if not names or has_config:
         return words
-    files = {p.stem: p for p in pathlib.Path(configs.__path__[0]).glob("*.py")}
-    path = files.get(names[-1], files["base"])
-    # Not every file is a task's. To import the games instead would take seconds.
-    if f'config.env.name = "{names[-1]}"\n' not in path.read_text(encoding="utf-8"):
-        path = files["base"]
+    folder = pathlib.Path(configs.__path__[0])
+    # To import the configurations and the games instead would take seconds.
+    marks = (f'config.env.name = "{names[-1]}"\n', f'in_python(config, "{names[-1]}",')
+    texts = {path: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    files = [p for p, text in texts.items() if any(mark in text for mark in marks)]
+    path = min(files, default=folder / "base.py")
     return [words[0], f"--config={path}", *words[1:]]
 
 

@@ -211,7 +211,7 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
         else:
             name = load_reference(spec.name) if is_reference(spec.name) else spec.name
             env = envs.make(name, **kwargs)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise ValueError(f"{spec.path}: {error}") from error
     return env, env_params(env, spec.params, path=f"{spec.path}.params")
 

@@ -4,6 +4,7 @@ In: a `HostGame` by name. Out: a `World`, which messages, turns, metrics and eva
 read like any environment. `worlds.py` plays it.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,11 +29,13 @@ class Shown:
     Attributes:
       text: the observation, ids and then their number.
       reward: of the reply before it.
+      valid: the game could read that reply.
       success, terminated, truncated: of the game after it.
     """
 
     text: Int[Array, " tokens_and_1"]
     reward: Float[Array, ""]
+    valid: Bool[Array, ""]
     success: Bool[Array, ""]
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
@@ -86,8 +89,9 @@ class World(base.TextEnvironment):
         self.spec = spec
         self.max_failed_fraction = max_failed_fraction
         self.instruction = game.instruction
-        self.num_tasks, self.is_solvable = num_tasks, game.is_solvable
-        self.solves = base.EXACT if game.is_solvable else base.UNKNOWN
+        self.num_tasks = num_tasks
+        self.longest_solution = game.longest_solution if game.is_solvable else None
+        self.solves = base.UNKNOWN if self.longest_solution is None else base.EXACT
         self.max_observation_tokens = max_observation_tokens
         self.template = Template((Passage("text", max_observation_tokens), "\n"))
         self._name = game.name
@@ -120,7 +124,7 @@ class World(base.TextEnvironment):
         """An empty state: the host fills it."""
         no = jnp.bool_(False)
         text = jnp.zeros(self.max_observation_tokens + 1, jnp.int32)
-        shown = Shown(text, jnp.float32(0), no, no, no)
+        shown = Shown(text, jnp.float32(0), no, no, no, no)
         state = WorldState(time=jnp.int32(0), now=shown, following=shown)
         return text, state
 
@@ -135,7 +139,7 @@ class World(base.TextEnvironment):
         )
         time = jnp.where(over, state.time, state.time + 1)
         state = state.replace(now=now, time=time)
-        info = {"success": now.success, "effective": ~over}
+        info = {"success": now.success, "effective": ~over & now.valid}
         reward = jnp.where(over, 0.0, now.reward).astype(jnp.float32)
         return now.text, state, reward, now.terminated, info
 
@@ -160,18 +164,38 @@ class World(base.TextEnvironment):
         raise ValueError("the game runs in Python, without a solver of its states")
 
     def solve(self, states, params, *, budget, discount) -> base.Solution:
-        """The best success where it is known, without values of actions."""
-        num_rows = states.time.shape[0]
+        """The best success where it is known (else NaN), without values of actions."""
+        num_rows, longest = states.time.shape[0], self.longest_solution
+        is_known = longest is not None and longest <= budget.num_actions
         return base.Solution(
             action_values=jnp.zeros((num_rows, 1)),
             value=jnp.zeros(num_rows),
-            best_success=jnp.full(num_rows, 1.0 if self.is_solvable else jnp.nan),
+            best_success=jnp.full(num_rows, 1.0 if is_known else jnp.nan),
         )
 
 
 def build_game(spec: GameSpec, split: str) -> HostGame:
     """A game as a worker builds it, in this process."""
     return wrap(load_reference(spec.game)(split=split, **spec.kwargs), spec.wrappers)
+
+
+def _find_game(
+    name: str, kwargs: Mapping[str, object]
+) -> tuple[str, Mapping[str, object]]:
+    """The class of a game as "package.module:Class", and all its arguments."""
+    prefix, _, rest = name.partition(":")
+    if prefix in DOORS:
+        reference, argument = DOORS[prefix]
+        kwargs = {**kwargs, argument: rest}
+    else:
+        reference = WORLDS.get(name, name)
+    if not is_reference(reference):
+        raise ValueError(
+            f"no game in Python {name!r}.{did_you_mean(name, WORLDS)} Choose one of "
+            f"{', '.join(WORLDS)}; package.module:Class for one of yours; or "
+            f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
+        )
+    return reference, kwargs
 
 
 def make_world(
@@ -198,24 +222,21 @@ def make_world(
     Raises:
       ValueError: there is no such game, or it refuses an argument.
     """
-    prefix, _, rest = name.partition(":")
-    if prefix in DOORS:
-        reference, argument = DOORS[prefix]
-        kwargs = {**kwargs, argument: rest}
-    else:
-        reference = WORLDS.get(name, name)
-    if not is_reference(reference):
-        raise ValueError(
-            f"no game in Python {name!r}.{did_you_mean(name, WORLDS)} Choose one of "
-            f"{', '.join(WORLDS)}; package.module:Class for one of yours; or "
-            f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
-        )
+    reference, kwargs = _find_game(name, kwargs)
     make = load_reference(reference)
     if not (isinstance(make, type) and issubclass(make, HostGame)):
         raise ValueError(
             f"{reference} is no game: it must be a class derived from "
             "ragen_jax.worlds.base.HostGame"
         )
+    try:
+        # As workers get them: lists for tuples, texts for keys.
+        kwargs = json.loads(json.dumps(kwargs))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} has arguments that cannot be written as JSON ({error}); use "
+            "numbers, texts, lists and dicts"
+        ) from error
     try:
         games = {split: make(split=split, **kwargs) for split in SPLITS}
     except TypeError as error:

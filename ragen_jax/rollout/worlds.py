@@ -134,6 +134,7 @@ class WorldEpisodes(ArrayEpisodes):
                 self.failures[row] = answer.failure
             shown.text[row] = self._ids(answer.text)
             shown.reward[row] = answer.reward
+            shown.valid[row] = bool(answer.info.get("valid", True))
             shown.success[row] = bool(answer.info.get("success", False))
             shown.terminated[row] = answer.terminated
             shown.truncated[row] = answer.truncated or answer.failure is not None

@@ -57,10 +57,11 @@ def choose_game(config: ConfigDict, name: str) -> None:
             f"{', '.join(known)}; package.module:Class for one of yours; or "
             f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
         )
+    with config.ignore_type():
+        config.env.mix = None
+        config.env.host = None if is_array else name
     if is_array:
         config.env.name = name
-    else:
-        config.env.host = name
 
 
 def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:

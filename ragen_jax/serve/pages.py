@@ -164,7 +164,8 @@ are in use.</p>
 <pre>{instruction}</pre>
 <h2>Connect</h2>
 <p>Train on it:</p>
-<pre>ragen-jax train --config=sokoban --config.env.host=openenv:ws://{address}</pre>
+<pre>ragen-jax train --config=world --config.env.host=openenv:ws://{address} \\
+    --workdir=runs/there</pre>
 <p>Play it with OpenEnv's client (<code>pip install openenv</code>):</p>
 <pre>from openenv import GenericEnvClient
 

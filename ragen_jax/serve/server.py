@@ -24,6 +24,7 @@ from ragen_jax.worlds.http_json import (
     JsonServer,
     RequestError,
 )
+from ragen_jax.worlds.search_http import LOOPBACK
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class _Handler(JsonHandler):
             page = pages.landing_page(self.server.sessions, self._address())
             self.answer_page(HTTPStatus.OK, "text/html; charset=utf-8", page)
         elif path == "/state":
+            if self._refuse_foreign():
+                return
             self._in_session(lambda session: session.state())
         elif path in pages.DOCUMENTS:
             document = pages.DOCUMENTS[path](self.server.sessions.game)
@@ -61,6 +64,8 @@ class _Handler(JsonHandler):
         path = urllib.parse.urlsplit(self.path).path
         if path not in ("/reset", "/step", "/mcp"):
             self._refuse_path()
+            return
+        if self._refuse_foreign():
             return
         try:
             body = self.read_json("an object")
@@ -100,15 +105,26 @@ class _Handler(JsonHandler):
     def _is_foreign(self) -> bool:
         """Whether a page of another site asks; browsers let any page connect here."""
         origin = self.headers.get("Origin")
-        return origin is not None and (
-            urllib.parse.urlsplit(origin).netloc != self._address()
-        )
+        if origin is None:
+            return False
+        site = urllib.parse.urlsplit(origin)
+        # A name of another site may lead to this machine.
+        is_local = self.server.server_address[0] in LOOPBACK
+        if is_local and site.hostname not in LOOPBACK:
+            return True
+        return site.netloc != self._address()
 
-    def _open_socket(self) -> None:
-        if self._is_foreign():
+    def _refuse_foreign(self) -> bool:
+        """Refuse what a page of another site asks; whether it was."""
+        is_foreign = self._is_foreign()
+        if is_foreign:
             self.refuse(
                 HTTPStatus.FORBIDDEN, "pages of other sites cannot connect here"
             )
+        return is_foreign
+
+    def _open_socket(self) -> None:
+        if self._refuse_foreign():
             return
         query = urllib.parse.urlsplit(self.path).query
         if "session_id" in urllib.parse.parse_qs(query):

@@ -61,14 +61,16 @@ class HostGame(abc.ABC):
     Attributes:
       instruction: what the game is and how replies are written; ends without a newline.
       num_tasks: problems of the split; None: as many as there are seeds.
-      metrics: names of further numbers in `Step.info`, averaged in metrics.
+      metrics: names of further numbers in `Step.info`. They are not recorded yet.
       is_solvable: `solution` always has an answer, so that best play is known to win.
+      longest_solution: replies that it takes at most; None: not known.
     """
 
     instruction: str
     num_tasks: int | None = None
     metrics: tuple[str, ...] = ()
     is_solvable: bool = False
+    longest_solution: int | None = None
 
     @property
     def name(self) -> str:

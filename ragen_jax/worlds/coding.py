@@ -45,6 +45,7 @@ class Coding(HostGame):
     """A task in words; the reply is Python code, judged by tests."""
 
     metrics = ("timed_out_tests",)
+    longest_solution = 1
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Echo: say a word again. The smallest game in Python, for a first look and for tests.
 
-In: options. Out: a `HostGame`; docs/worlds.md explains it line by line.
+In: options. Out: a `HostGame`.
 """
 
 import random
@@ -16,6 +16,7 @@ class Echo(HostGame):
 
     instruction = "Reply with the last word that you are shown."
     is_solvable = True
+    longest_solution = 1
 
     def __init__(self, split: str, num_words: int = 3):
         if not 2 <= num_words <= 20:

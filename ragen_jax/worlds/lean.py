@@ -180,7 +180,7 @@ class LeanGame(HostGame):
         self._checker: Checker = PropositionalChecker()
         self._most_chars = MAX_PROPOSITIONAL_CHARS
         self._theorems = None
-        self.is_solvable = True
+        self.is_solvable, self.longest_solution = True, self._problems.sizes[-1]
         self.num_tasks = None
         turnstile = ASCII_TURNSTILE if self._is_ascii else TURNSTILE
         names = {op.upper(): sign for op, sign in self._symbols.items()}

@@ -77,7 +77,7 @@ class MathQA(HostGame):
         self._math = MathJudge(judge_seconds) if judge == "math" else None
         if self._math is not None:
             self.metrics = ("undecided",)
-        self.is_solvable = True
+        self.is_solvable, self.longest_solution = True, 1
         self.instruction = _instruction(path is None, attempts)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:

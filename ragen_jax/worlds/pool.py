@@ -23,6 +23,8 @@ from ragen_jax.worlds import processes
 
 # Seconds a new worker may take to import a game before its first answer.
 START_SECONDS = 60.0
+# Seconds that a process has to end after its last word, or when it is no longer needed.
+END_SECONDS = 1.0
 # No answer is longer, in bytes: a game that fills a pipe is stopped.
 MAX_ANSWER = 1_000_000
 
@@ -101,8 +103,11 @@ class Pool:
     def close(self) -> None:
         """Stop all workers."""
         self._threads.shutdown(cancel_futures=True)
+        # Games release what they hold.
         for worker in self._workers:
-            worker.stop()
+            worker.hang_up()
+        for worker in self._workers:
+            worker.stop(END_SECONDS)
 
     def _ask(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, Answer]:
         def ask(worker: "_Worker") -> dict[int, Answer]:
@@ -121,8 +126,9 @@ class _Worker:
     def __init__(self, spec: GameSpec, split: str, rows: Sequence[int]):
         self.rows = rows
         self._spec, self._split = spec, split
-        # Per row what it was asked since its reset: enough to play it again.
-        self._histories: dict[int, list[dict[str, Any]]] = {}
+        # Per row what it was asked since its reset and what it showed: enough to play
+        # it again. Rows whose episode is over have none.
+        self._histories: dict[int, list[tuple[dict[str, Any], str]]] = {}
         # Rows whose episode could not be played again, and why.
         self._lost: dict[int, str] = {}
         self._child: processes.Child | None = None
@@ -137,16 +143,21 @@ class _Worker:
         if row in self._lost:
             return Answer(failure=self._lost[row])
         answer = self._exchange(row, request)
-        if answer.failure is None:
-            self._histories[row].append(request)
-        else:
+        if answer.is_over:
             del self._histories[row]
+        else:
+            self._histories[row].append((request, answer.text))
         return answer
 
-    def stop(self) -> None:
-        """Kill the process and all that it started."""
+    def hang_up(self) -> None:
+        """Ask the process to leave."""
         if self._child is not None:
-            self._child.kill()
+            self._child.hang_up()
+
+    def stop(self, patience: float = 0.0) -> None:
+        """Kill the process, after so many seconds, and all that it started."""
+        if self._child is not None:
+            self._child.kill(patience)
             self._child = None
 
     def _start(self) -> None:
@@ -170,10 +181,17 @@ class _Worker:
             "max_bytes": self._spec.max_bytes,
         }
 
-    def _replay(self, row: int, history: Sequence[dict[str, Any]]) -> str | None:
+    def _replay(
+        self, row: int, history: Sequence[tuple[dict[str, Any], str]]
+    ) -> str | None:
         """Play an episode again; says why it failed."""
-        answers = (self._exchange(row, request) for request in history)
-        return next((a.failure for a in answers if a.failure is not None), None)
+        for request, text in history:
+            answer = self._exchange(row, request)
+            if answer.failure is not None:
+                return answer.failure
+            if answer.text != text:
+                return f"it showed {answer.text[:80]!r} instead of {text[:80]!r}"
+        return None
 
     def _exchange(self, row: int, request: dict[str, Any]) -> Answer:
         """Send a request and read its answer; stops a process that has none."""
@@ -187,8 +205,10 @@ class _Worker:
             failure = f"no answer within {seconds:g} s"
         except (BrokenPipeError, EOFError):
             failure = "its process ended"
-            status = self._child.process.wait()
-            if status < 0:
+            status = self._wait()
+            if status is None:
+                failure = "its process closed the pipe of its answers"
+            elif status < 0:
                 failure += f", killed by {signal.Signals(-status).name}"
             else:
                 failure += f" with status {status}"
@@ -196,6 +216,13 @@ class _Worker:
             failure = f"an answer that cannot be read: {error}"
         self.stop()
         return Answer(failure=failure)
+
+    def _wait(self) -> int | None:
+        """Its exit status; None if it does not end although its pipe is closed."""
+        try:
+            return self._child.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _send(self, request: dict[str, Any]) -> None:
         self._child.write(json.dumps(request).encode() + b"\n")
@@ -209,7 +236,8 @@ def _start_process() -> "subprocess.Popen[bytes]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        env=os.environ | {"PYTHONPATH": paths},
+        # Sets are in the same order in every process.
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
         start_new_session=True,
     )
 

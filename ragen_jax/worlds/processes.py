@@ -68,8 +68,19 @@ class Child:
         line, self._unread = self._unread.split(b"\n", 1)
         return line
 
-    def kill(self) -> None:
-        """End the process and all that it has started."""
+    def hang_up(self) -> None:
+        """Close its standard input, at whose end it may leave by itself."""
+        self.process.stdin.close()
+
+    def kill(self, patience: float = 0.0) -> None:
+        """End the process and all that it has started.
+
+        Args:
+          patience: seconds that it has to leave by itself.
+        """
+        if patience:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -78,11 +89,14 @@ class Child:
 
     def _more(self, deadline: float) -> bytes:
         pipe = self.process.stdout
+        # Unlike `select`, it takes any number of a pipe.
+        poller = select.poll()
+        poller.register(pipe, select.POLLIN)
         while True:
             has_ended = self.process.poll() is not None
             left = max(deadline - time.monotonic(), 0.0)
             wait = 0.0 if has_ended else min(left, _LOOK_SECONDS)
-            if select.select([pipe], [], [], wait)[0]:
+            if poller.poll(1000 * wait):
                 data = os.read(pipe.fileno(), _PIECE)
                 if not data:
                     raise EOFError

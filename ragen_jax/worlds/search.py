@@ -122,6 +122,8 @@ class SearchQA(HostGame):
 
     metrics = ("f1", "searches")
     is_solvable = True
+    # Two searches, and the answer.
+    longest_solution = 3
 
     def __init__(
         self,

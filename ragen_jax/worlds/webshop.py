@@ -125,6 +125,7 @@ class WebShop(HostGame):
         # A search for the title may not find a product of a file, or the product may
         # lack what its own goal asks for.
         self.is_solvable = data is None
+        self.longest_solution = 5
         self.instruction = INSTRUCTION.format(click=CLICKS[pages])
 
     def reset(self, seed: int, task: int | None = None) -> Observation:

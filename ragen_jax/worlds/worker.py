@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import resource
-import sys
 import traceback
 from typing import Any, TextIO
 
@@ -26,16 +25,19 @@ from ragen_jax.worlds.wrappers import wrap
 
 def main() -> None:
     """Serve until standard input ends."""
-    # Games may print; their words must not stand among the answers.
+    # Games may print and read; their words must not stand among the answers, nor may
+    # they take the requests.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    start = json.loads(sys.stdin.readline())
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    start = json.loads(requests.readline())
     if start["max_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
     module, name = start["game"].split(":")
     make = getattr(importlib.import_module(module), name)
     games: dict[int, HostGame] = {}
-    for line in sys.stdin:
+    for line in requests:
         request = json.loads(line)
         row = request["row"]
         try:
@@ -47,11 +49,22 @@ def main() -> None:
                 answer = _step(games[row].step(request["step"]))
             _send(answers, {"row": row} | answer)
         except Exception as error:  # whatever a game raises is an answer
-            games.pop(row, None)
             where = traceback.extract_tb(error.__traceback__)[-1]
             words = f"{type(error).__name__}: {error}"
             place = f"{where.filename}, line {where.lineno}"
             _send(answers, {"row": row, "error": f"{words} ({place})"})
+            if row in games:
+                _close(games.pop(row))
+    for game in games.values():
+        _close(game)
+
+
+def _close(game: HostGame) -> None:
+    """Close a game; one that cannot ends with the process."""
+    try:
+        game.close()
+    except Exception:  # it may have failed before, and is not used again
+        traceback.print_exc()
 
 
 def _send(answers: TextIO, answer: dict[str, Any]) -> None:

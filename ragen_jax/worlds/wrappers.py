@@ -50,6 +50,10 @@ class Wrapper(HostGame):
     def is_solvable(self) -> bool:
         return self.game.is_solvable
 
+    @property
+    def longest_solution(self) -> int | None:
+        return self.game.longest_solution
+
     def reset(self, seed: int, task: int | None = None) -> Observation:
         return self.game.reset(seed, task)
 

@@ -1,0 +1,107 @@
+"""Games in Python: how much of their time hides behind decoding.
+
+    python -m benchmarks.worlds --json=FILE
+
+A game that sleeps in every step is played by the pocket model, once with all rows at
+once and once in two halves that take turns. What sleeping adds to the time without it
+is the host's: all of it in the first, what is not hidden behind decoding in the second.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+import jax
+
+from configs import bandit
+from ragen_jax.program import build_program
+from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks import build_collect
+from ragen_jax.worlds.base import HostGame, Observation, Step
+
+NUM_ROWS, NUM_TURNS = 32, 4
+
+
+class Sleeper(HostGame):
+    """Sleeps at every reply and never ends."""
+
+    instruction = "Wait."
+
+    def __init__(self, split: str, seconds: float):
+        self.seconds = seconds
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return Observation("Up Down")
+
+    def step(self, reply: str) -> Step:
+        time.sleep(self.seconds)
+        info = {"success": False, "valid": True}
+        return Step(Observation("Up Down"), 0.0, False, False, info)
+
+
+def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
+    """Seconds of a rollout; an even number of groups is played in halves."""
+    config = bandit.get_config()
+    changes = {
+        "rollout.max_turns": NUM_TURNS,
+        "rollout.max_actions_per_turn": 1,
+        "rollout.max_actions_per_episode": NUM_TURNS,
+        "rollout.num_groups": num_groups,
+        "rollout.group_size": NUM_ROWS // num_groups,
+        "host.max_observation_tokens": 8,
+        "evaluation.every": None,
+    }
+    with config.ignore_type():
+        config.update_from_flattened_dict(changes)
+        config.env.host = "benchmarks.worlds:Sleeper"
+        # Every row has a process of its own.
+        config.host.num_workers = NUM_ROWS
+    config.env.kwargs.seconds = seconds
+    program = build_program(config)
+    collect = build_collect(
+        config,
+        program.task,
+        program.policy,
+        make_mesh(**config.mesh),
+        num_groups=num_groups,
+        group_size=NUM_ROWS // num_groups,
+    )
+    params = program.play_params(program.state)
+    times = []
+    for i in range(repeats + 1):
+        keys = rollout_keys(jax.random.key(i), num_groups, NUM_ROWS // num_groups)
+        start = time.perf_counter()
+        jax.block_until_ready(collect(params, program.task.dialogue, keys))
+        times.append(time.perf_counter() - start)
+    # The first compiles and starts the workers.
+    return statistics.median(times[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    print(f"{NUM_ROWS} rows, {NUM_TURNS} turns, a process each; seconds of a rollout")
+    print("| a step sleeps | all rows at once | in halves | host's time hidden |")
+    print("|---|---|---|---|")
+    found, still = [], None  # seconds of both without sleep
+    for seconds in (0.0, 0.03, 0.1):
+        whole = median_seconds(seconds, 1, options.repeats)
+        halves = median_seconds(seconds, 2, options.repeats)
+        still = (whole, halves) if still is None else still
+        added = [now - then for now, then in zip((whole, halves), still, strict=True)]
+        hidden = 1 - added[1] / added[0] if seconds else None
+        share = "-" if hidden is None else f"{hidden:.0%}"
+        print(f"| {seconds:g} s | {whole:.3f} | {halves:.3f} | {share} |", flush=True)
+        row = {"seconds": seconds, "whole": whole, "halves": halves, "hidden": hidden}
+        found.append(row)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
