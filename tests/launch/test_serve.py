@@ -23,10 +23,8 @@ def until_ready(process):
     raise AssertionError("".join(lines))
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_game_is_served_until_a_signal(number):
     words = ["--env=echo", "--env.kwargs.num_words=5", "--port=0", "--max_sessions=3"]
     process = commands.start(commands.command("serve", *words))

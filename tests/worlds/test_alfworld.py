@@ -57,6 +57,7 @@ def test_the_oracle_wins_every_house(split):
         assert game.solution() == ()
 
 
+@pytest.mark.slow
 def test_random_walks_are_those_of_the_plain_rules():
     """Commands, texts and ends, also where both are driven where no plan goes."""
     wins = 0

@@ -74,6 +74,7 @@ def test_folders_name_their_split(tmp_path):
         find_games(str(tmp_path / "valid_seen"), TRAINING)
 
 
+@pytest.mark.slow
 def test_other_folders_are_dealt_by_problem(tmp_path):
     for seed in range(80):
         put(tmp_path, f"games/{seed}", solved(seed))
