@@ -7,8 +7,8 @@ One answer, as in RAGEN. More attempts: --config.env.params.max_steps_in_episode
 --config.env.kwargs.num_numbers=4; the original's easy levels:
 --config.env.kwargs.signs_only=True.
 
-The pocket model plays numbers up to 9. Measured once, seed 0: success on 256 held-out
-levels rises from 9 to 30 % in forty iterations, two minutes; best play reaches 100 %.
+The pocket model plays numbers up to 9. Measured, seeds 0 and 1: success on 256 held-out
+levels rises from 15 to 34 and 30 % in 30 iterations; best play reaches 100 %.
 
 Presets (`configs/sizes.py`): --config=configs/countdown.py:qwen2.5-0.5b,starpo_s,grpo
 """

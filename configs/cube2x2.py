@@ -5,8 +5,8 @@ python -m launch.train --config=configs/cube2x2.py --workdir=runs/cube2x2
 Other distances, up to 14: --config.env.kwargs.min_distance=5
 --config.env.kwargs.max_distance=6.
 
-Measured once with the pocket model, seed 0: success on 256 held-out levels rises from
-35 to 74 % in 40 iterations; best play reaches 100 %.
+Measured with the pocket model, seeds 0 and 1: success on 256 held-out levels rises from
+38 to 71 and 87 % in 20 iterations; best play reaches 100 %.
 
 Presets (`configs/sizes.py`): --config=configs/cube2x2.py:qwen2.5-0.5b,starpo_s,grpo
 """

@@ -6,8 +6,8 @@ Ten actions are allowed; a level needs one for each empty cell. 9x9:
 --config.env.kwargs.size=9 with --config.prompt.tokenization=symbols and as many turns
 and actions as cells are empty.
 
-Measured once with the pocket model, seed 0: success on 256 held-out levels rises from
-32 to 52 % in ten iterations and is at 50 % after forty; best play reaches 100 %.
+Measured with the pocket model, seed 0: success on 256 held-out levels rises from 38 to
+61 % in 20 iterations; best play reaches 100 %.
 
 Presets (`configs/sizes.py`): --config=configs/sudoku.py:qwen2.5-0.5b,starpo_s,grpo
 """
