@@ -14,7 +14,7 @@ from envs.sokoban import Sokoban
 from ragen_jax.runs import boards
 
 LOOKS = boards._looks()
-(TILES,) = Game2048(size=4, goal=2**17).template.parts
+TILES, *_ = Game2048(size=4, goal=2**17).template.parts
 
 
 def read(data):
