@@ -40,8 +40,8 @@ def get_config() -> ConfigDict:
     config.host = ConfigDict()
     # Wrappers around that game, from the inside out: pairs of an entry of WRAPPERS in
     # `ragen_jax/worlds/wrappers.py` and its argument. On the command line
-    # "--config.host.wrappers=(('split', 4), ('budget', 10))".
-    config.host.wrappers = ()
+    # "--config.host.wrappers=(('split', 4), ('budget', 10))". None: none.
+    config.host.wrappers = placeholder(tuple)
     # Tokens of an observation of a game in Python; longer ones are cut in the middle.
     config.host.max_observation_tokens = 256
     # Worker processes that play it. None: one for each processor.

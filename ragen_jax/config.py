@@ -195,6 +195,7 @@ RULES = (
         optional=(
             "env.mix",
             "env.host",
+            "host.wrappers",
             "host.num_workers",
             "host.max_worker_bytes",
             "model.remat",

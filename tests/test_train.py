@@ -8,7 +8,7 @@ import pytest
 
 from configs import sokoban
 from ragen_jax import train as train_module
-from ragen_jax.program import build_program
+from ragen_jax.program import Program, build_program
 from ragen_jax.rollout.worlds import GamesFailed
 from ragen_jax.train import train
 from tests import commands
@@ -126,24 +126,23 @@ def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch
 def test_games_that_fail_end_a_run_that_is_saved(model, tmp_path, monkeypatch, when):
     """Also where that iteration's checkpoint was there already."""
 
-    def fail(*_):
-        raise GamesFailed("5 of 8 games failed")
+    rollouts = []
 
-    def build(config, overrides):
-        program = build_program(config, overrides)
-        collect, calls = program.collect, []
+    def fail_sometimes(play):
+        def played(self, *args):
+            rollouts.append(args)
+            if when == "evaluation" or len(rollouts) == 3:
+                raise GamesFailed("5 of 8 games failed")
+            return play(self, *args)
 
-        def fail_later(*args):
-            calls.append(args)
-            return fail() if len(calls) == 3 else collect(*args)
+        return played
 
-        if when == "rollout":
-            return dataclasses.replace(program, collect=fail_later)
-        return dataclasses.replace(program, collect_validation=fail)
+    name = "collect" if when == "rollout" else "collect_validation"
+    failing = fail_sometimes(getattr(Program, name))
 
     config = tiny_config(model, train__num_iterations=4, checkpoint__every=1)
     with monkeypatch.context() as patch:
-        patch.setattr(train_module, "build_program", build)
+        patch.setattr(Program, name, failing)
         if when == "evaluation":
             assert train(config, tmp_path / "run") == 0
             config.train.num_iterations = 6

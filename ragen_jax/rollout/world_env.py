@@ -202,7 +202,7 @@ def make_world(
     name: str,
     kwargs: Mapping[str, object],
     *,
-    wrappers: Sequence[Sequence[Any]],
+    wrappers: Sequence[Sequence[Any]] | None,
     max_observation_tokens: int,
     num_workers: int | None,
     step_seconds: float,
@@ -223,6 +223,7 @@ def make_world(
       ValueError: there is no such game, or it refuses an argument.
     """
     reference, kwargs = _find_game(name, kwargs)
+    wrappers = wrappers or ()
     make = load_reference(reference)
     if not (isinstance(make, type) and issubclass(make, HostGame)):
         raise ValueError(
