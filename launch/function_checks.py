@@ -158,13 +158,13 @@ def _episodes() -> dict[str, Trajectory]:
     unpaid = turns.replace(reward=jnp.zeros_like(turns.reward))
     first_group = (jnp.arange(NUM_ROWS) < GROUP_SIZE)[:, None]
     kept = usual.replace(loss_mask=usual.loss_mask & first_group)
-    nobody = usual.replace(loss_mask=jnp.zeros_like(usual.loss_mask))
+    empty = usual.replace(loss_mask=jnp.zeros_like(usual.loss_mask))
     return {
         "random episodes": usual,
         "episodes with equal rewards": usual.replace(turns=alike),
         "episodes without rewards": usual.replace(turns=unpaid),
         "a batch with one kept group": kept,
-        "a batch without kept groups": nobody,
+        "a batch without kept groups": empty,
     }
 
 

@@ -194,8 +194,8 @@ def _reach(host: str) -> str:
     if host in LOOPBACK:
         return "Only this machine can connect; --host=0.0.0.0 opens it to others"
     return (
-        "Whoever reaches this machine can connect: there are no passwords and no "
-        "encryption"
+        "Every machine that reaches this one can connect: there are no passwords and "
+        "no encryption"
     )
 
 

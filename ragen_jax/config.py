@@ -284,6 +284,25 @@ RULES = (
 )
 
 
+def refuse_unread(overrides: Collection[str], known: Collection[str], where: str):
+    """Refuse overrides of keys that a command does not read.
+
+    Args:
+      overrides: dotted paths that the user set.
+      known: paths of keys, and of sections, that the command reads.
+      where: where the others have no effect, as text.
+
+    Raises:
+      ValueError: names the first such override, and all known keys.
+    """
+    for key in overrides:
+        if not any(f"{key}.".startswith(f"{entry}.") for entry in known):
+            raise ValueError(
+                f"--config.{key} has no effect {where}; leave it out. The keys in use "
+                f"are {', '.join(known)}"
+            )
+
+
 def pass_at(config: ConfigDict) -> tuple[int, ...]:
     """The `k` of the pass@k that evaluations report."""
     requested, num_samples = config.evaluation.pass_at, config.evaluation.num_samples

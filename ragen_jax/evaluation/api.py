@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
+from ragen_jax.config import VALIDATION_SETTINGS, pass_at, refuse_unread, validate
 from ragen_jax.evaluation.api_client import Endpoint, EndpointError, read_extra_body
 from ragen_jax.evaluation.api_journal import (
     Journal,
@@ -81,12 +81,7 @@ def prepare(
     Raises:
       ValueError: an override has no effect over an API, or a key is invalid.
     """
-    for key in overrides:
-        if not any(f"{key}.".startswith(f"{known}.") for known in READ_KEYS):
-            raise ValueError(
-                f"--config.{key} has no effect with --api.base_url; leave it out. The "
-                f"keys in use are {', '.join(READ_KEYS)}"
-            )
+    refuse_unread(overrides, READ_KEYS, "with --api.base_url")
     if config.prompt.style == "terse" and "prompt.style" not in overrides:
         config.prompt.style = "full"
         if "rollout.max_reply_tokens" not in overrides:
@@ -207,7 +202,7 @@ def _evaluation(
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
-        metrics |= level_facts(task.env)
+        metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
         return metrics, records
 
     spec = dataclasses.replace(entry.spec, label=task.name)

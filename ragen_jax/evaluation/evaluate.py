@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from envs.base import EXACT, UNKNOWN, TextEnvironment
+from envs.base import EXACT, TextEnvironment
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.program import Program
 from ragen_jax.tasks import Task
@@ -33,16 +33,22 @@ def evaluate(
     for task, rollout in zip(program.tasks, rollouts, strict=True):
         num_prompts = program.validation["num_prompts"]
         values = _measure(task, rollout, num_prompts, program.pass_at)
-        values |= program.validation | level_facts(task.env)
+        values |= program.validation
+        values |= level_facts(task.env, has_ceiling="ceiling" in values)
         prefix = f"val-env/{task.name}/"
         metrics |= {prefix + name: float(value) for name, value in values.items()}
     return metrics, rollouts
 
 
-def level_facts(env: TextEnvironment) -> dict[str, float]:
-    """Metrics that say what success on the levels of a game means."""
+def level_facts(env: TextEnvironment, *, has_ceiling: bool) -> dict[str, float]:
+    """Metrics that say what success on the levels of a game means.
+
+    Args:
+      env: the game.
+      has_ceiling: the best success under the limits is known.
+    """
     facts = {"held_out": env.holds_out_levels}
-    if env.solves != UNKNOWN:
+    if has_ceiling:
         facts["exact"] = env.solves == EXACT
     return {name: float(value) for name, value in facts.items()}
 

@@ -1,7 +1,7 @@
 """One episode of a game in Python: by a person, by the policy, or by its solution.
 
 In: a policy whose task is a `World`, and the number of a level. Out: the episode as
-text. A person's replies go to the game as they are typed.
+text. A line that a person types is a reply, without blanks around it.
 """
 
 from collections.abc import Callable

@@ -4,6 +4,7 @@ In: a `HostGame` by name. Out: a `World`, which messages, turns, metrics and eva
 read like any environment. `worlds.py` plays it.
 """
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -239,9 +240,11 @@ def make_world(
             "numbers, texts, lists and dicts"
         ) from error
     try:
-        games = {split: make(split=split, **kwargs) for split in SPLITS}
+        # Only the names: a TypeError inside the constructor is a defect of the game.
+        inspect.signature(make).bind(split=TRAINING, **kwargs)
     except TypeError as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
+    games = {split: make(split=split, **kwargs) for split in SPLITS}
     games = {split: wrap(game, wrappers) for split, game in games.items()}
     spec = GameSpec(
         game=reference,

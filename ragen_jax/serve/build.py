@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 import envs
 from envs.base import TextEnvironment
-from ragen_jax.config import validate
+from ragen_jax.config import refuse_unread, validate
 from ragen_jax.evaluation.api import build_chat
 from ragen_jax.rollout.world_env import World
 from ragen_jax.serve.arrays import ArrayGame
@@ -82,12 +82,7 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
         )
     is_world = config.env.host is not None
     known = WORLD_KEYS if is_world else ARRAY_KEYS
-    for key in overrides:
-        if not any(f"{key}.".startswith(f"{entry}.") for entry in known):
-            raise ValueError(
-                f"--config.{key} has no effect on what is served; leave it out. The "
-                f"keys in use are {', '.join(known)}"
-            )
+    refuse_unread(overrides, known, "on what is served")
     if config.prompt.style == "terse" and "prompt.style" not in overrides:
         # Clients are models that have never seen the game.
         config.prompt.style = "full"

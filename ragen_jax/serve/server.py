@@ -1,8 +1,9 @@
 """The server: OpenEnv's WebSocket, and the pages around it.
 
-In: a game and an address. Out: sessions of it for whoever connects. It has no passwords
-and no encryption: it binds to this machine alone unless told otherwise. Each connection
-has a thread, each WebSocket one more, so that pings are answered while a game thinks.
+In: a game and an address. Out: a session of the game for each client. There are no
+passwords and no encryption; the default address is reached from this machine alone.
+Each connection has a thread, each WebSocket one more, so that pings are answered while
+a game computes.
 """
 
 import logging

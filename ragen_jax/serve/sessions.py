@@ -115,7 +115,7 @@ class Session:
         except GameError as error:
             raise MessageError(Code.EXECUTION_ERROR, str(error)) from error
         except Exception as error:
-            # The border of the server: the client is told, the log says why.
+            # A fault of a game must not end the server; the log has the traceback.
             logger.exception("A game failed")
             words = f"the game failed: {type(error).__name__}: {error}"
             raise MessageError(Code.EXECUTION_ERROR, words) from error

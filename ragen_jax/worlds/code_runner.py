@@ -240,7 +240,7 @@ def become_program(
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     drop_privileges(uid)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL, "signal of the warden's death")
-    # It may have died before that; then nobody holds the other end.
+    # It may have died before that; then the other end of the pipe is closed.
     poll = select.poll()
     poll.register(1, 0)
     if poll.poll(0):

@@ -121,8 +121,8 @@ def recorded_tests(printed: str) -> tuple[Test, ...]:
 def read_tasks(path: str, split: str) -> list[Task]:
     """The tasks of a split, in the file's order.
 
-    RAGEN trains on the files' test split unless told otherwise. Here any file is dealt
-    to both splits by the content of its statements.
+    RAGEN's default trains on the test split of its files. Here any file is dealt to
+    both splits by the content of its statements.
 
     Raises:
       ValueError: no such file, another kind of file, a row that is no task, or no task

@@ -28,7 +28,7 @@ PRODUCTS = (
     "{n} collects {x} {t} a day for {k} days.",
     "There are {k} rows of {x} {t} on the table of {n}.",
 )
-TOLD = ("{n} has {x} {t}.", "In the bag of {n} there are {x} {t}.")
+STATED = ("{n} has {x} {t}.", "In the bag of {n} there are {x} {t}.")
 # The last step, or none.
 SHARES = (
     "All of them are shared equally among {k} friends. How many does each get?",
@@ -88,7 +88,7 @@ def draw_problem(
         tell("product", PRODUCTS, k=factor, x=each)
         left -= 1
     else:
-        tell("told", TOLD, x=amount)
+        tell("stated", STATED, x=amount)
     ending = source.choice(("share", "price", "count")) if left > 0 else "count"
     for _ in range(left - (ending != "count")):
         change = source.randint(2, max_number)

@@ -39,7 +39,7 @@ def equal(truth: str, reply: str) -> bool:
 
 
 def main() -> None:
-    # Without a parent nobody would kill it.
+    # A parent that dies cannot kill it.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

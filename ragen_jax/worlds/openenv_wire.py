@@ -245,7 +245,7 @@ class Connection:
                     compression=None,
                     open_timeout=self._seconds,
                     close_timeout=CLOSE_SECONDS,
-                    # While the model replies for minutes nobody answers a ping in time.
+                    # No answers to pings while the model replies, for minutes.
                     ping_interval=None,
                     max_size=MAX_MESSAGE_BYTES,
                     **proxy,

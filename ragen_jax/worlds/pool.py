@@ -106,8 +106,10 @@ class Pool:
         # Games release what they hold.
         for worker in self._workers:
             worker.hang_up()
+        # One deadline for all: many workers that hang take no longer than one.
+        deadline = time.monotonic() + END_SECONDS
         for worker in self._workers:
-            worker.stop(END_SECONDS)
+            worker.stop(deadline)
 
     def _ask(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, Answer]:
         def ask(worker: "_Worker") -> dict[int, Answer]:
@@ -154,10 +156,10 @@ class _Worker:
         if self._child is not None:
             self._child.hang_up()
 
-    def stop(self, patience: float = 0.0) -> None:
-        """Kill the process, after so many seconds, and all that it started."""
+    def stop(self, deadline: float | None = None) -> None:
+        """Kill the process and all that it started; see `processes.Child.kill`."""
         if self._child is not None:
-            self._child.kill(patience)
+            self._child.kill(deadline)
             self._child = None
 
     def _start(self) -> None:

@@ -72,15 +72,15 @@ class Child:
         """Close its standard input, at whose end it may leave by itself."""
         self.process.stdin.close()
 
-    def kill(self, patience: float = 0.0) -> None:
+    def kill(self, deadline: float | None = None) -> None:
         """End the process and all that it has started.
 
         Args:
-          patience: seconds that it has to leave by itself.
+          deadline: of `time.monotonic`, until when it may leave by itself; None: now.
         """
-        if patience:
+        if deadline is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(patience)
+                self.process.wait(max(deadline - time.monotonic(), 0.0))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -115,7 +115,7 @@ def infer(term: Term, hypotheses: Mapping[str, Formula]) -> Formula:
     """The formula that a term proves.
 
     Raises:
-      TermError: it proves none, or which is not known without being told (a pair).
+      TermError: it proves none, or its formula depends on the goal (a pair).
     """
     kind = term[0]
     if kind == "name":

@@ -244,10 +244,10 @@ class SearchQA(HostGame):
     def _finish(self, answer: str) -> Step:
         truth = self._question.answer
         success, reward = exact_match(answer, truth), pay(answer, truth)
-        told = "Right." if success else "Partly right." if reward else "Wrong."
+        verdict = "Right." if success else "Partly right." if reward else "Wrong."
         self._ended = True
         return Step(
-            observation=Observation(told),
+            observation=Observation(verdict),
             reward=reward,
             terminated=True,
             truncated=False,

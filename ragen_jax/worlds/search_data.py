@@ -67,6 +67,6 @@ def stable_hash(*parts: str | int) -> int:
 
 
 def one_line(text: str) -> str:
-    """A stranger's text with control characters and runs of blanks as one blank."""
+    """A text of unknown origin, control characters and runs of blanks as one blank."""
     printable = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(printable.split())

@@ -5,8 +5,8 @@ passages as JSON; what cannot be answered gets a status of 400 or more and a sen
 
 `POST /retrieve` with `query` answers in `results`, for the clients of RAGEN and of rLLM
 at once; with `queries` it answers in `result`, for those of Search-R1, verl and SkyRL.
-`GET /health` says that the server runs. It has no passwords and no encryption: it binds
-to this machine alone unless told otherwise.
+`GET /health` says that the server runs. There are no passwords and no encryption; the
+default address is reached from this machine alone.
 """
 
 import json
@@ -145,7 +145,7 @@ class _Handler(JsonHandler):
         except RequestError as error:
             self.refuse(error.status, str(error))
         except Exception:
-            # The border of the server: the client is told, the log says why.
+            # A fault of a retriever must not end the server; the log has the traceback.
             logger.exception("A search failed")
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "the search failed")
         else:

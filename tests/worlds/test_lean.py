@@ -19,6 +19,7 @@ from ragen_jax.worlds.lean_check import (
 from ragen_jax.worlds.propositional_problems import Problem
 from ragen_jax.worlds.propositional_prover import Prover
 from ragen_jax.worlds.propositional_tactics import parse_tactic, run_tactic
+from tests.worlds.fresh_processes import printed
 
 THEOREM = "theorem goal (p q : Prop) (h1 : p → q) (h2 : p) : q ∧ p := by"
 
@@ -289,18 +290,7 @@ def test_episodes_are_the_same_in_every_process():
         "    for reply in ('cases h1', 'intro', 'apply h1', 'exact h2'):\n"
         "        print(game.step(reply))\n"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            check=True,
-            cwd=".",
-        ).stdout
-        for seed in ("0", "1", "77")
-    }
-    (only,) = outputs
-    assert len(only) > 1_000
+    assert b"Step(" in printed(program)
 
 
 def test_importing_it_brings_neither_jax_nor_our_other_modules():

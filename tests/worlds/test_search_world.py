@@ -1,9 +1,6 @@
 """The invented world: what is asked follows from what is told, and splits are apart."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -19,6 +16,7 @@ from ragen_jax.worlds.search_world import (
     build_questions,
     build_world,
 )
+from tests.worlds.fresh_processes import printed
 
 NAME = re.compile(r"\b[A-Z][a-z]{3}\b")
 # Words of that form in questions and sentences.
@@ -163,15 +161,7 @@ DIGESTS = [17383314213223688856, 13376259001286861632]
 
 
 def test_the_world_is_the_same_in_every_process():
-    printed = []
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", DIGEST]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True
-        )
-        printed.append([int(line) for line in done.stdout.split()])
-    assert printed == [DIGESTS, DIGESTS]
+    assert [int(line) for line in printed(DIGEST).split()] == DIGESTS
 
 
 def test_the_hash_is_that_of_its_parts():
