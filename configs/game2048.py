@@ -16,7 +16,7 @@ Presets (`configs/sizes.py`): --config=configs/game2048.py:qwen2.5-0.5b,starpo_s
 
 from ml_collections import ConfigDict
 
-from configs import base, sizes
+from configs import algorithms, base, sizes
 
 
 def get_config(presets: str = "pocket") -> ConfigDict:
@@ -34,6 +34,12 @@ def get_config(presets: str = "pocket") -> ConfigDict:
         config.rollout.num_groups = 8
         config.learner.minibatch_rows = 128
         config.train.num_iterations = 20
+        if not algorithms.ESTIMATORS.keys() & presets.split(","):
+            # A merge pays at once and is worth most in the next few moves; credit for
+            # the return of all 24 is mostly noise.
+            config.algo.advantage = "bi_level_gae"
+            config.algo.reward_placement = "turn"
+            config.algo.high_level_gamma = 0.8
     config.rollout.context = "single_turn"
     config.rollout.context_turns = 1
     config.rollout.max_turns = 24

@@ -131,6 +131,10 @@ def game(task: ConfigDict, *, episodes: int) -> ConfigDict:
     game = ConfigDict()
     # Name in the table of `envs/__init__.py`.
     game.name = task.env.name
+    # A game in Python in its place, see `configs/base.py`. Its episodes are played
+    # before the first step, and demonstrators write no thoughts.
+    game.host = placeholder(str)
+    game.host = task.env.host
     # Constructor arguments of that environment.
     game.kwargs = task.env.kwargs.to_dict()
     # Episodes per step.

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -260,19 +261,19 @@ def build_collect(
     """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
     rollout = config.rollout
     names = ("temperature", "top_k", "top_p", "decode_chunk_tokens", "compactions")
+    decoding = {name: rollout[name] for name in names} | sampling
+    sizes = {"num_groups": num_groups, "group_size": group_size}
+    return make_task_collect(task, policy, mesh=mesh, **sizes, **decoding)
+
+
+def make_task_collect(
+    task: Task, policy: Policy, **arguments: Any
+) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+    """Rollouts of a task; further arguments as of `make_collect`, but for the rules."""
     make = make_collect
     if isinstance(task.env, World):
         make = functools.partial(make_world_collect, tokenizer=task.tokenizer)
-    return make(
-        task.env,
-        task.params,
-        policy,
-        rules=task.rules,
-        mesh=mesh,
-        num_groups=num_groups,
-        group_size=group_size,
-        **{name: rollout[name] for name in names} | sampling,
-    )
+    return make(task.env, task.params, policy, rules=task.rules, **arguments)
 
 
 def check_names(tasks: Sequence[Task]) -> None:

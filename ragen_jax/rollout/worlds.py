@@ -211,7 +211,7 @@ def make_world_collect(
         rollouts = asyncio.run(_play_in_turn(parts))
         reasons = [reason for part in parts for reason in part.failures.values()]
         check_failures(reasons, num_rows * num_parts, world.max_failed_fraction)
-        _say_cut(sum(part.num_cut for part in parts), world.max_observation_tokens)
+        say_cut(sum(part.num_cut for part in parts), world.max_observation_tokens)
         return join(*rollouts)
 
     return collect
@@ -263,7 +263,7 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
     print(f"warning: {words}; their episodes are not trained on", file=sys.stderr)
 
 
-def _say_cut(count: int, max_tokens: int) -> None:
+def say_cut(count: int, max_tokens: int) -> None:
     """Say on standard error how many observations of a rollout were cut."""
     if count:
         print(

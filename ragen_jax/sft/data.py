@@ -1,8 +1,10 @@
 """Demonstrations: tasks, mixtures of demonstrators, and batches of episodes.
 
 In: the sections `games`, `demonstrators` and `mixture` of the configuration. Out:
-batches of dialogue tokens with the replies marked, made on the device, and the texts
-that a new tokenizer has to cover. Knows no model and no loss.
+batches of dialogue tokens with the replies marked, and the texts that a new tokenizer
+has to cover. Array games are played on the device at every step; those in Python before
+the first (`worlds.py`), and a step takes its episodes from them. Knows no model and no
+loss.
 """
 
 import dataclasses
@@ -27,12 +29,17 @@ from ragen_jax.rollout.demonstrators import (
     reply_template,
 )
 from ragen_jax.rollout.turns import PlayRules
-from ragen_jax.sft.pocket_tokenizer import template_texts
+from ragen_jax.rollout.world_env import World
+from ragen_jax.sft.pocket_tokenizer import common_words, template_texts
+from ragen_jax.sft.worlds import play_demonstrations, sample_texts
 from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Trajectory
+
+# A new tokenizer gets the words that so many of the episodes of a game in Python have.
+COMMON_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +92,19 @@ class Batch:
     loss_mask: Bool[Array, "B T"]
 
 
+@struct.dataclass
+class DataSet:
+    """Episodes of a game in Python. Axis `N`: episodes, `R`: rows of an episode.
+
+    Attributes:
+      rows: a `Batch` whose arrays have the leading axes `N`, `R`.
+      success: of the demonstrators.
+    """
+
+    rows: Batch
+    success: Bool[Array, " N"]
+
+
 def build_demo_tasks(config: ConfigDict, tokenizer: Tokenizer) -> dict[str, DemoTask]:
     """The tasks of `config.games` with their demonstrations.
 
@@ -117,7 +137,7 @@ def build_tasks(
     """The tasks of `config.games` with replies of at most so many tokens."""
     return {
         name: make_task(
-            _env_spec(name, section),
+            _env_spec(name, section, config),
             tokenizer,
             PlayRules(_budget(section), max_reply_tokens),
             prompt=config.prompt,
@@ -132,7 +152,7 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
     """All strings that messages and demonstrated replies are made of."""
     texts, prompt = [], config.prompt
     for name, section in config.games.items():
-        env, _ = make_env(_env_spec(name, section))
+        env, _ = make_env(_env_spec(name, section, config))
         budget = _budget(section)
         prompts = build_prompts(
             env,
@@ -145,16 +165,22 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
         replies = reply_template(env, budget, facts, thinking=prompt.thinking)
         for template in (prompts.opening, prompts.following, replies):
             texts += template_texts(template)
+        if isinstance(env, World):
+            texts += common_words(sample_texts(env), COMMON_SHARE)
     return texts
 
 
-def _env_spec(name: str, section: ConfigDict) -> EnvSpec:
+def _env_spec(name: str, section: ConfigDict, config: ConfigDict) -> EnvSpec:
+    world = section.get("host")
+    # A game that fails is an error here: demonstrations are few.
+    host = world and config.host.to_dict() | {"max_failed_fraction": 0.0}
     return EnvSpec(
-        section.name,
+        world or section.name,
         num_groups=section.episodes,
         kwargs=section.kwargs,
         params=section.params,
         path=f"games.{name}",
+        host=host,
     )
 
 
@@ -193,15 +219,42 @@ def build_mixtures(
     return mixture("first_share"), mixture("share")
 
 
+def build_data_sets(
+    tasks: Mapping[str, DemoTask], mixture: Mixture, root: Key[Array, ""]
+) -> dict[str, DataSet]:
+    """Episodes of a mixture's demonstrators, for every game in Python."""
+    data_sets = {}
+    for index, (name, demo) in enumerate(tasks.items()):
+        if not isinstance(demo.task.env, World):
+            continue
+        numbers = jnp.arange(demo.num_demonstrations, dtype=jnp.int32)
+        draw = Draw(data_set_key(root, index), numbers, jnp.ones(numbers.shape, bool))
+        rollout = play_demonstrations(
+            demo.task, _with_noise(mixture, demo), _episode_keys(draw)
+        )
+        rows = jax.tree.map(
+            lambda x, size=numbers.size: x.reshape(size, -1, *x.shape[1:]),
+            _rows(rollout, draw.mask),
+        )
+        data_sets[name] = DataSet(rows, jnp.asarray(rollout.success))
+    return data_sets
+
+
+def data_set_key(root: Key[Array, ""], index: int) -> Key[Array, ""]:
+    """Root of the random keys of a task's data set."""
+    return jax.random.fold_in(rngs.stream(root, "demonstration"), index)
+
+
 def make_demonstrate(
     tasks: Mapping[str, DemoTask], *, tokenization: str, discount: float
 ) -> Callable[..., tuple[Batch, dict[str, Float[Array, ""]]]]:
-    """Build `demonstrate(draws, mixture, dialogues) -> (batch, success by task)`.
+    """Build `demonstrate(draws, mixture, dialogues, data) -> (batch, success by task)`.
 
-    The function is pure and not jitted. It takes the tasks' dialogues as an argument,
-    because a compiled program would hold a copy of their tables. Rows are in the order
-    of `tasks`: an episode each, or one for each of its turns where a player does not
-    see the whole dialogue. Those outside a draw's mask have length 0.
+    The function is pure and not jitted. It takes the tasks' dialogues and the data sets
+    of games in Python as arguments, because a compiled program would hold a copy of
+    them. Rows are in the order of `tasks`: an episode each, or one for each of its
+    turns where a player does not see the whole dialogue. Those outside a draw's mask
+    have length 0.
     """
 
     replies = {
@@ -214,23 +267,22 @@ def make_demonstrate(
             thinking=demo.task.dialogue.thinking,
         )
         for name, demo in tasks.items()
+        if not isinstance(demo.task.env, World)
     }
 
     def play(name: str, draw: Draw, mixture: Mixture, dialogue: Dialogue):
         demo = tasks[name]
         task = demo.task
-        if demo.noise is not None:
-            mixture = mixture.replace(noise=jnp.full_like(mixture.noise, demo.noise))
         responder = build_responder(
             task.env,
             demo.planning_params,
             replies[name],
-            mixture,
+            _with_noise(mixture, demo),
             facts=demo.facts,
             rules=task.rules,
             discount=discount,
         )
-        return play_episodes(
+        rollout = play_episodes(
             task.env,
             task.params,
             dialogue,
@@ -238,14 +290,21 @@ def make_demonstrate(
             _episode_keys(draw),
             rules=task.rules,
         )
+        return _rows(rollout, draw.mask), rollout.success
 
     def demonstrate(
-        draws: Mapping[str, Draw], mixture: Mixture, dialogues: Mapping[str, Dialogue]
+        draws: Mapping[str, Draw],
+        mixture: Mixture,
+        dialogues: Mapping[str, Dialogue],
+        data: Mapping[str, DataSet],
     ):
-        rollouts = {
-            name: play(name, draws[name], mixture, dialogues[name]) for name in tasks
+        played = {
+            name: _take(data[name], draws[name])
+            if name in data
+            else play(name, draws[name], mixture, dialogues[name])
+            for name in tasks
         }
-        batches = [_rows(rollouts[name], draws[name].mask) for name in tasks]
+        batches = [batch for batch, _ in played.values()]
         width = max(batch.tokens.shape[1] for batch in batches)
         batch = Batch(
             tokens=_stack([batch.tokens for batch in batches], width),
@@ -253,12 +312,32 @@ def make_demonstrate(
             loss_mask=_stack([batch.loss_mask for batch in batches], width),
         )
         success = {
-            name: jnp.mean(t.success, where=draws[name].mask)
-            for name, t in rollouts.items()
+            name: jnp.mean(wins, where=draws[name].mask)
+            for name, (_, wins) in played.items()
         }
         return batch, success
 
     return demonstrate
+
+
+def _with_noise(mixture: Mixture, demo: DemoTask) -> Mixture:
+    """The mixture with the noise of a task that has its own."""
+    if demo.noise is None:
+        return mixture
+    return mixture.replace(noise=jnp.full_like(mixture.noise, demo.noise))
+
+
+def _take(data: DataSet, draw: Draw) -> tuple[Batch, Bool[Array, " E"]]:
+    """The episodes of a draw, and which of them succeeded."""
+    chosen = jax.tree.map(lambda x: x[draw.numbers], data.rows)
+    num_rows = chosen.lengths.shape[1]
+    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), chosen)
+    mask = jnp.repeat(draw.mask, num_rows)
+    lengths, loss_mask = (
+        jnp.where(mask, rows.lengths, 0),
+        rows.loss_mask & mask[:, None],
+    )
+    return Batch(rows.tokens, lengths, loss_mask), data.success[draw.numbers]
 
 
 def _rows(rollout: Trajectory, mask: Bool[Array, " E"]) -> Batch:

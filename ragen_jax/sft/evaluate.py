@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.policy import Policy
-from ragen_jax.rollout.collect import make_collect, validation_keys
+from ragen_jax.rollout.collect import validation_keys
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Task
+from ragen_jax.tasks import Task, make_task_collect
 from ragen_jax.types import Params, Trajectory
 
 # Tokens decoded between two checks; changes the speed only, as `decode_chunk_tokens`.
@@ -36,14 +36,12 @@ def make_score(
     """
     keys = validation_keys(seed, num_prompts)
     collects = {
-        name: make_collect(
-            task.env,
-            task.params,
+        name: make_task_collect(
+            task,
             policy,
             mesh=make_mesh(data=1, fsdp=1, tensor=1),
             num_groups=num_prompts,
             group_size=1,
-            rules=task.rules,
             temperature=temperature or None,
             top_k=None,
             top_p=None,
@@ -59,7 +57,7 @@ def make_score(
             success = np.asarray(trajectory.success)[:, None]
             ceiling = task.ceiling(trajectory.initial_state)
             values = summarize(success, ceiling, ()) | thought_scores(task, trajectory)
-            values |= level_facts(task.env)
+            values |= level_facts(task.env, has_ceiling="ceiling" in values)
             scores[name] = {key: float(value) for key, value in values.items()}
         return scores
 

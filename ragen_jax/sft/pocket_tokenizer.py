@@ -11,9 +11,10 @@ merges of their bytes. `transformers` builds its tokenizer for Qwen models from 
 vocabulary, the merges and the added tokens alone, so nothing else is used here.
 """
 
+import collections
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import (
     AddedToken,
@@ -56,12 +57,7 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
     The order of ids: the 256 bytes, merges of symbols, words by first appearance,
     special tokens, markup.
     """
-    cut = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORD_BORDERS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    cut = _cutter()
     pieces = [word for text in texts for word in _words(cut, text)]
     symbols = dict.fromkeys(word for word in pieces if _is_foreign_symbol(word))
     words = dict.fromkeys(_text(word) for word in pieces if word not in symbols)
@@ -79,6 +75,19 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
         [AddedToken(name, normalized=False, special=True) for name in SPECIAL_TOKENS]
     )
     return tokenizer
+
+
+def common_words(texts: Sequence[str], share: float) -> list[str]:
+    """Words that at least this share of the texts have, in a fixed order.
+
+    Names that few texts have are spelled in bytes, so that new ones are no news.
+    """
+    cut = _cutter()
+    counts = collections.Counter(
+        word for text in texts for word in sorted(set(_words(cut, text)))
+    )
+    least = share * len(texts)
+    return [_text(word) for word, count in sorted(counts.items()) if count >= least]
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
@@ -104,6 +113,15 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
     with open(os.path.join(folder, SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2, ensure_ascii=False)
         file.write("\n")
+
+
+def _cutter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORD_BORDERS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
 
 
 def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:

@@ -37,6 +37,9 @@ def validate(config: ConfigDict) -> None:
     _check_there(config, _SECTIONS)
     leaves = flatten(config)
     rules = RULES | (LOADED_RULES if "path" in config.model else NEW_RULES)
+    if any(section.get("host") for section in config.games.values()):
+        _check_there(config, ("host",))
+        rules = rules | HOST_RULES
     for name in config.games:
         rules = rules | _game_rules(f"games.{name}")
     for name in config.demonstrators:
@@ -151,6 +154,16 @@ def _heads(leaves: Leaves) -> Iterator[str]:
         )
 
 
+def _worlds(leaves: Leaves) -> Iterator[str]:
+    for game in _games(leaves):
+        world = leaves.get(f"{game}.host")
+        if world is not None and leaves[f"{game}.num_demonstrations"] is None:
+            yield (
+                f"{game}.num_demonstrations = None, but {world} runs in Python: its "
+                "episodes are played before the first step; say how many, such as 1000"
+            )
+
+
 _CHANCE = ("between 0 and 1", lambda x: 0 <= x <= 1)
 _ABOVE_ZERO = ("above 0", lambda x: x > 0)
 
@@ -188,12 +201,23 @@ RULES = training.RULES.only(
         "mixture.first_part": _CHANCE,
         "mixture.discount": ("above 0 and at most 1", lambda x: 0 < x <= 1),
     },
-    checks=(_length, _microbatches, _warmup, _shares, _data_sets),
+    checks=(_length, _microbatches, _warmup, _shares, _data_sets, _worlds),
 )
 
 # A model that is loaded, with adapters or without.
 LOADED_RULES = training.RULES.only(
     ("lora.rank", "lora.alpha", "model.dtype", "model.remat", "model.attention")
+)
+
+# With games in Python.
+HOST_RULES = training.RULES.only(
+    (
+        "host.wrappers",
+        "host.max_observation_tokens",
+        "host.num_workers",
+        "host.step_seconds",
+        "host.max_worker_bytes",
+    )
 )
 
 # A model that is made from nothing.

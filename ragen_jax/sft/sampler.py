@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from ragen_jax import rngs
-from ragen_jax.sft.data import DemoTask, Draw
+from ragen_jax.sft.data import DemoTask, Draw, data_set_key
 
 
 def make_draw(
@@ -56,10 +56,8 @@ def draw_episodes(
         # A key per step: no other step has these episodes.
         key = rngs.stream(rngs.step_key(root, step), "demonstration")
         return Draw(jax.random.fold_in(key, index), places, mask)
-    key, order_key = (
-        jax.random.fold_in(rngs.stream(root, name), index)
-        for name in ("demonstration", "shuffle")
-    )
+    key = data_set_key(root, index)
+    order_key = jax.random.fold_in(rngs.stream(root, "shuffle"), index)
     position = (step - 1) * task.episodes + places
     epoch, place = jnp.divmod(position, task.num_demonstrations)
     first = epoch[0]

@@ -83,20 +83,20 @@ def make_step(
     microbatch_episodes: int,
     logprob_chunk_tokens: int | None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """Build the compiled `step(frozen, state, draws, mixture, dialogues)`.
+    """Build the compiled `step(frozen, state, draws, mixture, dialogues, data)`.
 
     It returns the next state and the `METRICS`. The state is donated.
 
     Args:
       trainable: the part of the network that is trained; `frozen` is the rest.
       optimizer: see `build_optimizer`.
-      demonstrate: see `make_demonstrate`.
+      demonstrate: see `make_demonstrate`; its arguments follow the state.
       description: of the state, with shardings.
       microbatch_episodes, logprob_chunk_tokens: see `batch_gradient`.
     """
 
-    def step(frozen: Params | None, state: TrainState, draws, mixture, dialogues):
-        batch, success = demonstrate(draws, mixture, dialogues)
+    def step(frozen: Params | None, state: TrainState, *demonstrations):
+        batch, success = demonstrate(*demonstrations)
         gradient, metrics = batch_gradient(
             trainable.policy,
             lambda trained: trainable.params(trained, frozen),

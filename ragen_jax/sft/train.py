@@ -41,6 +41,7 @@ from ragen_jax.runs.stop import StopRequest
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.sft.data import (
     DemoTask,
+    build_data_sets,
     build_demo_tasks,
     build_mixtures,
     build_tasks,
@@ -99,7 +100,11 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
       ValueError: the configuration or the run folder does not allow it.
     """
     validate(config)
-    with working("loading the model and the games"):
+    worlds = [s.host for s in config.games.values() if s.get("host") is not None]
+    doing = "loading the model and the games"
+    if worlds:
+        doing += f" and playing demonstrations of {', '.join(worlds)}"
+    with working(doing):
         program = build_program(config, workdir / "tokenizer")
     model, total = program.model, program.num_steps
     evaluation = config.evaluation.to_dict()
@@ -177,10 +182,15 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
     dialogues = {name: task.dialogue for name, task in tasks.items()}
     first_part = config.mixture.first_part * total
+    # The episodes of both mixtures, of games in Python.
+    data_sets = [build_data_sets(demos, mixture, root) for mixture in mixtures]
 
     def step(state: TrainState, number: int):
-        mixture = mixtures[number > first_part]
-        return compiled_step(model.frozen, state, draw(number), mixture, dialogues)
+        is_rest = number > first_part
+        mixture = mixtures[is_rest]
+        return compiled_step(
+            model.frozen, state, draw(number), mixture, dialogues, data_sets[is_rest]
+        )
 
     # Traced before anything is written: some values only the demonstrators can refuse.
     jax.eval_shape(lambda state: step(state, 1), abstract)

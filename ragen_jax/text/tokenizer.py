@@ -251,6 +251,7 @@ def _stop_ids(folder: pathlib.Path) -> tuple[int, ...] | None:
     return tuple(ids)
 
 
+@functools.cache
 def byte_alphabet() -> dict[str, int]:
     """The character byte-level BPE writes for each byte, inverted.
 

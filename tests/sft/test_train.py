@@ -4,9 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import re
-import signal
 
 import chex
 import jax
@@ -19,42 +17,14 @@ from ragen_jax.models.lora import build_lora_policy, read_lora
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import num_params
 from ragen_jax.runs.checkpoint import Checkpointer
-from ragen_jax.runs.folder import RunFolder
 from ragen_jax.sft import train as sft
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.sft import tiny
+from tests.sft.faults import in_parts
 from tests.sft.tiny import digests, record_of
 
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class Killed(Exception):
-    """Ends a run as the end of its process would."""
-
-
-@contextlib.contextmanager
-def interrupted(at, action):
-    """Call `action` in the middle of step `at`."""
-    write = RunFolder.write_metrics
-
-    def write_and_act(self, iteration, *arguments):
-        news = write(self, iteration, *arguments)
-        if iteration == at:
-            action()
-        return news
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunFolder, "write_metrics", write_and_act)
-        yield
-
-
-def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def die():
-    raise Killed
 
 
 @contextlib.contextmanager
@@ -63,16 +33,6 @@ def built(program):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sft, "build_program", lambda *_: program)
         yield
-
-
-def in_parts(config, workdir):
-    """A run that is stopped in step 2, killed in step 5, and finished."""
-    with interrupted(2, terminate):
-        assert sft.train(config, workdir) == 143
-    assert not (workdir / "model").exists()
-    with interrupted(5, die), pytest.raises(Killed):
-        sft.train(config, workdir)
-    assert sft.train(config, workdir) == 0
 
 
 @pytest.mark.slow
