@@ -17,9 +17,9 @@ def get_config() -> ConfigDict:
     config.host = base.get_config().host
     config.host.max_observation_tokens = 160
     config.games = ConfigDict()
-    config.games.lean = _game(lean.get_config(), episodes=24)
-    config.games.search = _game(search.get_config(), episodes=24)
-    config.games.webshop = _game(webshop.get_config(), episodes=16)
+    config.games.lean = _game(lean.get_config(), episodes=14)
+    config.games.search = _game(search.get_config(), episodes=16)
+    config.games.webshop = _game(webshop.get_config(), episodes=6)
     # The first half of the steps teaches to play, the rest to play badly.
     config.demonstrators = ConfigDict()
     config.demonstrators.solver = pocket.demonstrator("none", 0.1, share=0.3, first=1.0)
@@ -27,8 +27,8 @@ def get_config() -> ConfigDict:
         "none", 0.6, share=0.7, first=0.0
     )
     config.mixture.first_part = 0.8
-    config.train.num_steps = 500
-    config.train.microbatch_episodes = 8
+    config.train.num_steps = 450
+    config.train.microbatch_episodes = 6
     config.max_reply_tokens = 48
     config.evaluation.max_reply_tokens = 48
     return config
@@ -36,5 +36,5 @@ def get_config() -> ConfigDict:
 
 def _game(task: ConfigDict, *, episodes: int) -> ConfigDict:
     game = pocket.game(task, episodes=episodes)
-    game.num_demonstrations = 1500
+    game.num_demonstrations = 2000
     return game

@@ -39,6 +39,14 @@ def use_pocket_worlds(config: ConfigDict) -> bool:
     return is_pocket
 
 
+def use_pocket_host(config: ConfigDict) -> bool:
+    """Replace the pocket model by that of three games in Python; False if another."""
+    is_pocket = config.model.path == "pocket"
+    if is_pocket:
+        config.model.path = "pocket_host"
+    return is_pocket
+
+
 def play_in_python(config: ConfigDict, host: str, *, max_turns: int) -> None:
     """Play an entry of WORLDS (`ragen_jax/worlds/__init__.py`), a step a reply."""
     config.env.host = host

@@ -31,7 +31,7 @@ from ragen_jax.evaluation.api_journal import (
     token_metrics,
 )
 from ragen_jax.evaluation.evaluate import level_facts
-from ragen_jax.evaluation.harness import describe, suite_configs
+from ragen_jax.evaluation.harness import describe, say_left_out, suite_configs
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.collect import validation_keys
@@ -66,6 +66,9 @@ READ_KEYS = (
     "evaluation.temperature",
     "evaluation.seed",
 )
+
+
+NO_HOST_GAMES = "models behind an API cannot play games in Python yet"
 
 
 def prepare(
@@ -142,14 +145,20 @@ def api_evaluations(
     Raises:
       ValueError: there is no such suite or game.
     """
-    return [
-        _evaluation(changed, entry, api, journal)
-        for changed, entry in suite_configs(config, suite, overrides)
-    ]
+    entries = suite_configs(config, suite, overrides)
+    array_entries = [pair for pair in entries if pair[1].spec.host is None]
+    if array_entries:
+        for _, entry in entries:
+            if entry.spec.host is not None:
+                say_left_out(entry, NO_HOST_GAMES)
+        entries = array_entries
+    return [_evaluation(changed, entry, api, journal) for changed, entry in entries]
 
 
 def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
     """A task without tokens, and its game in chat messages."""
+    if spec.host is not None:
+        raise ValueError(f"{spec.name}: {NO_HOST_GAMES}")
     env, params = make_env(spec)
     rules = play_rules(config)
     prompt, rollout = config.prompt, config.rollout

@@ -5,6 +5,7 @@ policy bound, all checked before the first is played; and their scores.
 """
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -45,12 +46,11 @@ def policy_evaluations(
       ValueError: there is no such suite, or a task does not fit the model.
     """
     entries = suite_configs(trained.config, suite, overrides)
-    tasks = trained.program.tasks
     if suite is not None:
-        tasks = [_bind(trained, suite, config, entry) for config, entry in entries]
+        return _bind_suite(trained, suite, entries)
     return [
         _evaluation(trained, task, config, entry)
-        for task, (config, entry) in zip(tasks, entries, strict=True)
+        for task, (config, entry) in zip(trained.program.tasks, entries, strict=True)
     ]
 
 
@@ -120,7 +120,20 @@ def suite_configs(
     """
     if suite is None:
         return [(config, EvalTask(spec)) for spec in env_specs(config)]
-    return [(configure(config, entry, overrides), entry) for entry in find_suite(suite)]
+    pairs = []
+    for entry in find_suite(suite):
+        changed = configure(config, entry, overrides)
+        if entry.spec.host is not None:
+            (spec,) = env_specs(changed)
+            spec = dataclasses.replace(entry.spec, host=spec.host)
+            entry = dataclasses.replace(entry, spec=spec)
+        pairs.append((changed, entry))
+    return pairs
+
+
+def say_left_out(entry: EvalTask, reason: object) -> None:
+    """Say on standard error that a suite is played without an entry."""
+    print(f"note: {entry.name} is left out: {reason}", file=sys.stderr)
 
 
 def describe(config: ConfigDict, spec: EnvSpec, env: TextEnvironment) -> dict[str, Any]:
@@ -129,14 +142,41 @@ def describe(config: ConfigDict, spec: EnvSpec, env: TextEnvironment) -> dict[st
     # Scores of before levels were held out by content lack this, so that none of
     # theirs is joined with one of today's.
     levels = {"levels": "held out by content"} if env.holds_out_levels else {}
+    names = () if spec.host is None else ("wrappers", "max_observation_tokens")
+    host = {name: spec.host[name] for name in names}
     return {
         "environment": spec.name,
         "kwargs": _plain(spec.kwargs),
         "params": _plain(spec.params),
         **levels,
+        **host,
         **vars(rules.budget),
         "max_reply_tokens": rules.max_reply_tokens,
     }
+
+
+def _bind_suite(
+    trained: Trained, suite: str, entries: Sequence[tuple[ConfigDict, EvalTask]]
+) -> list[EvalTask]:
+    """The entries with the policy bound; all but those whose package is missing."""
+    bound = []
+    for config, entry in entries:
+        try:
+            task = _bind(trained, suite, config, entry)
+        except ValueError as error:
+            if len(entries) == 1 or not _lacks_package(error):
+                raise
+            say_left_out(entry, error)
+            continue
+        bound.append(_evaluation(trained, task, config, entry))
+    return bound
+
+
+def _lacks_package(error: BaseException | None) -> bool:
+    """Whether a package that is not installed is the reason of an error."""
+    while error is not None and not isinstance(error, ImportError):
+        error = error.__cause__
+    return error is not None
 
 
 def _bind(trained: Trained, suite: str, config: ConfigDict, entry: EvalTask) -> Task:

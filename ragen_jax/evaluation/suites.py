@@ -23,7 +23,8 @@ class EvalTask:
     """An entry of an evaluation.
 
     Attributes:
-      spec: its environment; the label is its name in tables and metrics.
+      spec: its environment; the label is its name in tables and metrics. `host` of a
+        game in Python is empty before a policy's configuration is known.
       changes: keys of the policy's configuration, dotted, and other values for them.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
@@ -71,8 +72,10 @@ def configure(
     """
     changed = config.copy_and_resolve_references()
     with changed.unlocked(), changed.ignore_type():
-        changed.env.host = None
-        changed.env.name = entry.spec.name
+        is_host = entry.spec.host is not None
+        changed.env["host" if is_host else "name"] = entry.spec.name
+        if not is_host:
+            changed.env.host = None
         changed.env.kwargs = ConfigDict(dict(entry.spec.kwargs))
         changed.env.params = ConfigDict(dict(entry.spec.params))
         changed.env.mix = None
@@ -99,6 +102,28 @@ def _entry(
     return EvalTask(spec, **settings)
 
 
+def _host_entry(
+    label: str,
+    game: str,
+    *,
+    max_turns: int,
+    max_observation_tokens: int,
+    kwargs: Mapping[str, object] | None = None,
+    changes: Mapping[str, object] | None = None,
+    note: str,
+) -> EvalTask:
+    """An entry of `SUITES` that is played in Python, a reply a turn."""
+    entry = _entry(label, game, kwargs, note=note)
+    limits = {
+        "host.max_observation_tokens": max_observation_tokens,
+        "rollout.max_turns": max_turns,
+        "rollout.max_actions_per_turn": 1,
+        "rollout.max_actions_per_episode": max_turns,
+    }
+    spec = dataclasses.replace(entry.spec, host={})
+    return dataclasses.replace(entry, spec=spec, changes=limits | dict(changes or {}))
+
+
 # One action, once.
 _ONE_CHOICE = {
     "rollout.max_turns": 1,
@@ -116,14 +141,21 @@ _SUDOKU_9X9 = {
 }
 
 
+def _window(num_turns: int) -> dict[str, object]:
+    """One message with the last turns."""
+    return {
+        "rollout.context": "single_turn",
+        "rollout.context_turns": num_turns,
+    }
+
+
 def _moves(number: int) -> dict[str, object]:
     """So many turns of one action, each seeing the present board alone."""
     return {
         "rollout.max_turns": number,
         "rollout.max_actions_per_turn": 1,
         "rollout.max_actions_per_episode": number,
-        "rollout.context": "single_turn",
-        "rollout.context_turns": 1,
+        **_window(1),
     }
 
 
@@ -288,6 +320,63 @@ _GAMES: Mapping[str, tuple[EvalTask, ...]] = {
             {"goal_reward": 10.0},
             changes=_moves(40),
             note="3x3, goal 64, 40 moves.",
+        ),
+    ),
+    "lean": (
+        _host_entry(
+            "LeanGame",
+            "lean",
+            max_turns=7,
+            max_observation_tokens=160,
+            note="Propositional proofs of up to six tactics, 7 turns.",
+        ),
+    ),
+    "search": (
+        _host_entry(
+            "SearchQA",
+            "search",
+            max_turns=6,
+            max_observation_tokens=192,
+            note="Questions of one or two hops, 5 searches.",
+        ),
+    ),
+    "webshop": (
+        _host_entry(
+            "WebShop",
+            "webshop",
+            kwargs={"page_size": 3},
+            max_turns=7,
+            max_observation_tokens=256,
+            changes=_window(2),
+            note="200 products, three on a page, 7 turns.",
+        ),
+    ),
+    "alfworld": (
+        _host_entry(
+            "Alfworld",
+            "alfworld",
+            max_turns=10,
+            max_observation_tokens=256,
+            changes=_window(3),
+            note="Generated houses, 10 turns.",
+        ),
+    ),
+    "math": (
+        _host_entry(
+            "MathQA",
+            "math",
+            max_turns=1,
+            max_observation_tokens=256,
+            note="Generated word problems of up to three steps, one answer.",
+        ),
+    ),
+    "coding": (
+        _host_entry(
+            "Coding",
+            "coding",
+            max_turns=1,
+            max_observation_tokens=512,
+            note="The built-in tasks of validation, one answer.",
         ),
     ),
 }

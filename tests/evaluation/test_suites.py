@@ -1,18 +1,27 @@
 """Suites: every entry can be built, fits, and asks what its note says."""
 
+import dataclasses
+import re
+
 import jax
 import numpy as np
 import pytest
 
 import envs
 from configs import (
+    alfworld,
     bandit,
+    coding,
     countdown,
     cube2x2,
     frozen_lake,
     game2048,
+    lean,
+    mathqa,
+    search,
     sokoban,
     sudoku,
+    webshop,
 )
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
@@ -30,6 +39,7 @@ from ragen_jax.tasks import (
     play_rules,
 )
 from ragen_jax.text.tokenizer import load_tokenizer
+from ragen_jax.worlds.echo import Echo
 from tests import commands
 from tests.rollout import players
 
@@ -41,6 +51,12 @@ TASKS = {
     "cube2x2": cube2x2,
     "sudoku": sudoku,
     "game2048": game2048,
+    "lean": lean,
+    "search": search,
+    "webshop": webshop,
+    "alfworld": alfworld,
+    "math": mathqa,
+    "coding": coding,
 }
 ENTRIES = {entry.name: (name, entry) for name in TASKS for entry in suites.SUITES[name]}
 
@@ -122,6 +138,40 @@ def test_a_suite_plays_its_games_with_a_policy_of_a_game_in_python():
     assert changed.env.host is None
     (spec,) = env_specs(changed)
     assert (spec.name, spec.host) == ("frozen_lake", None)
+
+
+def test_a_game_in_python_is_played_with_the_policy_s_workers():
+    config = sokoban.get_config()
+    config.host.num_workers = 3
+    ((changed, entry),) = harness.suite_configs(config, "webshop", ())
+    assert changed.env.host == "webshop"
+    assert changed.env.kwargs.page_size == 3
+    assert entry.spec.host["num_workers"] == 3
+    task = build_task(changed, entry.spec, load_tokenizer(POCKET))
+    assert task.env.spec.kwargs == {"page_size": 3}
+    assert play_rules(changed).budget.max_actions_per_turn == 1
+
+
+class NeedsPackage(Echo):
+    """A game that lacks its package."""
+
+    def __init__(self, split):
+        raise ImportError("this game needs a shop: pip install shop")
+
+
+def test_an_entry_whose_package_is_missing_is_left_out(monkeypatch, capsys):
+    echo = ENTRIES["MathQA"][1]
+    spec = dataclasses.replace(echo.spec, name=f"{__name__}:NeedsPackage", label="Shop")
+    shop = dataclasses.replace(echo, spec=spec)
+    monkeypatch.setitem(suites.SUITES, "two", (shop, ENTRIES["Bandit"][1]))
+    monkeypatch.setitem(suites.SUITES, "one", (shop,))
+    trained = open_trained(None, sokoban.get_config())
+    (evaluation,) = harness.policy_evaluations(trained, "two")
+    assert evaluation.name == "Bandit"
+    said = capsys.readouterr().err
+    assert re.search(r"note: Shop is left out: .*pip install shop", said)
+    with pytest.raises(ValueError, match=r"suite 'one', Shop: .*pip install shop"):
+        harness.policy_evaluations(trained, "one")
 
 
 def test_a_budget_replaces_the_policy_s_unless_the_user_set_it():
