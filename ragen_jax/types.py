@@ -150,6 +150,8 @@ class Trajectory:
       env_index: which of several environments the row played; None where there is one.
       noise_key: data of the key that the game's chance came from, with which the row
         can be played again (`ragen_jax.rollout.replay`).
+      game_metrics: the last values of the numbers that a game in Python reports
+        (`HostGame.metrics`), by name; None for the others.
     """
 
     tokens: Int[Array, "B T"]
@@ -165,3 +167,4 @@ class Trajectory:
     windows: Windows | None = None
     env_index: Int[Array, " B"] | None = None
     noise_key: UInt32[Array, "B w"] | None = None
+    game_metrics: dict[str, Float[Array, " B"]] | None = None

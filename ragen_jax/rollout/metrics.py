@@ -32,6 +32,9 @@ def rollout_metrics(
     values[f"pass@{group_size}"] = _mean(
         jnp.any(trajectory.success.reshape(-1, group_size), axis=1)
     )
+    has_played = jnp.any(trajectory.loss_mask, axis=1)
+    for name, last in (trajectory.game_metrics or {}).items():
+        values[f"game_{name}"] = _ratio(jnp.where(has_played, last, 0.0), has_played)
     return {
         name: total / jnp.maximum(weight, 1) for name, (total, weight) in values.items()
     }
@@ -301,6 +304,14 @@ SUCCESS_METRICS = (
         section="progress",
         healthy="constant",
     ),
+)
+
+# Computed above, for the names that a game has.
+GAME_METRIC = Metric(
+    "{split}/{env}/game_{number}",
+    "a number that a game in Python reports (`HostGame.metrics`), such as the F1 of an "
+    "answer: its last value in an episode, mean over the episodes that did not fail",
+    section="play",
 )
 
 # `value` takes a trajectory; added over the rollouts of an iteration.

@@ -6,6 +6,7 @@ read like any environment. `worlds.py` plays it.
 
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,6 +92,7 @@ class World(base.TextEnvironment):
         self.max_failed_fraction = max_failed_fraction
         self.instruction = game.instruction
         self.num_tasks = num_tasks
+        self.metrics = game.metrics
         self.longest_solution = game.longest_solution if game.is_solvable else None
         self.solves = base.UNKNOWN if self.longest_solution is None else base.EXACT
         self.max_observation_tokens = max_observation_tokens
@@ -246,6 +248,12 @@ def make_world(
         raise ValueError(f"{name} does not take these arguments: {error}") from error
     games = {split: make(split=split, **kwargs) for split in SPLITS}
     games = {split: wrap(game, wrappers) for split, game in games.items()}
+    for metric in games[TRAINING].metrics:
+        if not re.fullmatch("[a-z0-9_]+", metric):
+            raise ValueError(
+                f"{name} reports a number {metric!r}; write its name in small letters, "
+                "digits and '_'"
+            )
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,

@@ -67,6 +67,8 @@ class WorldEpisodes(ArrayEpisodes):
         super().__init__(game, params, dialogue, keys)
         self._world, self._pool, self._tokenizer = world, pool, tokenizer
         self._thinking = dialogue.thinking
+        num_rows = len(keys.level)
+        self._metrics = {n: np.zeros(num_rows, np.float32) for n in world.metrics}
         self.failures: dict[int, str] = {}
         self.num_cut = 0
 
@@ -98,6 +100,8 @@ class WorldEpisodes(ArrayEpisodes):
 
     def trajectory(self) -> Trajectory:
         rollout = super().trajectory()
+        by_rows = rollout.success.sharding
+        rollout = rollout.replace(game_metrics=jax.device_put(self._metrics, by_rows))
         if not self.failures:
             return rollout
         failed = np.isin(np.arange(len(rollout.lengths)), list(self.failures))
@@ -138,6 +142,8 @@ class WorldEpisodes(ArrayEpisodes):
             shown.success[row] = bool(answer.info.get("success", False))
             shown.terminated[row] = answer.terminated
             shown.truncated[row] = answer.truncated or answer.failure is not None
+            for name in self._metrics.keys() & answer.info.keys():
+                self._metrics[name][row] = answer.info[name]
         return jax.tree.map(_like, shown, before)
 
     def _ids(self, text: str) -> np.ndarray:

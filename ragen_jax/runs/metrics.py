@@ -98,6 +98,7 @@ METRICS: tuple[Metric, ...] = (
     *rollout.METRICS,
     *rollout.SUCCESS_METRICS,
     rollout.FAILED_ROWS,
+    rollout.GAME_METRIC,
     *learner.METRICS,
     *diagnostics.METRICS,
     *TIMING_METRICS,

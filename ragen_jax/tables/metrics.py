@@ -88,6 +88,7 @@ FIELDS = {
     "end": "(low|high)",
     "stage": "[a-z_]+",
     "indicator": "[a-z0-9_]+",
+    "number": "[a-z0-9_]+",
 }
 
 

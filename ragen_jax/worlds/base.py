@@ -61,7 +61,8 @@ class HostGame(abc.ABC):
     Attributes:
       instruction: what the game is and how replies are written; ends without a newline.
       num_tasks: problems of the split; None: as many as there are seeds.
-      metrics: names of further numbers in `Step.info`. They are not recorded yet.
+      metrics: names of further numbers in `Step.info`: small letters, digits and "_".
+        Their last values are recorded, as `train/<Env>/game_<name>`.
       is_solvable: `solution` always has an answer, so that best play is known to win.
       longest_solution: replies that it takes at most; None: not known.
     """

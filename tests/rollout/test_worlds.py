@@ -10,7 +10,7 @@ import pytest
 
 from envs.base import PlayBudget, make_ceiling
 from ragen_jax.rollout.collect import rollout_keys, validation_keys
-from ragen_jax.rollout.metrics import FAILED_ROWS
+from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.rollout.world_env import make_world
@@ -186,6 +186,12 @@ def test_a_failure_masks_its_row_and_changes_no_other(capfd):
         if failed:
             assert trajectory.truncated[row]
             assert not trajectory.success[row]
+    last = [len(asked(record["turns"][-1])) for record in records(trajectory)]
+    sound_rows = [row for row, failed in enumerate(has_failed) if not failed]
+    letters = np.asarray(trajectory.game_metrics["letters"])
+    np.testing.assert_array_equal(letters[sound_rows], np.take(last, sound_rows))
+    metrics = rollout_metrics(trajectory, group_size=1)
+    assert metrics["game_letters"] == pytest.approx(np.take(last, sound_rows).mean())
     assert FAILED_ROWS.value(trajectory) == sum(has_failed)
     assert FAILED_ROWS.value(sound) == 0
 
@@ -329,6 +335,7 @@ def test_special_tokens_in_observations_are_text():
     [
         ("ecko", {}, r"no game in Python 'ecko'\. Did you mean 'echo'"),
         ("echo", {"words": 3}, "echo does not take these arguments.*words"),
+        ("tests.worlds.games:OddNumber", {}, "reports a number 'F 1'; write its name"),
         ("echo", {"num_words": 0}, "num_words=0 must be from 2 to 20"),
         ("tests.worlds.games:FAULTS", {}, "must be a class derived from"),
     ],

@@ -37,6 +37,7 @@ def test_every_name_is_declared_once():
 EXAMPLES = {
     "split": "train",
     "env": "Sokoban",
+    "number": "f1",
     "k": "8",
     "turns": "first_turn",
     "form": "",

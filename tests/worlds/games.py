@@ -13,6 +13,7 @@ class Faulty(HostGame):
     """Counts its replies; those of `FAULTS` break it."""
 
     instruction = "Do not break."
+    metrics = ("letters",)
 
     def __init__(
         self, split: str, start_fault: str | None = None, broken_word: str | None = None
@@ -33,8 +34,14 @@ class Faulty(HostGame):
             reward = FAULTS[reply]() or reward
         self.count += 1
         shown = Observation(f"seed {self.seed} count {self.count} {reply}")
-        info = {"success": self.count == 3, "valid": True}
+        info = {"success": self.count == 3, "valid": True, "letters": len(reply)}
         return Step(shown, reward, self.count == 3, False, info)
+
+
+class OddNumber(Faulty):
+    """Reports a number whose name cannot be part of a metric's."""
+
+    metrics = ("F 1",)
 
 
 class FewerForValidation(Faulty):
