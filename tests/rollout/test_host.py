@@ -9,7 +9,19 @@ import jax
 import numpy as np
 import pytest
 
-from ragen_jax.rollout.collect import rollout_keys
+from configs import (
+    bandit,
+    countdown,
+    cube2x2,
+    frozen_lake,
+    game2048,
+    sokoban,
+    sudoku,
+)
+from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.policy import build_policy
+from ragen_jax.program import BUILT_IN
+from ragen_jax.rollout.collect import make_collect, rollout_keys
 from ragen_jax.rollout.host import (
     Chat,
     ChatGame,
@@ -18,9 +30,12 @@ from ragen_jax.rollout.host import (
     play_turns,
 )
 from ragen_jax.rollout.records import chat_record, episodes
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks import build_task, env_specs
 from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import in_markup, strip_prefix
 from ragen_jax.text.prompts import build_wording
+from ragen_jax.text.tokenizer import load_tokenizer
 from tests.rollout import players
 
 # With replies of every kind, as in `tests/rollout`.
@@ -85,6 +100,43 @@ def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit(case):
     compiled = players.collector(name)(params, dialogue, keys)
     on_host = players.collector(name, make=make_host_collect)(params, dialogue, keys)
     assert compiled.turns.played[:, 1:].any()
+    check_equal_bits(compiled, on_host)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task", [bandit, countdown, cube2x2, frozen_lake, game2048, sokoban, sudoku]
+)
+def test_every_array_game_is_played_by_the_host_loop_bit_by_bit(task):
+    """With the pocket models, which play: their replies run actions."""
+    config = task.get_config()
+    if config.rollout.max_turns > 3:
+        config.rollout.update(max_turns=3, max_actions_per_episode=3)
+    folder = BUILT_IN[config.model.path]
+    model, params = load_checkpoint(folder)
+    task = build_task(config, env_specs(config)[0], load_tokenizer(folder))
+    keys = rollout_keys(jax.random.key(SEED), 4, 2)
+    compiled, on_host = (
+        make(
+            task.env,
+            task.params,
+            build_policy(model),
+            mesh=make_mesh(data=1, fsdp=1, tensor=1),
+            num_groups=4,
+            group_size=2,
+            rules=task.rules,
+            temperature=1.0,
+            top_k=None,
+            top_p=None,
+            decode_chunk_tokens=4,
+        )(params, task.dialogue, keys)
+        for make in (make_collect, make_host_collect)
+    )
+    assert (compiled.turns.num_executed > 0).any()
+    check_equal_bits(compiled, on_host)
+
+
+def check_equal_bits(compiled, on_host):
     flat, _ = jax.tree.flatten_with_path(compiled)
     for (path, leaf), other in zip(flat, jax.tree.leaves(on_host), strict=True):
         place = jax.tree_util.keystr(path)
