@@ -63,6 +63,9 @@ def get_config() -> ConfigDict:
     # Tokens whose logits exist at a time; the backward pass computes them again. None:
     # all of a microbatch at once, faster for a small vocabulary.
     config.train.logprob_chunk_tokens = placeholder(int)
+    # Weight in the loss of the tokens outside replies; a reply token has 1. Above 0 a
+    # new model learns from messages, too, such as to copy names.
+    config.train.prompt_loss_weight = 0.0
     # Steps between lines on the console.
     config.train.log_every = 20
     # Steps between checkpoints.

@@ -8,7 +8,7 @@ own solutions say, with slips, and write no thoughts.
 
 from ml_collections import ConfigDict
 
-from configs import base, lean, pocket, search, webshop
+from configs import alfworld, base, lean, pocket, search
 
 
 def get_config() -> ConfigDict:
@@ -17,24 +17,24 @@ def get_config() -> ConfigDict:
     config.host = base.get_config().host
     config.host.max_observation_tokens = 160
     config.games = ConfigDict()
-    config.games.lean = _game(lean.get_config(), episodes=14)
-    config.games.search = _game(search.get_config(), episodes=16)
-    config.games.webshop = _game(webshop.get_config(), episodes=6)
-    # The first half of the steps teaches to play, the rest to play badly.
+    config.games.lean = _game(lean.get_config(), episodes=12, demonstrations=1500)
+    config.games.search = _game(search.get_config(), episodes=22, demonstrations=1500)
+    config.games.alfworld = _game(alfworld.get_config(), episodes=8, demonstrations=800)
+    # A model of this size is mediocre without worse players.
     config.demonstrators = ConfigDict()
-    config.demonstrators.solver = pocket.demonstrator("none", 0.1, share=0.3, first=1.0)
-    config.demonstrators.slipper = pocket.demonstrator(
-        "none", 0.6, share=0.7, first=0.0
-    )
-    config.mixture.first_part = 0.8
-    config.train.num_steps = 450
+    config.demonstrators.solver = pocket.demonstrator("none", 0.1, share=1.0, first=1.0)
+    config.mixture.first_part = 0.0
+    config.model.max_position_embeddings = 4096
+    config.train.num_steps = 400
     config.train.microbatch_episodes = 6
+    # Messages repeat names, which is how it learns to copy them.
+    config.train.prompt_loss_weight = 1.0
     config.max_reply_tokens = 48
     config.evaluation.max_reply_tokens = 48
     return config
 
 
-def _game(task: ConfigDict, *, episodes: int) -> ConfigDict:
+def _game(task: ConfigDict, *, episodes: int, demonstrations: int) -> ConfigDict:
     game = pocket.game(task, episodes=episodes)
-    game.num_demonstrations = 2000
+    game.num_demonstrations = demonstrations
     return game

@@ -17,13 +17,11 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     """WebShop with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     sizes.apply_presets(config, presets)
-    is_pocket = sizes.use_pocket_host(config)
     # The shopper that knows every page takes five.
     sizes.play_in_python(config, "webshop", max_turns=7)
     config.env.kwargs.page_size = 3
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 48)
-    if not is_pocket:
-        # A page repeats the goal.
-        config.rollout.context = "single_turn"
-        config.rollout.context_turns = 2
+    # A page repeats the goal.
+    config.rollout.context = "single_turn"
+    config.rollout.context_turns = 2
     return config

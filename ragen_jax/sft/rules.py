@@ -197,6 +197,7 @@ RULES = training.RULES.only(
     ranges={
         "optimizer.warmup_steps": ("at least 0", lambda x: x >= 0),
         "optimizer.final_fraction": _CHANCE,
+        "train.prompt_loss_weight": _CHANCE,
         "mixture.redraw": _CHANCE,
         "mixture.first_part": _CHANCE,
         "mixture.discount": ("above 0 and at most 1", lambda x: 0 < x <= 1),

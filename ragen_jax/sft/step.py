@@ -6,11 +6,12 @@ state and metrics, from one compiled program. Reads no files and no configuratio
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from ragen_jax.learner.logprobs import hidden_states, map_chunks
 from ragen_jax.learner.state import Network, TrainState, state_shardings
@@ -82,6 +83,7 @@ def make_step(
     *,
     microbatch_episodes: int,
     logprob_chunk_tokens: int | None,
+    prompt_loss_weight: float,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """Build the compiled `step(frozen, state, draws, mixture, dialogues, data)`.
 
@@ -92,7 +94,8 @@ def make_step(
       optimizer: see `build_optimizer`.
       demonstrate: see `make_demonstrate`; its arguments follow the state.
       description: of the state, with shardings.
-      microbatch_episodes, logprob_chunk_tokens: see `batch_gradient`.
+      microbatch_episodes, logprob_chunk_tokens, prompt_loss_weight: see
+        `batch_gradient`.
     """
 
     def step(frozen: Params | None, state: TrainState, *demonstrations):
@@ -104,6 +107,7 @@ def make_step(
             batch,
             microbatch_episodes=microbatch_episodes,
             logprob_chunk_tokens=logprob_chunk_tokens,
+            prompt_loss_weight=prompt_loss_weight,
         )
         old = state.policy
         updates, opt_state = optimizer.update(gradient, old.opt_state, old.params)
@@ -128,8 +132,9 @@ def batch_gradient(
     *,
     microbatch_episodes: int,
     logprob_chunk_tokens: int | None,
+    prompt_loss_weight: float = 0.0,
 ) -> tuple[Params, dict[str, Float[Array, ""]]]:
-    """Gradient of the batch's mean loss per reply token, and metrics.
+    """Gradient of the batch's mean loss per token, and metrics of its reply tokens.
 
     Episodes are sorted by length and split into microbatches, each padded to the
     shortest of `NUM_WIDTHS` widths that holds it: padding costs as much as text.
@@ -140,7 +145,8 @@ def batch_gradient(
       trained: the parameters to differentiate with respect to.
       batch: a multiple of `microbatch_episodes` episodes.
       microbatch_episodes: episodes per forward and backward pass.
-      logprob_chunk_tokens: see `reply_loss`.
+      logprob_chunk_tokens: see `dialogue_loss`.
+      prompt_loss_weight: of the tokens outside replies; a reply token has 1.
     """
     _, max_tokens = batch.tokens.shape
     order = jnp.argsort(batch.lengths)
@@ -151,18 +157,18 @@ def batch_gradient(
 
     def cut_gradient(width: int):
         def loss(trained, chunk: Batch):
-            return reply_loss(
+            return dialogue_loss(
                 policy,
                 complete(trained),
-                chunk.tokens[:, :width],
-                chunk.loss_mask[:, :width],
+                jax.tree.map(lambda x: x[:, :width] if x.ndim > 1 else x, chunk),
+                prompt_weight=prompt_loss_weight,
                 chunk_tokens=logprob_chunk_tokens,
             )
 
         def gradient(trained, chunk: Batch):
             differentiate = jax.value_and_grad(loss, has_aux=True)
-            (total, hits), gradient = differentiate(trained, chunk)
-            return gradient, total, hits
+            (_, sums), gradient = differentiate(trained, chunk)
+            return gradient, sums
 
         return gradient
 
@@ -173,31 +179,48 @@ def batch_gradient(
         new = jax.lax.switch(needed, branches, trained, chunk)
         return jax.tree.map(jnp.add, sums, new), None
 
-    zeros = (jax.tree.map(jnp.zeros_like, trained), jnp.float32(0), jnp.int32(0))
-    (gradient, total, hits), _ = jax.lax.scan(add, zeros, chunks)
+    zeros = (jax.tree.map(jnp.zeros_like, trained), LossSums(*jnp.zeros(3)))
+    (gradient, sums), _ = jax.lax.scan(add, zeros, chunks)
     count = jnp.maximum(jnp.sum(batch.loss_mask[:, 1:]), 1)
-    weight = count.astype(jnp.float32)
-    gradient = jax.tree.map(lambda x: x / weight, gradient)
-    stats = {"loss": total / weight, "accuracy": hits / count, "tokens": count}
-    return gradient, stats
+    num_replied = count.astype(jnp.float32)
+    gradient = jax.tree.map(lambda x: x / jnp.maximum(sums.weight, 1), gradient)
+    loss, accuracy = sums.loss / num_replied, sums.hits / num_replied
+    return gradient, {"loss": loss, "accuracy": accuracy, "tokens": count}
 
 
-def reply_loss(
+class LossSums(NamedTuple):
+    """Sums over the tokens of a batch.
+
+    Attributes:
+      loss, hits: cross-entropy of reply tokens, and how many were most likely.
+      weight: of all tokens in the loss.
+    """
+
+    loss: Float[Array, ""]
+    hits: Float[Array, ""]
+    weight: Float[Array, ""]
+
+
+def dialogue_loss(
     policy: Policy,
     params: Params,
-    tokens: Int[Array, "B T"],
-    loss_mask: Bool[Array, "B T"],
+    batch: Batch,
     *,
+    prompt_weight: float,
     chunk_tokens: int | None,
-) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Summed cross-entropy of the masked tokens, and how many were most likely.
+) -> tuple[Float[Array, ""], LossSums]:
+    """Weighted sum of the tokens' cross-entropy, and sums over the batch.
 
     Args:
+      prompt_weight: of tokens outside replies.
       chunk_tokens: tokens whose logits exist at a time; the backward pass computes them
         again. None: all logits at once, faster where the vocabulary is small.
     """
-    hidden = hidden_states(policy, params, tokens[:, :-1])
-    targets, is_counted = tokens[:, 1:], loss_mask[:, 1:]
+    hidden = hidden_states(policy, params, batch.tokens[:, :-1])
+    targets, is_reply = batch.tokens[:, 1:], batch.loss_mask[:, 1:]
+    places = jnp.arange(1, batch.tokens.shape[1])
+    is_there = places[None] < batch.lengths[:, None]
+    weights = jnp.where(is_reply, 1.0, jnp.where(is_there, prompt_weight, 0.0))
 
     def head(hidden, targets):
         logits = policy.logits(params, hidden)
@@ -209,7 +232,11 @@ def reply_loss(
         losses, is_hit = head(hidden, targets)
     else:
         losses, is_hit = map_chunks(
-            head, hidden, targets, is_counted, chunk_tokens=chunk_tokens
+            head, hidden, targets, weights > 0, chunk_tokens=chunk_tokens
         )
-    total = jnp.sum(jnp.where(is_counted, losses, 0.0))
-    return total, jnp.sum(jnp.where(is_counted, is_hit, 0.0)).astype(jnp.int32)
+    sums = LossSums(
+        loss=jnp.sum(jnp.where(is_reply, losses, 0.0)),
+        hits=jnp.sum(jnp.where(is_reply, is_hit, 0.0)),
+        weight=jnp.sum(weights),
+    )
+    return jnp.sum(weights * losses), sums

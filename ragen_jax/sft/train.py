@@ -178,18 +178,27 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
         abstract,
         microbatch_episodes=config.train.microbatch_episodes,
         logprob_chunk_tokens=config.train.logprob_chunk_tokens,
+        # Runs of before it have no such key.
+        prompt_loss_weight=config.train.get("prompt_loss_weight", 0.0),
     )
     draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
     dialogues = {name: task.dialogue for name, task in tasks.items()}
     first_part = config.mixture.first_part * total
     # The episodes of both mixtures, of games in Python.
-    data_sets = [build_data_sets(demos, mixture, root) for mixture in mixtures]
+    data_sets = {True: build_data_sets(demos, mixtures[True], root)}
+    if first_part > 0:
+        data_sets[False] = build_data_sets(demos, mixtures[False], root)
 
     def step(state: TrainState, number: int):
         is_rest = number > first_part
         mixture = mixtures[is_rest]
         return compiled_step(
-            model.frozen, state, draw(number), mixture, dialogues, data_sets[is_rest]
+            model.frozen,
+            state,
+            draw(number),
+            mixture,
+            dialogues,
+            data_sets[is_rest],
         )
 
     # Traced before anything is written: some values only the demonstrators can refuse.

@@ -6,6 +6,7 @@ import hashlib
 import pytest
 
 from configs import (
+    alfworld,
     countdown,
     cube2x2,
     game2048,
@@ -14,7 +15,6 @@ from configs import (
     pocket_worlds,
     search,
     sudoku,
-    webshop,
 )
 from ragen_jax.config import validate
 from ragen_jax.models.hf_weights import load_checkpoint
@@ -37,7 +37,7 @@ GAMES = {
     sudoku: "pocket_worlds",
     lean: "pocket_host",
     search: "pocket_host",
-    webshop: "pocket_host",
+    alfworld: "pocket_host",
 }
 
 

@@ -38,17 +38,21 @@ def batch():
     )
 
 
-def plain_loss(policy, params, batch):
-    """Mean over masked tokens, one row and one token at a time."""
-    losses = []
-    for tokens, mask in zip(batch.tokens, np.asarray(batch.loss_mask), strict=True):
+def plain_loss(policy, params, batch, prompt_weight=0.0):
+    """Weighted mean over tokens, one row and one token at a time."""
+    losses, weights = [], []
+    masks, lengths = np.asarray(batch.loss_mask), np.asarray(batch.lengths)
+    rows = zip(batch.tokens, masks, lengths, strict=True)
+    for tokens, mask, length in rows:
         hidden, _ = policy.forward(params, tokens[None], jnp.arange(20)[None], None)
         log_probs = jax.nn.log_softmax(policy.logits(params, hidden[0]))
-        losses += [-log_probs[t - 1, tokens[t]] for t in range(1, len(mask)) if mask[t]]
-    return jnp.mean(jnp.stack(losses))
+        for t in range(1, length):
+            losses.append(-log_probs[t - 1, tokens[t]])
+            weights.append(1.0 if mask[t] else prompt_weight)
+    return jnp.average(jnp.stack(losses), weights=jnp.array(weights))
 
 
-def gradient(policy, params, batch, *, episodes, chunk_tokens):
+def gradient(policy, params, batch, *, episodes, chunk_tokens, prompt_weight=0.0):
     return step.batch_gradient(
         policy,
         lambda params: params,
@@ -56,6 +60,7 @@ def gradient(policy, params, batch, *, episodes, chunk_tokens):
         batch,
         microbatch_episodes=episodes,
         logprob_chunk_tokens=chunk_tokens,
+        prompt_loss_weight=prompt_weight,
     )
 
 
@@ -77,6 +82,25 @@ def test_sorting_and_cutting_change_no_gradient(model, batch, plain, chunk_token
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
     assert int(metrics["tokens"]) == int(batch.loss_mask[:, 1:].sum())
     chex.assert_trees_all_close(computed, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk_tokens", [None, 7])
+def test_messages_are_learned_with_their_weight(model, batch, plain, chunk_tokens):
+    policy, params = model
+    computed, metrics = jax.jit(
+        lambda params: gradient(
+            policy,
+            params,
+            batch,
+            episodes=4,
+            chunk_tokens=chunk_tokens,
+            prompt_weight=0.25,
+        )
+    )(params)
+    weighted = jax.grad(lambda p: plain_loss(policy, p, batch, 0.25))
+    chex.assert_trees_all_close(computed, jax.jit(weighted)(params), atol=1e-6)
+    # What is shown stays that of replies.
+    np.testing.assert_allclose(metrics["loss"], plain[0], rtol=1e-5)
 
 
 def test_messages_of_the_environment_are_not_learned(model, batch):
