@@ -17,12 +17,9 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     """ALFWorld with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     sizes.apply_presets(config, presets)
-    is_pocket = sizes.use_pocket_host(config)
     sizes.play_in_python(config, "alfworld", max_turns=10)
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
-    if is_pocket:
-        config.host.max_observation_tokens = 144
-    else:
-        config.rollout.context = "single_turn"
-        config.rollout.context_turns = 3
+    config.host.max_observation_tokens = 144
+    config.rollout.context = "single_turn"
+    config.rollout.context_turns = 3
     return config

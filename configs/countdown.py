@@ -23,7 +23,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     config.env.name = "countdown"
     sizes.apply_presets(config, presets)
-    if sizes.use_pocket_worlds(config):
+    if sizes.use_built_in(config, "pocket_worlds"):
         # It knows no sums of large numbers.
         config.env.kwargs.max_number = 9
         # One answer each: 32 groups of these short episodes teach half as much.

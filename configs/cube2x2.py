@@ -22,7 +22,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config.env.name = "cube2x2"
     config.env.kwargs.max_distance = 3
     sizes.apply_presets(config, presets)
-    if sizes.use_pocket_worlds(config):
+    if sizes.use_built_in(config, "pocket_worlds"):
         # It gains nothing after that.
         config.train.num_iterations = 20
     # A thought that names six stickers takes 24.

@@ -29,7 +29,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     # Without it best play puts off the win, since merging goes on to pay.
     config.env.params.goal_reward = 10.0
     sizes.apply_presets(config, presets)
-    if sizes.use_pocket_worlds(config):
+    if sizes.use_built_in(config, "pocket_worlds"):
         # Every turn is a row: these are up to 1,536.
         config.rollout.num_groups = 8
         config.learner.minibatch_rows = 128

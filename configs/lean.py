@@ -18,8 +18,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     """Lean with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     sizes.apply_presets(config, presets)
-    sizes.use_pocket_host(config)
     sizes.play_in_python(config, "lean", max_turns=7)
-    config.host.max_observation_tokens = 192
+    config.host.max_observation_tokens = 160
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
     return config

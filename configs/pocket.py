@@ -40,6 +40,9 @@ def get_config() -> ConfigDict:
     config.games.bandit_test.kwargs = {"split": "test"}
     config.games.bandit_test.noise = 1.0
 
+    # Of games in Python, see `configs/base.py`; these have none.
+    config.host = defaults.host
+
     config.demonstrators = _demonstrators()
 
     config.mixture = ConfigDict()
@@ -63,8 +66,8 @@ def get_config() -> ConfigDict:
     # Tokens whose logits exist at a time; the backward pass computes them again. None:
     # all of a microbatch at once, faster for a small vocabulary.
     config.train.logprob_chunk_tokens = placeholder(int)
-    # Weight in the loss of the tokens outside replies; a reply token has 1. Above 0 a
-    # new model learns from messages, too, such as to copy names.
+    # Weight in the loss of the tokens outside replies; a reply token has 1. Above 0
+    # messages are learned, too, which teaches a new model to copy names.
     config.train.prompt_loss_weight = 0.0
     # Steps between lines on the console.
     config.train.log_every = 20

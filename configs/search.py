@@ -17,8 +17,8 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     """SearchQA with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     sizes.apply_presets(config, presets)
-    sizes.use_pocket_host(config)
     # Six replies: as many searches as the game allows, and the answer.
     sizes.play_in_python(config, "search", max_turns=6)
+    config.host.max_observation_tokens = 160
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
     return config

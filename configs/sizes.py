@@ -31,19 +31,11 @@ def pocket(config: ConfigDict) -> None:
     config.evaluation.every = 10
 
 
-def use_pocket_worlds(config: ConfigDict) -> bool:
-    """Replace the pocket model by that of the newer games; False if another plays."""
+def use_built_in(config: ConfigDict, name: str) -> bool:
+    """Replace the pocket model by another built-in one; False if none of them plays."""
     is_pocket = config.model.path == "pocket"
     if is_pocket:
-        config.model.path = "pocket_worlds"
-    return is_pocket
-
-
-def use_pocket_host(config: ConfigDict) -> bool:
-    """Replace the pocket model by that of three games in Python; False if another."""
-    is_pocket = config.model.path == "pocket"
-    if is_pocket:
-        config.model.path = "pocket_host"
+        config.model.path = name
     return is_pocket
 
 

@@ -22,7 +22,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     config.env.name = "sudoku"
     sizes.apply_presets(config, presets)
-    if sizes.use_pocket_worlds(config):
+    if sizes.use_built_in(config, "pocket_worlds"):
         # It gains nothing after that.
         config.train.num_iterations = 20
     # Four placements in the pocket model's tokens, and a thought.

@@ -8,6 +8,7 @@ key, its value, the rule and the cure. Rules stand beside the options they check
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator
 
 from ml_collections import ConfigDict
@@ -332,11 +333,15 @@ def changed_keys(
     )
     if changes_learning(before) or changes_learning(after):
         free = tuple(prefix for prefix in free if prefix != "warning.")
-    # Runs of before games in Python have no section for them.
-    if before.get("env.host") is None and after.get("env.host") is None:
+    # Where no game runs in Python, these do nothing; older runs lack them.
+    if not any(map(_names_world, (*before.items(), *after.items()))):
         free += ("host.", "rollout.max_failed_fraction")
-    # Fine-tuning of before context modes showed the whole dialogue.
-    before = dict.fromkeys(filter(_is_context_of_game, after), "full") | before
+    before = {
+        key: value
+        for key in after
+        for pattern, value in _OLD_VALUES.items()
+        if re.fullmatch(pattern, key)
+    } | before
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -344,8 +349,17 @@ def changed_keys(
     }
 
 
-def _is_context_of_game(key: str) -> bool:
-    return key.startswith("games.") and key.endswith(".context")
+def _names_world(item: tuple[str, object]) -> bool:
+    """Whether a key and its value name a game in Python."""
+    key, value = item
+    return value is not None and re.fullmatch(r"env\.host|games\.\w+\.host", key)
+
+
+# Keys that older runs lack -> what these runs did.
+_OLD_VALUES = {
+    r"games\.\w+\.context": "full",
+    r"train\.prompt_loss_weight": 0.0,
+}
 
 
 # Keys of `evaluation` that decide what a success rate on validation prompts means.

@@ -55,8 +55,7 @@ from ragen_jax.types import Params, Trajectory
 
 # Values of `model.path` that name a model of this package -> its folder.
 BUILT_IN = {
-    name: pathlib.Path(__file__).parent / name
-    for name in ("pocket", "pocket_worlds", "pocket_host")
+    name: pathlib.Path(__file__).parent / name for name in ("pocket", "pocket_worlds")
 }
 POCKET = BUILT_IN["pocket"]
 

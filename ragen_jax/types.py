@@ -151,7 +151,7 @@ class Trajectory:
       noise_key: data of the key that the game's chance came from, with which the row
         can be played again (`ragen_jax.rollout.replay`).
       game_metrics: the last values of the numbers that a game in Python reports
-        (`HostGame.metrics`), by name; None for the others.
+        (`HostGame.metrics`), by name, NaN where there is none; None for other games.
     """
 
     tokens: Int[Array, "B T"]

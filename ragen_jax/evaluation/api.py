@@ -68,7 +68,10 @@ READ_KEYS = (
 )
 
 
-NO_HOST_GAMES = "models behind an API cannot play games in Python yet"
+NO_HOST_GAMES = (
+    "models behind an API cannot play games in Python yet; leave out --api.base_url, "
+    "or choose a game of arrays"
+)
 
 
 def prepare(

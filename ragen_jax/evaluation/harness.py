@@ -28,6 +28,7 @@ from ragen_jax.tasks import (
     env_specs,
     play_rules,
 )
+from ragen_jax.worlds.base import CannotPlayHere
 
 Records = list[dict[str, Any]]
 
@@ -158,13 +159,13 @@ def describe(config: ConfigDict, spec: EnvSpec, env: TextEnvironment) -> dict[st
 def _bind_suite(
     trained: Trained, suite: str, entries: Sequence[tuple[ConfigDict, EvalTask]]
 ) -> list[EvalTask]:
-    """The entries with the policy bound; all but those whose package is missing."""
+    """The entries with the policy bound; all but those that cannot be played here."""
     bound = []
     for config, entry in entries:
         try:
             task = _bind(trained, suite, config, entry)
         except ValueError as error:
-            if len(entries) == 1 or not _lacks_package(error):
+            if len(entries) == 1 or not _is_about_here(error):
                 raise
             say_left_out(entry, error)
             continue
@@ -172,9 +173,9 @@ def _bind_suite(
     return bound
 
 
-def _lacks_package(error: BaseException | None) -> bool:
-    """Whether a package that is not installed is the reason of an error."""
-    while error is not None and not isinstance(error, ImportError):
+def _is_about_here(error: BaseException | None) -> bool:
+    """Whether this machine is the reason of an error: a package that it lacks, say."""
+    while error is not None and not isinstance(error, ImportError | CannotPlayHere):
         error = error.__cause__
     return error is not None
 

@@ -4,7 +4,8 @@ In: the name of a suite and the configuration of a policy. Out: evaluation tasks
 with its configuration. Every entry uses the seeds of any other evaluation; training
 never plays its levels.
 
-To add a suite or an entry, add it to `_GAMES`. The suite `all` has every entry once.
+To add a suite or an entry, add it to `_GAMES` or, of a game in Python, to
+`_HOST_ENTRIES`. The suite `all` has every entry once.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ class EvalTask:
       spec: its environment; the label is its name in tables and metrics. `host` of a
         game in Python is empty before a policy's configuration is known.
       changes: keys of the policy's configuration, dotted, and other values for them.
+      reply_tokens: least `rollout.max_reply_tokens`; a policy's own may be more.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
       played: everything that scores depend on, JSON-able; None, like `play`, before a
@@ -35,6 +37,7 @@ class EvalTask:
 
     spec: EnvSpec
     changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    reply_tokens: int = 1
     note: str = ""
     pocket_note: str = ""
     played: Mapping[str, Any] | None = None
@@ -82,8 +85,10 @@ def configure(
         # Bonuses may need landmarks that another environment lacks, and do not change
         # success.
         changed.bonus.update(dict.fromkeys(changed.bonus))
+        reply_tokens = max(entry.reply_tokens, config.rollout.max_reply_tokens)
+        changes = {"rollout.max_reply_tokens": reply_tokens, **entry.changes}
         changed.update_from_flattened_dict(
-            {k: v for k, v in entry.changes.items() if k not in overrides}
+            {k: v for k, v in changes.items() if k not in overrides}
         )
     return changed
 
@@ -108,13 +113,18 @@ def _host_entry(
     *,
     max_turns: int,
     max_observation_tokens: int,
+    reply_tokens: int = 32,
     kwargs: Mapping[str, object] | None = None,
     changes: Mapping[str, object] | None = None,
     note: str,
 ) -> EvalTask:
-    """An entry of `SUITES` that is played in Python, a reply a turn."""
-    entry = _entry(label, game, kwargs, note=note)
+    """An entry of `SUITES` that is played in Python, a reply a turn.
+
+    The numbers are those of the game's file in `configs`.
+    """
+    entry = _entry(label, game, kwargs, note=note, reply_tokens=reply_tokens)
     limits = {
+        "host.wrappers": None,
         "host.max_observation_tokens": max_observation_tokens,
         "rollout.max_turns": max_turns,
         "rollout.max_actions_per_turn": 1,
@@ -322,64 +332,59 @@ _GAMES: Mapping[str, tuple[EvalTask, ...]] = {
             note="3x3, goal 64, 40 moves.",
         ),
     ),
-    "lean": (
-        _host_entry(
-            "LeanGame",
-            "lean",
-            max_turns=7,
-            max_observation_tokens=160,
-            note="Propositional proofs of up to six tactics, 7 turns.",
-        ),
-    ),
-    "search": (
-        _host_entry(
-            "SearchQA",
-            "search",
-            max_turns=6,
-            max_observation_tokens=192,
-            note="Questions of one or two hops, 5 searches.",
-        ),
-    ),
-    "webshop": (
-        _host_entry(
-            "WebShop",
-            "webshop",
-            kwargs={"page_size": 3},
-            max_turns=7,
-            max_observation_tokens=256,
-            changes=_window(2),
-            note="200 products, three on a page, 7 turns.",
-        ),
-    ),
-    "alfworld": (
-        _host_entry(
-            "Alfworld",
-            "alfworld",
-            max_turns=10,
-            max_observation_tokens=256,
-            changes=_window(3),
-            note="Generated houses, 10 turns.",
-        ),
-    ),
-    "math": (
-        _host_entry(
-            "MathQA",
-            "math",
-            max_turns=1,
-            max_observation_tokens=256,
-            note="Generated word problems of up to three steps, one answer.",
-        ),
-    ),
-    "coding": (
-        _host_entry(
-            "Coding",
-            "coding",
-            max_turns=1,
-            max_observation_tokens=512,
-            note="The built-in tasks of validation, one answer.",
-        ),
-    ),
 }
+
+
+# The suite of each has the name of its game.
+_HOST_ENTRIES = (
+    _host_entry(
+        "LeanGame",
+        "lean",
+        max_turns=7,
+        max_observation_tokens=160,
+        note="Propositional proofs of up to six tactics, 7 turns.",
+    ),
+    _host_entry(
+        "SearchQA",
+        "search",
+        max_turns=6,
+        max_observation_tokens=160,
+        note="Questions of one or two hops, 5 searches.",
+    ),
+    _host_entry(
+        "WebShop",
+        "webshop",
+        kwargs={"page_size": 3},
+        max_turns=7,
+        max_observation_tokens=256,
+        reply_tokens=48,
+        changes=_window(2),
+        note="200 products, three on a page, 7 turns.",
+    ),
+    _host_entry(
+        "Alfworld",
+        "alfworld",
+        max_turns=10,
+        max_observation_tokens=144,
+        changes=_window(3),
+        note="Generated houses, 10 turns.",
+    ),
+    _host_entry(
+        "MathQA",
+        "math",
+        max_turns=1,
+        max_observation_tokens=256,
+        note="Generated word problems of up to three steps, one answer.",
+    ),
+    _host_entry(
+        "Coding",
+        "coding",
+        max_turns=1,
+        max_observation_tokens=512,
+        reply_tokens=256,
+        note="The built-in tasks of validation, one answer.",
+    ),
+)
 
 
 def _once(suites: Iterable[tuple[EvalTask, ...]]) -> tuple[EvalTask, ...]:
@@ -390,4 +395,5 @@ def _once(suites: Iterable[tuple[EvalTask, ...]]) -> tuple[EvalTask, ...]:
     return tuple(by_name.values())
 
 
-SUITES = {**_GAMES, "all": _once(_GAMES.values())}
+_ALL = {**_GAMES, **{entry.spec.name: (entry,) for entry in _HOST_ENTRIES}}
+SUITES = {**_ALL, "all": _once(_ALL.values())}

@@ -34,7 +34,8 @@ def rollout_metrics(
     )
     has_played = jnp.any(trajectory.loss_mask, axis=1)
     for name, last in (trajectory.game_metrics or {}).items():
-        values[f"game_{name}"] = _ratio(jnp.where(has_played, last, 0.0), has_played)
+        counts = has_played & jnp.isfinite(last)
+        values[f"game_{name}"] = _ratio(jnp.where(counts, last, 0.0), counts)
     return {
         name: total / jnp.maximum(weight, 1) for name, (total, weight) in values.items()
     }
@@ -310,7 +311,8 @@ SUCCESS_METRICS = (
 GAME_METRIC = Metric(
     "{split}/{env}/game_{number}",
     "a number that a game in Python reports (`HostGame.metrics`), such as the F1 of an "
-    "answer: its last value in an episode, mean over the episodes that did not fail",
+    "answer: its last value in an episode, mean over the episodes that have one and "
+    "did not fail",
     section="play",
 )
 

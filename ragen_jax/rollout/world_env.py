@@ -201,6 +201,35 @@ def _find_game(
     return reference, kwargs
 
 
+def _construct(
+    name: str, make: type[HostGame], split: str, kwargs: Mapping[str, object]
+) -> HostGame:
+    """A game of one split.
+
+    Raises:
+      ValueError: its constructor refuses the arguments.
+    """
+    try:
+        inspect.signature(make).bind(split=split, **kwargs)
+    except TypeError as error:
+        raise ValueError(f"{name} does not take these arguments: {error}") from error
+    try:
+        return make(split=split, **kwargs)
+    except TypeError as error:
+        # An argument of another type, or a defect of the game: the cause has its place.
+        raise ValueError(f"{name} fails with these arguments: {error}") from error
+
+
+def _check_metrics(name: str, game: HostGame) -> None:
+    """Refuse numbers whose names cannot be part of a metric's."""
+    for metric in game.metrics:
+        if not re.fullmatch("[a-z0-9_]+", metric):
+            raise ValueError(
+                f"{name} reports a number {metric!r}; write its name in small letters, "
+                "digits and '_'"
+            )
+
+
 def make_world(
     name: str,
     kwargs: Mapping[str, object],
@@ -241,19 +270,10 @@ def make_world(
             f"{name} has arguments that cannot be written as JSON ({error}); use "
             "numbers, texts, lists and dicts"
         ) from error
-    try:
-        # Only the names: a TypeError inside the constructor is a defect of the game.
-        inspect.signature(make).bind(split=TRAINING, **kwargs)
-    except TypeError as error:
-        raise ValueError(f"{name} does not take these arguments: {error}") from error
-    games = {split: make(split=split, **kwargs) for split in SPLITS}
-    games = {split: wrap(game, wrappers) for split, game in games.items()}
-    for metric in games[TRAINING].metrics:
-        if not re.fullmatch("[a-z0-9_]+", metric):
-            raise ValueError(
-                f"{name} reports a number {metric!r}; write its name in small letters, "
-                "digits and '_'"
-            )
+    games = {
+        split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
+    }
+    _check_metrics(name, games[TRAINING])
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,

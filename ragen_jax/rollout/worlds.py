@@ -68,7 +68,9 @@ class WorldEpisodes(ArrayEpisodes):
         self._world, self._pool, self._tokenizer = world, pool, tokenizer
         self._thinking = dialogue.thinking
         num_rows = len(keys.level)
-        self._metrics = {n: np.zeros(num_rows, np.float32) for n in world.metrics}
+        self._metrics = {
+            name: np.full(num_rows, np.nan, np.float32) for name in world.metrics
+        }
         self.failures: dict[int, str] = {}
         self.num_cut = 0
 

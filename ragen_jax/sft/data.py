@@ -35,6 +35,7 @@ from ragen_jax.sft.worlds import play_demonstrations, sample_texts
 from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import build_prompts
+from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Trajectory
 
@@ -171,9 +172,10 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
 
 
 def _env_spec(name: str, section: ConfigDict, config: ConfigDict) -> EnvSpec:
-    world = section.get("host")
-    # A game that fails is an error here: demonstrations are few.
-    host = world and config.host.to_dict() | {"max_failed_fraction": 0.0}
+    world = section.host
+    # Of validation's games, whose failures count as not won; a demonstration that fails
+    # is an error.
+    host = world and config.host.to_dict() | {"max_failed_fraction": 1.0}
     return EnvSpec(
         world or section.name,
         num_groups=section.episodes,
@@ -270,28 +272,6 @@ def make_demonstrate(
         if not isinstance(demo.task.env, World)
     }
 
-    def play(name: str, draw: Draw, mixture: Mixture, dialogue: Dialogue):
-        demo = tasks[name]
-        task = demo.task
-        responder = build_responder(
-            task.env,
-            demo.planning_params,
-            replies[name],
-            _with_noise(mixture, demo),
-            facts=demo.facts,
-            rules=task.rules,
-            discount=discount,
-        )
-        rollout = play_episodes(
-            task.env,
-            task.params,
-            dialogue,
-            responder,
-            _episode_keys(draw),
-            rules=task.rules,
-        )
-        return _rows(rollout, draw.mask), rollout.success
-
     def demonstrate(
         draws: Mapping[str, Draw],
         mixture: Mixture,
@@ -301,8 +281,10 @@ def make_demonstrate(
         played = {
             name: _take(data[name], draws[name])
             if name in data
-            else play(name, draws[name], mixture, dialogues[name])
-            for name in tasks
+            else _play(
+                demo, draws[name], mixture, dialogues[name], replies[name], discount
+            )
+            for name, demo in tasks.items()
         }
         batches = [batch for batch, _ in played.values()]
         width = max(batch.tokens.shape[1] for batch in batches)
@@ -318,6 +300,36 @@ def make_demonstrate(
         return batch, success
 
     return demonstrate
+
+
+def _play(
+    demo: DemoTask,
+    draw: Draw,
+    mixture: Mixture,
+    dialogue: Dialogue,
+    replies: DeviceTemplate,
+    discount: float,
+) -> tuple[Batch, Bool[Array, " E"]]:
+    """The episodes of a draw on the device, and which of them succeeded."""
+    task = demo.task
+    responder = build_responder(
+        task.env,
+        demo.planning_params,
+        replies,
+        _with_noise(mixture, demo),
+        facts=demo.facts,
+        rules=task.rules,
+        discount=discount,
+    )
+    rollout = play_episodes(
+        task.env,
+        task.params,
+        dialogue,
+        responder,
+        _episode_keys(draw),
+        rules=task.rules,
+    )
+    return _rows(rollout, draw.mask), rollout.success
 
 
 def _with_noise(mixture: Mixture, demo: DemoTask) -> Mixture:

@@ -80,7 +80,7 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
 def common_words(texts: Sequence[str], share: float) -> list[str]:
     """Words that at least this share of the texts have, in a fixed order.
 
-    Names that few texts have are spelled in bytes, so that new ones are no news.
+    Rare names are left to the bytes, in which unseen ones are spelled, too.
     """
     cut = _cutter()
     counts = collections.Counter(

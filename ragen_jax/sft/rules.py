@@ -20,6 +20,7 @@ _SECTIONS = (
     "prompt",
     "model",
     "games",
+    "host",
     "demonstrators",
     "mixture",
     "optimizer",
@@ -37,9 +38,6 @@ def validate(config: ConfigDict) -> None:
     _check_there(config, _SECTIONS)
     leaves = flatten(config)
     rules = RULES | (LOADED_RULES if "path" in config.model else NEW_RULES)
-    if any(section.get("host") for section in config.games.values()):
-        _check_there(config, ("host",))
-        rules = rules | HOST_RULES
     for name in config.games:
         rules = rules | _game_rules(f"games.{name}")
     for name in config.demonstrators:
@@ -156,12 +154,23 @@ def _heads(leaves: Leaves) -> Iterator[str]:
 
 def _worlds(leaves: Leaves) -> Iterator[str]:
     for game in _games(leaves):
-        world = leaves.get(f"{game}.host")
-        if world is not None and leaves[f"{game}.num_demonstrations"] is None:
+        world = leaves[f"{game}.host"]
+        if world is None:
+            continue
+        if leaves[f"{game}.num_demonstrations"] is None:
             yield (
                 f"{game}.num_demonstrations = None, but {world} runs in Python: its "
                 "episodes are played before the first step; say how many, such as 1000"
             )
+        if leaves[f"{game}.max_actions_per_turn"] != 1:
+            yield (
+                f"{game}.max_actions_per_turn = "
+                f"{leaves[f'{game}.max_actions_per_turn']}, but {world} runs in Python "
+                "and gets whole answers: set it to 1"
+            )
+        for key in leaves:
+            if key.startswith(f"{game}.planning_params."):
+                yield f"{key} has no effect: {world} plans by its own solution"
 
 
 _CHANCE = ("between 0 and 1", lambda x: 0 <= x <= 1)
@@ -181,6 +190,11 @@ RULES = training.RULES.only(
         "evaluation.num_prompts",
         "evaluation.seed",
         "evaluation.temperature",
+        "host.wrappers",
+        "host.max_observation_tokens",
+        "host.num_workers",
+        "host.step_seconds",
+        "host.max_worker_bytes",
     )
 ) | Rules(
     optional=("train.num_steps", "train.num_epochs", "train.logprob_chunk_tokens"),
@@ -210,17 +224,6 @@ LOADED_RULES = training.RULES.only(
     ("lora.rank", "lora.alpha", "model.dtype", "model.remat", "model.attention")
 )
 
-# With games in Python.
-HOST_RULES = training.RULES.only(
-    (
-        "host.wrappers",
-        "host.max_observation_tokens",
-        "host.num_workers",
-        "host.step_seconds",
-        "host.max_worker_bytes",
-    )
-)
-
 # A model that is made from nothing.
 NEW_RULES = Rules(
     positive_integers=(
@@ -240,7 +243,7 @@ def _game_rules(game: str) -> Rules:
     """Rules of one entry of `games`."""
     integers = ("episodes", "num_demonstrations", "max_turns")
     integers += ("max_actions_per_turn", "max_actions_per_episode", "context_turns")
-    optional = ("num_demonstrations", "noise", "context_turns")
+    optional = ("host", "num_demonstrations", "noise", "context_turns")
     return Rules(
         optional=[f"{game}.{key}" for key in optional],
         positive_integers=[f"{game}.{key}" for key in integers],

@@ -2,8 +2,8 @@
 
 In: demonstrated tasks, a root key, a step. Out: per task the random keys of the step's
 episodes. Since an episode is determined by its key and its number, a data set of N
-demonstrations is the numbers 0 to N - 1 under one key: nothing is stored, and a
-demonstration is the same whenever it is played again.
+demonstrations is the numbers 0 to N - 1 under one key: a demonstration is the same
+whenever it is played again, and none is stored but those of games in Python.
 
 A data set is read as one stream of numbers: epoch after epoch, each in its own random
 order, cut into steps. A step may hold the end of one epoch and the start of the next;

@@ -1,4 +1,4 @@
-"""One step: play demonstrations, take one optimizer step on their replies.
+"""One step: play demonstrations, take one optimizer step on them.
 
 In: a train state, a draw of episodes and a mixture of demonstrators. Out: the next
 state and metrics, from one compiled program. Reads no files and no configuration.

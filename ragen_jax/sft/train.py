@@ -60,6 +60,9 @@ from ragen_jax.types import Params
 FREE_ON_RESUME = (
     "evaluation.",
     "model.attention",
+    "host.num_workers",
+    "host.step_seconds",
+    "host.max_worker_bytes",
     "train.microbatch_episodes",
     "train.logprob_chunk_tokens",
     "train.log_every",
@@ -100,7 +103,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
       ValueError: the configuration or the run folder does not allow it.
     """
     validate(config)
-    worlds = [s.host for s in config.games.values() if s.get("host") is not None]
+    worlds = [s.host for s in config.games.values() if s.host is not None]
     doing = "loading the model and the games"
     if worlds:
         doing += f" and playing demonstrations of {', '.join(worlds)}"
@@ -147,7 +150,6 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     Raises:
       ValueError: a value does not fit a game, the model or another value.
     """
-    mixtures = build_mixtures(config.demonstrators, redraw=config.mixture.redraw)
     model = build_model(config, new_tokenizer)
     demos = build_demo_tasks(config, model.tokenizer)
     eval_tasks = build_tasks(
@@ -178,28 +180,12 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
         abstract,
         microbatch_episodes=config.train.microbatch_episodes,
         logprob_chunk_tokens=config.train.logprob_chunk_tokens,
-        # Runs of before it have no such key.
-        prompt_loss_weight=config.train.get("prompt_loss_weight", 0.0),
+        prompt_loss_weight=config.train.prompt_loss_weight,
     )
-    draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
-    dialogues = {name: task.dialogue for name, task in tasks.items()}
-    first_part = config.mixture.first_part * total
-    # The episodes of both mixtures, of games in Python.
-    data_sets = {True: build_data_sets(demos, mixtures[True], root)}
-    if first_part > 0:
-        data_sets[False] = build_data_sets(demos, mixtures[False], root)
+    demonstrations = _make_demonstrations(config, demos, root, total)
 
     def step(state: TrainState, number: int):
-        is_rest = number > first_part
-        mixture = mixtures[is_rest]
-        return compiled_step(
-            model.frozen,
-            state,
-            draw(number),
-            mixture,
-            dialogues,
-            data_sets[is_rest],
-        )
+        return compiled_step(model.frozen, state, *demonstrations(number))
 
     # Traced before anything is written: some values only the demonstrators can refuse.
     jax.eval_shape(lambda state: step(state, 1), abstract)
@@ -217,6 +203,28 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
             seed=config.evaluation.seed,
         ),
     )
+
+
+def _make_demonstrations(
+    config: ConfigDict, demos: Mapping[str, DemoTask], root: Array, total: int
+) -> Callable[[int], tuple]:
+    """Build `demonstrations(step) -> arguments of demonstrate`; steps count from 1.
+
+    Games in Python are played here, before the first step.
+    """
+    mixtures = build_mixtures(config.demonstrators, redraw=config.mixture.redraw)
+    first_part = config.mixture.first_part * total
+    data_sets = {True: build_data_sets(demos, mixtures[True], root)}
+    if first_part > 0:
+        data_sets[False] = build_data_sets(demos, mixtures[False], root)
+    draw = make_draw(demos, root, num_epochs=config.train.num_epochs)
+    dialogues = {name: demo.task.dialogue for name, demo in demos.items()}
+
+    def demonstrations(number: int) -> tuple:
+        is_rest = number > first_part
+        return draw(number), mixtures[is_rest], dialogues, data_sets[is_rest]
+
+    return demonstrations
 
 
 def _train(

@@ -7,7 +7,7 @@ one of another problem's solution. It writes no thought.
 """
 
 import asyncio
-import random
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -18,13 +18,13 @@ from ragen_jax.rollout.collect import RolloutKeys
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host import ArrayGame, play_turns
 from ragen_jax.rollout.turns import Play, Responder
-from ragen_jax.rollout.world_env import World, build_game
+from ragen_jax.rollout.world_env import World
 from ragen_jax.rollout.worlds import WorldEpisodes, say_cut
 from ragen_jax.tasks import Task
 from ragen_jax.text import chat
 from ragen_jax.types import Reply, Trajectory
-from ragen_jax.worlds.base import TRAINING, HostGame
-from ragen_jax.worlds.pool import Answer
+from ragen_jax.worlds.base import TRAINING
+from ragen_jax.worlds.pool import Answer, Pool
 
 # Episodes that are played side by side.
 NUM_ROWS = 64
@@ -47,20 +47,22 @@ def play_demonstrations(task: Task, mixture: Mixture, keys: RolloutKeys) -> Traj
       keys: one level key per row.
 
     Raises:
-      ValueError: the game has no solutions, or a reply is too long.
+      ValueError: the game has no solutions or fails, or a reply is too long.
     """
     world, num_rows = task.env, keys.level.shape[0]
-    players = _Players(world, jax.device_get(mixture))
+    mixture = jax.device_get(mixture)
     game = ArrayGame(world, task.params, task.rules, lambda params, dialogue: _SILENT)
     rollouts, num_cut = [], 0
-    for start in range(0, num_rows, NUM_ROWS):
-        # The last rows may play an episode again: one shape is compiled once.
-        rows = np.arange(start, start + NUM_ROWS) % num_rows
-        part = jax.tree.map(lambda x, rows=rows: x[rows], keys)
-        episodes = _Episodes(game, players, task, part)
-        rollouts.append(jax.device_get(asyncio.run(_play(episodes))))
-        num_cut += episodes.num_cut
-    players.close()
+    with contextlib.closing(Pool(world.spec, TRAINING, NUM_ROWS)) as pool:
+        sampled = _sample_episodes(world, pool)
+        slips = [reply for _, replies in sampled for reply in replies]
+        for start in range(0, num_rows, NUM_ROWS):
+            # The last rows may play an episode again: one shape is compiled once.
+            rows = np.arange(start, start + NUM_ROWS) % num_rows
+            part = jax.tree.map(lambda x, rows=rows: x[rows], keys)
+            episodes = _Episodes(game, task, pool, part, mixture, slips)
+            rollouts.append(jax.device_get(asyncio.run(_play(episodes))))
+            num_cut += episodes.num_cut
     say_cut(num_cut, world.max_observation_tokens)
     return jax.tree.map(lambda *x: np.concatenate(x)[:num_rows], *rollouts)
 
@@ -69,9 +71,10 @@ def sample_texts(world: World) -> list[str]:
     """What some problems' episodes show and their solutions reply, a text an episode.
 
     Raises:
-      ValueError: the game has no solutions.
+      ValueError: the game has no solutions, or fails.
     """
-    return ["\n".join(texts) for texts, _ in _sample_episodes(world)]
+    with contextlib.closing(Pool(world.spec, TRAINING, NUM_ROWS)) as pool:
+        return ["\n".join(texts) for texts, _ in _sample_episodes(world, pool)]
 
 
 async def _play(episodes: "_Episodes") -> Trajectory:
@@ -79,86 +82,73 @@ async def _play(episodes: "_Episodes") -> Trajectory:
     return await play_turns(episodes, episodes.reply)
 
 
-class _Players:
-    """Games in this process and who plays them; answers like a `Pool`."""
-
-    def __init__(self, world: World, mixture: Mixture):
-        sampled = _sample_episodes(world)
-        self._slips = [reply for _, replies in sampled for reply in replies]
-        self._games = [build_game(world.spec, TRAINING) for _ in range(NUM_ROWS)]
-        self._mixture = mixture
-
-    def draw(self, seeds: Sequence[int]) -> None:
-        """Choose the demonstrator of every row's next episode."""
-        self._random = [random.Random(int(seed)) for seed in seeds]
-        self._player = [self._choose(source) for source in self._random]
-        # What is left of the solution that each follows; None: to be asked for.
-        self._plans: list[list[str] | None] = [None] * len(self._player)
-
-    def reset(self, seeds: Sequence[int], tasks: Sequence[int | None]) -> list[Answer]:
-        problems = zip(self._games, seeds, tasks, strict=True)
-        return [Answer(game.reset(seed, task).text) for game, seed, task in problems]
-
-    def step(self, replies: Mapping[int, str]) -> dict[int, Answer]:
-        def answer(game: HostGame, reply: str) -> Answer:
-            step = game.step(reply)
-            ends = step.terminated, step.truncated
-            return Answer(step.observation.text, float(step.reward), *ends, step.info)
-
-        return {row: answer(self._games[row], reply) for row, reply in replies.items()}
-
-    def reply(self, row: int, turn: int) -> str:
-        """The demonstrator's reply in a row's game."""
-        source = self._random[row]
-        if turn and source.random() < self._mixture.redraw:
-            self._player[row] = self._choose(source)
-        if source.random() < self._mixture.noise[self._player[row]]:
-            self._plans[row] = None
-            return source.choice(self._slips)
-        # What is left of a solution is one; to find one can take a search.
-        if self._plans[row] is None:
-            self._plans[row] = list(self._games[row].solution())
-        plan = self._plans[row]
-        return plan.pop(0) if plan else source.choice(self._slips)
-
-    def close(self) -> None:
-        """Release the games."""
-        for game in self._games:
-            game.close()
-
-    def _choose(self, source: random.Random) -> int:
-        shares = self._mixture.shares
-        return source.choices(range(len(shares)), weights=shares)[0]
-
-
 class _Episodes(WorldEpisodes):
-    """Episodes of demonstrators."""
+    """Episodes of demonstrators, whose replies are `slips` where they slip."""
 
     def __init__(
-        self, game: ArrayGame, players: _Players, task: Task, keys: RolloutKeys
+        self,
+        game: ArrayGame,
+        task: Task,
+        pool: Pool,
+        keys: RolloutKeys,
+        mixture: Mixture,
+        slips: Sequence[str],
     ):
-        fixed = game, task.env, players, task.tokenizer, None, task.dialogue, keys
-        super().__init__(*fixed)
-        players.draw(np.asarray(jax.vmap(jax.random.bits)(keys.sample)))
+        super().__init__(
+            game, task.env, pool, task.tokenizer, None, task.dialogue, keys
+        )
+        self._mixture, self._slips = mixture, slips
         self._limit = task.rules.max_reply_tokens
         self._begin = ANSWER_BEGIN if task.dialogue.thinking else ""
+        # Per row its demonstrator, and the rest of the solution that it follows.
+        self._player = np.zeros(NUM_ROWS, np.int32)
+        self._plans: dict[int, list[str]] = {}
+
+    async def reset(self) -> None:
+        await super().reset()
+        for failure in self.failures.values():
+            _check(self._world, {0: Answer(failure=failure)})
 
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
-        rows = np.flatnonzero(np.asarray(play.is_active)).tolist()
-        replies = {row: self._pool.reply(row, turn) for row in rows}
-        answers = self._pool.step(replies)
-        states = play.states
-        following = self._shown(answers, states.following)
-        play = play.replace(states=states.replace(following=following))
-        return play, self._written(replies)
+        is_active = np.asarray(play.is_active)
+        written = self._written(self._chosen(turn, np.flatnonzero(is_active)))
+        # The games get what the tokens say, as from a policy.
+        answers = self._pool.step(self._replies(is_active, written))
+        following = self._shown(answers, play.states.following)
+        _check(self._world, answers)
+        return play.replace(states=play.states.replace(following=following)), written
+
+    def _chosen(self, turn: int, rows: np.ndarray) -> dict[int, str]:
+        """The demonstrators' replies in some rows."""
+        keys = jax.vmap(jax.random.fold_in, (0, None))(self._keys.sample, turn)
+        draws = np.asarray(jax.vmap(lambda key: jax.random.uniform(key, (4,)))(keys))
+        redraws, players, slips, choices = draws.T
+        changes = (redraws < self._mixture.redraw) | (turn == 0)
+        drawn = np.searchsorted(np.cumsum(self._mixture.shares), players)
+        drawn = np.minimum(drawn, len(self._mixture.shares) - 1)
+        self._player = np.where(changes, drawn, self._player)
+        slips = slips < self._mixture.noise[self._player]
+        for row in rows[slips[rows]].tolist():
+            self._plans.pop(row, None)
+        # The rest of a solution still wins; a new one may take a search.
+        follows = rows[~slips[rows]].tolist()
+        unknown = [row for row in follows if not self._plans.get(row)]
+        answers = self._pool.solve(unknown)
+        _check(self._world, answers)
+        self._plans |= {row: list(x.solution) for row, x in answers.items()}
+        return {
+            row: self._plans[row].pop(0)
+            if self._plans.get(row)
+            else self._slips[int(choices[row] * len(self._slips))]
+            for row in rows.tolist()
+        }
 
     def _written(self, replies: Mapping[int, str]) -> Reply:
         """The replies as a model would write them."""
         tokens = np.zeros((NUM_ROWS, self._limit), np.int32)
         lengths = np.zeros(NUM_ROWS, np.int32)
         for row, reply in replies.items():
-            text = f"{self._begin}{reply}</answer>{chat.END}"
-            ids = self._tokenizer.encode(text)
+            ids = self._tokenizer.encode(f"{self._begin}{reply}</answer>{chat.END}")
             if len(ids) > self._limit:
                 raise ValueError(
                     f"a demonstrated reply of {self._world.name} takes {len(ids)} "
@@ -173,15 +163,16 @@ class _Episodes(WorldEpisodes):
         )
 
 
-def _sample_episodes(world: World) -> list[tuple[list[str], list[str]]]:
+def _sample_episodes(world: World, pool: Pool) -> list[tuple[list[str], list[str]]]:
     """Texts and replies of some problems that are played by their solutions.
 
     Raises:
-      ValueError: no problem has a solution.
+      ValueError: no problem has a solution, or the game fails.
     """
-    game = build_game(world.spec, TRAINING)
-    sampled = [_solve(game, seed) for seed in range(NUM_SAMPLES)]
-    game.close()
+    sampled = []
+    for start in range(0, NUM_SAMPLES, NUM_ROWS):
+        sampled += _solve(world, pool, range(start, start + NUM_ROWS))
+    sampled = sampled[:NUM_SAMPLES]
     if not any(replies for _, replies in sampled):
         raise ValueError(
             f"{world.name} cannot be demonstrated: `solution` of its game knows no "
@@ -190,10 +181,30 @@ def _sample_episodes(world: World) -> list[tuple[list[str], list[str]]]:
     return sampled
 
 
-def _solve(game: HostGame, seed: int) -> tuple[list[str], list[str]]:
-    """All texts of an episode, and the replies among them."""
-    texts = [game.reset(seed).text]
-    replies = list(game.solution())
-    for reply in replies:
-        texts += [reply, game.step(reply).observation.text]
-    return texts, replies
+def _solve(
+    world: World, pool: Pool, seeds: Sequence[int]
+) -> list[tuple[list[str], list[str]]]:
+    """All texts of an episode of every seed, and the replies among them."""
+    shown = dict(enumerate(pool.reset(seeds, [None] * len(seeds))))
+    _check(world, shown)
+    found = pool.solve(list(shown))
+    _check(world, found)
+    texts = {row: [answer.text] for row, answer in shown.items()}
+    left = {row: list(answer.solution) for row, answer in found.items()}
+    while asked := {row: replies.pop(0) for row, replies in left.items() if replies}:
+        answers = pool.step(asked)
+        _check(world, answers)
+        for row, answer in answers.items():
+            texts[row] += [asked[row], answer.text]
+            if answer.is_over:
+                left[row].clear()
+    return [(texts[row], list(found[row].solution)) for row in shown]
+
+
+def _check(world: World, answers: Mapping[int, Answer]) -> None:
+    """Refuse a game that fails while it is demonstrated."""
+    for answer in answers.values():
+        if answer.failure is not None:
+            raise ValueError(
+                f"{world.name} cannot be demonstrated, its game fails: {answer.failure}"
+            )

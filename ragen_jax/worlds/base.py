@@ -16,6 +16,10 @@ TRAINING, VALIDATION = "training", "validation"
 SPLITS = (TRAINING, VALIDATION)
 
 
+class CannotPlayHere(ValueError):
+    """A game that works elsewhere needs what this machine does not have."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Observation:
     """What the player is shown.

@@ -82,10 +82,10 @@ class LocalSandbox:
           memory_mb: of address space per process.
 
         Raises:
-          ValueError: programs cannot be run here with what is needed.
+          CannotPlayHere: programs cannot be run here with what is needed.
         """
         if sys.platform != "linux":
-            raise ValueError(
+            raise CannotPlayHere(
                 f"programs are judged on Linux, this is {sys.platform}; set "
                 "sandbox_url to the address of a SandboxFusion server."
             )
@@ -100,7 +100,7 @@ class LocalSandbox:
                 self._reason = reasons.get("namespaces")
                 return
         self.close()
-        raise ValueError(
+        raise CannotPlayHere(
             f"isolation={isolation} cannot be had here: {reasons}; allow namespaces "
             "(or, as the superuser, run as another user), or set sandbox_url."
         )

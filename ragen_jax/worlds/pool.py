@@ -57,6 +57,7 @@ class Answer:
     Attributes:
       text: the observation.
       reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
+      solution: replies that win, where they were asked for.
       failure: why there is no answer; None where there is one.
     """
 
@@ -65,6 +66,7 @@ class Answer:
     terminated: bool = False
     truncated: bool = False
     info: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    solution: tuple[str, ...] = ()
     failure: str | None = None
 
     @property
@@ -99,6 +101,11 @@ class Pool:
         """Answers to the replies of some rows."""
         answers = self._ask({row: {"step": reply} for row, reply in replies.items()})
         return {row: answers[row] for row in replies}
+
+    def solve(self, rows: Sequence[int]) -> dict[int, Answer]:
+        """Answers of some rows whose `solution` is what the game says."""
+        answers = self._ask({row: {"solution": True} for row in rows})
+        return {row: answers[row] for row in rows}
 
     def close(self) -> None:
         """Stop all workers."""
@@ -147,7 +154,7 @@ class _Worker:
         answer = self._exchange(row, request)
         if answer.is_over:
             del self._histories[row]
-        else:
+        elif "solution" not in request:
             self._histories[row].append((request, answer.text))
         return answer
 
@@ -255,11 +262,13 @@ def _parse(line: bytes, row: int) -> Answer:
         raise ValueError(f"{line[:80]!r} is not for row {row}")
     if isinstance(found.get("error"), str):
         return Answer(failure=found["error"])
+    if isinstance(solution := found.get("solution"), list):
+        return Answer(solution=tuple(map(str, solution)))
     text, info = found.get("observation"), found.get("info", {})
     reward = found.get("reward", 0.0)
     if not isinstance(text, str) or not isinstance(info, dict):
         raise ValueError(f"{line[:80]!r} has no observation")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         return Answer(failure=f"its reward is {reward!r}, not a finite number")
-    ends = [bool(found.get(name, False)) for name in ("terminated", "truncated")]
-    return Answer(text, float(reward), *ends, info)
+    ends = {name: bool(found.get(name, False)) for name in ("terminated", "truncated")}
+    return Answer(text, float(reward), info=info, **ends)

@@ -7,6 +7,7 @@ business of `pool.py`, which starts it.
 
     {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": ...}
     {"row": 3, "step": "reply"}             -> {"row": 3, "observation": ..., ...}
+    {"row": 3, "solution": true}            -> {"row": 3, "solution": ["reply", ...]}
 
 The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
 [[name, argument], ...], "max_bytes": limit of its memory or null}.
@@ -45,6 +46,8 @@ def main() -> None:
                 if row not in games:
                     games[row] = wrap(make(**start["kwargs"]), start["wrappers"])
                 answer = _observation(games[row].reset(*request["reset"]))
+            elif "solution" in request:
+                answer = {"solution": list(games[row].solution())}
             else:
                 answer = _step(games[row].step(request["step"]))
             _send(answers, {"row": row} | answer)

@@ -152,6 +152,19 @@ def test_a_game_in_python_is_played_with_the_policy_s_workers():
     assert play_rules(changed).budget.max_actions_per_turn == 1
 
 
+@pytest.mark.parametrize("name", ["lean", "search", "webshop", "alfworld", "math"])
+def test_a_game_in_python_is_played_as_its_configuration_says(name):
+    config = TASKS[name].get_config("qwen2.5-0.5b")
+    (entry,) = suites.SUITES[name]
+    assert entry.spec.kwargs == config.env.kwargs.to_dict()
+    flat = config.to_dict()
+    for key, value in entry.changes.items():
+        section, name = key.split(".")
+        assert flat[section][name] == value, key
+    small = TASKS[entry.spec.name].get_config("pocket")
+    assert small.rollout.max_reply_tokens == entry.reply_tokens
+
+
 class NeedsPackage(Echo):
     """A game that lacks its package."""
 

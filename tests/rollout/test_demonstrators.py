@@ -202,7 +202,7 @@ def played():
     dialogues = {name: demo.task.dialogue for name, demo in tasks.items()}
     players = mixture((0.5, "reading", 0.0), (0.5, "none", 1.0))
     draws = make_draw(tasks, rngs.root_key(0), num_epochs=None)(1)
-    batch, success = jax.jit(demonstrate)(draws, players, dialogues)
+    batch, success = jax.jit(demonstrate)(draws, players, dialogues, {})
     return tokenizer, batch, success
 
 

@@ -82,7 +82,7 @@ def lake():
     dialogues = {name: demo.task.dialogue for name, demo in tasks.items()}
     draw = make_draw(tasks, ROOT, num_epochs=3)
     play = jax.jit(demonstrate)
-    return draw, lambda draws: play(draws, mixture, dialogues)
+    return draw, lambda draws: play(draws, mixture, dialogues, {})
 
 
 @pytest.mark.slow

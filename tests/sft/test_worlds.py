@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from configs import base, pocket, world
 from ragen_jax import rngs
+from ragen_jax.config import changed_keys
 from ragen_jax.rollout.collect import rollout_keys
 from ragen_jax.rollout.worlds import draw_problems
 from ragen_jax.sft import rules
@@ -23,7 +24,7 @@ from ragen_jax.sft.data import (
 )
 from ragen_jax.sft.pocket_tokenizer import common_words
 from ragen_jax.sft.sampler import make_draw
-from ragen_jax.sft.train import train
+from ragen_jax.sft.train import FREE_ON_RESUME, train
 from ragen_jax.worlds.echo import Echo
 from tests.sft import tiny
 from tests.sft.faults import in_parts
@@ -151,6 +152,14 @@ def test_a_new_model_learns_a_game_in_python_and_resumes_to_the_same_bits(tmp_pa
             "games.echo.num_demonstrations = None, but echo runs in Python",
         ),
         ({"host__step_seconds": 0.0}, "host.step_seconds"),
+        (
+            {"games__echo__max_actions_per_turn": 4},
+            "games.echo.max_actions_per_turn = 4, but echo runs in Python",
+        ),
+        (
+            {"games__echo__planning_params": {"noise": 1.0}},
+            "games.echo.planning_params.noise has no effect",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(changes, message):
@@ -175,6 +184,41 @@ def test_a_game_without_solutions_is_refused():
     name = f"{__name__}:NoSolution"
     with pytest.raises(ValueError, match="NoSolution cannot be demonstrated"):
         dialogue_texts(echo_config(games__echo__host=name))
+
+
+class Fails(Echo):
+    """Echo that breaks at some problems."""
+
+    def step(self, reply):
+        if self._words[0] == "Up":
+            raise RuntimeError("broken on purpose")
+        return super().step(reply)
+
+
+def test_a_game_that_fails_is_refused():
+    name = f"{__name__}:Fails"
+    with pytest.raises(ValueError, match=r"Fails cannot be demonstrated, .*on purpose"):
+        dialogue_texts(echo_config(games__echo__host=name))
+
+
+def test_a_resumed_run_keeps_what_its_demonstrations_depend_on():
+    before = echo_config()
+    cap = echo_config(host__wrappers=(("cap", 50),), host__max_observation_tokens=9)
+    changed = changed_keys(before, cap, FREE_ON_RESUME)
+    assert changed.keys() == {"host.wrappers", "host.max_observation_tokens"}
+    workers = echo_config(host__num_workers=7, host__step_seconds=1.0)
+    assert changed_keys(before, workers, FREE_ON_RESUME) == {}
+
+
+def test_a_run_of_before_games_in_python_is_resumed():
+    config = pocket.get_config()
+    before = config.copy_and_resolve_references()
+    with before.unlocked():
+        del before.host
+        del before.train.prompt_loss_weight
+        for game in before.games.values():
+            del game["host"]
+    assert changed_keys(before, config, FREE_ON_RESUME) == {}
 
 
 def test_a_reply_that_is_too_long_is_refused():

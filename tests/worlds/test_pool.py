@@ -151,3 +151,18 @@ def test_killing_a_worker_from_outside(make_pool):
     assert [answers[row].text for row in (1, 2, 3)] == [
         f"seed {row} count 2 second" for row in (1, 2, 3)
     ]
+
+
+def test_solutions_are_asked_for_and_change_nothing(make_pool):
+    pool = make_pool(4, game="ragen_jax.worlds.echo:Echo", num_words=4)
+    shown = pool.reset([3, 4, 5, 6], [None] * 4)
+    solutions = pool.solve([0, 2])
+    assert solutions.keys() == {0, 2}
+    for row, answer in solutions.items():
+        assert answer.solution == (shown[row].text.split()[-1],)
+        assert not answer.is_over
+    # After a kill the worker's rows are brought back without it.
+    for worker in pool._workers:
+        worker.stop()
+    replies = {row: shown[row].text.split()[-1] for row in range(4)}
+    assert all(answer.info["success"] for answer in pool.step(replies).values())
