@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 
 from ragen_jax.worlds import code_runner, processes
+from ragen_jax.worlds.base import CannotPlayHere
 from ragen_jax.worlds.code_runner import ANSWER_HEAD, REQUEST_HEAD
 
 ISOLATIONS = ("namespaces", "limits")

@@ -67,7 +67,7 @@ def test_a_retriever_is_served():
     process = commands.start(commands.command("serve", *words))
     try:
         said = until_ready(process)
-        assert "Whoever reaches this machine can connect" in said
+        assert "Every machine that reaches this one can connect" in said
         port = said.split("/retrieve")[0].split(":")[-1]
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/retrieve",
