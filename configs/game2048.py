@@ -8,8 +8,8 @@ takes up to 24 turns. The original's board: --config.env.kwargs.size=4
 player, not exact.
 
 The pocket model reaches the goal on 26 % of 256 held-out levels, best play on all.
-Training raises that to 48 to 59 % in 20 iterations, about ten minutes on one core
-(docs/results.md).
+Training raises that to 48 to 59 % in 20 iterations, 11 to 19 minutes on one core that
+had a busy neighbour (docs/results.md).
 
 Presets (`configs/sizes.py`): --config=configs/game2048.py:qwen2.5-0.5b,starpo_s,grpo
 """

@@ -19,6 +19,5 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     sizes.apply_presets(config, presets)
     sizes.play_in_python(config, "math", max_turns=1)
-    config.host.max_observation_tokens = 256
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
     return config

@@ -5,9 +5,9 @@
         --config.model.path=runs/pocket_host/model
 
 Shape and schedule are those of `configs/pocket.py`. Demonstrators reply as the games'
-own solutions say and write no thoughts. No such model is shipped yet: after half an
-hour on 2 cores it proves 37 % of Lean's held-out theorems, and answers next to none of
-SearchQA's questions, whose training names it learns by heart (`docs/results.md`).
+own solutions say and write no thoughts. No such model is shipped: it takes about half
+an hour on 2 cores, proves 37 % of Lean's held-out theorems and hardly wins the other
+two games (`docs/finetuning.md`).
 """
 
 from ml_collections import ConfigDict

@@ -19,7 +19,6 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     sizes.apply_presets(config, presets)
     # The shopper that knows every page takes five.
     sizes.play_in_python(config, "webshop", max_turns=7)
-    config.host.max_observation_tokens = 256
     config.env.kwargs.page_size = 3
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 48)
     # A page repeats the goal.

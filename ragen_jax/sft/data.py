@@ -345,11 +345,11 @@ def _take(data: DataSet, draw: Draw) -> tuple[Batch, Bool[Array, " E"]]:
     num_rows = chosen.lengths.shape[1]
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), chosen)
     mask = jnp.repeat(draw.mask, num_rows)
-    lengths, loss_mask = (
-        jnp.where(mask, rows.lengths, 0),
-        rows.loss_mask & mask[:, None],
+    batch = rows.replace(
+        lengths=jnp.where(mask, rows.lengths, 0),
+        loss_mask=rows.loss_mask & mask[:, None],
     )
-    return Batch(rows.tokens, lengths, loss_mask), data.success[draw.numbers]
+    return batch, data.success[draw.numbers]
 
 
 def _rows(rollout: Trajectory, mask: Bool[Array, " E"]) -> Batch:

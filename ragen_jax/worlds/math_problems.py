@@ -88,7 +88,8 @@ def draw_problem(
         tell("product", PRODUCTS, k=factor, x=each)
         left -= 1
     else:
-        tell("stated", STATED, x=amount)
+        # The word is part of what decides the split.
+        tell("told", STATED, x=amount)
     ending = source.choice(("share", "price", "count")) if left > 0 else "count"
     for _ in range(left - (ending != "count")):
         change = source.randint(2, max_number)
