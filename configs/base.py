@@ -44,6 +44,9 @@ def get_config() -> ConfigDict:
     config.host.wrappers = placeholder(tuple)
     # Tokens of an observation of a game in Python; longer ones are cut in the middle.
     config.host.max_observation_tokens = 256
+    # Prompts, the key-value cache and the batch are as wide as the shortest of so many
+    # widths that holds them; each is compiled when it is first needed.
+    config.host.num_widths = 8
     # Worker processes that play it. None: one for each processor.
     config.host.num_workers = placeholder(int)
     # Seconds after which a step has failed, and its process is killed.
@@ -140,6 +143,9 @@ def get_config() -> ConfigDict:
     config.learner.minibatch_rows = 32
     # Rows per forward and backward pass. Small is fast on CPUs (cache), large on GPUs.
     config.learner.microbatch_rows = 8
+    # Rows of similar lengths share a pass, which runs at the shortest of so many widths
+    # that holds them; each is compiled. Above 1 it saves padding where lengths differ.
+    config.learner.num_widths = 1
     # Passes over the kept rows per update.
     config.learner.epochs = 1
     # Updates per rollout batch (the paper's Online-k: k). Each filters the batch,

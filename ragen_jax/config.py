@@ -217,6 +217,7 @@ RULES = (
         ),
         positive_integers=(
             "host.max_observation_tokens",
+            "host.num_widths",
             "host.num_workers",
             "host.max_worker_bytes",
             "rollout.num_groups",
@@ -359,6 +360,7 @@ def _names_world(item: tuple[str, object]) -> bool:
 _OLD_VALUES = {
     r"games\.\w+\.context": "full",
     r"train\.prompt_loss_weight": 0.0,
+    r"(host|learner)\.num_widths": 1,
 }
 
 

@@ -34,8 +34,9 @@ from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, say_left_out, suite_configs
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
+from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
 from ragen_jax.rollout.collect import validation_keys
-from ragen_jax.rollout.host import Chat, ChatGame, ChatReply, play_turns
+from ragen_jax.rollout.host import play_turns
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.rollout.replay import make_boards_after
 from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules

@@ -19,7 +19,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.rollout.host import ChatReply
+from ragen_jax.rollout.chat import ChatReply
 
 # Longest waits between two tries, by our choice and at a server's request.
 MAX_BACKOFF_SECONDS = 60.0

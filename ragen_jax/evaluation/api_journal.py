@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from ragen_jax.rollout.host import ChatReply
+from ragen_jax.rollout.chat import ChatReply
 
 Place = tuple[str, int]  # name of a task, and a row
 # Beginning of every line in both files.

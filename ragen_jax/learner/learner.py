@@ -129,6 +129,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         trained_shardings=trained_params(shardings),
         table_shardings=(whole_tables(trained_params(shardings), axes), frozen_tables),
         microbatch_rows=config.learner.microbatch_rows,
+        num_widths=config.learner.num_widths,
         temperature=config.rollout.temperature,
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
         objective=_objective(config),

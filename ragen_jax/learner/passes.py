@@ -2,7 +2,7 @@
 
 In: networks, the samples of all rows and indices of some, kept rows first. Out: the
 networks' numbers for their tokens, or the gradient of their loss. Only as many
-microbatches run as the rows fill.
+microbatches run as the rows fill, each as wide as its longest row needs.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_val
 from ragen_jax.learner.loss import Objective, Predictions, Samples, TokenSums
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
+from ragen_jax.models.widths import at_width
 from ragen_jax.sharding import by_rows, num_row_shards, on_each_device
 from ragen_jax.types import Params
 
@@ -42,6 +43,8 @@ class Passes:
       table_shardings: of trained and of frozen parameters while they are read, see
         `whole_tables`; those of frozen ones are None where there are none.
       microbatch_rows: rows per pass.
+      num_widths: widths at which a pass may run, see `models.widths`. With more than
+        one, rows of similar lengths share a pass.
       temperature, logprob_chunk_tokens: see `token_log_probs`.
       objective: the loss.
     """
@@ -54,6 +57,7 @@ class Passes:
     trained_shardings: PyTree
     table_shardings: tuple[PyTree, PyTree | None]
     microbatch_rows: int
+    num_widths: int
     temperature: float
     logprob_chunk_tokens: int
     objective: Objective
@@ -83,16 +87,18 @@ class Passes:
                 lambda part: self._log_probs(self.policy, policy_params, *part)[0],
                 (tokens, mask),
                 kept,
+                mask,
             )
         if self.objective.kl_penalty.placement is not None:
             ref = self.over_rows(
                 lambda part: self._log_probs(self.reference, frozen, *part)[0],
                 (tokens, mask),
                 kept,
+                mask,
             )
         if self.critic is not None:
             values = self.over_rows(
-                lambda rows: self._values(trained, frozen, rows), tokens, kept
+                lambda rows: self._values(trained, frozen, rows), tokens, kept, mask
             )
         return TokenStats(old_log_probs=old, ref_log_probs=ref, values=values)
 
@@ -107,6 +113,7 @@ class Passes:
             lambda part: self._log_probs(self.policy, policy_params, *part)[1],
             (tokens, mask),
             all_rows,
+            mask,
         )
 
     def gradient(
@@ -126,6 +133,7 @@ class Passes:
           rows: the minibatch, index `B` for no row; rows come before those.
           kl_coeff: weight of the KL penalty.
         """
+        rows = self._by_length(rows, samples)
         is_row = rows < samples.tokens.shape[0]
         mask = samples.mask.at[rows].get(mode="clip") & is_row[:, None]
         # Of the whole minibatch: the shares of microbatches then add up to its loss.
@@ -137,12 +145,15 @@ class Passes:
             now = self._predict(trained, frozen, part.tokens, part.mask)
             return self.objective.loss(now, part, part_weights, kl_coeff)
 
+        def cut_gradient(part):
+            return jax.grad(loss, has_aux=True)(trained, *part)
+
         def microbatch(j, carry):
             grads, sums = carry
             part = self._take(samples, self._microbatch(rows, j))
             part_weights = self._microbatch(token_weights, j)
-            new_grads, new_sums = jax.grad(loss, has_aux=True)(
-                trained, part, part_weights
+            new_grads, new_sums = self._at_width(
+                cut_gradient, (part, part_weights), part.mask
             )
             return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
 
@@ -157,17 +168,30 @@ class Passes:
         function: Callable[[PyTree[Shaped[Array, "m T"]]], Float[Array, "m T"]],
         rows: PyTree[Shaped[Array, "B T"]],
         kept: Bool[Array, " B"],
+        mask: Bool[Array, "B T"],
     ) -> Float[Array, "B T"]:
-        """`function` of the kept rows, a microbatch at a time, 0 in the other rows."""
-        order = kept_first(kept, jnp.zeros(kept.shape), self.microbatch_rows)
+        """`function` of the kept rows, a microbatch at a time, 0 in the other rows.
+
+        The numbers behind a row's last token of the mask may be 0, too.
+        """
+        lengths = last_place(mask).astype(jnp.float32)
+        draws = lengths if self.num_widths > 1 else jnp.zeros(kept.shape)
+        order = kept_first(kept, draws, self.microbatch_rows)
+        max_tokens = mask.shape[1]
+
+        def cut_function(part):
+            numbers = function(self._split(part))
+            return jnp.pad(numbers, [(0, 0), (0, max_tokens - numbers.shape[1])])
 
         def microbatch(j, out):
             chosen = self._microbatch(order, j)
             part = jax.tree.map(lambda x: x.at[chosen].get(mode="clip"), rows)
-            return out.at[chosen].set(function(self._split(part)), mode="drop")
+            part_mask = mask.at[chosen].get(mode="fill", fill_value=False)
+            numbers = self._at_width(cut_function, part, part_mask)
+            return out.at[chosen].set(numbers, mode="drop")
 
         count = -(-jnp.sum(kept) // self.microbatch_rows)
-        start = jnp.zeros(jax.tree.leaves(rows)[0].shape, jnp.float32)
+        start = jnp.zeros(mask.shape, jnp.float32)
         return jax.lax.fori_loop(0, count, microbatch, start)
 
     def _predict(
@@ -227,6 +251,24 @@ class Passes:
         )
         return on_each_device(score, self.mesh)(params, hidden, tokens, mask)
 
+    def _by_length(self, rows: Int[Array, " M"], samples: Samples) -> Int[Array, " M"]:
+        """A minibatch in the order of its microbatches; index `B`, no row, is last."""
+        if self.num_widths == 1:
+            return rows
+        lengths = last_place(samples.mask)
+        longer = samples.tokens.shape[1] + 1
+        return rows[jnp.argsort(lengths.at[rows].get(mode="fill", fill_value=longer))]
+
+    def _at_width(self, function: Callable, rows: PyTree, mask: Bool[Array, "m T"]):
+        """`function` of rows, cut behind the last token that any mask has."""
+        return at_width(
+            function,
+            rows,
+            last_place(mask),
+            longest=mask.shape[1],
+            count=self.num_widths,
+        )
+
     def _microbatch(self, rows, j):
         first = j * self.microbatch_rows
         return jax.lax.dynamic_slice_in_dim(rows, first, self.microbatch_rows)
@@ -242,6 +284,12 @@ class Passes:
 
     def _split(self, tree):
         return jax.lax.with_sharding_constraint(tree, by_rows(self.mesh))
+
+
+def last_place(mask: Bool[Array, "B T"]) -> Int[Array, " B"]:
+    """Tokens up to the last one of each row's mask; 0 without one."""
+    places = jnp.arange(1, mask.shape[1] + 1, dtype=jnp.int32)
+    return jnp.max(jnp.where(mask, places, 0), axis=1)
 
 
 def kept_first(

@@ -220,6 +220,7 @@ RULES = (
         positive_integers=(
             "learner.minibatch_rows",
             "learner.microbatch_rows",
+            "learner.num_widths",
             "learner.epochs",
             "learner.logprob_chunk_tokens",
             "learner.updates_per_rollout",

@@ -217,11 +217,12 @@ def model_responder(
 
     def observe(context, span, starts, is_active, slots) -> Context:
         if context.cache.num_slots == 0:
-            context = read_first(span)
-        else:
-            # Finished rows may be too full for the span: they overwrite their start.
-            starts = jnp.where(is_active, starts, 0)
-            context = read(policy, params, context, span, starts)
+            return grow(read_first(span), slots)
+        # Finished rows may be too full for the span: they overwrite their start.
+        starts = jnp.where(is_active, starts, 0)
+        return read(policy, params, grow(context, slots), span, starts)
+
+    def grow(context: Context, slots: int) -> Context:
         return context.replace(cache=grow_cache(context.cache, slots))
 
     def read_first(span: TokenSpan) -> Context:

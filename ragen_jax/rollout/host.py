@@ -1,26 +1,25 @@
-"""The turn loop of the host: for models behind an API, people, and checks of rollouts.
+"""The turn loop of the host: for games in Python, models behind an API, and people.
 
 In: episodes that advance turn by turn (`HostEpisodes`), and a function that replies.
 Out: a `Trajectory`, like that of the compiled rollout. The loop knows neither
 environments nor tokens. Episodes of an `ArrayGame` run the functions of the compiled
-rollout one turn at a time, on tokens; those of a `ChatGame` show an array environment
-in chat messages and read replies in text.
+rollout one turn at a time, on tokens; those of a `chat.ChatGame` show an array
+environment in chat messages and read replies in text.
 """
 
 import asyncio
-import dataclasses
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
 
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.models.policy import Policy
+from ragen_jax.models.widths import fitting_width
 from ragen_jax.rollout.collect import (
     RolloutKeys,
     check_dialogue,
@@ -28,33 +27,24 @@ from ragen_jax.rollout.collect import (
     make_responder,
     spread_levels,
     start_episodes,
-    start_from,
 )
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import (
-    Answer,
     Play,
     PlayRules,
     Responder,
     RolloutContext,
+    Sending,
     act,
-    continue_episodes,
     get_reply,
-    message_fields,
-    open_episodes,
-    run_turn,
+    prompt_starts,
+    send,
     to_trajectory,
+    write_following,
+    write_opening,
 )
 from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.text.messages import (
-    DialogueTurn,
-    Message,
-    chat_messages,
-    parse_text,
-    strip_prefix,
-)
-from ragen_jax.text.prompts import Wording
-from ragen_jax.types import EnvState, Params, Reply, Trajectory
+from ragen_jax.types import Params, Reply, Trajectory
 
 
 class HostEpisodes(Protocol):
@@ -100,6 +90,8 @@ class ArrayGame:
       make_responder: `(params, dialogue) -> Responder`.
       compile: compiles a function of `(params, dialogue, turn, *rows)`; the default is
         for a single device.
+      num_widths: widths at which prompts are read and lengths of the responder's carry,
+        each compiled once when it is first needed; 1: the largest possible ones.
     """
 
     def __init__(
@@ -109,6 +101,7 @@ class ArrayGame:
         rules: PlayRules,
         make_responder: Callable[[Params, Dialogue], Responder],
         compile: Callable[[Callable], Callable] = jax.jit,
+        num_widths: int = 1,
     ):
         def context(params: Params, dialogue: Dialogue) -> RolloutContext:
             responder = make_responder(params, dialogue)
@@ -117,13 +110,17 @@ class ArrayGame:
         def start(params, dialogue, turn, keys) -> Play:
             return start_episodes(context(params, dialogue), keys)
 
-        def open_(params, dialogue, turn, play) -> Play:
-            slots = dialogue.max_window_tokens + 1
-            return open_episodes(context(params, dialogue), play, slots)
+        def open_(params, dialogue, turn, play) -> Sending:
+            return write_opening(context(params, dialogue), play)
 
-        def follow(params, dialogue, turn, play) -> Play:
-            slots = dialogue.max_window_tokens + 1
-            return continue_episodes(context(params, dialogue), play, turn, slots)
+        def follow(params, dialogue, turn, play) -> Sending:
+            return write_following(context(params, dialogue), play, turn)
+
+        def send_(width, slots, params, dialogue, turn, play, sending) -> Play:
+            prompt = sending.prompt
+            prompt = prompt.replace(tokens=prompt.tokens[:, :width])
+            sending = sending.replace(prompt=prompt)
+            return send(context(params, dialogue), play, sending, turn, slots)
 
         def reply(params, dialogue, turn, play, keys) -> tuple[Play, Reply]:
             sample_keys = fold_turn(keys.sample, turn)
@@ -138,7 +135,11 @@ class ArrayGame:
                 context(params, dialogue), play, initial_state, keys.noise
             )
 
-        self.max_turns = rules.budget.max_turns
+        self.max_turns, self.num_widths = rules.budget.max_turns, num_widths
+        self.max_reply_tokens = rules.max_reply_tokens
+        self.send = functools.cache(
+            lambda *size: compile(functools.partial(send_, *size))
+        )
         self.start, self.open, self.follow = map(compile, (start, open_, follow))
         self.reply, self.act, self.finish = map(compile, (reply, act_, finish))
 
@@ -155,15 +156,20 @@ def make_array_game(
     policy: Policy,
     layout: RowLayout,
     rules: PlayRules,
+    num_widths: int = 1,
     **decoding: float | None,
 ) -> ArrayGame:
-    """A game whose rows are laid out over devices; arguments as of `make_collect`."""
+    """A game whose rows are laid out over devices.
+
+    Arguments as of `make_collect` and `ArrayGame`.
+    """
     return ArrayGame(
         env,
         env_params,
         rules,
         make_responder(policy, rules, layout, **decoding),
         compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
+        num_widths=num_widths,
     )
 
 
@@ -177,24 +183,45 @@ class ArrayEpisodes:
         self.max_turns = game.max_turns
         self.play: Play = game.start(*self._fixed, jnp.int32(0), keys)
         self._initial_state = self.play.states
+        self._num_slots = 0
 
     def prompt(self, turn: int) -> Play:
         """The episodes after the turn's message, which the responder has read."""
-        send = self._game.follow if turn else self._game.open
-        self.play = send(*self._fixed, jnp.int32(turn), self.play)
+        fixed = *self._fixed, jnp.int32(turn), self.play
+        sending = (self._game.follow if turn else self._game.open)(*fixed)
+        width, self._num_slots = self._size(sending)
+        self.play = self._game.send(width, self._num_slots)(*fixed, sending)
         return self.play
+
+    def _size(self, sending: Sending) -> tuple[int, int]:
+        """Width of the prompts, and slots of the carry that hold the replies, too."""
+        game, (_, dialogue) = self._game, self._fixed
+        widest, longest = sending.prompt.tokens.shape[1], dialogue.max_window_tokens
+        if game.num_widths == 1:
+            return widest, longest + 1
+        starts, lengths, is_active = jax.device_get(
+            (prompt_starts(self.play), sending.prompt.length, self.play.is_active)
+        )
+        width = fitting_width(int(lengths.max()), widest, game.num_widths)
+        # Rows are written at the prompt's whole width, and replies behind its text.
+        used = starts + np.maximum(width, lengths + game.max_reply_tokens)
+        used = fitting_width(int(used[is_active].max()), longest, game.num_widths)
+        return width, max(used + 1, self._num_slots)
 
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
         """The responder's reply to a prompt."""
         return self._game.reply(*self._fixed, jnp.int32(turn), play, self._keys)
 
     def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
-        rows = (*reply, self._keys)
-        self.play = self._game.act(*self._fixed, jnp.int32(turn), *rows)
+        play, written = reply
+        # Without the carry, whose shape may differ from turn to turn.
+        rows = play.replace(carry=()), written, self._keys
+        after = self._game.act(*self._fixed, jnp.int32(turn), *rows)
+        self.play = after.replace(carry=play.carry)
         return bool(jnp.any(self.play.is_active))
 
     def trajectory(self) -> Trajectory:
-        rows = (self.play, self._initial_state, self._keys)
+        rows = (self.play.replace(carry=()), self._initial_state, self._keys)
         return self._game.finish(*self._fixed, jnp.int32(0), *rows)
 
 
@@ -223,163 +250,3 @@ def make_host_collect(
         return asyncio.run(play_turns(episodes, episodes.reply))
 
     return collect
-
-
-@dataclasses.dataclass(frozen=True)
-class ChatReply:
-    """A reply of a model behind an API. Counts are None where none is reported.
-
-    Attributes:
-      text: content of the assistant's message.
-      finish_reason: as reported: "stop", "length", ...
-      prompt_tokens, cached_tokens, reply_tokens: tokens read, those of them read from a
-        cache, and tokens written.
-      model: name of the model, as reported.
-    """
-
-    text: str
-    finish_reason: str
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    reply_tokens: int | None
-    model: str
-
-    @property
-    def is_cut(self) -> bool:
-        """The length limit ended the reply."""
-        return self.finish_reason == "length"
-
-
-@dataclasses.dataclass(frozen=True)
-class Chat:
-    """A dialogue in chat messages.
-
-    Attributes:
-      wording: of the messages.
-      context: entry of `text.context.CONTEXTS`.
-      num_past: earlier turns that a prompt shows, at most.
-      thinking: a reply is a thought and an answer; False: an answer alone.
-    """
-
-    wording: Wording
-    context: str
-    num_past: int
-    thinking: bool
-
-
-class ChatGame:
-    """An array environment in chat messages, one row at a time.
-
-    Args:
-      env, env_params, rules: the environment and the rules of an episode; there is no
-        bonus, since its terms are read from tokens.
-      chat: the dialogue.
-    """
-
-    def __init__(
-        self, env: TextEnvironment, env_params: EnvParams, rules: PlayRules, chat: Chat
-    ):
-        self.env, self.rules, self.chat = env, rules, chat
-        context = RolloutContext(env, env_params, None, None, rules)
-
-        def reset(keys: RolloutKeys) -> EnvState:
-            draw = functools.partial(env.reset_split, split=keys.split)
-            return jax.vmap(draw, (0, None))(keys.level, env_params)
-
-        self._reset = jax.jit(reset)
-        self.start = jax.jit(lambda states: start_from(context, states))
-        self.fields = jax.jit(lambda play, turn: message_fields(context, play, turn))
-        self.finish = jax.jit(
-            lambda play, states, keys: to_trajectory(context, play, states, keys)
-        )
-
-        @jax.jit
-        def step(play: Play, turn: Array, answer: Answer, keys: Key[Array, " 1"]):
-            return run_turn(context, play, turn, answer, fold_turn(keys, turn))
-
-        self.step = step
-
-    def levels(self, keys: RolloutKeys) -> EnvState:
-        """First states of the levels of a rollout, rows leading, on the host."""
-        return jax.device_get(self._reset(keys))
-
-    def episode(self, level: EnvState, noise_key: Key[Array, ""]) -> "ChatEpisode":
-        """An episode before its first turn."""
-        return ChatEpisode(self, level, noise_key)
-
-
-@dataclasses.dataclass(frozen=True)
-class ChatTurn:
-    """The texts of a turn.
-
-    Attributes:
-      messages: sent for the reply.
-      shown: the turn as later prompts show it.
-      reply: as it came.
-    """
-
-    messages: Sequence[Message]
-    shown: DialogueTurn
-    reply: ChatReply
-
-
-class ChatEpisode:
-    """An episode of a `ChatGame`; `HostEpisodes` of one row, whose replies are text.
-
-    Attributes:
-      turns: the texts of the turns so far.
-    """
-
-    def __init__(self, game: ChatGame, level: EnvState, noise_key: Key[Array, ""]):
-        self._game, self._keys = game, noise_key[None]
-        self.max_turns = game.rules.budget.max_turns
-        self._level = jax.tree.map(lambda x: x[None], level)
-        self._play = game.start(self._level)
-        self.turns: list[ChatTurn] = []
-        self._next: tuple[list[Message], DialogueTurn]
-
-    def prompt(self, turn: int) -> list[Message]:
-        """The messages that ask for the turn's reply."""
-        chat = self._game.chat
-        fields = _only_row(self._game.fields(self._play, jnp.int32(turn)))
-        asked = DialogueTurn(fields)
-        shown = [turn.shown for turn in self.turns]
-        messages = chat_messages(
-            chat.wording, [*shown, asked], context=chat.context, num_past=chat.num_past
-        )
-        self._next = (messages, asked)
-        return messages
-
-    def step(self, turn: int, reply: ChatReply) -> bool:
-        game, (messages, asked) = self._game, self._next
-        text = strip_prefix(reply.text, game.chat.wording.reply_prefix)
-        parsed = parse_text(
-            text,
-            game.env.action_vocabulary,
-            max_actions=game.rules.budget.max_actions_per_turn,
-            thinking=game.chat.thinking,
-            answer_bytes=game.env.answer_bytes,
-        )
-        is_cut = jnp.array([reply.is_cut])
-        answer = Answer(
-            parsed=jax.tree.map(lambda x: jnp.asarray(x)[None], parsed),
-            length=jnp.array([reply.reply_tokens or 0], jnp.int32),
-            is_cut=is_cut,
-            lacks_end=is_cut,
-            bonus=jnp.zeros(1),
-        )
-        self._play = game.step(self._play, jnp.int32(turn), answer, self._keys)
-        shown = dataclasses.replace(
-            asked, reply=text, result=_only_row(self._play.feedback)
-        )
-        self.turns.append(ChatTurn(messages, shown, reply))
-        return bool(self._play.is_active[0])
-
-    def trajectory(self) -> Trajectory:
-        """Turns and outcome; there are no tokens (`T` is 0)."""
-        return self._game.finish(self._play, self._level, self._keys)
-
-
-def _only_row(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
-    """The arrays of a single row, on the host."""
-    return jax.tree.map(lambda x: x[0], jax.device_get(arrays))

@@ -55,8 +55,8 @@ class Responder(NamedTuple):
       init: `(num_rows) -> carry`, before the first message.
       observe: `(carry, span, starts, is_active, slots) -> carry`: read a span that
         begins at token `starts` of each row's carry, in place of any tokens from there
-        on. After the first span the carry keeps its shapes; no row ever exceeds
-        `slots - 1` tokens (a Python int).
+        on. No row ever exceeds `slots - 1` tokens (a Python int, never less than
+        before); from the first span on the carry keeps its shapes where `slots` does.
       reply: `(carry, starts, states, keys, turn, is_active) -> (carry, Reply)`: reply
         from token `starts` on, in the game state `states`, with the turn's keys.
         Inactive rows get a reply of length 0. `turn` may be traced.
@@ -108,6 +108,19 @@ class Answer:
     bonus: Float[Array, " B"]
 
 
+@struct.dataclass
+class Sending:
+    """What every active row is about to read.
+
+    Attributes:
+      message: of the turn, for the transcript.
+      prompt: that the responder reads, the message in it.
+    """
+
+    message: TokenSpan
+    prompt: TokenSpan
+
+
 @dataclasses.dataclass(frozen=True)
 class PlayRules:
     """Rules of an episode.
@@ -128,7 +141,7 @@ class PlayRules:
 class RolloutContext(NamedTuple):
     """Everything about a rollout that does not change from turn to turn.
 
-    `dialogue` and `responder` are None where replies are text (`host.ChatGame`).
+    `dialogue` and `responder` are None where replies are text (`chat.ChatGame`).
     """
 
     env: TextEnvironment
@@ -140,8 +153,7 @@ class RolloutContext(NamedTuple):
 
 def open_episodes(context: RolloutContext, play: Play, slots: int) -> Play:
     """Send the first message, before the reply of turn 0. `slots`: see `Responder`."""
-    message = _message(context.dialogue.opening, play, message_fields(context, play, 0))
-    return _send(context, play, message, message, 0, slots)
+    return send(context, play, write_opening(context, play), 0, slots)
 
 
 def continue_episodes(
@@ -151,34 +163,43 @@ def continue_episodes(
 
     `slots`: see `Responder`.
     """
+    return send(context, play, write_following(context, play, turn), turn, slots)
+
+
+def write_opening(context: RolloutContext, play: Play) -> Sending:
+    """The first message, which is the first prompt, too."""
+    fields = message_fields(context, play, 0)
+    message = _message(context.dialogue.opening, play, fields)
+    return Sending(message, message)
+
+
+def write_following(context: RolloutContext, play: Play, turn: Turn) -> Sending:
+    """The message and the prompt before the reply of a later turn."""
     fields = message_fields(context, play, turn)
     message = _message(context.dialogue.following, play, fields | play.feedback)
     if play.window is None:
-        return _send(context, play, message, message, turn, slots)
+        return Sending(message, message)
     prompt = render_window(play.window, context.dialogue.windows, fields)
-    play = play.replace(num_read=jnp.zeros_like(play.num_read))
-    return _send(context, play, message, _to_active(prompt, play), turn, slots)
+    return Sending(message, _to_active(prompt, play))
 
 
-def _send(
-    context: RolloutContext,
-    play: Play,
-    message: TokenSpan,
-    prompt: TokenSpan,
-    turn: Turn,
-    slots: int,
+def prompt_starts(play: Play) -> Int[Array, " B"]:
+    """Tokens that the responder keeps before the next prompt: none before a window."""
+    return play.num_read if play.window is None else jnp.zeros_like(play.num_read)
+
+
+def send(
+    context: RolloutContext, play: Play, sending: Sending, turn: Turn, slots: int
 ) -> Play:
     """Record a message, and have the responder read the prompt that contains it."""
-    carry = context.responder.observe(
-        play.carry, prompt, play.num_read, play.is_active, slots
-    )
-    window = play.window
+    starts, prompt, window = prompt_starts(play), sending.prompt, play.window
+    carry = context.responder.observe(play.carry, prompt, starts, play.is_active, slots)
     if window is not None:
         window = record_prompt(window, prompt, turn)
     return play.replace(
         carry=carry,
-        num_read=play.num_read + prompt.length,
-        transcript=append_message(play.transcript, message, turn),
+        num_read=starts + prompt.length,
+        transcript=append_message(play.transcript, sending.message, turn),
         window=window,
     )
 

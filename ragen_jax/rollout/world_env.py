@@ -77,6 +77,7 @@ class World(base.TextEnvironment):
         *,
         num_tasks: Mapping[str, int | None],
         max_observation_tokens: int,
+        num_widths: int,
         max_failed_fraction: float,
     ):
         """Describes a game.
@@ -86,9 +87,11 @@ class World(base.TextEnvironment):
           game: one of these games, for its texts and sizes.
           num_tasks: problems of each split; None: as many as there are seeds.
           max_observation_tokens: longest observation.
+          num_widths: at which its episodes are read and learned, see `models.widths`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
         """
         self.spec = spec
+        self.num_widths = num_widths
         self.max_failed_fraction = max_failed_fraction
         self.instruction = game.instruction
         self.num_tasks = num_tasks
@@ -236,6 +239,7 @@ def make_world(
     *,
     wrappers: Sequence[Sequence[Any]] | None,
     max_observation_tokens: int,
+    num_widths: int,
     num_workers: int | None,
     step_seconds: float,
     max_worker_bytes: int | None,
@@ -247,8 +251,8 @@ def make_world(
       name: in `WORLDS`, "package.module:Class", or a prefix of `DOORS` and the name of
         an environment there: "gymnasium:FrozenLake-v1".
       kwargs: of its constructor.
-      wrappers, max_observation_tokens, num_workers, step_seconds, max_worker_bytes:
-        the section `host` of the configuration.
+      wrappers, max_observation_tokens, num_widths, num_workers, step_seconds,
+        max_worker_bytes: the section `host` of the configuration.
       max_failed_fraction: that of `rollout`.
 
     Raises:
@@ -287,6 +291,7 @@ def make_world(
         games[TRAINING],
         num_tasks={split: game.num_tasks for split, game in games.items()},
         max_observation_tokens=max_observation_tokens,
+        num_widths=num_widths,
         max_failed_fraction=max_failed_fraction,
     )
     for game in games.values():

@@ -1,6 +1,6 @@
 """Environments of arrays, served turn by turn in text.
 
-In: an environment in chat messages (`rollout.host.ChatGame`). Out: episodes whose
+In: an environment in chat messages (`rollout.chat.ChatGame`). Out: episodes whose
 levels, turns, limits and words are those of training; what a turn shows is what an
 evaluation over an API sends as that turn's message. The programs of one row are
 compiled when the game is made, and all clients share them.
@@ -13,8 +13,8 @@ from jaxtyping import Array, Int, Key
 
 from envs.base import SPLITS
 from ragen_jax import rngs
+from ragen_jax.rollout.chat import ChatGame
 from ragen_jax.rollout.collect import RolloutKeys
-from ragen_jax.rollout.host import ChatGame
 from ragen_jax.rollout.turns import Answer, Play
 from ragen_jax.serve.games import Game, GameError, Player, Shown, read_answer
 from ragen_jax.text.answers import ANSWER_END

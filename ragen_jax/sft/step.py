@@ -17,6 +17,7 @@ from ragen_jax.learner.logprobs import hidden_states, map_chunks
 from ragen_jax.learner.state import Network, TrainState, state_shardings
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable
+from ragen_jax.models.widths import at_width
 from ragen_jax.sft.data import Batch
 from ragen_jax.tables.metrics import Metric, View
 from ragen_jax.types import Params
@@ -47,7 +48,7 @@ METRICS = (
     ),
 )
 
-# A microbatch is computed at the shortest of this many lengths that holds it.
+# A microbatch is computed at the shortest of this many widths that holds it.
 NUM_WIDTHS = 5
 
 
@@ -153,30 +154,23 @@ def batch_gradient(
     chunks = jax.tree.map(
         lambda x: x[order].reshape(-1, microbatch_episodes, *x.shape[1:]), batch
     )
-    widths = [-(-max_tokens * (i + 1) // NUM_WIDTHS) for i in range(NUM_WIDTHS)]
 
-    def cut_gradient(width: int):
-        def loss(trained, chunk: Batch):
-            return dialogue_loss(
-                policy,
-                complete(trained),
-                jax.tree.map(lambda x: x[:, :width] if x.ndim > 1 else x, chunk),
-                prompt_weight=prompt_loss_weight,
-                chunk_tokens=logprob_chunk_tokens,
-            )
+    def chunk_loss(trained, chunk: Batch):
+        return dialogue_loss(
+            policy,
+            complete(trained),
+            chunk,
+            prompt_weight=prompt_loss_weight,
+            chunk_tokens=logprob_chunk_tokens,
+        )
 
-        def gradient(trained, chunk: Batch):
-            differentiate = jax.value_and_grad(loss, has_aux=True)
-            (_, sums), gradient = differentiate(trained, chunk)
-            return gradient, sums
-
-        return gradient
-
-    branches = [cut_gradient(width) for width in widths]
+    def cut_gradient(chunk: Batch):
+        return jax.grad(chunk_loss, has_aux=True)(trained, chunk)
 
     def add(sums, chunk: Batch):
-        needed = jnp.searchsorted(jnp.array(widths), jnp.max(chunk.lengths))
-        new = jax.lax.switch(needed, branches, trained, chunk)
+        new = at_width(
+            cut_gradient, chunk, chunk.lengths, longest=max_tokens, count=NUM_WIDTHS
+        )
         return jax.tree.map(jnp.add, sums, new), None
 
     zeros = (jax.tree.map(jnp.zeros_like, trained), LossSums(*jnp.zeros(3)))

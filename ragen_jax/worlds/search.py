@@ -14,6 +14,7 @@ questions of its own; a server that fails raises instead of being read as a pass
 
 import functools
 from collections.abc import Sequence
+from typing import Protocol
 
 from ragen_jax.worlds.base import SPLITS, TRAINING, HostGame, Observation, Step
 from ragen_jax.worlds.search_data import Passage, Question, one_line
@@ -97,10 +98,10 @@ def show_passages(passages: Sequence[Passage], passage_chars: int) -> str:
     return "\n".join(lines)
 
 
-@functools.cache
-def _world_index(split: str) -> BM25Retriever:
-    """One index per process, whatever the number of games."""
-    return BM25Retriever(build_world(split).passages)
+@functools.lru_cache(maxsize=64)
+def _world_index(split: str, number: int) -> BM25Retriever:
+    """One index per process and world, whatever the number of games."""
+    return BM25Retriever(build_world(split, number).passages)
 
 
 @functools.lru_cache(maxsize=2)
@@ -134,6 +135,7 @@ class SearchQA(HostGame):
         passage_chars: int = 300,
         loose: bool = False,
         num_hops: int | None = None,
+        num_worlds: int | None = None,
         data: str | None = None,
         max_questions: int | None = None,
         retriever: str | None = None,
@@ -150,6 +152,8 @@ class SearchQA(HostGame):
           loose: a reply that is neither search nor answer is the answer, as it stands.
           num_hops: passages that a question of the invented world needs, 1 or 2 (the
             default); not with `data`.
+          num_worlds: invented worlds of training, so that none is learned by heart;
+            None: one. Validation always has one. Not with `data`.
           data: questions from this file of HotpotQA, JSON or parquet; None: the
             invented world.
           max_questions: only the first questions of `data`, and their passages; None:
@@ -169,12 +173,15 @@ class SearchQA(HostGame):
         _check_at_least("passage_chars", passage_chars, FEWEST_PASSAGE_CHARS)
         if not isinstance(loose, bool):
             raise ValueError(f"loose is {loose!r}; use True or False")
-        self._questions = _choose_questions(split, num_hops, data, max_questions)
+        if num_worlds is not None:
+            _check_at_least("num_worlds", num_worlds, 1)
+        self._source = _choose_questions(
+            split, num_hops, num_worlds, data, max_questions
+        )
         self._server = _reach(retriever, dialect, timeout_seconds)
-        self._split, self._data, self._max_questions = split, data, max_questions
         self._max_searches, self._top_k = max_searches, top_k
         self._passage_chars, self._loose = passage_chars, loose
-        self.num_tasks = len(self._questions)
+        self.num_tasks = self._source.num_tasks
         self.instruction = INSTRUCTION.format(top_k=top_k, max_searches=max_searches)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
@@ -182,7 +189,7 @@ class SearchQA(HostGame):
         index = seed % self.num_tasks if task is None else task
         if not 0 <= index < self.num_tasks:
             raise ValueError(f"task is {task}; use 0 to {self.num_tasks - 1}")
-        self._question = self._questions[index]
+        self._task, self._question = index, self._source.question(index)
         self._replies = 0
         self._queries: list[str] = []
         self._shown: set[str] = set()
@@ -229,11 +236,7 @@ class SearchQA(HostGame):
         return (*searches[:left], write_reply(FINISH, self._question.answer))
 
     def _passages(self) -> Retriever:
-        if self._server is not None:
-            return self._server
-        if self._data is None:
-            return _world_index(self._split)
-        return _file_index(self._data, self._max_questions)
+        return self._server or self._source.passages(self._task)
 
     def _say_left(self) -> str:
         left = self._max_searches - self._replies
@@ -273,22 +276,70 @@ class SearchQA(HostGame):
         return {"success": success, "valid": valid, "f1": f1, "searches": searches}
 
 
+class _Source(Protocol):
+    """Questions by their numbers, each with the passages about it."""
+
+    num_tasks: int
+
+    def question(self, task: int) -> Question: ...
+
+    def passages(self, task: int) -> Retriever: ...
+
+
+class _Invented:
+    """The questions of invented worlds, neighbours of different worlds."""
+
+    def __init__(self, split: str, kinds: tuple[str, ...], num_worlds: int):
+        self._split, self._kinds, self._num_worlds = split, kinds, num_worlds
+        self.num_tasks = num_worlds * len(build_questions(split, kinds))
+
+    def question(self, task: int) -> Question:
+        place, number = divmod(task, self._num_worlds)
+        questions = build_questions(self._split, self._kinds, number)
+        # Worlds differ a little in their numbers of questions.
+        return questions[place % len(questions)]
+
+    def passages(self, task: int) -> Retriever:
+        return _world_index(self._split, task % self._num_worlds)
+
+
+class _FromFile:
+    """The questions of a file, about all of its passages."""
+
+    def __init__(self, split: str, path: str, max_questions: int | None):
+        self._file = path, max_questions
+        self._questions = load_hotpot(*self._file).questions(split)
+        self.num_tasks = len(self._questions)
+
+    def question(self, task: int) -> Question:
+        return self._questions[task]
+
+    def passages(self, task: int) -> Retriever:
+        return _file_index(*self._file)
+
+
 def _choose_questions(
-    split: str, num_hops: int | None, data: str | None, max_questions: int | None
-) -> tuple[Question, ...]:
+    split: str,
+    num_hops: int | None,
+    num_worlds: int | None,
+    data: str | None,
+    max_questions: int | None,
+) -> _Source:
     """Questions of a split, invented or from a file."""
     if data is not None:
-        if num_hops is not None:
-            raise ValueError(
-                f"num_hops is {num_hops} beside data={data!r}, whose questions are as "
-                "they are; leave out one of the two"
-            )
-        return load_hotpot(data, max_questions).questions(split)
+        for name, value in (("num_hops", num_hops), ("num_worlds", num_worlds)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} is {value} beside data={data!r}, whose questions are as "
+                    "they are; leave out one of the two"
+                )
+        return _FromFile(split, data, max_questions)
     _refuse_without("data", max_questions=max_questions)
     hops = DEFAULT_NUM_HOPS if num_hops is None else num_hops
     if hops not in KINDS_OF_HOPS:
         raise ValueError(f"num_hops is {num_hops}; use 1 or 2, or None for 2")
-    return build_questions(split, KINDS_OF_HOPS[hops])
+    is_training = split == TRAINING and num_worlds is not None
+    return _Invented(split, KINDS_OF_HOPS[hops], num_worlds if is_training else 1)
 
 
 def _reach(

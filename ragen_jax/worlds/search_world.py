@@ -1,11 +1,13 @@
-"""An invented world of people, companies, towns and lands, and questions about it.
+"""Invented worlds of people, companies, towns and lands, and questions about them.
 
-In: a split and what to ask. Out: passages of one fact each, and questions with their
-answers and the searches that find them.
+In: a split, a number and what to ask. Out: passages of one fact each, and questions
+with their answers and the searches that find them.
 
 Every name is two syllables, every fact one sentence of a fixed form, and a question has
 in it the words of the sentences it needs, so that a small model can learn to search by
-copying. The two splits share no name, hence no passage and no question.
+copying. The two splits share no name, hence no passage and no question. The worlds of a
+split draw their names from the same ones and share no facts but by chance: who has read
+one knows nothing about another.
 """
 
 import dataclasses
@@ -101,8 +103,8 @@ class World:
     passages: tuple[Passage, ...]
 
 
-def _names(split: str) -> list[str]:
-    """The names of a split, in an order that looks random."""
+def _names(split: str, number: int) -> list[str]:
+    """The names of a split, for each world in another order that looks random."""
     pairs = itertools.product(SYLLABLES, SYLLABLES)
     names = {(first + second).capitalize() for first, second in pairs} - UNWANTED_NAMES
     held_out = split == VALIDATION
@@ -111,23 +113,30 @@ def _names(split: str) -> list[str]:
         for name in names
         if (stable_hash("split", name) % VALIDATION_SHARE == 0) == held_out
     ]
-    return sorted(mine, key=lambda name: stable_hash("order", name))
+    of_world = _of_world(number)
+    return sorted(mine, key=lambda name: stable_hash("order", name, *of_world))
+
+
+def _of_world(number: int) -> tuple[int, ...]:
+    """What tells the draws of a world from another's; the first one has none."""
+    return (number,) if number else ()
 
 
 def _passage_id(relation: Relation, subject: str) -> str:
     return relation.query.format(subject=subject)
 
 
-@functools.cache
-def build_world(split: str) -> World:
-    """The world of a split, always the same one.
+@functools.lru_cache(maxsize=64)
+def build_world(split: str, number: int = 0) -> World:
+    """A world of a split, always the same one.
 
     Args:
       split: one of `SPLITS`.
+      number: which of its worlds.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
-    names = iter(_names(split))
+    names, of_world = iter(_names(split, number)), _of_world(number)
     sizes = (NUM_PEOPLE, NUM_COMPANIES, NUM_TOWNS, NUM_LANDS)
     people, companies, towns, lands = (
         list(itertools.islice(names, size)) for size in sizes
@@ -142,7 +151,9 @@ def build_world(split: str) -> World:
     }
     facts = {
         relation: {
-            subject: values[stable_hash(relation.query, subject) % len(values)]
+            subject: values[
+                stable_hash(relation.query, subject, *of_world) % len(values)
+            ]
             for subject in subjects
         }
         for relation, (subjects, values) in of_kinds.items()
@@ -212,15 +223,18 @@ ASKED = {
 }
 
 
-@functools.cache
-def build_questions(split: str, kinds: tuple[str, ...]) -> tuple[Question, ...]:
-    """All questions of some kinds about the world of a split, well mixed.
+@functools.lru_cache(maxsize=64)
+def build_questions(
+    split: str, kinds: tuple[str, ...], number: int = 0
+) -> tuple[Question, ...]:
+    """All questions of some kinds about a world, well mixed.
 
     Args:
       split: one of `SPLITS`.
       kinds: some of `KINDS`.
+      number: which world of the split.
     """
-    world = build_world(split)
+    world = build_world(split, number)
     questions = [question for kind in kinds for question in ASKED[kind](world)]
     questions.sort(key=lambda question: stable_hash("question", question.id))
     return tuple(questions)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragen_jax.evaluation.api_journal import Journal
-from ragen_jax.rollout.host import ChatReply
+from ragen_jax.rollout.chat import ChatReply
 
 SETTINGS = {"model": "m", "temperature": 0.5}
 REPLIES = [ChatReply(f"reply {i} é\u2028", "stop", 10, None, i, "m") for i in range(4)]

@@ -100,6 +100,7 @@ CHANGES = {
 # tests.
 ELSEWHERE = {
     "learner.microbatch_rows": "tests/learner/test_update.py",
+    "learner.num_widths": "tests/learner/test_update.py",
     "learner.logprob_chunk_tokens": "tests/learner/test_update.py",
     "algo.reward": "tests/launch/test_door.py",
     "bonus.custom": "tests/launch/test_door.py",
@@ -109,6 +110,7 @@ ELSEWHERE = {
     "env.mix": "tests/test_mix.py",
     "env.host": "tests/rollout/test_worlds.py",
     "host.max_observation_tokens": "tests/rollout/test_worlds.py",
+    "host.num_widths": "tests/rollout/test_worlds.py",
     "host.wrappers": "tests/rollout/test_worlds.py",
     "host.num_workers": "tests/rollout/test_worlds.py",
     "rollout.max_failed_fraction": "tests/rollout/test_worlds.py",

@@ -66,6 +66,18 @@ def test_microbatches_and_chunks_do_not_matter(trajectory, usual):
     chex.assert_trees_all_close(stats, usual[1], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"old_log_probs": "learner", "advantage": "gae"}], ids=str
+)
+def test_widths_do_not_matter(trajectory, changes):
+    """Rows of similar lengths share a pass, cut behind their last trained token."""
+    whole = after(trajectory, **changes)
+    for settings in ({}, {"microbatch_rows": 2}):
+        cut = after(trajectory, learner__num_widths=4, **settings, **changes)
+        chex.assert_trees_all_close(cut[0].params, whole[0].params, atol=1e-6)
+        chex.assert_trees_all_close(cut[1], whole[1], atol=1e-5)
+
+
 @pytest.mark.parametrize("mesh", [(4, 2, 1), (2, 2, 2)])
 def test_devices_do_not_matter(trajectory, usual, mesh):
     state, stats = after(trajectory, mesh, microbatch_rows=8)

@@ -22,6 +22,7 @@ from ragen_jax.rollout.worlds import (
 )
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.timing import compilations
 from ragen_jax.worlds.pool import Pool
 from tests.rollout import players
 from tests.worlds.games import Faulty
@@ -31,6 +32,7 @@ RULES = PlayRules(BUDGET, players.REPLY_TOKENS, format_penalty=-0.1)
 SETTINGS = {
     "wrappers": (),
     "max_observation_tokens": 64,
+    "num_widths": 4,
     "num_workers": 2,
     "step_seconds": 20.0,
     "max_worker_bytes": None,
@@ -162,6 +164,28 @@ def test_halves_that_are_played_in_turn_change_nothing(num_groups):
     np.testing.assert_allclose(*log_probs, atol=1e-4)
     same = [x.replace(sample_log_probs=None) for x in (found, expected)]
     jax.tree.map(np.testing.assert_array_equal, *same)
+
+
+def test_widths_change_nothing_but_padding_and_rounding():
+    whole, cut = rollout(num_widths=1), rollout()
+    width = cut.tokens.shape[1]
+    assert cut.lengths.max() <= width < whole.tokens.shape[1]
+    by_token = ("tokens", "loss_mask", "turn_index", "sample_log_probs")
+    parts = {name: getattr(whole, name)[:, :width] for name in by_token}
+    log_probs = parts.pop("sample_log_probs")
+    np.testing.assert_allclose(cut.sample_log_probs, log_probs, atol=1e-5)
+    expected = whole.replace(sample_log_probs=cut.sample_log_probs, **parts)
+    jax.tree.map(np.testing.assert_array_equal, cut, expected)
+    assert not whole.loss_mask[:, width:].any()
+
+
+def test_a_second_rollout_compiles_nothing():
+    game = world()
+    rollout()
+    keys = rollout_keys(jax.random.key(5), 4, 3)
+    with compilations() as compiled:
+        collector(game)(speaker_params(SOUND), dialogue(game), keys)
+    assert compiled.num_programs == 0
 
 
 def test_a_failure_masks_its_row_and_changes_no_other(capfd):
