@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
     config.host.max_observation_tokens = 256
     # Prompts, the key-value cache and the batch are as wide as the shortest of so many
     # widths that holds them; each is compiled when it is first needed.
-    config.host.num_widths = 8
+    config.host.num_widths = 4
     # Worker processes that play it. None: one for each processor.
     config.host.num_workers = placeholder(int)
     # Seconds after which a step has failed, and its process is killed.

@@ -97,7 +97,10 @@ def _evaluate_policy(
     overrides: Sequence[str],
 ) -> int:
     with working("loading JAX, the model and the games"):
-        from ragen_jax.evaluation.harness import policy_evaluations
+        from ragen_jax.evaluation.harness import (
+            evaluations_at_once,
+            policy_evaluations,
+        )
         from ragen_jax.evaluation.load import open_trained
         from ragen_jax.evaluation.suites import find_suite
         from ragen_jax.runs.run import digest
@@ -115,7 +118,12 @@ def _evaluate_policy(
         evaluations = policy_evaluations(trained, _SUITE.value, overrides)
         weights = digest(trained.params) if _JSON.value else None
     about = _about(trained.name, trained.config, weights=weights)
-    records = _measure(evaluations, about, keep=_OUTPUT.value is not None)
+    records = _measure(
+        evaluations,
+        about,
+        keep=_OUTPUT.value is not None,
+        at_once=evaluations_at_once(trained),
+    )
     if _OUTPUT.value:
         path = pathlib.Path(_OUTPUT.value)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +176,11 @@ def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]
 
 
 def _measure(
-    evaluations: Sequence, about: Mapping[str, object], *, keep: bool
+    evaluations: Sequence,
+    about: Mapping[str, object],
+    *,
+    keep: bool,
+    at_once: int = 1,
 ) -> list[dict]:
     """Run the evaluations, print and write their results; returns the episodes."""
     from ragen_jax.evaluation.harness import run_evaluations
@@ -178,7 +190,9 @@ def _measure(
     results = Results(about, pathlib.Path(_JSON.value) if _JSON.value else None)
     names = ", ".join(evaluation.name for evaluation in evaluations)
     print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
-    records = run_evaluations(evaluations, results, say=print, keep_episodes=keep)
+    records = run_evaluations(
+        evaluations, results, say=print, keep_episodes=keep, at_once=at_once
+    )
     if _SUITE.value is None:
         metrics = {
             f"val-env/{score.name}/{name}": value

@@ -40,22 +40,19 @@ def digest(output: str) -> str:
     return line.split("sha256 ")[1].split()[0]
 
 
-# Compiled as for users, whose bits these are, in the tests that are slow.
-COMPILATIONS = pytest.mark.parametrize(
-    "optimized", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-
-
 @pytest.mark.slow
 def test_another_seed_gives_other_bits(uninterrupted, tmp_path, model):
     words = train_command(model, tmp_path / "other", seed=1)
-    other = commands.run(words, optimized=True)
+    other = commands.run(words)
     assert other.returncode == 0, other.stderr
-    _, output = uninterrupted(optimized=True)
+    _, output = uninterrupted(optimized=False)
     assert digest(other.stdout) != digest(output)
 
 
-@COMPILATIONS
+# Compiled as for users, whose bits these are, in the slow test.
+@pytest.mark.parametrize(
+    "optimized", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_run_is_reproduced_to_the_bit_on_one_core(uninterrupted, tmp_path, optimized):
     workdir, output = uninterrupted(optimized=optimized)
     one_core = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
@@ -68,13 +65,10 @@ def test_a_run_is_reproduced_to_the_bit_on_one_core(uninterrupted, tmp_path, opt
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
-@COMPILATIONS
-def test_stopped_by_sigterm_then_killed_inside_a_save(
-    uninterrupted, tmp_path, model, optimized
-):
-    workdir, output = uninterrupted(optimized=optimized)
+def test_stopped_by_sigterm_then_killed_inside_a_save(uninterrupted, tmp_path, model):
+    workdir, output = uninterrupted(optimized=False)
     words = train_command(model, tmp_path / "run", checkpoint__every=100)
-    process = commands.start(words, optimized)
+    process = commands.start(words)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
         assert process.poll() is None, process.stdout.read()
@@ -84,13 +78,13 @@ def test_stopped_by_sigterm_then_killed_inside_a_save(
     assert process.returncode == 143
     assert re.search(r"stopped after \d of 5 iterations, all saved", stopped)
     words = train_command(model, tmp_path / "run")
-    process = commands.start(words, optimized)
+    process = commands.start(words)
     while not list(tmp_path.glob("run/checkpoints/*tmp*")):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.001)
     process.kill()
     process.wait()
-    resumed = commands.run(words, optimized=optimized)
+    resumed = commands.run(words)
     assert resumed.returncode == 0, resumed.stderr
     assert digest(resumed.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
@@ -99,12 +93,12 @@ def test_stopped_by_sigterm_then_killed_inside_a_save(
 @pytest.mark.slow
 def test_killed_at_random_instants(uninterrupted, tmp_path, model):
     """Kills while compiling, rolling out, updating and (seen on disk) while saving."""
-    workdir, output = uninterrupted(optimized=True)
+    workdir, output = uninterrupted(optimized=False)
     words = train_command(model, tmp_path / "run")
     random = np.random.default_rng(0)
     during_save = 0
     for attempt in itertools.count():
-        process = commands.start(words, optimized=True)
+        process = commands.start(words)
         wait_for_save = attempt % 2 == 0
         deadline = time.monotonic() + (60 if wait_for_save else random.uniform(4, 14))
         while time.monotonic() < deadline and process.poll() is None:
@@ -117,16 +111,15 @@ def test_killed_at_random_instants(uninterrupted, tmp_path, model):
         process.kill()
         process.wait()
     output_again, _ = process.communicate(timeout=300)
-    final = commands.run(words, optimized=True)
+    final = commands.run(words)
     assert final.returncode == 0, output_again + final.stderr
     assert during_save >= 1
     assert digest(final.stdout) == digest(output)
     assert commands.record_of(tmp_path / "run") == commands.record_of(workdir)
 
 
-@pytest.mark.slow
 def test_changed_settings_are_refused_with_the_list(uninterrupted, model):
-    workdir, _ = uninterrupted(optimized=True)
+    workdir, _ = uninterrupted(optimized=False)
     before = commands.record_of(workdir)
     words = train_command(model, workdir, seed=5, rollout__temperature=0.7)
     refused = commands.run(words)

@@ -192,7 +192,7 @@ def _evaluation(
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
     prices = Prices(api.input_price, api.output_price, api.cached_input_price)
 
-    def play() -> tuple[dict[str, float], list[dict[str, Any]]]:
+    def play() -> tuple[dict[str, float], Callable[[], list[dict[str, Any]]]]:
         samples = [
             validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
         ]
@@ -216,7 +216,7 @@ def _evaluation(
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
-        return metrics, records
+        return metrics, lambda: records
 
     spec = dataclasses.replace(entry.spec, label=task.name)
     return dataclasses.replace(entry, spec=spec, played=played, play=play)

@@ -4,12 +4,15 @@ In: a trained policy and, if any, the name of a suite. Out: evaluation tasks wit
 policy bound, all checked before the first is played; and their scores.
 """
 
+import concurrent.futures
 import dataclasses
+import functools
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from envs.base import TextEnvironment
@@ -17,7 +20,7 @@ from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import Results, Score
 from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
-from ragen_jax.program import bind_policy
+from ragen_jax.program import BUILT_IN, bind_policy
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import (
@@ -61,6 +64,7 @@ def run_evaluations(
     *,
     say: Callable[[str], None],
     keep_episodes: bool,
+    at_once: int = 1,
 ) -> Records:
     """Run every evaluation that has no result yet, and print its scores.
 
@@ -70,16 +74,22 @@ def run_evaluations(
       say: prints a line.
       keep_episodes: return the episodes of all evaluations; those with a result are
         played again for that.
+      at_once: evaluations that run at the same time.
     """
     records: Records = []
     total = len(evaluations)
-    for number, evaluation in enumerate(evaluations, 1):
-        score = results.find(evaluation.name, evaluation.played)
-        if score is None or keep_episodes:
+    known = [results.find(x.name, x.played) for x in evaluations]
+    is_due = [score is None or keep_episodes for score in known]
+    due = [x for x, is_one in zip(evaluations, is_due, strict=True) if is_one]
+    scores = _scores(due, keep_episodes, at_once)
+    for number, (evaluation, score) in enumerate(
+        zip(evaluations, known, strict=True), 1
+    ):
+        if is_due[number - 1]:
             # Between half a minute and a minute on two cores, for the pocket model.
             doing = f"playing {evaluation.name}; the first time about a minute"
             with working(doing):
-                score, episodes = _score(evaluation)
+                score, episodes = next(scores)
             results.add(score)
             label = {"environment": evaluation.name} if total > 1 else {}
             records += [label | episode for episode in episodes]
@@ -91,13 +101,40 @@ def run_evaluations(
     return records
 
 
-def _score(evaluation: EvalTask) -> tuple[Score, Records]:
-    """Score and episodes of an evaluation."""
+def evaluations_at_once(trained: Trained) -> int:
+    """Evaluations of a policy that this machine can run at the same time.
+
+    A built-in model's time goes into compiling, most of it on one core. Larger models
+    use all cores, and programs split over devices must not overlap.
+    """
+    is_small = trained.config.model.path in BUILT_IN
+    is_one_cpu = jax.device_count() == 1 and jax.default_backend() == "cpu"
+    return 2 if is_small and is_one_cpu else 1
+
+
+def _scores(
+    evaluations: Sequence[EvalTask], keep_episodes: bool, at_once: int
+) -> Iterator[tuple[Score, Records]]:
+    """Score and episodes of each evaluation, in order."""
+    score = functools.partial(_score, keep_episodes=keep_episodes)
+    if at_once == 1:
+        yield from map(score, evaluations)
+        return
+    pool = concurrent.futures.ThreadPoolExecutor(at_once)
+    try:
+        yield from pool.map(score, evaluations)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records]:
+    """Score of an evaluation, and its episodes if they are kept."""
     began = time.perf_counter()
     metrics, records = evaluation.play()
+    episodes = records() if keep_episodes else []
     seconds = time.perf_counter() - began
     name, note = evaluation.name, evaluation.note
-    return Score(name, evaluation.played, note, metrics, seconds), records
+    return Score(name, evaluation.played, note, metrics, seconds), episodes
 
 
 def sentence(metrics: Mapping[str, float]) -> str:
@@ -204,11 +241,11 @@ def _evaluation(
     """An entry with its player."""
     program = dataclasses.replace(trained.program, tasks=(task,))
 
-    def play() -> tuple[dict[str, float], Records]:
+    def play() -> tuple[dict[str, float], Callable[[], Records]]:
         metrics, rollouts = evaluate(program, trained.params)
         prefix = f"val-env/{task.name}/"
         plain = {key.removeprefix(prefix): value for key, value in metrics.items()}
-        return plain, program.episodes(rollouts)
+        return plain, lambda: program.episodes(rollouts)
 
     is_pocket = trained.config.model.path == "pocket"
     notes = (entry.note, entry.pocket_note if is_pocket else "")

@@ -32,7 +32,8 @@ class EvalTask:
       pocket_note: shown as well if the built-in model plays.
       played: everything that scores depend on, JSON-able; None, like `play`, before a
         player is bound.
-      play: `() -> (metrics, episodes)`, the metrics without their prefix.
+      play: `() -> (metrics, records)`, the metrics without their prefix, and a function
+        that makes the records of the episodes.
     """
 
     spec: EnvSpec
@@ -41,7 +42,7 @@ class EvalTask:
     note: str = ""
     pocket_note: str = ""
     played: Mapping[str, Any] | None = None
-    play: Callable[[], tuple[dict[str, float], list[dict[str, Any]]]] | None = None
+    play: Callable[[], tuple[dict[str, float], Callable[[], list]]] | None = None
 
     @property
     def name(self) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import threading
+import time
 
 import jax
 import numpy as np
@@ -233,7 +235,7 @@ def counting_evaluation(name, played):
     def play():
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())
-        return metrics, [{"row": 0, "success": True}]
+        return metrics, lambda: [{"row": 0, "success": True}]
 
     return suites.EvalTask(
         EnvSpec(name, label=name),
@@ -263,6 +265,35 @@ def test_an_interrupted_suite_goes_on(tmp_path):
     assert [record["environment"] for record in records] == ["A", "B", "C"]
 
 
+def test_two_evaluations_at_once_are_reported_in_order(tmp_path):
+    """The second one runs while the first does; a failure stops what has not begun."""
+    second_runs = threading.Event()
+
+    def scored(name, wait):
+        entry = counting_evaluation(name, played)
+        return dataclasses.replace(entry, play=lambda: (wait(), entry.play())[1])
+
+    def fail():
+        raise ValueError("no such level")
+
+    played, said = [], []
+    evaluations = [
+        scored("A", lambda: second_runs.wait(60) or fail()),
+        scored("B", second_runs.set),
+        scored("C", fail),
+        *(scored(name, lambda: time.sleep(0.2)) for name in "DEFGH"),
+    ]
+    results = Results({"evaluation": {}}, tmp_path / "s.json")
+    with pytest.raises(ValueError, match="no such level"):
+        harness.run_evaluations(
+            evaluations, results, say=said.append, keep_episodes=False, at_once=2
+        )
+    assert [line.split(":")[0] for line in said] == ["1/8 A", "2/8 B"]
+    assert [score.name for score in results.scores] == ["A", "B"]
+    assert played[:2] == ["B", "A"]
+    assert "H" not in played
+
+
 @pytest.mark.slow
 def test_samples_of_an_entry_are_counted_by_level(tmp_path):
     config = bandit.get_config()
@@ -272,7 +303,8 @@ def test_samples_of_an_entry_are_counted_by_level(tmp_path):
     trained = open_trained(None, config, changes=changes)
     _, evaluation, _ = harness.policy_evaluations(trained, "bandit")
     assert evaluation.name == "Bandit-TestNames"
-    metrics, episodes = evaluation.play()
+    metrics, make_records = evaluation.play()
+    episodes = make_records()
     assert len(episodes) == 4 * 3
     first = [episode["turns"][0]["observation"] for episode in episodes]
     assert first[0::3] == first[1::3] == first[2::3]
