@@ -44,7 +44,7 @@ def get_config() -> ConfigDict:
     config.host.wrappers = placeholder(tuple)
     # Tokens of an observation of a game in Python; longer ones are cut in the middle.
     config.host.max_observation_tokens = 256
-    # Prompts, the key-value cache and the batch are as wide as the shortest of so many
+    # Prompts are read, and the key-value cache is as long, as the shortest of so many
     # widths that holds them; each is compiled when it is first needed.
     config.host.num_widths = 4
     # Worker processes that play it. None: one for each processor.

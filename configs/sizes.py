@@ -46,7 +46,7 @@ def play_in_python(config: ConfigDict, host: str, *, max_turns: int) -> None:
     config.rollout.max_actions_per_turn = 1
     config.rollout.max_actions_per_episode = max_turns
     # Observations differ in length, and with them the rows.
-    config.learner.num_widths = 3
+    config.learner.num_widths = 4
 
 
 def _qwen(config: ConfigDict, path: str) -> None:

@@ -67,26 +67,6 @@ def join_rollouts(rollouts: Sequence[Trajectory]) -> Trajectory:
     return jax.tree.map(lambda *columns: jnp.concatenate(columns), *parts)
 
 
-def cut_rollout(
-    rollout: Trajectory, num_tokens: int, num_window_tokens: int
-) -> Trajectory:
-    """The trajectory without its last columns, which are padding in all rows.
-
-    Args:
-      num_tokens: of the longest dialogue, or more.
-      num_window_tokens: of the longest window, or more.
-    """
-    windows = rollout.windows
-    if windows is not None:
-        windows = _cut(windows, _WINDOW_PADDING, num_window_tokens)
-    return _cut(rollout.replace(windows=windows), _PADDING, num_tokens)
-
-
-def _cut(part: T, padding: Mapping[str, object], width: int) -> T:
-    """The part with the last axis of these fields cut."""
-    return part.replace(**{name: getattr(part, name)[..., :width] for name in padding})
-
-
 def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:
     """The parts with the last axis of these fields padded to the longest."""
     longest = max(part.tokens.shape[-1] for part in parts)

@@ -87,7 +87,7 @@ class World(base.TextEnvironment):
           game: one of these games, for its texts and sizes.
           num_tasks: problems of each split; None: as many as there are seeds.
           max_observation_tokens: longest observation.
-          num_widths: at which its episodes are read and learned, see `models.widths`.
+          num_widths: at which its episodes are read, see `models.widths`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
         """
         self.spec = spec

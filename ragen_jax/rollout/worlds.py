@@ -11,7 +11,6 @@ A row whose game fails ends there, and none of its tokens is trained on.
 
 import asyncio
 import collections
-import functools
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,6 @@ from jaxtyping import Array
 
 from envs import base
 from ragen_jax.models.policy import Policy
-from ragen_jax.models.widths import fitting_width
 from ragen_jax.rollout.collect import RolloutKeys, check_dialogue, spread_levels
 from ragen_jax.rollout.host import (
     ArrayEpisodes,
@@ -32,7 +30,6 @@ from ragen_jax.rollout.host import (
     make_array_game,
     play_turns,
 )
-from ragen_jax.rollout.join import cut_rollout
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import Play, PlayRules
 from ragen_jax.rollout.world_env import Shown, World
@@ -40,7 +37,7 @@ from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.messages import find_answer, parse_text
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import Params, Reply, Trajectory, Windows
+from ragen_jax.types import Params, Reply, Trajectory
 from ragen_jax.worlds.pool import Answer, Pool
 from ragen_jax.worlds.wrappers import CUT_MARK
 
@@ -204,7 +201,10 @@ def make_world_collect(
         num_widths=world.num_widths,
         **decoding,
     )
-    join = _make_join(mesh, world.num_widths)
+    join = jax.jit(
+        lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
+        out_shardings=by_rows(mesh),
+    )
     num_rows = num_groups * group_size // num_parts
     pools: dict[str, list[Pool]] = {}
 
@@ -228,32 +228,9 @@ def make_world_collect(
         reasons = [reason for part in parts for reason in part.failures.values()]
         check_failures(reasons, num_rows * num_parts, world.max_failed_fraction)
         say_cut(sum(part.num_cut for part in parts), world.max_observation_tokens)
-        return join(rollouts)
+        return join(*rollouts)
 
     return collect
-
-
-def _make_join(
-    mesh: Mesh, num_widths: int
-) -> Callable[[Sequence[Trajectory]], Trajectory]:
-    """Joins parts of one shape, cut to the shortest of the widths that holds them."""
-
-    @functools.partial(jax.jit, static_argnums=(0, 1), out_shardings=by_rows(mesh))
-    def join(num_tokens: int, num_window_tokens: int, *rollouts: Trajectory):
-        whole = jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts)
-        return cut_rollout(whole, num_tokens, num_window_tokens)
-
-    def width(parts: Sequence[Trajectory | Windows | None]) -> int:
-        if parts[0] is None:
-            return 0
-        needed = max(int(np.max(part.lengths)) for part in parts)
-        return fitting_width(needed, parts[0].tokens.shape[-1], num_widths)
-
-    def join_parts(rollouts: Sequence[Trajectory]) -> Trajectory:
-        windows = [rollout.windows for rollout in rollouts]
-        return join(width(rollouts), width(windows), *rollouts)
-
-    return join_parts
 
 
 def _num_parts(mesh: Mesh, num_groups: int, group_size: int) -> int:

@@ -67,6 +67,8 @@ def test_only_the_first_questions_of_hotpot(tmp_path):
         ({"passage_chars": 39}, "at least 40"),
         ({"loose": "no"}, "loose is 'no'; use True or False"),
         ({"num_hops": 3}, "use 1 or 2"),
+        ({"num_worlds": 0}, "use an integer of at least 1"),
+        ({"data": "x.json", "num_worlds": 2}, "leave out one of the two"),
         ({"max_questions": 5}, "means nothing without data"),
         ({"dialect": "auto"}, "means nothing without retriever"),
         ({"timeout_seconds": 3.0}, "means nothing without retriever"),

@@ -1,10 +1,12 @@
 """The invented world: what is asked follows from what is told, and splits are apart."""
 
+import itertools
 import re
 
 import pytest
 
 from ragen_jax.worlds.base import SPLITS
+from ragen_jax.worlds.search import SearchQA
 from ragen_jax.worlds.search_data import stable_hash
 from ragen_jax.worlds.search_retrieval import BM25Retriever
 from ragen_jax.worlds.search_world import (
@@ -119,6 +121,39 @@ def test_queries_can_be_copied(split):
             assert set(hop.query.split()) <= set(re.findall(r"\w+", seen))
             seen += " " + texts[hop.passage_id]
         assert question.answer in seen
+
+
+def test_worlds_of_a_split_share_names_and_hardly_a_fact():
+    numbers = (0, 1, 2)
+    texts = [
+        {passage.text for passage in build_world("training", number).passages}
+        for number in numbers
+    ]
+    for first, second in itertools.combinations(texts, 2):
+        assert len(first & second) < 0.02 * len(first)
+    assert build_world("training", 0) == build_world("training")
+    known = names_of("validation")
+    for number in numbers:
+        passages = build_world("training", number).passages
+        names = {name for passage in passages for name in NAME.findall(passage.text)}
+        assert not names & known
+
+
+def test_every_world_is_asked_about_and_can_be_won():
+    game = SearchQA("training", num_worlds=3)
+    assert game.num_tasks == 3 * SearchQA("training").num_tasks
+    asked = set()
+    for task in (0, 1, 2, 3, 4, 5, game.num_tasks - 1):
+        asked.add(game.reset(0, task).text)
+        *searches, answer = game.solution()
+        for search in searches:
+            assert not game.step(search).terminated
+        assert game.step(answer).info["success"]
+    assert len(asked) == 7
+    # Scores of validation compare with those of one world.
+    validation = [SearchQA("validation", num_worlds=n) for n in (None, 3)]
+    assert len({g.num_tasks for g in validation}) == 1
+    assert len({g.reset(7).text for g in validation}) == 1
 
 
 def test_names_are_no_words_of_the_sentences():
