@@ -32,8 +32,7 @@ class EvalTask:
       pocket_note: shown as well if the built-in model plays.
       played: everything that scores depend on, JSON-able; None, like `play`, before a
         player is bound.
-      play: `() -> (metrics, records)`, the metrics without their prefix, and a function
-        that makes the records of the episodes.
+      play: `() -> (metrics without their prefix, () -> records of the episodes)`.
     """
 
     spec: EnvSpec
@@ -144,12 +143,6 @@ _ONE_CHOICE = {
 # Levels that take longer than those of training: best play reaches 99.6 % of the goals
 # on 8x8 Sokoban with two boxes, where training's 10 actions would allow 48 %.
 _LONG = {"rollout.max_turns": 6, "rollout.max_actions_per_episode": 24}
-# A row of 9 cells has too many values for a table.
-_SUDOKU_9X9 = {
-    "rollout.max_turns": 10,
-    "rollout.max_actions_per_episode": 40,
-    "prompt.tokenization": "symbols",
-}
 
 
 def _window(num_turns: int) -> dict[str, object]:
@@ -170,6 +163,13 @@ def _moves(number: int) -> dict[str, object]:
     }
 
 
+# A row of 9 cells has too many values for a table; ten boards are a long dialogue.
+_SUDOKU_9X9 = {
+    "rollout.max_turns": 10,
+    "rollout.max_actions_per_episode": 40,
+    "prompt.tokenization": "symbols",
+    **_window(1),
+}
 _SOKOBAN = _entry("Sokoban", "sokoban", note="6x6, one box: as trained.")
 _FROZEN_LAKE = _entry("FrozenLake", "frozen_lake", note="4x4, success rate 0.8.")
 _SEEN = "The pocket model's warm start has shown it this game; training has not."
@@ -312,7 +312,7 @@ _GAMES: Mapping[str, tuple[EvalTask, ...]] = {
             "sudoku",
             {"size": 9, "min_blanks": 30, "max_blanks": 30},
             changes=_SUDOKU_9X9,
-            note="9x9, 30 empty cells, 10 turns and 40 actions: a control.",
+            note="9x9, 30 empty cells, 10 turns of one board, 40 actions: a control.",
         ),
     ),
     "game2048": (

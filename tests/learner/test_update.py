@@ -78,9 +78,17 @@ def test_widths_do_not_matter(trajectory, changes):
         chex.assert_trees_all_close(cut[1], whole[1], atol=1e-5)
 
 
-@pytest.mark.parametrize("mesh", [(4, 2, 1), (2, 2, 2)])
-def test_devices_do_not_matter(trajectory, usual, mesh):
-    state, stats = after(trajectory, mesh, microbatch_rows=8)
+@pytest.mark.parametrize(
+    ("mesh", "num_widths"),
+    [
+        ((4, 2, 1), 1),
+        ((2, 2, 2), 1),
+        pytest.param((2, 2, 2), 3, marks=pytest.mark.slow),
+    ],
+)
+def test_devices_do_not_matter(trajectory, usual, mesh, num_widths):
+    settings = {"microbatch_rows": 8, "learner__num_widths": num_widths}
+    state, stats = after(trajectory, mesh, **settings)
     chex.assert_trees_all_close(state.params, usual[0].params, atol=1e-6)
     chex.assert_trees_all_close(stats, usual[1], atol=1e-5)
 
