@@ -134,14 +134,17 @@ class Cells:
 class Passage:
     """A text made on the host, which is tokenized there and not tabulated.
 
-    Field: int[max_tokens + 1], ids padded with zeros, then how many they are. Literals
-    of the template must stand around it: nothing checks how it joins them.
+    Field: int[max_tokens + 1], ids padded with zeros, then how many they are; or the
+    text itself, where there are no tokens. Literals of the template must stand around
+    it: nothing checks how it joins them.
     """
 
     name: str
     max_tokens: int
 
     def render(self, value) -> str:
+        if isinstance(value, str):
+            return value
         raise ValueError(
             "a text of a game in Python is known as tokens alone here; launch.play and "
             "launch.evaluate --output=FILE show its episodes"

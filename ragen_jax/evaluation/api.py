@@ -31,14 +31,16 @@ from ragen_jax.evaluation.api_journal import (
     token_metrics,
 )
 from ragen_jax.evaluation.evaluate import level_facts
-from ragen_jax.evaluation.harness import describe, say_left_out, suite_configs
+from ragen_jax.evaluation.harness import describe, playable, suite_configs
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
+from ragen_jax.rollout.chat_worlds import WorldChatGame, check_chats
 from ragen_jax.rollout.collect import validation_keys
 from ragen_jax.rollout.host import play_turns
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.rollout.replay import make_boards_after
+from ragen_jax.rollout.world_env import World
 from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules
 from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import Message
@@ -61,17 +63,16 @@ READ_KEYS = (
     "rollout.context",
     "rollout.context_turns",
     "rollout.format_penalty",
+    "rollout.max_failed_fraction",
+    "host.wrappers",
+    "host.max_observation_tokens",
+    "host.step_seconds",
+    "host.max_worker_bytes",
     "evaluation.num_prompts",
     "evaluation.num_samples",
     "evaluation.pass_at",
     "evaluation.temperature",
     "evaluation.seed",
-)
-
-
-NO_HOST_GAMES = (
-    "models behind an API cannot play games in Python yet; leave out --api.base_url, "
-    "or choose a game of arrays"
 )
 
 
@@ -150,19 +151,13 @@ def api_evaluations(
       ValueError: there is no such suite or game.
     """
     entries = suite_configs(config, suite, overrides)
-    array_entries = [pair for pair in entries if pair[1].spec.host is None]
-    if array_entries:
-        for _, entry in entries:
-            if entry.spec.host is not None:
-                say_left_out(entry, NO_HOST_GAMES)
-        entries = array_entries
-    return [_evaluation(changed, entry, api, journal) for changed, entry in entries]
+    return playable(
+        entries, lambda changed, entry: _evaluation(changed, entry, api, journal)
+    )
 
 
 def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
     """A task without tokens, and its game in chat messages."""
-    if spec.host is not None:
-        raise ValueError(f"{spec.name}: {NO_HOST_GAMES}")
     env, params = make_env(spec)
     rules = play_rules(config)
     prompt, rollout = config.prompt, config.rollout
@@ -179,7 +174,8 @@ def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
     chat = Chat(wording, rollout.context, num_past, prompt.thinking)
     boards_after = make_boards_after(env, params)
     task = Task(spec.label or env.name, env, params, rules, boards_after=boards_after)
-    return task, ChatGame(env, params, rules, chat)
+    make = WorldChatGame if isinstance(env, World) else ChatGame
+    return task, make(env, params, rules, chat)
 
 
 def _evaluation(
@@ -211,7 +207,8 @@ def _evaluation(
 
         records = asyncio.run(play_here())
         success = np.array([record["success"] for record in records])
-        ceiling = task.ceiling(jax.tree.map(jnp.asarray, levels))
+        check_chats(game, len(records))
+        ceiling = task.ceiling(jax.tree.map(jnp.asarray, game.states(levels)))
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
@@ -385,12 +382,14 @@ class Conversations:
         level = jax.tree.map(lambda x: x[row // per_level], self.levels)
         episode = self.game.episode(level, self.noise_keys[row])
 
+        await episode.begin()
+
         async def ask(turn: int, messages: Sequence[Message]) -> ChatReply:
             if turn >= len(known):
                 reply = await endpoint.reply(messages, row)
                 journal.add_reply(place, reply)
                 progress.replied(reply)
-            return known[turn]
+            return await episode.take(known[turn])
 
         trajectory = await play_turns(episode, ask)
         record = chat_record(trajectory, episode.turns, self.game.chat)

@@ -51,7 +51,12 @@ def policy_evaluations(
     """
     entries = suite_configs(trained.config, suite, overrides)
     if suite is not None:
-        return _bind_suite(trained, suite, entries)
+        return playable(
+            entries,
+            lambda changed, entry: _evaluation(
+                trained, _bind(trained, suite, changed, entry), changed, entry
+            ),
+        )
     return [
         _evaluation(trained, task, config, entry)
         for task, (config, entry) in zip(trained.program.tasks, entries, strict=True)
@@ -193,20 +198,23 @@ def describe(config: ConfigDict, spec: EnvSpec, env: TextEnvironment) -> dict[st
     }
 
 
-def _bind_suite(
-    trained: Trained, suite: str, entries: Sequence[tuple[ConfigDict, EvalTask]]
+def playable(
+    entries: Sequence[tuple[ConfigDict, EvalTask]],
+    bind: Callable[[ConfigDict, EvalTask], EvalTask],
 ) -> list[EvalTask]:
-    """The entries with the policy bound; all but those that cannot be played here."""
+    """The entries with their players; several without those that cannot be played here.
+
+    Raises:
+      ValueError: of `bind`, for another reason than what this machine lacks.
+    """
     bound = []
     for config, entry in entries:
         try:
-            task = _bind(trained, suite, config, entry)
+            bound.append(bind(config, entry))
         except ValueError as error:
             if len(entries) == 1 or not _is_about_here(error):
                 raise
             say_left_out(entry, error)
-            continue
-        bound.append(_evaluation(trained, task, config, entry))
     return bound
 
 

@@ -6,7 +6,8 @@ replies in text are read as the compiled rollout reads them.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +114,10 @@ class ChatGame:
         """First states of the levels of a rollout, rows leading, on the host."""
         return jax.device_get(self._reset(keys))
 
+    def states(self, levels: EnvState) -> EnvState:
+        """First states of levels."""
+        return levels
+
     def episode(self, level: EnvState, noise_key: Key[Array, ""]) -> "ChatEpisode":
         """An episode before its first turn."""
         return ChatEpisode(self, level, noise_key)
@@ -148,11 +153,21 @@ class ChatEpisode:
         self.turns: list[ChatTurn] = []
         self._next: tuple[list[Message], DialogueTurn]
 
+    async def begin(self) -> None:
+        """Wait for the game to begin, before the first prompt."""
+
+    async def take(self, reply: ChatReply) -> ChatReply:
+        """Wait for the game's answer to a reply, before `step`."""
+        return reply
+
+    def _fields(self, turn: int) -> Mapping[str, Any]:
+        """Fields of the turn's message."""
+        return _only_row(self._game.fields(self._play, jnp.int32(turn)))
+
     def prompt(self, turn: int) -> list[Message]:
         """The messages that ask for the turn's reply."""
         chat = self._game.chat
-        fields = _only_row(self._game.fields(self._play, jnp.int32(turn)))
-        asked = DialogueTurn(fields)
+        asked = DialogueTurn(self._fields(turn))
         shown = [turn.shown for turn in self.turns]
         messages = chat_messages(
             chat.wording, [*shown, asked], context=chat.context, num_past=chat.num_past

@@ -119,17 +119,9 @@ class WorldEpisodes(ArrayEpisodes):
             ids = tokens[row, : lengths[row]]
             # A model may have more ids than its tokenizer: they spell nothing.
             text = b"".join(spelled[i] for i in ids if i < len(spelled))
-            parsed = parse_text(
-                text.decode("utf-8", "replace"),
-                (),
-                max_actions=1,
-                thinking=self._thinking,
-                answer_bytes=1,
-            )
-            # As on the device: an answer without a word is no action.
-            if parsed.num_names:
-                answer = find_answer(text, self._thinking)
-                found[int(row)] = answer.decode("utf-8", "replace").strip()
+            answer = answer_in(text, self._thinking)
+            if answer is not None:
+                found[int(row)] = answer
         return found
 
     def _shown(self, answers: Mapping[int, Answer], before: Shown) -> Shown:
@@ -161,6 +153,18 @@ class WorldEpisodes(ArrayEpisodes):
         row = np.zeros(limit + 1, np.int32)
         row[: len(ids)], row[-1] = ids, len(ids)
         return row
+
+
+def answer_in(reply: bytes, thinking: bool) -> str | None:
+    """The answer of a reply as its game gets it; None without one.
+
+    As on the device, an answer without a word is no action.
+    """
+    text = reply.decode("utf-8", "replace")
+    parsed = parse_text(text, (), max_actions=1, thinking=thinking, answer_bytes=1)
+    if not parsed.num_names:
+        return None
+    return find_answer(reply, thinking).decode("utf-8", "replace").strip()
 
 
 def draw_problems(
@@ -276,7 +280,10 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
             f"{words}; rollout.max_failed_fraction = {max_share:g} is the largest "
             "share that may: mend the game, or raise it"
         )
-    print(f"warning: {words}; their episodes are not trained on", file=sys.stderr)
+    print(
+        f"warning: {words}; their episodes are not trained on and not won",
+        file=sys.stderr,
+    )
 
 
 def say_cut(count: int, max_tokens: int) -> None:

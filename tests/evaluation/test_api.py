@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import bandit, endpoint, search, sokoban
+from configs import bandit, endpoint, sokoban
 from ragen_jax.evaluation import api as remote
 from ragen_jax.evaluation.api_client import EndpointError
 from ragen_jax.evaluation.api_journal import Journal, Prices
@@ -183,19 +183,6 @@ def test_a_suite_by_endpoint(tmp_path):
     assert list(metrics) == names
     assert [line["environment"] for line in lines] == np.repeat(names, 2).tolist()
     assert all(len(line["turns"]) == 1 for line in lines)
-
-
-def test_games_in_python_are_refused_and_left_out_of_suites(tmp_path, capsys):
-    path, url = tmp_path / "out.jsonl", "http://localhost/v1"
-    with pytest.raises(ValueError, match=r"search: .* cannot play games in Python"):
-        play(path, url, task=search)
-    config = remote.prepare(bandit.get_config(), SMALL, ())
-    with Journal(path) as journal:
-        evaluations = remote.api_evaluations(config, api(url), journal, suite="all")
-    names = {evaluation.name for evaluation in evaluations}
-    assert "Bandit" in names
-    assert not names & {"SearchQA", "LeanGame"}
-    assert "note: SearchQA is left out" in capsys.readouterr().err
 
 
 def test_requests_can_be_added_to(tmp_path):
