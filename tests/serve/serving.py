@@ -15,6 +15,7 @@ from ragen_jax.serve.server import GameServer
 DATA = pathlib.Path(__file__).parent / "data"
 HOST = {
     "max_observation_tokens": 64,
+    "num_widths": 1,
     "num_workers": 1,
     "step_seconds": 10.0,
     "max_worker_bytes": None,
