@@ -40,6 +40,9 @@ def test_an_iteration_trains(name, model, tmp_path):
     turns = min(config.rollout.max_turns, 2)
     limits = {
         "model.path": str(model),
+        # Each width is a program, and so is each number of rows.
+        "learner.num_widths": 2,
+        "evaluation.num_prompts": 8,
         "rollout.max_turns": turns,
         "rollout.max_actions_per_episode": turns,
         "train.num_iterations": 1,
