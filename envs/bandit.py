@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base
 from envs.base import PlayBudget, Solution, StateFacts
+from envs.parameters import number
 from envs.templates import Choice, Template
 
 # Pairs of names: one that sounds safe, one that sounds risky.
@@ -82,7 +83,7 @@ class EnvParams(base.EnvParams):
     """
 
     low_arm_reward: float = 0.1
-    high_arm_probability: float = 0.25
+    high_arm_probability: float = number(0.25, least=0, most=1)
     max_steps_in_episode: int = 1
 
 

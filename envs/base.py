@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
 from envs.auto_reset import replace_where
 from envs.hashing import hash_arrays
+from envs.parameters import range_problem
 from envs.templates import Choice, Template
 
 EnvState = environment.EnvState
@@ -327,6 +328,10 @@ class TextEnvironment(environment.Environment):
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether the goal of the game has been reached."""
         raise NotImplementedError
+
+    def params_problem(self, params: EnvParams) -> str | None:
+        """Why a game with such numbers means nothing; None: it does."""
+        return range_problem(params)
 
     def solve(
         self, states: Any, params: EnvParams, *, budget: PlayBudget, discount: float

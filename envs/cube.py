@@ -298,7 +298,7 @@ def _check_distances(min_distance, max_distance) -> None:
         if not is_whole or not 1 <= value <= cube_tables.MAX_DISTANCE:
             raise ValueError(
                 f"{name}={value!r} must be a whole number of quarter turns from 1 to "
-                f"{cube_tables.MAX_DISTANCE}: no cube is further from solved"
+                f"{cube_tables.MAX_DISTANCE}, the largest distance there is"
             )
     if min_distance > max_distance:
         raise ValueError(

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Int, Key
 from envs import base, bitboards, frozen_lake_solver
 from envs.base import Landmark
 from envs.board_game import BoardGame
+from envs.parameters import number
 
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
 # Actions in gym order; the sides of action `a` are `a - 1` and `a + 1`, modulo 4.
@@ -60,7 +61,7 @@ class EnvParams(base.EnvParams):
       max_steps_in_episode: the game's own time limit, in actions.
     """
 
-    success_rate: float = 0.8
+    success_rate: float = number(0.8, least=0, most=1)
     max_steps_in_episode: int = 100
 
 

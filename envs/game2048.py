@@ -16,6 +16,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Key
 
 from envs import base, game2048_player, game2048_solver, slides
+from envs.parameters import number
 from envs.templates import Choice, Grid, Template
 
 # In the order of `slides`.
@@ -48,8 +49,8 @@ class EnvParams(base.EnvParams):
       max_steps_in_episode: the game's own time limit, in slides.
     """
 
-    two_probability: float = 0.9
-    idle_reward: float = -0.1
+    two_probability: float = number(0.9, least=0, most=1)
+    idle_reward: float = number(-0.1, most=0)
     goal_reward: float = 0.0
     max_steps_in_episode: int = 1000
 

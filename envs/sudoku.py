@@ -20,6 +20,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base, sudoku_answers
+from envs.parameters import number
 from envs.sudoku_levels import (
     MOST_BLANKS,
     in_sight,
@@ -51,16 +52,17 @@ class EnvParams(base.EnvParams):
 
     Attributes:
       correct_reward: for the first digit in a cell if it is that of the solution.
-      legal_reward: for the first digit in a cell if it is another one.
+      legal_reward: for the first digit in a cell if it is another one; at most
+        `correct_reward`.
       solved_reward: for the solution, in addition.
       invalid_reward: for a digit on or against a given one.
       max_steps_in_episode: the game's own time limit, in actions.
     """
 
-    correct_reward: float = 1.0
-    legal_reward: float = 0.5
-    solved_reward: float = 10.0
-    invalid_reward: float = -0.1
+    correct_reward: float = number(1.0, least=0)
+    legal_reward: float = number(0.5, least=0)
+    solved_reward: float = number(10.0, least=0)
+    invalid_reward: float = number(-0.1, most=0)
     max_steps_in_episode: int = 100
 
 
@@ -215,6 +217,16 @@ class Sudoku(base.TextEnvironment):
         is_first_row = tuple(i < self.size for i in range(self.size**2))
         return base.StateFacts(tuple(words), (1,) * len(words), is_first_row, read)
 
+    def params_problem(self, params: EnvParams) -> str | None:
+        """Also where a wrong digit pays more than the right one: see `solve`."""
+        problem = super().params_problem(params)
+        if problem is None and params.legal_reward > params.correct_reward:
+            problem = (
+                f"legal_reward = {params.legal_reward!r}; it must be at most "
+                f"correct_reward = {params.correct_reward!r}"
+            )
+        return problem
+
     def solve(
         self,
         states: EnvState,
@@ -225,10 +237,9 @@ class Sudoku(base.TextEnvironment):
     ) -> base.Solution:
         """Best play: fill what is empty, then correct what is wrong.
 
-        Exact where 0 <= legal_reward <= correct_reward, 0 <= solved_reward and
-        invalid_reward <= 0. The values ignore the time limit, `best_success` respects
-        it. With a discount of 1 detours cost nothing: give a smaller one to have the
-        player hurry.
+        Exact within the ranges of `EnvParams`. The values ignore the time limit,
+        `best_success` respects it. With a discount of 1 detours cost nothing: give a
+        smaller one to have the player hurry.
         """
 
         def solve_one(state):
@@ -350,14 +361,16 @@ def _placement_words(numbers: tuple[str, ...]) -> tuple[Choice, ...]:
 def _check_arguments(size, min_blanks, max_blanks) -> None:
     if not isinstance(size, int) or size not in MOST_BLANKS:
         raise ValueError(f"size={size!r} must be 4 or 9 digits")
-    for name, value, least in (
-        ("min_blanks", min_blanks, 1),
-        ("max_blanks", max_blanks, min_blanks),
-    ):
+    for name, value in (("min_blanks", min_blanks), ("max_blanks", max_blanks)):
         is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not least <= value <= MOST_BLANKS[size]:
+        if not is_whole or not 1 <= value <= MOST_BLANKS[size]:
             raise ValueError(
-                f"{name}={value!r} must be a whole number from {least} to "
+                f"{name}={value!r} must be a whole number from 1 to "
                 f"{MOST_BLANKS[size]}: with more empty cells than that the generator "
                 f"cannot promise one solution on {size}x{size}"
             )
+    if min_blanks > max_blanks:
+        raise ValueError(
+            f"min_blanks={min_blanks} is over max_blanks={max_blanks}; give both, the "
+            "smaller number first"
+        )

@@ -2,8 +2,7 @@
 
 In: the `env` section of a validated configuration. Out: a specification per
 environment, in the order of the batch's rows, and the tasks built from them. Without
-`env.mix` there is one specification, `env.name`, that plays every group. Knows no
-training.
+`env.mix` there is one specification, `env.name`, that plays every group.
 """
 
 import dataclasses
@@ -227,13 +226,12 @@ def env_params(
     """Environment parameters with some values changed.
 
     Args:
-      env: the environment.
       changes: values by the parameter's name.
       path: section of the configuration that holds them.
       base: parameters to change; None: the environment's defaults.
 
     Raises:
-      ValueError: no parameter has that name, or a value is no number it can take.
+      ValueError: no parameter has that name, or it cannot take a value.
     """
     base = env.default_params if base is None else base
     known = [field.name for field in dataclasses.fields(base)]
@@ -245,7 +243,10 @@ def env_params(
             )
         if problem := number_problem(f"{path}.{name}", value, getattr(base, name)):
             raise ValueError(problem)
-    return base.replace(**changes)
+    params = base.replace(**changes)
+    if problem := env.params_problem(params):
+        raise ValueError(f"{path}.{problem}")
+    return params
 
 
 def build_collect(

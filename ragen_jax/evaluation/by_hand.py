@@ -28,6 +28,8 @@ from ragen_jax.tables.functions import did_you_mean
 from ragen_jax.tasks import Task
 
 LEAVE = "q"
+# Characters of a word that its hint repeats.
+MAX_SHOWN = 40
 # Keys of actions of these names: the arrow, and its place on the left hand.
 _DIRECTIONS = {"up": "↑w", "down": "↓s", "left": "←a", "right": "→d"}
 
@@ -114,7 +116,9 @@ class HandEpisode:
 
     def hint(self, word: str) -> str:
         """What to do about a word that is no action."""
-        shown = repr(word) if word.isprintable() else "This key"
+        short = word if len(word) <= MAX_SHOWN else f"{word[:MAX_SHOWN]}..."
+        unseen = "This key" if len(word) == 1 else "This line"
+        shown = repr(short) if word.isprintable() else unseen
         if self.task.env.action_hint is not None:
             return f"{shown} is no action here. {self.task.env.action_hint}"
         near = did_you_mean(word.lower(), [name.lower() for name in self.names])
@@ -130,7 +134,9 @@ class HandEpisode:
 
     def _read(self, word: str) -> int | None:
         """The action that a text asks for."""
-        env, text = self.task.env, word.strip().encode()
+        env = self.task.env
+        # A terminal's bytes that are no UTF-8 arrive as lone surrogates.
+        text = word.strip().encode(errors="replace")
         if not 0 < len(text) <= env.answer_bytes:
             return None
         padded = np.frombuffer(text.ljust(env.answer_bytes, b"\0"), np.uint8)

@@ -237,7 +237,7 @@ SUCCESS_METRICS = (
         "play cannot be computed (see `exact`); absent where neither is known",
         section="progress",
         kind="share",
-        views=(View(_SUCCESS, label="best possible", style="reference"),),
+        views=(View(_SUCCESS, label="solver", style="reference"),),
         healthy="constant",
         cure="below 1: levels that cannot be solved within the budget "
         "(`rollout.max_turns`, `rollout.max_actions_per_episode`)",

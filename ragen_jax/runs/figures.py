@@ -78,8 +78,8 @@ SECTIONS = (
     Section(
         "progress",
         "Progress",
-        "Success on fixed held-out levels and while training, next to the best "
-        "possible on the held-out levels.",
+        "Success on fixed held-out levels and while training, next to the solver's "
+        "on the held-out levels.",
         absent="no run recorded train/<Env>/... or val-env/<Env>/...",
     ),
     Section(

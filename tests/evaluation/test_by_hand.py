@@ -90,7 +90,15 @@ def test_unknown_words_cost_nothing_and_get_a_hint():
         "'5' is no action here. Choose one of Up, Down, Left, Right."
     )
     assert episode.hint("\x1b").startswith("This key is")
+    assert episode.hint("\x1b" * 2).startswith("This line is")
+    assert len(episode.hint("a" * 100_000)) < 120
     assert episode.num_actions == 0
+
+
+def test_bytes_that_are_no_text_cost_nothing():
+    episode = episode_of("countdown")
+    assert "\udcff\udcfe" not in episode.names
+    assert episode.find("\udcff\udcfe") is None
 
 
 def lines_of(episode, *lines) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 
 NUM_ITERATIONS = 40
 LEGEND = {"#": "wall", "_": "floor", "O": "target", "√": "box on target"}
-LEGEND |= {"X": "box", "P": "you", "S": "you on a target"}
+LEGEND |= {"X": "box", "P": "you", "S": "you on a target", "7": "a digit"}
 BOARDS = (
-    ["######", "#_O__#", "#_X__#", "#_P__#", "######"],
+    ["######", "#_O_7#", "#_X__#", "#_P__#", "######"],
     ["######", "#_O__#", "#_XP_#", "#____#", "######"],
     ["######", "#_√__#", "#_P__#", "#____#", "######"],
 )

@@ -123,6 +123,25 @@ def test_filters(page):
     assert 0 < browser.counts(page)[0] < hostile
 
 
+def test_a_digit_fits_into_its_cell_in_its_own_colour(page):
+    digits = page.execute_script(
+        "const cell = document.querySelector('#board rect').getBoundingClientRect();"
+        "return [...document.querySelectorAll('#board .glyph')].map((digit) => {"
+        "  const box = digit.getBoundingClientRect();"
+        "  const color = getComputedStyle(digit).fill;"
+        "  return [box.width / cell.width, box.height / cell.height, color];"
+        "})"
+    )
+    muted = page.execute_script(
+        "return getComputedStyle(document.querySelector('figure svg text')).fill"
+    )
+    assert len(digits) == 1
+    width, height, color = digits[0]
+    assert 0.1 < width < 0.8
+    assert 0.3 < height < 1
+    assert color != muted
+
+
 def test_stepping_through_an_episode(page):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

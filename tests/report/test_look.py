@@ -23,7 +23,7 @@ def test_every_figure_has_a_legend_of_what_it_shows(page):
         assert set(names) & set(entries), title
     own = dict(legends(page))
     assert own["Sokoban: return"] == names
-    lines = ["training", "held-out", "best possible"]
+    lines = ["training", "held-out", "solver"]
     assert own["Sokoban: success"] == names + lines
     assert {"task", "entropy", "kl"} <= set(own["Gradient norms"])
     assert "a run's first alarm" in own["Alarms over iterations"]
