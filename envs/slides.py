@@ -4,12 +4,16 @@ In: boards of exponents (0 empty, 1 a tile of 2, 2 a tile of 4, ...) and actions
 boards, and the sum of what was merged. Knows no goal and no reward.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 # The sides towards which tiles slide, clockwise.
 UP, RIGHT, DOWN, LEFT = range(4)
+# The cells of a line, or of several side by side.
+Line = list[Int[Array, "*m"]]
 
 
 def slide(
@@ -18,27 +22,50 @@ def slide(
     """The board after a slide, and the sum of the tiles that merging made."""
     is_vertical = (action == UP) | (action == DOWN)
     is_backwards = (action == RIGHT) | (action == DOWN)
-    # Lines along the slide; tiles move towards the front of each.
-    lines = jnp.where(is_vertical, board.T, board)
-    lines = jnp.where(is_backwards, lines[:, ::-1], lines)
-    lines, merged = slide_left(lines)
-    lines = jnp.where(is_backwards, lines[:, ::-1], lines)
-    return jnp.where(is_vertical, lines.T, lines), jnp.sum(merged)
+    # Cell by cell: XLA then makes one loop of a slide, without turned copies.
+    lines = _turned([list(row) for row in board], is_vertical)
+    lines = _mirrored(lines, is_backwards)
+    lines, merged = zip(*map(_slide_cells, lines), strict=True)
+    lines = _turned(_mirrored(lines, is_backwards), is_vertical)
+    return jnp.stack([jnp.stack(line) for line in lines]), sum(merged)
 
 
 def slide_left(
     lines: Int[Array, "m n"],
 ) -> tuple[Int[Array, "m n"], Int[Array, " m"]]:
     """Lines after their tiles slid to the front, and each line's sum of new tiles."""
-    cells = _packed([lines[:, i] for i in range(lines.shape[1])])
-    merged = jnp.zeros(lines.shape[0], jnp.int32)
+    cells, merged = _slide_cells([lines[:, i] for i in range(lines.shape[1])])
+    return jnp.stack(cells, axis=1), merged
+
+
+def _slide_cells(cells: Line) -> tuple[Line, Int[Array, "*m"]]:
+    """A line after its tiles slid to the front, and the sum of the new ones."""
+    cells = _packed(cells)
+    merged = jnp.zeros_like(cells[0])
     for i in range(len(cells) - 1):
         # A pair leaves an empty cell behind, so no tile merges twice.
         is_pair = (cells[i] == cells[i + 1]) & (cells[i] > 0)
         cells[i] = cells[i] + is_pair.astype(jnp.int32)
         cells[i + 1] = jnp.where(is_pair, 0, cells[i + 1])
         merged += jnp.where(is_pair, jnp.int32(1) << cells[i], 0)
-    return jnp.stack(_packed(cells), axis=1), merged
+    return _packed(cells), merged
+
+
+def _turned(lines: Sequence[Line], is_vertical: Bool[Array, ""]) -> list[Line]:
+    """The lines of a board as its columns, or as they are."""
+    columns = zip(*lines, strict=True)
+    return [
+        [jnp.where(is_vertical, *pair) for pair in zip(column, row, strict=True)]
+        for column, row in zip(columns, lines, strict=True)
+    ]
+
+
+def _mirrored(lines: Sequence[Line], is_backwards: Bool[Array, ""]) -> list[Line]:
+    """The lines from their ends, or as they are."""
+    return [
+        [jnp.where(is_backwards, *pair) for pair in zip(line[::-1], line, strict=True)]
+        for line in lines
+    ]
 
 
 def add_tile(
@@ -64,7 +91,7 @@ def can_slide(board: Int[Array, "n n"]) -> Bool[Array, ""]:
     return jnp.any(board == 0) | across | along
 
 
-def _packed(cells: list[Int[Array, " m"]]) -> list[Int[Array, " m"]]:
+def _packed(cells: Line) -> Line:
     """Cells with the empty ones moved behind the others."""
     cells = list(cells)
     for end in range(len(cells) - 1, 0, -1):
