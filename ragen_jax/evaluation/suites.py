@@ -1,8 +1,7 @@
 """Generalisation suites: environments other than the one a policy was trained on.
 
-In: the name of a suite and the configuration of a policy. Out: evaluation tasks, each
-with its configuration. Every entry uses the seeds of any other evaluation; training
-never plays its levels.
+In: the name of a suite, a policy's configuration. Out: evaluation tasks with theirs.
+Every entry uses the seeds of any other evaluation; training never plays its levels.
 
 To add a suite or an entry, add it to `_GAMES` or, of a game in Python, to
 `_HOST_ENTRIES`. The suite `all` has every entry once.
@@ -93,6 +92,10 @@ def configure(
     return changed
 
 
+# Thoughts of `pocket_worlds` about games take more tokens than replies without.
+_REPLY_TOKENS = {"countdown": 32, "cube2x2": 40, "sudoku": 48}
+
+
 def _entry(
     label: str,
     env: str,
@@ -104,7 +107,7 @@ def _entry(
     spec = EnvSpec(
         env, kwargs=kwargs or {}, params=params or {}, label=label, path="suite"
     )
-    return EvalTask(spec, **settings)
+    return EvalTask(spec, **{"reply_tokens": _REPLY_TOKENS.get(env, 1)} | settings)
 
 
 def _host_entry(
@@ -147,10 +150,7 @@ _LONG = {"rollout.max_turns": 6, "rollout.max_actions_per_episode": 24}
 
 def _window(num_turns: int) -> dict[str, object]:
     """One message with the last turns."""
-    return {
-        "rollout.context": "single_turn",
-        "rollout.context_turns": num_turns,
-    }
+    return {"rollout.context": "single_turn", "rollout.context_turns": num_turns}
 
 
 def _moves(number: int) -> dict[str, object]:

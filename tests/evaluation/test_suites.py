@@ -167,6 +167,14 @@ def test_a_game_in_python_is_played_as_its_configuration_says(name):
     assert small.rollout.max_reply_tokens == entry.reply_tokens
 
 
+@pytest.mark.parametrize("name", ["countdown", "cube2x2", "sudoku", "game2048"])
+def test_replies_may_be_as_long_as_the_game_s_configuration_allows(name):
+    config = TASKS[name].get_config("pocket")
+    for entry in suites.SUITES[name]:
+        changed = suites.configure(sokoban.get_config(), entry)
+        assert changed.rollout.max_reply_tokens == config.rollout.max_reply_tokens
+
+
 class NeedsPackage(Echo):
     """A game that lacks its package."""
 
