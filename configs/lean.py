@@ -20,8 +20,8 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     sizes.apply_presets(config, presets)
     sizes.play_in_python(config, "lean", max_turns=7)
     config.host.max_observation_tokens = 160
-    # As much as a rejected tactic costs: with the usual -0.1 the cheapest reply is one
-    # that nobody can read, and that is what is learned.
+    # A rejected tactic costs 1.1, too. With the usual -0.1 a reply that lists no action
+    # would be cheaper, and the policy learns to write such replies.
     config.rollout.format_penalty = -1.1
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
     return config

@@ -5,7 +5,7 @@
 Time: about 20 minutes on one CPU core (500 steps). Expected: it proves 62 % of the
 held-out theorems, answers 15 % of the questions and solves 8 % of the word problems, of
 easy ones each: proofs of up to three tactics, questions of one hop, problems of one
-step with numbers up to 20. Reinforcement on the word problems (docs/worlds.md has the
+step with numbers up to 20. Reinforcement on the word problems (docs/results.md has the
 command) takes the latter to 25 %. No such model is shipped.
 
 Shape and schedule are those of `configs/pocket.py`. Demonstrators reply as the games'

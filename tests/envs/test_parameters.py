@@ -5,11 +5,10 @@ import pytest
 import envs
 from ragen_jax.tasks import env_params
 
-DEFAULTS = [(name, envs.make(name)) for name in envs.ENVIRONMENTS]
 
-
-@pytest.mark.parametrize(("name", "env"), DEFAULTS, ids=lambda x: str(x)[:12])
-def test_defaults_are_in_range(name, env):
+@pytest.mark.parametrize("name", envs.ENVIRONMENTS)
+def test_defaults_are_in_range(name):
+    env = envs.make(name)
     assert env.params_problem(env.default_params) is None
     with pytest.raises(ValueError, match=r"p\.max_steps_in_episode = 0; .* 1 or more"):
         env_params(env, {"max_steps_in_episode": 0}, path="p")
@@ -37,7 +36,7 @@ def test_numbers_out_of_range_are_refused(name, changes, message):
         env_params(envs.make(name), changes, path="env.params")
 
 
-def test_both_ends_of_a_range_can_be_played():
+def test_both_ends_of_a_range_are_taken():
     for rate in (0, 1, 0.0, 1.0):
         params = env_params(
             envs.make("frozen_lake"), {"success_rate": rate}, path="env.params"
