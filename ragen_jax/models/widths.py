@@ -20,16 +20,20 @@ def row_widths(longest: int, count: int) -> list[int]:
     return sorted({-(-longest * (i + 1) // count) for i in range(count)})
 
 
-def fitting_width(needed: int, longest: int, count: int) -> int:
-    """The shortest of `row_widths` that holds so many tokens.
+def shared_length(needed: int, longest: int, count: int) -> int:
+    """The shortest of at most `count` lengths that holds so many tokens.
+
+    They are `longest` and the next powers of two below it. Games whose longest texts
+    differ so share all lengths but one, and what is compiled for a length.
 
     Raises:
       ValueError: none does.
     """
-    widths = row_widths(longest, count)
     if needed > longest:
-        raise ValueError(f"{needed} tokens do not fit into rows of {longest}")
-    return widths[bisect.bisect_left(widths, needed)]
+        raise ValueError(f"{needed} tokens do not fit into {longest}")
+    powers = [1 << i for i in range((longest - 1).bit_length())]
+    lengths = [*powers[max(0, len(powers) - count + 1) :], longest]
+    return lengths[bisect.bisect_left(lengths, needed)]
 
 
 def at_width(

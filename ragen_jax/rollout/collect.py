@@ -28,7 +28,14 @@ from ragen_jax import rngs
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.context import empty_window
-from ragen_jax.rollout.decode import AnyRow, Context, Decoding, decode_reply, read
+from ragen_jax.rollout.decode import (
+    AnyRow,
+    Context,
+    Decoding,
+    decode_reply,
+    read,
+    read_in_chunks,
+)
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
@@ -158,13 +165,15 @@ def make_responder(
     top_p: float | None,
     decode_chunk_tokens: int,
     compactions: int | None = None,
+    read_chunk_tokens: int | None = None,
 ) -> Callable[[Params, Dialogue], Responder]:
     """Builds `(params, dialogue) -> Responder`.
 
     Args:
       policy, rules, layout: who replies, how long, in which rows.
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
-      decode_chunk_tokens, compactions: see `decode_reply` (`chunk_tokens` there).
+      decode_chunk_tokens, compactions, read_chunk_tokens: see `decode.Decoding`
+        (`chunk_tokens` there).
 
     Raises:
       ValueError: an option is out of range.
@@ -185,6 +194,7 @@ def make_responder(
                 chunk_tokens=decode_chunk_tokens,
                 compactions=compactions,
                 any_row=layout.any_row,
+                read_chunk_tokens=read_chunk_tokens,
             ),
             rows_per_level=layout.rows_per_level,
         )
@@ -202,7 +212,7 @@ def model_responder(
     """The policy as a `Responder`, with its KV cache as the carry.
 
     Args:
-      decoding: of the replies.
+      decoding: of prompts and replies.
       rows_per_level: adjacent rows that play the same level; their common first message
         is read once.
     """
@@ -217,20 +227,25 @@ def model_responder(
 
     def observe(context, span, starts, is_active, slots) -> Context:
         if context.cache.num_slots == 0:
-            return grow(read_first(span), slots)
+            return grow(read_first(span, slots), slots)
         # Finished rows may be too full for the span: they overwrite their start.
         starts = jnp.where(is_active, starts, 0)
-        return read(policy, params, grow(context, slots), span, starts)
+        return read_from(grow(context, slots), span, starts)
 
     def grow(context: Context, slots: int) -> Context:
         return context.replace(cache=grow_cache(context.cache, slots))
 
-    def read_first(span: TokenSpan) -> Context:
-        """Read the first message into as many slots as it fills."""
+    def read_from(context: Context, span: TokenSpan, starts) -> Context:
+        if decoding.read_chunk_tokens is None:
+            return read(policy, params, context, span, starts)
+        return read_in_chunks(policy, params, context, span, starts, decoding)
+
+    def read_first(span: TokenSpan, slots: int) -> Context:
+        """Read the first message; in one pass, into as many slots as it fills."""
         once = jax.tree.map(lambda x: x[::rows_per_level], span)
-        empty = init(*once.tokens.shape)
-        starts = jnp.zeros_like(once.length)
-        context = read(policy, params, empty, once, starts)
+        num_rows, width = once.tokens.shape
+        empty = init(num_rows, width if decoding.read_chunk_tokens is None else slots)
+        context = read_from(empty, once, jnp.zeros_like(once.length))
         return jax.tree.map(lambda x: jnp.repeat(x, rows_per_level, axis=0), context)
 
     def reply(context, starts, states, keys, turn, is_active):

@@ -30,7 +30,7 @@ AnyRow = Callable[[Bool[Array, " B"]], Bool[Array, ""]]
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How replies are written.
+    """How prompts are read and replies are written.
 
     Attributes:
       sampler: logits to tokens.
@@ -40,6 +40,7 @@ class Decoding:
       compactions: how often, once no more than half of the rows are writing, decoding
         continues with a batch of those rows. Other batch sizes round differently.
       any_row: see `AnyRow`.
+      read_chunk_tokens: tokens of a prompt that a pass reads; None: all of them.
     """
 
     sampler: Sampler
@@ -48,6 +49,7 @@ class Decoding:
     chunk_tokens: int
     compactions: int | None = None
     any_row: AnyRow = jnp.any
+    read_chunk_tokens: int | None = None
 
 
 @struct.dataclass
@@ -86,6 +88,38 @@ def read(
     last = jnp.maximum(span.length - 1, 0)
     hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     return Context(cache=cache, hidden=hidden)
+
+
+def read_in_chunks(
+    policy: Policy,
+    params: Params,
+    context: Context,
+    span: TokenSpan,
+    starts: Int[Array, " B"],
+    decoding: Decoding,
+) -> Context:
+    """`read` in as many passes as the longest message takes.
+
+    Padding costs no more than the rest of a chunk. Slots must exist for whole chunks.
+    """
+    chunk = decoding.read_chunk_tokens
+    tokens = jnp.pad(span.tokens, ((0, 0), (0, -span.tokens.shape[1] % chunk)))
+
+    def read_chunk(carry):
+        _, begin, context = carry
+        part = TokenSpan(
+            tokens=jax.lax.dynamic_slice_in_dim(tokens, begin, chunk, axis=1),
+            length=jnp.clip(span.length - begin, 0, chunk),
+        )
+        after = read(policy, params, context, part, starts + begin)
+        is_last = (begin < span.length) & (span.length <= begin + chunk)
+        hidden = jnp.where(is_last[:, None], after.hidden, context.hidden)
+        begin += chunk
+        goes_on = decoding.any_row(begin < span.length)
+        return goes_on, begin, after.replace(hidden=hidden)
+
+    first = decoding.any_row(span.length > 0), jnp.int32(0), context
+    return jax.lax.while_loop(lambda carry: carry[0], read_chunk, first)[2]
 
 
 def decode_step(

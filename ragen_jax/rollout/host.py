@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.models.policy import Policy
-from ragen_jax.models.widths import fitting_width
+from ragen_jax.models.widths import shared_length
 from ragen_jax.rollout.collect import (
     RolloutKeys,
     check_dialogue,
@@ -30,21 +30,24 @@ from ragen_jax.rollout.collect import (
 )
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import (
+    Carry,
     Play,
     PlayRules,
     Responder,
     RolloutContext,
     Sending,
     act,
-    get_reply,
     prompt_starts,
-    send,
+    record_message,
     to_trajectory,
     write_following,
     write_opening,
 )
 from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.types import Params, Reply, Trajectory
+from ragen_jax.types import Params, Reply, TokenSpan, Trajectory
+
+# Tokens of a prompt that a pass reads, where the lengths of prompts differ.
+READ_TOKENS = 64
 
 
 class HostEpisodes(Protocol):
@@ -90,8 +93,8 @@ class ArrayGame:
       make_responder: `(params, dialogue) -> Responder`.
       compile: compiles a function of `(params, dialogue, turn, *rows)`; the default is
         for a single device.
-      num_widths: widths at which prompts are read and lengths of the responder's carry,
-        each compiled once when it is first needed; 1: the largest possible ones.
+      num_widths: lengths of the responder's carry, each compiled once when it is first
+        needed; 1: the largest possible one.
     """
 
     def __init__(
@@ -116,15 +119,18 @@ class ArrayGame:
         def follow(params, dialogue, turn, play) -> Sending:
             return write_following(context(params, dialogue), play, turn)
 
-        def send_(width, slots, params, dialogue, turn, play, sending) -> Play:
-            prompt = sending.prompt
-            prompt = prompt.replace(tokens=prompt.tokens[:, :width])
-            sending = sending.replace(prompt=prompt)
-            return send(context(params, dialogue), play, sending, turn, slots)
+        # The responder's part gets nothing of the game: games share what is compiled.
+        def read(slots, params, dialogue, turn, carry, prompt, *rows) -> Carry:
+            observe = make_responder(params, dialogue).observe
+            return observe(carry, prompt, *rows, slots)
 
-        def reply(params, dialogue, turn, play, keys) -> tuple[Play, Reply]:
-            sample_keys = fold_turn(keys.sample, turn)
-            return get_reply(context(params, dialogue), play, turn, sample_keys)
+        def note(params, dialogue, turn, play, sending) -> Play:
+            return record_message(play, sending, turn)
+
+        def reply(params, dialogue, turn, carry, starts, states, keys, is_active):
+            respond = make_responder(params, dialogue).reply
+            keys = fold_turn(keys, turn)
+            return respond(carry, starts, states, keys, turn, is_active)
 
         def act_(params, dialogue, turn, play, reply, keys) -> Play:
             noise_keys = fold_turn(keys.noise, turn)
@@ -137,11 +143,12 @@ class ArrayGame:
 
         self.max_turns, self.num_widths = rules.budget.max_turns, num_widths
         self.max_reply_tokens = rules.max_reply_tokens
-        self.send = functools.cache(
-            lambda *size: compile(functools.partial(send_, *size))
+        self.read = functools.cache(
+            lambda slots: compile(functools.partial(read, slots))
         )
         self.start, self.open, self.follow = map(compile, (start, open_, follow))
-        self.reply, self.act, self.finish = map(compile, (reply, act_, finish))
+        self.note, self.reply = map(compile, (note, reply))
+        self.act, self.finish = map(compile, (act_, finish))
 
     def episodes(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -163,6 +170,8 @@ def make_array_game(
 
     Arguments as of `make_collect` and `ArrayGame`.
     """
+    if num_widths > 1:
+        decoding["read_chunk_tokens"] = READ_TOKENS
     return ArrayGame(
         env,
         env_params,
@@ -187,34 +196,45 @@ class ArrayEpisodes:
 
     def prompt(self, turn: int) -> Play:
         """The episodes after the turn's message, which the responder has read."""
-        fixed = *self._fixed, jnp.int32(turn), self.play
-        sending = (self._game.follow if turn else self._game.open)(*fixed)
-        width, self._num_slots = self._size(sending)
-        self.play = self._game.send(width, self._num_slots)(*fixed, sending)
+        game, fixed = self._game, (*self._fixed, jnp.int32(turn))
+        # Without the carry, whose shape may differ from turn to turn.
+        play = self.play.replace(carry=())
+        sending = (game.follow if turn else game.open)(*fixed, play)
+        slots, prompt = self._fitted(sending.prompt)
+        rows = prompt, prompt_starts(play), play.is_active
+        carry = game.read(slots)(*fixed, self.play.carry, *rows)
+        self.play = game.note(*fixed, play, sending).replace(carry=carry)
+        self._num_slots = slots
         return self.play
 
-    def _size(self, sending: Sending) -> tuple[int, int]:
-        """Width of the prompts, and slots of the carry that hold the replies, too."""
-        game, (_, dialogue) = self._game, self._fixed
-        widest, longest = sending.prompt.tokens.shape[1], dialogue.max_window_tokens
+    def _fitted(self, prompt: TokenSpan) -> tuple[int, TokenSpan]:
+        """Slots of the carry that hold prompts and replies; the prompts, as wide."""
+        game, (_, dialogue), play = self._game, self._fixed, self.play
+        longest = dialogue.max_window_tokens + 1
         if game.num_widths == 1:
-            return widest, longest + 1
+            return longest, prompt
         starts, lengths, is_active = jax.device_get(
-            (prompt_starts(self.play), sending.prompt.length, self.play.is_active)
+            (prompt_starts(play), prompt.length, play.is_active)
         )
-        width = fitting_width(int(lengths.max()), widest, game.num_widths)
-        # Rows are written at the prompt's whole width, and replies behind its text.
-        used = starts + np.maximum(width, lengths + game.max_reply_tokens)
-        used = fitting_width(int(used[is_active].max()), longest, game.num_widths)
-        return width, max(used + 1, self._num_slots)
+        # Whole chunks of prompts are written, and replies behind their text.
+        width = -(-lengths.max() // READ_TOKENS) * READ_TOKENS
+        used = starts + np.maximum(width, lengths + game.max_reply_tokens + 1)
+        slots = shared_length(
+            int(used[is_active].max()), longest + READ_TOKENS, game.num_widths
+        )
+        slots = max(slots, self._num_slots)
+        tokens = prompt.tokens[:, :slots]
+        padding = (0, 0), (0, slots - tokens.shape[1])
+        return slots, prompt.replace(tokens=jnp.pad(tokens, padding))
 
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
         """The responder's reply to a prompt."""
-        return self._game.reply(*self._fixed, jnp.int32(turn), play, self._keys)
+        rows = play.carry, play.num_read, play.states, self._keys.sample, play.is_active
+        carry, written = self._game.reply(*self._fixed, jnp.int32(turn), *rows)
+        return play.replace(carry=carry), written
 
     def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
         play, written = reply
-        # Without the carry, whose shape may differ from turn to turn.
         rows = play.replace(carry=()), written, self._keys
         after = self._game.act(*self._fixed, jnp.int32(turn), *rows)
         self.play = after.replace(carry=play.carry)

@@ -192,13 +192,19 @@ def send(
     context: RolloutContext, play: Play, sending: Sending, turn: Turn, slots: int
 ) -> Play:
     """Record a message, and have the responder read the prompt that contains it."""
-    starts, prompt, window = prompt_starts(play), sending.prompt, play.window
-    carry = context.responder.observe(play.carry, prompt, starts, play.is_active, slots)
+    carry = context.responder.observe(
+        play.carry, sending.prompt, prompt_starts(play), play.is_active, slots
+    )
+    return record_message(play.replace(carry=carry), sending, turn)
+
+
+def record_message(play: Play, sending: Sending, turn: Turn) -> Play:
+    """The episodes with a message that the responder has read."""
+    prompt, window = sending.prompt, play.window
     if window is not None:
         window = record_prompt(window, prompt, turn)
     return play.replace(
-        carry=carry,
-        num_read=starts + prompt.length,
+        num_read=prompt_starts(play) + prompt.length,
         transcript=append_message(play.transcript, sending.message, turn),
         window=window,
     )

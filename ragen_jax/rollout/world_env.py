@@ -87,7 +87,7 @@ class World(base.TextEnvironment):
           game: one of these games, for its texts and sizes.
           num_tasks: problems of each split; None: as many as there are seeds.
           max_observation_tokens: longest observation.
-          num_widths: at which its episodes are read, see `models.widths`.
+          num_widths: lengths of the key-value cache, see `host.ArrayGame`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
         """
         self.spec = spec
@@ -215,7 +215,10 @@ def _construct(
     try:
         inspect.signature(make).bind(split=split, **kwargs)
     except TypeError as error:
-        raise ValueError(f"{name} does not take these arguments: {error}") from error
+        raise ValueError(
+            f"{name} does not take these arguments: {error}; its constructor gets "
+            f"`split` and those of env.kwargs ({', '.join(kwargs) or 'none'})"
+        ) from error
     try:
         return make(split=split, **kwargs)
     except TypeError as error:

@@ -276,10 +276,9 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
     reason, count = collections.Counter(reasons).most_common(1)[0]
     words = f"{len(reasons)} of {num_rows} games failed, {count} of them: {reason}"
     if len(reasons) > max_share * num_rows:
-        raise GamesFailed(
-            f"{words}; rollout.max_failed_fraction = {max_share:g} is the largest "
-            "share that may: mend the game, or raise it"
-        )
+        limit = f"rollout.max_failed_fraction = {max_share:g} is the largest share"
+        remedy = "mend the game" + (", or raise it" if len(reasons) < num_rows else "")
+        raise GamesFailed(f"{words}; {limit} that may: {remedy}")
     print(
         f"warning: {words}; their episodes are not trained on and not won",
         file=sys.stderr,
