@@ -1,11 +1,13 @@
 """Check a class or a function of yours before it trains.
 
 python -m launch.check my_games:Walk
+python -m launch.check my_games:Riddle    # a game in Python, docs/worlds.md
 python -m launch.check my_algorithms:my_estimator strength=0.5
 python -m launch.check sokoban --kind=environment
 
-A class is checked as an environment: the contract that the built-in games pass, and its
-words under the pocket model's tokenizer. A function is tried on random episodes, with
+A class is checked as an environment, or as a game in Python if it is a `HostGame`: the
+contract that the built-in games pass, and an environment's words under the pocket
+model's tokenizer. A function is tried on random episodes, with
 its options as further words; --kind names its place where the parameters do not.
 
 Exit status: 0 when every check holds, 1 when one does not, 2 when there is nothing to
@@ -14,6 +16,7 @@ check.
 
 import ast
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +25,8 @@ from absl import flags
 from launch import command
 from ragen_jax.runs.progress import working
 
+# Of one check that are shown.
+MAX_PROBLEMS = 3
 _KIND = flags.DEFINE_enum(
     "kind",
     None,
@@ -49,18 +54,24 @@ def main(words: list[str]) -> int:
     with working("loading JAX"):
         import envs
         from ragen_jax.tables.functions import is_reference, load_reference
+        from ragen_jax.worlds import WORLDS
+        from ragen_jax.worlds.base import HostGame
 
         if is_reference(name):
             subject = load_reference(name)
+        elif name in WORLDS:
+            subject = load_reference(WORLDS[name])
         elif name in envs.ENVIRONMENTS:
             subject = envs.ENVIRONMENTS[name]
         else:
             raise ValueError(
                 f"{name} is neither package.module:Name nor one of "
-                f"{', '.join(envs.ENVIRONMENTS)}"
+                f"{', '.join((*envs.ENVIRONMENTS, *WORLDS))}"
             )
     is_environment = inspect.isclass(subject) or _KIND.value == "environment"
     look = _environment if is_environment else _function
+    if inspect.isclass(subject) and issubclass(subject, HostGame):
+        look = _host_game
     num_broken = 0
     for what, problems in look(name, subject, options):
         print(f"{'FAILED' if problems else 'ok    '}  {what}", flush=True)
@@ -97,6 +108,25 @@ def _environment(
     with working("its words under the pocket model's tokenizer"):
         found = _words_problem(built.env)
     yield "Its states and actions can be written and read.", [found] if found else []
+
+
+def _host_game(
+    name: str, subject: type, options: Mapping[str, Any]
+) -> Iterator[tuple[str, list[str]]]:
+    """Every check of a game in Python."""
+    from configs import base
+    from ragen_jax.rollout.world_env import build_game, make_world
+    from ragen_jax.worlds.base import SPLITS
+    from ragen_jax.worlds.contract import CHECKS, Subject
+
+    del subject
+    settings = base.get_config().host.to_dict()
+    spec = make_world(name, options, max_failed_fraction=1.0, **settings).spec
+    built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
+    for check in CHECKS:
+        with working(inspect.getdoc(check)):
+            found = list(itertools.islice(check(built), MAX_PROBLEMS))
+        yield inspect.getdoc(check), found
 
 
 def _words_problem(env) -> str | None:

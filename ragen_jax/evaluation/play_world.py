@@ -31,7 +31,9 @@ def by_solution(trained: Trained, level: int, say: Say) -> None:
     def solve(game: HostGame) -> str:
         replies = game.solution()
         if not replies:
-            raise ValueError(f"{game.name} knows no replies that win from here")
+            raise ValueError(
+                f"{game.name} knows no replies that win from here (`solution` is empty)"
+            )
         say(f"> {replies[0]}")
         return replies[0]
 

@@ -16,6 +16,10 @@ TRAINING, VALIDATION = "training", "validation"
 SPLITS = (TRAINING, VALIDATION)
 
 
+class BrokenContract(ValueError):
+    """A game returned what it must not."""
+
+
 class CannotPlayHere(ValueError):
     """A game that works elsewhere needs what this machine does not have."""
 

@@ -20,7 +20,7 @@ import resource
 import traceback
 from typing import Any, TextIO
 
-from ragen_jax.worlds.base import HostGame, Observation, Step
+from ragen_jax.worlds.base import BrokenContract, HostGame, Observation, Step
 from ragen_jax.worlds.wrappers import wrap
 
 
@@ -52,14 +52,20 @@ def main() -> None:
                 answer = _step(games[row].step(request["step"]))
             _send(answers, {"row": row} | answer)
         except Exception as error:  # whatever a game raises is an answer
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            words = f"{type(error).__name__}: {error}"
-            place = f"{where.filename}, line {where.lineno}"
-            _send(answers, {"row": row, "error": f"{words} ({place})"})
+            _send(answers, {"row": row, "error": _words(error)})
             if row in games:
                 _close(games.pop(row))
     for game in games.values():
         _close(game)
+
+
+def _words(error: Exception) -> str:
+    """What an exception says, and where it was raised if not by a check of ours."""
+    if isinstance(error, BrokenContract):
+        return str(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{where.filename}, line {where.lineno}"
+    return f"{type(error).__name__}: {error} ({place})"
 
 
 def _close(game: HostGame) -> None:

@@ -11,9 +11,9 @@ so that programs and formulas, which may contain `||`, are not cut.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ragen_jax.worlds.base import HostGame, Observation, Step
+from ragen_jax.worlds.base import BrokenContract, HostGame, Observation, Step
 
 SEPARATOR = "||"
 # Stands where the middle of a text has been cut out.
@@ -65,6 +65,51 @@ class Wrapper(HostGame):
 
     def close(self) -> None:
         self.game.close()
+
+
+class Checked(Wrapper):
+    """Refuses what is no `Observation` or `Step`; `wrap` puts it around every game.
+
+    Raises:
+      BrokenContract: the game returned something else.
+    """
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        shown = self.game.reset(seed, task)
+        self._check_observation("reset must return", shown)
+        return shown
+
+    def step(self, reply: str) -> Step:
+        step = self.game.step(reply)
+        self._check("step must return", step, Step)
+        self._check_observation("step must return a Step with", step.observation)
+        self._check("step must return a Step whose info is", step.info, Mapping)
+        for name, value in {"reward": step.reward, **step.info}.items():
+            try:
+                float(value)
+            except (TypeError, ValueError) as error:
+                raise self._broken(
+                    f"step must return numbers only as reward and in info: {name}",
+                    value,
+                ) from error
+        return step
+
+    def _check_observation(self, sentence: str, value: object) -> None:
+        self._check(sentence, value, Observation)
+        self._check("an Observation's text must be", value.text, str)
+
+    def _check(self, sentence: str, value: object, kind: type) -> None:
+        if not isinstance(value, kind):
+            raise self._broken(f"{sentence} {_A.get(kind, kind.__name__)}", value)
+
+    def _broken(self, sentence: str, value: object) -> BrokenContract:
+        name, got = type(self.game).__name__, type(value).__name__
+        return BrokenContract(
+            f"{name}: {sentence}, got {got} (the contract: ragen_jax/worlds/base.py)"
+        )
+
+
+_A = {Observation: "an Observation", Step: "a Step", Mapping: "a dict", str: "a str"}
 
 
 class SplitActions(Wrapper):
@@ -220,7 +265,7 @@ WRAPPERS = {
 
 
 def wrap(game: HostGame, wrappers: Sequence[Sequence]) -> HostGame:
-    """A game in wrappers.
+    """A game in wrappers, and in `Checked`.
 
     Args:
       game: goes innermost.
@@ -232,6 +277,7 @@ def wrap(game: HostGame, wrappers: Sequence[Sequence]) -> HostGame:
     """
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
         raise ValueError(f"wrappers is {wrappers!r}; use a list of {_PAIRS}")
+    game = Checked(game)
     for pair in wrappers:
         if (
             isinstance(pair, str)

@@ -14,6 +14,7 @@ from ragen_jax.worlds.wrappers import (
     WRAPPERS,
     Budget,
     CapObservation,
+    Checked,
     PenalizeInvalid,
     SplitActions,
     Wrapper,
@@ -78,7 +79,8 @@ def test_everything_else_passes_through(name):
     inside = Count()
     game = wrap(inside, [(name, HARMLESS[name])])
     assert isinstance(game, Wrapper)
-    assert game.game is inside
+    assert isinstance(game.game, Checked)
+    assert game.game.game is inside
     assert (game.instruction, game.num_tasks, game.metrics) == ("Count.", 7, ("heard",))
     assert game.is_solvable is (name != "budget")
     alone = Count()
@@ -302,7 +304,7 @@ def test_wrappers_are_stacked_from_the_inside_out():
     actions.reset(0)
     assert actions.step("a||b||c||d").truncated
     game = Count()
-    assert wrap(game, ()) is game
+    assert wrap(game, ()).game is game
 
 
 @pytest.mark.parametrize(
