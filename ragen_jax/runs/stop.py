@@ -10,8 +10,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
+# Between signals that are one request.
+SAME_SECONDS = 0.2
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -19,8 +22,9 @@ class StopRequest:
     """A request to stop, made by a signal and read between steps.
 
     The first signal is announced at once; the second ends the process at once, which
-    loses no more than the steps after the last checkpoint. Use it as a context manager,
-    in the main thread.
+    loses no more than the steps after the last checkpoint. Signals within
+    `SAME_SECONDS` of the first are the first: `timeout` and batch systems signal a
+    process and then its group. Use it as a context manager, in the main thread.
 
     Args:
       say: prints a line.
@@ -29,7 +33,7 @@ class StopRequest:
     def __init__(self, say: Callable[[str], None] = print):
         self._say = say
         self._signal: int | None = None
-        self._is_announced = False
+        self._announced_at: float | None = None
         self._stack = contextlib.ExitStack()
 
     @property
@@ -58,10 +62,12 @@ class StopRequest:
 
     def _request(self, number: int) -> None:
         """In the thread that reads the pipe."""
-        if self._is_announced:
-            _end(number)
-        self._is_announced = True
-        self._signal = number
+        now = time.monotonic()
+        if self._announced_at is not None:
+            if now - self._announced_at > SAME_SECONDS:
+                _end(number)
+            return
+        self._announced_at, self._signal = now, number
         self._say("stopping after this iteration; Ctrl-C again to stop now")
 
 

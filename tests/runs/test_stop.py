@@ -4,10 +4,11 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from ragen_jax.runs.stop import stop_when_clean
+from ragen_jax.runs.stop import SAME_SECONDS, stop_when_clean
 
 # Hours, without a bytecode in between and without the interpreter's lock.
 ENDLESS = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
@@ -55,11 +56,19 @@ raise SystemExit(stop.exit_status)
 """
 
 
-def start(script: str) -> subprocess.Popen:
+@pytest.fixture
+def start():
+    """Starts a script, up to its line "began"; none outlives the test."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", script], **pipes)
-    assert process.stdout.readline() == "began\n"
-    return process
+    with contextlib.ExitStack() as processes:
+
+        def start_(script: str) -> subprocess.Popen:
+            process = subprocess.Popen([sys.executable, "-c", script], **pipes)
+            processes.callback(process.kill)
+            assert process.stdout.readline() == "began\n"
+            return process
+
+        yield start_
 
 
 def end_of(process: subprocess.Popen) -> tuple[int, str]:
@@ -68,22 +77,36 @@ def end_of(process: subprocess.Popen) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_is_announced_and_the_second_ends(number):
+def test_the_first_is_announced_and_the_second_ends(start, number):
     process = start(IN_A_STEP)
     process.send_signal(number)
     assert process.stdout.readline().startswith("stopping after this iteration")
+    time.sleep(SAME_SECONDS + 0.1)
     assert process.poll() is None
     process.send_signal(number)
     assert end_of(process) == (128 + number, "stopped\n")
 
 
-def test_a_command_without_anything_to_save_ends_at_the_first():
+def test_signals_of_one_moment_are_one(start):
+    """`timeout` signals a command and then its group, which the command is in."""
+    process = start(IN_A_STEP)
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(SAME_SECONDS / 10)
+    assert process.stdout.readline().startswith("stopping after this iteration")
+    time.sleep(SAME_SECONDS + 0.1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert end_of(process) == (143, "stopped\n")
+
+
+def test_a_command_without_anything_to_save_ends_at_the_first(start):
     process = start(IN_A_COMMAND)
     process.send_signal(signal.SIGINT)
     assert end_of(process) == (130, "stopped\n")
 
 
-def test_a_loop_reads_the_request():
+def test_a_loop_reads_the_request(start):
     process = start(BETWEEN_STEPS)
     process.send_signal(signal.SIGTERM)
     assert end_of(process) == (143, "")
@@ -91,7 +114,7 @@ def test_a_loop_reads_the_request():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_export_that_is_stopped_leaves_nothing(number, tmp_path):
+def test_an_export_that_is_stopped_leaves_nothing(start, number, tmp_path):
     process = start(IN_AN_EXPORT.replace("FOLDER", str(tmp_path / "exported")))
     assert len(list(tmp_path.iterdir())) == 1
     for _ in range(3):
