@@ -2,66 +2,75 @@
 
 import pytest
 
+from configs import base
 from launch import check
+from ragen_jax.rollout.world_env import build_game, make_world
+from ragen_jax.worlds import contract
+from ragen_jax.worlds.base import SPLITS
 from tests import commands
 
+BROKEN = "tests.worlds.broken_games"
 # A game of `broken_games`, the check that finds its fault, and words of what it says.
 FAULTS = {
-    "ShowsText": ("Any text", "reset must return an Observation, got str"),
-    "ShowsBytes": ("Any text", "an Observation's text must be a str, got bytes"),
-    "ReturnsTuple": ("Any text", "step must return a Step, got tuple"),
-    "ShowsTextLater": ("Any text", "step must return a Step with an Observation, got"),
-    "SaysWhy": ("Any text", "numbers only as reward and in info: why, got str"),
-    "InfoIsList": ("Any text", "whose info is a dict, got list"),
-    "Raises": ("Any text", "training, seed 0, reply ''"),
-    "IgnoresSeed": ("The same seed", "after 0 replies it shows 'number"),
-    "IgnoresSplit": ("Training and validation", "begin with 'number 0'"),
-    "LosingSolution": ("Its solutions win", "info['success'] is not True"),
-    "NoSolution": ("Its solutions win", "`solution` is empty, but `is_solvable`"),
-    "LongSolution": ("Its solutions win", "takes 2 replies, longest_solution is 1"),
-    "LacksNumber": ("Every number", "info['words'] is missing after 1 replies"),
+    "ShowsText": ("any_reply", "reset must return an Observation, got str"),
+    "ShowsBytes": ("any_reply", "an Observation's text must be a str, got bytes"),
+    "ReturnsTuple": ("any_reply", "step must return a Step, got tuple"),
+    "ShowsTextLater": ("any_reply", "step must return a Step with an Observation, got"),
+    "SaysWhy": ("any_reply", "numbers only as reward and in info: why, got str"),
+    "InfoIsList": ("any_reply", "whose info is a dict, got list"),
+    "Raises": ("any_reply", "training, seed 0, reply ''"),
+    "IgnoresSeed": ("episodes_repeat", "after 0 replies it shows 'number"),
+    "IgnoresSplit": ("splits", "begin with 'number 0'"),
+    "LosingSolution": ("solutions", "info['success'] is not True"),
+    "NoSolution": ("solutions", "`solution` is empty, but `is_solvable`"),
+    "LongSolution": ("solutions", "takes 2 replies, longest_solution is 1"),
+    "LacksNumber": ("metrics", "info['words'] is missing after 1 replies"),
 }
 
 
-def checked(name, capsys):
-    """Exit status and lines of `launch.check`."""
-    status = check.main([name])
-    return status, capsys.readouterr().out.splitlines()
+def subject(name):
+    settings = base.get_config().host.to_dict() | {"num_workers": 1}
+    spec = make_world(name, {}, max_failed_fraction=1.0, **settings).spec
+    return contract.Subject(spec, {split: build_game(spec, split) for split in SPLITS})
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "tests.worlds.broken_games:Sound",
+        f"{BROKEN}:Sound",
         "echo",
-        "lean",
-        "math",
-        "search",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("alfworld", "coding", "webshop")
+            for name in ("alfworld", "coding", "lean", "math", "search", "webshop")
         ),
     ],
 )
 def test_the_games_keep_the_contract(name, capsys):
-    status, lines = checked(name, capsys)
-    assert status == 0, lines
+    assert check.main([name]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{name} keeps the contract"
+    assert len(lines) == 1 + len(contract.CHECKS)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_is_found_and_said(name, capsys):
-    sentence, words = FAULTS[name]
-    status, lines = checked(f"tests.worlds.broken_games:{name}", capsys)
-    assert status == 1
-    failed = [i for i, line in enumerate(lines) if line.startswith("FAILED")]
-    place = next(i for i in failed if sentence in lines[i])
-    assert words in lines[place + 1], lines
+def test_every_fault_is_found_and_said(name):
+    which, words = FAULTS[name]
+    (look,) = (x for x in contract.CHECKS if x.__name__.startswith(which))
+    problems = list(look(subject(f"{BROKEN}:{name}")))
+    assert words in problems[0]
+
+
+def test_a_fault_is_printed_and_counted(capsys):
+    assert check.main([f"{BROKEN}:LacksNumber"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "1 broken"
+    place = next(i for i, line in enumerate(lines) if line.startswith("FAILED"))
+    assert FAULTS["LacksNumber"][1] in lines[place + 1]
 
 
 def test_play_says_what_a_game_should_have_returned():
     words = "--config=configs/world.py", "--player=solver"
-    game = "--config.env.host=tests.worlds.broken_games:ReturnsTuple"
+    game = f"--config.env.host={BROKEN}:ReturnsTuple"
     done = commands.run(commands.command("play", *words, game))
     assert done.returncode == 2
     assert "ReturnsTuple: step must return a Step, got tuple" in done.stderr
