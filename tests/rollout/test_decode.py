@@ -157,3 +157,33 @@ def test_the_cache_holds_every_sampled_token(options):
     hidden, _ = jax.jit(lambda t: policy.forward(params, t, positions, None))(rows)
     expected = np.asarray(hidden)[np.arange(ROWS), starts]
     np.testing.assert_allclose(cached.hidden, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 7, 20])
+def test_prompts_that_are_read_in_chunks_are_the_same(chunk):
+    """Behind tokens of different numbers; a row without a message keeps its own."""
+    policy, params = _policy(), _params()
+    starts = jnp.asarray([0, 2, 5, 3, 1, 4], jnp.int32)
+    lengths = jnp.where(jnp.arange(ROWS) == 4, 0, jnp.asarray(LENGTHS))
+    span = TokenSpan(_tokens(), lengths)
+    how = Decoding(None, None, 0, 0, read_chunk_tokens=chunk)
+
+    def context(reader, *options):
+        slots = 5 + max(WIDTH, -(-7 // chunk) * chunk)
+        before = Context(
+            init_cache(policy.config, ROWS, slots, policy.dtype),
+            jnp.ones((ROWS, policy.config.hidden_size)),
+        )
+        first = TokenSpan(_tokens()[:, :5], jnp.maximum(starts, 1))
+        before = read(policy, params, before, first, jnp.zeros_like(starts))
+        return reader(policy, params, before, span, starts, *options)
+
+    whole = context(read)
+    cut = context(decode.read_in_chunks, how)
+    kept = np.arange(ROWS) != 4
+    np.testing.assert_allclose(cut.hidden[kept], whole.hidden[kept], atol=1e-5)
+    ends = np.asarray(starts + lengths)
+    for one, other in zip(cut.cache.values, whole.cache.values, strict=True):
+        for row in range(ROWS):
+            parts = [x[row, :, : ends[row]] for x in (one, other)]
+            np.testing.assert_allclose(*parts, atol=1e-5)
