@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from envs.base import PlayBudget, make_ceiling
-from ragen_jax.rollout.collect import rollout_keys, validation_keys
+from ragen_jax.rollout.collect import rollout_keys, spread_levels, validation_keys
+from ragen_jax.rollout.host import make_array_game
+from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import PlayRules
@@ -23,6 +25,7 @@ from ragen_jax.rollout.worlds import (
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.timing import compilations
+from ragen_jax.types import TokenSpan
 from ragen_jax.worlds.pool import Pool
 from tests.rollout import players
 from tests.worlds.games import Faulty
@@ -172,6 +175,48 @@ def test_widths_change_nothing_but_rounding():
     np.testing.assert_allclose(*log_probs, atol=1e-5)
     same = [x.replace(sample_log_probs=None) for x in (cut, whole)]
     jax.tree.map(np.testing.assert_array_equal, *same)
+
+
+def test_games_share_the_programs_of_the_model():
+    """What reads and writes is the same text for games of other sizes."""
+    texts = [_model_programs(limit, turns) for limit, turns in ((64, 4), (40, 2))]
+    assert texts[0] == texts[1]
+
+
+def _model_programs(max_observation_tokens, max_turns):
+    """What reads the first message and writes the first reply, lowered."""
+    env = world(max_observation_tokens=max_observation_tokens)
+    budget = PlayBudget(max_turns, 1, max_turns)
+    rules = PlayRules(budget, players.REPLY_TOKENS)
+    mesh = make_mesh(data=1, fsdp=1, tensor=1)
+    sampling = {"temperature": 1.0, "top_k": None, "top_p": None}
+    game = make_array_game(
+        env,
+        env.default_params,
+        players.speaker(),
+        RowLayout(mesh, 2, 2),
+        rules,
+        num_widths=4,
+        decode_chunk_tokens=4,
+        **sampling,
+    )
+    shown = build_dialogue(
+        env,
+        players.tokenizer(),
+        budget=budget,
+        max_reply_tokens=players.REPLY_TOKENS,
+        style="terse",
+        tokenization="rows",
+        length_hint_words=100,
+    )
+    keys = spread_levels(rollout_keys(KEY, 2, 2), 2)
+    fixed = speaker_params(SOUND), shown, jnp.int32(0)
+    play = game.start(*fixed, keys)
+    prompt = TokenSpan(jnp.zeros((4, 128), jnp.int32), jnp.full(4, 9))
+    read = game.read(128), (play.carry, prompt, play.num_read, play.is_active)
+    carry = read[0](*fixed, *read[1])
+    rows = carry, play.num_read, play.states, keys.sample, play.is_active
+    return [f.lower(*fixed, *rows).as_text() for f, rows in (read, (game.reply, rows))]
 
 
 def test_a_second_rollout_compiles_nothing():
