@@ -47,7 +47,7 @@ setup(
         include=["ragen_jax", "ragen_jax.*", "envs", "configs", "launch"]
     ),
     package_data={
-        "ragen_jax": ["pocket/*", "pocket_worlds/*"],
+        "ragen_jax": ["pocket/*", "pocket_worlds/*", "pocket_host/*"],
         "ragen_jax.report": ["static/*"],
         "ragen_jax.runs": ["cells.json"],
     },

@@ -44,8 +44,9 @@ def get_config() -> ConfigDict:
     config.host.wrappers = placeholder(tuple)
     # Tokens of an observation of a game in Python; longer ones are cut in the middle.
     config.host.max_observation_tokens = 256
-    # Prompts are read, and the key-value cache is as long, as the shortest of so many
-    # widths that holds them; each is compiled when it is first needed.
+    # The key-value cache is as long as the shortest of so many lengths that holds the
+    # episodes: powers of two and the longest possible, each compiled when it is first
+    # needed. Prompts are read 64 tokens at a time. 1: the longest, and whole prompts.
     config.host.num_widths = 4
     # Worker processes that play it. None: one for each processor.
     config.host.num_workers = placeholder(int)
@@ -66,8 +67,8 @@ def get_config() -> ConfigDict:
     config.prompt.length_hint_words = 100
 
     config.model = ConfigDict()
-    # "pocket" or "pocket_worlds" (the built-in models), a folder in Hugging Face
-    # layout, or a hub id.
+    # "pocket", "pocket_worlds" or "pocket_host" (the built-in models), a folder in
+    # Hugging Face layout, or a hub id.
     config.model.path = "pocket"
     # Computation dtype of the network; parameters and moments stay float32.
     config.model.dtype = "float32"

@@ -5,8 +5,9 @@ python -m launch.train --config=configs/lean.py --workdir=runs/lean
 A Lean server and miniF2F: "--config.env.kwargs={'data': 'minif2f.jsonl',
 'url': 'http://127.0.0.1:8000'}". See docs/worlds.md.
 
-The pocket model has not been shown this game: start from a real checkpoint, with
-presets such as --config=configs/lean.py:qwen2.5-0.5b,starpo_s,grpo
+The pocket model proves theorems that take up to three tactics.
+
+Presets (`configs/sizes.py`): --config=configs/lean.py:qwen2.5-0.5b,starpo_s,grpo
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +19,10 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     """Lean with presets such as "pocket,starpo_s" (see `configs/sizes.py`)."""
     config = base.get_config()
     sizes.apply_presets(config, presets)
-    sizes.play_in_python(config, "lean", max_turns=7)
+    is_small = sizes.use_built_in(config, "pocket_host")
+    sizes.play_in_python(config, "lean", max_turns=4 if is_small else 7)
+    if is_small:
+        config.env.kwargs.max_tactics = 3
     config.host.max_observation_tokens = 160
     # A rejected tactic costs 1.1, too. With the usual -0.1 a reply that lists no action
     # would be cheaper, and the policy learns to write such replies.

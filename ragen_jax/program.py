@@ -55,7 +55,8 @@ from ragen_jax.types import Params, Trajectory
 
 # Values of `model.path` that name a model of this package -> its folder.
 BUILT_IN = {
-    name: pathlib.Path(__file__).parent / name for name in ("pocket", "pocket_worlds")
+    name: pathlib.Path(__file__).parent / name
+    for name in ("pocket", "pocket_worlds", "pocket_host")
 }
 POCKET = BUILT_IN["pocket"]
 
