@@ -10,7 +10,7 @@ from ragen_jax.config import validate
 from ragen_jax.evaluation import play_world
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.models.hf_weights import load_config
-from ragen_jax.program import POCKET
+from ragen_jax.program import BUILT_IN
 from ragen_jax.tasks import build_task, check_fit, env_specs
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.train import train
@@ -29,8 +29,9 @@ def test_the_pocket_model_holds_an_episode(name):
     validate(config_of(name, "qwen2.5-0.5b"))
     config = config_of(name)
     (spec,) = env_specs(config)
-    task = build_task(config, spec, load_tokenizer(POCKET))
-    check_fit(config, task, load_config(POCKET))
+    folder = BUILT_IN[config.model.path]
+    task = build_task(config, spec, load_tokenizer(folder))
+    check_fit(config, task, load_config(folder))
 
 
 @pytest.mark.slow
@@ -67,11 +68,14 @@ def first_name(record):
 
 
 def echo(model):
-    config = config_of("mathqa")
-    limits = {"model.path": str(model), "rollout.max_reply_tokens": 8}
+    config = config_of("world")
+    limits = {
+        "model.path": str(model),
+        "rollout.max_reply_tokens": 8,
+        "rollout.max_turns": 1,
+        "rollout.max_actions_per_episode": 1,
+    }
     config.update_from_flattened_dict(limits)
-    with config.ignore_type():
-        config.env.host = "echo"
     return open_trained(None, config)
 
 
