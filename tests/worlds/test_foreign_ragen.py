@@ -88,7 +88,7 @@ def test_an_answer_with_several_actions_is_split():
     # An unknown action is skipped, the others are played, as RAGEN's manager does.
     step = game.step(f"{replies[0]} || jump || {replies[0]}")
     assert step.reward == pytest.approx(-0.3)
-    assert inside(game.game.game).num_steps == 2
+    assert inside(game.game.game.game).num_steps == 2
 
 
 def test_names_may_change_with_the_episode():
