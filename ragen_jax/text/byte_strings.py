@@ -268,7 +268,7 @@ def shorten_token(token: bytes, *, longest_name: int) -> bytes:
       piece longer than any name. Between tags any amount is equal.
     * Runs without `<`, `>` and `|` that neither begin nor end with white space. No
       literal or separator can overlap such a run: it would have to span it, and `k`
-      bytes are too many for that. So it is never removed nor split; between tags it
+      bytes are too many for that. The run is neither removed nor split; between tags it
       breaks the form as before; and the piece around it is listed and longer than any
       name, as before.
 
