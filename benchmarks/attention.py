@@ -38,10 +38,10 @@ def measure(shape: tuple[int, ...], repeats: int) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.models.attention import CAUSAL_ATTENTIONS, check_attention
+    from ragen_jax.models.attention import CAUSAL_ATTENTIONS, choose_attention
 
-    is_gpu = jax.default_backend() == "gpu"
-    dtype = "bfloat16" if is_gpu else "float32"
+    platform = jax.default_backend()
+    dtype = "bfloat16" if platform == "gpu" else "float32"
     rows, tokens, heads, kv_heads, head_dim = shape
     inputs = [
         jax.random.normal(jax.random.key(i), (rows, tokens, n, head_dim)).astype(dtype)
@@ -50,7 +50,7 @@ def measure(shape: tuple[int, ...], repeats: int) -> dict:
     notes, entries = [], dict(CAUSAL_ATTENTIONS)
     for name in CAUSAL_ATTENTIONS:
         try:
-            check_attention(name, jnp.dtype(dtype), head_dim)
+            choose_attention(name, jnp.dtype(dtype), head_dim, platform)
         except ValueError as refusal:
             notes.append(f"{name} is left out: {refusal}")
             del entries[name]

@@ -136,7 +136,7 @@ def rollout_program(setup, forced: bool):
     dialogue = task.dialogue
     if forced:
         dialogue = dialogue.replace(stop_tokens=jnp.full_like(dialogue.stop_tokens, -1))
-    return lambda params, key: task.play(params, dialogue, key)
+    return lambda params, key: task.training.play(params, dialogue, key)
 
 
 def wants_peer() -> bool:

@@ -77,9 +77,9 @@ def get_config() -> ConfigDict:
     # "projections"; the rest is computed again. None: all are kept, which is fastest.
     config.model.remat = placeholder(str)
     # How tokens attend in those passes, an entry of CAUSAL_ATTENTIONS in
-    # `ragen_jax/models/attention.py`: "blocks" (ours), "xla" or, on NVIDIA GPUs with
-    # dtype "bfloat16", "cudnn" (JAX's own).
-    config.model.attention = "blocks"
+    # `ragen_jax/models/attention.py`: "blocks" (ours), "xla" or "cudnn" (JAX's own).
+    # "auto": "cudnn" on NVIDIA GPUs with dtype "bfloat16", elsewhere "blocks".
+    config.model.attention = "auto"
 
     config.lora = ConfigDict()
     # Train adapters of this rank (RAGEN: 64) over the frozen model, in the policy and

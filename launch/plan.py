@@ -2,6 +2,7 @@
 
 python -m launch.plan --config=configs/sokoban.py:qwen2.5-0.5b --device=a100-40gb
 python -m launch.plan --config=configs/sokoban.py --compile
+python -m launch.plan --config=configs/sokoban.py:qwen2.5-0.5b --target=h100
 
 Exit status: 0 when it fits, 1 when it does not, 2 when it cannot be built.
 """
@@ -32,6 +33,18 @@ _COMPILE = flags.DEFINE_bool(
     "Compile the programs and take XLA's count in place of the estimate; minutes for a "
     "large model.",
 )
+_TARGET = flags.DEFINE_string(
+    "target",
+    None,
+    "Compile for this GPU, e.g. h100, on any machine that has the extra [cuda], and "
+    "take XLA's count.",
+)
+_TOPOLOGY = flags.DEFINE_string(
+    "topology",
+    "1x1x1",
+    "With --target: 1xHOSTSxGPUS, e.g. 1x1x8 for a host of eight; mesh.data x "
+    "mesh.fsdp x mesh.tensor is their number.",
+)
 _SEARCH = flags.DEFINE_bool(
     "search", True, "If it does not fit, search for a smaller setting that does."
 )
@@ -52,24 +65,26 @@ def main(argv: list[str]) -> int:
         from ragen_jax.memory.reduce import find_fix
 
     overrides = command.overridden_keys(argv)
+    devices, notes = _described_devices(config)
     validate(config, overrides)
     # An unknown name is refused before anything is compiled.
-    device = named_device(_DEVICE.value) if _DEVICE.value else detected_device()
-    model, tokenizer, notes = read_model(config.model.path)
-    notes += _without_gpu(config)
-    for note in notes:
+    name = _DEVICE.value or _TARGET.value
+    device = named_device(name) if name else detected_device()
+    model, tokenizer, more_notes = read_model(config.model.path)
+    for note in notes + more_notes:
         _say(f"note: {note}")
-    if _COMPILE.value:
+    if _is_compiled():
         _say("compiling the programs; of a 0.5B model about 3 minutes each")
     how = {
-        "compiled": _COMPILE.value,
+        "compiled": _is_compiled(),
         "on_cpu": device.kind == "cpu",
+        "devices": devices,
         "watch": _timed,
     }
     with hidden_alarms():
         plan = make_plan(config, model, tokenizer, **how)
     _print_plan(plan)
-    _say(f"accuracy: {_accuracy(device)}")
+    _say(f"accuracy: {_accuracy(device, devices)}")
     # The devices of a CPU are all in one memory.
     num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
     limit = device.limit // num_devices if device.kind == "cpu" else device.limit
@@ -91,6 +106,10 @@ def main(argv: list[str]) -> int:
     return 1
 
 
+def _is_compiled() -> bool:
+    return _COMPILE.value or _TARGET.value is not None
+
+
 def _say(text: str) -> None:
     """Print a line, folded between words where a terminal ends."""
     if sys.stdout.isatty():
@@ -109,30 +128,54 @@ def _offer_devices(config) -> None:
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
-def _without_gpu(config) -> list[str]:
-    """Replace an attention that cannot be built here; returns a note of it."""
+def _described_devices(config) -> tuple[list | None, list[str]]:
+    """Devices that `--target` describes, None for JAX's own; and notes of it."""
     import jax
 
-    if config.model.attention != "cudnn" or jax.default_backend() == "gpu":
-        return []
-    config.model.attention = "blocks"
-    return [
-        "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot be "
-        "built without a GPU"
-    ]
+    from ragen_jax.memory import targets
+    from ragen_jax.models.attention import AUTO
+
+    notes = []
+    if _TARGET.value is None and _TOPOLOGY.present:
+        raise ValueError(
+            f"--topology={_TOPOLOGY.value} needs --target, the GPU that it is made of, "
+            f"one of {', '.join(targets.TARGETS)}"
+        )
+    if _TARGET.value is not None:
+        target = targets.named_target(_TARGET.value)
+        targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
+        if targets.has_compiler():
+            targets.prepare_compiler()
+            return targets.describe_devices(target, _TOPOLOGY.value), notes
+        notes.append(
+            "without XLA's compiler for NVIDIA's GPUs this counts the CPU's programs; "
+            f"for those of {target.name}: {targets.INSTALL}"
+        )
+    if config.model.attention == "cudnn" and jax.default_backend() != "gpu":
+        config.model.attention = AUTO
+        notes.append(
+            "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot "
+            "be built without a GPU or --target"
+        )
+    return None, notes
 
 
-def _accuracy(device) -> str:
+def _accuracy(device, devices: list | None) -> str:
     """What the numbers were made for, and in which direction they err."""
     import jax
 
+    if devices is not None:
+        return (
+            f"XLA's count for {len(devices)} x {devices[0].device_kind}, described: "
+            "what it tunes by measuring keeps its defaults"
+        )
     backend = jax.default_backend()
-    if not _COMPILE.value and device.kind == "cpu":
+    if not _is_compiled() and device.kind == "cpu":
         return (
             "estimated by formula for a CPU, within 25 % of XLA's count either way "
             "(--compile takes that count)"
         )
-    if not _COMPILE.value:
+    if not _is_compiled():
         return (
             f"estimated by formula for {device.name}, within 25 % of what XLA counts "
             "for an H100 either way; too high for the updates of small float32 models "
@@ -182,9 +225,9 @@ def _print_plan(plan) -> None:
 
 
 def _verdict(plan, device, limit: int, word: str) -> str:
-    is_close = not _COMPILE.value and abs(plan.peak / limit - 1) < ESTIMATE_ERROR
+    is_close = not _is_compiled() and abs(plan.peak / limit - 1) < ESTIMATE_ERROR
     close = ", closer than the error of the estimate" if is_close else ""
-    count = "counted" if _COMPILE.value else "estimated"
+    count = "counted" if _is_compiled() else "estimated"
     return (
         f"{word}: {plan.peak / GIB:.3f} GiB at most ({plan.largest}; {count}) of "
         f"{limit / GIB:.3f} GiB usable on {device.name}{close}"

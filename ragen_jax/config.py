@@ -17,7 +17,7 @@ from ragen_jax import sharding
 from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
-from ragen_jax.models.attention import CAUSAL_ATTENTIONS
+from ragen_jax.models.attention import AUTO, CAUSAL_ATTENTIONS
 from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
@@ -267,7 +267,7 @@ RULES = (
             "prompt.tokenization": TOKENIZATIONS,
             "model.dtype": ("float32", "bfloat16"),
             "model.remat": REMAT_POLICIES,
-            "model.attention": CAUSAL_ATTENTIONS,
+            "model.attention": (AUTO, *CAUSAL_ATTENTIONS),
         },
         tables={"bonus.custom": CUSTOM_BONUSES, "logging.metrics": METRIC_FUNCTIONS},
         checks=(

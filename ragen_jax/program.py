@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs, sharding
+from ragen_jax import sharding
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
 from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.learner.learner import Learner, Networks, build_learner
@@ -33,8 +33,8 @@ from ragen_jax.models.critic import build_critic
 from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.rollout.collect import rollout_keys, validation_keys
+from ragen_jax.models.policy import Policy, build_policy, computation
+from ragen_jax.rollout.collect import Rollouts, training_keys, validation_keys
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
 from ragen_jax.rollout.records import add_credit
@@ -48,7 +48,6 @@ from ragen_jax.tasks import (
     check_names,
     env_specs,
 )
-from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.statements import FactReader, build_facts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params, Trajectory
@@ -246,12 +245,18 @@ def check_memory(config: ConfigDict, parts: Parts) -> None:
         Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)
 
 
-def build_parts(config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer) -> Parts:
+def build_parts(
+    config: ConfigDict,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    devices: Sequence[jax.Device] | None = None,
+) -> Parts:
     """Tabulate the text, set up the mesh, put the functions together.
 
     Args:
       config: validated.
       model, tokenizer: of `model.path`; weights are not read.
+      devices: to compute on, or described ones; None: JAX's.
 
     Raises:
       ValueError: model, tokenizer and configuration do not fit each other.
@@ -262,8 +267,8 @@ def build_parts(config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer) ->
     check_names(tasks)
     for task in tasks:
         check_fit(config, task, model)
-    networks = _networks(config, model)
-    mesh = sharding.make_mesh(**config.mesh)
+    mesh = sharding.make_mesh(**config.mesh, devices=devices)
+    networks = _networks(config, model, mesh)
     batch_sharding = sharding.by_rows(mesh)
     return Parts(
         tasks=tuple(
@@ -300,10 +305,10 @@ def bind_policy(
     prompts of an environment are the same alone and in every mix, for comparison.
     """
     group_size = config.rollout.group_size
-    layout = {"num_groups": num_groups, "group_size": group_size}
-    collect = build_collect(config, task, policy, mesh, **layout)
+    sizes = {"num_groups": num_groups, "group_size": group_size}
+    training = build_collect(config, task, policy, mesh, **sizes)
     num_prompts = config.evaluation.num_prompts
-    collect_validation = build_collect(
+    validation = build_collect(
         config,
         task,
         policy,
@@ -315,18 +320,13 @@ def bind_policy(
         top_p=None,
     )
 
-    def play(params: Params, dialogue: Dialogue, step_key) -> Trajectory:
-        key = rngs.environment_key(step_key, index)
-        return collect(params, dialogue, rollout_keys(key, num_groups, group_size))
-
-    def validate_once(params: Params, sample: int = 0) -> Trajectory:
-        keys = validation_keys(config.evaluation.seed, num_prompts, sample)
-        return collect_validation(params, task.dialogue, keys)
-
+    of_step = functools.partial(training_keys, index, num_groups, group_size)
+    seed = config.evaluation.seed
+    of_sample = functools.partial(validation_keys, seed, num_prompts)
     return dataclasses.replace(
         task,
-        play=play,
-        collect_validation=validate_once,
+        training=Rollouts(training, of_step),
+        validation=Rollouts(validation, of_sample),
         play_quality=_play_quality(task),
     )
 
@@ -358,9 +358,9 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
     return weights_digest(folder)
 
 
-def _networks(config: ConfigDict, model: ModelConfig) -> Networks:
+def _networks(config: ConfigDict, model: ModelConfig, mesh: Mesh) -> Networks:
     """The policy and, if the algorithm needs one, the critic."""
-    how = computation(config)
+    how = computation(config.model, model, sharding.platform_of(mesh))
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
         critic = build_critic(model, config.critic.trunk, lora=lora, **how)
@@ -369,11 +369,6 @@ def _networks(config: ConfigDict, model: ModelConfig) -> Networks:
         critic=critic,
         lora=lora,
     )
-
-
-def computation(config: ConfigDict) -> dict[str, Any]:
-    """Keyword arguments of `build_policy`: precision, remat, attention."""
-    return {key: value for key, value in config.model.items() if key != "path"}
 
 
 def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:

@@ -8,7 +8,7 @@ widths and vocabulary split).
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -21,21 +21,34 @@ MESH_AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")
 
 
-def make_mesh(*, data: int, fsdp: int, tensor: int) -> Mesh:
+def make_mesh(
+    *, data: int, fsdp: int, tensor: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
     """A mesh over the first `data * fsdp * tensor` devices.
+
+    Args:
+      data, fsdp, tensor: devices of each axis.
+      devices: to choose from, real or described; None: those JAX computes on.
 
     Raises:
       ValueError: there are fewer devices.
     """
-    for problem in mesh_problems({"data": data, "fsdp": fsdp, "tensor": tensor}):
-        raise ValueError(problem)
-    needed, devices = data * fsdp * tensor, jax.devices()
+    needed = data * fsdp * tensor
+    if devices is None:
+        for problem in mesh_problems({"data": data, "fsdp": fsdp, "tensor": tensor}):
+            raise ValueError(problem)
+        devices = jax.devices()
     return jax.make_mesh(
         (data, fsdp, tensor),
         MESH_AXES,
         axis_types=(AxisType.Auto,) * len(MESH_AXES),
         devices=devices[:needed],
     )
+
+
+def platform_of(mesh: Mesh) -> str:
+    """Platform of a mesh's devices, as JAX names it."""
+    return mesh.devices.flat[0].platform
 
 
 def mesh_problems(mesh: Mapping[str, int]) -> Iterator[str]:
@@ -102,7 +115,7 @@ def device_memory() -> int | None:
 
 def mesh_memory(mesh: Mesh) -> int | None:
     """Bytes of all devices of a mesh together; None: unknown, see `device_memory`."""
-    memory, is_shared = device_memory(), mesh.devices.flat[0].platform == "cpu"
+    memory, is_shared = device_memory(), platform_of(mesh) == "cpu"
     return memory if memory is None or is_shared else memory * mesh.size
 
 

@@ -21,7 +21,7 @@ from envs.base import EnvParams, PlayBudget, TextEnvironment, make_ceiling
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
-from ragen_jax.rollout.collect import RolloutKeys, make_collect
+from ragen_jax.rollout.collect import RolloutKeys, Rollouts, make_collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS, rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of, make_boards_after
@@ -77,12 +77,8 @@ class Task:
       rules: budget, reply length, penalties and bonuses of an episode.
       tokenizer, dialogue: how states become tokens and replies become actions; None
         for a model behind an API, which exchanges text.
-      play: `(params, dialogue, step_key) -> Trajectory`, one training rollout; the
-        dialogue is the task's. None, like the next two, before
-        `program.bind_policy`.
-      collect_validation: `(params, sample=0) -> Trajectory`, one episode of each of the
-        fixed validation prompts.
-      play_quality: comparison of episodes with the exact solver's.
+      training, validation: the policy's rollouts; None before `program.bind_policy`.
+      play_quality: comparison of episodes with the exact solver's; None before, too.
       boards_after: the board after every action, if the game shows one.
       more_metrics: the user's function of metrics, an entry of `METRIC_FUNCTIONS`.
     """
@@ -93,15 +89,19 @@ class Task:
     rules: PlayRules
     tokenizer: Tokenizer | None = None
     dialogue: Dialogue | None = None
-    play: Callable[..., Trajectory] | None = None
-    collect_validation: Callable[..., Trajectory] | None = None
+    training: Rollouts | None = None
+    validation: Rollouts | None = None
     play_quality: Callable[..., dict[str, float]] | None = None
     boards_after: Callable[[Trajectory], Array] | None = None
     more_metrics: Callable[[Trajectory], Mapping[str, float]] | None = None
 
     def collect(self, params: Params, step_key: Key[Array, ""]) -> Trajectory:
         """One training rollout."""
-        return self.play(params, self.dialogue, step_key)
+        return self.training.play(params, self.dialogue, step_key)
+
+    def collect_validation(self, params: Params, sample: int = 0) -> Trajectory:
+        """One episode of each validation prompt."""
+        return self.validation.play(params, self.dialogue, sample)
 
     def measure(self, rollout: Trajectory, group_size: int) -> dict[str, float]:
         """Metrics of episodes, by the last part of their names.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from ml_collections import ConfigDict
 
 from ragen_jax.config import RULES, check_kind
+from ragen_jax.models.attention import AUTO
 from ragen_jax.program import Program, build_program
 from ragen_jax.runs import checkpoint, reader
 from ragen_jax.types import Params
@@ -184,8 +185,8 @@ def _has_type_of(value: object, default: object) -> bool:
 
 def _forget_training(config: ConfigDict) -> None:
     """Unset options of learning that the environment to play may not allow."""
-    # Attention of the learner, over whole rows; other kinds may need a GPU.
-    config.model.attention = "blocks"
+    # Of the learner, over whole rows; one that was asked for may need a GPU.
+    config.model.attention = AUTO
     with config.ignore_type():
         names = [key.removeprefix("bonus.") for key in RULES.optional]
         config.bonus.update({n: None for n in names if n in config.bonus})

@@ -71,13 +71,16 @@ def init_state(
 
     Args:
       policy, critic: of `init_network`, or of `abstract_network` for a description of
-        the state (in which the counters are numbers).
+        the state.
       kl_coeff: weight of the KL penalty.
       has_rate_scale: the policy's learning rate may be scaled between updates.
     """
     whole = replicated(mesh)
+    is_description = isinstance(jax.tree.leaves(policy)[0], jax.ShapeDtypeStruct)
 
     def scalar(value, dtype):
+        if is_description:  # its devices may be described, too
+            return jax.ShapeDtypeStruct((), dtype, sharding=whole)
         return jax.device_put(jnp.asarray(value, dtype), whole)
 
     names = ("iteration", "num_updates", "num_skipped", "consecutive_skipped")

@@ -9,8 +9,9 @@ one device.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+import jax
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.learner import Learner
@@ -81,6 +82,7 @@ def make_plan(
     *,
     compiled: bool = False,
     on_cpu: bool = False,
+    devices: Sequence[jax.Device] | None = None,
     watch: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext,
 ) -> Plan:
     """Plan of a configuration: everything is described, nothing runs.
@@ -91,13 +93,14 @@ def make_plan(
       known: program -> its use of memory, for programs that need not be counted.
       compiled: compile the programs for XLA's count; False: estimate them by formula.
       on_cpu: the estimate is for a CPU, not for an accelerator.
+      devices: to compile for, see `build_parts`.
       watch: name of a program -> context in which it is compiled, which takes minutes
         for a large model.
 
     Raises:
       ValueError: the configuration cannot be built.
     """
-    parts = build_parts(config, model, tokenizer)
+    parts = build_parts(config, model, tokenizer, devices)
     learner, batch = parts.learner, describe_batch(config, parts)
     kept = activations(config, parts, batch)
     memory = dict(known or {})
@@ -114,11 +117,13 @@ def make_plan(
             )
     trained = tree_bytes(trained_params(learner.state))
     state, frozen = tree_bytes(learner.state), tree_bytes(learner.frozen)
-    tables = tree_bytes([task.dialogue for task in parts.tasks])
+    tables = [tree_bytes(task.dialogue) for task in parts.tasks]
     is_whole = config.lora.rank is None
     # The plain policy that plays is part of the state, or a copy of its own.
     played = tree_bytes(learner.played)
-    beside_play = state + frozen + tables - (played if is_whole else 0)
+    beside_play = state + frozen - (played if is_whole else 0)
+    # A rollout reads the tables of its game.
+    beside_play += sum(tables) - max(tables)
     return Plan(
         counts=_counts(
             parts,
@@ -132,7 +137,7 @@ def make_plan(
         elsewhere={
             "rollout": beside_play,
             "evaluation": beside_play + tree_bytes(batch),
-            "update": tables + (0 if is_whole else played),
+            "update": sum(tables) + (0 if is_whole else played),
         },
         floor=state + frozen + trained,
     )

@@ -22,6 +22,7 @@ from ragen_jax.memory.sizes import (
     tree_bytes,
 )
 from ragen_jax.program import Parts
+from ragen_jax.sharding import platform_of
 from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Params, Trajectory
 
@@ -56,25 +57,39 @@ class MemoryUse:
 
 def compiled_use(parts: Parts, name: str, batch: Trajectory) -> MemoryUse:
     """Memory of a program by XLA's count; of several rollouts, that of the largest."""
+    is_cpu = platform_of(parts.batch_sharding.mesh) == "cpu"
+    options = _FAST_ON_CPU if is_cpu else None
+    compiled = (one.compile(options) for one in lower(parts, name, batch))
+    return max(map(memory_of, compiled), key=lambda memory: memory.peak)
+
+
+def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered]:
+    """The programs of a run before they are compiled; one, or one for each game.
+
+    Args:
+      parts: whose devices may be described ones.
+      name: one of `PROGRAMS`.
+      batch: description of the batch that an update learns from.
+    """
     learner = parts.learner
     key = jax.eval_shape(lambda: jax.random.key(0))
     if name == "update":
-        lowered = [learner.update.lower(learner.frozen, learner.state, batch, key)]
-    elif name == "rollout":
-        lowered = [
-            jax.jit(task.collect).lower(learner.played, key) for task in parts.tasks
-        ]
-    else:
-        lowered = [
-            jax.jit(task.collect_validation).lower(learner.played)
-            for task in parts.tasks
-        ]
-    return max(map(_memory_of, lowered), key=lambda memory: memory.peak)
+        return [learner.update.lower(learner.frozen, learner.state, batch, key)]
+    return [_lower_rollout(task, name, learner.played) for task in parts.tasks]
 
 
-def _memory_of(lowered: jax.stages.Lowered) -> MemoryUse:
-    is_cpu = jax.default_backend() == "cpu"
-    compiled = lowered.compile(compiler_options=_FAST_ON_CPU if is_cpu else None)
+def _lower_rollout(task: Task, name: str, played: Params) -> jax.stages.Lowered:
+    def inputs():
+        if name == "rollout":
+            return task.dialogue, task.training.keys(jax.random.key(0))
+        return task.dialogue, task.validation.keys(0)
+
+    rollouts = task.training if name == "rollout" else task.validation
+    return rollouts.collect.lower(played, *jax.eval_shape(inputs))
+
+
+def memory_of(compiled: jax.stages.Compiled) -> MemoryUse:
+    """Bytes of a compiled program by XLA's count."""
     analysis = compiled.memory_analysis()
     return MemoryUse(
         arguments=analysis.argument_size_in_bytes,
@@ -112,7 +127,7 @@ def estimated_use(
     for task, (rows, prompts) in zip(parts.tasks, sizes, strict=True):
         temporaries = _rollout_temporaries(config, parts, task, rows, prompts, on_cpu)
         outputs = row_bytes * local_rows(parts, rows)
-        arguments = tree_bytes(parts.learner.played)
+        arguments = tree_bytes((parts.learner.played, task.dialogue))
         estimates.append(MemoryUse(arguments, outputs, temporaries, aliased=0))
     return max(estimates, key=lambda memory: memory.peak)
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.program import Parts, computation
+from ragen_jax.program import Parts
 from ragen_jax.rollout.collect import rollout_keys, start_from
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.tasks import Task, env_specs
@@ -114,7 +114,13 @@ def activations(
 def _thin_policy(config: ConfigDict, parts: Parts, num_layers: int, **how) -> Policy:
     """The policy with fewer layers."""
     model = dataclasses.replace(parts.model, num_hidden_layers=num_layers)
-    return build_policy(model, **(computation(config) | how))
+    policy = parts.policy
+    as_planned = {
+        "dtype": policy.dtype,
+        "remat": policy.remat,
+        "attention": policy.attention,
+    }
+    return build_policy(model, **(as_planned | how))
 
 
 def _kept(policy: Policy, shape: tuple[int, int]) -> int:

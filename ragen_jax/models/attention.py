@@ -298,32 +298,32 @@ def attend_one(
     return jnp.sum(products, axis=-2)[:, None].astype(queries.dtype)
 
 
-def check_attention(name: str, dtype: jnp.dtype, head_dim: int) -> None:
-    """Refuse an entry of `CAUSAL_ATTENTIONS` that cannot run here.
+def choose_attention(name: str, dtype: jnp.dtype, head_dim: int, platform: str) -> str:
+    """The entry of `CAUSAL_ATTENTIONS` that a value of `model.attention` names.
+
+    Args:
+      name: an entry, or "auto": cuDNN's where it can run, else ours.
+      dtype, head_dim: of the network.
+      platform: of the devices that compute, as JAX names it.
 
     Raises:
-      ValueError: cuDNN cannot run here, or not with this dtype or head size.
+      ValueError: cuDNN cannot run there, or not with this dtype or head size.
     """
-    if name not in CAUSAL_ATTENTIONS:
-        known = ", ".join(sorted(CAUSAL_ATTENTIONS))
-        raise ValueError(f"model.attention = {name!r}; choose one of {known}")
-    if name != "cudnn":
-        return
-    if jax.default_backend() != "gpu":
-        raise ValueError(
-            "model.attention = 'cudnn' needs an NVIDIA GPU, and JAX computes on a "
-            f"{jax.default_backend()} here; use 'blocks'"
+    problem = None
+    if platform != "gpu":
+        problem = f"needs an NVIDIA GPU, and JAX computes on a {platform} here"
+    elif dtype == jnp.float32:
+        problem = "computes in bfloat16, and model.dtype = 'float32'"
+    elif head_dim % 8 or head_dim > MAX_CUDNN_HEAD:
+        problem = (
+            f"needs heads of a multiple of 8 numbers, {MAX_CUDNN_HEAD} at most, and "
+            f"the model's have {head_dim}"
         )
-    if dtype == jnp.float32:
-        raise ValueError(
-            "model.attention = 'cudnn' computes in bfloat16, and model.dtype = "
-            "'float32'; set that to 'bfloat16', or use 'blocks'"
-        )
-    if head_dim % 8 or head_dim > MAX_CUDNN_HEAD:
-        raise ValueError(
-            "model.attention = 'cudnn' needs heads of a multiple of 8 numbers, "
-            f"{MAX_CUDNN_HEAD} at most, and the model's have {head_dim}; use 'blocks'"
-        )
+    if name == AUTO:
+        return "blocks" if problem else "cudnn"
+    if name == "cudnn" and problem:
+        raise ValueError(f"model.attention = 'cudnn' {problem}; use {AUTO!r}")
+    return name
 
 
 def _library(implementation: str):
@@ -340,3 +340,5 @@ CAUSAL_ATTENTIONS = {
     "xla": _library("xla"),
     "cudnn": _library("cudnn"),
 }
+# `model.attention` that leaves the choice to `choose_attention`.
+AUTO = "auto"

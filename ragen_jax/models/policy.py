@@ -9,14 +9,15 @@ Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PyTree
 
-from ragen_jax.models.attention import check_attention
+from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import build_network
 from ragen_jax.models.kv_cache import KVCache
@@ -75,12 +76,8 @@ def build_policy(
       remat: entry of `REMAT_POLICIES`: what the uncached forward pass keeps of a layer
         for the backward pass. None: everything.
       attention: entry of `CAUSAL_ATTENTIONS`: how its tokens attend.
-
-    Raises:
-      ValueError: this attention cannot run here.
     """
     dtype = jnp.dtype(dtype)
-    check_attention(attention, dtype, config.head_dim)
     how = {"dtype": dtype, "remat": remat, "attention": attention}
 
     def make(key: Array) -> nnx.Module:
@@ -115,6 +112,27 @@ def build_policy(
         logits=logits,
         cast_params=cast_params,
     )
+
+
+def computation(
+    section: Mapping[str, Any], config: ModelConfig, platform: str
+) -> dict[str, Any]:
+    """Keyword arguments of `build_policy` from the section `model`.
+
+    Args:
+      section: its keys and values.
+      config: the network's shape.
+      platform: of the devices that compute, as JAX names it.
+
+    Raises:
+      ValueError: the attention cannot run there.
+    """
+    how = {key: value for key, value in section.items() if key != "path"}
+    dtype = jnp.dtype(how["dtype"])
+    how["attention"] = choose_attention(
+        how["attention"], dtype, config.head_dim, platform
+    )
+    return how
 
 
 def abstract_params(config: ModelConfig) -> Params:

@@ -11,6 +11,7 @@ has finished; each part of a turn is compiled once, however many turns there are
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,25 @@ class RolloutKeys:
     split: str = struct.field(pytree_node=False, default=TRAINING)
 
 
+class Rollouts(NamedTuple):
+    """Rollouts of a task by a policy.
+
+    Attributes:
+      collect: `(params, dialogue, keys) -> Trajectory`, compiled once.
+      keys: random keys of a rollout, from a step's key in training, from the number of
+        the sample in validation.
+    """
+
+    collect: Callable[[Params, Dialogue, RolloutKeys], Trajectory]
+    keys: Callable[..., RolloutKeys]
+
+    def play(
+        self, params: Params, dialogue: Dialogue, which: Key[Array, ""] | int
+    ) -> Trajectory:
+        """The rollout whose keys `which` gives."""
+        return self.collect(params, dialogue, self.keys(which))
+
+
 def rollout_keys(
     step_key: Key[Array, ""], num_groups: int, group_size: int
 ) -> RolloutKeys:
@@ -84,6 +104,14 @@ def rollout_keys(
         noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
         sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
     )
+
+
+def training_keys(
+    index: int, num_groups: int, group_size: int, step_key: Key[Array, ""]
+) -> RolloutKeys:
+    """Keys of a rollout of the batch's task number `index`."""
+    key = rngs.environment_key(step_key, index)
+    return rollout_keys(key, num_groups, group_size)
 
 
 def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:

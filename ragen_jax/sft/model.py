@@ -19,9 +19,9 @@ from ragen_jax.models.families import new_config
 from ragen_jax.models.hf_files import identity, weights_digest
 from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
-from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.models.trainable import Trainable, adapters, whole
-from ragen_jax.program import computation, model_folder, warn_of_pocket_settings
+from ragen_jax.program import model_folder, warn_of_pocket_settings
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.text import chat
@@ -104,7 +104,8 @@ def _load_model(config: ConfigDict) -> SFTModel:
     model, weights = load_checkpoint(folder)
     check_vocabulary(config.model.path, tokenizer, model.vocab_size)
     warn_of_pocket_settings(config, tokenizer)
-    policy = build_policy(model, **computation(config))
+    how = computation(config.model, model, jax.default_backend())
+    policy = build_policy(model, **how)
     lora, frozen, digest = read_lora(**config.lora), None, None
     trainable = whole(policy)
     if lora is not None:

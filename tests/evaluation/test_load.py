@@ -109,7 +109,7 @@ def test_options_of_training_alone_are_unset(model, tmp_path):
         run.finish()
     # As a run on a GPU leaves it.
     left = tmp_path / "config.json"
-    left.write_text(left.read_text().replace('"blocks"', '"cudnn"'))
+    left.write_text(left.read_text().replace('"auto"', '"cudnn"'))
     assert '"cudnn"' in left.read_text()
     trained = open_trained(tmp_path, tiny_config(bandit))
     assert watch_policy(trained, 0).turns.played.any()

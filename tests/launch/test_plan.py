@@ -52,6 +52,14 @@ def test_a_configuration_that_fits(tmp_path):
         (["--config.model.path=/nowhere"], "there is no folder /nowhere"),
         (["--config.model.remat=layer"], "model.remat = 'layer'; choose one of"),
         (["--config.learner.microbatch_rows=5"], "is not a multiple of"),
+        (["--target=gtx-1"], "no target 'gtx-1': programs are compiled for a100-80gb,"),
+        (["--target=h100", "--topology=8"], "topology '8': use 1xHOSTSxGPUS"),
+        (["--target=h100", "--topology=1x1x8"], "has 8 GPUs, but mesh.data x"),
+        (
+            ["--target=h100", "--topology=1x2x8", "--config.mesh.tensor=16"],
+            "would split layers between hosts of 8 GPUs",
+        ),
+        (["--topology=1x1x8"], "--topology=1x1x8 needs --target"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(words, sentence):

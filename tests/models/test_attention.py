@@ -7,13 +7,14 @@ import pytest
 
 from ragen_jax.models import attention
 from ragen_jax.models.attention import (
+    AUTO,
     CAUSAL_ATTENTIONS,
     CAUSAL_BLOCK,
     CAUSAL_BLOCKS,
     LIVE_SLOTS_STEP,
     attend_cached,
     attend_causal,
-    check_attention,
+    choose_attention,
 )
 from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
@@ -144,26 +145,28 @@ def test_the_network_attends_as_it_is_told(monkeypatch):
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "backend", "dtype", "head_dim", "message"),
-    [
-        ("flash", "cpu", "float32", 64, "'flash'; choose one of blocks, cudnn, xla"),
-        ("cudnn", "cpu", "bfloat16", 64, "needs an NVIDIA GPU, and JAX computes on a"),
-        ("cudnn", "gpu", "float32", 64, "model.dtype = 'float32'; set that to"),
-        ("cudnn", "gpu", "bfloat16", 12, "multiple of 8 numbers, 128 at most"),
-        ("cudnn", "gpu", "bfloat16", 256, "and the model's have 256; use 'blocks'"),
-    ],
-)
-def test_what_cannot_run_is_refused(
-    monkeypatch, name, backend, dtype, head_dim, message
+# Platform, dtype and size of heads that cuDNN refuses, and the reason.
+REFUSED = [
+    ("cpu", "bfloat16", 64, "needs an NVIDIA GPU, and JAX computes on a cpu here"),
+    ("gpu", "float32", 64, "computes in bfloat16, and model.dtype = 'float32'; use"),
+    ("gpu", "bfloat16", 12, "multiple of 8 numbers, 128 at most"),
+    ("gpu", "bfloat16", 256, "and the model's have 256; use 'auto'"),
+]
+
+
+@pytest.mark.parametrize(("platform", "dtype", "head_dim", "message"), REFUSED)
+def test_what_cannot_run_is_refused_and_never_chosen(
+    platform, dtype, head_dim, message
 ):
-    monkeypatch.setattr(attention.jax, "default_backend", lambda: backend)
+    where = jnp.dtype(dtype), head_dim, platform
     with pytest.raises(ValueError, match=message):
-        check_attention(name, jnp.dtype(dtype), head_dim)
-    check_attention("blocks", jnp.dtype(dtype), head_dim)
+        choose_attention("cudnn", *where)
+    assert choose_attention(AUTO, *where) == "blocks"
 
 
-def test_cudnn_is_accepted_on_a_gpu(monkeypatch):
+def test_cudnn_is_chosen_on_a_gpu():
     """Its numbers are compared by `python -m benchmarks.attention`, which needs one."""
-    monkeypatch.setattr(attention.jax, "default_backend", lambda: "gpu")
-    check_attention("cudnn", jnp.dtype("bfloat16"), 64)
+    where = jnp.dtype("bfloat16"), 64, "gpu"
+    assert choose_attention(AUTO, *where) == choose_attention("cudnn", *where)
+    assert choose_attention(AUTO, *where) == "cudnn"
+    assert choose_attention("xla", *where) == "xla"
