@@ -19,13 +19,13 @@ def test_every_target_is_a_device_of_the_plan(name):
 
 
 def test_an_unknown_target_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="no target 'v100': .* a100-80gb, h100, h200"):
+    with pytest.raises(ValueError, match=r"no target 'v100': .* a100-80gb, h100"):
         targets.named_target("v100")
 
 
 @pytest.mark.parametrize("topology", ["8", "1x8", "2x1x8", "1x0x8", "1x1x8x1", "1x1x"])
 def test_a_topology_of_another_form_is_refused(topology):
-    with pytest.raises(ValueError, match="use 1xHOSTSxGPUS, e.g. 1x1x8"):
+    with pytest.raises(ValueError, match=r"use 1xHOSTSxGPUS, e\.g\. 1x1x8"):
         targets.hosts_and_devices(topology)
 
 

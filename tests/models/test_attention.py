@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.models import attention
 from ragen_jax.models.attention import (
     AUTO,
     CAUSAL_ATTENTIONS,
