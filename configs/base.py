@@ -122,6 +122,13 @@ def get_config() -> ConfigDict:
     config.rollout.format_penalty = -0.1
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
+    # How a token of a reply attends to those before it: "plain" (XLA's programs),
+    # "triton" (a kernel of ours for NVIDIA GPUs, over filled slots only) or "auto",
+    # the kernel where it can run.
+    config.rollout.decode_attention = "auto"
+    # Tokens of a message read in one pass. Fewer take less memory for the scores of
+    # attention: rows x heads x these tokens x slots. None: the whole message.
+    config.rollout.read_chunk_tokens = placeholder(int)
     # Times per reply that the unfinished rows are moved into a batch of half the size,
     # as soon as they fit: for long replies of very different lengths. Each compiles the
     # decoding step once more. None: rows stay where they are.

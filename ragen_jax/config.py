@@ -18,6 +18,7 @@ from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
 from ragen_jax.models.attention import AUTO, CAUSAL_ATTENTIONS
+from ragen_jax.models.decode_kernel import DECODE_ATTENTIONS
 from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
@@ -204,6 +205,7 @@ RULES = (
             "rollout.top_p",
             "rollout.context_turns",
             "rollout.compactions",
+            "rollout.read_chunk_tokens",
             "bonus.format",
             "bonus.length",
             "bonus.facts",
@@ -227,6 +229,7 @@ RULES = (
             "rollout.max_actions_per_episode",
             "rollout.max_reply_tokens",
             "rollout.decode_chunk_tokens",
+            "rollout.read_chunk_tokens",
             "rollout.compactions",
             "rollout.context_turns",
             "rollout.top_k",
@@ -268,6 +271,7 @@ RULES = (
             "model.dtype": ("float32", "bfloat16"),
             "model.remat": REMAT_POLICIES,
             "model.attention": (AUTO, *CAUSAL_ATTENTIONS),
+            "rollout.decode_attention": DECODE_ATTENTIONS,
         },
         tables={"bonus.custom": CUSTOM_BONUSES, "logging.metrics": METRIC_FUNCTIONS},
         checks=(

@@ -261,7 +261,8 @@ def build_collect(
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
     rollout = config.rollout
-    names = ("temperature", "top_k", "top_p", "decode_chunk_tokens", "compactions")
+    names = ("temperature", "top_k", "top_p", "compactions")
+    names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
     decoding = {name: rollout[name] for name in names} | sampling
     sizes = {"num_groups": num_groups, "group_size": group_size}
     return make_task_collect(task, policy, mesh=mesh, **sizes, **decoding)

@@ -23,6 +23,7 @@ from ragen_jax.models.attention import (
     rotate,
 )
 from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.decode_kernel import attend_new_token, project_normed
 from ragen_jax.models.kv_cache import (
     KVCache,
     LayerCache,
@@ -117,6 +118,7 @@ class Attention(nnx.Module):
         self.qk_norm = config.qk_norm
         self.head_dim = head_dim
         self.attention = attention
+        self.dtype = dtype
 
     def __call__(
         self,
@@ -137,13 +139,46 @@ class Attention(nnx.Module):
         if layer_cache is None:
             mixed = CAUSAL_ATTENTIONS[self.attention](queries, keys, values)
         elif isinstance(layer_cache, SharedLayer):
-            new_keys, new_values = as_layer_cache(keys, values)
-            mixed = attend_shared(queries, new_keys, new_values, *layer_cache)
+            prompt, new = layer_cache.cache, as_layer_cache(keys, values)
+            mixed = attend_shared(
+                queries,
+                *new[:2],
+                prompt.keys_by_column,
+                prompt.values,
+                layer_cache.lengths,
+            )
         else:
             layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
-            mixed = attend_cached(queries, *layer_cache, positions)
+            mixed = attend_cached(
+                queries, layer_cache.keys_by_column, layer_cache.values, positions
+            )
         out = self.o_proj(mixed.reshape(batch, num_tokens, -1))
         return checkpoint_name(out, ATTENTION), layer_cache
+
+    def decode(
+        self,
+        x: Float[Array, "B 1 D"],
+        norm: RMSNorm,
+        positions: Int[Array, "B 1"],
+        angles: tuple[Array, Array],
+        layer_cache: LayerCache,
+    ) -> tuple[Float[Array, "B 1 D"], LayerCache]:
+        """`self(norm(x), ...)` for single tokens, by the kernels of `decode_kernel`."""
+        into = (self.q_proj, self.k_proj, self.v_proj)
+        # A concatenation of what no step changes: XLA does it once, before all loops.
+        weights = jnp.concatenate([p.kernel[...].astype(self.dtype) for p in into], 1)
+        bias = jnp.zeros(weights.shape[1:])
+        if self.q_proj.use_bias:
+            bias = jnp.concatenate([p.bias[...] for p in into])
+        heads = project_normed(x, norm.scale[...], norm.eps, weights, bias)
+        heads = heads.reshape(*x.shape[:2], -1, self.head_dim)
+        if self.qk_norm:
+            ends = [w.kernel.shape[1] // self.head_dim for w in into]
+            queries, keys, values = jnp.split(heads, [ends[0], sum(ends[:2])], axis=2)
+            normed = self.q_norm(queries), self.k_norm(keys)
+            heads = jnp.concatenate([*normed, values], axis=2)
+        mixed, layer_cache = attend_new_token(heads, angles, layer_cache, positions)
+        return self.o_proj(mixed), layer_cache
 
 
 class MLP(nnx.Module):
@@ -175,8 +210,11 @@ class DecoderLayer(nnx.Module):
         self.mlp = MLP(config, dtype=dtype, rngs=rngs)
 
     def __call__(self, x, positions, angles, layer_cache):
-        normed = self.input_layernorm(x)
-        mixed, layer_cache = self.self_attn(normed, positions, angles, layer_cache)
+        norm, where = self.input_layernorm, (positions, angles, layer_cache)
+        if _has_kernel(layer_cache, x.shape[1]):
+            mixed, layer_cache = self.self_attn.decode(x, norm, *where)
+        else:
+            mixed, layer_cache = self.self_attn(norm(x), *where)
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), layer_cache
 
@@ -231,8 +269,7 @@ class Decoder(nnx.Module):
             x, layer_cache = layer(x, positions, angles, _layer_of(cache, i))
             new_caches.append(layer_cache)
         if isinstance(cache, KVCache):
-            keys, values = zip(*new_caches, strict=True)
-            cache = KVCache(keys=keys, values=values)
+            cache = cache.with_layers(new_caches)
         return self.norm(x), cache
 
     def _scan_layers(self, x, positions, angles) -> Float[Array, "B Q D"]:
@@ -274,9 +311,14 @@ def _layer_of(cache: KVCache | SharedCache | None, i: int):
     if cache is None:
         return None
     if isinstance(cache, SharedCache):
-        keys, values = cache.cache.keys[i], cache.cache.values[i]
-        return SharedLayer(keys, values, cache.lengths)
-    return cache.keys[i], cache.values[i]
+        return SharedLayer(cache.cache.layer(i), cache.lengths)
+    return cache.layer(i)
+
+
+def _has_kernel(layer_cache, num_tokens: int) -> bool:
+    """Whether the cache is made for `decode_kernel`, which reads one token."""
+    is_cache = isinstance(layer_cache, LayerCache)
+    return is_cache and not layer_cache.slots_last and num_tokens == 1
 
 
 # What a layer keeps for its backward pass besides its input; the rest is computed

@@ -6,6 +6,7 @@ hold anything: a query at position `p` reads slots `0..p` only, all of which are
 by then.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,18 @@ from jaxtyping import Array, Float, Int
 
 from ragen_jax.models.config import ModelConfig
 
-LayerCache = tuple[Float[Array, "B J F S"], Float[Array, "B J S F"]]
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer; see `KVCache`."""
+
+    keys: Array
+    values: Float[Array, "B J S F"]
+    slots_last: bool = True
+
+    @property
+    def keys_by_column(self) -> Float[Array, "B J F S"]:
+        """The keys with slots last, however they are stored."""
+        return self.keys if self.slots_last else jnp.swapaxes(self.keys, 2, 3)
 
 
 @struct.dataclass
@@ -28,17 +40,28 @@ class KVCache:
     takes half as long again (4 layers, width 128, 128 rows, 280 slots).
 
     Attributes:
-      keys: per layer, rotated keys, slots last.
+      keys: per layer, rotated keys, slots last or as values are stored.
       values: per layer.
+      slots_last: of the keys. If not, `decode_kernel` attends for single tokens.
     """
 
-    keys: tuple[Float[Array, "B J F S"], ...]
+    keys: tuple[Array, ...]
     values: tuple[Float[Array, "B J S F"], ...]
+    slots_last: bool = struct.field(pytree_node=False, default=True)
 
     @property
     def num_slots(self) -> int:
         """`S`, tokens that fit in a row."""
         return self.values[0].shape[2]
+
+    def layer(self, i: int) -> LayerCache:
+        """Keys and values of layer `i`."""
+        return LayerCache(self.keys[i], self.values[i], self.slots_last)
+
+    def with_layers(self, layers: Sequence[LayerCache]) -> "KVCache":
+        """The cache with these keys and values."""
+        keys = tuple(layer.keys for layer in layers)
+        return self.replace(keys=keys, values=tuple(layer.values for layer in layers))
 
 
 @struct.dataclass
@@ -57,18 +80,25 @@ class SharedCache:
 class SharedLayer(NamedTuple):
     """One layer of a `SharedCache`."""
 
-    keys: Float[Array, "P J F S"]
-    values: Float[Array, "P J S F"]
+    cache: LayerCache
     lengths: Int[Array, " P"]
 
 
-def init_cache(config: ModelConfig, batch: int, slots: int, dtype) -> KVCache:
-    """An empty cache for `batch` rows of up to `slots` tokens."""
+def init_cache(
+    config: ModelConfig, batch: int, slots: int, dtype, *, slots_last: bool = True
+) -> KVCache:
+    """An empty cache for `batch` rows of up to `slots` tokens.
+
+    `slots_last`: see `KVCache`.
+    """
     heads, head_dim = config.num_key_value_heads, config.head_dim
+    of_values = (batch, heads, slots, head_dim)
+    of_keys = (batch, heads, head_dim, slots) if slots_last else of_values
     layers = range(config.num_hidden_layers)
     return KVCache(
-        keys=tuple(jnp.zeros((batch, heads, head_dim, slots), dtype) for _ in layers),
-        values=tuple(jnp.zeros((batch, heads, slots, head_dim), dtype) for _ in layers),
+        keys=tuple(jnp.zeros(of_keys, dtype) for _ in layers),
+        values=tuple(jnp.zeros(of_values, dtype) for _ in layers),
+        slots_last=slots_last,
     )
 
 
@@ -88,17 +118,25 @@ def grow_cache(cache: KVCache, slots: int) -> KVCache:
             f"least {cache.num_slots}"
         )
     none, more = (0, 0), (0, extra)
-    return KVCache(
-        keys=tuple(jnp.pad(x, (none, none, none, more)) for x in cache.keys),
-        values=tuple(jnp.pad(x, (none, none, more, none)) for x in cache.values),
+    of_values = (none, none, more, none)
+    of_keys = (none, none, none, more) if cache.slots_last else of_values
+    return cache.replace(
+        keys=tuple(jnp.pad(x, of_keys) for x in cache.keys),
+        values=tuple(jnp.pad(x, of_values) for x in cache.values),
     )
 
 
 def as_layer_cache(
-    keys: Float[Array, "B Q J F"], values: Float[Array, "B Q J F"]
+    keys: Float[Array, "B Q J F"],
+    values: Float[Array, "B Q J F"],
+    *,
+    slots_last: bool = True,
 ) -> LayerCache:
     """Keys and values of some tokens in the cache's layout, one slot per token."""
-    return jnp.transpose(keys, (0, 2, 3, 1)), jnp.swapaxes(values, 1, 2)
+    order = (0, 2, 3, 1) if slots_last else (0, 2, 1, 3)
+    return LayerCache(
+        jnp.transpose(keys, order), jnp.swapaxes(values, 1, 2), slots_last
+    )
 
 
 def write_layer(
@@ -114,19 +152,18 @@ def write_layer(
     rows that are never read again.
     """
 
-    cached_keys, cached_values = layer
-    new_keys, new_values = as_layer_cache(keys, values)
+    new = as_layer_cache(keys, values, slots_last=layer.slots_last)
 
     def write_row(keys, values, new_keys, new_values, at):
         update = jax.lax.dynamic_update_slice
-        return update(keys, new_keys, (0, 0, at)), update(
-            values, new_values, (0, at, 0)
-        )
+        of_keys = (0, 0, at) if layer.slots_last else (0, at, 0)
+        return update(keys, new_keys, of_keys), update(values, new_values, (0, at, 0))
 
-    return jax.vmap(write_row)(
-        cached_keys,
-        cached_values,
-        new_keys.astype(cached_keys.dtype),
-        new_values.astype(cached_values.dtype),
+    keys, values = jax.vmap(write_row)(
+        layer.keys,
+        layer.values,
+        new.keys.astype(layer.keys.dtype),
+        new.values.astype(layer.values.dtype),
         start,
     )
+    return layer._replace(keys=keys, values=values)

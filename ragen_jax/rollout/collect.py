@@ -26,6 +26,7 @@ from envs.base import (
     TextEnvironment,
 )
 from ragen_jax import rngs
+from ragen_jax.models.decode_kernel import uses_kernel
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.context import empty_window
@@ -34,7 +35,6 @@ from ragen_jax.rollout.decode import (
     Context,
     Decoding,
     decode_reply,
-    read,
     read_in_chunks,
 )
 from ragen_jax.rollout.layout import RowLayout
@@ -51,6 +51,7 @@ from ragen_jax.rollout.turns import (
     open_episodes,
     to_trajectory,
 )
+from ragen_jax.sharding import platform_of
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
 
@@ -194,6 +195,7 @@ def make_responder(
     decode_chunk_tokens: int,
     compactions: int | None = None,
     read_chunk_tokens: int | None = None,
+    decode_attention: str = "auto",
 ) -> Callable[[Params, Dialogue], Responder]:
     """Builds `(params, dialogue) -> Responder`.
 
@@ -202,11 +204,18 @@ def make_responder(
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
       decode_chunk_tokens, compactions, read_chunk_tokens: see `decode.Decoding`
         (`chunk_tokens` there).
+      decode_attention: see `decode_kernel.uses_kernel`.
 
     Raises:
-      ValueError: an option is out of range.
+      ValueError: an option is out of range, or cannot run on these devices.
     """
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
+    has_kernel = uses_kernel(
+        decode_attention,
+        policy.config.head_dim,
+        platform_of(layout.mesh),
+        layout.mesh.shape["tensor"],
+    )
     sampler = functools.partial(
         sample, temperature=temperature, top_k=top_k, top_p=top_p
     )
@@ -223,6 +232,7 @@ def make_responder(
                 compactions=compactions,
                 any_row=layout.any_row,
                 read_chunk_tokens=read_chunk_tokens,
+                has_kernel=has_kernel,
             ),
             rows_per_level=layout.rows_per_level,
         )
@@ -249,13 +259,19 @@ def model_responder(
     def init(num_rows: int, slots: int = 0) -> Context:
         width = policy.config.hidden_size
         return Context(
-            cache=init_cache(policy.config, num_rows, slots, policy.dtype),
+            cache=init_cache(
+                policy.config,
+                num_rows,
+                slots,
+                policy.dtype,
+                slots_last=not decoding.has_kernel,
+            ),
             hidden=jnp.zeros((num_rows, width), policy.dtype),
         )
 
     def observe(context, span, starts, is_active, slots) -> Context:
         if context.cache.num_slots == 0:
-            return grow(read_first(span, slots), slots)
+            return grow(read_first(span), slots)
         # Finished rows may be too full for the span: they overwrite their start.
         starts = jnp.where(is_active, starts, 0)
         return read_from(grow(context, slots), span, starts)
@@ -264,15 +280,12 @@ def model_responder(
         return context.replace(cache=grow_cache(context.cache, slots))
 
     def read_from(context: Context, span: TokenSpan, starts) -> Context:
-        if decoding.read_chunk_tokens is None:
-            return read(policy, params, context, span, starts)
         return read_in_chunks(policy, params, context, span, starts, decoding)
 
-    def read_first(span: TokenSpan, slots: int) -> Context:
-        """Read the first message; in one pass, into as many slots as it fills."""
+    def read_first(span: TokenSpan) -> Context:
+        """Read the first message, into as many slots as it fills."""
         once = jax.tree.map(lambda x: x[::rows_per_level], span)
-        num_rows, width = once.tokens.shape
-        empty = init(num_rows, width if decoding.read_chunk_tokens is None else slots)
+        empty = init(*once.tokens.shape)
         context = read_from(empty, once, jnp.zeros_like(once.length))
         return jax.tree.map(lambda x: jnp.repeat(x, rows_per_level, axis=0), context)
 
@@ -320,13 +333,20 @@ def play_episodes(
         goes_on = (turn < max_turns) & any_row(play.is_active)
         # A single turn has no next message, nor room for one.
         if max_turns > 1:
-            play = jax.lax.cond(
-                goes_on,
-                lambda play: continue_episodes(context, play, turn, slots),
-                lambda play: play,
-                play,
-            )
+            play = send_following(turn, goes_on, play)
         return turn, goes_on, play
+
+    def send_following(turn, goes_on, play):
+        """Once or never: a loop, which keeps the cache where it is.
+
+        XLA copies what goes through a conditional: the whole cache, twice a turn.
+        """
+
+        def send_once(carry):
+            play = continue_episodes(context, carry[1], turn, slots)
+            return jnp.zeros_like(goes_on), play
+
+        return jax.lax.while_loop(lambda carry: carry[0], send_once, (goes_on, play))[1]
 
     first = (jnp.int32(0), any_row(play.is_active), play)
     _, _, play = jax.lax.while_loop(lambda carry: carry[1], take_turn, first)

@@ -41,6 +41,7 @@ class Decoding:
         continues with a batch of those rows. Other batch sizes round differently.
       any_row: see `AnyRow`.
       read_chunk_tokens: tokens of a prompt that a pass reads; None: all of them.
+      has_kernel: tokens of a reply attend by `models/decode_kernel.py`.
     """
 
     sampler: Sampler
@@ -50,6 +51,7 @@ class Decoding:
     compactions: int | None = None
     any_row: AnyRow = jnp.any
     read_chunk_tokens: int | None = None
+    has_kernel: bool = False
 
 
 @struct.dataclass
@@ -100,23 +102,25 @@ def read_in_chunks(
 ) -> Context:
     """`read` in as many passes as the longest message takes.
 
-    Padding costs no more than the rest of a chunk. Slots must exist for whole chunks.
+    A pass computes scores of attention for its own tokens only, and padding costs no
+    more than the rest of a chunk.
     """
-    chunk = decoding.read_chunk_tokens
-    tokens = jnp.pad(span.tokens, ((0, 0), (0, -span.tokens.shape[1] % chunk)))
+    chunk, width = decoding.read_chunk_tokens, span.tokens.shape[1]
+    if chunk is None or chunk >= width:
+        return read(policy, params, context, span, starts)
 
     def read_chunk(carry):
-        _, begin, context = carry
+        _, end, context = carry
+        # The last chunk ends where the message does: it reads some tokens again.
+        begin, end = jnp.minimum(end, width - chunk), end + chunk
         part = TokenSpan(
-            tokens=jax.lax.dynamic_slice_in_dim(tokens, begin, chunk, axis=1),
+            tokens=jax.lax.dynamic_slice_in_dim(span.tokens, begin, chunk, axis=1),
             length=jnp.clip(span.length - begin, 0, chunk),
         )
         after = read(policy, params, context, part, starts + begin)
         is_last = (begin < span.length) & (span.length <= begin + chunk)
         hidden = jnp.where(is_last[:, None], after.hidden, context.hidden)
-        begin += chunk
-        goes_on = decoding.any_row(begin < span.length)
-        return goes_on, begin, after.replace(hidden=hidden)
+        return decoding.any_row(end < span.length), end, after.replace(hidden=hidden)
 
     first = decoding.any_row(span.length > 0), jnp.int32(0), context
     return jax.lax.while_loop(lambda carry: carry[0], read_chunk, first)[2]

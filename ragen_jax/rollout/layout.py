@@ -20,6 +20,7 @@ class RowLayout:
     """The rows of a rollout, split over a mesh.
 
     Attributes:
+      mesh: of the devices.
       rows_per_level: adjacent rows of one device that always share a level.
       any_row: agreement of the devices on another turn of a loop.
     """
@@ -28,7 +29,7 @@ class RowLayout:
         num_rows = num_groups * group_size
         for problem in row_problems("groups x rollouts", num_rows, mesh.shape):
             raise ValueError(problem)
-        self._mesh = mesh
+        self.mesh = mesh
         # A device may hold part of a group.
         self.rows_per_level = math.gcd(group_size, num_rows // num_row_shards(mesh))
         self.any_row = _any_row(mesh)
@@ -44,7 +45,7 @@ class RowLayout:
             num_split = len(arguments) - num_whole
             return jax.shard_map(
                 function,
-                mesh=self._mesh,
+                mesh=self.mesh,
                 in_specs=(whole,) * num_whole + (by_row,) * num_split,
                 out_specs=by_row,
                 axis_names=set(ROW_AXES),

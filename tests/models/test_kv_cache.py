@@ -7,6 +7,7 @@ import pytest
 from ragen_jax.models.families import read_config
 from ragen_jax.models.kv_cache import (
     KVCache,
+    LayerCache,
     as_layer_cache,
     grow_cache,
     init_cache,
@@ -30,8 +31,8 @@ def test_write_puts_each_row_at_its_own_slots():
     new_values = random_array(3, BATCH, TOKENS, heads, head_dim)
     start = np.array([0, 5, 2], np.int32)
 
-    keys, values = write_layer(
-        (jnp.asarray(old_keys), jnp.asarray(old_values)),
+    keys, values, _ = write_layer(
+        LayerCache(jnp.asarray(old_keys), jnp.asarray(old_values)),
         jnp.asarray(new_keys),
         jnp.asarray(new_values),
         jnp.asarray(start),
@@ -47,9 +48,9 @@ def test_write_puts_each_row_at_its_own_slots():
 def test_write_keeps_the_dtype_of_the_cache():
     cache = init_cache(CONFIG, BATCH, SLOTS, jnp.bfloat16)
     new = jnp.ones((BATCH, 1, CONFIG.num_key_value_heads, CONFIG.head_dim))
-    layer = (cache.keys[0], cache.values[0])
+    layer = cache.layer(0)
     written = write_layer(layer, new, new, jnp.zeros(BATCH, jnp.int32))
-    assert [x.dtype for x in written] == [jnp.bfloat16, jnp.bfloat16]
+    assert [x.dtype for x in written[:2]] == [jnp.bfloat16, jnp.bfloat16]
 
 
 def test_fresh_cache_is_one_pair_per_layer():
