@@ -8,6 +8,7 @@ Where there is no NVIDIA GPU, both compute the same in JAX's own operations.
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -245,79 +246,91 @@ def project_normed(
     x: Float[Array, "B 1 D"],
     scale: Float[Array, " D"],
     eps: float,
-    weights: Float[Array, "D n"],
-    bias: Float[Array, " n"],
-) -> Float[Array, "B 1 n"]:
-    """`RMSNorm(x) @ weights + bias`; the norm and the bias in float32."""
-    width, num_columns = weights.shape
+    weights: Sequence[Float[Array, "D n"]],
+    biases: Sequence[Float[Array, " n"]] | None,
+) -> Float[Array, "B 1 N"]:
+    """`RMSNorm(x)` times each of the matrices, plus its bias, side by side.
+
+    The norm and the biases are computed in float32.
+    """
     plain = functools.partial(project_plainly, eps=eps)
     kernel = functools.partial(project_by_kernel, eps=eps)
-    if width % TILE_SUM or num_columns % TILE_COLUMNS:
+    columns = [matrix.shape[1] for matrix in weights]
+    if x.shape[-1] % TILE_SUM or any(n % TILE_COLUMNS for n in columns):
         kernel = plain
     return jax.lax.platform_dependent(
-        x, scale, weights, bias, cuda=kernel, default=plain
+        x, scale, weights, biases, cuda=kernel, default=plain
     )
 
 
-def project_plainly(x, scale, weights, bias, *, eps):
+def project_plainly(x, scale, weights, biases, *, eps):
     """`project_normed` in JAX's own operations."""
     wide = x[:, 0].astype(jnp.float32)
     square = jnp.mean(wide * wide, axis=-1, keepdims=True)
     normed = (wide * jax.lax.rsqrt(square + eps) * scale[None]).astype(x.dtype)
-    out = einsum_float32("bd,dn->bn", normed, weights) + bias[None].astype(jnp.float32)
-    return out[:, None].astype(x.dtype)
+    out = [einsum_float32("bd,dn->bn", normed, matrix) for matrix in weights]
+    if biases is not None:
+        out = [
+            y + b[None].astype(jnp.float32) for y, b in zip(out, biases, strict=True)
+        ]
+    return jnp.concatenate(out, axis=1)[:, None].astype(x.dtype)
 
 
-def project_by_kernel(x, scale, weights, bias, *, eps, interpret=False):
+def project_by_kernel(x, scale, weights, biases, *, eps, interpret=False):
     """`project_normed` as a kernel; `interpret` runs it anywhere, for tests."""
     from jax.experimental import pallas as pl
 
-    (batch, _, width), num_columns = x.shape, weights.shape[1]
-    grid = (pl.cdiv(batch, TILE_ROWS), num_columns // TILE_COLUMNS)
+    columns = [matrix.shape[1] for matrix in weights]
+    sources = (x[:, 0], scale, *weights, *(biases or ()))
     out = pl.pallas_call(
-        functools.partial(_product_kernel, batch, eps),
-        grid=grid,
-        in_specs=[
-            pl.BlockSpec((batch, width), lambda i, j: (0, 0)),
-            pl.BlockSpec((width,), lambda i, j: (0,)),
-            pl.BlockSpec((width, TILE_COLUMNS), lambda i, j: (0, j)),
-            pl.BlockSpec((TILE_COLUMNS,), lambda i, j: (j,)),
-        ],
-        out_specs=pl.BlockSpec((batch, TILE_COLUMNS), lambda i, j: (0, j)),
-        out_shape=jax.ShapeDtypeStruct((batch, num_columns), x.dtype),
+        functools.partial(_product_kernel, eps, columns),
+        grid=(pl.cdiv(x.shape[0], TILE_ROWS), sum(columns) // TILE_COLUMNS),
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], sum(columns)), x.dtype),
         interpret=interpret,
         name="project_normed",
         **_options(interpret),
-    )(x[:, 0], scale, weights, bias)
+    )(*sources)
     return out[:, None]
 
 
-def _product_kernel(batch, eps, x, scale, weights, bias, out):
+def _product_kernel(eps, columns, x, scale, *refs):
     """Some rows and columns: the squares first, then the product of what is normed."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    first, width = pl.program_id(0) * TILE_ROWS, weights.shape[0]
-    rows = first + jnp.arange(TILE_ROWS)
-    is_row = (rows < batch)[:, None]
+    *sources, out = refs
+    weights, biases = sources[: len(columns)], sources[len(columns) :]
+    (batch, width), steps = x.shape, x.shape[1] // TILE_SUM
+    rows = pl.ds(pl.program_id(0) * TILE_ROWS, TILE_ROWS)
+    is_row = pl.program_id(0) * TILE_ROWS + jnp.arange(TILE_ROWS) < batch
+    column = pl.program_id(1) * TILE_COLUMNS
 
     def part(k):
-        at = x.at[pl.ds(first, TILE_ROWS), pl.ds(k * TILE_SUM, TILE_SUM)]
-        return triton.load(at, mask=is_row, other=0.0).astype(jnp.float32)
+        at = x.at[rows, pl.ds(k * TILE_SUM, TILE_SUM)]
+        return triton.load(at, mask=is_row[:, None], other=0.0).astype(jnp.float32)
 
     def add_squares(k, total):
         return total + jnp.sum(part(k) * part(k), axis=1)
 
-    steps = width // TILE_SUM
     squares = jax.lax.fori_loop(0, steps, add_squares, jnp.zeros(TILE_ROWS))
     norm = jax.lax.rsqrt(squares / width + eps)[:, None]
 
-    def add_products(k, total):
-        some = pl.ds(k * TILE_SUM, TILE_SUM)
-        normed = (part(k) * norm * scale[some][None]).astype(x.dtype)
-        return total + pl.dot(normed, weights[some, :])
+    def multiply(i, first):
+        at = pl.ds(column - first, TILE_COLUMNS)
 
-    zeros = jnp.zeros((TILE_ROWS, TILE_COLUMNS))
-    total = jax.lax.fori_loop(0, steps, add_products, zeros)
-    total = (total + bias[...].astype(jnp.float32)[None]).astype(out.dtype)
-    triton.store(out.at[pl.ds(first, TILE_ROWS), :], total, mask=is_row)
+        def add_products(k, total):
+            some = pl.ds(k * TILE_SUM, TILE_SUM)
+            normed = (part(k) * norm * scale[some][None]).astype(x.dtype)
+            return total + pl.dot(normed, weights[i][some, at])
+
+        zeros = jnp.zeros((TILE_ROWS, TILE_COLUMNS))
+        total = jax.lax.fori_loop(0, steps, add_products, zeros)
+        if biases:
+            total += biases[i][at].astype(jnp.float32)[None]
+        to = out.at[rows, pl.ds(column, TILE_COLUMNS)]
+        triton.store(to, total.astype(out.dtype), mask=is_row[:, None])
+
+    for i, num_columns in enumerate(columns):
+        first = sum(columns[:i])
+        is_here = (first <= column) & (column < first + num_columns)
+        pl.when(is_here)(functools.partial(multiply, i, first))

@@ -165,12 +165,9 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "B 1 D"], LayerCache]:
         """`self(norm(x), ...)` for single tokens, by the kernels of `decode_kernel`."""
         into = (self.q_proj, self.k_proj, self.v_proj)
-        # A concatenation of what no step changes: XLA does it once, before all loops.
-        weights = jnp.concatenate([p.kernel[...].astype(self.dtype) for p in into], 1)
-        bias = jnp.zeros(weights.shape[1:])
-        if self.q_proj.use_bias:
-            bias = jnp.concatenate([p.bias[...] for p in into])
-        heads = project_normed(x, norm.scale[...], norm.eps, weights, bias)
+        weights = [p.kernel[...].astype(self.dtype) for p in into]
+        biases = [p.bias[...] for p in into] if self.q_proj.use_bias else None
+        heads = project_normed(x, norm.scale[...], norm.eps, weights, biases)
         heads = heads.reshape(*x.shape[:2], -1, self.head_dim)
         if self.qk_norm:
             ends = [w.kernel.shape[1] // self.head_dim for w in into]

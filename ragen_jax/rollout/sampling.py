@@ -9,6 +9,7 @@ Ties: a token as probable as the last one that top-k or top-p keeps is kept as w
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 Sampler = Callable[
     [Key[Array, " B"], Float[Array, "B V"]], tuple[Int[Array, " B"], Float[Array, " B"]]
 ]
+
+# In place of minus infinity where it would be subtracted from itself.
+_LOWEST = -1e30
 
 
 def sample(
@@ -47,19 +51,18 @@ def sample(
       ValueError: an option is out of range.
     """
     check_options(temperature=temperature, top_k=top_k, top_p=top_p)
-    logits = logits.astype(jnp.float32)
+    scores = logits.astype(jnp.float32)
     if temperature is None:
-        tokens = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-        return tokens, _log_probs(logits, tokens)
-    scaled = logits / temperature
-    weights = jnp.exp(scaled - jnp.max(scaled, axis=-1, keepdims=True))
-    if top_k is not None:
-        weights = jnp.where(keep_top_k(weights, top_k), weights, 0.0)
-    if top_p is not None and top_p < 1:
-        weights = jnp.where(keep_top_p(weights, top_p), weights, 0.0)
-    uniforms = jax.vmap(jax.random.uniform)(keys)
-    tokens = jax.vmap(invert_cdf)(weights, uniforms)
-    return tokens, _log_probs(scaled, tokens)
+        blocks = _in_blocks(scores)
+        tokens, chosen = jax.vmap(_first_best)(blocks)
+    else:
+        scores = scores / temperature
+        blocks = kept = _in_blocks(scores)
+        if top_k is not None or (top_p is not None and top_p < 1):
+            kept = _in_blocks(_truncated(scores, top_k, top_p))
+        uniforms = jax.vmap(jax.random.uniform)(keys)
+        tokens, chosen = jax.vmap(_draw)(kept, uniforms)
+    return tokens, chosen - jax.vmap(_logsumexp)(blocks)
 
 
 def check_options(
@@ -110,20 +113,104 @@ def keep_top_p(weights: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]
     return is_kept | (weights >= jnp.max(weights, axis=-1, keepdims=True))
 
 
-def invert_cdf(
-    weights: Float[Array, " V"], uniform: Float[Array, ""]
-) -> Int[Array, ""]:
-    """Index drawn in proportion to `weights` by a uniform number in [0, 1).
+def _truncated(
+    scores: Float[Array, "B V"], top_k: int | None, top_p: float | None
+) -> Float[Array, "B V"]:
+    """Log-weights, those of dropped entries at minus infinity."""
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    if top_k is not None:
+        weights = jnp.where(keep_top_k(weights, top_k), weights, 0.0)
+    if top_p is not None and top_p < 1:
+        weights = jnp.where(keep_top_p(weights, top_p), weights, 0.0)
+    return jnp.where(weights > 0, scores, -jnp.inf)
 
-    Two levels: first the block of about sqrt(V) entries, then the entry in it, so that
-    float32 sums stay short and only one block is summed cumulatively.
+
+class _Blocks(NamedTuple):
+    """Log-weights in blocks, and what is known of each block; rows may lead.
+
+    Attributes:
+      scores: minus infinity behind the last.
+      highest: of a block.
+      sums: of the weights of a block, relative to the highest.
     """
-    size = 2 ** round(weights.shape[0].bit_length() / 2)
-    blocks = jnp.pad(weights, (0, -weights.shape[0] % size)).reshape(-1, size)
-    sums = jnp.sum(blocks, axis=-1)
-    block, rest = _first_above(sums, uniform * jnp.sum(sums))
-    entry, _ = _first_above(blocks[block], rest)
-    return block * size + entry
+
+    scores: Float[Array, "*B n size"]
+    highest: Float[Array, "*B n"]
+    sums: Float[Array, "*B n"]
+
+
+def _in_blocks(scores: Float[Array, "B V"]) -> _Blocks:
+    """Blocks of about sqrt(V) entries: float32 sums stay short.
+
+    Whatever is asked of a distribution is answered by these two numbers of each block
+    and the entries of one: a vocabulary is read once.
+    """
+    size = 2 ** round(scores.shape[-1].bit_length() / 2)
+    padding = (0, 0), (0, -scores.shape[-1] % size)
+    scores = jnp.pad(scores, padding, constant_values=-jnp.inf)
+    scores = scores.reshape(scores.shape[0], -1, size)
+    found = jax.lax.platform_dependent(scores, cpu=_two_passes, default=_one_pass)
+    return _Blocks(scores, *found)
+
+
+def _two_passes(scores):
+    """Highest score and sum of weights over the last axis."""
+    highest = jnp.max(scores, axis=-1)
+    finite = jnp.maximum(highest, _LOWEST)
+    return highest, jnp.sum(jnp.exp(scores - finite[..., None]), axis=-1)
+
+
+def _one_pass(scores):
+    """The same as a reduction of pairs, which GPUs compute in one kernel."""
+
+    def add(one, other):
+        highest = jnp.maximum(one[0], other[0])
+        finite = jnp.maximum(highest, _LOWEST)
+        parts = [total * jnp.exp(high - finite) for high, total in (one, other)]
+        return highest, parts[0] + parts[1]
+
+    nothing = jnp.float32(-jnp.inf), jnp.float32(0)
+    pairs = scores, (scores > -jnp.inf).astype(jnp.float32)
+    return jax.lax.reduce(pairs, nothing, add, (scores.ndim - 1,))
+
+
+def _weights(row: _Blocks) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """Weights of a row's blocks relative to its highest score, and that score."""
+    top = jnp.maximum(jnp.max(row.highest), _LOWEST)
+    return row.sums * jnp.exp(row.highest - top), top
+
+
+def _logsumexp(row: _Blocks) -> Float[Array, ""]:
+    weights, top = _weights(row)
+    return top + jnp.log(jnp.sum(weights))
+
+
+def _first_best(row: _Blocks) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """Index of the highest score, the first of equals, and the score."""
+    block = jnp.argmax(row.highest)
+    scores = row.scores[block]
+    entry = jnp.argmax(scores)
+    return (block * scores.shape[0] + entry).astype(jnp.int32), scores[entry]
+
+
+def _draw(
+    row: _Blocks, uniform: Float[Array, ""]
+) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """Index drawn in proportion to the weights by a number in [0, 1), and its score.
+
+    First the block, then the entry in it.
+    """
+    weights, top = _weights(row)
+    block, rest = _first_above(weights, uniform * jnp.sum(weights))
+    scores = row.scores[block]
+    entry, _ = _first_above(jnp.exp(scores - top), rest)
+    return block * scores.shape[0] + entry, scores[entry]
+
+
+def invert_cdf(scores: Float[Array, " V"], uniform: Float[Array, ""]) -> Int[Array, ""]:
+    """Index drawn in proportion to `exp(scores)` by a uniform number in [0, 1)."""
+    row = jax.tree.map(lambda x: x[0], _in_blocks(scores[None]))
+    return _draw(row, uniform)[0]
 
 
 def _first_above(
@@ -141,10 +228,3 @@ def _first_above(
     chosen = jnp.where(jnp.any(is_above), jnp.argmax(is_above), last)
     left = jnp.maximum(target - (running[chosen] - weights[chosen]), 0.0)
     return chosen.astype(jnp.int32), left
-
-
-def _log_probs(
-    logits: Float[Array, "B V"], tokens: Int[Array, " B"]
-) -> Float[Array, " B"]:
-    chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)

@@ -72,14 +72,15 @@ def test_slots_behind_the_token_are_never_read():
 
 
 @pytest.mark.parametrize("rows", [1, 64, 100])
-@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-5), ("bfloat16", 3e-2)])
-def test_the_product_equals_its_plain_twin(rows, dtype, apart):
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 5e-5), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_product_equals_its_plain_twin(rows, dtype, apart, has_bias):
     rng = np.random.default_rng(rows)
-    sizes = (rows, 1, 192), (192,), (192, 96), (96,)
-    x, scale, weights, bias = (
-        jnp.asarray(rng.standard_normal(n), dtype) for n in sizes
-    )
-    arrays = x, scale.astype(jnp.float32), weights, bias
+    columns = (96, 32, 64)
+    sizes = (rows, 1, 192), (192,), *((192, n) for n in columns)
+    x, scale, *weights = (jnp.asarray(rng.standard_normal(n), dtype) for n in sizes)
+    biases = [jnp.asarray(rng.standard_normal(n), dtype) for n in columns]
+    arrays = x, scale.astype(jnp.float32), weights, biases if has_bias else None
     how = {"eps": 1e-6}
     expected = jax.jit(functools.partial(project_plainly, **how))(*arrays)
     kernel = functools.partial(project_by_kernel, **how, interpret=True)

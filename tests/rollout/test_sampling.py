@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_jax import rngs
+from ragen_jax.rollout import sampling
 from ragen_jax.rollout.sampling import invert_cdf, keep_top_k, keep_top_p, sample
 
 DRAWS = 20_000
@@ -121,21 +122,34 @@ def test_inverse_cdf_of_a_large_vocabulary_is_exact():
     invert = jax.jit(jax.vmap(invert_cdf, in_axes=(None, 0)))
     chosen = np.linspace(0, vocab - 1, 97).astype(int)
     uniforms = jnp.asarray((chosen + 0.5) / vocab, jnp.float32)
-    np.testing.assert_array_equal(invert(jnp.ones(vocab), uniforms), chosen)
+    np.testing.assert_array_equal(invert(jnp.zeros(vocab), uniforms), chosen)
     # The same with a steep distribution whose tail a single running sum would lose.
     weights = np.full(vocab, 1e-6, np.float32)
     weights[0] = 1.0
     ends = np.cumsum(np.float64(weights)) / np.sum(np.float64(weights))
     middles = jnp.asarray((ends[chosen[1:]] + ends[chosen[1:] - 1]) / 2, jnp.float32)
-    found = np.asarray(invert(jnp.asarray(weights), middles))
+    found = np.asarray(invert(jnp.log(jnp.asarray(weights)), middles))
     np.testing.assert_allclose(found, chosen[1:], atol=2)
+
+
+@pytest.mark.parametrize("vocab", [1, 13, 700])
+def test_both_ways_to_sum_the_weights_of_blocks_are_equal(vocab):
+    """GPUs reduce pairs in one pass; impossible entries and whole blocks of them."""
+    scores = 30 * np.random.default_rng(0).normal(size=(9, 4, vocab))
+    scores[1, 2], scores[3, :, 0], scores[5] = -np.inf, -np.inf, -np.inf
+    scores = jnp.asarray(scores, jnp.float32)
+    highest, sums = jax.jit(sampling._two_passes)(scores)
+    at_once = jax.jit(sampling._one_pass)(scores)
+    np.testing.assert_array_equal(at_once[0], highest)
+    np.testing.assert_allclose(at_once[1], sums, rtol=1e-5)
+    assert not sums[1, 2]
 
 
 def test_no_number_reaches_a_zero_entry():
     weights = jnp.zeros(1000).at[jnp.array([3, 500, 640])].set(jnp.array([0.1, 1, 0.3]))
     last = np.nextafter(np.float32(1), np.float32(0))
     uniforms = jnp.asarray(np.append(np.linspace(0, 0.999, 300), last), jnp.float32)
-    found = jax.vmap(invert_cdf, in_axes=(None, 0))(weights, uniforms)
+    found = jax.vmap(invert_cdf, in_axes=(None, 0))(jnp.log(weights), uniforms)
     assert set(np.asarray(found).tolist()) == {3, 500, 640}
     assert found[0] == 3
     assert found[-1] == 640
