@@ -12,6 +12,8 @@ import math
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2}
 _BYTES |= {"s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8, "c64": 8, "token": 0}
 _BYTES |= dict.fromkeys(("f8e4m3fn", "f8e5m2"), 1)
@@ -46,6 +48,15 @@ _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|\w+_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r"known_trip_count\W+n\W+(\d+)")
+_ALIASED = re.compile(r"output_to_operand_aliasing=\{(.*?)\}, \w+=")
+_PAIR = re.compile(r"\{(\d*)\}: \((\d+)")
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_FILE = re.compile(r'^(\d+) "(.*)"$')
+_PLACE = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
+_STACK = re.compile(r"^(\d+) \{file_location_id=(\d+)")
+_GROUPS = re.compile(
+    r"replica_groups=(\{\{[^=]*?\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
+)
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 
 
@@ -89,10 +100,22 @@ class Instruction:
         return sum(array.num_bytes for array in self.arrays)
 
     @property
+    def num_elements(self) -> int:
+        """Numbers in the arrays that it makes."""
+        return sum(math.prod(array.shape) for array in self.arrays)
+
+    @property
     def op_name(self) -> str:
         """The operation of JAX that it came from, with its scopes."""
         match = _OP_NAME.search(self.line)
         return match[1] if match else ""
+
+    @property
+    def aliased(self) -> dict[int, int]:
+        """Results that a kernel of ours writes into an operand: their numbers."""
+        match = _ALIASED.search(self.line)
+        pairs = _PAIR.findall(match[1]) if match else ()
+        return {int(result or 0): int(operand) for result, operand in pairs}
 
     @property
     def trips(self) -> int | None:
@@ -138,7 +161,19 @@ class Program:
         self.computations: dict[str, list[Instruction]] = {}
         self.entry = ""
         lines: list[Instruction] = []
+        self._files: dict[str, str] = {}
+        self._places: dict[str, str] = {}
+        self._frames: dict[str, str] = {}
+        section = ""
         for line in text.splitlines():
+            if line in ("FileNames", "FunctionNames"):
+                section = line
+            elif section == "FileNames" and (match := _FILE.match(line)):
+                self._files[match[1]] = match[2]
+            elif match := _PLACE.match(line):
+                self._places[match[1]] = f"{self._files[match[2]]}:{match[3]}"
+            elif match := _STACK.match(line):
+                self._frames[match[1]] = self._places[match[2]]
             if match := _COMPUTATION.match(line):
                 lines = self.computations[match[2]] = []
                 self.entry = match[2] if match[1] else self.entry
@@ -179,12 +214,30 @@ class Program:
         """The instructions that make what this one reads."""
         return [self._by_name[name] for name in one.operands if name in self._by_name]
 
-    def traffic(self, one: Instruction) -> tuple[int, int]:
+    def source(self, one: Instruction) -> str:
+        """File and line that an instruction came from; empty: not known."""
+        match = _FRAME.search(one.line)
+        return self._frames.get(match[1], "") if match else ""
+
+    def traffic(self, one: Instruction, live: float = 1.0) -> tuple[int, int]:
         """Bytes that a kernel reads and writes in memory.
 
         Of an array that is only sliced or gathered from, what is taken; of one that is
         updated in place, the update. What a kernel reads twice counts once.
+
+        Args:
+          live: share that a kernel of ours reads of the arrays that it writes into,
+            which no program says.
         """
+        if aliased := one.aliased:
+            sizes = [x.num_bytes for x in self.operands(one)]
+            cached = sum(sizes[operand] for operand in aliased.values())
+            new = sum(
+                array.num_bytes
+                for number, array in enumerate(one.arrays)
+                if number not in aliased
+            )
+            return sum(sizes) - cached + int(live * cached), new
         body = self.fused(one)
         if body is None:
             return self._read_by(one, None), self._written_by(one, [one], None)
@@ -205,15 +258,19 @@ class Program:
 
     def _read_from(self, name: str, source: Instruction, num_bytes: int) -> int:
         """Bytes that a fused computation reads of one of its parameters."""
-        taken = 0
+        return int(self._share_read(name, source) * num_bytes)
+
+    def _share_read(self, name: str, source: Instruction) -> float:
+        """Share of a value inside of a fusion that its result depends on."""
+        share = float(source.is_root)
         for use in self._uses[name, source.name]:
-            if use.opcode in ("bitcast", "reshape"):
-                taken += self._read_from(name, use, num_bytes)
+            if use.opcode in _ELEMENTWISE:
+                share += self._share_read(name, use)
             elif use.operands[0] != source.name or use.opcode not in _PARTIAL:
-                return num_bytes
+                return 1.0
             elif use.opcode in _TAKING:
-                taken += use.num_bytes
-        return min(taken, num_bytes)
+                share += use.num_elements / max(1, source.num_elements)
+        return min(share, 1.0)
 
     def _read_by(self, one: Instruction, name: str | None) -> int:
         sizes = [x.num_bytes for x in self.operands(one)]
@@ -236,6 +293,18 @@ class Program:
         return written
 
 
+def bytes_of(text: str) -> int:
+    """Bytes of the arrays that a text names, such as "f32[3,4]"."""
+    return sum(array.num_bytes for array in _read_arrays(text))
+
+
+def _read_arrays(text: str) -> tuple[Array, ...]:
+    return tuple(
+        Array(dtype, tuple(int(n) for n in shape.split(",") if n))
+        for dtype, shape in _ARRAY.findall(text)
+    )
+
+
 def _read(match: re.Match, line: str) -> Instruction:
     rest = line[match.end() :]
     end = _closing(rest) if rest.startswith("(") else rest.index(" ")
@@ -249,10 +318,7 @@ def _read(match: re.Match, line: str) -> Instruction:
     return Instruction(
         name=match[2],
         opcode=opcode[1],
-        arrays=tuple(
-            Array(dtype, tuple(int(n) for n in shape.split(",") if n))
-            for dtype, shape in _ARRAY.findall(rest[:end])
-        ),
+        arrays=_read_arrays(rest[:end]),
         operands=tuple(_NAMED.findall(inside[:arguments])),
         called=tuple(called),
         is_root=bool(match[1]),
@@ -274,6 +340,26 @@ def _number(parameter: Instruction) -> str:
     return re.search(r"parameter\((\d+)\)", parameter.line)[1]
 
 
+# Instructions of which a number depends on one number of an operand of that shape.
+_ELEMENTWISE = {
+    "bitcast",
+    "reshape",
+    "pad",
+    "convert",
+    "select",
+    "compare",
+    "and",
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "maximum",
+    "minimum",
+    "exponential",
+    "negate",
+    "copy",
+    "transpose",
+}
 # Instructions that read no more of their first operand than they make, ...
 _TAKING = ("dynamic-slice", "slice", "gather")
 # ... that put an operand of this number into it, in place; ...
@@ -290,6 +376,7 @@ class Collective:
       kind: as XLA names it.
       num_bytes: of what a device gets each time.
       sizes: of all axes of the arrays it gets.
+      groups: devices that exchange with each other; None: the text does not say.
       times: how often it runs in the loops of a known length that it stands in.
       depth: loops it stands in, of whatever length.
       open_depth: those of them whose length the program does not say.
@@ -299,6 +386,7 @@ class Collective:
     kind: str
     num_bytes: int
     sizes: frozenset[int]
+    groups: tuple[tuple[int, ...], ...] | None
     times: int
     depth: int
     open_depth: int
@@ -317,6 +405,7 @@ def collectives(text: str) -> list[Collective]:
             kind=one.collective,
             num_bytes=one.num_bytes,
             sizes=frozenset(n for array in one.arrays for n in array.shape),
+            groups=_read_groups(one.line),
             times=math.prod(loop.trips or 1 for loop in loops),
             depth=len(loops),
             open_depth=sum(loop.trips is None for loop in loops),
@@ -325,6 +414,27 @@ def collectives(text: str) -> list[Collective]:
         for one, loops in Program(text).visit()
         if one.collective
     ]
+
+
+def _read_groups(line: str) -> tuple[tuple[int, ...], ...] | None:
+    """Written out, or as `[groups,size]<=[shape]T(axes)`: an iota, transposed."""
+    match = _GROUPS.search(line)
+    if match is None:
+        return None
+    text = match[1]
+    if text.startswith("{"):
+        return tuple(
+            tuple(int(n) for n in group.split(",") if n.strip())
+            for group in re.findall(r"\{([\d, ]*)\}", text)
+        )
+    shape, rest = text.split("<=")
+    sizes, *axes = re.findall(r"[\[(]([\d,]*)[\])]", rest)
+    devices = np.arange(math.prod(map(int, sizes.split(","))))
+    devices = devices.reshape([int(n) for n in sizes.split(",")])
+    if axes:
+        devices = devices.transpose([int(n) for n in axes[0].split(",")])
+    devices = devices.reshape([int(n) for n in shape.strip("[]").split(",")])
+    return tuple(tuple(int(n) for n in group) for group in devices)
 
 
 def total(exchanges: list[Collective], kind: str) -> int:

@@ -72,6 +72,8 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.critic.learning_rate = 1e-5
     config.learner.minibatch_rows = 32
     config.learner.microbatch_rows = 4
+    # Logits of a chunk take 0.3 GB twice.
+    config.learner.logprob_chunk_tokens = 512
     config.train.num_iterations = 200
     config.evaluation.every = 10
     config.checkpoint.every = 20

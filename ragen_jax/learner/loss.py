@@ -53,11 +53,11 @@ class Samples:
 
 @struct.dataclass
 class Predictions:
-    """The networks' outputs under the current parameters; `values` needs a critic."""
+    """The networks' outputs under the current parameters; None: not of this network."""
 
-    log_probs: Float[Array, "b T"]
-    entropy: Float[Array, "b T"]
-    values: Float[Array, "b T"] | None
+    log_probs: Float[Array, "b T"] | None = None
+    entropy: Float[Array, "b T"] | None = None
+    values: Float[Array, "b T"] | None = None
 
 
 @struct.dataclass
@@ -140,7 +140,36 @@ class Objective:
         token_weights: Float[Array, "b T"],
         kl_coeff: Float[Array, ""],
     ) -> tuple[Float[Array, ""], TokenSums]:
-        """A microbatch's share of the loss, and the sums over its trained tokens."""
+        """A microbatch's share of the loss, and the sums over its trained tokens.
+
+        The policy and the critic have terms of their own, which add up: what `now`
+        leaves out can be had by another call.
+        """
+        mask, terms, sums = samples.mask, 0.0, TokenSums.zero()
+        if now.log_probs is not None:
+            some, sums = self._policy_terms(now, samples, kl_coeff)
+            terms = terms + some
+        if now.values is not None:
+            some, is_clipped = clipped_value_loss(
+                now.values,
+                samples.token_stats.values,
+                samples.returns,
+                mask,
+                clip_value=self.clip_value,
+            )
+            terms = terms + self.value_coeff * some
+            sums = sums.replace(
+                value_loss=masked_sum(some, mask),
+                value_is_clipped=masked_sum(is_clipped.astype(jnp.float32), mask),
+                value=masked_sum(now.values, mask),
+            )
+        loss = masked_sum(token_weights * terms, mask)
+        return loss, sums.replace(loss=loss)
+
+    def _policy_terms(
+        self, now: Predictions, samples: Samples, kl_coeff: Float[Array, ""]
+    ) -> tuple[Float[Array, "b T"], TokenSums]:
+        """The policy's part of the loss of each token, and its sums."""
         mask, before = samples.mask, samples.token_stats
         policy_loss, is_clipped = self._policy_loss(now.log_probs, samples)
         terms = policy_loss - self.entropy_coeff * now.entropy
@@ -148,33 +177,16 @@ class Objective:
         if self.kl_penalty.placement == "loss":
             ref_kl = self.kl_penalty.estimate(now.log_probs, before.ref_log_probs, mask)
             terms = terms + kl_coeff * ref_kl
-        value_loss, value_is_clipped = jnp.zeros(mask.shape), jnp.zeros(mask.shape)
-        values = jnp.zeros(mask.shape)
-        if now.values is not None:
-            values = now.values
-            value_loss, value_is_clipped = clipped_value_loss(
-                values,
-                before.values,
-                samples.returns,
-                mask,
-                clip_value=self.clip_value,
-            )
-            terms = terms + self.value_coeff * value_loss
-        loss = masked_sum(token_weights * terms, mask)
-        sums = TokenSums(
+        sums = TokenSums.zero().replace(
             policy_loss=masked_sum(policy_loss, mask),
             entropy=masked_sum(now.entropy, mask),
             is_clipped=masked_sum(is_clipped.astype(jnp.float32), mask),
             kl=masked_sum(before.old_log_probs - now.log_probs, mask),
             ref_kl=masked_sum(ref_kl, mask),
-            value_loss=masked_sum(value_loss, mask),
-            value_is_clipped=masked_sum(value_is_clipped.astype(jnp.float32), mask),
-            value=masked_sum(values, mask),
             mismatch=mismatch_sums(now.log_probs, samples.sample_log_probs, mask),
             num_tokens=jnp.sum(mask, dtype=jnp.float32),
-            loss=loss,
         )
-        return loss, sums
+        return terms, sums
 
     def _policy_loss(self, log_probs, samples: Samples):
         old = samples.token_stats.old_log_probs

@@ -140,27 +140,48 @@ class Passes:
         token_weights = self.objective.token_weights(mask)
         frozen = self._gather(frozen, self.table_shardings[1])
 
-        def loss(trained, part, part_weights):
-            trained = self._gather(trained, self.table_shardings[0])
-            now = self._predict(trained, frozen, part.tokens, part.mask)
-            return self.objective.loss(now, part, part_weights, kl_coeff)
-
-        def cut_gradient(part):
-            return jax.grad(loss, has_aux=True)(trained, *part)
-
-        def microbatch(j, carry):
-            grads, sums = carry
-            part = self._take(samples, self._microbatch(rows, j))
-            part_weights = self._microbatch(token_weights, j)
-            new_grads, new_sums = self._at_width(
-                cut_gradient, (part, part_weights), part.mask
+        def accumulate(mine, predict, sums):
+            """Gradient by the networks of `mine` that are not None; and more sums."""
+            tables = tuple(
+                None if params is None else sharding
+                for params, sharding in zip(mine, self.table_shardings[0], strict=True)
             )
-            return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
 
-        # Rows come first: later microbatches hold none.
-        count = -(-jnp.sum(is_row) // self.microbatch_rows)
-        start = (jax.tree.map(jnp.zeros_like, trained), TokenSums.zero())
-        grads, sums = jax.lax.fori_loop(0, count, microbatch, start)
+            def loss(mine, part, part_weights):
+                mine = self._gather(mine, tables)
+                now = predict(mine, frozen, part.tokens, part.mask)
+                return self.objective.loss(now, part, part_weights, kl_coeff)
+
+            def microbatch(j, carry):
+                grads, sums = carry
+                part = self._take(samples, self._microbatch(rows, j))
+                part_weights = self._microbatch(token_weights, j)
+                new_grads, new_sums = self._at_width(
+                    lambda part: jax.grad(loss, has_aux=True)(mine, *part),
+                    (part, part_weights),
+                    part.mask,
+                )
+                return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
+
+            # Rows come first: later microbatches hold none.
+            count = -(-jnp.sum(is_row) // self.microbatch_rows)
+            # A zero that is known only now: XLA would fill the second loop's arrays
+            # before the first loop runs, and hold them all the while.
+            zero = 0 * sums.num_tokens
+            zeros = jax.tree.map(lambda x: jnp.full(x.shape, zero, x.dtype), mine)
+            start = (zeros, sums)
+            return jax.lax.fori_loop(0, count, microbatch, start)
+
+        policy, critic = trained
+        if self.critic is None or self.critic.trunk is None:
+            grads, sums = accumulate(trained, self._predict, TokenSums.zero())
+        else:
+            # One network after the other: a loop holds the activations of one. The
+            # policy, which needs more, before the critic's gradient is there.
+            predict = self._predict, self._predict_values
+            of_policy, sums = accumulate((policy, None), predict[0], TokenSums.zero())
+            of_critic, sums = accumulate((None, critic), predict[1], sums)
+            grads = of_policy[0], of_critic[1]
         return jax.lax.with_sharding_constraint(grads, self.trained_shardings), sums
 
     def over_rows(
@@ -201,16 +222,19 @@ class Passes:
         tokens: Int[Array, "m T"],
         mask: Bool[Array, "m T"],
     ) -> Predictions:
-        params, critic_params = self.policy_params(trained[0], frozen), trained[1]
+        """Of the policy, and of a critic on its trunk."""
+        params = self.policy_params(trained[0], frozen)
         hidden = self._hidden(self.policy, params, tokens)
         log_probs, entropy = self._score(self.policy, params, hidden, tokens, mask)
         values = None
-        if self.critic is not None:
-            if self.critic.trunk is not None:
-                trunk_params = self.critic.trunk_params(critic_params, frozen)
-                hidden = self._hidden(self.critic.trunk, trunk_params, tokens)
-            values = token_values(self.critic, critic_params, hidden)
+        if self.critic is not None and self.critic.trunk is None:
+            values = token_values(self.critic, trained[1], hidden)
         return Predictions(log_probs=log_probs, entropy=entropy, values=values)
+
+    def _predict_values(self, trained, frozen, tokens, mask) -> Predictions:
+        """Of a critic with a trunk of its own."""
+        del mask
+        return Predictions(values=self._values(trained, frozen, tokens))
 
     def _values(
         self, trained: TrainedParams, frozen: Params | None, tokens: Int[Array, "m T"]

@@ -199,22 +199,25 @@ def _estimate_update(
         how = {"dtype": "float32"} if is_widened else {}
         layer = activations(config, parts, batch, remat=None, **how).of_layer
     has_trunk = config.critic.trunk == "separate" and learner.state.critic is not None
-    networks = 1 + has_trunk
-    num_layers = parts.model.num_hidden_layers
-    temporaries = tree_bytes(trained_params(learner.state)) + tree_bytes(batch)
-    temporaries += networks * (num_layers * kept.of_layer + kept.beside)
     # The backward pass of a layer; its forward pass is computed again, or widened.
     at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
-    temporaries += int(at_work * layer)
+    network = parts.model.num_hidden_layers * kept.of_layer + kept.beside
+    network += int(at_work * layer)
     vocabulary = parts.model.vocab_size // parts.batch_sharding.mesh.shape["tensor"]
-    chunk = config.learner.logprob_chunk_tokens
-    temporaries += 3 * chunk * vocabulary * _FLOAT32
+    logits = 3 * config.learner.logprob_chunk_tokens * vocabulary * _FLOAT32
     if config.model.remat is not None:
         # The loop over layers reads stacked weights and makes a stacked gradient.
         item = _FLOAT32 if on_cpu else parts.policy.dtype.itemsize
         stack = tree_bytes(learner.played["layers"]) * item // _FLOAT32
-        embedding = tree_bytes(learner.played["embed_tokens"])
-        temporaries += networks * (2 * stack + embedding)
+        network += 2 * stack + tree_bytes(learner.played["embed_tokens"])
+    of_policy, of_critic = map(tree_bytes, trained_params(learner.state))
+    temporaries = of_policy + network + logits
+    if has_trunk:
+        # After the policy's gradient the critic's, whose network has no logits.
+        temporaries = max(temporaries, of_policy + of_critic + network)
+    else:
+        temporaries += of_critic
+    temporaries += tree_bytes(batch)
     state = tree_bytes(learner.state)
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)

@@ -23,6 +23,8 @@ CAUSAL_BLOCK, CAUSAL_BLOCKS = 64, 6
 
 # Of all GPUs; the newest allow more.
 MAX_CUDNN_HEAD = 128
+# Lengths are rounded up to a multiple of it.
+CUDNN_STEP = 8
 
 
 def rope_angles(
@@ -333,12 +335,20 @@ def _library(implementation: str):
     )
 
 
+def _cudnn(queries, keys, values):
+    """Of cuDNN; its gradient needs even lengths, and no token sees what follows it."""
+    num_tokens = queries.shape[1]
+    padding = (0, 0), (0, -num_tokens % CUDNN_STEP), (0, 0), (0, 0)
+    padded = (jnp.pad(x, padding) for x in (queries, keys, values))
+    return _library("cudnn")(*padded)[:, :num_tokens]
+
+
 # Attention of whole rows, in the learner: queries [B, Q, H, F], keys and values
 # [B, Q, J, F] -> [B, Q, H, F]. Sampling, which reads a cache, does not use it.
 CAUSAL_ATTENTIONS = {
     "blocks": attend_causal,
     "xla": _library("xla"),
-    "cudnn": _library("cudnn"),
+    "cudnn": _cudnn,
 }
 # `model.attention` that leaves the choice to `choose_attention`.
 AUTO = "auto"

@@ -263,7 +263,8 @@ class Decoder(nnx.Module):
         new_caches = []
         for i in range(config.num_hidden_layers):
             layer = self.layers[str(i)]
-            x, layer_cache = layer(x, positions, angles, _layer_of(cache, i))
+            with jax.named_scope("layer"):
+                x, layer_cache = layer(x, positions, angles, _layer_of(cache, i))
             new_caches.append(layer_cache)
         if isinstance(cache, KVCache):
             cache = cache.with_layers(new_caches)
@@ -285,7 +286,8 @@ class Decoder(nnx.Module):
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
 
         def run(x, params):
-            return nnx.merge(graphdef, params)(x, positions, angles, None)[0], None
+            with jax.named_scope("layer"):
+                return nnx.merge(graphdef, params)(x, positions, angles, None)[0], None
 
         policy = REMAT_POLICIES[self.remat]
         run = jax.checkpoint(run, policy=policy, prevent_cse=False)

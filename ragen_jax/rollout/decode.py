@@ -86,7 +86,8 @@ def read(
     """
     width = span.tokens.shape[1]
     positions = starts[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
-    hidden, cache = policy.forward(params, span.tokens, positions, context.cache)
+    with jax.named_scope("read"):
+        hidden, cache = policy.forward(params, span.tokens, positions, context.cache)
     last = jnp.maximum(span.length - 1, 0)
     hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     return Context(cache=cache, hidden=hidden)
@@ -144,10 +145,11 @@ def decode_step(
     Returns:
       The context with the new token in it, the token, its log-probability.
     """
-    tokens, log_probs = sampler(keys, policy.logits(params, context.hidden))
-    hidden, cache = policy.forward(
-        params, tokens[:, None], positions[:, None], context.cache
-    )
+    with jax.named_scope("decode"):
+        tokens, log_probs = sampler(keys, policy.logits(params, context.hidden))
+        hidden, cache = policy.forward(
+            params, tokens[:, None], positions[:, None], context.cache
+        )
     return Context(cache=cache, hidden=hidden[:, 0]), tokens, log_probs
 
 
