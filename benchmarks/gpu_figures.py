@@ -8,7 +8,6 @@ Scopes of the program (`jax.named_scope`) say what an instruction belongs to: "d
 """
 
 import collections
-import math
 import re
 
 from benchmarks import hlo
@@ -92,15 +91,12 @@ def decode_figures(
 def logits_passes(
     program: hlo.Program, kernels: list[hlo.Instruction], shape: tuple[int, int]
 ) -> float:
-    """How often as many bytes as the float32 logits have are read or written."""
-    size = 4 * math.prod(shape)
-    passes = 0.0
+    """How often the float32 logits are written and read."""
+    logits, passes = hlo.Array("f32", shape), 0.0
     for one in kernels:
-        makes = [a for a in one.arrays if a.num_bytes == size and a.dtype == "f32"]
-        passes += len(makes)
-        sources = program.operands(one)
-        if any(x.num_bytes == size and x.arrays[0].dtype == "f32" for x in sources):
-            passes += min(1.0, program.traffic(one)[0] / size)
+        passes += one.arrays.count(logits)
+        if any(logits in source.arrays for source in program.operands(one)):
+            passes += min(1.0, program.traffic(one)[0] / logits.num_bytes)
     return round(passes, 2)
 
 

@@ -44,6 +44,11 @@ def main(argv: list[str]) -> int:
             f"is not installed: {targets.INSTALL}"
         )
     targets.prepare_compiler()
+    import jax
+
+    # The configuration's check counts JAX's own devices.
+    num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
+    jax.config.update("jax_num_cpu_devices", num_devices)
     from ragen_jax.config import validate
     from ragen_jax.memory.plan import read_model
     from ragen_jax.memory.programs import PROGRAMS

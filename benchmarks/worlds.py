@@ -17,7 +17,7 @@ import jax
 
 from configs import bandit
 from ragen_jax.program import build_program
-from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import build_collect
 from ragen_jax.worlds.base import HostGame, Observation, Step

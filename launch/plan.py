@@ -57,6 +57,8 @@ ESTIMATE_ERROR = 0.25
 def main(argv: list[str]) -> int:
     with lasting_objects(), working("loading JAX"):
         config = command.read_config(_CONFIG, argv)
+        # Importing the program may make JAX look for devices.
+        devices, notes = _described_devices(config)
         _offer_devices(config)
         from ragen_jax.config import validate
         from ragen_jax.memory.alarms import hidden_alarms
@@ -65,7 +67,7 @@ def main(argv: list[str]) -> int:
         from ragen_jax.memory.reduce import find_fix
 
     overrides = command.overridden_keys(argv)
-    devices, notes = _described_devices(config)
+    notes += _without_gpu(config, devices)
     validate(config, overrides)
     # An unknown name is refused before anything is compiled.
     name = _DEVICE.value or _TARGET.value
@@ -130,34 +132,40 @@ def _offer_devices(config) -> None:
 
 def _described_devices(config) -> tuple[list | None, list[str]]:
     """Devices that `--target` describes, None for JAX's own; and notes of it."""
-    import jax
-
     from ragen_jax.memory import targets
-    from ragen_jax.models.attention import AUTO
 
-    notes = []
     if _TARGET.value is None and _TOPOLOGY.present:
         raise ValueError(
             f"--topology={_TOPOLOGY.value} needs --target, the GPU that it is made of, "
             f"one of {', '.join(targets.TARGETS)}"
         )
-    if _TARGET.value is not None:
-        target = targets.named_target(_TARGET.value)
-        targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
-        if targets.has_compiler():
-            targets.prepare_compiler()
-            return targets.describe_devices(target, _TOPOLOGY.value), notes
-        notes.append(
-            "without XLA's compiler for NVIDIA's GPUs this counts the CPU's programs; "
-            f"for those of {target.name}: {targets.INSTALL}"
-        )
-    if config.model.attention == "cudnn" and jax.default_backend() != "gpu":
-        config.model.attention = AUTO
-        notes.append(
-            "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot "
-            "be built without a GPU or --target"
-        )
-    return None, notes
+    if _TARGET.value is None or "mesh" not in config:
+        return None, []
+    target = targets.named_target(_TARGET.value)
+    targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
+    if targets.has_compiler():
+        targets.prepare_compiler()
+        return targets.describe_devices(target, _TOPOLOGY.value), []
+    return None, [
+        "without XLA's compiler for NVIDIA's GPUs this counts the CPU's programs; for "
+        f"those of {target.name}: {targets.INSTALL}"
+    ]
+
+
+def _without_gpu(config, devices: list | None) -> list[str]:
+    """Replace an attention that cannot be built here; returns a note of it."""
+    import jax
+
+    from ragen_jax.models.attention import AUTO
+
+    is_cudnn = config.model.attention == "cudnn"
+    if not is_cudnn or devices is not None or jax.default_backend() == "gpu":
+        return []
+    config.model.attention = AUTO
+    return [
+        "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot be "
+        "built without a GPU or --target"
+    ]
 
 
 def _accuracy(device, devices: list | None) -> str:

@@ -34,9 +34,10 @@ from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_dige
 from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
-from ragen_jax.rollout.collect import Rollouts, training_keys, validation_keys
+from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
+from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.records import add_credit
 from ragen_jax.rollout.world_env import World
 from ragen_jax.tables.rules import flatten

@@ -21,7 +21,7 @@ from envs.base import EnvParams, PlayBudget, TextEnvironment, make_ceiling
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.bonuses import build_bonus
-from ragen_jax.rollout.collect import RolloutKeys, Rollouts, make_collect
+from ragen_jax.rollout.collect import Collect, Rollouts, make_collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS, rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of, make_boards_after
@@ -258,19 +258,16 @@ def build_collect(
     num_groups: int,
     group_size: int,
     **sampling: float | None,
-) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+) -> Collect:
     """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
-    rollout = config.rollout
     names = ("temperature", "top_k", "top_p", "compactions")
     names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
-    decoding = {name: rollout[name] for name in names} | sampling
+    decoding = {name: config.rollout[name] for name in names} | sampling
     sizes = {"num_groups": num_groups, "group_size": group_size}
     return make_task_collect(task, policy, mesh=mesh, **sizes, **decoding)
 
 
-def make_task_collect(
-    task: Task, policy: Policy, **arguments: Any
-) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+def make_task_collect(task: Task, policy: Policy, **arguments: Any) -> Collect:
     """Rollouts of a task; further arguments as of `make_collect`, but for the rules."""
     make = make_collect
     if isinstance(task.env, World):
@@ -395,7 +392,7 @@ def play_rules(config: ConfigDict) -> PlayRules:
     """The rules of an episode, without a bonus."""
     rollout, names = config.rollout, [f.name for f in dataclasses.fields(PlayBudget)]
     return PlayRules(
-        budget=PlayBudget(**{name: rollout[name] for name in names}),
+        budget=PlayBudget(**{name: config.rollout[name] for name in names}),
         max_reply_tokens=rollout.max_reply_tokens,
         format_penalty=rollout.format_penalty,
     )

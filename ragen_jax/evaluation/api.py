@@ -36,8 +36,8 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
 from ragen_jax.rollout.chat_worlds import WorldChatGame, check_chats
-from ragen_jax.rollout.collect import validation_keys
 from ragen_jax.rollout.host import play_turns
+from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.rollout.replay import make_boards_after
 from ragen_jax.rollout.world_env import World

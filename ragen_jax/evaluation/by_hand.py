@@ -22,7 +22,7 @@ from envs.base import PlayBudget
 from ragen_jax.evaluation.keyboard import open_keyboard
 from ragen_jax.evaluation.scenes import draw_state
 from ragen_jax.rollout.actions import run_actions
-from ragen_jax.rollout.collect import RolloutKeys
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.replay import grid_of
 from ragen_jax.tables.functions import did_you_mean
 from ragen_jax.tasks import Task

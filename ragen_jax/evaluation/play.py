@@ -17,8 +17,9 @@ from envs.base import NO_FACTS, VALIDATION, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.rollout import demonstrators
-from ragen_jax.rollout.collect import RolloutKeys, play_episodes
+from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.host import ArrayGame, play_turns
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, Responder
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task, build_collect

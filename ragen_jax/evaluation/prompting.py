@@ -16,7 +16,7 @@ from ragen_jax.evaluation.api import build_chat
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.play import complete_reply
 from ragen_jax.rollout.chat import ChatReply
-from ragen_jax.rollout.collect import validation_keys
+from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import legend_of
 from ragen_jax.tasks import EnvSpec, Task, env_specs
 from ragen_jax.text import chat

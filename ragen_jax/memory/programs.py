@@ -21,6 +21,7 @@ from ragen_jax.memory.sizes import (
     local_rows,
     tree_bytes,
 )
+from ragen_jax.models.attention import choose_attention
 from ragen_jax.program import Parts
 from ragen_jax.sharding import platform_of
 from ragen_jax.tasks import Task, env_specs
@@ -138,15 +139,19 @@ def _rollout_temporaries(
     """The cache, copies of the weights, and what reading the longest message takes."""
     dialogue, reply = task.dialogue, config.rollout.max_reply_tokens
     slots, opening = dialogue.max_window_tokens + 1, dialogue.opening.max_tokens
-    reading = [_reading(parts, prompts, opening, opening, on_cpu)]
+    # Tokens that are read in one pass.
+    most = config.rollout.read_chunk_tokens or slots
+    reading = [_reading(parts, prompts, min(most, opening), opening, on_cpu)]
     # The first messages are read into a cache of their size, which then grows.
     reading[0] += cache_bytes(parts, prompts, opening)
     if dialogue.windows is not None:
         seen = slots - reply
-        reading.append(_reading(parts, rows, seen, seen, on_cpu))
+        reading.append(_reading(parts, rows, min(most, seen), seen, on_cpu))
     elif config.rollout.max_turns > 1:
         following = dialogue.following.max_tokens
-        reading.append(_reading(parts, rows, following, slots - reply, on_cpu))
+        seen = slots if most < following else slots - reply
+        following = min(most, following)
+        reading.append(_reading(parts, rows, following, seen, on_cpu))
     cache = cache_bytes(parts, rows, slots)
     # Each compaction continues with half of the rows, in a cache of their own.
     halves = sum(0.5**i for i in range(1, (config.rollout.compactions or 0) + 1))
@@ -178,9 +183,11 @@ def _reading(parts: Parts, rows: int, tokens: int, slots: int, on_cpu: bool) -> 
     mlp = rows * tokens * (4 * width + 3 * inner) * item
     heads = model.num_attention_heads // tensor
     scores = rows * tokens * heads * slots * _FLOAT32
-    # XLA's CPU programs keep one array of them in float32, two in bfloat16; programs
-    # for an H100 scores and softmax in float32 and the copy.
-    copies = 2.5 if not on_cpu else 1.0 if dtype == jnp.float32 else 2.0
+    # XLA's CPU programs keep one array of them in float32, more in bfloat16; programs
+    # for an H100 scores in float32 and the weights in the dtype of the computation.
+    copies = 1.0 if dtype == jnp.float32 else 1.5
+    if not on_cpu:
+        copies = 1 + dtype.itemsize / _FLOAT32
     return max(mlp, int(copies * scores) + rows * tokens * 4 * width * item)
 
 
@@ -202,7 +209,10 @@ def _estimate_update(
     # The backward pass of a layer; its forward pass is computed again, or widened.
     at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
     network = parts.model.num_hidden_layers * kept.of_layer + kept.beside
-    network += int(at_work * layer)
+    if not on_cpu and config.model.remat is not None and _is_flash(config, parts):
+        network += _layer_without_scores(config, parts, batch) // 2
+    else:
+        network += int(at_work * layer)
     vocabulary = parts.model.vocab_size // parts.batch_sharding.mesh.shape["tensor"]
     logits = 3 * config.learner.logprob_chunk_tokens * vocabulary * _FLOAT32
     if config.model.remat is not None:
@@ -221,3 +231,17 @@ def _estimate_update(
     state = tree_bytes(learner.state)
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
+
+
+def _is_flash(config: ConfigDict, parts: Parts) -> bool:
+    """Whether rows attend by cuDNN on the GPU that the estimate is for."""
+    how = parts.policy.dtype, parts.model.head_dim, "gpu"
+    return choose_attention(config.model.attention, *how) == "cudnn"
+
+
+def _layer_without_scores(config: ConfigDict, parts: Parts, batch: Trajectory) -> int:
+    """Bytes of what a layer computes of a microbatch, scores of attention left out."""
+    model, tensor = parts.model, parts.batch_sharding.mesh.shape["tensor"]
+    tokens = local_rows(parts, config.learner.microbatch_rows) * batch.tokens.shape[1]
+    numbers = 6 * model.hidden_size + 3 * model.intermediate_size // tensor
+    return tokens * numbers * parts.policy.dtype.itemsize

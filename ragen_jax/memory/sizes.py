@@ -18,7 +18,8 @@ from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program import Parts
-from ragen_jax.rollout.collect import rollout_keys, start_from
+from ragen_jax.rollout.collect import start_from
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Trajectory

@@ -226,14 +226,15 @@ def _attend(queries, key, value, old_keys, old_values, position):
             return triton.load(at, mask=is_seen[:, None], other=0.0)
 
         scores = sum(
-            pl.dot(query, block(old_keys, offset, half), trans_b=True)
+            pl.dot(query, block(old_keys, offset, half), trans_b=True, allow_tf32=False)
             for query, offset in zip(queries, (0, half), strict=True)
         )
         scores = jnp.where(is_seen[None], scores, MASKED_SCORE)
         top = jnp.maximum(highest, jnp.max(scores, axis=1))
         weights, shrink = jnp.exp(scores - top[:, None]), jnp.exp(highest - top)
         total = total * shrink + jnp.sum(weights, axis=1)
-        more = pl.dot(weights.astype(dtype), block(old_values, 0, 2 * half))
+        mixed = block(old_values, 0, 2 * half)
+        more = pl.dot(weights.astype(dtype), mixed, allow_tf32=False)
         return top, total, sums * shrink[:, None] + more
 
     num_blocks = (position + BLOCK_SLOTS - 1) // BLOCK_SLOTS
@@ -321,7 +322,7 @@ def _product_kernel(eps, columns, x, scale, *refs):
         def add_products(k, total):
             some = pl.ds(k * TILE_SUM, TILE_SUM)
             normed = (part(k) * norm * scale[some][None]).astype(x.dtype)
-            return total + pl.dot(normed, weights[i][some, at])
+            return total + pl.dot(normed, weights[i][some, at], allow_tf32=False)
 
         zeros = jnp.zeros((TILE_ROWS, TILE_COLUMNS))
         total = jax.lax.fori_loop(0, steps, add_products, zeros)

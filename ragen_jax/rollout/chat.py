@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from envs.base import EnvParams, TextEnvironment
-from ragen_jax.rollout.collect import RolloutKeys, fold_turn, start_from
+from ragen_jax.rollout.collect import start_from
+from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.turns import (
     Answer,
     Play,

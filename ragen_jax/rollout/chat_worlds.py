@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, Key
 
 from envs.base import EnvParams
 from ragen_jax.rollout.chat import Chat, ChatEpisode, ChatGame, ChatReply
-from ragen_jax.rollout.collect import RolloutKeys
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.rollout.world_env import World, WorldState
 from ragen_jax.rollout.worlds import answer_in, check_failures, draw_problems

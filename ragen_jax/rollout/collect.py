@@ -15,17 +15,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from envs.base import (
-    TRAINING,
-    VALIDATION,
     EnvParams,
     TextEnvironment,
 )
-from ragen_jax import rngs
 from ragen_jax.models.decode_kernel import uses_kernel
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
@@ -37,6 +33,7 @@ from ragen_jax.rollout.decode import (
     decode_reply,
     read_in_chunks,
 )
+from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
@@ -55,22 +52,8 @@ from ragen_jax.sharding import platform_of
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
 
-
-@struct.dataclass
-class RolloutKeys:
-    """Random keys of a rollout: `B` rows in `G` groups.
-
-    Attributes:
-      level: makes the level that the rows of a group share.
-      noise: slips and payouts; folded with the turn, then the action's index.
-      sample: the sampler's draws; folded with the turn, then the reply position.
-      split: part of the game's levels to draw from, one of `envs.base.SPLITS`.
-    """
-
-    level: Key[Array, " G"]
-    noise: Key[Array, " B"]
-    sample: Key[Array, " B"]
-    split: str = struct.field(pytree_node=False, default=TRAINING)
+# The compiled rollouts of a task.
+Collect = Callable[[Params, Dialogue, RolloutKeys], Trajectory]
 
 
 class Rollouts(NamedTuple):
@@ -82,7 +65,7 @@ class Rollouts(NamedTuple):
         the sample in validation.
     """
 
-    collect: Callable[[Params, Dialogue, RolloutKeys], Trajectory]
+    collect: Collect
     keys: Callable[..., RolloutKeys]
 
     def play(
@@ -90,51 +73,6 @@ class Rollouts(NamedTuple):
     ) -> Trajectory:
         """The rollout whose keys `which` gives."""
         return self.collect(params, dialogue, self.keys(which))
-
-
-def rollout_keys(
-    step_key: Key[Array, ""], num_groups: int, group_size: int
-) -> RolloutKeys:
-    """Keys of a rollout on training levels.
-
-    Those of a group or row do not depend on the sizes.
-    """
-    num_rows = num_groups * group_size
-    return RolloutKeys(
-        level=rngs.rows(rngs.stream(step_key, "level"), num_groups),
-        noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
-        sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
-    )
-
-
-def training_keys(
-    index: int, num_groups: int, group_size: int, step_key: Key[Array, ""]
-) -> RolloutKeys:
-    """Keys of a rollout of the batch's task number `index`."""
-    key = rngs.environment_key(step_key, index)
-    return rollout_keys(key, num_groups, group_size)
-
-
-def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys:
-    """Keys of one sample of every validation prompt (`evaluation.seed`).
-
-    The levels are held out from training. Samples share them and differ in their draws.
-    The keys of prompt `g` do not depend on the number of prompts and samples.
-    """
-    root = rngs.stream(rngs.root_key(seed), "evaluation")
-    keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
-    level = rngs.rows(rngs.stream(root, "level"), num_prompts)
-    return keys.replace(level=level, split=VALIDATION)
-
-
-def spread_levels(keys: RolloutKeys, group_size: int) -> RolloutKeys:
-    """The keys with one level key per row: a device may hold part of a group."""
-    return keys.replace(level=jnp.repeat(keys.level, group_size))
-
-
-def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:
-    """A turn's keys (turns from 0) from the episode's."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
 
 
 def make_collect(
@@ -147,7 +85,7 @@ def make_collect(
     group_size: int,
     rules: PlayRules,
     **decoding: float | None,
-) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
+) -> Collect:
     """Compile-once rollouts of the policy.
 
     Args:

@@ -20,14 +20,8 @@ from jax.sharding import Mesh
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import shared_length
-from ragen_jax.rollout.collect import (
-    RolloutKeys,
-    check_dialogue,
-    fold_turn,
-    make_responder,
-    spread_levels,
-    start_episodes,
-)
+from ragen_jax.rollout.collect import check_dialogue, make_responder, start_episodes
+from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import (
     Carry,

@@ -23,13 +23,14 @@ from jaxtyping import Array
 
 from envs import base
 from ragen_jax.models.policy import Policy
-from ragen_jax.rollout.collect import RolloutKeys, check_dialogue, spread_levels
+from ragen_jax.rollout.collect import check_dialogue
 from ragen_jax.rollout.host import (
     ArrayEpisodes,
     ArrayGame,
     make_array_game,
     play_turns,
 )
+from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import Play, PlayRules
 from ragen_jax.rollout.world_env import Shown, World

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key
 from envs.base import SPLITS
 from ragen_jax import rngs
 from ragen_jax.rollout.chat import ChatGame
-from ragen_jax.rollout.collect import RolloutKeys
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Answer, Play
 from ragen_jax.serve.games import Game, GameError, Player, Shown, read_answer
 from ragen_jax.text.answers import ANSWER_END

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextEnvironment
 from ragen_jax import rngs
-from ragen_jax.rollout.collect import RolloutKeys, play_episodes
+from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     NONE,
     THOUGHTS,
@@ -28,6 +28,7 @@ from ragen_jax.rollout.demonstrators import (
     compile_replies,
     reply_template,
 )
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.rollout.world_env import World
 from ragen_jax.sft.pocket_tokenizer import common_words, template_texts

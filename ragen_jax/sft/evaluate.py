@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.policy import Policy
-from ragen_jax.rollout.collect import validation_keys
+from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task, make_task_collect
 from ragen_jax.types import Params, Trajectory

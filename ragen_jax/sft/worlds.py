@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragen_jax.rollout.collect import RolloutKeys
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host import ArrayGame, play_turns
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, Responder
 from ragen_jax.rollout.world_env import World
 from ragen_jax.rollout.worlds import WorldEpisodes, say_cut

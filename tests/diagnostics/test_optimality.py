@@ -13,7 +13,7 @@ import envs
 from envs.base import NEVER, PlayBudget
 from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.program import POCKET, thought_reader
-from ragen_jax.rollout.collect import play_episodes, rollout_keys
+from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     MISREADING,
     READING,
@@ -21,6 +21,7 @@ from ragen_jax.rollout.demonstrators import (
     build_responder,
     compile_replies,
 )
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.tasks import Task
 from ragen_jax.text.dialogue import build_dialogue

@@ -8,7 +8,7 @@ import envs
 from configs import frozen_lake, sokoban
 from envs.base import SPLITS, TRAINING, VALIDATION
 from ragen_jax import rngs
-from ragen_jax.rollout.collect import rollout_keys, validation_keys
+from ragen_jax.rollout.keys import rollout_keys, validation_keys
 
 TASKS = {"sokoban": sokoban, "frozen_lake": frozen_lake}
 

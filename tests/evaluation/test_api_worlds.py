@@ -7,7 +7,7 @@ import pytest
 from configs import bandit, lean, world
 from ragen_jax.evaluation import api as remote
 from ragen_jax.evaluation.api_journal import Journal
-from ragen_jax.rollout.collect import validation_keys
+from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.worlds import GamesFailed, draw_problems
 from tests.evaluation.server import completion, serve
 from tests.evaluation.test_api import SMALL, USAGE, api, play

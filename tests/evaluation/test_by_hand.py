@@ -13,7 +13,7 @@ from rich.text import Text
 import envs
 from envs.base import PlayBudget
 from ragen_jax.evaluation import by_hand, scenes
-from ragen_jax.rollout.collect import fold_turn, rollout_keys
+from ragen_jax.rollout.keys import fold_turn, rollout_keys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.tasks import Task
 from tests import commands

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from ragen_jax.evaluation.play import play
-from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.tasks import Task
 from tests import commands
 from tests.rollout import players

@@ -31,7 +31,7 @@ from ragen_jax.evaluation.results import Results
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.hf_weights import load_config
 from ragen_jax.program import POCKET
-from ragen_jax.rollout.collect import validation_keys
+from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.tasks import (
     EnvSpec,
     build_task,

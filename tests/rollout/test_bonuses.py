@@ -13,7 +13,8 @@ from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import POCKET
 from ragen_jax.rollout.bonuses import BONUSES, Written, build_bonus
-from ragen_jax.rollout.collect import make_collect, rollout_keys
+from ragen_jax.rollout.collect import make_collect
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.statements import Statements, build_facts, is_there

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes
 from tests.reference.rollout_loop import RolloutLoop
 from tests.rollout import players

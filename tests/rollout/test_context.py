@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.algo.segments import from_windows, to_windows
-from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes
 from tests.reference import windows_oracle
 from tests.reference.rollout_loop import RolloutLoop

@@ -22,8 +22,9 @@ from ragen_jax.models.hf_weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program import BUILT_IN
 from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
-from ragen_jax.rollout.collect import make_collect, rollout_keys
+from ragen_jax.rollout.collect import make_collect
 from ragen_jax.rollout.host import make_host_collect, play_turns
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import chat_record, episodes
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import build_task, env_specs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.hashing import hash_arrays
-from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import add_boards
 from ragen_jax.rollout.replay import grid_of, make_boards_after, replay
 from tests.rollout import players

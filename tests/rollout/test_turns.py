@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.rollout.collect import play_episodes, rollout_keys
+from ragen_jax.rollout.collect import play_episodes
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.metrics import METRICS, rollout_metrics
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import PlayRules, Responder

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from envs.base import PlayBudget, make_ceiling
-from ragen_jax.rollout.collect import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.host import make_array_game
+from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
 from ragen_jax.rollout.records import episodes

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from configs import base, pocket, world
 from ragen_jax import rngs
 from ragen_jax.config import changed_keys
-from ragen_jax.rollout.collect import rollout_keys
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.worlds import draw_problems
 from ragen_jax.sft import rules
 from ragen_jax.sft.data import (

@@ -12,7 +12,8 @@ import envs
 from envs.base import PlayBudget
 from ragen_jax.evaluation.play import complete_reply
 from ragen_jax.rollout import demonstrators
-from ragen_jax.rollout.collect import play_episodes, rollout_keys
+from ragen_jax.rollout.collect import play_episodes
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.text.answers import build_parser
