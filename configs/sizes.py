@@ -109,6 +109,16 @@ def qwen_three_billion(config: ConfigDict) -> None:
     _qwen(config, "Qwen/Qwen2.5-3B-Instruct")
 
 
+def qwen_three_billion_8gpus(config: ConfigDict) -> None:
+    """The same on a host of eight GPUs of 80 GB, parameters and rows split over them.
+
+    PPO takes 18 GiB of each by `launch.plan --target=h100 --topology=1x1x8`.
+    """
+    qwen_three_billion(config)
+    config.mesh.fsdp = 8
+    config.learner.microbatch_rows = 8
+
+
 def qwen3_half_billion(config: ConfigDict) -> None:
     """Qwen3-0.6B."""
     _qwen(config, "Qwen/Qwen3-0.6B")
@@ -170,6 +180,7 @@ SIZES = {
     "qwen2.5-0.5b-24gb": qwen_half_billion_24gb,
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,
     "qwen2.5-3b": qwen_three_billion,
+    "qwen2.5-3b-8gpus": qwen_three_billion_8gpus,
     "qwen3-0.6b": qwen3_half_billion,
     "qwen3-1.7b": qwen3_two_billion,
     "qwen3-4b": qwen3_four_billion,

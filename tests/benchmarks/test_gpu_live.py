@@ -1,0 +1,59 @@
+"""The pocket model's programs, really compiled for H100s that are not there.
+
+Needs XLA's compiler for NVIDIA's GPUs (the extra `[cuda]`), and no GPU.
+"""
+
+import json
+import sys
+
+import pytest
+
+from ragen_jax.memory.targets import INSTALL, has_compiler
+from tests import commands
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not has_compiler(), reason=f"no compiler for GPUs: {INSTALL}"),
+]
+
+CONFIG = "--config=configs/sokoban.py:pocket,grpo"
+PLAN = """
+import json, sys
+from configs import sokoban
+from ragen_jax.memory import targets
+target = targets.named_target("h100")
+targets.prepare_compiler()
+import jax
+jax.config.update("jax_num_cpu_devices", 8)
+from ragen_jax.memory.plan import make_plan, read_model
+config = sokoban.get_config("pocket,grpo")
+config.mesh.fsdp = int(sys.argv[2])
+model, tokenizer, _ = read_model(config.model.path)
+devices = targets.describe_devices(target, sys.argv[1])
+plan = make_plan(config, model, tokenizer, compiled=True, devices=devices)
+print(json.dumps({name: vars(use) for name, use in plan.memory.items()}))
+"""
+
+
+@pytest.mark.parametrize(("topology", "fsdp"), [("1x1x1", 1), ("1x1x8", 8)])
+def test_a_plan_agrees_with_the_program_to_the_byte(topology, fsdp, tmp_path):
+    file = tmp_path / "figures.json"
+    line = [sys.executable, "-m", "benchmarks.gpu_program", CONFIG, f"--json={file}"]
+    line += [f"--config.mesh.fsdp={fsdp}", f"--topology={topology}"]
+    done = commands.run(line)
+    assert done.returncode == 0, done.stderr
+    programs = json.loads(file.read_text())["programs"]
+    planned = commands.run([sys.executable, "-c", PLAN, topology, str(fsdp)])
+    assert planned.returncode == 0, planned.stderr
+    for name, use in json.loads(planned.stdout).items():
+        compiled = programs[name]["memory"]
+        assert use == {key: compiled[key] for key in use}, name
+
+    for name in ("rollout", "evaluation"):
+        # What the tests of stored texts look for, in the program itself.
+        decode = programs[name]["decode"]
+        assert decode["kernels_per_layer"] <= 8
+        assert decode["logits_passes"] < 2.5
+        assert programs[name]["copies"] == []
+        # Parameters are gathered once; no token exchanges anything.
+        assert all(of["depth"] == 0 for of in programs[name]["exchanges"])
