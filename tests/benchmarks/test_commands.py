@@ -42,6 +42,29 @@ def test_a_tiny_run(words, tmp_path):
         assert figures["sampled_tokens"] == [8 * 2 * 6] * 2
 
 
+def test_kernels_and_rollouts_against_their_twins(tmp_path):
+    line = [sys.executable, "-m", "benchmarks.gpu_parity", "--rows=2", "--slots=70"]
+    done = commands.run([*line, "--repeats=1", f"--json={tmp_path / 'figures.json'}"])
+    assert done.returncode == 0, done.stderr + done.stdout
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert {one["kernel"] for one in figures["kernels"]} == {
+        "attend_new_token",
+        "project_normed",
+    }
+    assert all(one["is_equal"] for one in figures["kernels"])
+    assert [one["equal_episodes"] for one in figures["rollouts"]] == [1.0]
+
+
+def test_the_script_for_a_gpu_ends_at_once_without_one(tmp_path):
+    done = commands.run(["bash", "benchmarks/on_gpu.sh", str(tmp_path)])
+    assert done.returncode == 2
+    assert "there is no NVIDIA GPU here" in done.stderr
+    assert (
+        "usage: benchmarks/on_gpu.sh OUT"
+        in commands.run(["bash", "benchmarks/on_gpu.sh"]).stderr
+    )
+
+
 def test_a_peer_that_cannot_play_is_refused():
     line = [sys.executable, "-m", "benchmarks.iteration", "--peer=torch", "--tiny"]
     done = commands.run(line)

@@ -1,0 +1,163 @@
+"""Does the program of a GPU compute what a CPU computes: kernels, and a whole rollout.
+
+    python -m benchmarks.gpu_parity --json=FILE
+
+Kernels of ours against their plain twins on random arrays in the sizes of Qwen2.5-0.5B,
+with the time of both. Then the pocket model plays the same levels with the same draws
+on a CPU and on the GPU, with and without the kernels, in float32 with full products:
+how many episodes have the same tokens, and how far log-probabilities are apart up to
+the first token that differs. On a machine without a GPU the kernels are interpreted.
+The status is 1 when kernels and twins differ, or fewer than 9 of 10 episodes are equal.
+"""
+
+import functools
+import time
+
+from absl import flags
+
+from benchmarks import runs
+from launch import command
+
+_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+_ROWS = flags.DEFINE_integer("rows", 128, "Rows of the kernels.")
+_SLOTS = flags.DEFINE_integer("slots", 3786, "Slots of the cache, half of them filled.")
+_REPEATS = flags.DEFINE_integer("repeats", 20, "Measured calls of a kernel.")
+
+HEADS, KV_HEADS, HEAD_DIM, WIDTH = 14, 2, 64, 896
+# Largest difference of numbers of about 1, by the precision of the computation.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 4e-2}
+LEAST_EQUAL = 0.9
+# Episodes long enough that most tokens come from a cache.
+PLAYED = {"rollout.num_groups": 8, "rollout.group_size": 8}
+
+
+def kernel_cases(dtype: str) -> dict:
+    """Name -> the kernel, its twin, and arrays for both."""
+    import jax
+    import jax.numpy as jnp
+
+    from ragen_jax.models import decode_kernel
+    from ragen_jax.models.attention import rope_angles
+
+    def random(i: int, *shape: int):
+        return jax.random.normal(jax.random.key(i), shape).astype(dtype)
+
+    rows, slots = _ROWS.value, _SLOTS.value
+    positions = jax.random.randint(jax.random.key(9), (rows, 1), 0, slots)
+    caches = (random(i, rows, KV_HEADS, slots, HEAD_DIM) for i in (1, 2))
+    heads = random(0, rows, 1, HEADS + 2 * KV_HEADS, HEAD_DIM)
+    columns = [HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM]
+    weights = [random(3, WIDTH, n) / WIDTH**0.5 for n in columns]
+    biases = [random(4, n) for n in columns]
+    how = {"interpret": True} if jax.default_backend() != "gpu" else {}
+    angles = rope_angles(positions, HEAD_DIM, 1e6)
+    return {
+        "attend_new_token": (
+            functools.partial(decode_kernel.attend_by_kernel, **how),
+            decode_kernel.attend_plainly,
+            (heads, angles, *caches, positions),
+        ),
+        "project_normed": (
+            functools.partial(decode_kernel.project_by_kernel, eps=1e-6, **how),
+            functools.partial(decode_kernel.project_plainly, eps=1e-6),
+            (random(5, rows, 1, WIDTH), jnp.ones(WIDTH), weights, biases),
+        ),
+    }
+
+
+def compare_kernels(dtype: str) -> list[dict]:
+    """Difference and seconds of each kernel and its twin."""
+    import jax
+    import jax.numpy as jnp
+
+    found = []
+    for name, (kernel, twin, arrays) in kernel_cases(dtype).items():
+        seconds, results = {}, []
+        for label, function in (("kernel", kernel), ("twin", twin)):
+            compiled = jax.jit(function).lower(*arrays).compile()
+            results.append(jax.block_until_ready(compiled(*arrays)))
+            times = []
+            for _ in range(_REPEATS.value):
+                began = time.perf_counter()
+                jax.block_until_ready(compiled(*arrays))
+                times.append(time.perf_counter() - began)
+            seconds[label] = times
+        apart = jax.tree.map(
+            lambda a, b: float(jnp.max(jnp.abs(a.astype("float32") - b))), *results
+        )
+        apart = max(jax.tree.leaves(apart))
+        entry = {"kernel": name, "dtype": dtype, "apart": apart, "seconds": seconds}
+        found.append(entry | {"is_equal": apart <= TOLERANCES[dtype]})
+    return found
+
+
+def play(platform: str, decode_attention: str):
+    """Tokens, lengths and log-probabilities of the pocket model's episodes."""
+    import jax
+
+    from ragen_jax.memory.plan import read_model
+    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.program import build_parts, model_folder
+
+    changes = PLAYED | {"rollout.decode_attention": decode_attention}
+    config = runs.task_config("pocket,grpo", changes)
+    model, tokenizer, _ = read_model(config.model.path)
+    devices = jax.devices(platform)[:1]
+    parts = build_parts(config, model, tokenizer, devices)
+    params = load_checkpoint(model_folder(config.model.path))[1]
+    (task,) = parts.tasks
+    with jax.default_device(devices[0]), jax.default_matmul_precision("highest"):
+        episodes = task.collect(params, jax.random.key(0))
+    return jax.device_get(episodes)
+
+
+def compare_rollouts() -> list[dict]:
+    """The GPU's episodes, by either kind of attention, against the CPU's."""
+    import jax
+    import numpy as np
+
+    ours, found = play("cpu", "plain"), []
+    is_gpu = jax.default_backend() == "gpu"
+    for kind in ("plain", "triton") if is_gpu else ("plain",):
+        theirs = play("gpu" if is_gpu else "cpu", kind)
+        same = ours.tokens == theirs.tokens
+        before = np.cumprod(same, axis=1).astype(bool) & ours.loss_mask
+        apart = np.abs(ours.sample_log_probs - theirs.sample_log_probs)[before]
+        found.append(
+            {
+                "decode_attention": kind,
+                "equal_episodes": float(np.mean(same.all(axis=1))),
+                "log_probs_apart": float(apart.max()),
+                "success": [float(np.mean(x.success)) for x in (ours, theirs)],
+            }
+        )
+    return found
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    kernels = [one for dtype in TOLERANCES for one in compare_kernels(dtype)]
+    rollouts = compare_rollouts()
+    print(runs.describe_versions())
+    print("| kernel | dtype | differs by | kernel min s | twin min s |")
+    print("|---|---|---|---|---|")
+    for one in kernels:
+        times = [f"{min(one['seconds'][label]):.6f}" for label in ("kernel", "twin")]
+        print(
+            f"| {one['kernel']} | {one['dtype']} | {one['apart']:.1e} | "
+            f"{' | '.join(times)} |"
+        )
+    for one in rollouts:
+        print(
+            f"{one['decode_attention']}: {one['equal_episodes']:.1%} of the episodes "
+            f"equal the CPU's, log-probabilities within {one['log_probs_apart']:.1e}"
+        )
+    runs.write_json(_JSON.value, {"kernels": kernels, "rollouts": rollouts})
+    is_right = all(one["is_equal"] for one in kernels) and all(
+        one["equal_episodes"] >= LEAST_EQUAL for one in rollouts
+    )
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    command.run(main)
