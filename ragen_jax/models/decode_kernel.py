@@ -8,6 +8,7 @@ Where there is no NVIDIA GPU, both compute the same in JAX's own operations.
 """
 
 import functools
+import importlib.util
 from collections.abc import Sequence
 
 import jax
@@ -28,6 +29,7 @@ BLOCK_SLOTS, NUM_WARPS = 64, 4
 TILE_ROWS, TILE_COLUMNS, TILE_SUM = 64, 32, 64
 # Triton multiplies matrices of at least this many rows and columns.
 LEAST_TILE = 16
+_TRITON = "jax.experimental.pallas.triton"
 # How tokens of a reply attend, see `rollout.decode_attention`.
 DECODE_ATTENTIONS = ("auto", "plain", "triton")
 
@@ -51,6 +53,8 @@ def uses_kernel(name: str, head_dim: int, platform: str, num_tensor: int) -> boo
         problem = f"needs an NVIDIA GPU, and JAX computes on a {platform} here"
     elif half < LEAST_TILE or half & (half - 1):
         problem = f"needs heads of 32, 64, 128 numbers, and the model's have {head_dim}"
+    elif importlib.util.find_spec(_TRITON) is None:  # deprecated since JAX 0.11
+        problem = f"needs {_TRITON}, and this JAX ({jax.__version__}) lacks it"
     elif num_tensor > 1:
         problem = f"does not split heads over devices, and mesh.tensor = {num_tensor}"
     if name == "triton" and problem:

@@ -150,3 +150,10 @@ def test_what_cannot_run_is_refused_and_never_chosen(where, message):
     assert uses_kernel("auto", 64, "gpu", 1)
     assert uses_kernel("triton", 64, "gpu", 1)
     assert not uses_kernel("plain", 64, "gpu", 1)
+
+
+def test_a_jax_without_triton_has_no_kernel(monkeypatch):
+    monkeypatch.setattr(decode_kernel, "_TRITON", "jax.experimental.pallas.gone")
+    assert not uses_kernel("auto", 64, "gpu", 1)
+    with pytest.raises(ValueError, match=r"needs jax\.experimental\.pallas\.gone, and"):
+        uses_kernel("triton", 64, "gpu", 1)
