@@ -43,20 +43,22 @@ def work(
     }
 
 
-def decode_loop(program: hlo.Program) -> list[hlo.Instruction]:
-    """Kernels of a decoded token: the innermost loop that has most of its layers.
+def busiest_loop(program: hlo.Program, scope: str) -> list[hlo.Instruction]:
+    """Kernels of the loop that has most of a scope's, the deepest of equals.
 
     Raises:
-      ValueError: the program decodes nothing.
+      ValueError: no loop has any.
     """
 
-    def num_layer_kernels(kernels: list[hlo.Instruction]) -> int:
-        return sum(in_scope(one, "decode") for one in kernels)
+    def count(entry: tuple[tuple, list[hlo.Instruction]]) -> tuple[int, int]:
+        loops, kernels = entry
+        return sum(in_scope(one, scope) for one in kernels), len(loops)
 
-    kernels = max(loops_of(program).values(), key=num_layer_kernels)
-    if not num_layer_kernels(kernels):
-        raise ValueError("no kernel of this program stands in the scope 'decode'")
-    return kernels
+    in_loops = [entry for entry in loops_of(program).items() if entry[0]]
+    most = max(in_loops, key=count, default=((), []))
+    if not count(most)[0]:
+        raise ValueError(f"no kernel in a loop stands in the scope {scope!r}")
+    return most[1]
 
 
 def decode_figures(
@@ -75,7 +77,7 @@ def decode_figures(
         logits, once each.
       live: share of the slots that are filled.
     """
-    kernels = decode_loop(program)
+    kernels = busiest_loop(program, "decode")
     of_layers = [one for one in kernels if in_scope(one, "layer")]
     moved = work(program, kernels, live)
     total = moved["read"] + moved["written"]

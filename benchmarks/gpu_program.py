@@ -151,7 +151,11 @@ def _decoding(config, parts, name: str, program, target) -> tuple[int, dict]:
         launches=figures["kernels"],
         target=target,
     )
-    return cache // (2 * layers), figures | {"seconds": seconds}
+    figures["seconds"] = seconds
+    if config.rollout.read_chunk_tokens is not None:
+        reading = gpu_figures.busiest_loop(program, "read")
+        figures["reading"] = gpu_figures.work(program, reading)
+    return cache // (2 * layers), figures
 
 
 def _update(config, parts, batch, program, target) -> dict:
@@ -205,6 +209,12 @@ def print_figures(name: str, figures: dict) -> None:
                 ("least time", least(decode["seconds"])),
             ],
         )
+        if reading := decode.get("reading"):
+            moved = (reading["read"] + reading["written"]) / 1e9
+            print(
+                f"reading a chunk of a message: {reading['kernels']} kernels, "
+                f"{moved:.1f} GB\n"
+            )
     if layers := figures.get("layers"):
         columns = ("a layer", "kernels", "GB read", "GB written", "TFLOP", "least time")
         print_rows(

@@ -123,7 +123,8 @@ def test_an_exchange_of_every_token_is_found():
 def test_a_program_that_decodes_nothing_is_refused():
     text = decode_text().replace("/decode/", "/read/")
     with pytest.raises(ValueError, match="stands in the scope 'decode'"):
-        gpu_figures.decode_loop(hlo.Program(text))
+        gpu_figures.busiest_loop(hlo.Program(text), "decode")
+    assert len(gpu_figures.busiest_loop(hlo.Program(text), "read")) == 6
 
 
 def test_layers_are_passes_forward_and_backward():
