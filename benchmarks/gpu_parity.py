@@ -24,6 +24,7 @@ _SLOTS = flags.DEFINE_integer("slots", 3786, "Slots of the cache, half of them f
 _REPEATS = flags.DEFINE_integer("repeats", 20, "Measured calls of a kernel.")
 
 HEADS, KV_HEADS, HEAD_DIM, WIDTH = 14, 2, 64, 896
+MESSAGE = 32  # tokens
 # Largest difference of numbers of about 1, by the precision of the computation.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 4e-2}
 LEAST_EQUAL = 0.9
@@ -36,7 +37,7 @@ def kernel_cases(dtype: str) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.models import decode_kernel
+    from ragen_jax.models import decode_kernel, project_kernel
     from ragen_jax.models.attention import rope_angles
 
     def random(i: int, *shape: int):
@@ -44,7 +45,7 @@ def kernel_cases(dtype: str) -> dict:
 
     rows, slots = _ROWS.value, _SLOTS.value
     positions = jax.random.randint(jax.random.key(9), (rows, 1), 0, slots)
-    caches = (random(i, rows, KV_HEADS, slots, HEAD_DIM) for i in (1, 2))
+    caches = tuple(random(i, rows, KV_HEADS, slots, HEAD_DIM) for i in (1, 2))
     heads = random(0, rows, 1, HEADS + 2 * KV_HEADS, HEAD_DIM)
     columns = [HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM]
     weights = [random(3, WIDTH, n) / WIDTH**0.5 for n in columns]
@@ -57,9 +58,18 @@ def kernel_cases(dtype: str) -> dict:
             decode_kernel.attend_plainly,
             (heads, angles, *caches, positions),
         ),
+        "attend_message": (
+            functools.partial(decode_kernel.message_by_kernel, **how),
+            decode_kernel.message_plainly,
+            (
+                random(6, rows, MESSAGE, HEADS, HEAD_DIM),
+                *caches,
+                jnp.minimum(positions[:, 0], slots - MESSAGE),
+            ),
+        ),
         "project_normed": (
-            functools.partial(decode_kernel.project_by_kernel, eps=1e-6, **how),
-            functools.partial(decode_kernel.project_plainly, eps=1e-6),
+            functools.partial(project_kernel.project_by_kernel, eps=1e-6, **how),
+            functools.partial(project_kernel.project_plainly, eps=1e-6),
             (random(5, rows, 1, WIDTH), jnp.ones(WIDTH), weights, biases),
         ),
     }

@@ -22,6 +22,7 @@ from ragen_jax.memory.sizes import (
     tree_bytes,
 )
 from ragen_jax.models.attention import choose_attention
+from ragen_jax.models.decode_kernel import uses_kernel
 from ragen_jax.program import Parts
 from ragen_jax.sharding import platform_of
 from ragen_jax.tasks import Task, env_specs
@@ -141,17 +142,20 @@ def _rollout_temporaries(
     slots, opening = dialogue.max_window_tokens + 1, dialogue.opening.max_tokens
     # Tokens that are read in one pass.
     most = config.rollout.read_chunk_tokens or slots
-    reading = [_reading(parts, prompts, min(most, opening), opening, on_cpu)]
-    # The first messages are read into a cache of their size, which then grows.
-    reading[0] += cache_bytes(parts, prompts, opening)
+    how = on_cpu, not on_cpu and _has_kernel(config, parts)
+    reading = [_reading(parts, prompts, min(most, opening), opening, *how)]
+    if on_cpu:
+        # The first messages are read into a cache of their size, which then grows: on
+        # a GPU layer by layer, as the small one is let go.
+        reading[0] += cache_bytes(parts, prompts, opening)
     if dialogue.windows is not None:
         seen = slots - reply
-        reading.append(_reading(parts, rows, min(most, seen), seen, on_cpu))
+        reading.append(_reading(parts, rows, min(most, seen), seen, *how))
     elif config.rollout.max_turns > 1:
         following = dialogue.following.max_tokens
         seen = slots if most < following else slots - reply
         following = min(most, following)
-        reading.append(_reading(parts, rows, following, seen, on_cpu))
+        reading.append(_reading(parts, rows, following, seen, *how))
     cache = cache_bytes(parts, rows, slots)
     # Each compaction continues with half of the rows, in a cache of their own.
     halves = sum(0.5**i for i in range(1, (config.rollout.compactions or 0) + 1))
@@ -170,17 +174,22 @@ def _weight_copies(played: Params, dtype: jnp.dtype, on_cpu: bool) -> int:
     return weights * dtype.itemsize // _FLOAT32 + 2 * weights * on_cpu
 
 
-def _reading(parts: Parts, rows: int, tokens: int, slots: int, on_cpu: bool) -> int:
+def _reading(
+    parts: Parts, rows: int, tokens: int, slots: int, on_cpu: bool, has_kernel: bool
+) -> int:
     """Bytes at the widest point of a layer that reads `tokens` tokens of each row.
 
     That is the inner layer of the MLP with what it is made of, or attention's scores,
-    their softmax, and its copy in the dtype of the computation.
+    their softmax, and its copy in the dtype of the computation, where no kernel of ours
+    attends.
     """
     model, dtype = parts.model, parts.policy.dtype
     tensor = parts.batch_sharding.mesh.shape["tensor"]
     rows, item = local_rows(parts, rows), _FLOAT32 if on_cpu else dtype.itemsize
     width, inner = model.hidden_size, model.intermediate_size // tensor
     mlp = rows * tokens * (4 * width + 3 * inner) * item
+    if has_kernel:
+        return mlp
     heads = model.num_attention_heads // tensor
     scores = rows * tokens * heads * slots * _FLOAT32
     # XLA's CPU programs keep one array of them in float32, more in bfloat16; programs
@@ -231,6 +240,13 @@ def _estimate_update(
     state = tree_bytes(learner.state)
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
+
+
+def _has_kernel(config: ConfigDict, parts: Parts) -> bool:
+    """Whether rows attend to their cache by our kernel on the GPU of the estimate."""
+    tensor = parts.batch_sharding.mesh.shape["tensor"]
+    name, head_dim = config.rollout.decode_attention, parts.model.head_dim
+    return uses_kernel(name, head_dim, "gpu", tensor)
 
 
 def _is_flash(config: ConfigDict, parts: Parts) -> bool:

@@ -1,15 +1,14 @@
-"""One new token per row through attention: two GPU kernels, in Pallas for Triton.
+"""Attention to a cache as GPU kernels, in Pallas for Triton.
 
-`project_normed` makes queries, keys and values of the stream: norm, product and bias,
-which XLA launches as three kernels. `attend_new_token` rotates them, stores key and
-value in the cache and attends: scores never leave the chip, and only filled slots are
-read, where XLA's programs write scores of every slot to memory and read them twice.
-Where there is no NVIDIA GPU, both compute the same in JAX's own operations.
+Scores never leave the chip, and only filled slots are read; XLA's programs write the
+scores of every slot to memory and read them twice. `attend_new_token` rotates one new
+token per row, stores its key and value in the cache and attends; `attend_message`
+attends for messages. Where there is no NVIDIA GPU, both compute the same in JAX's own
+operations.
 """
 
 import functools
 import importlib.util
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +17,14 @@ from jaxtyping import Array, Float, Int
 from ragen_jax.models.attention import (
     MASKED_SCORE,
     attend_many,
-    einsum_float32,
     rotate,
 )
 from ragen_jax.models.kv_cache import LayerCache, write_layer
 
 # Slots per turn of the kernel's loop, and warps that share them.
 BLOCK_SLOTS, NUM_WARPS = 64, 4
-# Rows, columns and summands of a tile of the product.
-TILE_ROWS, TILE_COLUMNS, TILE_SUM = 64, 32, 64
+# Queries of a message that share a block of slots.
+TILE_ROWS = 64
 # Triton multiplies matrices of at least this many rows and columns.
 LEAST_TILE = 16
 _TRITON = "jax.experimental.pallas.triton"
@@ -133,7 +131,7 @@ def attend_by_kernel(heads, angles, keys, values, positions, *, interpret=False)
         input_output_aliases={4: 1, 5: 2},
         interpret=interpret,
         name="attend_new_token",
-        **_options(interpret),
+        **kernel_options(interpret),
     )(
         positions[:, 0],
         heads.reshape(batch, -1),
@@ -144,7 +142,8 @@ def attend_by_kernel(heads, angles, keys, values, positions, *, interpret=False)
     return mixed.reshape(batch, 1, num_heads * head_dim), keys, values
 
 
-def _options(interpret: bool) -> dict:
+def kernel_options(interpret: bool) -> dict:
+    """Keyword arguments of `pallas_call` for kernels of Triton."""
     if interpret:
         return {}
     from jax.experimental.pallas import triton
@@ -202,140 +201,144 @@ def _kernel(
 
 
 def _attend(queries, key, value, old_keys, old_values, position):
-    """Softmax over the new token and the slots before it, a block of them at a time.
+    """Softmax over the new token and the slots before it.
 
-    Each turn corrects the sums by the highest score so far (arXiv 2205.14135, section
-    3.1). Queries and keys are in halves, as they were rotated.
+    Queries and keys are in halves, as they were rotated.
     """
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
 
     def wide(x):
         return x.astype(jnp.float32)
 
-    half, dtype = key[0].shape[0], value.dtype
     own = sum(
         jnp.sum(wide(q) * wide(k)[None], axis=1)
         for q, k in zip(queries, key, strict=True)
     )
     sums = jnp.broadcast_to(wide(value), (own.shape[0], value.shape[0]))
+    carry = (own, jnp.ones_like(own), sums)
+    limits = jnp.full_like(own, position, jnp.int32)
+    num_blocks = (position + BLOCK_SLOTS - 1) // BLOCK_SLOTS
+    return _over_slots(queries, old_keys, old_values, limits, num_blocks, carry)
+
+
+def _over_slots(queries, keys, values, limits, num_blocks, carry):
+    """Softmax over the slots below each row's limit, a block of slots at a time.
+
+    Each turn corrects the sums by the highest score so far (arXiv 2205.14135, section
+    3.1). The parts of the queries lie side by side in the keys.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    head_dim = values.shape[1]
+    size = head_dim // len(queries)
 
     def step(i, carry):
         highest, total, sums = carry
         first = i * BLOCK_SLOTS
-        is_seen = first + jnp.arange(BLOCK_SLOTS) < position
+        slots = first + jnp.arange(BLOCK_SLOTS)
+        is_slot = (slots < jnp.max(limits))[:, None]
 
         def block(of, offset, size):
             at = of.at[pl.ds(first, BLOCK_SLOTS), pl.ds(offset, size)]
-            return triton.load(at, mask=is_seen[:, None], other=0.0)
+            return triton.load(at, mask=is_slot, other=0.0)
 
         scores = sum(
-            pl.dot(query, block(old_keys, offset, half), trans_b=True, allow_tf32=False)
-            for query, offset in zip(queries, (0, half), strict=True)
+            pl.dot(query, block(keys, k * size, size), trans_b=True, allow_tf32=False)
+            for k, query in enumerate(queries)
         )
-        scores = jnp.where(is_seen[None], scores, MASKED_SCORE)
+        is_seen = slots[None] < limits[:, None]
+        scores = jnp.where(is_seen, scores, MASKED_SCORE)
         top = jnp.maximum(highest, jnp.max(scores, axis=1))
         weights, shrink = jnp.exp(scores - top[:, None]), jnp.exp(highest - top)
         total = total * shrink + jnp.sum(weights, axis=1)
-        mixed = block(old_values, 0, 2 * half)
-        more = pl.dot(weights.astype(dtype), mixed, allow_tf32=False)
+        mixed = block(values, 0, head_dim)
+        more = pl.dot(weights.astype(mixed.dtype), mixed, allow_tf32=False)
         return top, total, sums * shrink[:, None] + more
 
-    num_blocks = (position + BLOCK_SLOTS - 1) // BLOCK_SLOTS
-    carry = (own, jnp.ones_like(own), sums)
     _, total, sums = jax.lax.fori_loop(0, num_blocks, step, carry)
     return sums / total[:, None]
 
 
-def project_normed(
-    x: Float[Array, "B 1 D"],
-    scale: Float[Array, " D"],
-    eps: float,
-    weights: Sequence[Float[Array, "D n"]],
-    biases: Sequence[Float[Array, " n"]] | None,
-) -> Float[Array, "B 1 N"]:
-    """`RMSNorm(x)` times each of the matrices, plus its bias, side by side.
-
-    The norm and the biases are computed in float32.
-    """
-    plain = functools.partial(project_plainly, eps=eps)
-    kernel = functools.partial(project_by_kernel, eps=eps)
-    columns = [matrix.shape[1] for matrix in weights]
-    if x.shape[-1] % TILE_SUM or any(n % TILE_COLUMNS for n in columns):
-        kernel = plain
+def attend_message(
+    queries: Float[Array, "B Q H F"],
+    cache: LayerCache,
+    positions: Int[Array, "B Q"],
+) -> Float[Array, "B Q H F"]:
+    """Tokens of a message, which the cache holds already, over the slots up to each."""
     return jax.lax.platform_dependent(
-        x, scale, weights, biases, cuda=kernel, default=plain
+        queries,
+        cache.keys,
+        cache.values,
+        positions[:, 0],
+        cuda=message_by_kernel,
+        default=message_plainly,
     )
 
 
-def project_plainly(x, scale, weights, biases, *, eps):
-    """`project_normed` in JAX's own operations."""
-    wide = x[:, 0].astype(jnp.float32)
-    square = jnp.mean(wide * wide, axis=-1, keepdims=True)
-    normed = (wide * jax.lax.rsqrt(square + eps) * scale[None]).astype(x.dtype)
-    out = [einsum_float32("bd,dn->bn", normed, matrix) for matrix in weights]
-    if biases is not None:
-        out = [
-            y + b[None].astype(jnp.float32) for y, b in zip(out, biases, strict=True)
-        ]
-    return jnp.concatenate(out, axis=1)[:, None].astype(x.dtype)
+def message_plainly(queries, keys, values, starts):
+    """`attend_message` in JAX's own operations; the cache as its two arrays."""
+    batch, num_tokens, _, head_dim = queries.shape
+    limits = starts[:, None] + jnp.arange(num_tokens)[None]
+    is_seen = jnp.arange(keys.shape[2])[None, None] <= limits[:, :, None]
+    grouped = (batch, num_tokens, keys.shape[1], -1, head_dim)
+    grouped = queries.reshape(grouped) * head_dim**-0.5
+    mixed = attend_many(grouped, jnp.swapaxes(keys, 2, 3), values, is_seen)
+    return mixed.reshape(queries.shape)
 
 
-def project_by_kernel(x, scale, weights, biases, *, eps, interpret=False):
-    """`project_normed` as a kernel; `interpret` runs it anywhere, for tests."""
+def message_by_kernel(queries, keys, values, starts, *, interpret=False):
+    """`attend_message` as a kernel; `interpret` runs it anywhere, for tests."""
     from jax.experimental import pallas as pl
 
-    columns = [matrix.shape[1] for matrix in weights]
-    sources = (x[:, 0], scale, *weights, *(biases or ()))
-    out = pl.pallas_call(
-        functools.partial(_product_kernel, eps, columns),
-        grid=(pl.cdiv(x.shape[0], TILE_ROWS), sum(columns) // TILE_COLUMNS),
-        out_shape=jax.ShapeDtypeStruct((x.shape[0], sum(columns)), x.dtype),
+    batch, num_tokens, num_heads, head_dim = queries.shape
+    num_kv_heads, num_slots = keys.shape[1:3]
+    group = num_heads // num_kv_heads
+    rows = num_tokens * group
+    # A token's queries of a key/value head are adjacent rows of one matrix.
+    grouped = queries.reshape(batch, num_tokens, num_kv_heads, group, head_dim)
+    grouped = jnp.swapaxes(grouped, 1, 2).reshape(batch, num_kv_heads, rows, head_dim)
+    of_rows = pl.BlockSpec((None, None, rows, head_dim), lambda b, j, i: (b, j, 0, 0))
+    of_slots = pl.BlockSpec(
+        (None, None, num_slots, head_dim), lambda b, j, i: (b, j, 0, 0)
+    )
+    mixed = pl.pallas_call(
+        functools.partial(_message_kernel, group),
+        grid=(batch, num_kv_heads, pl.cdiv(rows, TILE_ROWS)),
+        in_specs=[
+            pl.BlockSpec((1,), lambda b, j, i: (b,)),
+            of_rows,
+            of_slots,
+            of_slots,
+        ],
+        out_specs=of_rows,
+        out_shape=jax.ShapeDtypeStruct(grouped.shape, queries.dtype),
         interpret=interpret,
-        name="project_normed",
-        **_options(interpret),
-    )(*sources)
-    return out[:, None]
+        name="attend_message",
+        **kernel_options(interpret),
+    )(starts, grouped, keys, values)
+    mixed = mixed.reshape(batch, num_kv_heads, num_tokens, group, head_dim)
+    return jnp.swapaxes(mixed, 1, 2).reshape(queries.shape)
 
 
-def _product_kernel(eps, columns, x, scale, *refs):
-    """Some rows and columns: the squares first, then the product of what is normed."""
+def _message_kernel(group, starts, queries, keys, values, mixed):
+    """Some queries of one row and key/value head, over the slots that they may see."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    *sources, out = refs
-    weights, biases = sources[: len(columns)], sources[len(columns) :]
-    (batch, width), steps = x.shape, x.shape[1] // TILE_SUM
-    rows = pl.ds(pl.program_id(0) * TILE_ROWS, TILE_ROWS)
-    is_row = pl.program_id(0) * TILE_ROWS + jnp.arange(TILE_ROWS) < batch
-    column = pl.program_id(1) * TILE_COLUMNS
-
-    def part(k):
-        at = x.at[rows, pl.ds(k * TILE_SUM, TILE_SUM)]
-        return triton.load(at, mask=is_row[:, None], other=0.0).astype(jnp.float32)
-
-    def add_squares(k, total):
-        return total + jnp.sum(part(k) * part(k), axis=1)
-
-    squares = jax.lax.fori_loop(0, steps, add_squares, jnp.zeros(TILE_ROWS))
-    norm = jax.lax.rsqrt(squares / width + eps)[:, None]
-
-    def multiply(i, first):
-        at = pl.ds(column - first, TILE_COLUMNS)
-
-        def add_products(k, total):
-            some = pl.ds(k * TILE_SUM, TILE_SUM)
-            normed = (part(k) * norm * scale[some][None]).astype(x.dtype)
-            return total + pl.dot(normed, weights[i][some, at], allow_tf32=False)
-
-        zeros = jnp.zeros((TILE_ROWS, TILE_COLUMNS))
-        total = jax.lax.fori_loop(0, steps, add_products, zeros)
-        if biases:
-            total += biases[i][at].astype(jnp.float32)[None]
-        to = out.at[rows, pl.ds(column, TILE_COLUMNS)]
-        triton.store(to, total.astype(out.dtype), mask=is_row[:, None])
-
-    for i, num_columns in enumerate(columns):
-        first = sum(columns[:i])
-        is_here = (first <= column) & (column < first + num_columns)
-        pl.when(is_here)(functools.partial(multiply, i, first))
+    (num_rows, head_dim), num_slots = queries.shape, keys.shape[0]
+    first = pl.program_id(2) * TILE_ROWS
+    rows = first + jnp.arange(TILE_ROWS)
+    is_row = (rows < num_rows)[:, None]
+    at = pl.ds(first, TILE_ROWS), pl.ds(0, head_dim)
+    query = triton.load(queries.at[at], mask=is_row, other=0.0)
+    query = (query * head_dim**-0.5).astype(query.dtype)
+    tokens = jnp.minimum(rows, num_rows - 1) // group
+    limits = jnp.minimum(starts[0] + tokens + 1, num_slots)
+    num_blocks = (jnp.max(limits) + BLOCK_SLOTS - 1) // BLOCK_SLOTS
+    nothing = (
+        jnp.full(TILE_ROWS, MASKED_SCORE, jnp.float32),
+        jnp.zeros(TILE_ROWS),
+        jnp.zeros((TILE_ROWS, head_dim)),
+    )
+    out = _over_slots([query], keys, values, limits, num_blocks, nothing)
+    triton.store(mixed.at[at], out.astype(mixed.dtype), mask=is_row)

@@ -23,7 +23,7 @@ from ragen_jax.models.attention import (
     rotate,
 )
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.decode_kernel import attend_new_token, project_normed
+from ragen_jax.models.decode_kernel import attend_message, attend_new_token
 from ragen_jax.models.kv_cache import (
     KVCache,
     LayerCache,
@@ -32,6 +32,7 @@ from ragen_jax.models.kv_cache import (
     as_layer_cache,
     write_layer,
 )
+from ragen_jax.models.project_kernel import project_normed
 
 # Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.
@@ -149,11 +150,14 @@ class Attention(nnx.Module):
             )
         else:
             layer_cache = write_layer(layer_cache, keys, values, positions[:, 0])
-            mixed = attend_cached(
-                queries, layer_cache.keys_by_column, layer_cache.values, positions
-            )
+            mixed = self._attend_cached(queries, layer_cache, positions)
         out = self.o_proj(mixed.reshape(batch, num_tokens, -1))
         return checkpoint_name(out, ATTENTION), layer_cache
+
+    def _attend_cached(self, queries, cache: LayerCache, positions):
+        if cache.slots_last:
+            return attend_cached(queries, cache.keys, cache.values, positions)
+        return attend_message(queries, cache, positions)
 
     def decode(
         self,

@@ -48,6 +48,7 @@ def test_kernels_and_rollouts_against_their_twins(tmp_path):
     assert done.returncode == 0, done.stderr + done.stdout
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert {one["kernel"] for one in figures["kernels"]} == {
+        "attend_message",
         "attend_new_token",
         "project_normed",
     }

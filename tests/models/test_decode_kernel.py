@@ -7,19 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.models import decode_kernel
+from ragen_jax.models import decode_kernel, project_kernel
 from ragen_jax.models.attention import rope_angles
 from ragen_jax.models.decode_kernel import (
     BLOCK_SLOTS,
     attend_by_kernel,
     attend_plainly,
-    project_by_kernel,
-    project_plainly,
+    message_by_kernel,
+    message_plainly,
     uses_kernel,
 )
 from ragen_jax.models.families import new_config
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import build_policy
+from ragen_jax.models.project_kernel import project_by_kernel, project_plainly
 
 SLOTS = 2 * BLOCK_SLOTS + 13
 # Before any token, within a block, at the edges of one, in the last slot.
@@ -71,6 +72,30 @@ def test_slots_behind_the_token_are_never_read():
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize(("num_tokens", "shape"), [(1, (4, 2, 32)), (33, (14, 2, 64))])
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 2e-6), ("bfloat16", 2e-2)])
+def test_messages_attend_as_their_plain_twin(num_tokens, shape, dtype, apart):
+    num_heads, num_kv_heads, head_dim = shape
+    rng = np.random.default_rng(num_tokens)
+    starts = np.minimum(POSITIONS, SLOTS - num_tokens)
+    rows = len(starts)
+    sizes = [(rows, num_tokens, num_heads, head_dim)]
+    sizes += 2 * [(rows, num_kv_heads, SLOTS, head_dim)]
+    queries, keys, values = (
+        jnp.asarray(rng.standard_normal(size), dtype) for size in sizes
+    )
+    expected = jax.jit(message_plainly)(queries, keys, values, starts)
+    # What lies behind a row's tokens is never read.
+    behind = np.arange(SLOTS)[None] >= starts[:, None] + num_tokens
+    at = jnp.asarray(behind)[:, None, :, None]
+    keys, values = jnp.where(at, jnp.nan, keys), jnp.where(at, jnp.nan, values)
+    kernel = functools.partial(message_by_kernel, interpret=True)
+    actual = jax.jit(kernel)(queries, keys, values, starts)
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    wide = (np.asarray(x, np.float32) for x in (actual, expected))
+    np.testing.assert_allclose(*wide, atol=apart)
+
+
 @pytest.mark.parametrize("rows", [1, 64, 100])
 @pytest.mark.parametrize(("dtype", "apart"), [("float32", 5e-5), ("bfloat16", 3e-2)])
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -99,8 +124,10 @@ def test_the_network_is_the_same_with_either_cache(
     if interpreted:
         kernel = functools.partial(attend_by_kernel, interpret=True)
         monkeypatch.setattr(decode_kernel, "attend_plainly", kernel)
+        kernel = functools.partial(message_by_kernel, interpret=True)
+        monkeypatch.setattr(decode_kernel, "message_plainly", kernel)
         kernel = functools.partial(project_by_kernel, interpret=True)
-        monkeypatch.setattr(decode_kernel, "project_plainly", kernel)
+        monkeypatch.setattr(project_kernel, "project_plainly", kernel)
     shape = new_config(
         model_type,
         vocab_size=40,
