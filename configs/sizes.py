@@ -112,7 +112,7 @@ def qwen_three_billion(config: ConfigDict) -> None:
 def qwen_three_billion_8gpus(config: ConfigDict) -> None:
     """The same on a host of eight GPUs of 80 GB, parameters and rows split over them.
 
-    PPO takes 18 GiB of each by `launch.plan --target=h100 --topology=1x1x8`.
+    PPO takes 20 GiB of each by `launch.plan --target=h100 --topology=1x1x8`.
     """
     qwen_three_billion(config)
     config.mesh.fsdp = 8
