@@ -154,6 +154,12 @@ class Attention(nnx.Module):
         out = self.o_proj(mixed.reshape(batch, num_tokens, -1))
         return checkpoint_name(out, ATTENTION), layer_cache
 
+    def has_kernels(self, layer_cache) -> bool:
+        """Whether `decode` computes a token: plain weights, a cache made for it."""
+        is_cache = isinstance(layer_cache, LayerCache) and not layer_cache.slots_last
+        into = (self.q_proj, self.k_proj, self.v_proj)
+        return is_cache and all(linear.adapter_scale is None for linear in into)
+
     def _attend_cached(self, queries, cache: LayerCache, positions):
         if cache.slots_last:
             return attend_cached(queries, cache.keys, cache.values, positions)
@@ -212,7 +218,7 @@ class DecoderLayer(nnx.Module):
 
     def __call__(self, x, positions, angles, layer_cache):
         norm, where = self.input_layernorm, (positions, angles, layer_cache)
-        if _has_kernel(layer_cache, x.shape[1]):
+        if x.shape[1] == 1 and self.self_attn.has_kernels(layer_cache):
             mixed, layer_cache = self.self_attn.decode(x, norm, *where)
         else:
             mixed, layer_cache = self.self_attn(norm(x), *where)
@@ -316,12 +322,6 @@ def _layer_of(cache: KVCache | SharedCache | None, i: int):
     if isinstance(cache, SharedCache):
         return SharedLayer(cache.cache.layer(i), cache.lengths)
     return cache.layer(i)
-
-
-def _has_kernel(layer_cache, num_tokens: int) -> bool:
-    """Whether the cache is made for `decode_kernel`, which reads one token."""
-    is_cache = isinstance(layer_cache, LayerCache)
-    return is_cache and not layer_cache.slots_last and num_tokens == 1
 
 
 # What a layer keeps for its backward pass besides its input; the rest is computed

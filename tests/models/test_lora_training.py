@@ -41,11 +41,13 @@ from tests.models.random_models import (
 REFERENCE = Path(__file__).parent / "reference"
 
 
+@pytest.mark.parametrize("slots_last", [True, False])
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize(
     "name", ["own_head_size", pytest.param("small_tied", marks=pytest.mark.slow)]
 )
-def test_the_sampler_agrees_with_the_learner(name, is_merged):
+def test_the_sampler_agrees_with_the_learner(name, is_merged, slots_last):
+    """With either cache: kernels for single tokens know no adapters."""
     config, base, _ = load_case(name)
     learner = build_lora_policy(config, lora=LoraConfig(rank=RANK, alpha=2.0))
     adapters = as_our_tree(make_adapters(CASES[name], LINEAR_NAMES))
@@ -59,7 +61,7 @@ def test_the_sampler_agrees_with_the_learner(name, is_merged):
 
     @jax.jit
     def play(played, prompt):
-        cache = init_cache(config, rows, 24, player.dtype)
+        cache = init_cache(config, rows, 24, player.dtype, slots_last=slots_last)
         empty = Context(cache, jnp.zeros((rows, config.hidden_size)))
         lengths = jnp.full(rows, width)
         span = TokenSpan(prompt, lengths)
