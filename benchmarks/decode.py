@@ -5,6 +5,7 @@
 
 128 prompts of 236 tokens, 64 tokens written after each, sampled at T=1; the time per
 step is that of 65 tokens less that of one, so that reading the prompt does not count.
+On a CPU ours takes the rows in parts, as rollouts do (`rollout.part_rows`).
 Peers decode the same model from the same prompts in turn with us: transformers'
 `generate` (needs torch) and Tunix's sampler (needs google-tunix); one that is not
 installed is left out and named. The limit: parameters, and keys and values of the live
@@ -28,6 +29,9 @@ from launch import command
 
 _ROWS = flags.DEFINE_integer("rows", 128, "Prompts.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured calls of each length.")
+_PART_ROWS = flags.DEFINE_integer(
+    "part_rows", None, "Rows of a part; default: that of configs/base.py on a CPU."
+)
 _MODEL = flags.DEFINE_string("model", None, "Folder; None: the pocket model.")
 _JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
@@ -39,12 +43,13 @@ CHUNK_TOKENS = 16
 Generate = Callable[[np.ndarray, int], np.ndarray]
 
 
-def ours(folder: pathlib.Path) -> Generate:
+def ours(folder: pathlib.Path, part_rows: int) -> Generate:
     """The rollout's own reading and writing, without a game."""
     import jax.numpy as jnp
 
     from ragen_jax.models.hf_weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
+    from ragen_jax.rollout.parts import at_once
 
     config, params = load_checkpoint(folder)
     policy = build_policy(config)
@@ -56,8 +61,10 @@ def ours(folder: pathlib.Path) -> Generate:
         return make_write(policy, num_tokens, **settings)
 
     def generate(prompts, num_tokens):
-        prompts = jnp.asarray(prompts, jnp.int32)
-        return np.asarray(writer(num_tokens)(params, prompts).tokens)
+        write = functools.partial(writer(num_tokens), params)
+        parts = np.split(prompts, range(part_rows, len(prompts), part_rows))
+        written = at_once(write, [jnp.asarray(part, jnp.int32) for part in parts])
+        return np.concatenate([np.asarray(reply.tokens) for reply in written])
 
     return generate
 
@@ -176,10 +183,10 @@ def bytes_per_step(folder: pathlib.Path, rows: int, live_tokens: float) -> float
     return 4 * (num_params(params) + rows * live_tokens * per_token * config.head_dim)
 
 
-def compare(folder: pathlib.Path, rows: int, repeats: int) -> dict:
+def compare(folder: pathlib.Path, rows: int, repeats: int, part_rows: int) -> dict:
     """Seconds per step of everyone, taking turns; minima of whole calls."""
     prompts = np.random.default_rng(0).integers(0, 256, (rows, PROMPT_TOKENS))
-    contestants = {"ours": ours(folder)}
+    contestants = {"ours": ours(folder, part_rows)}
     for name, (package, build) in PEERS.items():
         if importlib.util.find_spec(package) is None:
             print(f"{name} is left out: {package} is not installed")
@@ -210,6 +217,7 @@ def compare(folder: pathlib.Path, rows: int, repeats: int) -> dict:
     moved, bandwidth = bytes_per_step(folder, rows, live), copy_bandwidth()
     return {
         "rows": rows,
+        "part_rows": part_rows,
         "seconds_per_step": steps,
         "bytes_per_step": moved,
         "copy_bandwidth": bandwidth,
@@ -235,12 +243,24 @@ def print_comparison(figures: dict) -> None:
         )
 
 
+def rows_of_a_part() -> int:
+    """Rows that ours decodes together."""
+    import jax
+
+    from configs import base
+
+    if _PART_ROWS.value is not None:
+        return _PART_ROWS.value
+    is_cpu = jax.default_backend() == "cpu"
+    return base.get_config().rollout.part_rows if is_cpu else _ROWS.value
+
+
 def main(argv: list[str]) -> int:
     del argv
     from ragen_jax.program import POCKET
 
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else POCKET
-    figures = compare(folder, _ROWS.value, _REPEATS.value)
+    figures = compare(folder, _ROWS.value, _REPEATS.value, rows_of_a_part())
     print_comparison(figures)
     if _JSON.value:
         pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")

@@ -30,6 +30,8 @@ TINY_MESHES = ((1, 1, 1), (2, 1, 1))
 BATCH = {
     "rollout.num_groups": 16,
     "rollout.group_size": 8,
+    # One device plays as each of several does.
+    "rollout.part_rows": None,
     # AdamW gives a gradient near 0 the full step, with the sign of its rounding.
     "optimizer.learning_rate": 5e-6,
 }

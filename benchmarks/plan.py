@@ -52,6 +52,8 @@ SMALL_BATCH = {
     "learner.minibatch_rows": 16,
     "learner.microbatch_rows": 8,
     "evaluation.num_prompts": 64,
+    # One program for all rows, as on an accelerator.
+    "rollout.part_rows": None,
 }
 # Name -> preset, shape of the random model, changes to the task `configs/sokoban.py`.
 CASES = {

@@ -108,9 +108,11 @@ def full_rows(setup: Setup, config: ConfigDict):
     import jax
     import jax.numpy as jnp
 
+    from ragen_jax.memory.sizes import describe_batch
+
     (task,) = setup.parts.tasks
-    policy, learner = setup.parts.policy, setup.parts.learner
-    batch = jax.eval_shape(task.collect, learner.played, jax.random.key(0))
+    policy = setup.parts.policy
+    batch = describe_batch(config, setup.parts)
     batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
     rows, width = batch.tokens.shape
     keys = jax.random.split(jax.random.key(1), 3)

@@ -122,6 +122,10 @@ def get_config() -> ConfigDict:
     config.rollout.format_penalty = -0.1
     # Tokens decoded between two checks whether all rows are done.
     config.rollout.decode_chunk_tokens = 8
+    # On a single CPU device: rows that are played together, several such parts at once
+    # on threads of their own (compiled games only). Few rows are fast while the weights
+    # are small, which every part reads. None: all rows.
+    config.rollout.part_rows = 8
     # How a token of a reply attends to those before it: "plain" (XLA's programs),
     # "triton" (a kernel of ours for NVIDIA GPUs, over filled slots only) or "auto",
     # the kernel where it can run.

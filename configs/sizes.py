@@ -66,6 +66,8 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.rollout.temperature = 1.0
     # Scores of a whole message take 16 GiB, of 32 tokens 0.9.
     config.rollout.read_chunk_tokens = 32
+    # Each part would read all weights for every token.
+    config.rollout.part_rows = None
     config.algo.advantage = "gae"
     config.filter.keep_fraction = 0.25
     config.optimizer.learning_rate = 1e-6
@@ -117,6 +119,11 @@ def qwen_three_billion_8gpus(config: ConfigDict) -> None:
     qwen_three_billion(config)
     config.mesh.fsdp = 8
     config.learner.microbatch_rows = 8
+
+
+def qwen_seven_billion(config: ConfigDict) -> None:
+    """Qwen2.5-7B-Instruct, for several GPUs: `mesh.fsdp=8` (docs/scaling.md)."""
+    _qwen(config, "Qwen/Qwen2.5-7B-Instruct")
 
 
 def qwen3_half_billion(config: ConfigDict) -> None:
@@ -181,6 +188,7 @@ SIZES = {
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,
     "qwen2.5-3b": qwen_three_billion,
     "qwen2.5-3b-8gpus": qwen_three_billion_8gpus,
+    "qwen2.5-7b": qwen_seven_billion,
     "qwen3-0.6b": qwen3_half_billion,
     "qwen3-1.7b": qwen3_two_billion,
     "qwen3-4b": qwen3_four_billion,

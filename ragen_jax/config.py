@@ -8,6 +8,7 @@ key, its value, the rule and the cure. Rules stand beside the options they check
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator
 
@@ -35,8 +36,8 @@ from ragen_jax.text.context import CONTEXTS, count_past
 from ragen_jax.text.prompts import PROMPT_STYLES
 from ragen_jax.text.token_templates import TOKENIZATIONS
 
-# Keys a resumed run may change: they do not touch what is learned (another mesh or
-# attention rounds differently, and `changed_keys` knows when alarms do).
+# Keys a resumed run may change: they do not touch what is learned (another mesh,
+# attention or part rounds differently, and `changed_keys` knows when alarms do).
 FREE_ON_RESUME = (
     "train.",
     "evaluation.",
@@ -46,6 +47,9 @@ FREE_ON_RESUME = (
     "logging.",
     "mesh.",
     "model.attention",
+    "rollout.decode_attention",
+    "rollout.read_chunk_tokens",
+    "rollout.part_rows",
     "host.num_workers",
     "host.step_seconds",
     "host.max_worker_bytes",
@@ -183,6 +187,9 @@ def _no_effect(leaves: Leaves) -> Iterator[tuple[str, str]]:
         yield "rollout.max_failed_fraction", reason
     else:
         yield "env.name", "env.host names the game"
+        yield "rollout.part_rows", "games in Python are played in two halves"
+    if math.prod(leaves[f"mesh.{axis}"] for axis in sharding.MESH_AXES) > 1:
+        yield "rollout.part_rows", "the rows are split over the devices of mesh.*"
     if leaves["prompt.style"] == "terse":
         reason = "the terse wording has no length hint"
         yield "prompt.length_hint_words", reason
@@ -206,6 +213,7 @@ RULES = (
             "rollout.context_turns",
             "rollout.compactions",
             "rollout.read_chunk_tokens",
+            "rollout.part_rows",
             "bonus.format",
             "bonus.length",
             "bonus.facts",
@@ -230,6 +238,7 @@ RULES = (
             "rollout.max_reply_tokens",
             "rollout.decode_chunk_tokens",
             "rollout.read_chunk_tokens",
+            "rollout.part_rows",
             "rollout.compactions",
             "rollout.context_turns",
             "rollout.top_k",

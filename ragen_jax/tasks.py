@@ -262,6 +262,8 @@ def build_collect(
     """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
     names = ("temperature", "top_k", "top_p", "compactions")
     names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
+    if not isinstance(task.env, World):
+        names += ("part_rows",)
     decoding = {name: config.rollout[name] for name in names} | sampling
     sizes = {"num_groups": num_groups, "group_size": group_size}
     return make_task_collect(task, policy, mesh=mesh, **sizes, **decoding)

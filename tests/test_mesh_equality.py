@@ -108,6 +108,8 @@ def _iterate(folder, mesh) -> Iteration:
     program = build_program(config)
     layout = {"num_groups": 2, "group_size": 8}
     where = sharding.make_mesh(**axes)
+    # All rows at once, also on one device.
+    config.rollout.part_rows = None
     collect = build_collect(config, program.task, program.policy, where, **layout)
     keys = rollout_keys(rngs.step_key(rngs.root_key(0), 0), 2, 8)
     play = (program.play_params(program.state), program.task.dialogue, keys)

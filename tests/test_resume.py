@@ -29,8 +29,8 @@ def uninterrupted(tmp_path_factory, model):
 
 
 def train_command(model, workdir, **changes) -> list[str]:
-    """With a critic: the state is the largest there is."""
-    changes = {"algo__advantage": "gae"} | changes
+    """With a critic: the state is the largest there is. Rollouts in two parts."""
+    changes = {"algo__advantage": "gae", "rollout__part_rows": 4} | changes
     return commands.train_command(model, workdir, **changes)
 
 

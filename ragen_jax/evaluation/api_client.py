@@ -96,7 +96,7 @@ class Endpoint:
         await self._client.close()
 
     async def reply(
-        self, messages: Sequence[Mapping[str, str]], conversation: int
+        self, messages: Sequence[Mapping[str, Any]], conversation: int
     ) -> ChatReply:
         """The assistant's next message.
 
@@ -137,7 +137,7 @@ class Endpoint:
         backoff = min(self._retry_seconds * 2**attempt, MAX_BACKOFF_SECONDS)
         return max(backoff * (0.5 + jitter / 2), asked + self._retry_seconds * jitter)
 
-    async def _ask(self, messages: Sequence[Mapping[str, str]]) -> ChatReply:
+    async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> ChatReply:
         """One try."""
         create = self._client.chat.completions.with_raw_response.create
         body = dict(self._body)

@@ -65,15 +65,21 @@ def _play(
         shown: Observation = game.reset(seed, problem)
         total, step, count = 0.0, None, 0
         while not _is_over(step) and count < task.rules.budget.max_turns:
-            say(shown.text)
+            say(_as_text(shown))
             step = game.step(reply(game))
             shown, count, total = step.observation, count + 1, total + step.reward
             say(f"[reward {step.reward:g}]")
-        say(shown.text)
+        say(_as_text(shown))
         is_won = step is not None and bool(step.info.get("success", False))
         say(describe_end(is_won, count, total))
     finally:
         game.close()
+
+
+def _as_text(shown: Observation) -> str:
+    """What is shown, images by their size."""
+    sizes = (f"\n[image, {x.shape[1]} x {x.shape[0]}]" for x in shown.images)
+    return shown.text + "".join(sizes)
 
 
 def _is_over(step: Step | None) -> bool:

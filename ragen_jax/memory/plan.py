@@ -8,6 +8,7 @@ one device.
 """
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -100,6 +101,9 @@ def make_plan(
     Raises:
       ValueError: the configuration cannot be built.
     """
+    # All rows at once: those parts that a CPU plays at a time need no more.
+    config = copy.deepcopy(config)
+    config.rollout.part_rows = None
     parts = build_parts(config, model, tokenizer, devices)
     learner, batch = parts.learner, describe_batch(config, parts)
     kept = activations(config, parts, batch)

@@ -7,7 +7,7 @@ worker process, which the next one takes over, while it is played.
 import asyncio
 import dataclasses
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.rollout.world_env import World, WorldState
 from ragen_jax.rollout.worlds import answer_in, check_failures, draw_problems
-from ragen_jax.text.messages import strip_prefix
+from ragen_jax.text.messages import Message, add_images, strip_prefix
 from ragen_jax.worlds.pool import Answer, Pool
 from ragen_jax.worlds.wrappers import CUT_MARK, cut_middle
 
@@ -97,6 +97,8 @@ class WorldChatEpisode(ChatEpisode):
         task = int(level.tasks)
         self._problem = [int(level.seeds)], [None if task < 0 else task]
         self._text, self._has_failed = "", False
+        self._images: tuple[str, ...] = ()
+        self._shown_images: list[Sequence[str]] = []
 
     async def begin(self) -> None:
         (answer,) = await asyncio.to_thread(self._pool.reset, *self._problem)
@@ -114,6 +116,10 @@ class WorldChatEpisode(ChatEpisode):
             self._show(answers[0])
         return reply
 
+    def prompt(self, turn: int) -> list[Message]:
+        self._shown_images.append(self._images)
+        return add_images(super().prompt(turn), self._shown_images)
+
     def trajectory(self):
         self._game.give_back(self._pool)
         return super().trajectory()
@@ -129,6 +135,7 @@ class WorldChatEpisode(ChatEpisode):
         max_tokens = self._game.env.max_observation_tokens
         max_chars = max(CHARS_PER_TOKEN * max_tokens, len(CUT_MARK))
         self._text = cut_middle(answer.text, max_chars)
+        self._images = answer.images
         states = self._play.states
         values = {
             "reward": answer.reward,

@@ -35,6 +35,7 @@ from ragen_jax.rollout.decode import (
 )
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
 from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.parts import CollectInParts, groups_per_part
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
@@ -84,6 +85,7 @@ def make_collect(
     num_groups: int,
     group_size: int,
     rules: PlayRules,
+    part_rows: int | None = None,
     **decoding: float | None,
 ) -> Collect:
     """Compile-once rollouts of the policy.
@@ -92,6 +94,7 @@ def make_collect(
       mesh: rows are split over its axes `ROW_AXES`; each device plays its own rows.
       num_groups, group_size: `G` and `N`; rows of a group play the same level.
       rules: of an episode.
+      part_rows: see `parts.groups_per_part`.
       decoding: see `make_responder`.
 
     Returns:
@@ -100,7 +103,8 @@ def make_collect(
     Raises:
       ValueError: the rows cannot be split over the mesh, or an option is out of range.
     """
-    layout = RowLayout(mesh, num_groups, group_size)
+    part_groups = groups_per_part(part_rows, mesh, num_groups, group_size)
+    layout = RowLayout(mesh, part_groups, group_size)
     respond = make_responder(policy, rules, layout, **decoding)
 
     def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
@@ -115,11 +119,15 @@ def make_collect(
         )
 
     play = layout.over_rows(play, num_whole=2)
-    return jax.jit(
+    collect = jax.jit(
         lambda params, dialogue, keys: play(
             params, dialogue, spread_levels(keys, group_size)
         )
     )
+    if part_groups == num_groups:
+        return collect
+    sizes = {"num_groups": num_groups, "group_size": group_size}
+    return CollectInParts(collect, **sizes, part_groups=part_groups, mesh=mesh)
 
 
 def make_responder(

@@ -129,6 +129,7 @@ class WorldEpisodes(ArrayEpisodes):
         """What rows show now; those without an answer show what they did."""
         shown = jax.tree.map(np.array, jax.device_get(before))
         for row, answer in answers.items():
+            answer = answer.in_text()
             if answer.failure is not None:
                 self.failures[row] = answer.failure
             shown.text[row] = self._ids(answer.text)

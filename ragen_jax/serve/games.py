@@ -172,6 +172,7 @@ class WorldPlayer(Player):
 
 
 def _only(answer: Answer) -> Answer:
+    answer = answer.in_text()
     if answer.failure is not None:
         raise GameError(f"the game failed: {answer.failure}")
     return answer

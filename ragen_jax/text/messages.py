@@ -17,7 +17,8 @@ from ragen_jax.text.answers import THINK_END as _THINK_END
 from ragen_jax.text.prompts import Wording
 from ragen_jax.types import ParsedAnswer
 
-Message = dict[str, str]
+# A role and its content: a text, or parts of texts and images.
+Message = dict[str, Any]
 ROLES = {
     "system": chat.SYSTEM_HEADER,
     "user": chat.USER_HEADER,
@@ -60,6 +61,27 @@ def chat_messages(
     write = _in_one_message if context == "single_turn" else _turn_by_turn
     system = {"role": "system", "content": wording.system.render({})}
     return [system, *write(wording, shown)]
+
+
+def add_images(
+    messages: Sequence[Message], images: Sequence[Sequence[str]]
+) -> list[Message]:
+    """Chat messages that show the images of turns beside their texts.
+
+    Args:
+      messages: of `chat_messages`. One message for all turns shows the last turn's.
+      images: of each turn so far, PNG files in base64.
+    """
+    users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    shown = list(messages)
+    # The last message of the user belongs to the last turn.
+    for i, of_turn in zip(reversed(users), reversed(images), strict=False):
+        if of_turn:
+            urls = [f"data:image/png;base64,{image}" for image in of_turn]
+            parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+            text = {"type": "text", "text": messages[i]["content"]}
+            shown[i] = {"role": "user", "content": [text, *parts]}
+    return shown
 
 
 def in_markup(messages: Sequence[Message], prefix: str) -> str:

@@ -25,8 +25,9 @@ from ragen_jax.worlds import processes
 START_SECONDS = 60.0
 # Seconds that a process has to end after its last word, or when it is no longer needed.
 END_SECONDS = 1.0
-# No answer is longer, in bytes: a game that fills a pipe is stopped.
-MAX_ANSWER = 1_000_000
+# No answer is longer, in bytes, its images included: a game that fills a pipe is
+# stopped.
+MAX_ANSWER = 8_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +56,14 @@ class Answer:
     """What a row's game answered.
 
     Attributes:
-      text: the observation.
+      text, images: the observation; PNG files in base64.
       reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
       solution: replies that win, where they were asked for.
       failure: why there is no answer; None where there is one.
     """
 
     text: str = ""
+    images: tuple[str, ...] = ()
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -73,6 +75,17 @@ class Answer:
     def is_over(self) -> bool:
         """Nothing more can be asked of the row."""
         return self.terminated or self.truncated or self.failure is not None
+
+    def in_text(self) -> "Answer":
+        """The answer for a player that reads text alone: images are a failure."""
+        return Answer(failure=_HAS_IMAGES) if self.images else self
+
+
+_HAS_IMAGES = (
+    "it shows an image, and this player reads text alone; evaluate a model behind an "
+    "API that reads images, or leave them out with the wrapper ('images', 0) in "
+    "host.wrappers"
+)
 
 
 class Pool:
@@ -265,10 +278,11 @@ def _parse(line: bytes, row: int) -> Answer:
     if isinstance(solution := found.get("solution"), list):
         return Answer(solution=tuple(map(str, solution)))
     text, info = found.get("observation"), found.get("info", {})
-    reward = found.get("reward", 0.0)
-    if not isinstance(text, str) or not isinstance(info, dict):
+    reward, images = found.get("reward", 0.0), found.get("images", [])
+    are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
+    if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
         raise ValueError(f"{line[:80]!r} has no observation")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         return Answer(failure=f"its reward is {reward!r}, not a finite number")
     ends = {name: bool(found.get(name, False)) for name in ("terminated", "truncated")}
-    return Answer(text, float(reward), info=info, **ends)
+    return Answer(text, tuple(images), float(reward), info=info, **ends)

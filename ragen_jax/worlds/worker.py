@@ -5,20 +5,26 @@ standard output; what games print goes to standard error. A game that raises ans
 with its exception and is thrown away; whatever worse happens to the process is the
 business of `pool.py`, which starts it.
 
-    {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": ...}
+    {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": "text", ...}
     {"row": 3, "step": "reply"}             -> {"row": 3, "observation": ..., ...}
     {"row": 3, "solution": true}            -> {"row": 3, "solution": ["reply", ...]}
+
+Images are PNG files in base64, a list of texts as "images" beside the observation.
 
 The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
 [[name, argument], ...], "max_bytes": limit of its memory or null}.
 """
 
+import base64
 import importlib
+import io
 import json
 import os
 import resource
 import traceback
 from typing import Any, TextIO
+
+import numpy as np
 
 from ragen_jax.worlds.base import BrokenContract, HostGame, Observation, Step
 from ragen_jax.worlds.wrappers import wrap
@@ -82,9 +88,17 @@ def _send(answers: TextIO, answer: dict[str, Any]) -> None:
 
 
 def _observation(observation: Observation) -> dict[str, Any]:
-    if observation.images:
-        raise NotImplementedError("images are not shown to models yet")
-    return {"observation": observation.text}
+    images = list(map(_png, observation.images))
+    return {"observation": observation.text} | ({"images": images} if images else {})
+
+
+def _png(pixels: np.ndarray) -> str:
+    """An image, uint8[H, W, 3], as a PNG file in base64."""
+    from PIL import Image  # most games show none
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _step(step: Step) -> dict[str, Any]:

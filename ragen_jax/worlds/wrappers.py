@@ -97,6 +97,11 @@ class Checked(Wrapper):
     def _check_observation(self, sentence: str, value: object) -> None:
         self._check(sentence, value, Observation)
         self._check("an Observation's text must be", value.text, str)
+        self._check("an Observation's images must be", value.images, tuple)
+        for image in value.images:
+            shape, dtype = getattr(image, "shape", ()), getattr(image, "dtype", None)
+            if len(shape) != 3 or shape[2] != 3 or 0 in shape or dtype != "uint8":
+                raise self._broken("an image must be uint8[H, W, 3]", image)
 
     def _check(self, sentence: str, value: object, kind: type) -> None:
         if not isinstance(value, kind):
@@ -109,7 +114,13 @@ class Checked(Wrapper):
         )
 
 
-_A = {Observation: "an Observation", Step: "a Step", Mapping: "a dict", str: "a str"}
+_A = {
+    Observation: "an Observation",
+    Step: "a Step",
+    Mapping: "a dict",
+    str: "a str",
+    tuple: "a tuple",
+}
 
 
 class SplitActions(Wrapper):
@@ -246,6 +257,26 @@ class CapObservation(Wrapper):
         return dataclasses.replace(shown, text=text)
 
 
+class LimitImages(Wrapper):
+    """Shows the first images of an observation, for models that read few, or none."""
+
+    def __init__(self, game: HostGame, max_images: int):
+        """Args: max_images: of an observation; 0: its text alone."""
+        _check_count("images", max_images, fewest=0)
+        super().__init__(game)
+        self._max_images = max_images
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return self._first(self.game.reset(seed, task))
+
+    def step(self, reply: str) -> Step:
+        step = self.game.step(reply)
+        return dataclasses.replace(step, observation=self._first(step.observation))
+
+    def _first(self, shown: Observation) -> Observation:
+        return dataclasses.replace(shown, images=shown.images[: self._max_images])
+
+
 def cut_middle(text: str, max_chars: int) -> str:
     """The text, its middle replaced by `CUT_MARK` if it has more characters."""
     if len(text) <= max_chars:
@@ -261,6 +292,7 @@ WRAPPERS = {
     "budget": Budget,
     "penalize": PenalizeInvalid,
     "cap": CapObservation,
+    "images": LimitImages,
 }
 
 

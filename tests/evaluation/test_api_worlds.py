@@ -1,8 +1,12 @@
 """Games in Python, played by a model behind an API."""
 
+import base64
+import io
 import re
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from configs import bandit, lean, world
 from ragen_jax.evaluation import api as remote
@@ -11,7 +15,7 @@ from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.worlds import GamesFailed, draw_problems
 from tests.evaluation.server import completion, serve
 from tests.evaluation.test_api import SMALL, USAGE, api, play
-from tests.worlds.games import Faulty
+from tests.worlds.games import Faulty, Pictured
 
 COUNT = re.compile(r"seed (\d+)(?: count (\d))?")
 
@@ -102,6 +106,51 @@ def test_long_observations_lose_their_middle(tmp_path):
     # Twelve characters stand for three tokens.
     for text in texts:
         assert any(len(x) == 12 and " [...] " in x for x in text.splitlines())
+
+
+def _pictures(message) -> list[np.ndarray]:
+    """The images of a message of the user, as arrays."""
+    if isinstance(message["content"], str):
+        return []
+    text, *parts = message["content"]
+    assert text["type"] == "text"
+    assert "seed" in text["text"]
+    found = []
+    for part in parts:
+        head, _, data = part["image_url"]["url"].partition(",")
+        assert (part["type"], head) == ("image_url", "data:image/png;base64")
+        with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+            found.append(np.asarray(image))
+    return found
+
+
+@pytest.mark.parametrize("context", ["full", "single_turn"])
+def test_images_go_to_the_model_beside_the_text_of_their_turn(tmp_path, context):
+    config = config_of()
+    config.env.host = "tests.worlds.games:Pictured"
+    config.rollout.context = context
+    text = "<think>x</think><answer>go</answer>"
+    if context != "full":
+        config.rollout.context_turns = 2
+    with serve(lambda request: completion(text)) as server:
+        _, lines = play(tmp_path / "out.jsonl", server.url, task=Task(config))
+    assert {len(line["turns"]) for line in lines} == {3}
+    assert len(server.requests) == 3 * len(lines)
+    for request in server.requests:
+        users = [m for m in request.messages if m["role"] == "user"]
+        texts = [m["content"][0]["text"] for m in users]
+        seed, count = COUNT.findall(texts[-1])[-1]
+        last = int(count or 0)
+        if context == "full":
+            assert len(users) == last + 1
+        shown = range(last + 1) if context == "full" else [last]
+        for message, turn in zip(users, shown, strict=True):
+            counts = [0, 1] if turn == 0 else [turn]
+            pictures = _pictures(message)
+            assert len(pictures) == len(counts)
+            for picture, i in zip(pictures, counts, strict=True):
+                expected = Pictured.picture(int(seed), i)
+                np.testing.assert_array_equal(picture, expected)
 
 
 def test_suites_have_them(tmp_path):

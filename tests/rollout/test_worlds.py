@@ -410,3 +410,24 @@ def test_special_tokens_in_observations_are_text():
 def test_bad_names_and_arguments(name, kwargs, message):
     with pytest.raises(ValueError, match=message):
         make_world(name, kwargs, **SETTINGS)
+
+
+def test_images_are_refused_unless_left_out():
+    """The models here read text alone; the wrapper plays the game without images."""
+
+    def play(wrappers, max_failed_fraction):
+        game = make_world(
+            "tests.worlds.games:Pictured",
+            {},
+            **SETTINGS
+            | {"wrappers": wrappers, "max_failed_fraction": max_failed_fraction},
+        )
+        keys = rollout_keys(KEY, 4, 3)
+        return collector(game)(speaker_params(SOUND), dialogue(game), keys)
+
+    with pytest.raises(GamesFailed, match=r"reads text alone.*'images', 0"):
+        play((), 0.5)
+    played = play((("images", 0),), 0.0)
+    assert FAILED_ROWS.value(played) == 0
+    assert jnp.any(played.turns.num_executed > 0)
+    assert np.all(np.any(played.loss_mask, axis=1))

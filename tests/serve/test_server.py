@@ -251,6 +251,7 @@ def test_a_message_in_parts_is_one(server):
 
 
 def test_close_ends_a_session(server):
+    wait_for(lambda: server.sessions.num_open == 0)
     with connected(server) as client:
         ask(client, "reset")
         assert server.sessions.num_open == 1

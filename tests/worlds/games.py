@@ -6,6 +6,8 @@ import signal
 import sys
 import time
 
+import numpy as np
+
 from ragen_jax.worlds.base import HostGame, Observation, Step
 
 
@@ -36,6 +38,27 @@ class Faulty(HostGame):
         shown = Observation(f"seed {self.seed} count {self.count} {reply}")
         info = {"success": self.count == 3, "valid": True, "letters": len(reply)}
         return Step(shown, reward, self.count == 3, False, info)
+
+
+class Pictured(Faulty):
+    """Shows an image with every observation but the last, and two at the start."""
+
+    @staticmethod
+    def picture(seed: int, count: int) -> np.ndarray:
+        """The image after so many replies."""
+        return np.random.default_rng([seed, count]).integers(
+            0, 256, (3 + count, 5, 3), dtype=np.uint8
+        )
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        text = super().reset(seed, task).text
+        return Observation(text, (self.picture(seed, 0), self.picture(seed, 1)))
+
+    def step(self, reply: str) -> Step:
+        step = super().step(reply)
+        images = () if step.terminated else (self.picture(self.seed, self.count),)
+        shown = dataclasses.replace(step.observation, images=images)
+        return dataclasses.replace(step, observation=shown)
 
 
 class OddNumber(Faulty):
@@ -93,7 +116,7 @@ def _pay_nan():
 def _answer_too_much():
     for descriptor in range(3, 20):
         try:
-            os.write(descriptor, b"x" * 2_000_000)
+            os.write(descriptor, b"x" * 10_000_000)
         except OSError:
             continue
 

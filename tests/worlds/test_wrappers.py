@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_jax.worlds.base import HostGame, Observation, Step
+from ragen_jax.worlds.base import BrokenContract, HostGame, Observation, Step
 from ragen_jax.worlds.echo import Echo
 from ragen_jax.worlds.wrappers import (
     CUT_MARK,
@@ -15,12 +15,14 @@ from ragen_jax.worlds.wrappers import (
     Budget,
     CapObservation,
     Checked,
+    LimitImages,
     PenalizeInvalid,
     SplitActions,
     Wrapper,
     cut_middle,
     wrap,
 )
+from tests.worlds.games import Pictured
 
 
 class Count(HostGame):
@@ -71,7 +73,7 @@ class Count(HostGame):
         return self._num_valid == self.goal or len(self.heard) == 9
 
 
-HARMLESS = {"split": 1, "budget": 99, "penalize": -0.5, "cap": 1000}
+HARMLESS = {"split": 1, "budget": 99, "penalize": -0.5, "cap": 1000, "images": 1}
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
@@ -345,3 +347,36 @@ def test_solutions_win_through_all_wrappers():
         step = game.step(reply)
         assert step.info["success"]
         assert step.reward == 1.0
+
+
+# --- images
+
+
+def test_images_are_limited_and_texts_stay():
+    shown = [LimitImages(Pictured("training"), n).reset(3) for n in (0, 1, 2, 3)]
+    assert [len(x.images) for x in shown] == [0, 1, 2, 2]
+    assert {x.text for x in shown} == {"seed 3"}
+    np.testing.assert_array_equal(shown[1].images[0], Pictured.picture(3, 0))
+    game = LimitImages(Pictured("training"), 0)
+    game.reset(3)
+    assert game.step("go").observation == Observation("seed 3 count 1 go")
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        [np.zeros((2, 2, 3), np.uint8)],
+        (np.zeros((2, 2), np.uint8),),
+        (np.zeros((2, 2, 4), np.uint8),),
+        (np.zeros((0, 2, 3), np.uint8),),
+        (np.zeros((2, 2, 3)),),
+        ("image.png",),
+    ],
+)
+def test_what_is_no_image_is_refused(images):
+    class Broken(Count):
+        def reset(self, seed, task=None):
+            return Observation("look", images)
+
+    with pytest.raises(BrokenContract, match="image"):
+        wrap(Broken(), ()).reset(0)

@@ -1,0 +1,314 @@
+"""From one GPU to 256: what compiled programs say, as one table and one figure.
+
+    python -m benchmarks.scaling --json=benchmarks/results/scaling.json
+    python -m benchmarks.scaling --json=FILE --output=docs/scaling.png --nocompile
+
+Compiles every case that the file lacks by `benchmarks.gpu_program` (minutes each; needs
+the extra `[cuda]` and no GPU) and adds it to the file; stopped, it goes on from there.
+Nothing here is a time that was taken: seconds are bytes and operations of the programs
+at the rates of `ragen_jax/memory/targets.py`. "Nothing overlaps" adds them up,
+"all overlaps" takes the largest; a real run lies in between.
+"""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from absl import flags
+
+from benchmarks import runs
+from launch import command
+
+_JSON = flags.DEFINE_string("json", "benchmarks/results/scaling.json", "The figures.")
+_OUTPUT = flags.DEFINE_string("output", None, "PNG file to draw.")
+_COMPILE = flags.DEFINE_bool("compile", True, "Compile the cases that are missing.")
+
+GPUS_PER_HOST = 8
+# Of a GPU under weak scaling: the paper's batch.
+GROUPS, GROUP_SIZE, MINIBATCH_ROWS = 8, 16, 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A run on a number of GPUs.
+
+    Attributes:
+      model: size preset.
+      scaling: "weak" (each GPU has the paper's batch) or "strong" (all of them have).
+      mesh: data x fsdp.
+      pass_rows: rows that a GPU learns from in a pass.
+    """
+
+    model: str
+    scaling: str
+    mesh: tuple[int, int]
+    pass_rows: int = 4
+
+    @property
+    def gpus(self) -> int:
+        return self.mesh[0] * self.mesh[1]
+
+    @property
+    def name(self) -> str:
+        data, fsdp = self.mesh
+        return f"{self.model} {self.scaling} {data}x{fsdp}"
+
+    @property
+    def times(self) -> int:
+        """How many of the paper's batches there are."""
+        return self.gpus if self.scaling == "weak" else 1
+
+    @property
+    def num_passes(self) -> int:
+        """Passes of a GPU over its share of the rows, all groups kept."""
+        rows = self.times * GROUPS * GROUP_SIZE // self.gpus
+        return rows // self.pass_rows
+
+    @property
+    def num_layer_loops(self) -> int:
+        """Turns of the loops over layers in a pass."""
+        return LAYERS[self.model]
+
+    def flags(self) -> list[str]:
+        """Of `benchmarks.gpu_program`."""
+        data, fsdp = self.mesh
+        per_host = min(self.gpus, GPUS_PER_HOST)
+        changes = {
+            "mesh.data": data,
+            "mesh.fsdp": fsdp,
+            "rollout.num_groups": GROUPS * self.times,
+            "learner.minibatch_rows": MINIBATCH_ROWS * self.times,
+            "learner.microbatch_rows": self.pass_rows * self.gpus,
+        }
+        return [
+            f"--config=configs/sokoban.py:{self.model}",
+            f"--topology=1x{self.gpus // per_host}x{per_host}",
+            "--programs=rollout,update",
+            *(f"--config.{key}={value}" for key, value in changes.items()),
+        ]
+
+
+LAYERS = {"qwen2.5-0.5b": 24, "qwen2.5-3b": 36, "qwen2.5-7b": 28}
+_MESHES = ((1, 8), (8, 8), (32, 8))
+CASES = (
+    Case("qwen2.5-0.5b", "weak", (1, 1)),
+    *(Case("qwen2.5-0.5b", "weak", mesh) for mesh in _MESHES),
+    *(Case("qwen2.5-3b", "weak", mesh) for mesh in _MESHES),
+    *(Case("qwen2.5-7b", "weak", mesh) for mesh in _MESHES),
+    Case("qwen2.5-0.5b", "strong", (1, 8)),
+    # A minibatch has 32 rows: there is nothing to do for a 33rd GPU.
+    Case("qwen2.5-0.5b", "strong", (4, 8), pass_rows=1),
+)
+
+
+def compile_case(case: Case) -> dict:
+    """Figures of a case, from a process of its own.
+
+    Raises:
+      ValueError: the program could not be compiled.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        words = [sys.executable, "-m", "benchmarks.gpu_program", *case.flags()]
+        done = subprocess.run(
+            [*words, f"--json={file.name}"], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise ValueError(f"{case.name}: {done.stderr.strip().splitlines()[-1]}")
+        return summary(json.load(file)["programs"])
+
+
+def summary(programs: dict) -> dict:
+    """What the table needs of a case's programs."""
+    rollout, update = programs["rollout"], programs["update"]
+    decode = rollout["decode"]
+    layers = update["layers"]
+    return {
+        "rollout_bytes": rollout["memory"]["peak"],
+        "update_bytes": update["memory"]["peak"],
+        "compile_s": rollout["compile_s"] + update["compile_s"],
+        "token_s": decode["seconds"]["least"],
+        "rollout_exchanges": rollout["exchanges"],
+        "update_exchanges": update["exchanges"],
+        "layer_arithmetic_s": sum(of["seconds"]["arithmetic"] for of in layers),
+        "layer_bytes_s": sum(of["seconds"]["bytes"] for of in layers),
+    }
+
+
+def seconds(case: Case, figures: dict, target) -> dict[str, float]:
+    """Of a pass of the update and of a whole iteration, all groups kept.
+
+    Returns:
+      `arithmetic`, `inside`, `between`: of a pass, its exchanges inside a host and
+      between hosts; `rollout`: an iteration's tokens at the least time, and what is
+      received before the first.
+    """
+    received = {"in a host": 0.0, "between hosts": 0.0}
+    for of in figures["update_exchanges"]:
+        if of["depth"]:
+            passes = RING.get(of["kind"], 1)
+            received[of["where"]] += passes * of["bytes"]
+    first = sum(of["bytes"] for of in figures["rollout_exchanges"])
+    return {
+        "arithmetic": case.num_layer_loops * figures["layer_arithmetic_s"],
+        "inside": received["in a host"] / target.link_rate,
+        "between": received["between hosts"] / target.network_rate,
+        "rollout": TOKENS * figures["token_s"] + first / target.link_rate,
+    }
+
+
+# Times that a ring sends what it makes.
+RING = {"all-reduce": 2}
+# Of an episode, one after the other.
+TOKENS = 5 * 400
+
+
+def share(of: dict[str, float], *, overlaps: bool) -> float:
+    """Of a pass's time, the part that is arithmetic."""
+    exchanged = of["inside"], of["between"]
+    whole = of["arithmetic"] + sum(exchanged)
+    if overlaps:
+        whole = max(of["arithmetic"], *exchanged)
+    return of["arithmetic"] / whole
+
+
+def iteration(case: Case, of: dict[str, float], *, overlaps: bool) -> float:
+    """Seconds of a rollout and of an update that keeps all groups, at least."""
+    a_pass = of["arithmetic"] / share(of, overlaps=overlaps)
+    return of["rollout"] + case.num_passes * a_pass
+
+
+def print_table(known: dict[str, dict], target) -> None:
+    runs_of = [case for case in CASES if case.name in known]
+    columns = (
+        "model, scaling",
+        "GPUs",
+        "data x fsdp",
+        "GiB, rollout",
+        "GiB, update",
+        "ms a token",
+        "received before a rollout, GB",
+        "a pass: arithmetic ms",
+        "exchanges in a host ms",
+        "between hosts ms",
+        "share of ideal",
+        "iteration s",
+    )
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|")
+    for case in runs_of:
+        figures = known[case.name]
+        of = seconds(case, figures, target)
+        first = sum(one["bytes"] for one in figures["rollout_exchanges"])
+        shares = [share(of, overlaps=x) for x in (False, True)]
+        whole = [iteration(case, of, overlaps=x) for x in (True, False)]
+        cells = (
+            f"{case.model}, {case.scaling}",
+            case.gpus,
+            f"{case.mesh[0]} x {case.mesh[1]}",
+            f"{figures['rollout_bytes'] / 2**30:.1f}",
+            f"{figures['update_bytes'] / 2**30:.1f}",
+            f"{1e3 * figures['token_s']:.2f}",
+            f"{first / 1e9:.1f}",
+            f"{1e3 * of['arithmetic']:.0f}",
+            f"{1e3 * of['inside']:.0f}",
+            f"{1e3 * of['between']:.0f}",
+            f"{shares[0]:.0%} to {shares[1]:.0%}",
+            f"{whole[0]:.1f} to {whole[1]:.1f}",
+        )
+        print(f"| {' | '.join(map(str, cells))} |")
+
+
+def draw(known: dict[str, dict], target, path: str) -> None:
+    """Weak scaling: share of ideal of an update; strong: speed of an iteration."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (weak, strong) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for model, color in zip(LAYERS, ("#0072B2", "#D55E00", "#009E73"), strict=True):
+        cases = [
+            c
+            for c in CASES
+            if (c.model, c.scaling) == (model, "weak") and c.name in known
+        ]
+        if not cases:
+            continue
+        x = [case.gpus for case in cases]
+        low, high = (
+            [share(seconds(c, known[c.name], target), overlaps=overlaps) for c in cases]
+            for overlaps in (False, True)
+        )
+        weak.fill_between(x, low, high, color=color, alpha=0.2)
+        weak.plot(x, low, "o-", color=color, label=model)
+    weak.set(
+        title="Weak scaling: an update, the paper's batch on each GPU",
+        xlabel="GPUs (line: nothing overlaps; area: up to all)",
+        ylabel="share of ideal",
+        ylim=(0, 1.05),
+    )
+    model = next(iter(LAYERS))
+    cases = [Case(model, "weak", (1, 1))]
+    cases += [c for c in CASES if (c.model, c.scaling) == (model, "strong")]
+    cases = [case for case in cases if case.name in known]
+    low, high = (
+        [
+            iteration(c, seconds(c, known[c.name], target), overlaps=overlaps)
+            for c in cases
+        ]
+        for overlaps in (False, True)
+    )
+    x = [case.gpus for case in cases]
+    for times, style in ((low, "o-"), (high, "o--")):
+        strong.plot(x, [low[0] / t for t in times], style, color="#0072B2")
+    strong.plot(x, x, ":", color="gray", label="ideal")
+    strong.set(
+        title=f"Strong scaling: an iteration of {model}, 128 rows in all",
+        xlabel="GPUs (line: nothing overlaps; dashed: all)",
+        ylabel="times as fast as one",
+    )
+    strong.set_yscale("log", base=2)
+    for axes in (weak, strong):
+        axes.set_xscale("log", base=2)
+        ticks = sorted({case.gpus for case in CASES})
+        axes.set_xticks(ticks, ticks)
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+def read(path: pathlib.Path) -> dict[str, dict]:
+    """Cases in a file, without what it says of the machine."""
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    figures.pop("versions", None)
+    return figures
+
+
+def main(argv: list[str]) -> int:
+    del argv
+    path = pathlib.Path(_JSON.value)
+    figures = read(path)
+    for case in CASES:
+        if case.name in figures or not _COMPILE.value:
+            continue
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
+        try:
+            figures[case.name] = compile_case(case)
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        runs.write_json(str(path), figures)
+    from ragen_jax.memory.targets import named_target
+
+    target = named_target("h100")
+    print_table(figures, target)
+    if _OUTPUT.value:
+        draw(figures, target, _OUTPUT.value)
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)

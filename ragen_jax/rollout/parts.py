@@ -1,0 +1,122 @@
+"""Rollouts of a CPU in parts, several at a time.
+
+In: the compiled rollout of a few groups. Out: the rollout of all of them. XLA decodes
+a token of every row on one core of a CPU, since its operations are too small to share;
+rows are independent, so parts of them are played at once, each from its levels to its
+last turn by the same program. What a row gets depends on the size of a part, not on the
+number of threads or cores.
+"""
+
+import concurrent.futures
+import functools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from ragen_jax.rollout.keys import RolloutKeys
+from ragen_jax.sharding import by_rows, platform_of
+from ragen_jax.text.dialogue import Dialogue
+from ragen_jax.types import Params, Trajectory
+
+T, R = TypeVar("T"), TypeVar("R")
+
+
+def groups_per_part(
+    part_rows: int | None, mesh: Mesh, num_groups: int, group_size: int
+) -> int:
+    """Groups that are played together; all of them but on a single CPU device.
+
+    Args:
+      part_rows: rows of a part, at most, if that is a whole group; None: all rows.
+    """
+    if part_rows is None or mesh.size > 1 or platform_of(mesh) != "cpu":
+        return num_groups
+    most = max(1, part_rows // group_size)
+    num_parts = -(-num_groups // most)
+    return -(-num_groups // num_parts)
+
+
+class CollectInParts:
+    """A rollout of `num_groups` groups by the program of a part.
+
+    Where the last part is not full, rows of the first groups fill it and are dropped.
+
+    Args:
+      collect: jitted `(params, dialogue, keys) -> Trajectory` of `part_groups` groups.
+      num_groups, group_size, part_groups: groups in all, rows and groups of a part.
+      mesh: of one device.
+    """
+
+    def __init__(
+        self,
+        collect: Callable[[Params, Dialogue, RolloutKeys], Trajectory],
+        *,
+        num_groups: int,
+        group_size: int,
+        part_groups: int,
+        mesh: Mesh,
+    ):
+        self.num_parts = -(-num_groups // part_groups)
+        self._collect = collect
+        groups = np.arange(self.num_parts * part_groups) % num_groups
+        groups = groups.reshape(self.num_parts, part_groups)
+        self._cut = jax.jit(functools.partial(_cut, groups, group_size))
+        num_rows = num_groups * group_size
+        self._join = jax.jit(
+            lambda parts: jax.tree.map(
+                lambda *x: jnp.concatenate(x)[:num_rows], *parts
+            ),
+            out_shardings=by_rows(mesh),
+        )
+
+    def __call__(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> Trajectory:
+        play = functools.partial(self._collect, params, dialogue)
+        return self._join(at_once(play, self._cut(keys)))
+
+    def lower(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> jax.stages.Lowered:
+        """The program of a part."""
+        part = jax.eval_shape(self._cut, keys)[0]
+        return self._collect.lower(params, dialogue, part)
+
+
+def at_once(program: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    """Finished results of a jitted program, several calls at a time.
+
+    A device of a CPU runs the calls of one thread one after the other, those of
+    several threads at once.
+    """
+    starting = threading.Lock()
+
+    def run(part: T) -> R:
+        # The call returns before it has run; the first one compiles.
+        with starting:
+            result = program(part)
+        return jax.block_until_ready(result)
+
+    # One thread beyond the cores: a part may wait where another computes.
+    num_threads = min(len(parts), len(os.sched_getaffinity(0)) + 1)
+    with concurrent.futures.ThreadPoolExecutor(num_threads) as threads:
+        return list(threads.map(run, parts))
+
+
+def _cut(groups: np.ndarray, group_size: int, keys: RolloutKeys) -> list[RolloutKeys]:
+    """The keys of each part; `groups`: its groups, one row a part."""
+    rows = groups[:, :, None] * group_size + np.arange(group_size)
+    return [
+        keys.replace(
+            level=keys.level[of_part],
+            noise=keys.noise[rows_of_part.ravel()],
+            sample=keys.sample[rows_of_part.ravel()],
+        )
+        for of_part, rows_of_part in zip(groups, rows, strict=True)
+    ]

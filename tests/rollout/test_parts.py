@@ -1,0 +1,122 @@
+"""Rollouts of a CPU in parts, against the rollout of all rows at once."""
+
+import os
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.rollout.keys import rollout_keys, validation_keys
+from ragen_jax.rollout.parts import CollectInParts, groups_per_part
+from ragen_jax.sharding import make_mesh
+from ragen_jax.timing import compilations
+from tests.rollout import players
+
+ONE = {"data": 1, "fsdp": 1, "tensor": 1}
+# Parts of two groups; the third has one, and the first group again.
+NUM_GROUPS, GROUP_SIZE, PART_ROWS = 5, 2, 4
+
+
+def keys(num_groups=NUM_GROUPS):
+    return rollout_keys(jax.random.key(36), num_groups, GROUP_SIZE)
+
+
+def play(collect, keys):
+    _, dialogue = players.game("sokoban")
+    return collect(players.speaker_params("sokoban"), dialogue, keys)
+
+
+def in_parts(**changes):
+    settings = {"num_groups": NUM_GROUPS, "group_size": GROUP_SIZE}
+    return players.collector("sokoban", **settings | {"part_rows": PART_ROWS} | changes)
+
+
+def test_equals_the_rollout_of_all_rows():
+    whole = play(players.collector("sokoban", num_groups=NUM_GROUPS), keys())
+    parts = play(in_parts(), keys())
+    assert isinstance(in_parts(), CollectInParts)
+    assert jnp.any(whole.turns.num_executed > 0)
+    chex.assert_trees_all_equal_shapes_and_dtypes(whole, parts)
+    log_probs = [x.sample_log_probs for x in (whole, parts)]
+    np.testing.assert_allclose(*log_probs, atol=1e-5)
+    chex.assert_trees_all_equal(
+        *(x.replace(sample_log_probs=None) for x in (whole, parts))
+    )
+
+
+def test_a_part_is_the_rollout_of_its_groups_to_the_bit():
+    parts = play(in_parts(), keys())
+    some = keys().replace(
+        level=keys().level[2:4], noise=keys().noise[4:8], sample=keys().sample[4:8]
+    )
+    alone = play(players.collector("sokoban", num_groups=2), some)
+    chex.assert_trees_all_equal(jax.tree.map(lambda x: x[4:8], parts), alone)
+
+
+def test_neither_cores_nor_repetitions_change_a_bit(monkeypatch):
+    first = play(in_parts(), keys())
+    for num_cores in (1, 16):
+        cores = set(range(num_cores))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        chex.assert_trees_all_equal(first, play(in_parts(), keys()))
+
+
+def test_everything_is_compiled_once():
+    collect = in_parts(decode_chunk_tokens=3)
+    with compilations() as compiled:
+        play(collect, keys())
+    # The keys of parts, a part, the rows of all.
+    assert compiled.num_programs == 3
+    with compilations() as compiled:
+        play(collect, rollout_keys(jax.random.key(1), NUM_GROUPS, GROUP_SIZE))
+    assert compiled.num_programs == 0
+
+
+def test_validation_prompts_stay_what_they_are():
+    settings = {"num_groups": 7, "group_size": 1}
+    prompts = validation_keys(0, 7)
+    whole = play(players.collector("sokoban", **settings), prompts)
+    parts = play(in_parts(**settings, part_rows=3), prompts)
+    np.testing.assert_array_equal(whole.tokens, parts.tokens)
+    np.testing.assert_array_equal(whole.success, parts.success)
+
+
+def test_the_lowered_program_is_a_part():
+    _, dialogue = players.game("sokoban")
+    inputs = players.speaker_params("sokoban"), dialogue, keys()
+    shapes = in_parts().lower(*inputs).out_info
+    assert shapes.lengths.shape == (2 * GROUP_SIZE,)
+    assert in_parts().num_parts == 3
+
+
+@pytest.mark.parametrize(
+    ("part_rows", "num_groups", "group_size", "expected"),
+    [
+        (None, 8, 16, 8),
+        (16, 8, 16, 1),
+        (16, 16, 8, 2),
+        # Parts of as equal a size as can be.
+        (16, 17, 1, 9),
+        (16, 33, 1, 11),
+        # A group stays together.
+        (16, 4, 32, 1),
+        (16, 1, 16, 1),
+        (64, 3, 2, 3),
+    ],
+)
+def test_sizes_of_parts(part_rows, num_groups, group_size, expected):
+    mesh = make_mesh(**ONE)
+    assert groups_per_part(part_rows, mesh, num_groups, group_size) == expected
+
+
+@pytest.mark.parametrize("axis", ["data", "fsdp", "tensor"])
+def test_several_devices_split_the_rows_themselves(axis):
+    assert groups_per_part(4, make_mesh(**ONE | {axis: 2}), 8, 2) == 8
+
+
+def test_an_error_in_a_part_is_the_rollout_s():
+    collect = in_parts()
+    with pytest.raises(TypeError, match="abstract array"):
+        collect(object(), players.game("sokoban")[1], keys())
