@@ -289,6 +289,9 @@ def read(path: pathlib.Path) -> dict[str, dict]:
 
 def main(argv: list[str]) -> int:
     del argv
+    from ragen_jax.memory import targets
+
+    targets.prepare_compiler()
     path = pathlib.Path(_JSON.value)
     figures = read(path)
     for case in CASES:
@@ -301,9 +304,7 @@ def main(argv: list[str]) -> int:
             print(f"left out: {error}", file=sys.stderr)
             continue
         runs.write_json(str(path), figures)
-    from ragen_jax.memory.targets import named_target
-
-    target = named_target("h100")
+    target = targets.named_target("h100")
     print_table(figures, target)
     if _OUTPUT.value:
         draw(figures, target, _OUTPUT.value)

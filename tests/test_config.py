@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import pytest
+from ml_collections import ConfigDict
 
 from configs import bandit, base, frozen_lake, mix, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
@@ -168,3 +169,36 @@ def test_unknown_preset_lists_the_choices():
 def test_another_command_s_configuration_is_named_as_such():
     with pytest.raises(ValueError, match="not a training configuration"):
         config_lib.validate(pocket.get_config())
+
+
+def test_a_run_of_before_these_keys_resumes():
+    """The keys round differently, like another mesh, and change nothing else."""
+    old = base.get_config().to_dict()
+    for key in ("decode_attention", "read_chunk_tokens", "part_rows"):
+        del old["rollout"][key]
+    old["model"]["attention"] = "blocks"
+    assert config_lib.changed_keys(ConfigDict(old), base.get_config()) == {}
+    old["rollout"]["max_turns"] += 1
+    changed = config_lib.changed_keys(ConfigDict(old), base.get_config())
+    assert changed == {"rollout.max_turns": (4, 3)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mesh__fsdp": 2, "rollout__part_rows": 4}, r"devices of mesh\.\*"),
+        (
+            {
+                "env__host": "echo",
+                "rollout__max_actions_per_turn": 1,
+                "rollout__part_rows": 4,
+            },
+            "games in Python are played in two halves",
+        ),
+    ],
+)
+def test_parts_are_refused_where_they_do_nothing(changes, reason):
+    words = rf"rollout\.part_rows.*{reason}"
+    with pytest.raises(ValueError, match=words):
+        config_lib.validate(broken(**changes), ["rollout.part_rows"])
+    config_lib.validate(broken(**changes))
