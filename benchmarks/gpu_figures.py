@@ -11,6 +11,7 @@ import collections
 import re
 
 from benchmarks import hlo
+from benchmarks.exchanges import collectives
 
 # A kernel takes at least this long, launched from a command buffer: NVIDIA's figures
 # for graphs of many small kernels on an H100, straight-line.
@@ -143,15 +144,15 @@ def exchanges(text: str, gpus_per_host: int) -> list[dict]:
     """Collectives by kind, place and depth: how many, and bytes that a device gets.
 
     A loop whose length the program does not say counts once; `depth` is the number of
-    loops around.
+    loops around. Bytes are those of a ring through all that take part.
     """
     sums: dict[tuple, list[int]] = {}
-    for one in hlo.collectives(text):
-        hosts = [{device // gpus_per_host for device in g} for g in one.groups or ()]
+    for one in collectives(text):
+        hosts = [{device // gpus_per_host for device in g} for g in one.groups]
         place = "between hosts" if any(len(h) > 1 for h in hosts) else "in a host"
         entry = sums.setdefault((one.kind, place, one.depth), [0, 0])
         entry[0] += one.times
-        entry[1] += one.total
+        entry[1] += round(one.received)
     return [
         {"kind": kind, "where": place, "depth": depth, "count": count, "bytes": size}
         for (kind, place, depth), (count, size) in sums.items()

@@ -38,11 +38,7 @@ def main(argv: list[str]) -> int:
 
     target = targets.named_target(_TARGET.value)
     targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
-    if not targets.has_compiler():
-        raise ValueError(
-            f"programs for {target.name} need XLA's compiler for NVIDIA's GPUs, which "
-            f"is not installed: {targets.INSTALL}"
-        )
+    targets.require_compiler(target)
     targets.prepare_compiler()
     import jax
 
@@ -85,8 +81,9 @@ def measure(config, parts, batch, name: str, target) -> dict:
             compiled = lowered.compile({"xla_dump_to": folder})
             seconds = time.perf_counter() - began
             (report,) = pathlib.Path(folder).glob("*memory-usage-report.txt")
-            found.append((memory_of(compiled), compiled.as_text(), report.read_text()))
-    memory, text, report = max(found, key=lambda entry: entry[0].peak)
+            texts = compiled.as_text(), report.read_text()
+            found.append((memory_of(compiled), seconds, *texts))
+    memory, seconds, text, report = max(found, key=lambda entry: entry[0].peak)
     if _SAVE.value:
         folder = pathlib.Path(_SAVE.value)
         folder.mkdir(parents=True, exist_ok=True)

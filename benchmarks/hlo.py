@@ -12,8 +12,6 @@ import math
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2}
 _BYTES |= {"s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8, "c64": 8, "token": 0}
 _BYTES |= dict.fromkeys(("f8e4m3fn", "f8e5m2"), 1)
@@ -25,6 +23,8 @@ COLLECTIVES = (
     "all-to-all",
     "collective-permute",
 )
+# The only start of an exchange that makes its results alone.
+_REDUCE_START = "all-reduce-start"
 # Instructions that launch nothing.
 _FREE = {
     "parameter",
@@ -54,9 +54,6 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _PLACE = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _STACK = re.compile(r"^(\d+) \{file_location_id=(\d+)")
-_GROUPS = re.compile(
-    r"replica_groups=(\{\{[^=]*?\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
-)
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 
 
@@ -98,6 +95,13 @@ class Instruction:
     def num_bytes(self) -> int:
         """Bytes of the arrays that it makes."""
         return sum(array.num_bytes for array in self.arrays)
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """The arrays without the operands, which the start of an exchange repeats."""
+        has_operands = self.opcode.endswith("-start") and self.opcode != _REDUCE_START
+        count = len(self.operands) if has_operands else 0
+        return self.arrays[count : 2 * count] if count else self.arrays
 
     @property
     def num_elements(self) -> int:
@@ -240,25 +244,22 @@ class Program:
             return sum(sizes) - cached + int(live * cached), new
         body = self.fused(one)
         if body is None:
-            return self._read_by(one, None), self._written_by(one, [one], None)
+            return self._read_by(one), self._written_by([one])
         parameters = [x for x in body if x.opcode == "parameter"]
         by_number = {int(_number(x)): x for x in parameters}
         name = one.called[0]
         read = 0
         for number, operand in enumerate(self.operands(one)):
-            read += self._read_from(name, by_number[number], operand.num_bytes)
+            share = self._share_read(name, by_number[number])
+            read += int(share * operand.num_bytes)
         (root,) = [x for x in body if x.is_root]
         results = self.operands(root) if root.opcode == "tuple" else [root]
-        return read, self._written_by(one, results, name)
+        return read, self._written_by(results)
 
     def fused(self, one: Instruction) -> list[Instruction] | None:
         """What a fusion computes; None of another instruction."""
         is_fusion = one.opcode == "fusion" and one.called
         return self.computations[one.called[0]] if is_fusion else None
-
-    def _read_from(self, name: str, source: Instruction, num_bytes: int) -> int:
-        """Bytes that a fused computation reads of one of its parameters."""
-        return int(self._share_read(name, source) * num_bytes)
 
     def _share_read(self, name: str, source: Instruction) -> float:
         """Share of a value inside of a fusion that its result depends on."""
@@ -272,15 +273,13 @@ class Program:
                 share += use.num_elements / max(1, source.num_elements)
         return min(share, 1.0)
 
-    def _read_by(self, one: Instruction, name: str | None) -> int:
+    def _read_by(self, one: Instruction) -> int:
         sizes = [x.num_bytes for x in self.operands(one)]
         if one.opcode in _TAKING:
             return one.num_bytes + sum(sizes[1:])
         return sum(sizes[1:] if one.opcode in _PARTIAL else sizes)
 
-    def _written_by(
-        self, one: Instruction, results: list[Instruction], name: str | None
-    ) -> int:
+    def _written_by(self, results: list[Instruction]) -> int:
         written = 0
         for result in results:
             while result.opcode in ("bitcast", "reshape"):
@@ -366,77 +365,3 @@ _TAKING = ("dynamic-slice", "slice", "gather")
 _UPDATING = {"dynamic-update-slice": 1, "scatter": 2}
 # ... and both.
 _PARTIAL = (*_TAKING, *_UPDATING)
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """An exchange between devices.
-
-    Attributes:
-      kind: as XLA names it.
-      num_bytes: of what a device gets each time.
-      sizes: of all axes of the arrays it gets.
-      groups: devices that exchange with each other; None: the text does not say.
-      times: how often it runs in the loops of a known length that it stands in.
-      depth: loops it stands in, of whatever length.
-      open_depth: those of them whose length the program does not say.
-      line: the instruction.
-    """
-
-    kind: str
-    num_bytes: int
-    sizes: frozenset[int]
-    groups: tuple[tuple[int, ...], ...] | None
-    times: int
-    depth: int
-    open_depth: int
-    line: str
-
-    @property
-    def total(self) -> int:
-        """Bytes, every loop of an unknown length run once."""
-        return self.num_bytes * self.times
-
-
-def collectives(text: str) -> list[Collective]:
-    """All exchanges of a program, `jax.stages.Compiled.as_text()`."""
-    return [
-        Collective(
-            kind=one.collective,
-            num_bytes=one.num_bytes,
-            sizes=frozenset(n for array in one.arrays for n in array.shape),
-            groups=_read_groups(one.line),
-            times=math.prod(loop.trips or 1 for loop in loops),
-            depth=len(loops),
-            open_depth=sum(loop.trips is None for loop in loops),
-            line=one.line,
-        )
-        for one, loops in Program(text).visit()
-        if one.collective
-    ]
-
-
-def _read_groups(line: str) -> tuple[tuple[int, ...], ...] | None:
-    """Written out, or as `[groups,size]<=[shape]T(axes)`: an iota, transposed."""
-    match = _GROUPS.search(line)
-    if match is None:
-        return None
-    text = match[1]
-    if text.startswith("{"):
-        return tuple(
-            tuple(int(n) for n in group.split(",") if n.strip())
-            for group in re.findall(r"\{([\d, ]*)\}", text)
-        )
-    shape, rest = text.split("<=")
-    sizes, *axes = re.findall(r"[\[(]([\d,]*)[\])]", rest)
-    devices = np.arange(math.prod(map(int, sizes.split(","))))
-    devices = devices.reshape([int(n) for n in sizes.split(",")])
-    if axes:
-        devices = devices.transpose([int(n) for n in axes[0].split(",")])
-    devices = devices.reshape([int(n) for n in shape.strip("[]").split(",")])
-    return tuple(tuple(int(n) for n in group) for group in devices)
-
-
-def total(exchanges: list[Collective], kind: str) -> int:
-    """Bytes of all exchanges of a kind."""
-    return sum(one.total for one in exchanges if one.kind == kind)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.mesh --json=FILE        # pocket model, 8 forced CPU devices
     python -m benchmarks.mesh --tiny             # a small network, two meshes
+    python -m benchmarks.mesh --target=h100 --topology=1x1x8     # GPUs' programs
 
 Per mesh: bytes a device holds of the train state and needs at most for an update (XLA's
 count), bytes a device gets from the others in one iteration (read from the compiled
@@ -12,16 +13,24 @@ The update's loops run as often as the batch says: all groups kept. Of the rollo
 loops, which end early, each turn is taken to be the longest. No times: devices that are
 forced upon a CPU share its cores, so times would say nothing. The status is 1 when
 parameters differ or a program was compiled twice.
+
+With `--target` the programs are compiled for described GPUs, each way to split the
+topology beside one GPU: nothing runs, so the last two columns are left out. Needs the
+extra `[cuda]`, and no GPU.
 """
 
+import math
 import os
 
 from absl import flags
 
-from benchmarks import hlo, runs
+from benchmarks import runs
+from benchmarks.exchanges import collectives
 from launch import command
 
 _TINY = flags.DEFINE_bool("tiny", False, "A small random network, two meshes.")
+_TARGET = flags.DEFINE_string("target", None, "GPU, see ragen_jax/memory/targets.py.")
+_TOPOLOGY = flags.DEFINE_string("topology", "1x1x8", "With --target: 1xHOSTSxGPUS.")
 _JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
 # data, fsdp, tensor
@@ -58,14 +67,14 @@ def read_config(mesh: tuple[int, int, int]):
 
 
 def received(compiled, trips: list[int]) -> dict[str, int]:
-    """Kind -> bytes a device gets from others while the program runs once.
+    """Kind -> bytes that exchanges make on a device while the program runs once.
 
     Args:
       compiled: the program.
       trips: how often its loops of an unknown length run, the outermost first.
     """
     sums: dict[str, int] = {}
-    for one in hlo.collectives(compiled.as_text()):
+    for one in collectives(compiled.as_text()):
         runs_of_loops = 1
         for trip in trips[: one.open_depth]:
             runs_of_loops *= trip
@@ -77,8 +86,6 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
     """One mesh's figures; `reference` is filled by the first mesh, of one device."""
     import jax
     import numpy as np
-
-    from ragen_jax.memory.sizes import tree_bytes
 
     config = read_config(mesh)
     setup = runs.set_up(config, tiny=_TINY.value)
@@ -92,6 +99,7 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
     compiled = learner.update.lower(frozen, state, batch, key).compile()
     params = learner.play_params(frozen, state)
     rollout = jax.jit(task.collect).lower(params, key).compile()
+    figures = figures_of(config, mesh, setup.parts, compiled, rollout)
     for _ in range(2):
         jax.block_until_ready(task.collect(params, key))
     # The state of the first update is compared, the second may compile again.
@@ -102,9 +110,19 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
     differences = jax.tree.map(
         lambda a, b: float(np.abs(a - b).max()), after, reference["params"]
     )
-    memory = compiled.memory_analysis()
+    return figures | {
+        "compilations": learner.update._cache_size(),
+        "difference": max(jax.tree.leaves(differences)),
+    }
+
+
+def figures_of(config, mesh: tuple[int, int, int], parts, update, rollout) -> dict:
+    """What the compiled programs hold and exchange."""
+    from ragen_jax.memory.programs import memory_of
+    from ragen_jax.memory.sizes import tree_bytes
+
     sizes = config.learner
-    num_rows = batch.tokens.shape[0]
+    num_rows = config.rollout.num_groups * config.rollout.group_size
     trips = [
         num_rows // sizes.minibatch_rows,
         sizes.minibatch_rows // sizes.microbatch_rows,
@@ -113,23 +131,76 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
     chunks = -(-budget.max_reply_tokens // budget.decode_chunk_tokens)
     return {
         "mesh": dict(zip(("data", "fsdp", "tensor"), mesh, strict=True)),
-        "state_bytes": tree_bytes(learner.state),
-        "update_peak_bytes": memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        + memory.temp_size_in_bytes
-        - memory.alias_size_in_bytes,
-        "update_received": received(compiled, trips),
+        "state_bytes": tree_bytes(parts.learner.state),
+        "update_peak_bytes": memory_of(update).peak,
+        "update_received": received(update, trips),
         "rollout_received": received(rollout, [budget.max_turns, chunks]),
-        "compilations": learner.update._cache_size(),
-        "difference": max(jax.tree.leaves(differences)),
     }
+
+
+def splits(topology: str) -> list[tuple[int, int, int]]:
+    """One device, and ways to split the run over all of a topology."""
+    from ragen_jax.memory.targets import hosts_and_devices
+
+    hosts, per_host = hosts_and_devices(topology)
+    count = hosts * per_host
+    found = [(1, 1, 1), (count, 1, 1), (1, count, 1), (hosts, per_host, 1)]
+    if per_host % 2 == 0:
+        found.append((hosts, per_host // 2, 2))
+    return list(dict.fromkeys(found))
+
+
+def compile_mesh(mesh: tuple[int, int, int], topology: str) -> dict:
+    """One mesh's figures from programs for described GPUs."""
+    import dataclasses
+
+    from ragen_jax.memory import targets
+    from ragen_jax.memory.plan import read_model
+    from ragen_jax.memory.programs import lower
+    from ragen_jax.memory.sizes import describe_batch
+    from ragen_jax.program import build_parts
+
+    config = read_config(mesh)
+    model, tokenizer, _ = read_model(config.model.path)
+    if _TINY.value:
+        model = dataclasses.replace(model, **runs.TINY_MODEL)
+    where = topology if math.prod(mesh) > 1 else targets.ONE_DEVICE
+    target = targets.named_target(_TARGET.value)
+    devices = targets.describe_devices(target, where)
+    parts = build_parts(config, model, tokenizer, devices)
+    batch = describe_batch(config, parts)
+    update, rollout = (
+        lower(parts, name, batch)[0].compile() for name in ("update", "rollout")
+    )
+    return figures_of(config, mesh, parts, update, rollout)
+
+
+def measure_target() -> list[dict]:
+    """Figures of every way to split a described topology.
+
+    Raises:
+      ValueError: the target is unknown, or its compiler is not installed.
+    """
+    from ragen_jax.memory import targets
+
+    targets.require_compiler(targets.named_target(_TARGET.value))
+    meshes = splits(_TOPOLOGY.value)
+    targets.prepare_compiler()
+    import jax
+
+    # The configuration's check counts JAX's own devices.
+    jax.config.update("jax_num_cpu_devices", max(map(math.prod, meshes)))
+    return [compile_mesh(mesh, _TOPOLOGY.value) for mesh in meshes]
 
 
 def print_table(figures: list[dict]) -> None:
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     names = "data x fsdp x tensor", "state MB", "update's peak MB"
     names += tuple(f"update: {kind} MB" for kind in kinds)
-    names += ("rollout: all MB", "update programs", "parameters differ by")
+    names += ("rollout: all MB",)
+    has_run = "difference" in figures[0]
+    if has_run:
+        names += ("update programs", "parameters differ by")
     print(f"| {' | '.join(names)} |")
     print("|---" * len(names) + "|")
     for of in figures:
@@ -141,12 +212,18 @@ def print_table(figures: list[dict]) -> None:
         numbers.append(sum(of["rollout_received"].values()))
         cells = [f"{number / 1e6:,.1f}" for number in numbers]
         shape = " x ".join(str(size) for size in of["mesh"].values())
-        last = f"{of['compilations']} | {of['difference']:.1e}"
-        print(f"| {shape} | {' | '.join(cells)} | {last} |")
+        if has_run:
+            cells += [of["compilations"], f"{of['difference']:.1e}"]
+        print(f"| {shape} | {' | '.join(map(str, cells))} |")
 
 
 def main(argv: list[str]) -> int:
     del argv
+    if _TARGET.value is not None:
+        figures = measure_target()
+        print_table(figures)
+        runs.write_json(_JSON.value, {"target": _TARGET.value, "meshes": figures})
+        return 0
     force_devices()
     # Looking at a program compiles it a second time.
     command.enable_compilation_cache()

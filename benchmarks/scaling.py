@@ -92,15 +92,15 @@ class Case:
 
 
 LAYERS = {"qwen2.5-0.5b": 24, "qwen2.5-3b": 36, "qwen2.5-7b": 28}
-_MESHES = ((1, 8), (8, 8), (32, 8))
+# In the order in which they are compiled: the table sorts them.
 CASES = (
-    Case("qwen2.5-0.5b", "weak", (1, 1)),
-    *(Case("qwen2.5-0.5b", "weak", mesh) for mesh in _MESHES),
-    *(Case("qwen2.5-3b", "weak", mesh) for mesh in _MESHES),
-    *(Case("qwen2.5-7b", "weak", mesh) for mesh in _MESHES),
+    *(Case("qwen2.5-0.5b", "weak", mesh) for mesh in ((1, 1), (1, 8), (8, 8), (32, 8))),
     Case("qwen2.5-0.5b", "strong", (1, 8)),
     # A minibatch has 32 rows: there is nothing to do for a 33rd GPU.
     Case("qwen2.5-0.5b", "strong", (4, 8), pass_rows=1),
+    *(Case(f"qwen2.5-{size}", "weak", (1, 8)) for size in ("3b", "7b")),
+    *(Case(f"qwen2.5-{size}", "weak", (8, 8)) for size in ("3b", "7b")),
+    *(Case(f"qwen2.5-{size}", "weak", (32, 8)) for size in ("3b", "7b")),
 )
 
 
@@ -116,7 +116,8 @@ def compile_case(case: Case) -> dict:
             [*words, f"--json={file.name}"], capture_output=True, text=True
         )
         if done.returncode:
-            raise ValueError(f"{case.name}: {done.stderr.strip().splitlines()[-1]}")
+            said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+            raise ValueError(f"{case.name}: {said[-1]}")
         return summary(json.load(file)["programs"])
 
 
@@ -142,25 +143,25 @@ def seconds(case: Case, figures: dict, target) -> dict[str, float]:
 
     Returns:
       `arithmetic`, `inside`, `between`: of a pass, its exchanges inside a host and
-      between hosts; `rollout`: an iteration's tokens at the least time, and what is
-      received before the first.
+      between hosts (all that stand in a loop: a few run once for several passes);
+      `rollout`: an iteration's tokens at the least time, and what is received before
+      the first.
     """
     received = {"in a host": 0.0, "between hosts": 0.0}
     for of in figures["update_exchanges"]:
         if of["depth"]:
-            passes = RING.get(of["kind"], 1)
-            received[of["where"]] += passes * of["bytes"]
-    first = sum(of["bytes"] for of in figures["rollout_exchanges"])
+            received[of["where"]] += of["bytes"]
+    # Once, before the first token.
+    rates = {"in a host": target.link_rate, "between hosts": target.network_rate}
+    first = sum(of["bytes"] / rates[of["where"]] for of in figures["rollout_exchanges"])
     return {
         "arithmetic": case.num_layer_loops * figures["layer_arithmetic_s"],
         "inside": received["in a host"] / target.link_rate,
         "between": received["between hosts"] / target.network_rate,
-        "rollout": TOKENS * figures["token_s"] + first / target.link_rate,
+        "rollout": TOKENS * figures["token_s"] + first,
     }
 
 
-# Times that a ring sends what it makes.
-RING = {"all-reduce": 2}
 # Of an episode, one after the other.
 TOKENS = 5 * 400
 
@@ -181,7 +182,8 @@ def iteration(case: Case, of: dict[str, float], *, overlaps: bool) -> float:
 
 
 def print_table(known: dict[str, dict], target) -> None:
-    runs_of = [case for case in CASES if case.name in known]
+    found = [case for case in CASES if case.name in known]
+    found.sort(key=lambda case: (case.model, case.scaling == "strong", case.gpus))
     columns = (
         "model, scaling",
         "GPUs",
@@ -198,7 +200,7 @@ def print_table(known: dict[str, dict], target) -> None:
     )
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|")
-    for case in runs_of:
+    for case in found:
         figures = known[case.name]
         of = seconds(case, figures, target)
         first = sum(one["bytes"] for one in figures["rollout_exchanges"])
@@ -254,6 +256,8 @@ def draw(known: dict[str, dict], target, path: str) -> None:
     cases = [Case(model, "weak", (1, 1))]
     cases += [c for c in CASES if (c.model, c.scaling) == (model, "strong")]
     cases = [case for case in cases if case.name in known]
+    if not cases or cases[0].gpus > 1:
+        raise ValueError(f"{_JSON.value} has no run of {model} on one GPU to compare")
     low, high = (
         [
             iteration(c, seconds(c, known[c.name], target), overlaps=overlaps)
@@ -292,6 +296,9 @@ def main(argv: list[str]) -> int:
     from ragen_jax.memory import targets
 
     targets.prepare_compiler()
+    target = targets.named_target("h100")
+    if _COMPILE.value:
+        targets.require_compiler(target)
     path = pathlib.Path(_JSON.value)
     figures = read(path)
     for case in CASES:
@@ -304,7 +311,6 @@ def main(argv: list[str]) -> int:
             print(f"left out: {error}", file=sys.stderr)
             continue
         runs.write_json(str(path), figures)
-    target = targets.named_target("h100")
     print_table(figures, target)
     if _OUTPUT.value:
         draw(figures, target, _OUTPUT.value)

@@ -126,9 +126,9 @@ def get_config() -> ConfigDict:
     # on threads of their own (compiled games only). Few rows are fast while the weights
     # are small, which every part reads. None: all rows.
     config.rollout.part_rows = 8
-    # How a token of a reply attends to those before it: "plain" (XLA's programs),
-    # "triton" (a kernel of ours for NVIDIA GPUs, over filled slots only) or "auto",
-    # the kernel where it can run.
+    # How tokens of messages and replies attend to the cache: "plain" (XLA's programs),
+    # "triton" (kernels of ours for NVIDIA GPUs, over filled slots only) or "auto", the
+    # kernels where they can run.
     config.rollout.decode_attention = "auto"
     # Tokens of a message read in one pass. Fewer take less memory for the scores of
     # attention: rows x heads x these tokens x slots. None: the whole message.

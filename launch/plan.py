@@ -153,19 +153,25 @@ def _described_devices(config) -> tuple[list | None, list[str]]:
 
 
 def _without_gpu(config, devices: list | None) -> list[str]:
-    """Replace an attention that cannot be built here; returns a note of it."""
+    """Leave attention that cannot be built here to the device; returns notes of it."""
     import jax
 
     from ragen_jax.models.attention import AUTO
 
-    is_cudnn = config.model.attention == "cudnn"
-    if not is_cudnn or devices is not None or jax.default_backend() == "gpu":
+    if devices is not None or jax.default_backend() == "gpu":
         return []
-    config.model.attention = AUTO
-    return [
-        "planned with model.attention = 'blocks', which needs more: 'cudnn' cannot be "
-        "built without a GPU or --target"
-    ]
+    notes = []
+    for section, key, name in (
+        ("model", "attention", "cudnn"),
+        ("rollout", "decode_attention", "triton"),
+    ):
+        if section in config and config[section].get(key) == name:
+            config[section][key] = AUTO
+            notes.append(
+                f"planned with {section}.{key} = {AUTO!r}: {name!r} cannot be built "
+                "without a GPU or --target; --compile counts the CPU's attention"
+            )
+    return notes
 
 
 def _accuracy(device, devices: list | None) -> str:

@@ -361,7 +361,7 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
 
 def _networks(config: ConfigDict, model: ModelConfig, mesh: Mesh) -> Networks:
     """The policy and, if the algorithm needs one, the critic."""
-    how = computation(config.model, model, sharding.platform_of(mesh))
+    how = computation(config.model, model, sharding.kernel_platform(mesh))
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
         critic = build_critic(model, config.critic.trunk, lora=lora, **how)

@@ -8,6 +8,7 @@ widths and vocabulary split).
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
@@ -49,6 +50,21 @@ def make_mesh(
 def platform_of(mesh: Mesh) -> str:
     """Platform of a mesh's devices, as JAX names it."""
     return mesh.devices.flat[0].platform
+
+
+def kernel_platform(mesh: Mesh) -> str:
+    """Platform of a mesh, but the name of a GPU that cannot run our kernels.
+
+    Ours and cuDNN's compute in bfloat16 on matrix units: those of NVIDIA's GPUs of
+    compute capability 8 and more.
+    """
+    device = mesh.devices.flat[0]
+    if device.platform != "gpu":
+        return device.platform
+    # Of AMD's GPUs a name such as "gfx942".
+    capability = re.fullmatch(r"(\d+)\.\d+", str(device.compute_capability))
+    is_enough = capability is not None and int(capability[1]) >= 8
+    return "gpu" if is_enough else device.device_kind
 
 
 def mesh_problems(mesh: Mapping[str, int]) -> Iterator[str]:

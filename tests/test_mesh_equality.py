@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import hlo
+from benchmarks import exchanges
 from configs import sokoban
 from ragen_jax import rngs, sharding
 from ragen_jax.learner.state import TrainState
@@ -188,14 +188,14 @@ def test_an_update_exchanges_parameters_once_and_no_logits(iterate, mesh):
     own, (data, fsdp, tensor) = iterate(mesh), mesh
     params, model = own.state.params, own.program.model
     numbers = own.rollout.tokens.nbytes  # a number per token: what rows are made of
-    found = hlo.collectives(own.update.as_text())
+    found = exchanges.collectives(own.update.as_text())
     vocabulary = {model.vocab_size, model.vocab_size // tensor}
     of_tables = [one for one in found if one.sizes & vocabulary]
     others = [one for one in found if not one.sizes & vocabulary]
 
     # The table once; its gradients are two, of the lookup and of the head.
     table = held_bytes(params["embed_tokens"]["weight"])
-    assert hlo.total(of_tables, "all-gather") <= (fsdp > 1) * table
+    assert exchanges.total(of_tables, "all-gather") <= (fsdp > 1) * table
     # XLA may put the other gradients, which are small here, into the same exchange.
     gradients = sum(map(held_bytes, jax.tree.leaves(params))) - table
     # XLA may sum over one axis of rows, and what is left to each over the other.
@@ -204,24 +204,24 @@ def test_an_update_exchanges_parameters_once_and_no_logits(iterate, mesh):
     # Layers may be gathered for the backward pass again. Tokens are compared over all
     # rows where repetition is measured.
     layers = gathered_bytes(params) - (fsdp > 1) * table
-    assert hlo.total(others, "all-gather") <= 2 * layers + 4 * numbers
+    assert exchanges.total(others, "all-gather") <= 2 * layers + 4 * numbers
     # Of a split layer: two outputs, and five inputs of its products backwards.
     rows = SETTINGS["learner.microbatch_rows"] // (data * fsdp)
     states = rows * own.rollout.tokens.shape[1] * model.hidden_size * 4
     states *= (tensor > 1) * (7 * model.num_hidden_layers + 2)
     at_most = is_reduced * (gradients * twice + 2 * table) + states + 3 * numbers
-    assert hlo.total(found, "all-reduce") <= at_most
+    assert exchanges.total(found, "all-reduce") <= at_most
     for kind in ("collective-permute", "all-to-all", "reduce-scatter"):
-        assert hlo.total(found, kind) <= 3 * numbers
+        assert exchanges.total(found, kind) <= 3 * numbers
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_a_rollout_gathers_parameters_once_and_splits_its_cache(iterate, mesh):
     own, (data, fsdp, tensor) = iterate(mesh), mesh
-    found = hlo.collectives(own.rollout_text)
+    found = exchanges.collectives(own.rollout_text)
     model, rows = own.program.model, ROWS // (data * fsdp)
     outside = [one for one in found if one.depth == 0]
-    assert hlo.total(outside, "all-gather") == gathered_bytes(own.state.params)
+    assert exchanges.total(outside, "all-gather") == gathered_bytes(own.state.params)
     # A token: two sums per split layer, one of the lookup, scores of the vocabulary.
     logits = rows * model.vocab_size * 4
     steps = [one for one in found if one.depth == 3]

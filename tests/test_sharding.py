@@ -92,3 +92,22 @@ def test_tables_are_split_along_the_vocabulary_alone(mesh):
 def test_refusals(mesh, shape, axes, message):
     with pytest.raises(ValueError, match=message):
         param_shardings({"w": jnp.ones(shape)}, axes, mesh)
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "capability", "expected"),
+    [
+        ("cpu", "cpu", None, "cpu"),
+        ("gpu", "NVIDIA H100 80GB HBM3", "9.0", "gpu"),
+        ("gpu", "NVIDIA B200", "10.0", "gpu"),
+        ("gpu", "NVIDIA A100-SXM4-80GB", "8.0", "gpu"),
+        ("gpu", "Tesla T4", "7.5", "Tesla T4"),
+        ("gpu", "AMD Instinct MI300X", "gfx942", "AMD Instinct MI300X"),
+    ],
+)
+def test_kernels_need_gpus_that_can_run_them(platform, kind, capability, expected):
+    device = types.SimpleNamespace(
+        platform=platform, device_kind=kind, compute_capability=capability
+    )
+    mesh = types.SimpleNamespace(devices=np.array([[[device]]], object))
+    assert sharding.kernel_platform(mesh) == expected

@@ -103,6 +103,8 @@ def open_trained(
     trained_with = read_run_config(workdir, defaults)
     if config is None:
         config = trained_with
+        # A kernel that was asked for may not run here.
+        config.rollout.decode_attention = AUTO
     else:
         check_kind(config)
         _refuse_model_keys(overrides, workdir)

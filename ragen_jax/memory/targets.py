@@ -107,6 +107,19 @@ def has_compiler() -> bool:
     return any(importlib.util.find_spec(name) for name in _PLUGINS)
 
 
+def require_compiler(target: Target) -> None:
+    """Refuse to go on without that compiler.
+
+    Raises:
+      ValueError: it is not installed.
+    """
+    if not has_compiler():
+        raise ValueError(
+            f"programs for {target.name} need XLA's compiler for NVIDIA's GPUs, which "
+            f"is not installed: {INSTALL}"
+        )
+
+
 def prepare_compiler() -> None:
     """Settings under which the compiler needs no GPU. Before JAX looks for devices."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"

@@ -306,14 +306,17 @@ def choose_attention(name: str, dtype: jnp.dtype, head_dim: int, platform: str) 
     Args:
       name: an entry, or "auto": cuDNN's where it can run, else ours.
       dtype, head_dim: of the network.
-      platform: of the devices that compute, as JAX names it.
+      platform: of the devices that compute, see `sharding.kernel_platform`.
 
     Raises:
       ValueError: cuDNN cannot run there, or not with this dtype or head size.
     """
     problem = None
     if platform != "gpu":
-        problem = f"needs an NVIDIA GPU, and JAX computes on a {platform} here"
+        problem = (
+            "needs an NVIDIA GPU (Ampere or later), and JAX computes on a "
+            f"{platform} here"
+        )
     elif dtype == jnp.float32:
         problem = "computes in bfloat16, and model.dtype = 'float32'"
     elif head_dim % 8 or head_dim > MAX_CUDNN_HEAD:

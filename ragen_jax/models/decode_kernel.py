@@ -27,20 +27,22 @@ BLOCK_SLOTS, NUM_WARPS = 64, 4
 TILE_ROWS = 64
 # Triton multiplies matrices of at least this many rows and columns.
 LEAST_TILE = 16
+# Half of the largest head: more does not fit the registers of a kernel's threads.
+MOST_TILE = 64
 _TRITON = "jax.experimental.pallas.triton"
-# How tokens of a reply attend, see `rollout.decode_attention`.
+# How tokens attend to the cache, see `rollout.decode_attention`.
 DECODE_ATTENTIONS = ("auto", "plain", "triton")
 
 Angles = tuple[Float[Array, "B 1 half"], Float[Array, "B 1 half"]]
 
 
 def uses_kernel(name: str, head_dim: int, platform: str, num_tensor: int) -> bool:
-    """Whether tokens of a reply attend by the kernel.
+    """Whether tokens of messages and replies attend by the kernels.
 
     Args:
       name: of `DECODE_ATTENTIONS`; "auto": by the kernel where it can run.
       head_dim: of the network.
-      platform: of the devices that compute, as JAX names it.
+      platform: of the devices that compute, see `sharding.kernel_platform`.
       num_tensor: devices that share the heads.
 
     Raises:
@@ -48,8 +50,11 @@ def uses_kernel(name: str, head_dim: int, platform: str, num_tensor: int) -> boo
     """
     half, problem = head_dim // 2, None
     if platform != "gpu":
-        problem = f"needs an NVIDIA GPU, and JAX computes on a {platform} here"
-    elif half < LEAST_TILE or half & (half - 1):
+        problem = (
+            "needs an NVIDIA GPU (Ampere or later), and JAX computes on a "
+            f"{platform} here"
+        )
+    elif not LEAST_TILE <= half <= MOST_TILE or half & (half - 1):
         problem = f"needs heads of 32, 64, 128 numbers, and the model's have {head_dim}"
     elif importlib.util.find_spec(_TRITON) is None:  # deprecated since JAX 0.11
         problem = f"needs {_TRITON}, and this JAX ({jax.__version__}) lacks it"
@@ -264,7 +269,11 @@ def attend_message(
     cache: LayerCache,
     positions: Int[Array, "B Q"],
 ) -> Float[Array, "B Q H F"]:
-    """Tokens of a message, which the cache holds already, over the slots up to each."""
+    """Tokens of a message, which the cache holds already, over the slots up to each.
+
+    Args:
+      positions: of successive tokens.
+    """
     return jax.lax.platform_dependent(
         queries,
         cache.keys,

@@ -122,7 +122,7 @@ def computation(
     Args:
       section: its keys and values.
       config: the network's shape.
-      platform: of the devices that compute, as JAX names it.
+      platform: of the devices that compute, see `sharding.kernel_platform`.
 
     Raises:
       ValueError: the attention cannot run there.

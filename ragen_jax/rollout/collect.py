@@ -49,7 +49,7 @@ from ragen_jax.rollout.turns import (
     open_episodes,
     to_trajectory,
 )
-from ragen_jax.sharding import platform_of
+from ragen_jax.sharding import kernel_platform
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
 
@@ -98,7 +98,8 @@ def make_collect(
       decoding: see `make_responder`.
 
     Returns:
-      A jitted `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows.
+      `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows: jitted, or a
+      `CollectInParts`. Both have `lower`.
 
     Raises:
       ValueError: the rows cannot be split over the mesh, or an option is out of range.
@@ -159,7 +160,7 @@ def make_responder(
     has_kernel = uses_kernel(
         decode_attention,
         policy.config.head_dim,
-        platform_of(layout.mesh),
+        kernel_platform(layout.mesh),
         layout.mesh.shape["tensor"],
     )
     sampler = functools.partial(

@@ -41,7 +41,7 @@ class Decoding:
         continues with a batch of those rows. Other batch sizes round differently.
       any_row: see `AnyRow`.
       read_chunk_tokens: tokens of a prompt that a pass reads; None: all of them.
-      has_kernel: tokens of a reply attend by `models/decode_kernel.py`.
+      has_kernel: tokens attend to the cache by `models/decode_kernel.py`.
     """
 
     sampler: Sampler
@@ -104,7 +104,8 @@ def read_in_chunks(
     """`read` in as many passes as the longest message takes.
 
     A pass computes scores of attention for its own tokens only, and padding costs no
-    more than the rest of a chunk.
+    more than the rest of a chunk. Where a longer message needs the last chunk, shorter
+    ones are read again in part, with the same numbers up to rounding.
     """
     chunk, width = decoding.read_chunk_tokens, span.tokens.shape[1]
     if chunk is None or chunk >= width:

@@ -40,7 +40,8 @@ from ragen_jax.rollout.turns import (
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import Params, Reply, TokenSpan, Trajectory
 
-# Tokens of a prompt that a pass reads, where the lengths of prompts differ.
+# Tokens of a prompt that a pass reads, where the lengths of prompts differ and
+# `rollout.read_chunk_tokens` does not say.
 READ_TOKENS = 64
 
 
@@ -89,6 +90,7 @@ class ArrayGame:
         for a single device.
       num_widths: lengths of the responder's carry, each compiled once when it is first
         needed; 1: the largest possible one.
+      read_tokens: of a prompt that the responder reads in a pass.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class ArrayGame:
         make_responder: Callable[[Params, Dialogue], Responder],
         compile: Callable[[Callable], Callable] = jax.jit,
         num_widths: int = 1,
+        read_tokens: int = READ_TOKENS,
     ):
         def context(params: Params, dialogue: Dialogue) -> RolloutContext:
             responder = make_responder(params, dialogue)
@@ -136,7 +139,7 @@ class ArrayGame:
             )
 
         self.max_turns, self.num_widths = rules.budget.max_turns, num_widths
-        self.max_reply_tokens = rules.max_reply_tokens
+        self.max_reply_tokens, self.read_tokens = rules.max_reply_tokens, read_tokens
         self.read = functools.cache(
             lambda slots: compile(functools.partial(read, slots))
         )
@@ -164,8 +167,9 @@ def make_array_game(
 
     Arguments as of `make_collect` and `ArrayGame`.
     """
+    read_tokens = decoding.get("read_chunk_tokens") or READ_TOKENS
     if num_widths > 1:
-        decoding["read_chunk_tokens"] = READ_TOKENS
+        decoding["read_chunk_tokens"] = read_tokens
     return ArrayGame(
         env,
         env_params,
@@ -173,6 +177,7 @@ def make_array_game(
         make_responder(policy, rules, layout, **decoding),
         compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
         num_widths=num_widths,
+        read_tokens=read_tokens,
     )
 
 
@@ -211,10 +216,11 @@ class ArrayEpisodes:
             (prompt_starts(play), prompt.length, play.is_active)
         )
         # Whole chunks of prompts are written, and replies behind their text.
-        width = -(-lengths.max() // READ_TOKENS) * READ_TOKENS
+        chunk = game.read_tokens
+        width = -(-lengths.max() // chunk) * chunk
         used = starts + np.maximum(width, lengths + game.max_reply_tokens + 1)
         slots = shared_length(
-            int(used[is_active].max()), longest + READ_TOKENS, game.num_widths
+            int(used[is_active].max()), longest + chunk, game.num_widths
         )
         slots = max(slots, self._num_slots)
         tokens = prompt.tokens[:, :slots]

@@ -46,6 +46,7 @@ class CollectInParts:
     """A rollout of `num_groups` groups by the program of a part.
 
     Where the last part is not full, rows of the first groups fill it and are dropped.
+    Not to be called while JAX traces: it starts threads.
 
     Args:
       collect: jitted `(params, dialogue, keys) -> Trajectory` of `part_groups` groups.
@@ -104,9 +105,16 @@ def at_once(program: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         return jax.block_until_ready(result)
 
     # One thread beyond the cores: a part may wait where another computes.
-    num_threads = min(len(parts), len(os.sched_getaffinity(0)) + 1)
+    num_threads = min(len(parts), _num_cores() + 1)
     with concurrent.futures.ThreadPoolExecutor(num_threads) as threads:
         return list(threads.map(run, parts))
+
+
+def _num_cores() -> int:
+    """Cores that this process may use, where the system says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cut(groups: np.ndarray, group_size: int, keys: RolloutKeys) -> list[RolloutKeys]:

@@ -1,6 +1,7 @@
 """The commands that are meant for a GPU: tiny, unattended, checked by themselves."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -53,11 +54,16 @@ def test_kernels_and_rollouts_against_their_twins(tmp_path):
         "project_normed",
     }
     assert all(one["is_equal"] for one in figures["kernels"])
+    # Two equal rollouts here: that the comparison runs.
     assert [one["equal_episodes"] for one in figures["rollouts"]] == [1.0]
 
 
 def test_the_script_for_a_gpu_ends_at_once_without_one(tmp_path):
-    done = commands.run(["bash", "benchmarks/on_gpu.sh", str(tmp_path)])
+    no_gpu = tmp_path / "nvidia-smi"
+    no_gpu.write_text("#!/bin/sh\nexit 9\n")
+    no_gpu.chmod(0o755)
+    path = f"PATH={tmp_path}:{os.environ['PATH']}"
+    done = commands.run(["env", path, "bash", "benchmarks/on_gpu.sh", str(tmp_path)])
     assert done.returncode == 2
     assert "there is no NVIDIA GPU here" in done.stderr
     assert (

@@ -57,3 +57,20 @@ def test_a_plan_agrees_with_the_program_to_the_byte(topology, fsdp, tmp_path):
         assert programs[name]["copies"] == []
         # Parameters are gathered once; no token exchanges anything.
         assert all(of["depth"] == 0 for of in programs[name]["exchanges"])
+
+
+def test_meshes_are_compiled_for_a_topology(tmp_path):
+    file = tmp_path / "meshes.json"
+    line = [sys.executable, "-m", "benchmarks.mesh", "--tiny", f"--json={file}"]
+    done = commands.run([*line, "--target=h100", "--topology=1x2x1"])
+    assert done.returncode == 0, done.stderr
+    found = {
+        tuple(of["mesh"].values()): of for of in json.loads(file.read_text())["meshes"]
+    }
+    assert list(found) == [(1, 1, 1), (2, 1, 1), (1, 2, 1)]
+    alone = found[1, 1, 1]
+    assert alone["update_received"] == alone["rollout_received"] == {}
+    split = found[1, 2, 1]
+    assert split["state_bytes"] < 0.6 * alone["state_bytes"]
+    assert split["update_received"]["all-gather"] > 0
+    assert found[2, 1, 1]["state_bytes"] == alone["state_bytes"]

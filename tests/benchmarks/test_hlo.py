@@ -122,25 +122,6 @@ def test_the_line_an_instruction_comes_from(program, by_name):
     assert by_name["total"][0].op_name == "jit(step)/decode/sum"
 
 
-def test_exchanges_with_their_groups():
-    (one,) = hlo.collectives(TEXT)
-    assert (one.kind, one.num_bytes, one.times, one.depth) == ("all-gather", 3200, 7, 1)
-    assert one.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
-
-
-@pytest.mark.parametrize(
-    ("text", "groups"),
-    [
-        ("{{0,2},{1,3}}", ((0, 2), (1, 3))),
-        ("[2,2]<=[4]", ((0, 1), (2, 3))),
-        ("[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3))),
-    ],
-)
-def test_groups_are_written_out_or_an_iota(text, groups):
-    changed = TEXT.replace("[2,4]<=[8]", text)
-    assert hlo.collectives(changed)[0].groups == groups
-
-
 def test_a_text_without_an_entry_is_refused():
     with pytest.raises(ValueError, match="no text of a compiled program"):
         hlo.Program("HloModule nothing")

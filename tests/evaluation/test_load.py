@@ -218,3 +218,15 @@ def test_resuming_holds_one_state(model, tmp_path):
         assert run.start == 1
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(program.state))
         assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state))
+
+
+def test_a_run_that_asked_for_a_kernel_opens_without_a_gpu(
+    run_on_eight_devices, tmp_path
+):
+    run = tmp_path / "run"
+    shutil.copytree(run_on_eight_devices, run)
+    left = run / "config.json"
+    written = json.loads(left.read_text())
+    written["rollout"]["decode_attention"] = "triton"
+    left.write_text(json.dumps(written))
+    assert open_trained(run, None).config.rollout.decode_attention == "auto"

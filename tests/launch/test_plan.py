@@ -21,12 +21,14 @@ def test_a_configuration_that_fits(tmp_path):
         f"--config.model.path={tmp_path}",
         "--config.rollout.max_turns=1",
         "--config.model.attention=cudnn",
+        "--config.rollout.decode_attention=triton",
         *(f"--config.{key}={value}" for key, value in tiny.items()),
     )
     done = commands.call(words)
     assert done.returncode == 0, done.stderr
     assert "accuracy: estimated by formula for rtx-4090, within 25 %" in done.stdout
-    assert "planned with model.attention = 'blocks', which needs more" in done.stdout
+    assert "planned with model.attention = 'auto': 'cudnn' cannot be" in done.stdout
+    assert "planned with rollout.decode_attention = 'auto': 'triton'" in done.stdout
     assert "837,760" in done.stdout
     assert "fits: 0.0" in done.stdout
     assert (

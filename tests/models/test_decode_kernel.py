@@ -164,8 +164,10 @@ def test_the_network_is_the_same_with_either_cache(
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ((64, "cpu", 1), "needs an NVIDIA GPU, and JAX computes on a cpu here"),
+        ((64, "cpu", 1), "needs an NVIDIA GPU .*, and JAX computes on a cpu here"),
         ((80, "gpu", 1), "needs heads of 32, 64, 128 numbers, and the model's have 80"),
+        ((256, "gpu", 1), "the model's have 256"),
+        ((64, "Tesla T4", 1), "JAX computes on a Tesla T4 here"),
         ((16, "gpu", 1), "the model's have 16; use 'auto'"),
         ((64, "gpu", 2), "does not split heads over devices, and mesh.tensor = 2"),
     ],

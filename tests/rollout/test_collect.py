@@ -9,8 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import sokoban
+from ragen_jax.program import POCKET
+from ragen_jax.rollout import collect
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks import build_collect, build_task, env_specs
+from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.rollout_loop import RolloutLoop
 from tests.rollout import players
 
@@ -154,3 +160,27 @@ def test_a_dialogue_of_another_size_is_refused():
     )
     with pytest.raises(ValueError, match="up to 9 reply tokens need"):
         collect(players.speaker_params("bandit"), dialogue, _keys())
+
+
+def test_a_configuration_s_way_to_decode_reaches_the_responder(monkeypatch):
+    config = sokoban.get_config()
+    told = {
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.5,
+        "compactions": 1,
+        "decode_chunk_tokens": 3,
+        "read_chunk_tokens": 7,
+        "decode_attention": "plain",
+    }
+    config.rollout.update(told)
+    asked = []
+    monkeypatch.setattr(
+        collect, "make_responder", lambda *_, **decoding: asked.append(decoding)
+    )
+    tokenizer = load_tokenizer(POCKET)
+    task = build_task(config, env_specs(config)[0], tokenizer)
+    mesh = make_mesh(data=1, fsdp=1, tensor=1)
+    build_collect(config, task, None, mesh, num_groups=2, group_size=2)
+    build_collect(config, task, None, mesh, num_groups=2, group_size=2, top_k=None)
+    assert asked == [told, told | {"top_k": None}]
