@@ -247,7 +247,7 @@ def draw(known: dict[str, dict], target, path: str) -> None:
         weak.fill_between(x, low, high, color=color, alpha=0.2)
         weak.plot(x, low, "o-", color=color, label=model)
     weak.set(
-        title="Weak scaling: an update, the paper's batch on each GPU",
+        title="Weak scaling of an update",
         xlabel="GPUs (line: nothing overlaps; area: up to all)",
         ylabel="share of ideal",
         ylim=(0, 1.05),
@@ -270,11 +270,12 @@ def draw(known: dict[str, dict], target, path: str) -> None:
         strong.plot(x, [low[0] / t for t in times], style, color="#0072B2")
     strong.plot(x, x, ":", color="gray", label="ideal")
     strong.set(
-        title=f"Strong scaling: an iteration of {model}, 128 rows in all",
+        title=f"Strong scaling of an iteration, {model}",
         xlabel="GPUs (line: nothing overlaps; dashed: all)",
         ylabel="times as fast as one",
     )
     strong.set_yscale("log", base=2)
+    strong.set_yticks(x, x)
     for axes in (weak, strong):
         axes.set_xscale("log", base=2)
         ticks = sorted({case.gpus for case in CASES})
