@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Int
 
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.sharding import by_rows, platform_of
@@ -64,30 +65,31 @@ class CollectInParts:
         mesh: Mesh,
     ):
         self.num_parts = -(-num_groups // part_groups)
-        self._collect = collect
-        groups = np.arange(self.num_parts * part_groups) % num_groups
-        groups = groups.reshape(self.num_parts, part_groups)
-        self._cut = jax.jit(functools.partial(_cut, groups, group_size))
-        num_rows = num_groups * group_size
-        self._join = jax.jit(
-            lambda parts: jax.tree.map(
-                lambda *x: jnp.concatenate(x)[:num_rows], *parts
-            ),
-            out_shardings=by_rows(mesh),
-        )
+        self._collect, self._part_groups = collect, part_groups
+        self._num_rows, self._where = num_groups * group_size, by_rows(mesh)
+        self._cut = jax.jit(functools.partial(_cut, part_groups))
 
     def __call__(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
     ) -> Trajectory:
         play = functools.partial(self._collect, params, dialogue)
-        return self._join(at_once(play, self._cut(keys)))
+        starts = np.arange(self.num_parts, dtype=np.int32) * self._part_groups
+        return self._join(at_once(play, [self._cut(keys, start) for start in starts]))
 
     def lower(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
     ) -> jax.stages.Lowered:
         """The program of a part."""
-        part = jax.eval_shape(self._cut, keys)[0]
+        part = jax.eval_shape(self._cut, keys, jnp.int32(0))
         return self._collect.lower(params, dialogue, part)
+
+    def _join(self, parts: Sequence[Trajectory]) -> Trajectory:
+        """All rows; joined by the host, which compiles nothing for it."""
+
+        def join(*leaves: np.ndarray) -> Array:
+            return jax.device_put(np.concatenate(leaves)[: self._num_rows], self._where)
+
+        return jax.tree.map(join, *jax.device_get(list(parts)))
 
 
 def at_once(program: Callable[[T], R], parts: Sequence[T]) -> list[R]:
@@ -117,14 +119,12 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _cut(groups: np.ndarray, group_size: int, keys: RolloutKeys) -> list[RolloutKeys]:
-    """The keys of each part; `groups`: its groups, one row a part."""
-    rows = groups[:, :, None] * group_size + np.arange(group_size)
-    return [
-        keys.replace(
-            level=keys.level[of_part],
-            noise=keys.noise[rows_of_part.ravel()],
-            sample=keys.sample[rows_of_part.ravel()],
-        )
-        for of_part, rows_of_part in zip(groups, rows, strict=True)
-    ]
+def _cut(part_groups: int, keys: RolloutKeys, start: Int[Array, ""]) -> RolloutKeys:
+    """The keys of a part from its first group on; the first groups follow the last."""
+    num_groups = len(keys.level)
+    group_size = len(keys.noise) // num_groups
+    groups = (start + jnp.arange(part_groups)) % num_groups
+    rows = (groups[:, None] * group_size + jnp.arange(group_size)[None]).ravel()
+    return keys.replace(
+        level=keys.level[groups], noise=keys.noise[rows], sample=keys.sample[rows]
+    )

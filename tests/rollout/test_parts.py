@@ -67,8 +67,8 @@ def test_everything_is_compiled_once():
     collect = in_parts(decode_chunk_tokens=3)
     with compilations() as compiled:
         play(collect, keys())
-    # The keys of parts, a part, the rows of all.
-    assert compiled.num_programs == 3
+    # The keys of a part, the part.
+    assert compiled.num_programs == 2
     with compilations() as compiled:
         play(collect, rollout_keys(jax.random.key(1), NUM_GROUPS, GROUP_SIZE))
     assert compiled.num_programs == 0
