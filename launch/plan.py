@@ -152,24 +152,26 @@ def _described_devices(config) -> tuple[list | None, list[str]]:
     ]
 
 
+# Keys and values of theirs that cannot be built without a GPU.
+NEED_A_GPU = {"model.attention": "cudnn", "rollout.decode_attention": "triton"}
+
+
 def _without_gpu(config, devices: list | None) -> list[str]:
     """Leave attention that cannot be built here to the device; returns notes of it."""
     import jax
 
     from ragen_jax.models.attention import AUTO
+    from ragen_jax.tables.rules import flatten
 
     if devices is not None or jax.default_backend() == "gpu":
         return []
     notes = []
-    for section, key, name in (
-        ("model", "attention", "cudnn"),
-        ("rollout", "decode_attention", "triton"),
-    ):
-        if section in config and config[section].get(key) == name:
-            config[section][key] = AUTO
+    for key, name in NEED_A_GPU.items():
+        if flatten(config).get(key) == name:
+            config.update_from_flattened_dict({key: AUTO})
             notes.append(
-                f"planned with {section}.{key} = {AUTO!r}: {name!r} cannot be built "
-                "without a GPU or --target; --compile counts the CPU's attention"
+                f"planned with {key} = {AUTO!r}: {name!r} cannot be built without a "
+                "GPU or --target; --compile counts the CPU's attention"
             )
     return notes
 

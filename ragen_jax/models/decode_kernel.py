@@ -27,7 +27,7 @@ BLOCK_SLOTS, NUM_WARPS = 64, 4
 TILE_ROWS = 64
 # Triton multiplies matrices of at least this many rows and columns.
 LEAST_TILE = 16
-# Half of the largest head: more does not fit the registers of a kernel's threads.
+# Half of the largest head; the kernels have not been compiled for larger ones.
 MOST_TILE = 64
 _TRITON = "jax.experimental.pallas.triton"
 # How tokens attend to the cache, see `rollout.decode_attention`.

@@ -9,6 +9,7 @@ episode and penalizes answers that are no action, for every game. Here each is c
 so that programs and formulas, which may contain `||`, are not cut.
 """
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -236,7 +237,22 @@ class PenalizeInvalid(Wrapper):
         return dataclasses.replace(step, reward=step.reward + self._penalty)
 
 
-class CapObservation(Wrapper):
+class ObservationWrapper(Wrapper):
+    """Changes every observation; subclasses say how."""
+
+    @abc.abstractmethod
+    def change(self, shown: Observation) -> Observation:
+        """What is shown in place of an observation."""
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return self.change(self.game.reset(seed, task))
+
+    def step(self, reply: str) -> Step:
+        step = self.game.step(reply)
+        return dataclasses.replace(step, observation=self.change(step.observation))
+
+
+class CapObservation(ObservationWrapper):
     """Cuts observations in the middle to a number of characters, images stay."""
 
     def __init__(self, game: HostGame, max_chars: int):
@@ -245,19 +261,12 @@ class CapObservation(Wrapper):
         super().__init__(game)
         self._max_chars = max_chars
 
-    def reset(self, seed: int, task: int | None = None) -> Observation:
-        return self._cut(self.game.reset(seed, task))
-
-    def step(self, reply: str) -> Step:
-        step = self.game.step(reply)
-        return dataclasses.replace(step, observation=self._cut(step.observation))
-
-    def _cut(self, shown: Observation) -> Observation:
+    def change(self, shown: Observation) -> Observation:
         text = cut_middle(shown.text, self._max_chars)
         return dataclasses.replace(shown, text=text)
 
 
-class LimitImages(Wrapper):
+class LimitImages(ObservationWrapper):
     """Shows the first images of an observation, for models that read few, or none."""
 
     def __init__(self, game: HostGame, max_images: int):
@@ -266,14 +275,7 @@ class LimitImages(Wrapper):
         super().__init__(game)
         self._max_images = max_images
 
-    def reset(self, seed: int, task: int | None = None) -> Observation:
-        return self._first(self.game.reset(seed, task))
-
-    def step(self, reply: str) -> Step:
-        step = self.game.step(reply)
-        return dataclasses.replace(step, observation=self._first(step.observation))
-
-    def _first(self, shown: Observation) -> Observation:
+    def change(self, shown: Observation) -> Observation:
         return dataclasses.replace(shown, images=shown.images[: self._max_images])
 
 
