@@ -186,6 +186,9 @@ def get_config() -> ConfigDict:
     # the sampler's by more than this in the mean, before any step: about 1e-6 in
     # float32, below 0.02 in bfloat16. None: no bound.
     config.train.max_sampler_difference = 0.1
+    # A run whose stage has not changed for so many seconds has hung: it says where each
+    # process stands, and ends. A first iteration compiles for minutes. None: it waits.
+    config.train.stall_seconds = placeholder(float)
     # Stop after this many iterations in a row in which the filter kept nothing.
     config.train.max_empty_iterations = 5
     # Early stop: the mean reward spread of the groups stayed below this share of its

@@ -4,14 +4,14 @@ python -m launch.train --config=configs/sokoban.py --workdir=runs/sokoban
 python -m launch.train --reproduce=runs/sokoban
 
 Exit status: 0 when the run is finished, 1 when --reproduce ends with other bits, 130 or
-143 when a signal stopped it.
+143 when a signal stopped it, 3 when another process of it is gone.
 """
 
 import pathlib
 
 from absl import flags
 
-from launch import command
+from launch import command, distributed
 from launch.command import lasting_objects
 from ragen_jax.runs.progress import working
 
@@ -23,6 +23,7 @@ _REPRODUCE = flags.DEFINE_string(
     "Folder of a finished run: train it again in --workdir (default: that folder with "
     "-again) and compare the final parameters bit for bit.",
 )
+_DISTRIBUTED = flags.DEFINE_string("distributed", "auto", distributed.HELP)
 
 
 def main(argv: list[str]) -> int:
@@ -32,11 +33,15 @@ def main(argv: list[str]) -> int:
         config = command.read_config(_CONFIG, argv)
         if not _WORKDIR.value:
             raise ValueError("no run folder given; add e.g. --workdir=runs/sokoban")
+        workdir = pathlib.Path(_WORKDIR.value)
+        status = distributed.join(_DISTRIBUTED.value, workdir)
+        if status is not None:
+            return status
         with working("loading JAX"):
             command.enable_compilation_cache()
             from ragen_jax.train import train
 
-    return train(config, pathlib.Path(_WORKDIR.value), command.overridden_keys(argv))
+    return train(config, workdir, command.overridden_keys(argv))
 
 
 def _reproduce(run: pathlib.Path) -> int:
@@ -47,6 +52,9 @@ def _reproduce(run: pathlib.Path) -> int:
     workdir = pathlib.Path(_WORKDIR.value or f"{run}-again")
     if workdir.resolve() == run.resolve():
         raise ValueError("--workdir and --reproduce name the same folder; use another")
+    status = distributed.join(_DISTRIBUTED.value, workdir)
+    if status is not None:
+        return status
     with lasting_objects(), working("loading JAX"):
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import read_run_config

@@ -34,6 +34,7 @@ from ragen_jax.models.hf_files import identity, resolve_checkpoint, weights_dige
 from ragen_jax.models.hf_weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
+from ragen_jax.processes import on_this_process
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.join import make_join
@@ -135,6 +136,7 @@ class Program:
             self._in_turn(lambda task, i=i: task.collect_validation(params, i))
             for i in range(self.validation["num_samples"])
         ]
+        samples = on_this_process(samples)
         if len(samples) == 1:
             return samples[0]
         return tuple(_interleave(rollouts) for rollouts in zip(*samples, strict=True))

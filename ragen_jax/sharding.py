@@ -73,11 +73,17 @@ def mesh_problems(mesh: Mapping[str, int]) -> Iterator[str]:
     Args:
       mesh: devices by the name of their axis.
     """
-    needed = math.prod(mesh.values())
-    if needed > jax.device_count():
+    needed, available = math.prod(mesh.values()), jax.device_count()
+    if needed > available:
         yield (
             f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but "
-            f"only {jax.device_count()} are available; use smaller factors"
+            f"only {available} are available; use smaller factors"
+        )
+    elif needed < available and jax.process_count() > 1:
+        yield (
+            f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but the "
+            f"{jax.process_count()} processes have {available}, and each must take "
+            "part with all of its own; use larger factors"
         )
 
 
@@ -123,7 +129,7 @@ def device_memory() -> int | None:
 
     None: the device does not report them (JAX's "platform" allocator does not).
     """
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     if device.platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return (device.memory_stats() or {}).get("bytes_limit")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs
+from ragen_jax import processes, rngs
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import make_diagnose, trends
 from ragen_jax.evaluation.evaluate import evaluate
@@ -21,7 +21,9 @@ from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.program import Program, build_program
 from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.rollout.worlds import GamesFailed
+from ragen_jax.runs.beats import Watch, watched
 from ragen_jax.runs.console import Display
+from ragen_jax.runs.machine import describe_run
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.run import Run
 from ragen_jax.runs.stop import StopRequest
@@ -41,13 +43,28 @@ def train(
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
+    with watched(workdir, config.train.stall_seconds) as watch:
+        return _train(config, workdir, overrides, watch)
+
+
+def _train(
+    config: ConfigDict, workdir: pathlib.Path, overrides: Collection[str], watch: Watch
+) -> int:
+    watch.at("loading the model and the games")
     with working("loading the model and the games"):
+        processes.check_equal(describe_run(config))
         program = build_program(config, overrides)
+        processes.check_equal(program.identity)
+    watch.at("opening the run folder")
     total, num_layers = config.train.num_iterations, program.model.num_hidden_layers
     with (
         Run(config, workdir, program.state, program.identity, program.names) as run,
         Display(
-            program.names, start=run.start, total=total, num_layers=num_layers
+            program.names,
+            start=run.start,
+            total=total,
+            num_layers=num_layers,
+            on_stage=watch.at,
         ) as display,
         StopRequest(display.say) as stop,
     ):
@@ -62,7 +79,7 @@ def train(
                 metrics, _ = evaluate(program, program.play_params(state))
             run.record(0, metrics | timing)
             display.iteration(0, metrics | timing)
-            if stop.requested:
+            if stop.agree():
                 return _leave(run, display, stop, 0, total)
 
         for done in range(run.start + 1, total + 1):
@@ -89,7 +106,7 @@ def train(
             news = run.record(done, metrics | timing, _group_spreads(rollouts, config))
             display.iteration(done, metrics | timing, news)
             state = run.scale_learning_rate(state)
-            reason, is_stopping = run.check_health(metrics, state), stop.requested
+            reason, is_stopping = run.check_health(metrics, state), stop.agree()
             is_due = _is_due(config.checkpoint.every, done, total)
             if is_due or reason or is_stopping or failure:
                 run.save(done, state)
@@ -143,6 +160,7 @@ def make_iterate(
                 shuffle_key = jax.random.fold_in(shuffle, i)
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
+            rollouts = processes.on_this_process(rollouts)
         return Iteration(state, rollouts, credit, stats | diagnostics, timing)
 
     return iterate

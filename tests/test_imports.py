@@ -28,6 +28,7 @@ FLOORS = (
         "ragen_jax.rngs",
         "ragen_jax.tables",
         "ragen_jax.timing",
+        "ragen_jax.processes",
     ),
     ("ragen_jax.text", "ragen_jax.models", "ragen_jax.algo", "ragen_jax.sharding"),
     ("ragen_jax.rollout", "ragen_jax.learner"),

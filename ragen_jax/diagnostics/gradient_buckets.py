@@ -27,6 +27,7 @@ from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import trained_params
+from ragen_jax.processes import to_host
 from ragen_jax.sharding import replicated
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import timed
@@ -356,7 +357,7 @@ def make_gradients(
         del done, rollouts
         timing = {}
         with timed(timing, "gradient_buckets"):
-            stds = np.asarray(jax.device_get(spread(batch)))
+            stds = np.asarray(to_host(spread(batch)))
             buckets = bucket_of(stds, num_buckets)
             measured = jax.device_get(gradients(frozen, state, batch, buckets))
         metrics = bucket_metrics(

@@ -41,6 +41,7 @@ from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.diagnostics.scoring import Scorer
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.logprobs import token_log_probs
+from ragen_jax.processes import to_host
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.text.statements import count_thought
 from ragen_jax.types import Params, Trajectory
@@ -199,7 +200,7 @@ def make_information(
         chosen, num_valid, num_played = choose(key, parser, batch)
         metrics = _coverage(*jax.device_get((num_valid, num_played)))
         for label, sample in chosen.items():
-            scores, sample = jax.device_get((score(params, sample), sample))
+            scores, sample = to_host((score(params, sample), sample))
             values = estimates(*_drop_padding(scores, sample))
             metrics |= {f"{label}{name}": value for name, value in values.items()}
         return metrics

@@ -216,6 +216,7 @@ RULES = (
             "lora.rank",
             "schedule.decay_updates",
             "train.max_sampler_difference",
+            "train.stall_seconds",
         ),
         positive_integers=(
             "learner.minibatch_rows",
@@ -257,6 +258,7 @@ RULES = (
             "schedule.warmup_updates": _FROM_ZERO,
             "schedule.final_fraction": _ZERO_TO_ONE,
             "train.max_sampler_difference": _ABOVE_ZERO,
+            "train.stall_seconds": _ABOVE_ZERO,
         },
         choices={
             "kl.placement": KL_PLACEMENTS,

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import shared_length
+from ragen_jax.processes import to_host
 from ragen_jax.rollout.collect import check_dialogue, make_responder, start_episodes
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
 from ragen_jax.rollout.layout import RowLayout
@@ -212,7 +213,7 @@ class ArrayEpisodes:
         longest = dialogue.max_window_tokens + 1
         if game.num_widths == 1:
             return longest, prompt
-        starts, lengths, is_active = jax.device_get(
+        starts, lengths, is_active = to_host(
             (prompt_starts(play), prompt.length, play.is_active)
         )
         # Whole chunks of prompts are written, and replies behind their text.

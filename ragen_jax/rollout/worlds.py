@@ -4,7 +4,8 @@ In: a `HostGame` by name, a policy and random keys. Out: a `Trajectory`, like th
 the compiled rollout. The model reads and replies on the device, in the functions of the
 compiled rollout cut at the turn (`host.ArrayGame`); the host hands each reply to the
 row's game and puts the answer into the row's state, from where the turn takes it. While
-the games of one half of the rows step, the device writes the other half's replies.
+the games of one half of the rows step, the device writes the other half's replies. A
+process plays the games of the rows that its devices hold.
 
 A row whose game fails ends there, and none of its tokens is trained on.
 """
@@ -19,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array
 
 from envs import base
+from ragen_jax import processes
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import check_dialogue
 from ragen_jax.rollout.host import (
@@ -47,11 +48,40 @@ class GamesFailed(ValueError):
     """More games of a rollout failed than may."""
 
 
+class Rotation:
+    """Lets parts use the devices in turn, in an order that no game's speed changes.
+
+    All processes of a run must start their programs in the same order.
+    """
+
+    def __init__(self, num_parts: int):
+        self._order = collections.deque(range(num_parts))
+        self._moved = asyncio.Condition()
+
+    async def enter(self, part: int) -> None:
+        """Wait until it is the part's turn."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._order[0] == part)
+
+    async def leave(self, part: int, for_good: bool = False) -> None:
+        """End the part's turn; it comes again after the others', or never."""
+        async with self._moved:
+            self._order.remove(part)
+            if not for_good:
+                self._order.append(part)
+            self._moved.notify_all()
+
+
 class WorldEpisodes(ArrayEpisodes):
     """Episodes of a game in Python; `HostEpisodes` of `play_turns`.
 
+    Args:
+      keys: of all rows; this process steps its own.
+      rotation: of the parts that share the devices; None: there are no others.
+      number: of this part in the rotation.
+
     Attributes:
-      failures: of rows whose game failed, and why.
+      failures: of own rows whose game failed, and why.
       num_cut: observations that were too long.
     """
 
@@ -64,31 +94,43 @@ class WorldEpisodes(ArrayEpisodes):
         params: Params,
         dialogue: Dialogue,
         keys: RolloutKeys,
+        rotation: Rotation | None = None,
+        number: int = 0,
     ):
         super().__init__(game, params, dialogue, keys)
+        self._rotation, self._number = rotation or Rotation(1), number
         self._world, self._pool, self._tokenizer = world, pool, tokenizer
         self._thinking = dialogue.thinking
-        num_rows = len(keys.level)
+        self._rows = processes.own_row_numbers(
+            self.play.is_active.sharding, len(keys.level)
+        )
         self._metrics = {
-            name: np.full(num_rows, np.nan, np.float32) for name in world.metrics
+            name: np.full(len(self._rows), np.nan, np.float32) for name in world.metrics
         }
+        # By the position among the own rows, like all else of the games.
         self.failures: dict[int, str] = {}
         self.num_cut = 0
 
     async def reset(self) -> None:
         """Begin the games; before the first turn."""
         problems = draw_problems(self._keys, self._world.num_tasks[self._keys.split])
-        answers = await asyncio.to_thread(self._pool.reset, *problems)
+        own = ([values[row] for row in self._rows] for values in problems)
+        answers = await asyncio.to_thread(self._pool.reset, *own)
+        await self._rotation.enter(self._number)
         states = self.play.states
         self.play = self.play.replace(
             states=states.replace(now=self._shown(dict(enumerate(answers)), states.now))
         )
         self._initial_state = self.play.states
 
+    async def give_way(self) -> None:
+        """Leave the devices to the other parts; after the last turn."""
+        await self._rotation.leave(self._number, for_good=True)
+
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
         """The replies to a prompt; the states hold what the games answer them."""
         play, written = await super().reply(turn, play)
-        asked = self._replies(np.asarray(play.is_active), written)
+        asked = self._replies(processes.own_rows(play.is_active), written)
         # A game that failed at its start is over before the first reply.
         lost = {
             row: Answer(failure=self.failures[row])
@@ -96,24 +138,30 @@ class WorldEpisodes(ArrayEpisodes):
             if row in self.failures
         }
         replies = {r: t for r, t in asked.items() if r not in lost}
+        await self._rotation.leave(self._number)
         answers = await asyncio.to_thread(self._pool.step, replies)
+        await self._rotation.enter(self._number)
         states = play.states
         following = self._shown(answers | lost, states.following)
         return play.replace(states=states.replace(following=following)), written
 
     def trajectory(self) -> Trajectory:
         rollout = super().trajectory()
-        by_rows = rollout.success.sharding
-        rollout = rollout.replace(game_metrics=jax.device_put(self._metrics, by_rows))
+        metrics = {
+            name: processes.from_own_rows(values, rollout.success)
+            for name, values in self._metrics.items()
+        }
+        rollout = rollout.replace(game_metrics=metrics)
         if not self.failures:
             return rollout
-        failed = np.isin(np.arange(len(rollout.lengths)), list(self.failures))
-        mask = jnp.where(jnp.asarray(failed)[:, None], False, rollout.loss_mask)
-        return rollout.replace(loss_mask=_like(mask, rollout.loss_mask))
+        mask = np.array(processes.own_rows(rollout.loss_mask))
+        mask[list(self.failures)] = False
+        mask = processes.from_own_rows(mask, rollout.loss_mask)
+        return rollout.replace(loss_mask=mask)
 
     def _replies(self, is_active: np.ndarray, reply: Reply) -> dict[int, str]:
         """The answers of the rows that gave one, as their games get them."""
-        tokens, lengths = jax.device_get((reply.tokens, reply.length))
+        tokens, lengths = map(processes.own_rows, (reply.tokens, reply.length))
         spelled = self._tokenizer.token_bytes
         found = {}
         for row in np.flatnonzero(is_active):
@@ -127,7 +175,7 @@ class WorldEpisodes(ArrayEpisodes):
 
     def _shown(self, answers: Mapping[int, Answer], before: Shown) -> Shown:
         """What rows show now; those without an answer show what they did."""
-        shown = jax.tree.map(np.array, jax.device_get(before))
+        shown = jax.tree.map(lambda x: np.array(processes.own_rows(x)), before)
         for row, answer in answers.items():
             answer = answer.in_text()
             if answer.failure is not None:
@@ -140,7 +188,7 @@ class WorldEpisodes(ArrayEpisodes):
             shown.truncated[row] = answer.truncated or answer.failure is not None
             for name in self._metrics.keys() & answer.info.keys():
                 self._metrics[name][row] = answer.info[name]
-        return jax.tree.map(_like, shown, before)
+        return jax.tree.map(processes.from_own_rows, shown, before)
 
     def _ids(self, text: str) -> np.ndarray:
         """Ids of an observation, at most as many as fit, and their number."""
@@ -212,10 +260,11 @@ def make_world_collect(
         out_shardings=by_rows(mesh),
     )
     num_rows = num_groups * group_size // num_parts
+    num_own = len(processes.own_row_numbers(by_rows(mesh), num_rows))
     pools: dict[str, list[Pool]] = {}
 
     def open_pools(split: str) -> list[Pool]:
-        opened = [Pool(world.spec, split, num_rows) for _ in range(num_parts)]
+        opened = [Pool(world.spec, split, num_own) for _ in range(num_parts)]
         for pool in opened:
             weakref.finalize(collect, pool.close)
         return opened
@@ -225,15 +274,22 @@ def make_world_collect(
         if keys.split not in pools:
             pools[keys.split] = open_pools(keys.split)
         keys = spread_levels(keys, group_size)
-        fixed = tokenizer, params, dialogue
+        fixed, rotation = (tokenizer, params, dialogue), Rotation(num_parts)
         parts = [
-            WorldEpisodes(game, world, pool, *fixed, _part(keys, i, num_rows))
+            WorldEpisodes(
+                game, world, pool, *fixed, _part(keys, i, num_rows), rotation, i
+            )
             for i, pool in enumerate(pools[keys.split])
         ]
         rollouts = asyncio.run(_play_in_turn(parts))
-        reasons = [reason for part in parts for reason in part.failures.values()]
+        own = (
+            [reason for part in parts for reason in part.failures.values()],
+            sum(part.num_cut for part in parts),
+        )
+        failures, cuts = zip(*processes.gather(own), strict=True)
+        reasons = [reason for of_process in failures for reason in of_process]
         check_failures(reasons, num_rows * num_parts, world.max_failed_fraction)
-        say_cut(sum(part.num_cut for part in parts), world.max_observation_tokens)
+        say_cut(sum(cuts), world.max_observation_tokens)
         return join(*rollouts)
 
     return collect
@@ -257,13 +313,15 @@ async def _play_in_turn(parts: Sequence[WorldEpisodes]) -> list[Trajectory]:
 
     async def play(part: WorldEpisodes) -> Trajectory:
         await part.reset()
-        return await play_turns(part, part.reply)
+        rollout = await play_turns(part, part.reply)
+        await part.give_way()
+        return rollout
 
     return await asyncio.gather(*map(play, parts))
 
 
 def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> None:
-    """Say on standard error why games failed.
+    """Say on standard error why games failed, games of all processes.
 
     Args:
       reasons: of each that did.
@@ -281,15 +339,16 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
         limit = f"rollout.max_failed_fraction = {max_share:g} is the largest share"
         remedy = "mend the game" + (", or raise it" if len(reasons) < num_rows else "")
         raise GamesFailed(f"{words}; {limit} that may: {remedy}")
-    print(
-        f"warning: {words}; their episodes are not trained on and not won",
-        file=sys.stderr,
-    )
+    if processes.is_first():
+        print(
+            f"warning: {words}; their episodes are not trained on and not won",
+            file=sys.stderr,
+        )
 
 
 def say_cut(count: int, max_tokens: int) -> None:
     """Say on standard error how many observations of a rollout were cut."""
-    if count:
+    if count and processes.is_first():
         print(
             f"note: {count} observations had more than host.max_observation_tokens = "
             f"{max_tokens} tokens and lost their middle",
@@ -300,8 +359,3 @@ def say_cut(count: int, max_tokens: int) -> None:
 def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text from outside: special tokens in it are letters like any others."""
     return tokenizer.plain.encode(text, add_special_tokens=False).ids
-
-
-def _like(value: np.ndarray | Array, model: Array) -> Array:
-    """The value as an array of the same type, on the same devices."""
-    return jax.device_put(np.asarray(value, model.dtype), model.sharding)

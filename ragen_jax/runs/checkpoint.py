@@ -23,6 +23,7 @@ from ragen_jax.models.digests import (
     write_digests,
 )
 from ragen_jax.models.hf_files import BASE_DIGEST, TOKENIZER_DIGEST
+from ragen_jax.processes import is_first
 
 # Orbax finishes these two after the digests are written; nothing is restored from them.
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
@@ -41,7 +42,8 @@ class Checkpointer:
 
     def __init__(self, workdir: pathlib.Path, *, keep: int | None):
         self._folder = (pathlib.Path(workdir) / "checkpoints").resolve()
-        self._started: int | None = None
+        # Iteration of the last save; of an older run's, before the first.
+        self._started = self.latest
         self._manager = None
         if keep is not None:
             # The callback runs when all files are complete, before Orbax renames the
@@ -72,7 +74,7 @@ class Checkpointer:
           state: the train state.
           identity: of its model (`hf_files.identity`), checked when restoring.
         """
-        if iteration in (self._started, self.latest):
+        if iteration == self._started:
             return
         self._manager.wait_until_finished()
         self._started = iteration
@@ -132,6 +134,8 @@ class Checkpointer:
 
     def _write_digests(self) -> None:
         """Write the digests of the checkpoint that is being saved."""
+        if not is_first():
+            return
         (folder,) = self._folder.glob(f"{self._started}.*")
         write_digests(folder, _files(folder))
 

@@ -10,12 +10,12 @@ import pathlib
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ragen_jax import timing
+from ragen_jax import processes, timing
 from ragen_jax.runs.metrics import METRICS
 from ragen_jax.runs.progress import Clock, about, announced_late
 from ragen_jax.tables.metrics import Metric
@@ -36,6 +36,7 @@ class Display:
       start, total: iterations done before, and in all.
       metrics: declarations; those with a `console` label are printed.
       num_layers: of the network, for a forecast of how long programs compile.
+      on_stage: told the iteration and the stage in which every stage begins.
     """
 
     def __init__(
@@ -46,10 +47,15 @@ class Display:
         total: int,
         metrics: Sequence[Metric] = METRICS,
         num_layers: int = 1,
+        on_stage: Callable[[str], None] = lambda _: None,
     ):
         self._env_names = env_names
         self._metrics = metrics
-        self._console = Console(highlight=False, soft_wrap=True)
+        # One process speaks for all.
+        self._console = Console(
+            highlight=False, soft_wrap=True, quiet=not processes.is_first()
+        )
+        self._on_stage, self._done = on_stage, start
         self._start, self._total = start, total
         # The first iteration and when it was done: it compiles, later ones do not.
         self._first: tuple[int, float] | None = None
@@ -88,6 +94,7 @@ class Display:
     def timed(self, timings: dict[str, float], stage: str) -> Iterator[None]:
         """`timing.timed`, with the stage and its clock in the bar."""
         text = stage
+        self._on_stage(f"iteration {self._done + 1} of {self._total}, {stage}")
         late = contextlib.nullcontext()
         if stage not in self._known_stages:
             # What a run has compiled before is in the cache.
@@ -108,6 +115,7 @@ class Display:
         self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
     ) -> None:
         """Print what was compiled, the metrics of iteration `done`, and news."""
+        self._done = done
         if compiled := timing.describe(metrics):
             self.say(compiled)
         parts, left = [*self._values(metrics)], self._time_left(done)

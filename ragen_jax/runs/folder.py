@@ -21,12 +21,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
+from ragen_jax import processes
 from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
 from ragen_jax.runs import checkpoint, machine, reader, writer
 from ragen_jax.runs.console import command_name
-from ragen_jax.tables.functions import is_reference
-from ragen_jax.tables.rules import flatten
 
 # Names of metrics on a line of the console.
 _MAX_NAMES = 4
@@ -68,12 +67,14 @@ class RunFolder:
         self._config, self._identity = config, identity
         self.notes: list[str] = []
         with contextlib.ExitStack() as files:
-            files.callback(os.close, writer.open_workdir(self.path))
+            lock = processes.first_does(lambda: writer.open_workdir(self.path))
+            if lock is not None:
+                files.callback(os.close, lock)
             latest = checkpoint.Checkpointer(self.path, keep=None).latest
             self.is_resumed = latest is not None
             self.start = latest or 0
-            self._refuse_changes(free)
-            self._refuse_lost_record()
+            processes.first_does(lambda: self._refuse_changes(free))
+            processes.first_does(self._refuse_lost_record)
             self._checkpointer = checkpoint.Checkpointer(self.path, keep=keep)
             files.callback(self._checkpointer.close)
             self._files = files.pop_all()
@@ -108,6 +109,19 @@ class RunFolder:
         Returns:
           Metrics of the iterations that are kept, oldest first.
         """
+        opened = processes.first_does(
+            lambda: self._open_record(tensorboard, settings, games)
+        )
+        self._writer = opened or writer.NoWriter()
+        self._files.callback(self._writer.close)
+        return reader.read_metrics(self.path)
+
+    def _open_record(
+        self,
+        tensorboard: bool,
+        settings: Mapping[str, Any] | None,
+        games: Sequence[str],
+    ) -> writer.RunWriter:
         before = reader.Recorded()
         if self.is_resumed:
             before = reader.read_recorded(self.path)
@@ -116,15 +130,13 @@ class RunFolder:
             command=shlex.join(sys.orig_argv),
         )
         self._write_config()
-        self._writer = writer.RunWriter(
+        return writer.RunWriter(
             self.path,
             after=self.start if self.is_resumed else -1,
             tensorboard=tensorboard,
             settings=settings,
             games=games,
         )
-        self._files.callback(self._writer.close)
-        return reader.read_metrics(self.path)
 
     def write_metrics(
         self,
@@ -190,6 +202,8 @@ class RunFolder:
 
     def record_result(self, iteration: int, params_sha256: str) -> None:
         """Add the digest of the final parameters to config.json."""
+        if not processes.is_first():
+            return
         result = {"iteration": iteration, "params_sha256": params_sha256}
         self._recorded = dataclasses.replace(self._recorded, result=result)
         self._write_config()
@@ -216,7 +230,7 @@ class RunFolder:
         self, machines: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]]:
         """Machines of the run so far and this one, each from its first iteration."""
-        now = machine.describe_machine(references(self._config))
+        now = machine.describe_machine(machine.references(self._config))
         if machines:
             changes = machine.describe_difference(machines[-1], now)
             if not changes:
@@ -240,11 +254,6 @@ class RunFolder:
                 f"{state}; restore the file from a copy, or use another --workdir "
                 "(the checkpoint itself can be evaluated and exported)"
             )
-
-
-def references(config: ConfigDict) -> list[str]:
-    """The user's functions and games that a configuration names."""
-    return [value for value in flatten(config).values() if is_reference(value)]
 
 
 def non_finite_leaves(state: TrainState) -> list[str]:

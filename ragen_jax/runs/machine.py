@@ -11,6 +11,7 @@ another program.
 
 import hashlib
 import importlib.util
+import json
 import os
 import pathlib
 import platform
@@ -21,8 +22,11 @@ from typing import Any
 
 import jax
 import jaxlib
+from ml_collections import ConfigDict
 
 from ragen_jax import __version__
+from ragen_jax.tables.functions import is_reference
+from ragen_jax.tables.rules import flatten
 
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
@@ -33,7 +37,7 @@ def describe_machine(references: Iterable[str] = ()) -> dict[str, Any]:
     Args:
       references: `package.module:Name` of the user's functions that take part.
     """
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     cpu = {"cpu": _cpu_model(), "cpu_threads": cpu_threads()}
     return {
         "device": device.device_kind,
@@ -46,6 +50,32 @@ def describe_machine(references: Iterable[str] = ()) -> dict[str, Any]:
         **({"commit": commit} if (commit := git_commit()) else {}),
         **{f"module {name}": _digest(name) for name in _modules(references)},
     }
+
+
+def describe_run(config: ConfigDict) -> dict[str, Any]:
+    """What must be equal in all processes of a run: configuration, code, versions."""
+    machine = describe_machine(references(config))
+    keys = {f"configuration key {k}": v for k, v in flatten(config).items()}
+    of_host = ("cpu", "cpu_threads")
+    return (
+        {k: v for k, v in machine.items() if k not in of_host}
+        | {"Python": platform.python_version(), "code": _code_digest()}
+        | json.loads(json.dumps(keys))
+    )
+
+
+def references(config: ConfigDict) -> list[str]:
+    """The user's functions and games that a configuration names."""
+    return [value for value in flatten(config).values() if is_reference(value)]
+
+
+def _code_digest() -> str:
+    """Beginning of the SHA-256 of our files, committed or not."""
+    root, sha = pathlib.Path(__file__).resolve().parents[2], hashlib.sha256()
+    for package in ("envs", "ragen_jax", "launch"):
+        for path in sorted((root / package).rglob("*.py")):
+            sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return sha.hexdigest()[:16]
 
 
 def _modules(references: Iterable[str]) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragen_jax.runs import machine, reader
-from ragen_jax.runs.folder import references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,5 +76,5 @@ def open_original(workdir: pathlib.Path) -> Original:
         recorded.result["iteration"],
         recorded.result["params_sha256"],
         machines=tuple(recorded.machines),
-        references=tuple(references(reader.read_config(workdir))),
+        references=tuple(machine.references(reader.read_config(workdir))),
     )

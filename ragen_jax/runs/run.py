@@ -20,6 +20,7 @@ from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.diagnostics.early_stopping import stop_reason, stuck_note
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
+from ragen_jax.processes import to_host
 from ragen_jax.runs.console import command_name
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.metrics import TimeShares, tokens_per_second
@@ -257,8 +258,8 @@ def _gain(records: Sequence[Mapping], prefix: str) -> str:
 
 
 def digest(tree) -> str:
-    """SHA-256 over the bytes of every leaf, in the tree's order."""
+    """SHA-256 over the bytes of every leaf, in the tree's order; together."""
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
-        sha.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+        sha.update(np.ascontiguousarray(to_host(leaf)).tobytes())
     return sha.hexdigest()

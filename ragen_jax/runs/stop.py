@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from ragen_jax import processes
+
 # Between signals that are one request.
 SAME_SECONDS = 0.2
 _SHOW_CURSOR = "\x1b[?25h"
@@ -39,6 +41,13 @@ class StopRequest:
     @property
     def requested(self) -> bool:
         return self._signal is not None
+
+    def agree(self) -> bool:
+        """Whether a signal came to any process of the run; together."""
+        signals = processes.gather(self._signal)
+        if self._signal is None:
+            self._signal = next((n for n in signals if n is not None), None)
+        return self.requested
 
     @property
     def exit_status(self) -> int:

@@ -175,6 +175,22 @@ class RunWriter:
         return dict(sorted((int(m.group(1)), path) for m, path in matches if m))
 
 
+class NoWriter:
+    """The record of a process that is not the first, which writes for all."""
+
+    def scalars(self, *_) -> list[str]:
+        return []
+
+    def episodes(self, *_) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def finite_or_none(value: float | str) -> float | None:
     """A number as a float, None in place of infinities and not-a-number."""
     number = float(value)

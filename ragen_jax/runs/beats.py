@@ -1,0 +1,291 @@
+"""Signs of life of the processes of a run, and what they say when one is gone or hangs.
+
+In: where this process stands. Out: `processes/<number>.json` in the run folder, written
+anew every second, and an end of this process, with a sentence, when another one is gone
+or nothing moves any more: a collective operation would wait forever. Files, since the
+folder is shared by all hosts anyway and tells what happened afterwards, too.
+"""
+
+import dataclasses
+import faulthandler
+import json
+import os
+import pathlib
+import socket
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+
+from ragen_jax import processes
+
+FOLDER = "processes"
+BEAT_SECONDS = 1.0
+# Without a new beat for so long a process is gone. Others end well within a minute.
+LOST_SECONDS = 20.0
+# Exit status after another process is gone or hangs: the same command resumes.
+EXIT_STATUS = 3
+RESUME = "nothing saved is lost; the same commands on all hosts resume"
+
+RUNNING, FINISHED, FAILED, CUT_OFF = "running", "finished", "failed", "cut off"
+
+
+@dataclasses.dataclass(frozen=True)
+class Beat:
+    """The last sign of life of a process.
+
+    Attributes:
+      attempt: the same for all processes of one start of the run.
+      number: of the process, from 0.
+      host, pid: where it runs.
+      place: what it does, in words.
+      since: seconds it has been there.
+      state: RUNNING; FINISHED; FAILED of its own; CUT_OFF by another's end.
+      reason: sentence of a failure.
+      count: beats so far.
+    """
+
+    attempt: str
+    number: int
+    host: str
+    pid: int
+    place: str
+    since: float = 0.0
+    state: str = RUNNING
+    reason: str = ""
+    count: int = 0
+
+    def describe(self) -> str:
+        """Who it is and where it stands."""
+        who = f"process {self.number} ({self.host}, pid {self.pid})"
+        return f"{who}: {self.place}, for {self.since:.0f} s"
+
+
+def write_beat(workdir: pathlib.Path, beat: Beat) -> None:
+    """Write a beat in place of the last one."""
+    folder = workdir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{beat.number}.tmp"
+    temporary.write_text(json.dumps(dataclasses.asdict(beat)), encoding="utf-8")
+    os.replace(temporary, folder / f"{beat.number}.json")
+
+
+def read_beat(workdir: pathlib.Path, number: int) -> Beat | None:
+    """The last beat of a process; None without a file of one.
+
+    A file system of many hosts may show a file that is being replaced as absent.
+    """
+    path = workdir / FOLDER / f"{number}.json"
+    try:
+        return Beat(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+class Watch:
+    """Writes this process's beats and reads the others'. Use it as a context manager.
+
+    A thread of its own: it also ends the process while the main thread waits inside a
+    collective operation that will never return.
+
+    Args:
+      workdir: the run folder; made if there are several processes.
+      number, total: of this process, and of all.
+      attempt: see `Beat`.
+      stall_seconds: after which a process that stands still has hung; None: never.
+      end: ends the process with a status.
+    """
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        *,
+        number: int = 0,
+        total: int = 1,
+        attempt: str = "",
+        stall_seconds: float | None = None,
+        end: Callable[[int], None] = os._exit,
+    ):
+        self._workdir, self._total, self._end = workdir, total, end
+        self._beat = Beat(attempt, number, socket.gethostname(), os.getpid(), "start")
+        self._moved_at = time.monotonic()
+        self._stall_seconds = stall_seconds
+        self._parent = os.getppid()
+        # Number of another process -> its last beat, and when it came.
+        self._seen: dict[int, tuple[Beat, float]] = {}
+        # The first sees all, the others see the first: n files are read, not n^2.
+        others = range(1, total) if number == 0 else [0]
+        self._others: Sequence[int] = others if total > 1 else ()
+        self._verdict: str | None = None
+        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def at(self, place: str) -> None:
+        """Say what this process does from now on."""
+        with self._lock:
+            self._beat = dataclasses.replace(self._beat, place=place)
+            self._moved_at = time.monotonic()
+
+    def __enter__(self) -> "Watch":
+        now = time.monotonic()
+        for other in self._others:
+            self._seen[other] = (self._unheard(other), now)
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, error, _) -> None:
+        is_sentence = isinstance(error, ValueError | OSError)
+        if self._others and isinstance(error, Exception) and not is_sentence:
+            # Often the loss of another process, which shows after `LOST_SECONDS`.
+            self._note(CUT_OFF, str(error))
+            self._is_over.wait(LOST_SECONDS + 5 * BEAT_SECONDS)
+        self._is_over.set()
+        self._thread.join()
+        if error is None:
+            self._note(FINISHED)
+        else:
+            self._note(
+                FAILED, str(error) if is_sentence else f"{kind.__name__}: {error}"
+            )
+        self._write()
+        if error is None or not self._others:
+            return
+        # An orderly end would wait for the others, which wait for this process.
+        if is_sentence and not os.environ.get("RAGEN_JAX_TRACEBACK"):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            traceback.print_exception(error)
+        self._end(2 if is_sentence else 1)
+
+    def _run(self) -> None:
+        while not self._is_over.wait(BEAT_SECONDS):
+            self._write()
+            if self._others and os.getppid() != self._parent:
+                self._leave("the process that started this one is gone")
+            if reason := self._find_loss():
+                self._leave(f"{reason}; this process ends, too")
+            if self._find_stall():
+                self._say_stall()
+
+    def _write(self) -> None:
+        if not self._others:
+            return
+        with self._lock:
+            since = time.monotonic() - self._moved_at
+            count = self._beat.count + 1
+            self._beat = dataclasses.replace(self._beat, since=since, count=count)
+            beat = self._beat
+        write_beat(self._workdir, beat)
+
+    def _note(self, state: str, reason: str = "") -> None:
+        with self._lock:
+            self._beat = dataclasses.replace(self._beat, state=state, reason=reason)
+
+    def _unheard(self, number: int) -> Beat:
+        return Beat(self._beat.attempt, number, "unknown host", 0, "not heard of yet")
+
+    def _find_loss(self) -> str | None:
+        """What happened to another process; None if all are well."""
+        now = time.monotonic()
+        for number, (before, heard_at) in self._seen.items():
+            beat = read_beat(self._workdir, number)
+            if beat is not None and beat.attempt == self._beat.attempt:
+                if beat.count != before.count:
+                    self._seen[number] = before, heard_at = beat, now
+                if beat.state == FAILED:
+                    return f"{_who(beat)} failed: {beat.reason or beat.place}"
+                if beat.state == FINISHED:
+                    continue
+            if now - heard_at > LOST_SECONDS:
+                return describe_loss(before, now - heard_at)
+        return None
+
+    def _find_stall(self) -> bool:
+        with self._lock:
+            since = time.monotonic() - self._moved_at
+        return self._stall_seconds is not None and since > self._stall_seconds
+
+    def _say_stall(self) -> None:
+        with self._lock:
+            mine = self._beat
+        since = time.monotonic() - self._moved_at
+        beats = {mine.number: dataclasses.replace(mine, since=since)}
+        for number in range(self._total):
+            if number not in beats and (beat := read_beat(self._workdir, number)):
+                beats[number] = beat
+        lines = "\n".join(f"  {beats[n].describe()}" for n in sorted(beats))
+        faulthandler.dump_traceback(all_threads=True)
+        self._leave(
+            f"nothing has moved for train.stall_seconds = {self._stall_seconds:g} "
+            f"seconds; the processes stand here:\n{lines}\nthe stacks of process "
+            f"{mine.number} are above; raise the key if a stage may take longer"
+        )
+
+    def _leave(self, sentence: str) -> None:
+        self._note(CUT_OFF, sentence)
+        self._write()
+        print(f"error: {sentence}; {RESUME}", file=sys.stderr, flush=True)
+        self._end(EXIT_STATUS)
+
+
+def watched(workdir: pathlib.Path, stall_seconds: float | None) -> Watch:
+    """The watch of this process; all processes together."""
+    return Watch(
+        workdir,
+        number=jax.process_index(),
+        total=jax.process_count(),
+        attempt=processes.gather(uuid.uuid4().hex)[0],
+        stall_seconds=stall_seconds,
+    )
+
+
+def describe_loss(beat: Beat, seconds: float) -> str:
+    """Sentence about a process that is gone."""
+    return (
+        f"{_who(beat)} has given no sign of life for {seconds:.0f} s; it last stood "
+        f"at: {beat.place}"
+    )
+
+
+def find_lost(
+    workdir: pathlib.Path, number: int, wait: Callable[[float], None] = time.sleep
+) -> list[str]:
+    """Sentences about the processes of this start that are gone; takes seconds.
+
+    Args:
+      workdir: the run folder.
+      number: of this process, which has a beat there.
+      wait: sleeps.
+    """
+    mine = read_beat(workdir, number)
+    if mine is None:
+        return []
+    before = _running(workdir, mine)
+    seconds = 5 * BEAT_SECONDS
+    wait(seconds)
+    now = _running(workdir, mine)
+    gone = [b for n, b in before.items() if n in now and now[n].count == b.count]
+    return [describe_loss(beat, seconds) for beat in gone]
+
+
+def _running(workdir: pathlib.Path, mine: Beat) -> Mapping[int, Beat]:
+    """Beats of the other processes of this start that have not ended by themselves."""
+    numbers = (int(p.stem) for p in (workdir / FOLDER).glob("*.json"))
+    beats = (read_beat(workdir, number) for number in numbers)
+    return {
+        beat.number: beat
+        for beat in beats
+        if beat is not None
+        and beat.attempt == mine.attempt
+        and beat.number != mine.number
+        and beat.state == RUNNING
+    }
+
+
+def _who(beat: Beat) -> str:
+    return f"process {beat.number} ({beat.host}, pid {beat.pid})"
