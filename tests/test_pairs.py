@@ -1,0 +1,371 @@
+"""Two processes of four devices are one run: equal, resumable, ended together."""
+
+import itertools
+import json
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from ragen_jax.evaluation.load import open_trained
+from ragen_jax.runs.beats import EXIT_STATUS
+from ragen_jax.runs.reader import read_recorded
+from tests import commands
+from tests.pairs import END_SECONDS, Pair, free_port, kill, run_pair, wait_for
+
+# With a learning rate at which a step moves parameters by more than rounding.
+SETTINGS = {
+    "rollout__num_groups": 4,
+    "learner__minibatch_rows": 8,
+    "learner__microbatch_rows": 8,
+    "mesh__data": 8,
+    "evaluation__num_prompts": 8,
+    "train__num_iterations": 4,
+    "checkpoint__keep": 4,
+    "logging__trajectories_per_iteration": 16,
+}
+
+
+def words(model, workdir, **changes):
+    return commands.train_command(model, workdir, **SETTINGS | changes)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def pair(model, tmp_path_factory):
+    """Folder of the run of two processes, and what both printed."""
+    workdir = tmp_path_factory.mktemp("pair") / "run"
+    return workdir, run_pair(words(model, workdir))
+
+
+def params(folder):
+    """Parameters of the policy in a checkpoint."""
+    trained = open_trained(folder, None, changes={}, overrides=(), defaults=None)
+    return commands.leaves_of(trained.params)
+
+
+def played(workdir):
+    """What was played in all iterations, by what no rounding may change."""
+    names = ("reply", "actions", "reward", "reply_tokens", "valid", "listed")
+    return [
+        (
+            e["row"],
+            e["success"],
+            [[turn[name] for name in names] for turn in e["turns"]],
+        )
+        for path in sorted((workdir / "trajectories").glob("*.jsonl"))
+        for e in map(json.loads, path.read_text().splitlines())
+    ]
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(pair, model, tmp_path):
+    workdir, results = pair
+    assert [r.returncode for r in results] == [0, 0], results
+    alone = commands.run(words(model, tmp_path / "run"), devices=8)
+    assert alone.returncode == 0, alone.stderr
+    assert len(played(workdir)) == 16 * 4
+    assert played(workdir) == played(tmp_path / "run")
+    for mine, theirs in zip(
+        params(workdir / "checkpoints/1"),
+        params(tmp_path / "run/checkpoints/1"),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_one_process_speaks_and_writes_for_both(pair):
+    workdir, (first, second) = pair
+    assert "2 processes (from --distributed), 8 devices, 4 of them here" in first.stdout
+    assert first.stdout.count("held-out") == second.stdout.count("held-out") + 4
+    assert "sha256" not in second.stdout
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [0, 1, 2, 3, 4]
+    assert len(list(workdir.glob("events.out.tfevents.*"))) == 1
+    beats = [
+        json.loads(p.read_text()) for p in sorted(workdir.glob("processes/*.json"))
+    ]
+    assert [beat["number"] for beat in beats] == [0, 1]
+    assert {beat["state"] for beat in beats} == {"finished"}
+
+
+@pytest.mark.slow
+def test_a_checkpoint_opens_on_one_process_and_on_two(pair, model, tmp_path):
+    """The run of two goes on alone, and the rest of that goes on in two."""
+    workdir, _ = pair
+    commands.copy(workdir, tmp_path / "run")
+    alone = words(model, tmp_path / "run", train__num_iterations=5, mesh__data=1)
+    alone = commands.run(alone)
+    assert alone.returncode == 0, alone.stderr
+    assert "after iteration 4 of 5" in alone.stdout
+    more = words(model, tmp_path / "run", train__num_iterations=6)
+    first, second = run_pair(more)
+    assert first.returncode == second.returncode == 0, first.stdout
+    assert "after iteration 5 of 6" in first.stdout
+    assert commands.record_of(tmp_path / "run")["metrics"][-1]["iteration"] == 6
+
+
+def untested(model, workdir, **changes):
+    """A longer run without evaluations, to be interrupted."""
+    return words(
+        model,
+        workdir,
+        evaluation__every=None,
+        train__num_iterations=12,
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(model, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    results = run_pair(untested(model, workdir))
+    assert [r.returncode for r in results] == [0, 0], results
+    return workdir
+
+
+def same_run(workdir, other):
+    mine, theirs = (read_recorded(folder).result for folder in (workdir, other))
+    assert mine == theirs
+    assert mine["params_sha256"]
+    assert commands.record_of(workdir) == commands.record_of(other)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
+    draw, workdir = random.Random(0), tmp_path / "run"
+    kills, start = 0, time.monotonic()
+    for attempt in itertools.count():
+        with Pair(untested(model, workdir)) as pair:
+            if kills < 10:
+                victim = attempt % 2
+                # Before the first iteration, or after some more of them.
+                wait_for(lambda p=pair, v=victim: p.child(v))
+                _wait_for_progress(workdir, pair, draw.randrange(3))
+                time.sleep(draw.uniform(0, 1))
+                target = pair.child(victim) if attempt % 4 < 2 else None
+                is_child = target is not None
+                kill(target if is_child else pair.processes[victim].pid)
+                killed_at = time.monotonic()
+                kills += 1
+                survivor = pair.processes[1 - victim]
+                output, _ = survivor.communicate(timeout=END_SECONDS)
+                assert time.monotonic() - killed_at < END_SECONDS
+                assert survivor.returncode == EXIT_STATUS, output
+                assert re.search(rf"(?m)^error: .*process {victim}", output), output
+                own, _ = pair.processes[victim].communicate(timeout=END_SECONDS)
+                if is_child:
+                    assert "was ended by SIGKILL" in own
+            else:
+                results = pair.finish()
+                assert [r.returncode for r in results] == [0, 0], results
+                break
+    print(f"{kills} kills in {time.monotonic() - start:.0f} s")
+    same_run(workdir, uninterrupted)
+
+
+def _wait_for_progress(workdir, pair, iterations):
+    """Wait for so many more iterations, at most until the run is almost over."""
+
+    def done():
+        path = workdir / "metrics.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def is_reached():
+        assert pair.processes[0].poll() is None or done() >= 11
+        return done() >= min(before + iterations, 11)
+
+    before = done()
+    wait_for(is_reached)
+
+
+@pytest.mark.slow
+def test_sigterm_to_all_saves_once_and_to_one_stops_both(
+    uninterrupted, model, tmp_path
+):
+    workdir = tmp_path / "run"
+    for receivers in ((0, 1), (1,)):
+        with Pair(untested(model, workdir, checkpoint__every=50)) as pair:
+            _wait_for_progress(workdir, pair, 2)
+            for number in receivers:
+                pair.processes[number].send_signal(signal.SIGTERM)
+            results = pair.finish()
+        assert [r.returncode for r in results] == [143, 143], results
+        assert results[0].stdout.count("all saved; the same command resumes") == 1
+        checkpoints = {p.name for p in (workdir / "checkpoints").iterdir()}
+        (stopped,) = re.findall(r"stopped after (\d+) of 12", results[0].stdout)
+        assert stopped in checkpoints
+        assert len(checkpoints) == len(receivers) % 2 + 1
+    results = run_pair(untested(model, workdir, checkpoint__every=50))
+    assert [r.returncode for r in results] == [0, 0], results
+    same_run(workdir, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "what", ["configuration", pytest.param("code", marks=pytest.mark.slow)]
+)
+def test_processes_that_differ_are_refused(model, tmp_path, what):
+    options = {"others": ["--config.loss.clip_high=0.25"]}
+    named = "configuration key loss.clip_high"
+    if what == "code":
+        for package in ("ragen_jax", "envs", "configs", "launch"):
+            shutil.copytree(commands.ROOT / package, tmp_path / "code" / package)
+        with (tmp_path / "code/ragen_jax/rngs.py").open("a") as file:
+            file.write("# Another line.\n")
+        options, named = {"cwd": tmp_path / "code"}, "code"
+    with Pair(words(model, tmp_path / "run"), **options) as pair:
+        results = pair.finish()
+    for result in results:
+        assert result.returncode == 2, result.stdout
+        assert f"error: process 1 has another {named} than process 0" in result.stdout
+    assert not (tmp_path / "run/config.json").exists()
+
+
+@pytest.mark.slow
+def test_games_in_python_are_stepped_where_their_rows_are(tmp_path):
+    """On eight devices of one process and of two."""
+    changes = {
+        "rollout__num_groups": 8,
+        "rollout__group_size": 2,
+        "host__num_workers": 1,
+        "host__num_widths": 2,
+        "train__num_iterations": 1,
+        "evaluation__every": None,
+        "logging__trajectories_per_iteration": 16,
+        "mesh__data": 8,
+    }
+    model = commands.tiny_model(tmp_path / "model")
+    alone = commands.train_command(model, tmp_path / "alone", "world", **changes)
+    alone = commands.run(alone, devices=8)
+    assert alone.returncode == 0, alone.stderr
+    two = commands.train_command(model, tmp_path / "two", "world", **changes)
+    results = run_pair(two)
+    assert [r.returncode for r in results] == [0, 0], results[0].stdout
+    assert len(played(tmp_path / "two")) == 16
+    assert played(tmp_path / "two") == played(tmp_path / "alone")
+
+
+def code_block(language: str) -> str:
+    page = (commands.ROOT / "docs/cluster.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0]
+
+
+# An `srun` of two hosts that are this machine, and an `scontrol` that says what it got.
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+export SLURM_STEP_NODELIST=localhost SLURM_STEP_NUM_TASKS=2
+SLURM_PROCID=0 "$@" & first=$!
+SLURM_PROCID=1 "$@" & second=$!
+trap 'kill -TERM $first $second' TERM
+status=0
+for process in $first $second; do
+  code=0
+  wait $process || { code=$?; wait $process || code=$?; }
+  (( code > status )) && status=$code
+done
+exit $status
+"""
+
+
+@pytest.mark.slow
+def test_the_job_file_for_slurm(model, tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, text in (
+        ("srun", SRUN),
+        ("scontrol", '#!/bin/bash\necho "scontrol $*"\n'),
+    ):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(code_block("bash"))
+    run = untested(model, tmp_path / "run", checkpoint__every=50)
+    config, workdir, *flags = run[3:]
+    python = pathlib.Path(run[0]).parent
+    environment = commands.environment(devices=4) | {
+        "PATH": f"{tmp_path / 'bin'}:{python}:/usr/bin:/bin",
+        "CONFIG": config.removeprefix("--config="),
+        "WORKDIR": workdir.removeprefix("--workdir="),
+        "FLAGS": " ".join(flags),
+        "SLURM_JOB_ID": str(free_port()),
+    }
+
+    def start():
+        return subprocess.Popen(
+            ["bash", tmp_path / "job.sh"],
+            cwd=commands.ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    # Out of time: the processes get SIGTERM, and the job is put in the queue again.
+    job = start()
+    metrics = tmp_path / "run/metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2)
+    (srun,) = _children(job.pid)
+    for process in _children(srun):
+        (child,) = _children(process)
+        for pid in (process, child):
+            subprocess.run(["kill", "-TERM", str(pid)], check=True)
+    output, _ = job.communicate(timeout=300)
+    assert job.returncode == 143, output
+    assert f"scontrol requeue {environment['SLURM_JOB_ID']}" in output
+    assert "2 processes (from slurm), 8 devices" in output
+    # Started again it resumes and ends.
+    job = start()
+    output, _ = job.communicate(timeout=300)
+    assert job.returncode == 0, output
+    assert "resuming" in output
+    assert "scontrol" not in output
+
+
+def _children(pid: int) -> list[int]:
+    path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+    return list(map(int, path.read_text().split()))
+
+
+@pytest.mark.slow
+def test_the_job_file_for_kubernetes(model, tmp_path):
+    yaml = pytest.importorskip("yaml")
+    job = yaml.safe_load(code_block("yaml"))["spec"]["replicatedJobs"][0]
+    spec = job["template"]["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    variables = {v["name"]: v["value"] for v in container["env"]}
+    assert int(variables["RAGEN_JAX_NUM_PROCESSES"]) == spec["completions"]
+    run = words(model, tmp_path / "run", train__num_iterations=1)
+    config, workdir, *flags = run[3:]
+    variables |= {
+        "RAGEN_JAX_FIRST_HOST": "localhost",
+        "CONFIG": config.removeprefix("--config="),
+        "WORKDIR": workdir.removeprefix("--workdir="),
+        "FLAGS": " ".join(flags),
+        "PATH": f"{pathlib.Path(run[0]).parent}:/usr/bin:/bin",
+    }
+    pods = [
+        subprocess.Popen(
+            container["command"] + container["args"],
+            cwd=commands.ROOT,
+            env=commands.environment(devices=4)
+            | variables
+            | {"JOB_COMPLETION_INDEX": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(spec["completions"])
+    ]
+    outputs = [pod.communicate(timeout=300)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], outputs
+    assert "2 processes (from kubernetes), 8 devices" in outputs[0]
