@@ -180,7 +180,11 @@ class Watch:
             count = self._beat.count + 1
             self._beat = dataclasses.replace(self._beat, since=since, count=count)
             beat = self._beat
-        write_beat(self._workdir, beat)
+        try:
+            write_beat(self._workdir, beat)
+        except OSError as error:
+            # The others will take this process for lost: its log has to say why.
+            print(f"warning: no sign of life written: {error}", file=sys.stderr)
 
     def _note(self, state: str, reason: str = "") -> None:
         with self._lock:

@@ -116,7 +116,7 @@ ELSEWHERE = {
     "rollout.max_failed_fraction": "tests/rollout/test_worlds.py",
     "host.step_seconds": "tests/worlds/test_pool.py",
     "host.max_worker_bytes": "tests/worlds/test_pool.py",
-    "train.stall_seconds": "tests/test_processes.py",
+    "train.stall_seconds": "tests/runs/test_beats.py",
     "prompt.style": "tests/text/test_prompts.py",
     "prompt.tokenization": "tests/text/test_dialogue.py",
     "prompt.thinking": "tests/text/test_thinking.py",

@@ -1,0 +1,204 @@
+"""Signs of life: what a process does when another one is gone, fails or hangs."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+
+from ragen_jax.runs import beats
+from ragen_jax.runs.beats import Beat, Watch, find_lost, read_beat, write_beat
+from tests import commands
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(beats, "LOST_SECONDS", 0.3)
+
+
+class Ends:
+    """The status with which a watch ended its process."""
+
+    def __init__(self):
+        self.statuses = []
+
+    def __call__(self, status):
+        self.statuses.append(status)
+        # `os._exit` would not return.
+        raise SystemExit(status)
+
+    def wait(self, seconds=10):
+        deadline = time.monotonic() + seconds
+        while not self.statuses and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.statuses
+
+
+def watch(tmp_path, ends, number=0, total=2, **options):
+    return Watch(tmp_path, number=number, total=total, attempt="a", end=ends, **options)
+
+
+def beat(number=1, attempt="a", **changes):
+    return dataclasses.replace(
+        Beat(attempt, number, "node1", 7, "iteration 3 of 9, update"), **changes
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_process_without_new_beats_is_gone(tmp_path, capsys):
+    ends = Ends()
+    with watch(tmp_path, ends):
+        write_beat(tmp_path, beat(count=1))
+        assert ends.wait() == [beats.EXIT_STATUS]
+    error = capsys.readouterr().err
+    assert "error: process 1 (node1, pid 7) has given no sign of life" in error
+    assert "it last stood at: iteration 3 of 9, update" in error
+    assert beats.RESUME in error
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_process_that_never_comes_is_gone_too(tmp_path, capsys):
+    ends = Ends()
+    with watch(tmp_path, ends, number=1):
+        assert ends.wait() == [beats.EXIT_STATUS]
+    assert "process 0 (unknown host, pid 0)" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
+    ends = Ends()
+    with watch(tmp_path, ends):
+        write_beat(tmp_path, beat(state=beats.FAILED, reason="the disk is full"))
+        assert ends.wait() == [beats.EXIT_STATUS]
+    assert (
+        "process 1 (node1, pid 7) failed: the disk is full" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("state", [beats.RUNNING, beats.FINISHED])
+def test_beats_and_an_orderly_end_are_no_loss(tmp_path, state):
+    ends = Ends()
+    with watch(tmp_path, ends):
+        for count in range(40):
+            if state == beats.RUNNING or count == 0:
+                write_beat(tmp_path, beat(state=state, count=count))
+            time.sleep(0.02)
+    assert not ends.statuses
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_file_of_an_earlier_start_does_not_count(tmp_path):
+    ends = Ends()
+    write_beat(tmp_path, beat(attempt="before", state=beats.FAILED))
+    with watch(tmp_path, ends):
+        time.sleep(0.1)
+        assert not ends.statuses
+        assert ends.wait() == [beats.EXIT_STATUS]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_stall_says_where_every_process_stands(tmp_path, capfd):
+    ends = Ends()
+    with watch(tmp_path, ends, stall_seconds=0.2) as watching:
+        watching.at("iteration 4 of 9, rollout")
+        deadline = time.monotonic() + 10
+        count = 0
+        while not ends.statuses and time.monotonic() < deadline:
+            write_beat(tmp_path, beat(since=80.0, count=(count := count + 1)))
+            time.sleep(0.01)
+    error = capfd.readouterr().err
+    assert ends.statuses == [beats.EXIT_STATUS]
+    assert "nothing has moved for train.stall_seconds = 0.2 seconds" in error
+    assert "iteration 4 of 9, rollout, for 0 s" in error
+    assert "process 1 (node1, pid 7): iteration 3 of 9, update, for 80 s" in error
+    # The stacks of the threads name the line that waits.
+    assert "test_beats.py" in error
+
+
+def test_a_run_that_moves_does_not_stall_nor_one_without_a_limit(tmp_path):
+    for options in ({"stall_seconds": 0.3}, {}):
+        ends = Ends()
+        with watch(tmp_path, ends, total=1, **options) as watching:
+            for i in range(20):
+                watching.at(f"iteration {i}")
+                time.sleep(0.03)
+        assert not ends.statuses
+    # One process leaves no files.
+    assert not (tmp_path / beats.FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "printed"),
+    [
+        (ValueError("no such model"), 2, "error: no such model"),
+        (KeyboardInterrupt(), 1, "KeyboardInterrupt"),
+    ],
+)
+def test_a_failure_ends_the_process_without_waiting_for_others(
+    tmp_path, capsys, error, status, printed
+):
+    ends = Ends()
+    with pytest.raises(SystemExit), watch(tmp_path, ends):
+        raise error
+    assert ends.statuses == [status]
+    assert printed in capsys.readouterr().err
+    left = read_beat(tmp_path, 0)
+    assert left.state == beats.FAILED
+    assert str(error) in left.reason
+
+
+def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
+    """A collective operation raises at once; that a peer is gone shows later."""
+    ends = Ends()
+    write_beat(tmp_path, beat(count=1))
+    with pytest.raises(SystemExit), watch(tmp_path, ends):
+        raise RuntimeError("connection reset by peer")
+    assert beats.EXIT_STATUS in ends.statuses
+    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+
+
+def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
+    mine = beat(0, count=5)
+    others = [
+        beat(1, count=3),
+        beat(2, count=3),
+        beat(3, state=beats.CUT_OFF),
+        beat(4, attempt="before"),
+    ]
+    for one in (mine, *others):
+        write_beat(tmp_path, one)
+    (tmp_path / beats.FOLDER / "5.json").write_text("{torn")
+
+    def wait(_):
+        write_beat(tmp_path, beat(2, count=4))
+
+    (sentence,) = find_lost(tmp_path, 0, wait)
+    assert sentence.startswith("process 1 (node1, pid 7)")
+    assert find_lost(tmp_path / "nothing", 0) == []
+
+
+def test_a_beat_is_read_as_written(tmp_path):
+    write_beat(tmp_path, beat(since=2.5, count=9))
+    assert read_beat(tmp_path, 1) == beat(since=2.5, count=9)
+    assert read_beat(tmp_path, 2) is None
+    assert json.loads((tmp_path / "processes/1.json").read_text())["count"] == 9
+
+
+def test_a_run_that_hangs_ends_itself(tmp_path):
+    """Compiling takes longer than this limit."""
+    model = commands.tiny_model(tmp_path / "model")
+    words = commands.train_command(
+        model, tmp_path / "run", evaluation__every=None, train__stall_seconds=0.01
+    )
+    done = commands.run(words)
+    assert done.returncode == beats.EXIT_STATUS
+    assert "error: nothing has moved for train.stall_seconds = 0.01" in done.stderr
+    assert "process 0 (" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, capsys):
+    (tmp_path / beats.FOLDER).write_text("a file in the way")
+    with watch(tmp_path, Ends(), number=1):
+        time.sleep(0.05)
+    assert "warning: no sign of life written" in capsys.readouterr().err
