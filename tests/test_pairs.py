@@ -118,13 +118,9 @@ def test_a_checkpoint_opens_on_one_process_and_on_two(pair, model, tmp_path):
 
 def untested(model, workdir, **changes):
     """A longer run without evaluations, to be interrupted."""
-    return words(
-        model,
-        workdir,
-        evaluation__every=None,
-        train__num_iterations=12,
-        **changes,
-    )
+    settings = SETTINGS | {"evaluation__every": None, "train__num_iterations": 12}
+    del settings["evaluation__num_prompts"]
+    return commands.train_command(model, workdir, **settings | changes)
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +235,8 @@ def test_games_in_python_are_stepped_where_their_rows_are(tmp_path):
     changes = {
         "rollout__num_groups": 8,
         "rollout__group_size": 2,
+        "learner__minibatch_rows": 8,
+        "learner__microbatch_rows": 8,
         "host__num_workers": 1,
         "host__num_widths": 2,
         "train__num_iterations": 1,
