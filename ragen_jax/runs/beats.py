@@ -166,9 +166,9 @@ class Watch:
         while not self._is_over.wait(BEAT_SECONDS):
             self._write()
             if self._others and os.getppid() != self._parent:
-                self._leave("the process that started this one is gone")
+                self._leave(FAILED, "the process that started this one was killed")
             if reason := self._find_loss():
-                self._leave(f"{reason}; this process ends, too")
+                self._leave(CUT_OFF, f"{reason}; this process ends, too")
             if self._find_stall():
                 self._say_stall()
 
@@ -202,7 +202,7 @@ class Watch:
                 if beat.count != before.count:
                     self._seen[number] = before, heard_at = beat, now
                 if beat.state == FAILED:
-                    return f"{_who(beat)} failed: {beat.reason or beat.place}"
+                    return _describe_failure(beat)
                 if beat.state == FINISHED:
                     continue
             if now - heard_at > LOST_SECONDS:
@@ -225,13 +225,14 @@ class Watch:
         lines = "\n".join(f"  {beats[n].describe()}" for n in sorted(beats))
         faulthandler.dump_traceback(all_threads=True)
         self._leave(
+            CUT_OFF,
             f"nothing has moved for train.stall_seconds = {self._stall_seconds:g} "
             f"seconds; the processes stand here:\n{lines}\nthe stacks of process "
-            f"{mine.number} are above; raise the key if a stage may take longer"
+            f"{mine.number} are above; raise the key if a stage may take longer",
         )
 
-    def _leave(self, sentence: str) -> None:
-        self._note(CUT_OFF, sentence)
+    def _leave(self, state: str, sentence: str) -> None:
+        self._note(state, sentence)
         self._write()
         print(f"error: {sentence}; {RESUME}", file=sys.stderr, flush=True)
         self._end(EXIT_STATUS)
@@ -259,7 +260,9 @@ def describe_loss(beat: Beat, seconds: float) -> str:
 def find_lost(
     workdir: pathlib.Path, number: int, wait: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """Sentences about the processes of this start that are gone; takes seconds.
+    """Sentences about the processes of this start that failed or are gone.
+
+    The latter takes seconds.
 
     Args:
       workdir: the run folder.
@@ -269,16 +272,27 @@ def find_lost(
     mine = read_beat(workdir, number)
     if mine is None:
         return []
-    before = _running(workdir, mine)
-    seconds = 5 * BEAT_SECONDS
+    before, seconds = _others(workdir, mine), 5 * BEAT_SECONDS
     wait(seconds)
-    now = _running(workdir, mine)
-    gone = [b for n, b in before.items() if n in now and now[n].count == b.count]
-    return [describe_loss(beat, seconds) for beat in gone]
+    now = _others(workdir, mine)
+    failed = [beat for beat in now.values() if beat.state == FAILED]
+    gone = [
+        beat
+        for number, beat in now.items()
+        if beat.state == RUNNING and beat == before.get(number)
+    ]
+    return [
+        *map(_describe_failure, failed),
+        *(describe_loss(beat, seconds) for beat in gone),
+    ]
 
 
-def _running(workdir: pathlib.Path, mine: Beat) -> Mapping[int, Beat]:
-    """Beats of the other processes of this start that have not ended by themselves."""
+def _describe_failure(beat: Beat) -> str:
+    return f"{_who(beat)} failed: {beat.reason or beat.place}"
+
+
+def _others(workdir: pathlib.Path, mine: Beat) -> Mapping[int, Beat]:
+    """Beats of the other processes of this start."""
     numbers = (int(p.stem) for p in (workdir / FOLDER).glob("*.json"))
     beats = (read_beat(workdir, number) for number in numbers)
     return {
@@ -287,7 +301,6 @@ def _running(workdir: pathlib.Path, mine: Beat) -> Mapping[int, Beat]:
         if beat is not None
         and beat.attempt == mine.attempt
         and beat.number != mine.number
-        and beat.state == RUNNING
     }
 
 

@@ -165,6 +165,7 @@ def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
         beat(2, count=3),
         beat(3, state=beats.CUT_OFF),
         beat(4, attempt="before"),
+        beat(6, state=beats.FAILED, reason="the disk is full"),
     ]
     for one in (mine, *others):
         write_beat(tmp_path, one)
@@ -173,8 +174,9 @@ def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
     def wait(_):
         write_beat(tmp_path, beat(2, count=4))
 
-    (sentence,) = find_lost(tmp_path, 0, wait)
-    assert sentence.startswith("process 1 (node1, pid 7)")
+    failed, lost = find_lost(tmp_path, 0, wait)
+    assert failed == "process 6 (node1, pid 7) failed: the disk is full"
+    assert lost.startswith("process 1 (node1, pid 7) has given no sign")
     assert find_lost(tmp_path / "nothing", 0) == []
 
 
