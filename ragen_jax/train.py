@@ -7,6 +7,7 @@ Reference: RAGEN, arXiv 2504.20073, sections 3 and 4.
 
 import pathlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
-from ragen_jax.diagnostics.schedule import make_diagnose, trends
+from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
@@ -43,13 +44,31 @@ def train(
     """
     with working("loading the model and the games"):
         program = build_program(config, overrides)
+    return run_program(config, program, workdir)
+
+
+def run_program(
+    config: ConfigDict,
+    program: Program,
+    workdir: pathlib.Path,
+    *,
+    make_display: Callable[..., Display] = Display,
+    make_stop: Callable[..., AbstractContextManager[StopRequest]] = StopRequest,
+) -> int:
+    """The same with a program that is there: `train` as part of a sweep.
+
+    Args:
+      config, program: validated, and built from it.
+      workdir: the run folder.
+      make_display, make_stop: what to show it on, and what may stop it.
+    """
     total, num_layers = config.train.num_iterations, program.model.num_hidden_layers
     with (
         Run(config, workdir, program.state, program.identity, program.names) as run,
-        Display(
+        make_display(
             program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
-        StopRequest(display.say) as stop,
+        make_stop(display.say) as stop,
     ):
         iterate = make_iterate(config, program, display.timed)
         state, timing = run.state, {}
@@ -97,7 +116,7 @@ def train(
                 raise failure
             if is_stopping:
                 return _leave(run, display, stop, done, total)
-        display.say(run.conclude(state))
+        display.conclude(run.conclude(state))
     return 0
 
 
@@ -127,8 +146,7 @@ def make_iterate(
 
     `timed` measures its stages.
     """
-    root, parser = rngs.root_key(config.seed), program.task.dialogue.parser
-    diagnose = make_diagnose(config, program.learner, program.frozen, parser, timed)
+    root, diagnostics = rngs.root_key(config.seed), program.diagnostics
     num_updates = config.learner.updates_per_rollout
 
     def iterate(state: TrainState, done: int) -> Iteration:
@@ -136,14 +154,14 @@ def make_iterate(
         with timed(timing, "rollout"):
             rollouts = program.collect(program.play_params(state), key)
             batch = program.join(rollouts)
-        diagnostics = diagnose(done, state, rollouts, batch)
+        measured = diagnostics.measure(done, key, state, batch, timed)
         with timed(timing, "update"):
             shuffle = rngs.stream(key, "shuffle")
             for i in range(num_updates):
                 shuffle_key = jax.random.fold_in(shuffle, i)
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
-        return Iteration(state, rollouts, credit, stats | diagnostics, timing)
+        return Iteration(state, rollouts, credit, stats | measured, timing)
 
     return iterate
 
