@@ -145,9 +145,12 @@ def init_network(
       ValueError: the parameters do not fit the mesh, see `param_shardings`.
     """
     shardings = state_shardings(abstract_network(params, optimizer, mesh, logical_axes))
-    create = functools.partial(_create, optimizer)
     placed = place_params(params, shardings.params)
-    return jax.jit(create, out_shardings=shardings, donate_argnums=0)(placed)
+    # Of the function itself, not of a new one: another run compiles nothing.
+    create = jax.jit(
+        _create, static_argnums=0, out_shardings=shardings, donate_argnums=1
+    )
+    return create(optimizer, placed)
 
 
 def _create(optimizer: optax.GradientTransformation, params: Params) -> Network:

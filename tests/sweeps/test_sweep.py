@@ -52,8 +52,15 @@ def result_of(folder):
     return reader.read_recorded(folder).result
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(
+    ("index", "seed"),
+    [
+        (0, 0),
+        (1, 1),
+        pytest.param(0, 1, marks=pytest.mark.slow),
+        pytest.param(1, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_runs_are_those_of_train_alone(swept, model, tmp_path, index, seed):
     cell = cells_of(model, *GRID)[index]
     assert train(cell.with_seed(seed), tmp_path / "alone") == 0
