@@ -176,14 +176,11 @@ def make_update(
         trainer = make_trainer(peaks)
         trajectory = credit.pay(trajectory)
         params, entropies = (trained_params(state), frozen), None
-
         if filter_config.needs_entropies:
             entropies = token_entropies(passes, params, trajectory)
         filtered = filter_rows(trajectory, entropies)
         kept = drop_rows(trajectory, filtered.kept)
-
         before = token_stats(passes, params, kept, filtered.kept)
-
         estimate, reward_kl = credit.assign(
             kept,
             before,

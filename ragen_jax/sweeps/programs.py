@@ -22,6 +22,7 @@ from ragen_jax.program import (
     model_folder,
     num_params,
 )
+from ragen_jax.runs.folder import references
 from ragen_jax.sharding import platform_of
 from ragen_jax.tables.rules import flatten
 from ragen_jax.text.tokenizer import load_tokenizer
@@ -107,6 +108,8 @@ def check_program(config: ConfigDict) -> int:
     parts = build_parts(config, model, load_tokenizer(folder))
     check_memory(config, parts)
     mesh = parts.batch_sharding.mesh
-    if mesh.size > 1 or platform_of(mesh) != "cpu" or config.env.host is not None:
+    # Games in Python and the user's functions may not be made for two threads.
+    is_ours = config.env.host is None and not references(config)
+    if mesh.size > 1 or platform_of(mesh) != "cpu" or not is_ours:
         return 1
     return 2 if num_params(parts.learner.played) <= _SMALL_PARAMS else 1

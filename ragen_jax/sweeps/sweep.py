@@ -84,7 +84,7 @@ def sweep(
     print(text)
     if not failures:
         return 0
-    print(f"{len(failures)} of the runs failed:", file=sys.stderr)
+    print(f"{len(failures)} of {len(runs)} runs failed:", file=sys.stderr)
     for title, sentence in failures.items():
         print(f"  {title}: {sentence}", file=sys.stderr)
     return 1
