@@ -31,7 +31,7 @@ class SweepDisplay:
         self._left, self._num_done = dict(num_iterations), 0
         self._began: float | None = None
         self.bars = Progress(
-            TextColumn("{task.fields[run]}"),
+            TextColumn("{task.fields[run]}", markup=False),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("[bold]{task.description}"),
