@@ -69,7 +69,7 @@ class Loop:
         self._learner = setup.parts.learner
         self._join, self._task = setup.parts.join, setup.parts.tasks[0]
         self._frozen = self._learner.freeze(setup.params)
-        self._state = self._learner.init(setup.params)
+        self._state = self._learner.init(setup.params, config.seed)
         self._done = 0
         self.seconds = {"rollout": [], "update": [], "host": [], "iteration": []}
         self.compiled: dict[str, float] = {}
@@ -92,6 +92,7 @@ class Loop:
         with timed(timing, "update"):
             self._state, stats, _ = self._learner.update(
                 self._frozen,
+                self._learner.peaks,
                 self._state,
                 self._join([rollout]),
                 rngs.stream(key, "shuffle"),

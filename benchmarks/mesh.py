@@ -95,17 +95,18 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
         reference["batch"] = jax.device_get(runs.full_rows(setup, config)[0])
     where = jax.tree.map(lambda _: setup.parts.batch_sharding, reference["batch"])
     batch = jax.device_put(reference["batch"], where)
-    state, frozen = learner.init(setup.params), learner.freeze(setup.params)
-    compiled = learner.update.lower(frozen, state, batch, key).compile()
+    state, frozen = learner.init(setup.params, 0), learner.freeze(setup.params)
+    fixed = frozen, learner.peaks
+    compiled = learner.update.lower(*fixed, state, batch, key).compile()
     params = learner.play_params(frozen, state)
     rollout = jax.jit(task.collect).lower(params, key).compile()
     figures = figures_of(config, mesh, setup.parts, compiled, rollout)
     for _ in range(2):
         jax.block_until_ready(task.collect(params, key))
     # The state of the first update is compared, the second may compile again.
-    state, *_ = learner.update(frozen, state, batch, key)
+    state, *_ = learner.update(*fixed, state, batch, key)
     after = jax.device_get(state.params)
-    learner.update(frozen, state, batch, key)
+    learner.update(*fixed, state, batch, key)
     reference.setdefault("params", after)
     differences = jax.tree.map(
         lambda a, b: float(np.abs(a - b).max()), after, reference["params"]

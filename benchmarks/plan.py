@@ -111,12 +111,13 @@ def measured(case: str) -> dict[str, int]:
     collect = jax.jit(task.collect).lower(learner.played, key).compile()
     validate = jax.jit(task.collect_validation).lower(learner.played).compile()
     batch = jax.eval_shape(task.collect, learner.played, key)
-    lowered = learner.update.lower(learner.frozen, learner.state, batch, key)
+    described = learner.frozen, learner.peaks, learner.state
+    lowered = learner.update.lower(*described, batch, key)
     update = lowered.compile()
     forget_peak()
     before = resident("VmRSS")
     params = jax.jit(parts.policy.init)(key)
-    frozen, state = learner.freeze(params), learner.init(params)
+    frozen, state = learner.freeze(params), learner.init(params, 0)
     del params
     grown = {}
 
@@ -129,7 +130,7 @@ def measured(case: str) -> dict[str, int]:
     play = learner.play_params(frozen, state)
     batch = note("rollout", collect, play, key)
     note("evaluation", validate, play)
-    note("update", update, frozen, state, batch, key)
+    note("update", update, frozen, learner.peaks, state, batch, key)
     return grown
 
 

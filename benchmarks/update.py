@@ -77,14 +77,15 @@ class Ours:
         learner = setup.parts.learner
         frozen, self._state = (
             learner.freeze(setup.params),
-            learner.init(setup.params),
+            learner.init(setup.params, 0),
         )
         began = time.perf_counter()
-        lowered = learner.update.lower(frozen, self._state, batch, key)
+        fixed = frozen, learner.peaks
+        lowered = learner.update.lower(*fixed, self._state, batch, key)
         compiled = lowered.compile()
         self.compile_seconds = time.perf_counter() - began
         self._wait = jax.block_until_ready
-        self._update = lambda state: compiled(frozen, state, batch, key)
+        self._update = lambda state: compiled(*fixed, state, batch, key)
 
     def __call__(self) -> dict[str, float]:
         self._state, stats, _ = self._wait(self._update(self._state))

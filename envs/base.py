@@ -382,11 +382,12 @@ def make_ceiling(
             return None
         leaves = jax.tree.leaves(jax.device_get(states))
         levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
-        if levels not in solved:
+        share = solved.get(levels)
+        if share is None:
             solution = env.solve(states, params, budget=budget, discount=1.0)
+            share = float(np.mean(jax.device_get(solution.best_success)))
             solved.clear()
-            solved[levels] = float(np.mean(jax.device_get(solution.best_success)))
-        share = solved[levels]
+            solved[levels] = share
         return None if math.isnan(share) else share
 
     return ceiling

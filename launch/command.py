@@ -1,6 +1,5 @@
 """Flags, errors and settings of the process that all commands share."""
 
-import ast
 import atexit
 import contextlib
 import functools
@@ -23,7 +22,7 @@ from launch.flag_errors import (
 )
 from launch.help import help_parts, wants_help
 from ragen_jax.runs.stop import prompt_interrupt
-from ragen_jax.tables.functions import did_you_mean
+from ragen_jax.tables.functions import did_you_mean, read_literal
 
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 # Keys whose names depend on the environment, so that no file lists them all.
@@ -180,7 +179,7 @@ def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
                 k: v for k, v in overrides.items() if not f"{k}.".startswith(f"{key}.")
             }
             if _is_read_here(word):
-                overrides[key] = _literal(text)
+                overrides[key] = read_literal(text)
     return overrides
 
 
@@ -212,16 +211,6 @@ def _needs_value(key: str, following: str) -> bool:
 
     is_switch = isinstance(flatten(defaults()).get(key, True), bool)
     return following.startswith("-") and not is_switch
-
-
-def _literal(text: str) -> object:
-    """A Python literal; anything else is a string."""
-    try:
-        return ast.literal_eval(
-            text.capitalize() if text in ("true", "false") else text
-        )
-    except (SyntaxError, ValueError):
-        return text
 
 
 def _set(config: ConfigDict, key: str, value: object) -> None:

@@ -12,6 +12,7 @@ import sys
 
 COMMANDS = (
     "train",
+    "sweep",
     "evaluate",
     "play",
     "report",

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from ragen_jax import sharding
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
 from ragen_jax.diagnostics.optimality import make_play_quality
+from ragen_jax.diagnostics.schedule import Diagnostics, build_diagnostics
 from ragen_jax.learner.learner import Learner, Networks, build_learner
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
@@ -99,6 +100,7 @@ class Program:
       play_params: parameters of the policy in a state, for `collect` and export.
       learner: the `Learner` that `update` and `play_params` belong to.
       frozen: base weights (for LoRA or a KL reference), passed to both; None if unused.
+      diagnostics: measurements of the policy while it trains.
     """
 
     tasks: tuple[Task, ...]
@@ -114,6 +116,7 @@ class Program:
     play_params: Callable[[TrainState], Params]
     learner: Learner
     frozen: Params | None
+    diagnostics: Diagnostics
 
     @property
     def task(self) -> Task:
@@ -202,12 +205,12 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     warn_of_pocket_settings(config, tokenizer)
     model, params = load_checkpoint(folder)
     learner = parts.learner
-    frozen = learner.freeze(params)
+    frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser
     return Program(
         tasks=parts.tasks,
         policy=parts.policy,
         model=model,
-        state=learner.init(params),
+        state=learner.init(params, config.seed),
         identity=identity(
             model, tokenizer.folder, tokenizer.stop_ids, _base_digest(config, folder)
         ),
@@ -215,10 +218,11 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         pass_at=pass_at(config),
         group_size=config.rollout.group_size,
         join=parts.join,
-        update=functools.partial(learner.update, frozen),
+        update=functools.partial(learner.update, frozen, learner.peaks),
         play_params=functools.partial(learner.play_params, frozen),
         learner=learner,
         frozen=frozen,
+        diagnostics=build_diagnostics(config, learner, frozen, parser),
     )
 
 

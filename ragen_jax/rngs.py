@@ -23,6 +23,7 @@ STREAMS = (
     "environment",  # roots of the second and further environments of a mix
     "diagnostics",  # sample of turns
     "resample",  # roots of the second and further samples of a validation prompt
+    "bootstrap",  # resamples of intervals over runs
 )
 
 

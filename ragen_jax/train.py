@@ -5,8 +5,10 @@ the whole loop; each line is a call to something that can be read and tested alo
 Reference: RAGEN, arXiv 2504.20073, sections 3 and 4.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import jax
@@ -14,14 +16,14 @@ from ml_collections import ConfigDict
 
 from ragen_jax import processes, rngs
 from ragen_jax.algo.filters import reward_std
-from ragen_jax.diagnostics.schedule import make_diagnose, trends
+from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.program import Program, build_program
 from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.rollout.worlds import GamesFailed
-from ragen_jax.runs.beats import Watch, watched
+from ragen_jax.runs.beats import watched
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.machine import describe_run
 from ragen_jax.runs.progress import working
@@ -44,29 +46,38 @@ def train(
       ValueError: the configuration or the run folder does not allow it.
     """
     with watched(workdir, config.train.stall_seconds) as watch:
-        return _train(config, workdir, overrides, watch)
+        watch.at("loading the model and the games")
+        with working("loading the model and the games"):
+            processes.check_equal(describe_run(config))
+            program = build_program(config, overrides)
+            processes.check_equal(program.identity)
+        watch.at("opening the run folder")
+        display = functools.partial(Display, on_stage=watch.at)
+        return run_program(config, program, workdir, make_display=display)
 
 
-def _train(
-    config: ConfigDict, workdir: pathlib.Path, overrides: Collection[str], watch: Watch
+def run_program(
+    config: ConfigDict,
+    program: Program,
+    workdir: pathlib.Path,
+    *,
+    make_display: Callable[..., Display] = Display,
+    make_stop: Callable[..., AbstractContextManager[StopRequest]] = StopRequest,
 ) -> int:
-    watch.at("loading the model and the games")
-    with working("loading the model and the games"):
-        processes.check_equal(describe_run(config))
-        program = build_program(config, overrides)
-        processes.check_equal(program.identity)
-    watch.at("opening the run folder")
+    """The same with a program that is there: `train` as part of a sweep.
+
+    Args:
+      config, program: validated, and built from it.
+      workdir: the run folder.
+      make_display, make_stop: what to show it on, and what may stop it.
+    """
     total, num_layers = config.train.num_iterations, program.model.num_hidden_layers
     with (
         Run(config, workdir, program.state, program.identity, program.names) as run,
-        Display(
-            program.names,
-            start=run.start,
-            total=total,
-            num_layers=num_layers,
-            on_stage=watch.at,
+        make_display(
+            program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
-        StopRequest(display.say) as stop,
+        make_stop(display.say) as stop,
     ):
         iterate = make_iterate(config, program, display.timed)
         state, timing = run.state, {}
@@ -114,7 +125,7 @@ def _train(
                 raise failure
             if is_stopping:
                 return _leave(run, display, stop, done, total)
-        display.say(run.conclude(state))
+        display.conclude(run.conclude(state))
     return 0
 
 
@@ -144,8 +155,7 @@ def make_iterate(
 
     `timed` measures its stages.
     """
-    root, parser = rngs.root_key(config.seed), program.task.dialogue.parser
-    diagnose = make_diagnose(config, program.learner, program.frozen, parser, timed)
+    root, diagnostics = rngs.root_key(config.seed), program.diagnostics
     num_updates = config.learner.updates_per_rollout
 
     def iterate(state: TrainState, done: int) -> Iteration:
@@ -153,7 +163,7 @@ def make_iterate(
         with timed(timing, "rollout"):
             rollouts = program.collect(program.play_params(state), key)
             batch = program.join(rollouts)
-        diagnostics = diagnose(done, state, rollouts, batch)
+        measured = diagnostics.measure(done, key, state, batch, timed)
         with timed(timing, "update"):
             shuffle = rngs.stream(key, "shuffle")
             for i in range(num_updates):
@@ -161,7 +171,7 @@ def make_iterate(
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
             rollouts = processes.on_this_process(rollouts)
-        return Iteration(state, rollouts, credit, stats | diagnostics, timing)
+        return Iteration(state, rollouts, credit, stats | measured, timing)
 
     return iterate
 

@@ -37,6 +37,7 @@ FLOORS = (
     ("ragen_jax.program", "ragen_jax.runs"),
     ("ragen_jax.evaluation", "ragen_jax.report", "ragen_jax.memory"),
     ("ragen_jax.train", "ragen_jax.sft", "ragen_jax.serve"),
+    ("ragen_jax.sweeps",),
     ("launch",),
     ("benchmarks", "tests"),
 )

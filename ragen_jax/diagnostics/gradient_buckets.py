@@ -338,7 +338,7 @@ BUCKET_MODES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 def make_gradients(
     config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
 ) -> Callable:
-    """The measurement as a `schedule.Diagnose`, before the filter."""
+    """The measurement as a `schedule.Measure`, before the filter."""
     del parser  # gradients read no text
     size = config.rollout.group_size
     num_buckets = config.diagnostics.gradient_buckets
@@ -353,8 +353,8 @@ def make_gradients(
         num_buckets=num_buckets,
     )
 
-    def measure(done, state, rollouts, batch):
-        del done, rollouts
+    def measure(key, state, batch):
+        del key
         timing = {}
         with timed(timing, "gradient_buckets"):
             stds = np.asarray(to_host(spread(batch)))

@@ -181,10 +181,9 @@ ANY_TURNS = "collapse_trajectory_sample/"
 def make_information(
     config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
 ) -> Callable | None:
-    """The measurement as a `schedule.Diagnose`; None if `prompt.thinking` is off."""
+    """The measurement as a `schedule.Measure`; None if `prompt.thinking` is off."""
     if not config.prompt.thinking:
         return None
-    root = rngs.root_key(config.seed)
     score = make_score(config, learner)
     choose = functools.partial(
         choose_pairs,
@@ -193,9 +192,8 @@ def make_information(
     )
     choose = jax.jit(choose, out_shardings=sharding.replicated(_mesh(learner)))
 
-    def measure(done, state, rollouts, batch):
-        del rollouts
-        key = rngs.stream(rngs.step_key(root, done - 1), "diagnostics")
+    def measure(key, state, batch):
+        key = rngs.stream(key, "diagnostics")
         params = learner.play_params(frozen, state)
         chosen, num_valid, num_played = choose(key, parser, batch)
         metrics = _coverage(*jax.device_get((num_valid, num_played)))

@@ -6,8 +6,10 @@ an entry of `DIAGNOSTICS`. Moving averages are computed from the records of earl
 iterations (`trends`), so that diagnostics have no state to save.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
 from ragen_jax.diagnostics.gradient_buckets import make_gradients
@@ -18,47 +20,61 @@ from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Params, Trajectory
 
-# (number of the iteration, state that played, its rollouts, the same joined) -> metrics
-# by name; empty in an iteration without a due diagnostic.
-Diagnose = Callable[
-    [int, TrainState, Sequence[Trajectory], Trajectory], dict[str, float]
-]
+# (key of the iteration, state that played, its episodes) -> metrics by name.
+Measure = Callable[[Key[Array, ""], TrainState, Trajectory], dict[str, float]]
 Record = Mapping[str, float | None]
 
 
-def make_diagnose(
-    config: ConfigDict,
-    learner: Learner,
-    frozen: Params | None,
-    parser: AnswerParser,
-    timed: Timed = timed,
-) -> Diagnose:
-    """All diagnostics of `config.diagnostics`, timed as `timing_s/diagnostics`.
+@dataclasses.dataclass(frozen=True)
+class Diagnostics:
+    """Measurements of a program, each with the iterations between two of it."""
 
-    Args:
-      config: validated.
-      learner, frozen: the learner and the parameters that it does not train.
-      parser: of replies; all tasks share the tokenizer and the reply length.
-      timed: measures the stage.
-    """
-    diagnostics = []
-    for key, make in DIAGNOSTICS:
-        every = config.diagnostics[key]
-        measure = None if every is None else make(config, learner, frozen, parser)
-        if measure is not None:
-            diagnostics.append((every, measure))
+    measures: Sequence[tuple[int, Measure]]
 
-    def diagnose(done, state, rollouts, batch):
-        due = [measure for every, measure in diagnostics if is_due(every, done)]
+    def measure(
+        self,
+        done: int,
+        key: Key[Array, ""],
+        state: TrainState,
+        batch: Trajectory,
+        timed: Timed = timed,
+    ) -> dict[str, float]:
+        """Metrics of iteration `done`, empty where nothing is due.
+
+        Args:
+          done: number of the iteration, from 1.
+          key: of the iteration.
+          state: that played; it has not been updated yet.
+          batch: its episodes, of all tasks.
+          timed: measures the stage, as `timing_s/diagnostics`.
+        """
+        due = [measure for every, measure in self.measures if is_due(every, done)]
         if not due:
             return {}
         metrics, timing = {}, {}
         with timed(timing, "diagnostics"):
             for measure in due:
-                metrics |= measure(done, state, rollouts, batch)
+                metrics |= measure(key, state, batch)
         return metrics | timing
 
-    return diagnose
+
+def build_diagnostics(
+    config: ConfigDict, learner: Learner, frozen: Params | None, parser: AnswerParser
+) -> Diagnostics:
+    """All diagnostics of `config.diagnostics`; the seed does not matter.
+
+    Args:
+      config: validated.
+      learner, frozen: the learner and the parameters that it does not train.
+      parser: of replies; all tasks share the tokenizer and the reply length.
+    """
+    measures = []
+    for key, make in DIAGNOSTICS:
+        every = config.diagnostics[key]
+        measure = None if every is None else make(config, learner, frozen, parser)
+        if measure is not None:
+            measures.append((every, measure))
+    return Diagnostics(measures)
 
 
 def is_due(every: int, done: int) -> bool:
@@ -77,8 +93,8 @@ def trends(records: Sequence[Record], metrics: Record) -> dict[str, float]:
 
 
 # Key of `config.diagnostics` with the interval, and builder: from the arguments of
-# `make_diagnose` to a Diagnose, or to None if there is nothing to measure.
-DIAGNOSTICS: tuple[tuple[str, Callable[..., Diagnose | None]], ...]
+# `build_diagnostics` to a Measure, or to None if there is nothing to measure.
+DIAGNOSTICS: tuple[tuple[str, Callable[..., Measure | None]], ...]
 DIAGNOSTICS = (
     ("every", make_information),
     ("gradient_every", make_gradients),

@@ -1,7 +1,7 @@
 """Success rates with confidence intervals, and pass@k.
 
-In: success of every sample of every prompt. Out: numbers. NumPy on the host; knows no
-environments and no models.
+In: success of every sample of every prompt, or a number per run. Out: numbers. NumPy on
+the host; knows no environments and no models.
 
 Prompts are independent draws. Samples of one prompt share its level and are alike, so
 an interval that took them for independent would be too narrow. All intervals here are
@@ -11,11 +11,15 @@ over prompts.
 import math
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from ragen_jax import rngs
+
 # Two-sided 95 % quantile of the standard normal distribution.
 _Z95 = 1.959964
+NUM_RESAMPLES = 10_000
 
 
 def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
@@ -49,6 +53,28 @@ def prompt_interval(
         trials = num_prompts
     trials = min(max(trials, num_prompts), num_prompts * trials_per_prompt)
     return wilson_interval(mean * trials, trials)
+
+
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of a mean: percentiles of the means of resamples (Efron 1979).
+
+    The same values in the same order always give the same interval. Of few values it is
+    too narrow: no resample has a value beyond them.
+
+    Args:
+      values: independent measurements, runs of several seeds for example.
+
+    Returns:
+      Its ends; None for fewer than two values, which say nothing of their spread.
+    """
+    if len(values) < 2:
+        return None
+    key = rngs.stream(rngs.root_key(0), "bootstrap")
+    shape = (NUM_RESAMPLES, len(values))
+    chosen = np.asarray(jax.random.randint(key, shape, 0, len(values)))
+    means = np.asarray(values, np.float64)[chosen].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def pass_at(success: Bool[np.ndarray, "P N"], k: int) -> Float[np.ndarray, " P"]:

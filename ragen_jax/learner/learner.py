@@ -6,10 +6,12 @@ size of a network is made here, so that a run's memory can be planned without it
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
@@ -22,6 +24,7 @@ from ragen_jax.learner.loss import Objective
 from ragen_jax.learner.passes import Passes, TrainedParams
 from ragen_jax.learner.state import (
     Network,
+    PeakRates,
     TrainState,
     abstract_network,
     build_optimizer,
@@ -59,10 +62,11 @@ class Learner:
       frozen: description of the parameters that stay as they are beside it; None if
         unused.
       played: description of what `play_params` returns.
-      init: parameters of a checkpoint -> a fresh train state, always the same.
+      init: (parameters of a checkpoint, seed of the run) -> a fresh train state.
       freeze: parameters of a checkpoint -> those that stay, on their devices.
-      update: `(frozen, state, trajectory, key) -> (state, stats, credit)`, jitted;
-        donates the state.
+      update: `(frozen, peaks, state, trajectory, key) -> (state, stats, credit)`,
+        jitted; donates the state.
+      peaks: the highest learning rates of the configuration.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
       policy: the plain policy, which plays.
       passes, credit: parts of `update`, for diagnostics.
@@ -71,9 +75,10 @@ class Learner:
     state: TrainState
     frozen: Params | None
     played: Params
-    init: Callable[[Params], TrainState]
+    init: Callable[[Params, int], TrainState]
     freeze: Callable[[Params], Params | None]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
+    peaks: PeakRates
     play_params: Callable[[Params | None, TrainState], Params]
     policy: Policy
     passes: Passes
@@ -107,7 +112,6 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         critic=networks.critic,
         optimizer=optimizer,
         mesh=mesh,
-        key=rngs.stream(rngs.root_key(config.seed), "init"),
         kl_coeff=config.kl.coeff if has_kl else 0.0,
         has_rate_scale=config.warning.action == "cut_learning_rate",
     )
@@ -134,14 +138,15 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
         objective=_objective(config),
     )
-    rates = [
-        build_schedule(learning_rate=section.learning_rate, **config.schedule)
-        for section in (config.optimizer, config.critic)
-    ]
     credit = from_section(CreditAssignment, config.algo)
     update = make_update(
         passes,
-        Trainer(optimizer, *rates, warmup_updates=config.critic.warmup_updates),
+        functools.partial(
+            Trainer,
+            optimizer,
+            build_schedule(**config.schedule),
+            config.critic.warmup_updates,
+        ),
         from_section(FilterConfig, config.filter),
         credit,
         shardings,
@@ -159,11 +164,18 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         init=states.make,
         freeze=freeze,
         update=update,
+        peaks=peak_rates(config),
         play_params=lambda frozen, state: trained.play_params(frozen, state.params),
         policy=networks.policy,
         passes=passes,
         credit=credit,
     )
+
+
+def peak_rates(config: ConfigDict) -> PeakRates:
+    """The highest learning rates of a configuration."""
+    sections = config.optimizer, config.critic
+    return PeakRates(*(np.float32(section.learning_rate) for section in sections))
 
 
 def _objective(config: ConfigDict) -> Objective:
@@ -195,7 +207,6 @@ class _StateFactory:
     Attributes:
       trained, critic: the trained part of the policy, and the critic.
       optimizer, mesh: see `init_network`.
-      key: for adapters and the critic's head, which are drawn at random.
       kl_coeff, has_rate_scale: see `init_state`.
     """
 
@@ -203,25 +214,24 @@ class _StateFactory:
     critic: Critic | None
     optimizer: optax.GradientTransformation
     mesh: Mesh
-    key: Key[Array, ""]
     kl_coeff: float
     has_rate_scale: bool
 
-    def make(self, params: Params) -> TrainState:
+    def make(self, params: Params, seed: int) -> TrainState:
         """A state on its devices."""
-        return self._state(init_network, self._first(params))
+        return self._state(init_network, self._first(params, _init_key(seed)))
 
     def describe(self, params: Params) -> TrainState:
-        """Shapes, dtypes and shardings of `make(params)`."""
-        first = jax.eval_shape(self._first, params)
+        """Shapes, dtypes and shardings of `make(params, seed)`."""
+        first = jax.eval_shape(self._first, params, _init_key(0))
         return describe(self._state(abstract_network, first))
 
-    def _first(self, params: Params) -> TrainedParams:
-        """Parameters of both networks."""
+    def _first(self, params: Params, key: Key[Array, ""]) -> TrainedParams:
+        """Parameters of both networks; adapters and the critic's head are drawn."""
         critic_params = None
         if self.critic is not None:
-            critic_params = self.critic.init(params, jax.random.fold_in(self.key, 1))
-        return self.trained.init(params, jax.random.fold_in(self.key, 0)), critic_params
+            critic_params = self.critic.init(params, jax.random.fold_in(key, 1))
+        return self.trained.init(params, jax.random.fold_in(key, 0)), critic_params
 
     def _state(
         self, network: Callable[..., Network], first: TrainedParams
@@ -237,6 +247,10 @@ class _StateFactory:
             kl_coeff=self.kl_coeff,
             has_rate_scale=self.has_rate_scale,
         )
+
+
+def _init_key(seed: int) -> Key[Array, ""]:
+    return rngs.stream(rngs.root_key(seed), "init")
 
 
 def _trainable(networks: Networks) -> Trainable:

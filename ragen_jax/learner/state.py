@@ -6,7 +6,7 @@ description; and the optax transformation that changes it.
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -145,9 +145,12 @@ def init_network(
       ValueError: the parameters do not fit the mesh, see `param_shardings`.
     """
     shardings = state_shardings(abstract_network(params, optimizer, mesh, logical_axes))
-    create = functools.partial(_create, optimizer)
     placed = place_params(params, shardings.params)
-    return jax.jit(create, out_shardings=shardings, donate_argnums=0)(placed)
+    # Of the function itself, not of a new one: another run compiles nothing.
+    create = jax.jit(
+        _create, static_argnums=0, out_shardings=shardings, donate_argnums=1
+    )
+    return create(optimizer, placed)
 
 
 def _create(optimizer: optax.GradientTransformation, params: Params) -> Network:
@@ -184,7 +187,15 @@ def describe(tree: T, shardings: PyTree | None = None) -> T:
     )
 
 
-Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
+class PeakRates(NamedTuple):
+    """The highest learning rates: data, so that runs share the compiled update."""
+
+    policy: Float[Array, ""]
+    critic: Float[Array, ""]
+
+
+# (highest learning rate, number of the update from 0) -> its learning rate.
+Schedule = Callable[[Float[Array, ""], Int[Array, ""]], Float[Array, ""]]
 
 
 def build_optimizer(
@@ -209,26 +220,24 @@ def build_optimizer(
 
 def build_schedule(
     *,
-    learning_rate: float,
     shape: str,
     warmup_updates: int,
     decay_updates: int | None,
     final_fraction: float,
 ) -> Schedule:
-    """The learning rate of an update (from 0).
+    """The learning rate of an update (from 0), given the highest.
 
     Args:
-      learning_rate: the highest.
       shape: entry of `SCHEDULES`, the way down after the warm-up.
       warmup_updates: updates of a linear rise before it; the first of them already
         trains at a share of the rate.
       decay_updates: update at which `final_fraction` is reached, counted from the start
         of the run. None with "constant".
-      final_fraction: of `learning_rate`, from then on.
+      final_fraction: of the highest, from then on.
     """
     decay = SCHEDULES[shape]
 
-    def rate(update: Int[Array, ""]) -> Float[Array, ""]:
+    def rate(peak: Float[Array, ""], update: Int[Array, ""]) -> Float[Array, ""]:
         done = update.astype(jnp.float32)
         rise = jnp.minimum((done + 1) / (warmup_updates + 1), 1.0)
         fall = 1.0
@@ -236,7 +245,7 @@ def build_schedule(
             length = max(decay_updates - warmup_updates, 1)
             share = jnp.clip((done - warmup_updates) / length, 0.0, 1.0)
             fall = final_fraction + (1 - final_fraction) * decay(share)
-        return jnp.asarray(learning_rate * rise * fall, jnp.float32)
+        return jnp.asarray(peak * rise * fall, jnp.float32)
 
     return rate
 

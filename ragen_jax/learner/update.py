@@ -40,7 +40,7 @@ from ragen_jax.learner.metrics import (
     reply_stats,
 )
 from ragen_jax.learner.passes import Passes, TrainedParams, kept_first
-from ragen_jax.learner.state import Network, Schedule, TrainState
+from ragen_jax.learner.state import Network, PeakRates, Schedule, TrainState
 from ragen_jax.sharding import replicated
 from ragen_jax.types import Params, Trajectory
 
@@ -100,14 +100,15 @@ class Trainer:
 
     Attributes:
       optimizer: see `build_optimizer`.
-      policy_rate, critic_rate: learning rates, see `build_schedule`.
+      schedule: of both learning rates, see `build_schedule`.
       warmup_updates: updates in which only the critic is trained.
+      peaks: the highest learning rates.
     """
 
     optimizer: optax.GradientTransformation
-    policy_rate: Schedule
-    critic_rate: Schedule
+    schedule: Schedule
     warmup_updates: int
+    peaks: PeakRates
 
     def step(self, state: TrainState, grads: TrainedParams) -> TrainState:
         """The state after one step of each network."""
@@ -124,10 +125,11 @@ class Trainer:
     def rates(self, state: TrainState) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Learning rates of the policy, 0 while it waits, and of the critic."""
         iteration = state.iteration
-        rate = jnp.where(self._is_warm(iteration), self.policy_rate(iteration), 0.0)
+        rate = self.schedule(self.peaks.policy, iteration)
+        rate = jnp.where(self._is_warm(iteration), rate, 0.0)
         if state.rate_scale is not None:
             rate = rate * state.rate_scale
-        return rate, self.critic_rate(iteration)
+        return rate, self.schedule(self.peaks.critic, iteration)
 
     def _is_warm(self, iteration) -> Bool[Array, ""]:
         return iteration >= self.warmup_updates
@@ -142,21 +144,23 @@ class Trainer:
 
 def make_update(
     passes: Passes,
-    trainer: Trainer,
+    make_trainer: Callable[[PeakRates], Trainer],
     filter_config: FilterConfig,
     credit: CreditAssignment,
     shardings: TrainState,
     shape: BatchShape,
 ) -> Callable[..., tuple[TrainState, Stats, EpisodeCredit]]:
-    """Build `update(frozen, state, trajectory, key) -> (state, stats, credit)`.
+    """Build `update(frozen, peaks, state, trajectory, key) -> (state, stats, credit)`.
 
     `frozen` are the parameters the policy started with, where adapters stand on them or
-    a KL penalty keeps it near them; else None. The state is donated: use the returned
-    one. An optimizer step is not taken, and counted, when a gradient is not finite; it
-    is not taken, and not counted, when no token of its minibatch is trained on.
+    a KL penalty keeps it near them; else None. `peaks` are the highest learning rates.
+    The state is donated: use the returned one. An optimizer step is not taken, and
+    counted, when a gradient is not finite; it is not taken, and not counted, when no
+    token of its minibatch is trained on.
 
     Args:
-      passes, trainer, filter_config, credit, shape: see their classes.
+      passes, filter_config, credit, shape: see their classes.
+      make_trainer: from the highest learning rates.
       shardings: where the state lives, see `state_shardings`.
 
     Raises:
@@ -167,18 +171,16 @@ def make_update(
     )
     kl_penalty = passes.objective.kl_penalty
 
-    def update(frozen, state, trajectory, key):
+    def update(frozen, peaks, state, trajectory, key):
         _check_rows(trajectory, shape)
+        trainer = make_trainer(peaks)
         trajectory = credit.pay(trajectory)
         params, entropies = (trained_params(state), frozen), None
-
         if filter_config.needs_entropies:
             entropies = token_entropies(passes, params, trajectory)
         filtered = filter_rows(trajectory, entropies)
         kept = drop_rows(trajectory, filtered.kept)
-
         before = token_stats(passes, params, kept, filtered.kept)
-
         estimate, reward_kl = credit.assign(
             kept,
             before,
@@ -209,7 +211,7 @@ def make_update(
         return new_state, stats, _episode_credit(kept, filtered.kept, estimate)
 
     whole = replicated(passes.mesh)
-    return jax.jit(update, donate_argnums=1, out_shardings=(shardings, whole, whole))
+    return jax.jit(update, donate_argnums=2, out_shardings=(shardings, whole, whole))
 
 
 def trained_params(state: TrainState) -> TrainedParams:

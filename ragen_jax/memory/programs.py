@@ -76,7 +76,8 @@ def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered
     learner = parts.learner
     key = jax.eval_shape(lambda: jax.random.key(0))
     if name == "update":
-        return [learner.update.lower(learner.frozen, learner.state, batch, key)]
+        rates = learner.frozen, learner.peaks
+        return [learner.update.lower(*rates, learner.state, batch, key)]
     return [_lower_rollout(task, name, learner.played) for task in parts.tasks]
 
 

@@ -9,6 +9,7 @@ tokenizer without which the numbers mean nothing.
 
 import json
 import pathlib
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,10 +30,15 @@ from ragen_jax.processes import is_first
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
 # Says that a checkpoint was written with digests, so that their loss is noticed.
 _DIGESTS_MARK = {"digests": DIGESTS_FILE}
+# Orbax keeps what a save has to wait for in its modules: one at a time in a process.
+_ORBAX = threading.RLock()
 
 
 class Checkpointer:
     """Saves and restores train states of one run.
+
+    In the main thread a save goes on in the background. In another thread, beside which
+    other runs may save, it is complete when `save` returns.
 
     Args:
       workdir: the run folder.
@@ -57,7 +63,8 @@ class Checkpointer:
                 cleanup_tmp_directories=True,
                 async_options=after_files,
             )
-            self._manager = ocp.CheckpointManager(self._folder, options=options)
+            with _ORBAX:
+                self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     @property
     def latest(self) -> int | None:
@@ -76,15 +83,15 @@ class Checkpointer:
         """
         if iteration == self._started:
             return
-        self._manager.wait_until_finished()
-        self._started = iteration
-        self._manager.save(
-            iteration,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(identity)
-            ),
-            custom_metadata=_DIGESTS_MARK,
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(identity)
         )
+        with _ORBAX:
+            self._manager.wait_until_finished()
+            self._started = iteration
+            self._manager.save(iteration, args=args, custom_metadata=_DIGESTS_MARK)
+            if threading.current_thread() is not threading.main_thread():
+                self._manager.wait_until_finished()
 
     def restore(
         self, iteration: int, state: TrainState, identity: Mapping[str, Any]
@@ -119,11 +126,13 @@ class Checkpointer:
     def wait(self) -> None:
         """Return once every started save is complete on disk."""
         if self._manager is not None:
-            self._manager.wait_until_finished()
+            with _ORBAX:
+                self._manager.wait_until_finished()
 
     def close(self) -> None:
         if self._manager is not None:
-            self._manager.close()
+            with _ORBAX:
+                self._manager.close()
 
     def _iterations(self) -> list[int]:
         """Iterations with a complete checkpoint; incomplete ones have other names."""
@@ -141,6 +150,10 @@ class Checkpointer:
 
     def _read(self, folder: pathlib.Path, **items):
         args = ocp.args.Composite(**items)
+        with _ORBAX:
+            return self._read_alone(folder, args)
+
+    def _read_alone(self, folder: pathlib.Path, args: ocp.args.Composite):
         reader = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
         try:
             return reader.restore(folder, args=args)

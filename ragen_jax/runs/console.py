@@ -90,6 +90,10 @@ class Display:
             text = fold(text, self._console.width)
         self._console.print(text)
 
+    def conclude(self, text: str) -> None:
+        """Print how the run has ended and what to do next."""
+        self.say(text)
+
     @contextlib.contextmanager
     def timed(self, timings: dict[str, float], stage: str) -> Iterator[None]:
         """`timing.timed`, with the stage and its clock in the bar."""

@@ -7,6 +7,7 @@ the configuration key of the same name in the table's section. The signature is 
 place that lists them.
 """
 
+import ast
 import dataclasses
 import difflib
 import functools
@@ -185,6 +186,16 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """` Did you mean 'x'?` for a misspelt name; empty where none is near."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def read_literal(text: str) -> object:
+    """A Python literal, `true` or `false`; any other text is a string."""
+    try:
+        return ast.literal_eval(
+            text.capitalize() if text in ("true", "false") else text
+        )
+    except (SyntaxError, ValueError):
+        return text
 
 
 def _keywords(function: Callable) -> list[str]:

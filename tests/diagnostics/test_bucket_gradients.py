@@ -32,7 +32,7 @@ def measure(**settings):
     config = tiny.make_config(**settings)
     learner = tiny._learner((1, 1, 1), tiny.POLICY, **settings)
     start = tiny._init(jax.random.key(0))
-    state = learner.init(start)
+    state = learner.init(start, 0)
     moved = jax.tree.map(lambda x: 1.05 * x + 0.02, state.policy.params)
     state = state.replace(policy=state.policy.replace(params=moved))
     program = make_bucket_gradients(

@@ -131,7 +131,7 @@ def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
     measure = mutual_information.make_information(
         config, program.learner, program.frozen, program.task.dialogue.parser
     )
-    metrics = measure(1, program.state, rollouts, batch)
+    metrics = measure(jax.random.key(0), program.state, batch)
     for label in (mutual_information.FIRST_TURNS, mutual_information.ANY_TURNS):
         assert metrics[f"{label}num_prompts"] >= 2
         assert metrics[f"{label}mi_seq_estimate"] <= metrics[f"{label}mi_upper_bound"]

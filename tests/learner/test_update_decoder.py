@@ -46,8 +46,10 @@ def after(
     params = policy.init(jax.random.key(0))
     learner = build_learner(config, Networks(policy, critic, lora), mesh)
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
-    frozen, state = learner.freeze(params), learner.init(params)
-    state, stats, _ = learner.update(frozen, state, trajectory, jax.random.key(7))
+    frozen, state = learner.freeze(params), learner.init(params, 0)
+    state, stats, _ = learner.update(
+        frozen, learner.peaks, state, trajectory, jax.random.key(7)
+    )
     return tiny.host(state), jax.device_get(stats)
 
 

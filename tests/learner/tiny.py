@@ -131,8 +131,9 @@ def build(mesh=(1, 1, 1), *, policy=POLICY, **settings):
     """
     learner = _learner(mesh, policy, **settings)
     params = _init(jax.random.key(0))
-    update = functools.partial(learner.update, learner.freeze(params))
-    return learner.init(params), update
+    frozen = learner.freeze(params)
+    update = functools.partial(learner.update, frozen, learner.peaks)
+    return learner.init(params, 0), update
 
 
 @functools.cache

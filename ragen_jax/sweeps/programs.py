@@ -1,0 +1,115 @@
+"""Programs that runs share: what is compiled once for all seeds and learning rates.
+
+In: validated configurations, one after the other. Out: a `Program` each. Loading and
+compiling take a run of the pocket model half a minute; configurations that differ in
+`FREE_VALUES` alone have the same compiled functions, which take those values as data.
+"""
+
+import dataclasses
+import functools
+import json
+import threading
+
+from ml_collections import ConfigDict
+
+from ragen_jax.learner.learner import peak_rates
+from ragen_jax.models.hf_weights import load_checkpoint, load_config
+from ragen_jax.program import (
+    Program,
+    build_parts,
+    build_program,
+    check_memory,
+    model_folder,
+    num_params,
+)
+from ragen_jax.runs.machine import references
+from ragen_jax.sharding import platform_of
+from ragen_jax.tables.rules import flatten
+from ragen_jax.text.tokenizer import load_tokenizer
+
+# Keys whose values a program takes as data, see `restart`.
+FREE_VALUES = ("seed", "optimizer.learning_rate", "critic.learning_rate")
+# Parameters of a model up to which two runs at a time are faster on a CPU: products of
+# larger ones fill the cores, and their states may not fit in memory twice.
+_SMALL_PARAMS = 20_000_000
+
+
+class Programs:
+    """The latest program, kept for the configurations that can use it.
+
+    A program holds a model's weights, so there is one at a time.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._key: str | None = None
+        self._program: Program | None = None
+
+    def start(self, config: ConfigDict) -> Program:
+        """The program of a validated configuration, with the first state of its run.
+
+        Raises:
+          ValueError: see `build_program`.
+        """
+        with self._lock:
+            key = program_key(config)
+            if key == self._key:
+                return restart(self._program, config)
+            self.forget()
+            program = build_program(config)
+            # The run takes the state away.
+            self._key, self._program = key, dataclasses.replace(program, state=None)
+            return program
+
+    def forget(self) -> None:
+        """Build the next program anew: a run has failed in this one."""
+        self._key, self._program = None, None
+
+
+def program_key(config: ConfigDict) -> str:
+    """Equal for configurations that can share a program."""
+    leaves = flatten(config)
+    kept = {key: value for key, value in leaves.items() if key not in FREE_VALUES}
+    return json.dumps(kept, sort_keys=True)
+
+
+def restart(program: Program, config: ConfigDict) -> Program:
+    """The program with the first state of another run; nothing is compiled again.
+
+    Args:
+      program: of a configuration that differs from `config` in `FREE_VALUES` alone. Its
+        own state may be gone.
+      config: validated.
+    """
+    _, params = load_checkpoint(model_folder(config.model.path))
+    learner = dataclasses.replace(program.learner, peaks=peak_rates(config))
+    return dataclasses.replace(
+        program,
+        learner=learner,
+        state=learner.init(params, config.seed),
+        update=functools.partial(learner.update, program.frozen, learner.peaks),
+    )
+
+
+def check_program(config: ConfigDict) -> int:
+    """Refuse what `build_program` would refuse; no weights are read.
+
+    Args:
+      config: validated.
+
+    Returns:
+      Runs of it that one process should train at a time.
+
+    Raises:
+      ValueError: model, tokenizer, games and configuration do not fit each other.
+    """
+    folder = model_folder(config.model.path)
+    model = load_config(folder)
+    parts = build_parts(config, model, load_tokenizer(folder))
+    check_memory(config, parts)
+    mesh = parts.batch_sharding.mesh
+    # Games in Python and the user's functions may not be made for two threads.
+    is_ours = config.env.host is None and not references(config)
+    if mesh.size > 1 or platform_of(mesh) != "cpu" or not is_ours:
+        return 1
+    return 2 if num_params(parts.learner.played) <= _SMALL_PARAMS else 1

@@ -1,0 +1,228 @@
+"""Several runs in one process: a grid of settings, each with several seeds.
+
+In: cells and seeds. Out: a run folder for each of them, as `ragen_jax.train` makes it,
+to the bit, and the results over all. Runs that can share a program do, see `programs`.
+On a CPU two small runs train at a time, each on a thread of its own: one computes
+where the other waits. What a run gets does not depend on that.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+
+from ml_collections import ConfigDict
+
+from ragen_jax.runs.beats import watched
+from ragen_jax.runs.progress import working
+from ragen_jax.runs.stop import StopRequest
+from ragen_jax.sweeps import results
+from ragen_jax.sweeps.console import RunDisplay, SweepDisplay
+from ragen_jax.sweeps.grid import Cell, check_cells, named
+from ragen_jax.sweeps.programs import Programs, check_program, program_key
+from ragen_jax.train import run_program
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRun:
+    """A run that is not finished yet.
+
+    Attributes:
+      title: what the console calls it: "run 3/10: learning_rate=0.0001 seed 2".
+      cell, seed, folder, config: of the run.
+    """
+
+    title: str
+    cell: Cell
+    seed: int
+    folder: pathlib.Path
+    config: ConfigDict
+
+
+def sweep(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    workdir: pathlib.Path,
+    overrides: Collection[str] = (),
+) -> int:
+    """Train every cell with every seed, resume what was begun, write the results.
+
+    Args:
+      cells, seeds: of the sweep.
+      workdir: folder of the run folders.
+      overrides: dotted paths that were set for all cells.
+
+    Returns:
+      Exit status: 0 when all runs are finished, 1 when some failed, 143 (or 130) when a
+      signal stopped them and they were saved.
+
+    Raises:
+      ValueError: a cell cannot be trained; nothing has been written.
+    """
+    check_cells(cells, overrides)
+    runs, failures = plan(cells, seeds, workdir), {}
+    if runs:
+        with working("checking the settings"):
+            at_once = _check_programs(runs)
+        num_iterations = {run.title: run.config.train.num_iterations for run in runs}
+        with (
+            SweepDisplay(num_iterations) as display,
+            StopRequest(display.say) as stop,
+        ):
+            session = _Session(display, stop)
+            for key, group in _by_program(runs).items():
+                session.train(group, at_once[key])
+        if stop.requested:
+            print("the same command goes on with the sweep")
+            return stop.exit_status
+        failures = session.failures
+    with working("reading the runs"):
+        text = results.write_results(workdir, results.read_results(workdir))
+    print(text)
+    if not failures:
+        return 0
+    print(f"{len(failures)} of {len(runs)} runs failed:", file=sys.stderr)
+    for title, sentence in failures.items():
+        print(f"  {title}: {sentence}", file=sys.stderr)
+    return 1
+
+
+def plan(
+    cells: Sequence[Cell], seeds: Sequence[int], workdir: pathlib.Path
+) -> list[PlannedRun]:
+    """The runs that are not finished, those that share a program one after the other.
+
+    Args:
+      cells: validated.
+      seeds, workdir: of the sweep.
+    """
+    pairs = [(cell, seed, cell.with_seed(seed)) for cell in cells for seed in seeds]
+    by_program: dict[str, list] = {}
+    for pair in pairs:
+        by_program.setdefault(program_key(pair[2]), []).append(pair)
+    ordered = [pair for group in by_program.values() for pair in group]
+    runs = []
+    for i, (cell, seed, config) in enumerate(ordered, 1):
+        folder = results.run_folder(workdir, cell.name, seed)
+        label = f"{cell.label} " if cell.label else ""
+        title = f"run {i}/{len(ordered)}: {label}seed {seed}"
+        if not results.is_finished(folder, config):
+            runs.append(PlannedRun(title, cell, seed, folder, config))
+    return runs
+
+
+def _by_program(runs: Sequence[PlannedRun]) -> dict[str, list[PlannedRun]]:
+    """The runs by what `program_key` says of them."""
+    groups: dict[str, list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault(program_key(run.config), []).append(run)
+    return groups
+
+
+def _check_programs(runs: Sequence[PlannedRun]) -> dict[str, int]:
+    """Runs to train at a time, by program.
+
+    Raises:
+      ValueError: names the first cell whose program cannot be built.
+    """
+    at_once = {}
+    for key, group in _by_program(runs).items():
+        try:
+            at_once[key] = check_program(group[0].config)
+        except ValueError as error:
+            raise named(group[0].cell, error) from error
+    return at_once
+
+
+class _Session:
+    """The runs of one process.
+
+    Args:
+      display: of the sweep.
+      stop: what may stop it.
+
+    Attributes:
+      failures: sentences by the run's title.
+      requested, agree, exit_status: of `stop`; also after a defect in a run.
+    """
+
+    def __init__(self, display: SweepDisplay, stop: StopRequest):
+        self._display, self._stop = display, stop
+        self._programs, self._has_defect = Programs(), False
+        self.failures: dict[str, str] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self._stop.requested or self._has_defect
+
+    def agree(self) -> bool:
+        return self.requested
+
+    @property
+    def exit_status(self) -> int:
+        return self._stop.exit_status
+
+    def train(self, runs: Sequence[PlannedRun], at_once: int) -> None:
+        """Train runs that share a program, so many at a time."""
+        if at_once == 1 or len(runs) == 1:
+            for run in runs:
+                self._train(run)
+            return
+        is_compiled = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+            futures = [threads.submit(self._train, runs[0], is_compiled.set)]
+            # The others find compiled functions.
+            is_compiled.wait()
+            futures += [threads.submit(self._train, run) for run in runs[1:]]
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+
+    def _train(self, run: PlannedRun, on_iteration: Callable = lambda: None) -> None:
+        """One run; what it fails with is noted."""
+        if self.requested:
+            return
+        self._display.say(run.title)
+        try:
+            with watched(run.folder, run.config.train.stall_seconds) as watch:
+                watch.at(f"{run.title}, loading the model and the games")
+                program = self._programs.start(run.config)
+                watch.at(f"{run.title}, opening the run folder")
+                make_display = functools.partial(
+                    self._run_display, run.title, on_iteration, watch.at
+                )
+                status = run_program(
+                    run.config,
+                    program,
+                    run.folder,
+                    make_display=make_display,
+                    make_stop=lambda _: contextlib.nullcontext(self),
+                )
+        except (ValueError, OSError) as error:
+            # What has failed may have left a game's processes behind it.
+            self._programs.forget()
+            self.failures[run.title] = str(error)
+            self._end(run, f"failed: {error}")
+        except BaseException:
+            self._has_defect = True
+            raise
+        else:
+            if status == 0:
+                result = results.read_result(run.folder, run.cell.name)
+                self._end(run, f"{results.describe(result)}")
+        finally:
+            on_iteration()
+
+    def _run_display(
+        self, title: str, on_iteration, on_stage, _names, *, start, total, **_
+    ) -> RunDisplay:
+        return RunDisplay(
+            self._display, title, on_iteration, on_stage, start=start, total=total
+        )
+
+    def _end(self, run: PlannedRun, text: str) -> None:
+        self._display.expect(run.title, 0)
+        self._display.say(f"{run.title}: {text}{self._display.time_left()}")

@@ -1,0 +1,169 @@
+"""Sweeps: their runs are those of `train` alone, and share what they compile."""
+
+import json
+import re
+
+import pytest
+
+from configs import sokoban
+from ragen_jax.config import to_json
+from ragen_jax.runs import reader
+from ragen_jax.sweeps import sweep as sweeps
+from ragen_jax.sweeps.grid import check_cells, make_cells, parse_grid
+from ragen_jax.sweeps.programs import Programs, program_key
+from ragen_jax.sweeps.results import run_folder
+from ragen_jax.timing import compilations
+from ragen_jax.train import run_program, train
+from tests import commands
+
+GRID = ("optimizer.learning_rate=1e-3,2e-3",)
+SEEDS = (0, 1)
+# With a critic, whose head is drawn from the seed; rollouts in two parts.
+CHANGES = commands.TINY | {
+    "algo.advantage": "gae",
+    "rollout.part_rows": 4,
+    "train.num_iterations": 2,
+    "diagnostics.every": 1,
+    "diagnostics.num_samples": 4,
+}
+
+
+def make_config(model, **changes):
+    config = sokoban.get_config()
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    keys = CHANGES | {"model.path": str(model)} | changes
+    config.update_from_flattened_dict(keys)
+    return config.lock()
+
+
+def cells_of(model, *grid, **changes):
+    return make_cells(make_config(model, **changes), parse_grid(grid))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, model):
+    """A finished sweep of two learning rates and two seeds: two runs at a time."""
+    workdir = tmp_path_factory.mktemp("swept") / "sweep"
+    assert sweeps.sweep(cells_of(model, *GRID), SEEDS, workdir) == 0
+    return workdir
+
+
+def result_of(folder):
+    return reader.read_recorded(folder).result
+
+
+@pytest.mark.parametrize(
+    ("index", "seed"),
+    [
+        (0, 0),
+        (1, 1),
+        pytest.param(0, 1, marks=pytest.mark.slow),
+        pytest.param(1, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_runs_are_those_of_train_alone(swept, model, tmp_path, index, seed):
+    cell = cells_of(model, *GRID)[index]
+    assert train(cell.with_seed(seed), tmp_path / "alone") == 0
+    folder = run_folder(swept, cell.name, seed)
+    assert commands.record_of(folder) == commands.record_of(tmp_path / "alone")
+    assert result_of(folder) == result_of(tmp_path / "alone")
+    files = [
+        {
+            re.sub(r"tfevents\..*", "tfevents", str(path.relative_to(root)))
+            for path in root.rglob("*")
+            if "checkpoints/" not in str(path)
+        }
+        for root in (folder, tmp_path / "alone")
+    ]
+    assert files[0] == files[1]
+
+
+def test_runs_differ_from_each_other(swept, model):
+    digests = {
+        result_of(run_folder(swept, cell.name, seed))["params_sha256"]
+        for cell in cells_of(model, *GRID)
+        for seed in SEEDS
+    }
+    assert len(digests) == 4
+
+
+def test_another_seed_and_learning_rate_compile_nothing(swept, model):
+    first, *_, last = [
+        reader.read_metrics(run_folder(swept, cell.name, seed))
+        for cell in cells_of(model, *GRID)
+        for seed in SEEDS
+    ]
+    assert any("perf/compile_s/update" in record for record in first)
+    assert not any(name.startswith("perf/compile") for r in last for name in r)
+
+
+def test_a_program_starts_again_without_compiling(model, tmp_path):
+    programs = Programs()
+    keys = {"evaluation__every": None, "diagnostics__every": None}
+    first, other = (
+        make_config(model, **keys, optimizer__learning_rate=rate)
+        for rate in (1e-3, 0.1)
+    )
+    assert program_key(first) == program_key(other)
+    assert run_program(first, programs.start(first), tmp_path / "first") == 0
+    with compilations() as compiled:
+        assert run_program(other, programs.start(other), tmp_path / "other") == 0
+    assert compiled.num_programs == 0
+    results = [result_of(tmp_path / name) for name in ("first", "other")]
+    assert results[0] != results[1]
+
+
+@pytest.mark.parametrize("key", ["rollout.temperature", "algo.gamma", "kl.coeff"])
+def test_what_is_compiled_into_a_program_is_not_shared(model, key):
+    first, other = cells_of(model, f"{key}=0.5,0.25", kl__placement="loss")
+    check_cells([first, other])
+    assert program_key(first.config) != program_key(other.config)
+
+
+def test_a_finished_sweep_trains_nothing_again(swept, model, monkeypatch, capsys):
+    written = {name: (swept / name).read_text() for name in ("sweep.md", "sweep.json")}
+
+    def refuse(*_, **__):
+        raise AssertionError("a finished run was trained again")
+
+    monkeypatch.setattr(sweeps, "run_program", refuse)
+    (swept / "sweep.md").unlink()
+    assert sweeps.sweep(cells_of(model, *GRID), SEEDS, swept) == 0
+    assert {name: (swept / name).read_text() for name in written} == written
+    assert written["sweep.md"] in capsys.readouterr().out
+
+
+def test_a_run_that_fails_is_said_and_the_others_go_on(model, tmp_path, capsys):
+    """A run folder belongs to other settings."""
+    keys = {"evaluation__every": None, "diagnostics__every": None}
+    cells = cells_of(model, **keys)
+    folder = run_folder(tmp_path, "", 0)
+    folder.mkdir()
+    settings = json.loads(to_json(make_config(model, **keys)))
+    settings["rollout"]["temperature"] = 0.7
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert sweeps.sweep(cells, (0, 1), tmp_path) == 1
+    out, err = capsys.readouterr()
+    assert "run 1/2: seed 0: failed: " in out
+    assert "1 of 2 runs failed:" in err
+    assert "holds a run with other settings (rollout.temperature: 0.7 -> 1.0)" in err
+    assert result_of(run_folder(tmp_path, "", 1)) is not None
+    (row,) = json.loads((tmp_path / "sweep.json").read_text())["rows"]
+    assert [run["seed"] for run in row["runs"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ("algo.gamma=0.9,1.5", "gamma=1.5: algo.gamma = 1.5"),
+        ("env.kwargs.num_boxes=1,99", "num_boxes=99: env: "),
+        (
+            "rollout.max_reply_tokens=8,1000",
+            "max_reply_tokens=1000: an episode",
+        ),
+    ],
+)
+def test_bad_cells_are_refused_before_the_first_run(model, tmp_path, grid, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        sweeps.sweep(cells_of(model, grid), SEEDS, tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
