@@ -10,12 +10,28 @@ To add a suite or an entry, add it to `_GAMES` or, of a game in Python, to
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from ragen_jax.tables.functions import did_you_mean
 from ragen_jax.tasks import EnvSpec
+
+
+class Played(NamedTuple):
+    """What was found by playing an entry. Axis `P`: prompts.
+
+    Attributes:
+      metrics: without their prefix.
+      wins: successful samples of each prompt.
+      records: makes the records of the episodes.
+    """
+
+    metrics: dict[str, float]
+    wins: Int[np.ndarray, " P"]
+    records: Callable[[], list]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +47,7 @@ class EvalTask:
       pocket_note: shown as well if the built-in model plays.
       played: everything that scores depend on, JSON-able; None, like `play`, before a
         player is bound.
-      play: `() -> (metrics without their prefix, () -> records of the episodes)`.
+      play: plays it.
     """
 
     spec: EnvSpec
@@ -40,7 +56,7 @@ class EvalTask:
     note: str = ""
     pocket_note: str = ""
     played: Mapping[str, Any] | None = None
-    play: Callable[[], tuple[dict[str, float], Callable[[], list]]] | None = None
+    play: Callable[[], Played] | None = None
 
     @property
     def name(self) -> str:

@@ -33,18 +33,25 @@ def describe_machine(references: Iterable[str] = ()) -> dict[str, Any]:
     Args:
       references: `package.module:Name` of the user's functions that take part.
     """
-    device = jax.devices()[0]
+    cpu_only = jax.devices()[0].platform == "cpu"
     cpu = {"cpu": _cpu_model(), "cpu_threads": cpu_threads()}
     return {
-        "device": device.device_kind,
+        **describe_versions(),
         "num_devices": jax.device_count(),
-        **(cpu if device.platform == "cpu" else {}),
-        "jax": jax.__version__,
+        **(cpu if cpu_only else {}),
         "jaxlib": jaxlib.__version__,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        **{f"module {name}": _digest(name) for name in _modules(references)},
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of this package and of JAX, the commit if known, and the device."""
+    return {
         "ragen_jax": __version__,
         **({"commit": commit} if (commit := git_commit()) else {}),
-        **{f"module {name}": _digest(name) for name in _modules(references)},
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
     }
 
 
