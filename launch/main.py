@@ -15,6 +15,7 @@ COMMANDS = (
     "evaluate",
     "play",
     "report",
+    "leaderboard",
     "export",
     "plan",
     "sft",
@@ -47,4 +48,4 @@ def _listed() -> str:
         name: ast.get_docstring(ast.parse((folder / f"{name}.py").read_text("utf-8")))
         for name in COMMANDS
     }
-    return "\n".join(f"  {n:<9} {t.splitlines()[0]}" for n, t in texts.items())
+    return "\n".join(f"  {n:<11} {t.splitlines()[0]}" for n, t in texts.items())

@@ -32,8 +32,9 @@ from ragen_jax.evaluation.api_journal import (
 )
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, playable, suite_configs
+from ragen_jax.evaluation.results import Played
 from ragen_jax.evaluation.statistics import summarize
-from ragen_jax.evaluation.suites import EvalTask, Played
+from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
 from ragen_jax.rollout.chat_worlds import WorldChatGame, check_chats
 from ragen_jax.rollout.host import play_turns
@@ -206,8 +207,7 @@ def _evaluation(
                 return await conversations.play(endpoint, prices, api.concurrency)
 
         records = asyncio.run(play_here())
-        success = np.array([record["success"] for record in records])
-        success = success.reshape(num_prompts, -1)
+        success = np.array([r["success"] for r in records]).reshape(num_prompts, -1)
         check_chats(game, len(records))
         ceiling = task.ceiling(jax.tree.map(jnp.asarray, game.states(levels)))
         metrics = play_metrics(records) | token_metrics(records, prices)

@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 from envs.base import TextEnvironment
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
-from ragen_jax.evaluation.results import Results, Score
-from ragen_jax.evaluation.suites import EvalTask, Played, configure, find_suite
+from ragen_jax.evaluation.results import Played, Results, Score
+from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
 from ragen_jax.program import BUILT_IN, bind_policy
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh

@@ -30,8 +30,9 @@ from envs.base import UNKNOWN, VALIDATION, PlayBudget
 from ragen_jax.config import pass_at, refuse_unread, validate
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, playable, suite_configs
+from ragen_jax.evaluation.results import Played
 from ragen_jax.evaluation.statistics import summarize
-from ragen_jax.evaluation.suites import EvalTask, Played
+from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.actions import run_actions
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, validation_keys
 from ragen_jax.rollout.world_env import World

@@ -8,8 +8,11 @@ no environments and no models.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
 
 from ragen_jax.runs.writer import write_text_atomically
 
@@ -25,6 +28,20 @@ _INTERVALS = (
 # Below this success of best play an environment is out of reach of any policy.
 LOW_CEILING = 0.3
 _TABLE_METRICS = ("success", "success_low", "success_high")
+
+
+class Played(NamedTuple):
+    """What was found by playing an entry. Axis `P`: prompts.
+
+    Attributes:
+      metrics: without their prefix.
+      wins: successful samples of each prompt.
+      records: makes the records of the episodes.
+    """
+
+    metrics: dict[str, float]
+    wins: Int[np.ndarray, " P"]
+    records: Callable[[], list]
 
 
 @dataclasses.dataclass(frozen=True)

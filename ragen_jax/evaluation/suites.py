@@ -10,28 +10,13 @@ To add a suite or an entry, add it to `_GAMES` or, of a game in Python, to
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from jaxtyping import Int
 from ml_collections import ConfigDict
 
+from ragen_jax.evaluation.results import Played
 from ragen_jax.tables.functions import did_you_mean
 from ragen_jax.tasks import EnvSpec
-
-
-class Played(NamedTuple):
-    """What was found by playing an entry. Axis `P`: prompts.
-
-    Attributes:
-      metrics: without their prefix.
-      wins: successful samples of each prompt.
-      records: makes the records of the episodes.
-    """
-
-    metrics: dict[str, float]
-    wins: Int[np.ndarray, " P"]
-    records: Callable[[], list]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +30,8 @@ class EvalTask:
       reply_tokens: least `rollout.max_reply_tokens`; a policy's own may be more.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
-      played: everything that scores depend on, JSON-able; None, like `play`, before a
-        player is bound.
-      play: plays it.
+      played, play: everything that scores depend on, JSON-able, and how it is played;
+        None before a player is bound.
     """
 
     spec: EnvSpec

@@ -27,7 +27,7 @@ from configs import (
 )
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.evaluation.results import Results
+from ragen_jax.evaluation.results import Played, Results
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.hf_weights import load_config
 from ragen_jax.program import POCKET
@@ -244,7 +244,7 @@ def counting_evaluation(name, played):
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())
         records = [{"row": 0, "success": True}]
-        return suites.Played(metrics, np.array([1, 0]), lambda: records)
+        return Played(metrics, np.array([1, 0]), lambda: records)
 
     return suites.EvalTask(
         EnvSpec(name, label=name),
