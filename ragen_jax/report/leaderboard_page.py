@@ -91,7 +91,7 @@ def _table(best: Mapping[str, str], rows: Sequence[PageRow]) -> str:
     )
     body = "\n".join(_body_row(best, row) for row in rows)
     return (
-        f'<table class="board">\n<thead><tr>{named}{groups}</tr>\n'
+        f'<table class="standings">\n<thead><tr>{named}{groups}</tr>\n'
         f"<tr>{pairs}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
     )
 

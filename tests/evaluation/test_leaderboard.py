@@ -7,8 +7,12 @@ import re
 import numpy as np
 import pytest
 
+from configs import leaderboard
 from launch.leaderboard import make_page
+from ragen_jax.evaluation.harness import describe as describe_entry
+from ragen_jax.evaluation.harness import suite_configs
 from ragen_jax.evaluation.leaderboard import (
+    OWN,
     Row,
     describe,
     escape,
@@ -18,6 +22,7 @@ from ragen_jax.evaluation.leaderboard import (
 )
 from ragen_jax.evaluation.results import Score
 from ragen_jax.evaluation.statistics import summarize, wilson_interval
+from ragen_jax.tasks import make_env
 from tests import commands
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -260,6 +265,23 @@ def test_the_command_writes_a_page_and_a_table(tmp_path):
     board = read_board([tmp_path])
     assert page.read_text() == make_page(board)
     assert table.read_text() == markdown(board)
+
+
+@pytest.mark.parametrize("preset", ["pocket", "qwen2.5-0.5b", "qwen3-8b"])
+def test_the_configuration_measures_what_the_committed_rows_are_of(preset):
+    """Models of any size; and no row is of an entry that has changed since."""
+    pairs = suite_configs(leaderboard.get_config(preset), "all", ())
+    now = {
+        entry.name: describe_entry(config, entry.spec, make_env(entry.spec)[0])
+        for config, entry in pairs
+    }
+    evaluation = pairs[0][0].evaluation
+    for row in read_board([DOCS / "leaderboard"]).rows:
+        for name, score in row.scores.items():
+            assert json.loads(json.dumps(now[name])) | {OWN: 0} == score.played | {
+                OWN: 0
+            }
+        assert row.about["evaluation"]["num_prompts"] == evaluation.num_prompts
 
 
 def test_the_committed_table_is_that_of_the_committed_files():

@@ -36,7 +36,7 @@ def page(driver, tmp_path):
 
 def names(page):
     return page.execute_script(
-        "return [...document.querySelectorAll('.board tbody th')].map("
+        "return [...document.querySelectorAll('.standings tbody th')].map("
         "(x) => x.textContent)"
     )
 
@@ -74,6 +74,8 @@ def test_light_and_dark_and_a_phone(page):
     page.find_element("css selector", "summary").click()
     assert page.execute_script(width) == 360
     page.execute_script("document.querySelector('.scroll').scrollLeft = 200")
-    left = "return document.querySelector('.board tbody th').getBoundingClientRect().x"
+    left = (
+        "return document.querySelector('.standings tbody th').getBoundingClientRect().x"
+    )
     assert 0 <= page.execute_script(left) < 40
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -3,7 +3,7 @@
 
 const root = document.documentElement;
 const scheme = document.getElementById("scheme");
-const table = document.querySelector(".board");
+const table = document.querySelector(".standings");
 
 function setScheme() {
   const forced = root.dataset.theme;
