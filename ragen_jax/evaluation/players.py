@@ -62,8 +62,10 @@ NUM_IMAGINED = 32
 _DISCOUNT = 0.95
 _ONE_ACTION = PlayBudget(1, 1, 1)
 
-# `(task, states, keys) -> actions` of a turn, one row per episode.
-Choose = Callable[[Task, EnvState, Key[Array, " B"]], Int[Array, "B A"]]
+# `(states, keys) -> actions` of a turn, one row per episode.
+Choose = Callable[[EnvState, Key[Array, " B"]], Int[Array, "B A"]]
+# `(levels, keys) -> which episodes are won`, one row per level.
+Play = Callable[[EnvState, RolloutKeys], Bool[np.ndarray, " B"]]
 
 
 def prepare(
@@ -116,7 +118,8 @@ def _bind(config: ConfigDict, entry: EvalTask, player: str) -> EvalTask:
             validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
         ]
         levels = draw_levels(task, samples[0])
-        won = [play_sample(task, player, levels, keys) for keys in samples]
+        play_sample = make_play(task, player)
+        won = [play_sample(levels, keys) for keys in samples]
         success = np.stack(won, axis=1)
         metrics = summarize(success, task.ceiling(levels), pass_at(config))
         settings = ("num_prompts", "num_samples", "seed")
@@ -151,26 +154,20 @@ def draw_levels(task: Task, keys: RolloutKeys) -> EnvState:
     return jax.jit(jax.vmap(draw, (0, None)))(keys.level, task.params)
 
 
-def play_sample(
-    task: Task, player: str, levels: EnvState, keys: RolloutKeys
-) -> Bool[np.ndarray, " B"]:
-    """Which episodes a player wins, one per level.
+def make_play(task: Task, player: str) -> Play:
+    """How a player plays a sample of a task; compiled once.
 
     Args:
       task: the game and its rules.
       player: key of `PLAYERS`.
-      levels: see `draw_levels`.
-      keys: of the sample; one row per level.
     """
     if isinstance(task.env, World):
-        return _follow_solutions(task, keys)
-    return _play_arrays(task, PLAYERS[player], levels, keys)
+        return lambda levels, keys: _follow_solutions(task, keys)
+    return play_arrays(task, PLAYERS[player](task))
 
 
-def _play_arrays(
-    task: Task, choose: Choose, levels: EnvState, keys: RolloutKeys
-) -> Bool[np.ndarray, " B"]:
-    """Episodes of a game of arrays."""
+def play_arrays(task: Task, choose: Choose) -> Play:
+    """Episodes of a game of arrays, whose turns `choose` plans."""
     env, params, budget = task.env, task.params, task.rules.budget
 
     @jax.jit
@@ -189,72 +186,67 @@ def _play_arrays(
         is_over = outcome.terminated | outcome.truncated
         return state, actions_left - outcome.num_executed, is_active & ~is_over
 
-    states, is_active = levels, jnp.ones(len(keys.noise), bool)
-    actions_left = jnp.full(is_active.shape, budget.max_actions_per_episode, jnp.int32)
-    for turn in range(budget.max_turns):
-        actions = choose(task, states, fold_turn(keys.sample, turn))
-        noise = fold_turn(keys.noise, turn)
-        states, actions_left, is_active = act(
-            states, noise, actions, actions_left, is_active
-        )
-        is_active &= actions_left > 0
-        if not jnp.any(is_active):
-            break
-    won = jax.vmap(env.is_success, (0, None))(states, params)
-    return np.asarray(jax.device_get(won))
+    def play(levels: EnvState, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
+        states, is_active = levels, jnp.ones(len(keys.noise), bool)
+        left = jnp.full(is_active.shape, budget.max_actions_per_episode, jnp.int32)
+        for turn in range(budget.max_turns):
+            actions = choose(states, fold_turn(keys.sample, turn))
+            noise = fold_turn(keys.noise, turn)
+            states, left, is_active = act(states, noise, actions, left, is_active)
+            is_active &= left > 0
+            if not jnp.any(is_active):
+                break
+        won = jax.vmap(env.is_success, (0, None))(states, params)
+        return np.asarray(jax.device_get(won))
+
+    return play
 
 
-def _random_turn(
-    task: Task, states: EnvState, keys: Key[Array, " B"]
-) -> Int[Array, "B A"]:
-    shape = (task.rules.budget.max_actions_per_turn,)
+def _random_player(task: Task) -> Choose:
+    """Uniform actions."""
     draw = functools.partial(
-        jax.random.randint, shape=shape, minval=0, maxval=task.env.num_actions
+        jax.random.randint,
+        shape=(task.rules.budget.max_actions_per_turn,),
+        minval=0,
+        maxval=task.env.num_actions,
     )
-    return jax.vmap(draw)(keys)
+    return jax.jit(lambda states, keys: jax.vmap(draw)(keys))
 
 
-def _best_turn(
-    task: Task, states: EnvState, keys: Key[Array, " B"]
-) -> Int[Array, "B A"]:
+def _solver(task: Task) -> Choose:
     """Actions of highest value, on average over imagined outcomes of those before."""
     env, params = task.env, task.params
-    imagine = _imagine(task)
     # Where actions cost something, values may need to be those without a discount.
     discount = 1.0 if env.hurry_discount == 1.0 else _DISCOUNT
-    # [B, outcomes]: one while nothing has been left to chance.
-    states = jax.tree.map(lambda x: x[:, None], states)
-    chosen = []
-    for i in range(task.rules.budget.max_actions_per_turn):
-        shape = states.time.shape
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
-        solution = env.solve(flat, params, budget=_ONE_ACTION, discount=discount)
-        values = solution.action_values.reshape(*shape, -1).mean(axis=1)
-        chosen.append(jnp.argmax(values, axis=1).astype(jnp.int32))
-        states = imagine(states, chosen[-1], keys, jnp.int32(i))
-        leaves = jax.tree.leaves(jax.device_get(states))
-        if all((leaf == leaf[:, :1]).all() for leaf in leaves):
-            states = jax.tree.map(lambda x: x[:, :1], states)
-    return jnp.stack(chosen, axis=1)
-
-
-@functools.cache
-def _imagine(task: Task) -> Callable[..., EnvState]:
-    """`(states [B, n], actions [B], keys [B], i) -> states [B, NUM_IMAGINED]`."""
 
     @jax.jit
-    def imagine(states, actions, keys, i):
-        def outcomes(states, action, key):
-            keys = jax.random.split(jax.random.fold_in(key, i), NUM_IMAGINED)
-            states = jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (NUM_IMAGINED, *x.shape[1:])), states
-            )
-            step = jax.vmap(task.env.step_env, (0, 0, None, None))
-            return step(keys, states, action, task.params)[1]
+    @functools.partial(jax.vmap, in_axes=(0, 0, 0, None))
+    def imagine(states, action, key, i):
+        """From `n` states to `NUM_IMAGINED` of them."""
+        keys = jax.random.split(jax.random.fold_in(key, i), NUM_IMAGINED)
+        states = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (NUM_IMAGINED, *x.shape[1:])), states
+        )
+        step = jax.vmap(env.step_env, (0, 0, None, None))
+        return step(keys, states, action, params)[1]
 
-        return jax.vmap(outcomes)(states, actions, keys)
+    def choose(states: EnvState, keys: Key[Array, " B"]) -> Int[Array, "B A"]:
+        # [B, outcomes]: one while nothing has been left to chance.
+        states = jax.tree.map(lambda x: x[:, None], states)
+        chosen = []
+        for i in range(task.rules.budget.max_actions_per_turn):
+            shape = states.time.shape
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
+            solution = env.solve(flat, params, budget=_ONE_ACTION, discount=discount)
+            values = solution.action_values.reshape(*shape, -1).mean(axis=1)
+            chosen.append(jnp.argmax(values, axis=1).astype(jnp.int32))
+            states = imagine(states, chosen[-1], keys, jnp.int32(i))
+            leaves = jax.tree.leaves(jax.device_get(states))
+            if all((leaf == leaf[:, :1]).all() for leaf in leaves):
+                states = jax.tree.map(lambda x: x[:, :1], states)
+        return jnp.stack(chosen, axis=1)
 
-    return imagine
+    return choose
 
 
 def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
@@ -289,4 +281,7 @@ def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
     )
 
 
-PLAYERS: Mapping[str, Choose] = {"solver": _best_turn, "random": _random_turn}
+PLAYERS: Mapping[str, Callable[[Task], Choose]] = {
+    "solver": _solver,
+    "random": _random_player,
+}

@@ -30,7 +30,7 @@ def play(task, player, num_prompts, seed=3, sample=0):
     """Levels, and which of them a player wins."""
     keys = validation_keys(seed, num_prompts, sample)
     levels = players.draw_levels(task, keys)
-    return levels, players.play_sample(task, player, levels, keys)
+    return levels, players.make_play(task, player)(levels, keys)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,8 @@ def test_the_solver_imagines_slips():
     task = make_task("frozen_lake", params={"success_rate": 0.5})
     levels, won = play(task, "solver", 128)
     blind = make_task("frozen_lake", params={"success_rate": 1.0})
-
-    def plan_blindly(task, states, keys):
-        return players._best_turn(blind, states, keys)
-
-    keys = validation_keys(3, 128)
-    naive = players._play_arrays(task, plan_blindly, levels, keys)
+    plan = players.PLAYERS["solver"](blind)
+    naive = players.play_arrays(task, plan)(levels, validation_keys(3, 128))
     assert naive.mean() + 0.03 < won.mean()
     # Four standard errors above the best possible would be chance in 1 of 30,000.
     assert won.mean() < task.ceiling(levels) + 4 * 0.5 / np.sqrt(128)
@@ -84,7 +80,7 @@ def test_random_play_is_uniform_and_repeats():
     np.testing.assert_array_equal(few, won[:16])
     keys = jax.random.split(jax.random.key(0), 3000)
     sokoban_task = make_task("sokoban")
-    actions = players.PLAYERS["random"](sokoban_task, levels, keys)
+    actions = players.PLAYERS["random"](sokoban_task)(levels, keys)
     assert actions.shape == (3000, 4)
     shares = np.bincount(np.asarray(actions).ravel(), minlength=4) / 12_000
     # Five standard errors.
