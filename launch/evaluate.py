@@ -5,6 +5,7 @@ python -m launch.evaluate --run=runs/sokoban --suite=sokoban --table=suite.md
 python -m launch.evaluate --config=configs/sokoban.py --config.model.path=FOLDER
 python -m launch.evaluate --config=configs/sokoban.py --output=runs/api.jsonl \
     --api.base_url=http://localhost:8000/v1 --api.model=NAME
+python -m launch.evaluate --config=configs/sokoban.py --player=solver --suite=all
 
 See `docs/evaluation.md`.
 """
@@ -12,6 +13,7 @@ See `docs/evaluation.md`.
 import json
 import pathlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 from absl import flags
@@ -29,6 +31,12 @@ _SUITE = flags.DEFINE_string(
     "suite",
     None,
     "Suite to play: the name of a game (its generalisation suite), or all.",
+)
+_PLAYER = flags.DEFINE_enum(
+    "player",
+    "policy",
+    ["policy", "solver", "random"],
+    "Player: the policy or the model behind the API; or one that reads no text.",
 )
 _OUTPUT = flags.DEFINE_string("output", None, "JSONL file to write every episode to.")
 _TABLE = flags.DEFINE_string("table", None, "Markdown file to write the scores to.")
@@ -65,13 +73,19 @@ def main(argv: list[str]) -> int:
                     f"{word} has no effect without --api.base_url; leave it out or "
                     "add the address"
                 )
-        return _evaluate_policy(run, config, overrides)
+        if _PLAYER.value != "policy":
+            return _evaluate_player(run, config, overrides, argv)
+        return _evaluate_policy(run, config, overrides, argv)
+    if _PLAYER.value != "policy":
+        raise ValueError(
+            f"--player={_PLAYER.value} plays without a model; leave out --api.base_url"
+        )
     if run is not None or config is None:
         raise ValueError(
             "--api.base_url evaluates the model behind the API on the tasks of "
             "--config=FILE; add --config and leave out --run"
         )
-    return _evaluate_endpoint(config, overrides)
+    return _evaluate_endpoint(config, overrides, argv)
 
 
 def _changes() -> dict[str, object]:
@@ -95,6 +109,7 @@ def _evaluate_policy(
     run: pathlib.Path | None,
     config: ConfigDict | None,
     overrides: Sequence[str],
+    argv: Sequence[str],
 ) -> int:
     with working("loading JAX, the model and the games"):
         from ragen_jax.evaluation.harness import (
@@ -121,6 +136,7 @@ def _evaluate_policy(
     records = _measure(
         evaluations,
         about,
+        argv,
         keep=_OUTPUT.value is not None,
         at_once=evaluations_at_once(trained),
     )
@@ -133,7 +149,42 @@ def _evaluate_policy(
     return 0
 
 
-def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
+def _evaluate_player(
+    run: pathlib.Path | None,
+    config: ConfigDict | None,
+    overrides: Sequence[str],
+    argv: Sequence[str],
+) -> int:
+    from ragen_jax.evaluation.players import player_evaluations, prepare
+
+    name, changes = _PLAYER.value, _changes()
+    if run is not None or config is None:
+        raise ValueError(
+            f"--player={name} plays without a model, within the limits of "
+            "--config=FILE; add --config and leave out --run"
+        )
+    if _OUTPUT.value is not None:
+        raise ValueError(
+            f"--output has no effect with --player={name}, which writes no replies; "
+            "leave it out"
+        )
+    with working("loading JAX and the games"):
+        prepare(config, changes, overrides)
+        evaluations = player_evaluations(config, name, _SUITE.value, overrides)
+    settings = ("num_prompts", "num_samples", "pass_at", "seed")
+    about = {
+        "policy": name,
+        "player": name,
+        "suite": _SUITE.value,
+        "evaluation": {key: config.evaluation[key] for key in settings},
+    }
+    _measure(evaluations, about, argv, keep=False)
+    return 0
+
+
+def _evaluate_endpoint(
+    config: ConfigDict, overrides: Sequence[str], argv: Sequence[str]
+) -> int:
     from ragen_jax.evaluation.api import api_evaluations, check_api, prepare
     from ragen_jax.evaluation.api_journal import Journal
 
@@ -153,7 +204,7 @@ def _evaluate_endpoint(config: ConfigDict, overrides: Sequence[str]) -> int:
             evaluations = api_evaluations(
                 config, api, journal, suite=_SUITE.value, overrides=overrides
             )
-            _measure(evaluations, about, keep=False)
+            _measure(evaluations, about, argv, keep=False)
             journal.tidy()
     except KeyboardInterrupt:
         print(f"stopped; {path} keeps the replies, and the same command resumes")
@@ -178,6 +229,7 @@ def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]
 def _measure(
     evaluations: Sequence,
     about: Mapping[str, object],
+    argv: Sequence[str],
     *,
     keep: bool,
     at_once: int = 1,
@@ -185,9 +237,15 @@ def _measure(
     """Run the evaluations, print and write their results; returns the episodes."""
     from ragen_jax.evaluation.harness import run_evaluations
     from ragen_jax.evaluation.results import Results
+    from ragen_jax.runs.console import command_name
+    from ragen_jax.runs.machine import describe_versions
     from ragen_jax.runs.writer import write_text_atomically
 
-    results = Results(about, pathlib.Path(_JSON.value) if _JSON.value else None)
+    made = {
+        "command": f"{command_name('evaluate')} {shlex.join(argv[1:])}",
+        **describe_versions(),
+    }
+    results = Results(about, pathlib.Path(_JSON.value) if _JSON.value else None, made)
     names = ", ".join(evaluation.name for evaluation in evaluations)
     print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
     records = run_evaluations(

@@ -16,6 +16,7 @@ COMMANDS = (
     "evaluate",
     "play",
     "report",
+    "leaderboard",
     "export",
     "plan",
     "sft",
@@ -48,4 +49,4 @@ def _listed() -> str:
         name: ast.get_docstring(ast.parse((folder / f"{name}.py").read_text("utf-8")))
         for name in COMMANDS
     }
-    return "\n".join(f"  {n:<9} {t.splitlines()[0]}" for n, t in texts.items())
+    return "\n".join(f"  {n:<11} {t.splitlines()[0]}" for n, t in texts.items())

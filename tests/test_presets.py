@@ -12,6 +12,7 @@ from configs import (
     cube2x2,
     frozen_lake,
     game2048,
+    leaderboard,
     sizes,
     sokoban,
     sudoku,
@@ -25,6 +26,7 @@ TASKS = {
     "cube2x2": cube2x2,
     "frozen_lake": frozen_lake,
     "game2048": game2048,
+    "leaderboard": leaderboard,
     "sokoban": sokoban,
     "sudoku": sudoku,
 }

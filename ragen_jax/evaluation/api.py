@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ from ragen_jax.evaluation.api_journal import (
 )
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, playable, suite_configs
+from ragen_jax.evaluation.results import Played
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
@@ -188,7 +189,7 @@ def _evaluation(
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
     prices = Prices(api.input_price, api.output_price, api.cached_input_price)
 
-    def play() -> tuple[dict[str, float], Callable[[], list[dict[str, Any]]]]:
+    def play() -> Played:
         samples = [
             validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
         ]
@@ -206,14 +207,14 @@ def _evaluation(
                 return await conversations.play(endpoint, prices, api.concurrency)
 
         records = asyncio.run(play_here())
-        success = np.array([record["success"] for record in records])
+        success = np.array([r["success"] for r in records]).reshape(num_prompts, -1)
         check_chats(game, len(records))
         ceiling = task.ceiling(jax.tree.map(jnp.asarray, game.states(levels)))
         metrics = play_metrics(records) | token_metrics(records, prices)
-        metrics |= summarize(success.reshape(num_prompts, -1), ceiling, pass_at(config))
+        metrics |= summarize(success, ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
-        return metrics, lambda: records
+        return Played(metrics, success.sum(axis=1), lambda: records)
 
     spec = dataclasses.replace(entry.spec, label=task.name)
     return dataclasses.replace(entry, spec=spec, played=played, play=play)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from envs.base import TextEnvironment
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
-from ragen_jax.evaluation.results import Results, Score
+from ragen_jax.evaluation.results import Played, Results, Score
 from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
 from ragen_jax.program import BUILT_IN, bind_policy
 from ragen_jax.runs.progress import working
@@ -135,11 +136,17 @@ def _scores(
 def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records]:
     """Score of an evaluation, and its episodes if they are kept."""
     began = time.perf_counter()
-    metrics, records = evaluation.play()
-    episodes = records() if keep_episodes else []
-    seconds = time.perf_counter() - began
-    name, note = evaluation.name, evaluation.note
-    return Score(name, evaluation.played, note, metrics, seconds), episodes
+    found = evaluation.play()
+    episodes = found.records() if keep_episodes else []
+    score = Score(
+        evaluation.name,
+        evaluation.played,
+        evaluation.note,
+        found.metrics,
+        seconds=time.perf_counter() - began,
+        wins=" ".join(str(int(count)) for count in found.wins),
+    )
+    return score, episodes
 
 
 def sentence(metrics: Mapping[str, float]) -> str:
@@ -249,11 +256,13 @@ def _evaluation(
     """An entry with its player."""
     program = dataclasses.replace(trained.program, tasks=(task,))
 
-    def play() -> tuple[dict[str, float], Callable[[], Records]]:
+    def play() -> Played:
         metrics, rollouts = evaluate(program, trained.params)
         prefix = f"val-env/{task.name}/"
         plain = {key.removeprefix(prefix): value for key, value in metrics.items()}
-        return plain, lambda: program.episodes(rollouts)
+        success = np.asarray(jax.device_get(rollouts[0].success))
+        wins = success.reshape(program.validation["num_prompts"], -1).sum(axis=1)
+        return Played(plain, wins, lambda: program.episodes(rollouts))
 
     is_pocket = trained.config.model.path == "pocket"
     notes = (entry.note, entry.pocket_note if is_pocket else "")

@@ -8,8 +8,11 @@ no environments and no models.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
 
 from ragen_jax.runs.writer import write_text_atomically
 
@@ -27,6 +30,20 @@ LOW_CEILING = 0.3
 _TABLE_METRICS = ("success", "success_low", "success_high")
 
 
+class Played(NamedTuple):
+    """What was found by playing an entry. Axis `P`: prompts.
+
+    Attributes:
+      metrics: without their prefix.
+      wins: successful samples of each prompt.
+      records: makes the records of the episodes.
+    """
+
+    metrics: dict[str, float]
+    wins: Int[np.ndarray, " P"]
+    records: Callable[[], list]
+
+
 @dataclasses.dataclass(frozen=True)
 class Score:
     """A row of the table.
@@ -37,6 +54,9 @@ class Score:
       note: description.
       metrics: by name, as `ragen_jax.evaluation.evaluate` has them.
       seconds: duration, compiling and solving included.
+      wins: successful samples of each prompt, in order, with blanks between them; None
+        in files of earlier versions, like `made`.
+      made: command, versions and device. A file is continued under other ones.
     """
 
     name: str
@@ -44,6 +64,8 @@ class Score:
     note: str
     metrics: dict[str, float]
     seconds: float
+    wins: str | None = None
+    made: dict[str, str] | None = None
 
 
 class Results:
@@ -52,16 +74,24 @@ class Results:
     Args:
       about: policy and settings of all scores, JSON-able.
       path: the JSON file, read if it exists; None: no file.
+      made: of the scores that are added.
 
     Raises:
       ValueError: the file is not one of scores, or of another policy or setting.
     """
 
-    def __init__(self, about: Mapping[str, Any], path: pathlib.Path | None):
+    def __init__(
+        self,
+        about: Mapping[str, Any],
+        path: pathlib.Path | None,
+        made: dict[str, str] | None = None,
+    ):
         self._about, self._path = json.loads(json.dumps(about)), path
+        self._made = made
         self.scores: list[Score] = []
         if path is not None and path.exists():
-            self.scores = self._read(path)
+            there, self.scores = read_scores(path, "name another --json")
+            self._check_same(self._about, there, "")
 
     def find(self, name: str, played: Mapping[str, Any]) -> Score | None:
         """The score of an evaluation task; None if it has not been measured.
@@ -78,6 +108,7 @@ class Results:
 
     def add(self, score: Score) -> None:
         """Add a score or replace an older one; on disk when this returns."""
+        score = dataclasses.replace(score, made=self._made)
         names = [known.name for known in self.scores]
         if score.name in names:
             self.scores[names.index(score.name)] = score
@@ -105,18 +136,6 @@ class Results:
         ]
         return "\n".join(lines) + "\n"
 
-    def _read(self, path: pathlib.Path) -> list[Score]:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            scores = [_read_score(row) for row in content["scores"]]
-            about = dict(content["about"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f"{path} is not a file of scores ({error}); name another --json"
-            ) from error
-        self._check_same(self._about, about, "")
-        return scores
-
     def _check_same(self, here: Any, there: Any, place: str) -> None:
         changes = [
             f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
@@ -130,6 +149,24 @@ class Results:
             )
 
 
+def read_scores(path: pathlib.Path, cure: str) -> tuple[dict[str, Any], list[Score]]:
+    """The contents of a file of scores: what they are of, and the scores.
+
+    Args:
+      path: the file.
+      cure: what to do about another kind of file.
+
+    Raises:
+      ValueError: it is one.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        scores = [_read_score(row) for row in content["scores"]]
+        return dict(content["about"]), scores
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a file of scores ({error}); {cure}") from error
+
+
 def _read_score(row: Mapping[str, Any]) -> Score:
     """A score of a file.
 
@@ -138,10 +175,11 @@ def _read_score(row: Mapping[str, Any]) -> Score:
       TypeError: there are other fields.
     """
     score = Score(**row)
-    types = (str, dict, str, dict, float)
-    for value, kind in zip(vars(score).values(), types, strict=True):
+    unknown = type(None)
+    types = (str, dict, str, dict, float, str | unknown, dict | unknown)
+    for (name, value), kind in zip(vars(score).items(), types, strict=True):
         if not isinstance(value, kind):
-            raise ValueError(f"{value!r} in a score is not of type {kind.__name__}")
+            raise ValueError(f"{name} of a score is {value!r}, of another type")
     metrics = score.metrics
     missing = [name for name in _TABLE_METRICS if name not in metrics]
     wrong = [name for name, x in metrics.items() if not isinstance(x, int | float)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ragen_jax.evaluation.results import Played
 from ragen_jax.tables.functions import did_you_mean
 from ragen_jax.tasks import EnvSpec
 
@@ -29,9 +30,8 @@ class EvalTask:
       reply_tokens: least `rollout.max_reply_tokens`; a policy's own may be more.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
-      played: everything that scores depend on, JSON-able; None, like `play`, before a
-        player is bound.
-      play: `() -> (metrics without their prefix, () -> records of the episodes)`.
+      played, play: everything that scores depend on, JSON-able, and how it is played;
+        None before a player is bound.
     """
 
     spec: EnvSpec
@@ -40,7 +40,7 @@ class EvalTask:
     note: str = ""
     pocket_note: str = ""
     played: Mapping[str, Any] | None = None
-    play: Callable[[], tuple[dict[str, float], Callable[[], list]]] | None = None
+    play: Callable[[], Played] | None = None
 
     @property
     def name(self) -> str:

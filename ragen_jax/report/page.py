@@ -10,7 +10,7 @@ import hashlib
 import importlib.resources
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax.runs.boards import read_looks
@@ -28,22 +28,36 @@ _FIELD = re.compile(r"\{\{(\w+)\}\}")
 
 def make_page(contents: Mapping[str, Any]) -> str:
     """The report as one HTML document."""
-    style = _read("style.css")
-    script = "\n".join(_read(name) for name in _SCRIPTS)
     title = ", ".join(contents["games"]) or "runs"
-    fields = {
-        "title": _escape_text(f"{title}: report"),
-        "policy": (
-            f"default-src 'none'; style-src {_hash(style)}; "
-            f"script-src {_hash(script)}; img-src data:"
-        ),
-        "style": style,
-        "data": escape_json(json.dumps(contents, ensure_ascii=False, allow_nan=False)),
-        "cells": escape_json(read_looks()),
-        "script": script,
-    }
+    return fill_page(
+        "page.html",
+        styles=("style.css",),
+        scripts=_SCRIPTS,
+        title=escape_text(f"{title}: report"),
+        data=escape_json(json.dumps(contents, ensure_ascii=False, allow_nan=False)),
+        cells=escape_json(read_looks()),
+    )
+
+
+def fill_page(
+    template: str, *, styles: Sequence[str], scripts: Sequence[str], **fields: str
+) -> str:
+    """An HTML document whose content security policy allows its own parts alone.
+
+    Args:
+      template: file of `static/` with `{{name}}` for each field, and for `policy`,
+        `style` and `script`.
+      styles, scripts: files there.
+      fields: markup.
+    """
+    style, script = ("\n".join(map(_read, names)) for names in (styles, scripts))
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; "
+        f"script-src {_hash(script)}; img-src data:"
+    )
+    fields |= {"policy": policy, "style": style, "script": script}
     # In one pass: values that are filled in are never searched for fields.
-    return _FIELD.sub(lambda match: fields[match.group(1)], _read("page.html"))
+    return _FIELD.sub(lambda match: fields[match.group(1)], _read(template))
 
 
 def escape_json(text: str) -> str:
@@ -63,7 +77,8 @@ def series_colors(scheme: str = "light") -> list[str]:
     return re.findall(r"--s\d: (#[0-9a-f]{6});", style)
 
 
-def _escape_text(text: str) -> str:
+def escape_text(text: str) -> str:
+    """A text inside an element."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 

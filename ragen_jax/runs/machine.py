@@ -40,15 +40,22 @@ def describe_machine(references: Iterable[str] = ()) -> dict[str, Any]:
     device = jax.local_devices()[0]
     cpu = {"cpu": _cpu_model(), "cpu_threads": cpu_threads()}
     return {
-        "device": device.device_kind,
+        **describe_versions(),
         "num_devices": jax.device_count(),
         **(cpu if device.platform == "cpu" else {}),
-        "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        **{f"module {name}": _digest(name) for name in _modules(references)},
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of this package and of JAX, the commit if known, and the device."""
+    return {
         "ragen_jax": __version__,
         **({"commit": commit} if (commit := git_commit()) else {}),
-        **{f"module {name}": _digest(name) for name in _modules(references)},
+        "jax": jax.__version__,
+        "device": jax.local_devices()[0].device_kind,
     }
 
 

@@ -54,6 +54,23 @@ def test_other_scores_are_refused(tmp_path):
             Results(ABOUT, path)
 
 
+def test_a_file_is_continued_by_another_version(tmp_path):
+    path = tmp_path / "scores.json"
+    Results(ABOUT, path, {"jax": "1"}).add(score("Walk"))
+    Results(ABOUT, path, {"jax": "2"}).add(score("Run"))
+    found = Results(ABOUT, path).scores
+    assert [known.made for known in found] == [{"jax": "1"}, {"jax": "2"}]
+    content = json.loads(path.read_text())
+    for row in content["scores"]:
+        # As versions wrote it that did not record these.
+        del row["wins"], row["made"]
+    path.write_text(json.dumps(content))
+    old = Results(ABOUT, path, {"jax": "3"})
+    assert [(known.wins, known.made) for known in old.scores] == [(None, None)] * 2
+    old.add(score("Swim"))
+    assert Results(ABOUT, path).find("Swim", {"rows": 6}).made == {"jax": "3"}
+
+
 def test_the_table():
     assert table([score("Walk"), score("Run")]) == [
         "| game | success | best possible | regret | pass@1 | pass@4 | note |",

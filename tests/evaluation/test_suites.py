@@ -27,7 +27,7 @@ from configs import (
 )
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.evaluation.results import Results
+from ragen_jax.evaluation.results import Played, Results
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.hf_weights import load_config
 from ragen_jax.program import POCKET
@@ -243,7 +243,8 @@ def counting_evaluation(name, played):
     def play():
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())
-        return metrics, lambda: [{"row": 0, "success": True}]
+        records = [{"row": 0, "success": True}]
+        return Played(metrics, np.array([1, 0]), lambda: records)
 
     return suites.EvalTask(
         EnvSpec(name, label=name),
@@ -311,12 +312,13 @@ def test_samples_of_an_entry_are_counted_by_level(tmp_path):
     trained = open_trained(None, config, changes=changes)
     _, evaluation, _ = harness.policy_evaluations(trained, "bandit")
     assert evaluation.name == "Bandit-TestNames"
-    metrics, make_records = evaluation.play()
+    metrics, wins, make_records = evaluation.play()
     episodes = make_records()
     assert len(episodes) == 4 * 3
     first = [episode["turns"][0]["observation"] for episode in episodes]
     assert first[0::3] == first[1::3] == first[2::3]
     success = np.reshape([episode["success"] for episode in episodes], (4, 3))
+    np.testing.assert_array_equal(wins, success.sum(axis=1))
     assert metrics["success"] == pytest.approx(success.mean())
     assert metrics["pass@1"] == pytest.approx(success.mean())
     assert metrics["pass@3"] == pytest.approx(success.any(axis=1).mean())

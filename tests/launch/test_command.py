@@ -166,6 +166,7 @@ HELP = {
     "plan": ("--device", "qwen2.5-0.5b"),
     "sft": ("--workdir", "frozen_lake", "games.sokoban.num_demonstrations"),
     "export": ("--adapters", "--dtype=float32|bfloat16"),
+    "leaderboard": ("--output", "--table"),
     "report": ("--png", "--max_episodes"),
 }
 

@@ -43,7 +43,7 @@ def call(folder, *words) -> subprocess.CompletedProcess:
 def test_commands_are_listed_and_misspelt_ones_refused(hostile):
     listed = call(hostile, "--help")
     assert listed.returncode == 0
-    assert "  train     Train an agent" in listed.stdout
+    assert "  train       Train an agent" in listed.stdout
     assert "Measure a policy" in call(hostile, "evaluate", "--help").stdout
     wrong = call(hostile, "trian")
     assert wrong.returncode == 2

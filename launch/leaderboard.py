@@ -1,0 +1,89 @@
+"""Put evaluations side by side: one HTML page and one Markdown table.
+
+python -m launch.leaderboard results/*.json --output=leaderboard.html
+python -m launch.leaderboard docs/leaderboard --table=docs/leaderboard.md
+
+The files are those of launch.evaluate --json, or folders of them. See
+`docs/evaluation.md`.
+"""
+
+import pathlib
+
+from absl import flags
+
+from launch import command
+from ragen_jax.runs.progress import working
+
+_OUTPUT = flags.DEFINE_string(
+    "output",
+    None,
+    "HTML file to write; default: leaderboard.html, or none with --table.",
+)
+_TABLE = flags.DEFINE_string("table", None, "Markdown file to write.")
+
+
+def main(words: list[str]) -> int:
+    if not words:
+        raise ValueError(
+            "name at least one file of launch.evaluate --json, or a folder of them: "
+            "launch.leaderboard results/*.json"
+        )
+    with working("reading the files"):
+        from ragen_jax.evaluation.leaderboard import markdown, read_board
+        from ragen_jax.runs.writer import write_text_atomically
+
+        board = read_board([pathlib.Path(word) for word in words])
+    for rank, row, mean in board.places():
+        print(f"{'-' if rank is None else rank:>3}  {mean}  {row.name}")
+    texts = {}
+    if _TABLE.value:
+        texts[_TABLE.value] = markdown(board)
+    if _OUTPUT.value or not texts:
+        texts[_OUTPUT.value or "leaderboard.html"] = make_page(board)
+    for name, text in texts.items():
+        path = pathlib.Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, text)
+        print(f"{path} written")
+    return 0
+
+
+def make_page(board) -> str:
+    """The board as HTML."""
+    from ragen_jax.evaluation.leaderboard import describe
+    from ragen_jax.report.leaderboard_page import Cell, PageRow, make_leaderboard_page
+
+    def share(metrics, name: str) -> Cell:
+        value, low, high = (metrics[f"{name}{end}"] for end in ("", "_low", "_high"))
+        return Cell(f"{value:.1%}", f"{low:.1%} to {high:.1%}", value)
+
+    def page_row(rank, row, mean) -> PageRow:
+        scores = {e: row.scores[e].metrics for e in board.entries if e in row.scores}
+        shown = f"{mean.success:.1%}"
+        interval = str(mean).removeprefix(f"{shown} ").strip("()")
+        if len(scores) < len(board.entries):
+            interval += f", {len(scores)} of {len(board.entries)} entries"
+        return PageRow(
+            name=row.name,
+            rank=rank,
+            mean=Cell(shown, interval, mean.success),
+            success={entry: share(m, "success") for entry, m in scores.items()},
+            regret={
+                entry: Cell(f"{m['regret']:.1%}", value=m["regret"])
+                if "regret" in m
+                else Cell("unknown")
+                for entry, m in scores.items()
+            },
+            facts=row.facts,
+            commands=row.commands,
+        )
+
+    return make_leaderboard_page(
+        describe(board),
+        {entry: board.best(entry) for entry in board.entries},
+        [page_row(*place) for place in board.places()],
+    )
+
+
+if __name__ == "__main__":
+    command.run_on_words(main)
