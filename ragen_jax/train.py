@@ -13,6 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
+from ragen_jax.ahead import Player
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import make_diagnose, trends
 from ragen_jax.evaluation.evaluate import evaluate
@@ -50,8 +51,9 @@ def train(
             program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
         StopRequest(display.say) as stop,
+        Player(config, program) as player,
     ):
-        iterate = make_iterate(config, program, display.timed)
+        iterate = make_iterate(config, program, display.timed, player)
         state, timing = run.state, {}
         for note in run.notes:
             display.say(note)
@@ -121,12 +123,16 @@ class Iteration(NamedTuple):
 
 
 def make_iterate(
-    config: ConfigDict, program: Program, timed: Timed = timed
+    config: ConfigDict,
+    program: Program,
+    timed: Timed = timed,
+    player: Player | None = None,
 ) -> Callable[[TrainState, int], Iteration]:
     """One iteration: `(state, its number from 1) -> Iteration`; donates the state.
 
-    `timed` measures its stages.
+    `timed` measures its stages; `player` plays, None: one of its own.
     """
+    player = Player(config, program) if player is None else player
     root, parser = rngs.root_key(config.seed), program.task.dialogue.parser
     diagnose = make_diagnose(config, program.learner, program.frozen, parser, timed)
     num_updates = config.learner.updates_per_rollout
@@ -134,16 +140,19 @@ def make_iterate(
     def iterate(state: TrainState, done: int) -> Iteration:
         key, timing = rngs.step_key(root, done - 1), {}
         with timed(timing, "rollout"):
-            rollouts = program.collect(program.play_params(state), key)
+            rollouts, metrics, hidden = player.take(state, done)
             batch = program.join(rollouts)
-        diagnostics = diagnose(done, state, rollouts, batch)
+        behind = player.begin(state, done)
+        metrics |= diagnose(done, state, rollouts, batch)
         with timed(timing, "update"):
+            state = state.replace(behind=None)
             shuffle = rngs.stream(key, "shuffle")
             for i in range(num_updates):
                 shuffle_key = jax.random.fold_in(shuffle, i)
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
-        return Iteration(state, rollouts, credit, stats | diagnostics, timing)
+        state, timing = state.replace(behind=behind), timing | hidden
+        return Iteration(state, rollouts, credit, stats | metrics, timing)
 
     return iterate
 

@@ -195,7 +195,7 @@ def make_information(
     def measure(done, state, rollouts, batch):
         del rollouts
         key = rngs.stream(rngs.step_key(root, done - 1), "diagnostics")
-        params = learner.play_params(frozen, state)
+        params = learner.play_params(frozen, state.player)
         chosen, num_valid, num_played = choose(key, parser, batch)
         metrics = _coverage(*jax.device_get((num_valid, num_played)))
         for label, sample in chosen.items():

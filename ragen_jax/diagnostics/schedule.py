@@ -18,8 +18,8 @@ from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Params, Trajectory
 
-# (number of the iteration, state that played, its rollouts, the same joined) -> metrics
-# by name; empty in an iteration without a due diagnostic.
+# (number of the iteration, state before its update, its rollouts, the same joined) ->
+# metrics by name; empty in an iteration without a due diagnostic.
 Diagnose = Callable[
     [int, TrainState, Sequence[Trajectory], Trajectory], dict[str, float]
 ]

@@ -11,6 +11,7 @@ A row whose game fails ends there, and none of its tokens is trained on.
 
 import asyncio
 import collections
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -236,6 +237,12 @@ def make_world_collect(
         say_cut(sum(part.num_cut for part in parts), world.max_observation_tokens)
         return join(*rollouts)
 
+    def stop() -> None:
+        """End the workers, and with them a rollout in another thread."""
+        for pool in itertools.chain(*pools.values()):
+            pool.close()
+
+    collect.stop = stop
     return collect
 
 
