@@ -241,6 +241,7 @@ def make_world_collect(
         """End the workers, and with them a rollout in another thread."""
         for pool in itertools.chain(*pools.values()):
             pool.close()
+        pools.clear()
 
     collect.stop = stop
     return collect

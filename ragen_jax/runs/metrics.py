@@ -71,7 +71,6 @@ TIMING_METRICS = (
         "seconds of playing them that passed while the update before ran; only with "
         "`rollout.ahead`, whose `timing_s/rollout` is what was left to wait for",
         kind="seconds",
-        views=(View("Rollout", "", label="hidden"),),
     ),
     _stage("update", "Update", "seconds of learning from them", "update"),
     _stage("diagnostics", "Diagnostics", "seconds of all diagnostics", "diagnostics"),
