@@ -31,10 +31,9 @@ from ragen_jax.runs.metrics import HIDDEN
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.train import Iteration, make_iterate
 
-ENV = "SlowSearch"
 # Of both: the loss is the same, whether or not there is something to correct.
 SETTINGS = {
-    "env.host": f"benchmarks.slow_search:{ENV}",
+    "env.host": "benchmarks.slow_search:SlowSearch",
     "host.num_workers": 2,
     # Small enough for two cores: 32 episodes and two steps an iteration.
     "algo.advantage": "grpo",
@@ -163,7 +162,7 @@ def learning(seeds: list[int], num_iterations: int) -> Iterator[dict]:
 def _success(program: Program, state) -> dict[str, float]:
     """Held-out success and its 95 % interval."""
     metrics, _ = evaluate(program, program.play_params(state))
-    prefix = f"val-env/{ENV}/success"
+    prefix = f"val-env/{program.task.name}/success"
     ends = {"success": "", "low": "_low", "high": "_high"}
     found = {name: metrics[f"{prefix}{end}"] for name, end in ends.items()}
     assert all(map(math.isfinite, found.values()))

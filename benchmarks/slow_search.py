@@ -9,7 +9,9 @@ SECONDS = 0.05
 
 
 class SlowSearch(SearchQA):
-    """Takes `SECONDS` for every reply."""
+    """Takes `SECONDS` for every reply; the prompt names it as the model knows it."""
+
+    name = "SearchQA"
 
     def step(self, reply: str) -> Step:
         time.sleep(SECONDS)

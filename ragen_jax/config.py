@@ -192,7 +192,8 @@ def _no_effect(leaves: Leaves) -> Iterator[tuple[str, str]]:
         yield "rollout.part_rows", "games in Python are played in two halves"
     axes = (leaves[f"mesh.{axis}"] for axis in sharding.MESH_AXES)
     if (leaves["rollout.devices"] or math.prod(axes)) > 1:
-        yield "rollout.part_rows", "the rows are split over several devices"
+        reason = "the rows are split over the devices of mesh.* or rollout.devices"
+        yield "rollout.part_rows", reason
     if leaves["prompt.style"] == "terse":
         reason = "the terse wording has no length hint"
         yield "prompt.length_hint_words", reason

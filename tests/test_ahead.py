@@ -275,11 +275,11 @@ def children() -> set[str]:
 
 
 def test_a_rollout_that_nothing_waits_for_ends_with_its_games(model, monkeypatch):
-    """A hundred turns of half a second are not waited for."""
+    """Thirty turns of half a second are not waited for."""
     monkeypatch.setattr(worlds, "answer_in", lambda *_: "go")
     changes = {
-        "rollout.max_turns": 100,
-        "rollout.max_actions_per_episode": 100,
+        "rollout.max_turns": 30,
+        "rollout.max_actions_per_episode": 30,
         "host.max_observation_tokens": 8,
         "host.num_workers": 8,
         "env.host": "tests.slow_world:Sleeper",

@@ -133,8 +133,7 @@ def _build(
     if not any(f"{key}.".startswith("mesh.") for key in overrides):
         config.mesh.update(data=1, fsdp=1, tensor=1)
     # A policy that is trained plays with the parameters that it has.
-    with config.ignore_type():
-        config.rollout.update(ahead=0, devices=None)
+    config.rollout.ahead = 0
     return build_program(config, overrides)
 
 

@@ -238,7 +238,9 @@ def _weight_bytes(learner: Learner) -> dict[str, int]:
         "weights that are trained": tree_bytes([n.params for n in networks]),
         "weights that are frozen": tree_bytes(learner.frozen),
         "optimizer moments": tree_bytes([n.opt_state for n in networks]),
-        "weights that play the next rollout": tree_bytes(state.behind),
+        "weights that play the next rollout": tree_bytes(
+            None if state.behind is None else state.behind.params
+        ),
     }
 
 

@@ -58,7 +58,7 @@ def _no_effect(leaves: Leaves) -> Iterator[tuple[str, str]]:
 RULES = Rules(
     optional=("rollout.devices",),
     positive_integers=("rollout.devices",),
-    choices={"rollout.ahead": (0, 1)},
+    ranges={"rollout.ahead": ("0 or 1", lambda x: x in (0, 1))},
     checks=(_ahead,),
     no_effect=(_no_effect,),
 )
