@@ -141,6 +141,15 @@ def get_config() -> ConfigDict:
     # episodes are not trained on. More of them stop the run.
     config.rollout.max_failed_fraction = 0.1
 
+    # Iterations that rollouts are ahead of the updates. 1: the next rollout is played
+    # while an update runs, with the parameters before it, which needs
+    # `loss.importance_cap`; with a game in Python, or with `devices`. 0: one after the
+    # other (`docs/devices.md`).
+    config.rollout.ahead = 0
+    # With `ahead`: devices that play, beside those of `mesh.*`, which learn; a multiple
+    # of mesh.fsdp x mesh.tensor. None: the device that learns plays, too.
+    config.rollout.devices = placeholder(int)
+
     config.bonus = _bonus()
     config.algo = _credit()
     config.kl = _kl()

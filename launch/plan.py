@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
     _print_plan(plan)
     _say(f"accuracy: {_accuracy(device, devices)}")
     # The devices of a CPU are all in one memory.
-    num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
+    num_devices = _num_devices(config)
     limit = device.limit // num_devices if device.kind == "cpu" else device.limit
     if plan.peak <= limit:
         _say(_verdict(plan, device, limit, "fits"))
@@ -119,13 +119,20 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
+def _num_devices(config) -> int:
+    """Devices that learn, and further ones that play."""
+    players = config.rollout.devices if config.rollout.ahead else None
+    mesh = config.mesh
+    return mesh.data * mesh.fsdp * mesh.tensor + (players or 0)
+
+
 def _offer_devices(config) -> None:
     """Let a CPU stand for all devices of a mesh."""
     import jax
 
     if "mesh" not in config:
         return  # another command's configuration, which `validate` refuses
-    num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
+    num_devices = _num_devices(config)
     if num_devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
 
@@ -141,6 +148,12 @@ def _described_devices(config) -> tuple[list | None, list[str]]:
         )
     if _TARGET.value is None or "mesh" not in config:
         return None, []
+    if config.rollout.ahead:
+        raise ValueError(
+            f"--target={_TARGET.value} counts the programs of one mesh, and "
+            "rollout.ahead = 1 plays beside it; leave --target out, which estimates "
+            "both, or add --config.rollout.ahead=0"
+        )
     target = targets.named_target(_TARGET.value)
     targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
     if targets.has_compiler():

@@ -21,6 +21,7 @@ from ragen_jax.learner import rules as learner_rules
 from ragen_jax.models.attention import AUTO, CAUSAL_ATTENTIONS
 from ragen_jax.models.decode_kernel import DECODE_ATTENTIONS
 from ragen_jax.models.decoder import REMAT_POLICIES
+from ragen_jax.rollout import rules as rollout_rules
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
 from ragen_jax.tables.rules import (
@@ -50,6 +51,7 @@ FREE_ON_RESUME = (
     "rollout.decode_attention",
     "rollout.read_chunk_tokens",
     "rollout.part_rows",
+    "rollout.devices",
     "host.num_workers",
     "host.step_seconds",
     "host.max_worker_bytes",
@@ -188,8 +190,10 @@ def _no_effect(leaves: Leaves) -> Iterator[tuple[str, str]]:
     else:
         yield "env.name", "env.host names the game"
         yield "rollout.part_rows", "games in Python are played in two halves"
-    if math.prod(leaves[f"mesh.{axis}"] for axis in sharding.MESH_AXES) > 1:
-        yield "rollout.part_rows", "the rows are split over the devices of mesh.*"
+    axes = (leaves[f"mesh.{axis}"] for axis in sharding.MESH_AXES)
+    if (leaves["rollout.devices"] or math.prod(axes)) > 1:
+        reason = "the rows are split over the devices of mesh.* or rollout.devices"
+        yield "rollout.part_rows", reason
     if leaves["prompt.style"] == "terse":
         reason = "the terse wording has no length hint"
         yield "prompt.length_hint_words", reason
@@ -294,6 +298,7 @@ RULES = (
         ),
         no_effect=(_no_effect,),
     )
+    | rollout_rules.RULES
     | learner_rules.RULES
     | diagnostics_rules.RULES
 )
@@ -374,6 +379,7 @@ _OLD_VALUES = {
     r"games\.\w+\.context": "full",
     r"train\.prompt_loss_weight": 0.0,
     r"(host|learner)\.num_widths": 1,
+    r"rollout\.ahead": 0,
 }
 
 

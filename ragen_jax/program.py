@@ -73,6 +73,7 @@ class Parts:
       learner: shapes of the train state, its initialisation and its update.
       join: one batch from the rollouts of all tasks.
       batch_sharding: of that batch.
+      players: devices that play training's rollouts; others only with `rollout.ahead`.
     """
 
     tasks: tuple[Task, ...]
@@ -81,6 +82,7 @@ class Parts:
     learner: Learner
     join: Callable[[Sequence[Trajectory]], Trajectory]
     batch_sharding: NamedSharding
+    players: Mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Program:
       pass_at: the `k` of pass@k on validation prompts.
       group_size: rows of a training rollout that play the same level.
       join: one batch from the rollouts of all tasks.
+      batch_sharding: of that batch and of the rollouts it is made of.
       update: `(state, batch, key) -> (state, stats, credit)`; donates the state.
       play_params: parameters of the policy in a state, for `collect` and export.
       learner: the `Learner` that `update` and `play_params` belong to.
@@ -112,6 +115,7 @@ class Program:
     pass_at: Sequence[int]
     group_size: int
     join: Callable[[Sequence[Trajectory]], Trajectory]
+    batch_sharding: NamedSharding
     update: Callable[..., tuple[TrainState, dict[str, Any], EpisodeCredit]]
     play_params: Callable[[TrainState], Params]
     learner: Learner
@@ -218,6 +222,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         pass_at=pass_at(config),
         group_size=config.rollout.group_size,
         join=parts.join,
+        batch_sharding=parts.batch_sharding,
         update=functools.partial(learner.update, frozen, learner.peaks),
         play_params=functools.partial(learner.play_params, frozen),
         learner=learner,
@@ -232,24 +237,23 @@ def check_memory(config: ConfigDict, parts: Parts) -> None:
     Raises:
       ValueError: names the number of episodes and the expected bytes.
     """
-    memory = sharding.mesh_memory(parts.batch_sharding.mesh)
-    if memory is None:
-        return
+    name = "rollout.num_groups x rollout.group_size"
+    meshes = {name: parts.players}
     model, rollout = parts.model, config.rollout
     kv_size = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
     num_cached = rollout.max_reply_tokens
     if rollout.context == "full":
         num_cached *= rollout.max_turns
-    num_rows = {
-        "rollout.num_groups x rollout.group_size": rollout.num_groups
-        * rollout.group_size
-    }
+    num_rows = {name: rollout.num_groups * rollout.group_size}
     if config.evaluation.every is not None:
         num_rows["evaluation.num_prompts"] = config.evaluation.num_prompts
+        meshes["evaluation.num_prompts"] = parts.batch_sharding.mesh
     shortest = min(t.dialogue.max_trajectory_tokens for t in parts.tasks)
     for key, count in num_rows.items():
-        cache_bytes = kv_size * jnp.dtype(config.model.dtype).itemsize
-        Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)
+        memory = sharding.mesh_memory(meshes[key])
+        if memory is not None:
+            cache_bytes = kv_size * jnp.dtype(config.model.dtype).itemsize
+            Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)
 
 
 def build_parts(
@@ -275,25 +279,24 @@ def build_parts(
     for task in tasks:
         check_fit(config, task, model)
     mesh = sharding.make_mesh(**config.mesh, devices=devices)
+    players, num_players = mesh, config.rollout.devices
+    if config.rollout.ahead and num_players is not None:
+        players = sharding.make_players(mesh, num_players, devices)
     networks = _networks(config, model, mesh)
     batch_sharding = sharding.by_rows(mesh)
+    where = {"policy": networks.policy, "mesh": mesh, "players": players}
+    bind = functools.partial(bind_policy, config, **where)
     return Parts(
         tasks=tuple(
-            bind_policy(
-                config,
-                task,
-                networks.policy,
-                mesh,
-                index=i,
-                num_groups=spec.num_groups,
-            )
+            bind(task, index=i, num_groups=spec.num_groups)
             for i, (task, spec) in enumerate(zip(tasks, specs, strict=True))
         ),
         policy=networks.policy,
         model=model,
-        learner=build_learner(config, networks, mesh),
+        learner=build_learner(config, networks, mesh, players),
         join=make_join(batch_sharding),
         batch_sharding=batch_sharding,
+        players=players,
     )
 
 
@@ -305,15 +308,17 @@ def bind_policy(
     *,
     index: int,
     num_groups: int,
+    players: Mesh | None = None,
 ) -> Task:
     """The task with compiled rollouts of a policy, `num_groups` groups in training.
 
+    Training's are played by `players`; None: by the devices of `mesh`, like validation.
     In training the task number `index` has its own random streams. The validation
     prompts of an environment are the same alone and in every mix, for comparison.
     """
     group_size = config.rollout.group_size
     sizes = {"num_groups": num_groups, "group_size": group_size}
-    training = build_collect(config, task, policy, mesh, **sizes)
+    training = build_collect(config, task, policy, players or mesh, **sizes)
     num_prompts = config.evaluation.num_prompts
     validation = build_collect(
         config,

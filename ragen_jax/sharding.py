@@ -141,6 +141,65 @@ def mesh_memory(mesh: Mesh) -> int | None:
     return memory if memory is None or is_shared else memory * mesh.size
 
 
+def make_players(
+    mesh: Mesh, count: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+    """A mesh over the `count` devices behind those of another, split like it.
+
+    Its axes `fsdp` and `tensor` are the other's: every slice of a parameter that a
+    device of it holds is on a device of the other, and moves without the host.
+
+    Args:
+      mesh: of `make_mesh`, over the first of the devices.
+      count: devices, see `player_problems`.
+      devices: that the other was made of.
+    """
+    devices = jax.devices() if devices is None else devices
+    fsdp, tensor = mesh.shape["fsdp"], mesh.shape["tensor"]
+    return jax.make_mesh(
+        (count // (fsdp * tensor), fsdp, tensor),
+        MESH_AXES,
+        axis_types=(AxisType.Auto,) * len(MESH_AXES),
+        devices=devices[mesh.size : mesh.size + count],
+    )
+
+
+def player_problems(
+    count: int, num_rows: int, mesh: Mapping[str, int]
+) -> Iterator[str]:
+    """Why `count` further devices cannot play rows for the learner of a mesh.
+
+    Args:
+      count: the value of `rollout.devices`.
+      num_rows: of a rollout.
+      mesh: devices by the name of their axis.
+    """
+    needed, split = math.prod(mesh.values()), mesh["fsdp"] * mesh["tensor"]
+    if needed + count > jax.device_count():
+        yield (
+            f"rollout.devices = {count} beside the {needed} of mesh.data x mesh.fsdp x "
+            f"mesh.tensor, but only {jax.device_count()} devices are available; use "
+            "smaller factors"
+        )
+    elif count % split:
+        yield (
+            f"rollout.devices = {count} cannot be split like the learner's, over "
+            f"mesh.fsdp x mesh.tensor = {split}; use a multiple of {split}"
+        )
+    elif num_rows % (count // mesh["tensor"]):
+        shards = count // mesh["tensor"]
+        yield (
+            f"rollout.num_groups x rollout.group_size = {num_rows} rows cannot be "
+            f"split over rollout.devices / mesh.tensor = {shards} devices; use a "
+            f"multiple of {shards}"
+        )
+
+
+def on_mesh(tree: PyTree, mesh: Mesh) -> PyTree[NamedSharding]:
+    """The split of every leaf of a tree, of arrays or descriptions, on another mesh."""
+    return jax.tree.map(lambda x: NamedSharding(mesh, x.sharding.spec), tree)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """The same on every device."""
     return NamedSharding(mesh, PartitionSpec())

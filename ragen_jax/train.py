@@ -15,6 +15,7 @@ import jax
 from ml_collections import ConfigDict
 
 from ragen_jax import processes, rngs
+from ragen_jax.ahead import Player
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.evaluation.evaluate import evaluate
@@ -78,8 +79,9 @@ def run_program(
             program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
         make_stop(display.say) as stop,
+        Player(config, program) as player,
     ):
-        iterate = make_iterate(config, program, display.timed)
+        iterate = make_iterate(config, program, display.timed, player)
         state, timing = run.state, {}
         for note in run.notes:
             display.say(note)
@@ -149,29 +151,36 @@ class Iteration(NamedTuple):
 
 
 def make_iterate(
-    config: ConfigDict, program: Program, timed: Timed = timed
+    config: ConfigDict,
+    program: Program,
+    timed: Timed = timed,
+    player: Player | None = None,
 ) -> Callable[[TrainState, int], Iteration]:
     """One iteration: `(state, its number from 1) -> Iteration`; donates the state.
 
-    `timed` measures its stages.
+    `timed` measures its stages; `player` plays, None: one of its own.
     """
+    player = Player(config, program) if player is None else player
     root, diagnostics = rngs.root_key(config.seed), program.diagnostics
     num_updates = config.learner.updates_per_rollout
 
     def iterate(state: TrainState, done: int) -> Iteration:
         key, timing = rngs.step_key(root, done - 1), {}
         with timed(timing, "rollout"):
-            rollouts = program.collect(program.play_params(state), key)
+            rollouts, metrics, hidden = player.take(state, done)
             batch = program.join(rollouts)
-        measured = diagnostics.measure(done, key, state, batch, timed)
+        behind = player.begin(state, done)
+        metrics |= diagnostics.measure(done, key, state, batch, timed)
         with timed(timing, "update"):
+            state = state.replace(behind=None)
             shuffle = rngs.stream(key, "shuffle")
             for i in range(num_updates):
                 shuffle_key = jax.random.fold_in(shuffle, i)
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
             rollouts = processes.on_this_process(rollouts)
-        return Iteration(state, rollouts, credit, stats | measured, timing)
+        state, timing = state.replace(behind=behind), timing | hidden
+        return Iteration(state, rollouts, credit, stats | metrics, timing)
 
     return iterate
 

@@ -35,7 +35,12 @@ FLOORS = (
     ("ragen_jax.tasks", "ragen_jax.diagnostics"),
     ("ragen_jax.config",),
     ("ragen_jax.program", "ragen_jax.runs"),
-    ("ragen_jax.evaluation", "ragen_jax.report", "ragen_jax.memory"),
+    (
+        "ragen_jax.evaluation",
+        "ragen_jax.report",
+        "ragen_jax.memory",
+        "ragen_jax.ahead",
+    ),
     ("ragen_jax.train", "ragen_jax.sft", "ragen_jax.serve"),
     ("ragen_jax.sweeps",),
     ("launch",),

@@ -1,9 +1,10 @@
 """Difference between the sampler's and the learner's log-probabilities.
 
 In: both log-probabilities of the sampled tokens, before any step. Out: sums that add up
-over microbatches, of which `ragen_jax.learner.metrics` makes metrics. Both policies
-have the same parameters then: any difference comes from arithmetic (other kernels,
-lower precision) or from truncated sampling.
+over microbatches, of which `ragen_jax.learner.mismatch_metrics` makes metrics. Both
+policies have the same parameters then, and any difference comes from arithmetic (other
+kernels, lower precision) or from truncated sampling; but for `rollout.ahead`, where the
+sampler is an iteration behind.
 """
 
 import jax
@@ -24,6 +25,8 @@ class MismatchSums:
       max_difference: the largest of them (a maximum, not a sum).
       kl: k3 estimates of KL(sampler || learner).
       weight, squared_weight: of `learner's / sampler's probability`.
+      max_weight: the largest of them (a maximum, not a sum).
+      num_truncated: weights above the cap of the importance weights.
       num_tokens: how many tokens were summed over.
     """
 
@@ -32,23 +35,33 @@ class MismatchSums:
     kl: Float[Array, ""]
     weight: Float[Array, ""]
     squared_weight: Float[Array, ""]
+    max_weight: Float[Array, ""]
+    num_truncated: Float[Array, ""]
     num_tokens: Float[Array, ""]
 
     @classmethod
     def zero(cls) -> "MismatchSums":
-        return cls(*(jnp.zeros((), jnp.float32) for _ in range(6)))
+        return cls(*(jnp.zeros((), jnp.float32) for _ in range(8)))
 
     def plus(self, other: "MismatchSums") -> "MismatchSums":
-        largest = jnp.maximum(self.max_difference, other.max_difference)
-        return jax.tree.map(jnp.add, self, other).replace(max_difference=largest)
+        largest = {
+            name: jnp.maximum(getattr(self, name), getattr(other, name))
+            for name in ("max_difference", "max_weight")
+        }
+        return jax.tree.map(jnp.add, self, other).replace(**largest)
 
 
 def mismatch_sums(
     log_probs: Float[Array, "b T"],
     sample_log_probs: Float[Array, "b T"],
     mask: Bool[Array, "b T"],
+    cap: float | None = None,
 ) -> MismatchSums:
-    """Sums over some rows: the learner's log-probabilities against the sampler's."""
+    """Sums over some rows: the learner's log-probabilities against the sampler's.
+
+    Args:
+      cap: of the importance weights; None: none is truncated.
+    """
     log_probs = jnp.where(mask, log_probs, 0.0)
     sample_log_probs = jnp.where(mask, sample_log_probs, 0.0)
     difference = jnp.abs(log_probs - sample_log_probs)
@@ -59,5 +72,14 @@ def mismatch_sums(
         kl=jnp.sum(k3(sample_log_probs, log_probs, mask)),
         weight=masked_sum(weights, mask),
         squared_weight=masked_sum(weights**2, mask),
+        max_weight=jnp.max(weights, initial=0.0, where=mask),
+        num_truncated=masked_sum(_is_above(weights, cap), mask),
         num_tokens=jnp.sum(mask, dtype=jnp.float32),
     )
+
+
+def _is_above(weights: Float[Array, "b T"], cap: float | None) -> Float[Array, "b T"]:
+    """1 where a weight is truncated, else 0."""
+    if cap is None:
+        return jnp.zeros_like(weights)
+    return (weights > cap).astype(jnp.float32)

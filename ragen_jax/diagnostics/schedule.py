@@ -20,7 +20,7 @@ from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Params, Trajectory
 
-# (key of the iteration, state that played, its episodes) -> metrics by name.
+# (key of the iteration, state before its update, its episodes) -> metrics by name.
 Measure = Callable[[Key[Array, ""], TrainState, Trajectory], dict[str, float]]
 Record = Mapping[str, float | None]
 

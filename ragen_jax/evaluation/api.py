@@ -97,6 +97,7 @@ def prepare(
             config.rollout.max_reply_tokens = REPLY_TOKENS
     config.update_from_flattened_dict(changes)
     config.mesh.update(data=1, fsdp=1, tensor=1)
+    config.rollout.ahead = 0
     validate(config, overrides)
     return config
 

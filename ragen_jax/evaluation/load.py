@@ -132,6 +132,8 @@ def _build(
     config.update_from_flattened_dict(changes)
     if not any(f"{key}.".startswith("mesh.") for key in overrides):
         config.mesh.update(data=1, fsdp=1, tensor=1)
+    # A policy that is trained plays with the parameters that it has.
+    config.rollout.ahead = 0
     return build_program(config, overrides)
 
 

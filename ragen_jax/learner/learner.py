@@ -25,6 +25,7 @@ from ragen_jax.learner.passes import Passes, TrainedParams
 from ragen_jax.learner.state import (
     Network,
     PeakRates,
+    Snapshot,
     TrainState,
     abstract_network,
     build_optimizer,
@@ -34,6 +35,7 @@ from ragen_jax.learner.state import (
     init_state,
     place_params,
     state_shardings,
+    take_snapshot,
 )
 from ragen_jax.learner.update import (
     BatchShape,
@@ -65,9 +67,10 @@ class Learner:
       init: (parameters of a checkpoint, seed of the run) -> a fresh train state.
       freeze: parameters of a checkpoint -> those that stay, on their devices.
       update: `(frozen, peaks, state, trajectory, key) -> (state, stats, credit)`,
-        jitted; donates the state.
+        jitted; donates the state, which has no policy behind it.
       peaks: the highest learning rates of the configuration.
-      play_params: `(frozen, state)` -> parameters of the plain policy, to play with.
+      play_params: `(frozen, state)` -> parameters of the plain policy, to play with,
+        of a state or of a snapshot.
       policy: the plain policy, which plays.
       passes, credit: parts of `update`, for diagnostics.
     """
@@ -79,7 +82,7 @@ class Learner:
     freeze: Callable[[Params], Params | None]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
     peaks: PeakRates
-    play_params: Callable[[Params | None, TrainState], Params]
+    play_params: Callable[[Params | None, TrainState | Snapshot], Params]
     policy: Policy
     passes: Passes
     credit: CreditAssignment
@@ -101,8 +104,15 @@ class Networks:
     lora: LoraConfig | None = None
 
 
-def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner:
-    """Put the learner together; each section of `config` goes to one builder."""
+def build_learner(
+    config: ConfigDict, networks: Networks, mesh: Mesh, players: Mesh | None = None
+) -> Learner:
+    """Put the learner together; each section of `config` goes to one builder.
+
+    Args:
+      mesh: devices that learn.
+      players: devices that play, if `rollout.ahead`; None: the same.
+    """
     adamw = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
     optimizer = build_optimizer(**adamw)
     trained = _trainable(networks)
@@ -112,6 +122,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         critic=networks.critic,
         optimizer=optimizer,
         mesh=mesh,
+        players=(players or mesh) if config.rollout.ahead else None,
         kl_coeff=config.kl.coeff if has_kl else 0.0,
         has_rate_scale=config.warning.action == "cut_learning_rate",
     )
@@ -121,7 +132,7 @@ def build_learner(config: ConfigDict, networks: Networks, mesh: Mesh) -> Learner
         where = param_shardings(policy.shapes, policy.logical_axes, mesh)
         frozen, freeze = _frozen(networks, where)
         frozen_tables = whole_tables(where, policy.logical_axes)
-    shardings = state_shardings(state)
+    shardings = state_shardings(state.replace(behind=None))
     critic_axes = None if networks.critic is None else networks.critic.logical_axes
     axes = (trained.logical_axes, critic_axes)
     passes = Passes(
@@ -207,6 +218,7 @@ class _StateFactory:
     Attributes:
       trained, critic: the trained part of the policy, and the critic.
       optimizer, mesh: see `init_network`.
+      players: devices that play one iteration ahead; None: no rollout is ahead.
       kl_coeff, has_rate_scale: see `init_state`.
     """
 
@@ -214,6 +226,7 @@ class _StateFactory:
     critic: Critic | None
     optimizer: optax.GradientTransformation
     mesh: Mesh
+    players: Mesh | None
     kl_coeff: float
     has_rate_scale: bool
 
@@ -240,13 +253,16 @@ class _StateFactory:
         policy, critic = network(first[0], *shared, self.trained.logical_axes), None
         if self.critic is not None:
             critic = network(first[1], *shared, self.critic.logical_axes)
-        return init_state(
+        state = init_state(
             policy,
             critic,
             self.mesh,
             kl_coeff=self.kl_coeff,
             has_rate_scale=self.has_rate_scale,
         )
+        if self.players is None:
+            return state
+        return state.replace(behind=take_snapshot(state, self.players))
 
 
 def _init_key(seed: int) -> Key[Array, ""]:

@@ -183,7 +183,9 @@ class Objective:
             is_clipped=masked_sum(is_clipped.astype(jnp.float32), mask),
             kl=masked_sum(before.old_log_probs - now.log_probs, mask),
             ref_kl=masked_sum(ref_kl, mask),
-            mismatch=mismatch_sums(now.log_probs, samples.sample_log_probs, mask),
+            mismatch=mismatch_sums(
+                now.log_probs, samples.sample_log_probs, mask, self.importance_cap
+            ),
             num_tokens=jnp.sum(mask, dtype=jnp.float32),
         )
         return terms, sums

@@ -17,10 +17,10 @@ from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.filters import SCORES, ZERO_SCORE
 from ragen_jax.algo.masked import masked_mean, masked_variance
-from ragen_jax.algo.mismatch import MismatchSums
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
 from ragen_jax.algo.segments import Estimate, TokenStats
 from ragen_jax.algo.selection import FilterResult
+from ragen_jax.learner.mismatch_metrics import MISMATCH_METRICS
 from ragen_jax.tables.metrics import Metric, View
 from ragen_jax.types import Trajectory
 
@@ -88,17 +88,14 @@ class StepsCase(NamedTuple):
         taken = self.carry.state.num_updates - self.before.num_updates
         return total / jnp.maximum(taken, 1).astype(jnp.float32)
 
-    @property
-    def mismatch(self) -> MismatchSums:
-        """Sampler against learner, of the first minibatch, before any step."""
-        return self.carry.first.mismatch
-
 
 def learning_stats(before, carry, num_minibatches, trainer, reward_kl) -> Stats:
     """Metrics of the optimizer steps of a `Trainer`; see `StepsCase` for the rest."""
     rates = trainer.rates(before)
     case = StepsCase(before, carry, num_minibatches, rates, reward_kl)
-    stats = _measure((*STEP_METRICS, *MISMATCH_METRICS), case)
+    stats = _measure(STEP_METRICS, case)
+    # Before any step, while the learner is what it was when the iteration began.
+    stats |= _measure(MISMATCH_METRICS, carry.first.mismatch)
     return stats if before.critic is None else stats | _measure(CRITIC_METRICS, case)
 
 
@@ -117,12 +114,6 @@ def _explained_variance(case: CreditCase) -> Array:
     unexplained = masked_variance(returns - case.before.values, mask, ddof=1)
     explained = 1 - unexplained / (variance + 1e-5)
     return jnp.where(jnp.any(mask), explained, 0.0)
-
-
-def _effective_sample_size(sums: MismatchSums) -> Array:
-    # A sum of squares is below the smallest float only where every weight is.
-    squares = jnp.maximum(sums.squared_weight, jnp.finfo(jnp.float32).tiny)
-    return sums.weight**2 / squares / jnp.maximum(sums.num_tokens, 1.0)
 
 
 _PER_TOKEN = "nats per token"
@@ -325,38 +316,6 @@ STEP_METRICS = (
         healthy="0",
         cure="lower the learning rate; use float32",
         value=lambda s: s.carry.state.consecutive_skipped,
-    ),
-)
-
-# The same, over the first minibatch, before any step: sampler and learner have the same
-# parameters then.
-MISMATCH_METRICS = (
-    _update(
-        "actor/sampler_log_prob_difference",
-        "mean |learner's - sampler's log-probability| of the first minibatch, before "
-        "any step",
-        views=(View("Learner against sampler", _PER_TOKEN),),
-        healthy="1e-6 in float32, below 0.02 in bfloat16",
-        cure="above `train.max_sampler_difference` the run ends with an error",
-        value=lambda s: _per_token(s.mismatch, "difference"),
-    ),
-    _update(
-        "actor/sampler_log_prob_difference_max",
-        "the largest of these differences",
-        value=lambda s: s.mismatch.max_difference,
-    ),
-    _update(
-        "actor/sampler_kl",
-        "k3 estimate of KL(sampler || learner) per token",
-        healthy="near 0",
-        value=lambda s: _per_token(s.mismatch, "kl"),
-    ),
-    _update(
-        "actor/sampler_effective_sample_size",
-        "(sum w)^2 / (n sum w^2) of the weights w = learner / sampler",
-        kind="share",
-        healthy="near 1: all weights are equal",
-        value=lambda s: _effective_sample_size(s.mismatch),
     ),
 )
 

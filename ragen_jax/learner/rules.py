@@ -148,7 +148,8 @@ def _no_effect_of_credit(leaves: Leaves) -> Iterator[tuple[str, str]]:
         reason = "algo.zero_task = True: every advantage is 0, and the policy loss too"
         for name in ("policy", "clip_low", "clip_high", "dual_clip"):
             yield f"loss.{name}", reason
-        if leaves["rollout.top_k"] is None and leaves["rollout.top_p"] is None:
+        needs_cap = ("rollout.top_k", "rollout.top_p", "rollout.ahead")
+        if not any(leaves[key] for key in needs_cap):
             yield "loss.importance_cap", reason
         yield "filter.loss_scale", reason
         for name in ("weigh_groups", "weigh_lengths"):

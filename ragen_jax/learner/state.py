@@ -15,7 +15,7 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from ragen_jax.sharding import param_shardings, replicated
+from ragen_jax.sharding import on_mesh, param_shardings, replicated
 from ragen_jax.types import Params
 
 T = TypeVar("T")
@@ -27,6 +27,19 @@ class Network:
 
     params: Params
     opt_state: optax.OptState
+
+
+@struct.dataclass
+class Snapshot:
+    """What a policy was at some time.
+
+    Attributes:
+      params: the trained parameters.
+      iteration: calls of `update` before.
+    """
+
+    params: Params
+    iteration: Int[Array, ""]
 
 
 @struct.dataclass
@@ -42,6 +55,8 @@ class TrainState:
       num_skipped: optimizer steps not taken because a gradient was not finite.
       consecutive_skipped: those of them since the last step that was taken.
       rate_scale: factor on the policy's learning rate, set between updates; None: 1.
+      behind: what the policy was before the latest iteration, which plays the next
+        rollout, on the devices that play; None: the policy does. Updates do not get it.
     """
 
     policy: Network
@@ -52,11 +67,20 @@ class TrainState:
     num_skipped: Int[Array, ""]
     consecutive_skipped: Int[Array, ""]
     rate_scale: Float[Array, ""] | None = None
+    behind: Snapshot | None = None
 
     @property
     def params(self) -> Params:
         """The policy's parameters."""
         return self.policy.params
+
+    @property
+    def player(self) -> "TrainState":
+        """The state with the parameters that play the next rollout as the policy's."""
+        if self.behind is None:
+            return self
+        params = jax.device_put(self.behind.params, state_shardings(self.params))
+        return self.replace(policy=self.policy.replace(params=params))
 
 
 def init_state(
@@ -92,6 +116,22 @@ def init_state(
         **{name: scalar(0, jnp.int32) for name in names},
         rate_scale=scalar(1.0, jnp.float32) if has_rate_scale else None,
     )
+
+
+def take_snapshot(state: TrainState, mesh: Mesh) -> Snapshot:
+    """A copy of a state's policy on a mesh, which shares no buffer with the state.
+
+    Args:
+      state: of arrays or of descriptions, on a mesh of its own.
+      mesh: that one, or one that `make_players` split like it.
+    """
+    now = Snapshot(state.params, state.iteration)
+    where = on_mesh(now, mesh)
+    if isinstance(now.iteration, jax.ShapeDtypeStruct):
+        return describe(now, where)
+    if mesh == now.iteration.sharding.mesh:
+        now = jax.tree.map(jnp.copy, now)
+    return jax.tree.map(jax.device_put, now, where)
 
 
 def abstract_network(

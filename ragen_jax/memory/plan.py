@@ -16,6 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.learner import Learner
+from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import trained_params
 from ragen_jax.memory.programs import (
     PROGRAMS,
@@ -29,6 +30,7 @@ from ragen_jax.memory.sizes import (
     activations,
     cache_bytes,
     describe_batch,
+    playing,
     tree_bytes,
 )
 from ragen_jax.models.config import ModelConfig
@@ -120,31 +122,67 @@ def make_plan(
                 config, parts, name, batch, kept, on_cpu=on_cpu
             )
     trained = tree_bytes(trained_params(learner.state))
-    state, frozen = tree_bytes(learner.state), tree_bytes(learner.frozen)
-    tables = [tree_bytes(task.dialogue) for task in parts.tasks]
-    is_whole = config.lora.rank is None
-    # The plain policy that plays is part of the state, or a copy of its own.
-    played = tree_bytes(learner.played)
-    beside_play = state + frozen - (played if is_whole else 0)
-    # A rollout reads the tables of its game.
-    beside_play += sum(tables) - max(tables)
+    behind = tree_bytes(learner.state.behind)
     return Plan(
         counts=_counts(
             parts,
-            has_adapters=not is_whole,
+            has_adapters=config.lora.rank is not None,
             has_reference=config.kl.placement is not None,
         ),
         holdings=_weight_bytes(learner)
         | _batch_bytes(config, parts, batch, kept)
         | {"gradients": trained},
         memory=memory,
-        elsewhere={
-            "rollout": beside_play,
-            "evaluation": beside_play + tree_bytes(batch),
-            "update": sum(tables) + (0 if is_whole else played),
-        },
-        floor=state + frozen + trained,
+        elsewhere=_elsewhere(config, parts, memory, batch),
+        floor=tree_bytes((_on_learners(parts), learner.frozen))
+        + trained
+        + (0 if _is_split(parts) else behind),
     )
+
+
+def _on_learners(parts: Parts) -> TrainState:
+    """The part of the state that is surely on the devices that learn."""
+    return parts.learner.state.replace(behind=None)
+
+
+def _is_split(parts: Parts) -> bool:
+    """Whether devices that play do not learn."""
+    return parts.players != parts.batch_sharding.mesh
+
+
+def _elsewhere(
+    config: ConfigDict,
+    parts: Parts,
+    memory: Mapping[str, MemoryUse],
+    batch: Trajectory,
+) -> dict[str, int]:
+    """Bytes that are held beside each program while it runs."""
+    learner, is_whole = parts.learner, config.lora.rank is None
+    frozen, played = tree_bytes(learner.frozen), tree_bytes(learner.played)
+    tables = [tree_bytes(task.dialogue) for task in parts.tasks]
+    # A rollout reads the tables of its game.
+    others = sum(tables) - max(tables)
+    beside = tree_bytes(_on_learners(parts)) + frozen
+    # The plain policy that plays is part of the state, or a copy of its own.
+    beside_play = beside - (played if is_whole else 0) + others
+    found = {
+        "rollout": beside_play,
+        "evaluation": beside_play + tree_bytes(batch),
+        "update": sum(tables) + (0 if is_whole else played),
+    }
+    if learner.state.behind is None:
+        return found
+    adapters = 0 if is_whole else tree_bytes(learner.state.behind)
+    if _is_split(parts):
+        # Nothing that learns; adapters are merged into a copy of what is frozen.
+        found["rollout"] = others + adapters + (0 if is_whole else played)
+        found["update"] = sum(tables)
+        return found
+    # What plays is a copy of its own, and plays while the others run.
+    found["rollout"] = beside + others + adapters
+    for name in ("update", "evaluation"):
+        found[name] += memory["rollout"].peak + adapters
+    return found
 
 
 def read_model(path: str) -> tuple[ModelConfig, Tokenizer, list[str]]:
@@ -200,6 +238,9 @@ def _weight_bytes(learner: Learner) -> dict[str, int]:
         "weights that are trained": tree_bytes([n.params for n in networks]),
         "weights that are frozen": tree_bytes(learner.frozen),
         "optimizer moments": tree_bytes([n.opt_state for n in networks]),
+        "weights that play the next rollout": tree_bytes(
+            None if state.behind is None else state.behind.params
+        ),
     }
 
 
@@ -211,7 +252,7 @@ def _batch_bytes(
     is_evaluated = config.evaluation.every is not None
     num_tested = config.evaluation.num_prompts * len(parts.tasks) * is_evaluated
     return {
-        "KV cache of a rollout": cache_bytes(parts, num_rows),
+        "KV cache of a rollout": cache_bytes(playing(parts), num_rows),
         "KV cache of an evaluation": cache_bytes(parts, num_tested),
         "trajectories": tree_bytes(batch),
         "activations kept for one backward pass": kept.beside

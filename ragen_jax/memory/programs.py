@@ -13,18 +13,20 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from ragen_jax.learner.state import describe
 from ragen_jax.learner.update import trained_params
 from ragen_jax.memory.sizes import (
     Activations,
     activations,
     cache_bytes,
     local_rows,
+    playing,
     tree_bytes,
 )
 from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.decode_kernel import uses_kernel
 from ragen_jax.program import Parts
-from ragen_jax.sharding import platform_of
+from ragen_jax.sharding import on_mesh, platform_of
 from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Params, Trajectory
 
@@ -76,9 +78,12 @@ def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered
     learner = parts.learner
     key = jax.eval_shape(lambda: jax.random.key(0))
     if name == "update":
-        rates = learner.frozen, learner.peaks
-        return [learner.update.lower(*rates, learner.state, batch, key)]
-    return [_lower_rollout(task, name, learner.played) for task in parts.tasks]
+        rates, state = learner.peaks, learner.state.replace(behind=None)
+        return [learner.update.lower(learner.frozen, rates, state, batch, key)]
+    played = learner.played
+    if name == "rollout":
+        played = describe(played, on_mesh(played, parts.players))
+    return [_lower_rollout(task, name, played) for task in parts.tasks]
 
 
 def _lower_rollout(task: Task, name: str, played: Params) -> jax.stages.Lowered:
@@ -126,6 +131,7 @@ def estimated_use(
         sizes = [(n * config.rollout.group_size, n) for n in groups]
     batch_rows = config.rollout.num_groups * config.rollout.group_size
     row_bytes = tree_bytes(batch) // local_rows(parts, batch_rows)
+    parts = playing(parts) if name == "rollout" else parts
     estimates = []
     for task, (rows, prompts) in zip(parts.tasks, sizes, strict=True):
         temporaries = _rollout_temporaries(config, parts, task, rows, prompts, on_cpu)
@@ -238,7 +244,7 @@ def _estimate_update(
     else:
         temporaries += of_critic
     temporaries += tree_bytes(batch)
-    state = tree_bytes(learner.state)
+    state = tree_bytes(learner.state.replace(behind=None))
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
 

@@ -21,6 +21,7 @@ from ragen_jax.program import Parts
 from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
+from ragen_jax.sharding import by_rows
 from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Trajectory
 
@@ -78,6 +79,11 @@ def cache_bytes(parts: Parts, num_rows: int, slots: int | None = None) -> int:
 def local_rows(parts: Parts, num_rows: int) -> int:
     """Rows of one device."""
     return parts.batch_sharding.shard_shape((num_rows,))[0]
+
+
+def playing(parts: Parts) -> Parts:
+    """The same, with rows split over the devices that play training's rollouts."""
+    return dataclasses.replace(parts, batch_sharding=by_rows(parts.players))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ A row whose game fails ends there, and none of its tokens is trained on.
 
 import asyncio
 import collections
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -292,6 +293,13 @@ def make_world_collect(
         say_cut(sum(cuts), world.max_observation_tokens)
         return join(*rollouts)
 
+    def stop() -> None:
+        """End the workers, and with them a rollout in another thread."""
+        for pool in itertools.chain(*pools.values()):
+            pool.close()
+        pools.clear()
+
+    collect.stop = stop
     return collect
 
 

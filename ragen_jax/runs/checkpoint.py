@@ -28,6 +28,8 @@ from ragen_jax.processes import is_first
 
 # Orbax finishes these two after the digests are written; nothing is restored from them.
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
+# What only a run that goes on reads: `TrainState.behind`.
+_BEHIND = "behind"
 # Says that a checkpoint was written with digests, so that their loss is noticed.
 _DIGESTS_MARK = {"digests": DIGESTS_FILE}
 # Orbax keeps what a save has to wait for in its modules: one at a time in a process.
@@ -83,9 +85,9 @@ class Checkpointer:
         """
         if iteration == self._started:
             return
-        args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), model=ocp.args.JsonSave(identity)
-        )
+        items = {"state": state.replace(behind=None), _BEHIND: state.behind}
+        saved = {k: ocp.args.StandardSave(x) for k, x in items.items() if x is not None}
+        args = ocp.args.Composite(model=ocp.args.JsonSave(identity), **saved)
         with _ORBAX:
             self._manager.wait_until_finished()
             self._started = iteration
@@ -119,9 +121,15 @@ class Checkpointer:
             )
         saved = self._read(folder, model=ocp.args.JsonRestore())["model"]
         _refuse_another(folder, saved, identity)
-        restore = ocp.args.StandardRestore(describe(state))
+        items = {"state": state.replace(behind=None), _BEHIND: state.behind}
+        restore = {
+            name: ocp.args.StandardRestore(describe(item))
+            for name, item in items.items()
+            if item is not None
+        }
         jax.tree.map(lambda x: x.delete(), state)
-        return self._read(folder, state=restore)["state"]
+        read = self._read(folder, **restore)
+        return read["state"].replace(behind=read.get(_BEHIND))
 
     def wait(self) -> None:
         """Return once every started save is complete on disk."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ragen_jax.diagnostics import metrics as diagnostics
 from ragen_jax.learner import metrics as learner
+from ragen_jax.learner.mismatch_metrics import STALENESS
 from ragen_jax.rollout import metrics as rollout
 from ragen_jax.tables.metrics import Metric, View
 
@@ -22,6 +23,8 @@ def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
     return _timing(f"timing_s/{name}", text, kind="seconds", views=(view,))
 
 
+# Of a rollout, beside `timing_s/rollout`; see `ragen_jax.ahead`.
+HIDDEN = "timing_s/rollout_hidden"
 # Stages of an iteration, none a part of another -> how figures name them.
 STAGES = {
     "rollout": "rollout",
@@ -63,6 +66,12 @@ TIMING_METRICS = (
         views=tuple(map(_share, STAGES)),
     ),
     _stage("rollout", "Rollout", "seconds of playing the episodes", "rollout"),
+    _timing(
+        HIDDEN,
+        "seconds of playing them that passed while the update before ran; only with "
+        "`rollout.ahead`, whose `timing_s/rollout` is what was left to wait for",
+        kind="seconds",
+    ),
     _stage("update", "Update", "seconds of learning from them", "update"),
     _stage("diagnostics", "Diagnostics", "seconds of all diagnostics", "diagnostics"),
     _stage("testing", "Evaluation", "seconds of playing held-out levels"),
@@ -100,6 +109,7 @@ METRICS: tuple[Metric, ...] = (
     rollout.FAILED_ROWS,
     rollout.GAME_METRIC,
     *learner.METRICS,
+    STALENESS,
     *diagnostics.METRICS,
     *TIMING_METRICS,
 )
@@ -139,7 +149,7 @@ def tokens_per_second(
     """
     compiled = when_compiled(record)
     values = {}
-    seconds = record.get("timing_s/rollout")
+    seconds = (record.get("timing_s/rollout") or 0.0) + (record.get(HIDDEN) or 0.0)
     lengths = [value for name, value in record.items() if _is_length(name)]
     if seconds and len(lengths) == 1 and None not in (lengths[0], num_rows):
         values["perf/sampled_tokens_per_second"] = lengths[0] * num_rows / seconds

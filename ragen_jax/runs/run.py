@@ -162,6 +162,7 @@ class Run(RunFolder):
         config, difference = self._config, metrics[SAMPLER_DIFFERENCE]
         bound = config.train.max_sampler_difference
         is_measured = config.learner.updates_per_rollout == 1
+        is_measured = is_measured and not config.rollout.ahead
         if bound is not None and is_measured and difference > bound:
             raise ValueError(
                 f"the learner's log-probabilities differ from the sampler's by "

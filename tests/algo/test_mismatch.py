@@ -1,6 +1,6 @@
 """Sampler against learner: the metrics, and that microbatches add up."""
 
-import types
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
-from ragen_jax.learner.metrics import MISMATCH_METRICS
+from ragen_jax.learner.mismatch_metrics import MISMATCH_METRICS
 from tests.reference import losses_oracle as oracle
 
 
@@ -25,40 +25,47 @@ NAMES = {
     "sampler_log_prob_difference_max": "max_difference",
     "sampler_kl": "kl",
     "sampler_effective_sample_size": "effective_sample_size",
+    "sampler_weight_mean": "mean_weight",
+    "sampler_weight_max": "max_weight",
+    "sampler_weight_truncated": "truncated",
 }
+CAP = 1.2
 
 
 def mismatch_metrics(sums):
     """The metrics by their names in the oracle."""
-    case = types.SimpleNamespace(mismatch=sums)
-    return {NAMES[m.key]: m.value(case) for m in MISMATCH_METRICS}
+    return {NAMES[m.key]: m.value(sums) for m in MISMATCH_METRICS}
 
 
 def test_metrics_equal_oracle():
     learner, sampler, mask = make_pair()
-    actual = mismatch_metrics(jax.jit(mismatch_sums)(learner, sampler, mask))
+    sums = jax.jit(functools.partial(mismatch_sums, cap=CAP))
+    actual = mismatch_metrics(sums(learner, sampler, mask))
     chosen = (np.asarray(x)[np.asarray(mask)].tolist() for x in (learner, sampler))
-    expected = oracle.mismatch(*chosen)
+    expected = oracle.mismatch(*chosen, CAP)
     assert set(actual) == set(expected) == set(NAMES.values())
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-4, err_msg=name)
     assert 0.5 < actual["effective_sample_size"] < 0.99
+    assert 0.1 < actual["truncated"] < 0.9
+    assert mismatch_metrics(mismatch_sums(learner, sampler, mask))["truncated"] == 0
 
 
 def test_parts_add_up():
     learner, sampler, mask = make_pair()
-    whole = mismatch_sums(learner, sampler, mask)
+    whole = mismatch_sums(learner, sampler, mask, CAP)
     total = MismatchSums.zero()
     for start in (0, 2, 4):
         rows = slice(start, start + 2)
-        total = total.plus(mismatch_sums(learner[rows], sampler[rows], mask[rows]))
+        total = total.plus(mismatch_sums(learner[rows], sampler[rows], mask[rows], CAP))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), total, whole)
 
 
 def test_equal_probabilities_mismatch_in_nothing():
     learner, _, mask = make_pair()
     metrics = mismatch_metrics(mismatch_sums(learner, learner, mask))
-    assert metrics.pop("effective_sample_size") == pytest.approx(1.0)
+    for name in ("effective_sample_size", "mean_weight", "max_weight"):
+        assert metrics.pop(name) == pytest.approx(1.0)
     assert not any(metrics.values())
 
 

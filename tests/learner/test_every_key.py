@@ -147,6 +147,8 @@ ELSEWHERE = {
     "rollout.decode_chunk_tokens": "tests/rollout/test_decode.py",
     "rollout.read_chunk_tokens": "tests/rollout/test_decode.py",
     "rollout.part_rows": "tests/rollout/test_parts.py",
+    "rollout.ahead": "tests/test_ahead.py",
+    "rollout.devices": "tests/test_ahead.py",
     "rollout.decode_attention": "tests/models/test_decode_kernel.py",
     "learner.updates_per_rollout": "tests/test_train.py",
     # Devices do not matter.

@@ -95,7 +95,9 @@ def aggregate(name: str, terms: list[list[float]], width: int) -> float:
     return total if name == "seq_mean_token_sum" else total / width
 
 
-def mismatch(log_probs: list[float], sampled: list[float]) -> dict[str, float]:
+def mismatch(
+    log_probs: list[float], sampled: list[float], cap: float
+) -> dict[str, float]:
     """Sampler against learner, over the trained tokens."""
     pairs = list(zip(log_probs, sampled, strict=True))
     weights = [ratio(new, old) for new, old in pairs]
@@ -107,6 +109,9 @@ def mismatch(log_probs: list[float], sampled: list[float]) -> dict[str, float]:
         "effective_sample_size": sum(weights) ** 2
         / sum(w**2 for w in weights)
         / len(pairs),
+        "mean_weight": sum(weights) / len(pairs),
+        "max_weight": max(weights),
+        "truncated": sum(w > cap for w in weights) / len(pairs),
     }
 
 

@@ -1,0 +1,198 @@
+"""Rollouts one iteration ahead: seconds of an iteration, and what staleness costs.
+
+    export XLA_FLAGS=--xla_force_host_platform_device_count=2
+    python -m benchmarks.ahead speed --json=FILE
+    python -m benchmarks.ahead learning --json=FILE
+
+The pocket model answers questions with a search engine that takes 50 ms for every reply
+(`configs/search.py`, made smaller). `speed` times iterations one after the other,
+ahead on the same device (whose waiting is filled) and ahead on a device of its own.
+`learning` trains with and without, for several seeds, and tests on held-out questions.
+Both write into FILE, beside what the other has written there.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import statistics
+import time
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from benchmarks.runs import versions
+from configs import search
+from ragen_jax.ahead import Player
+from ragen_jax.config import validate
+from ragen_jax.evaluation.evaluate import evaluate
+from ragen_jax.program import Program, build_program
+from ragen_jax.runs.metrics import HIDDEN
+from ragen_jax.runs.writer import write_text_atomically
+from ragen_jax.train import Iteration, make_iterate
+
+# Of both: the loss is the same, whether or not there is something to correct.
+SETTINGS = {
+    "env.host": "benchmarks.slow_search:SlowSearch",
+    "host.num_workers": 2,
+    # Small enough for two cores: 32 episodes and two steps an iteration.
+    "algo.advantage": "grpo",
+    "rollout.num_groups": 4,
+    "filter.keep_fraction": 1.0,
+    "learner.minibatch_rows": 16,
+    "loss.old_log_probs": "learner",
+    "loss.importance_cap": 2.0,
+    "diagnostics.every": None,
+}
+# How rollouts and updates follow each other -> what it changes.
+MODES = {
+    "one after the other": {},
+    "ahead, one device": {"rollout.ahead": 1},
+    "ahead, two devices": {"rollout.ahead": 1, "rollout.devices": 1},
+}
+# Iterations that compile, or wait for what compiles.
+WARM_UP = 4
+
+
+def make_config(mode: str, seed: int, num_iterations: int) -> ConfigDict:
+    """The configuration of a run, checked."""
+    config = search.get_config()
+    changes = {"seed": seed, "train.num_iterations": num_iterations}
+    with config.ignore_type():
+        config.update_from_flattened_dict(SETTINGS | MODES[mode] | changes)
+    validate(config)
+    return config
+
+
+def run(config: ConfigDict, program: Program) -> Iterator[tuple[Iteration, float]]:
+    """All iterations of a run and their seconds."""
+    state = program.state
+    with Player(config, program) as player:
+        iterate = make_iterate(config, program, player=player)
+        for done in range(1, config.train.num_iterations + 1):
+            began = time.perf_counter()
+            iteration = iterate(state, done)
+            state = iteration.state
+            yield iteration, time.perf_counter() - began
+
+
+def speed(num_iterations: int) -> dict[str, dict[str, float]]:
+    """Median seconds of iterations and of their parts, by mode."""
+    found = {}
+    print("| rollouts | s/iteration | rollout | of it waited for | hidden | update |")
+    print("|---|---|---|---|---|---|")
+    for mode in MODES:
+        # The last iteration has no rollout beside it.
+        config = make_config(mode, 0, WARM_UP + num_iterations + 1)
+        timed = list(run(config, build_program(config)))[WARM_UP:-1]
+        parts = {
+            name: statistics.median(
+                i.timing.get(f"timing_s/{name}", 0.0) for i, _ in timed
+            )
+            for name in ("rollout", HIDDEN.removeprefix("timing_s/"), "update")
+        }
+        waited, hidden = parts["rollout"], parts["rollout_hidden"]
+        seconds = statistics.median(x for _, x in timed)
+        found[mode] = {
+            "seconds": seconds,
+            "rollout": waited + hidden,
+            "waited": waited,
+            "hidden": hidden / (waited + hidden),
+            "update": parts["update"],
+            "iterations": len(timed),
+        }
+        print(
+            f"| {mode} | {seconds:.2f} | {waited + hidden:.2f} | {waited:.2f} | "
+            f"{found[mode]['hidden']:.0%} | {parts['update']:.2f} |",
+            flush=True,
+        )
+    return found
+
+
+# Metrics of the last iterations that say what the correction does.
+STALE = (
+    "actor/staleness",
+    "actor/sampler_weight_mean",
+    "actor/sampler_weight_max",
+    "actor/sampler_weight_truncated",
+    "actor/sampler_effective_sample_size",
+    "actor/sampler_log_prob_difference",
+)
+
+
+def learning(seeds: list[int], num_iterations: int) -> Iterator[dict]:
+    """Held-out success before and after, run by run, with and without."""
+    before = None  # the same for all: the model's
+    print("| seed | rollouts | before | after (95 % interval) | sample size | s |")
+    print("|---|---|---|---|---|---|")
+    for seed in seeds:
+        for mode in list(MODES)[:2]:
+            config = make_config(mode, seed, num_iterations)
+            program = build_program(config)
+            before = before or _success(program, program.state)
+            began = time.perf_counter()
+            iterations = [iteration for iteration, _ in run(config, program)]
+            seconds = time.perf_counter() - began
+            after = _success(program, iterations[-1].state)
+            means = {
+                name: statistics.mean(
+                    float(i.metrics[name]) for i in iterations[1:] if name in i.metrics
+                )
+                for name in STALE
+                if name in iterations[-1].metrics
+            }
+            size = means["actor/sampler_effective_sample_size"]
+            print(
+                f"| {seed} | {mode} | {before['success']:.1%} | {after['success']:.1%} "
+                f"({after['low']:.1%} to {after['high']:.1%}) | {size:.3f} | "
+                f"{seconds:.0f} |",
+                flush=True,
+            )
+            yield {
+                "seed": seed,
+                "mode": mode,
+                "before": before,
+                "after": after,
+                "means": means,
+                "seconds": seconds,
+                "iterations": num_iterations,
+            }
+
+
+def _success(program: Program, state) -> dict[str, float]:
+    """Held-out success and its 95 % interval."""
+    metrics, _ = evaluate(program, program.play_params(state))
+    prefix = f"val-env/{program.task.name}/success"
+    ends = {"success": "", "low": "_low", "high": "_high"}
+    found = {name: metrics[f"{prefix}{end}"] for name, end in ends.items()}
+    assert all(map(math.isfinite, found.values()))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=("speed", "learning"))
+    parser.add_argument("--iterations", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    if options.part == "speed":
+        save(options.json, "speed", speed(options.iterations or 12))
+        return
+    runs = []
+    for one in learning(options.seeds, options.iterations or 40):
+        runs.append(one)
+        save(options.json, "learning", runs)
+
+
+def save(path: pathlib.Path | None, part: str, found: object) -> None:
+    """Write figures into a file, in place of those of the same part."""
+    if path is None:
+        return
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known |= {part: found, "versions": versions()}
+    write_text_atomically(path, json.dumps(known, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
