@@ -95,9 +95,8 @@ def prepare(
         config.prompt.style = "full"
         if "rollout.max_reply_tokens" not in overrides:
             config.rollout.max_reply_tokens = REPLY_TOKENS
-    config.update_from_flattened_dict(changes)
+    config.update_from_flattened_dict({**changes, "rollout.ahead": 0})
     config.mesh.update(data=1, fsdp=1, tensor=1)
-    config.rollout.ahead = 0
     validate(config, overrides)
     return config
 
