@@ -1,4 +1,4 @@
-"""Train a grid of settings, each with several seeds, and compare them.
+r"""Train a grid of settings, each with several seeds, and compare them.
 
 python -m launch.sweep --config=configs/sokoban.py --seeds=0:5 --workdir=runs/sweep
 python -m launch.sweep --config=configs/sokoban.py --seeds=0:5 \
@@ -29,7 +29,7 @@ _SET = flags.DEFINE_multi_string(
     "set",
     [],
     'Values of a key, "KEY=A,B"; given several times, all combinations are trained. '
-    "Commas in brackets or quotes belong to a value.",
+    "Commas in brackets or quotes belong to a value",
 )
 
 

@@ -65,12 +65,9 @@ def run_program(
     make_display: Callable[..., Display] = Display,
     make_stop: Callable[..., AbstractContextManager[StopRequest]] = StopRequest,
 ) -> int:
-    """The same with a program that is there: `train` as part of a sweep.
+    """`train` with a program built from this configuration, as a sweep has it.
 
-    Args:
-      config, program: validated, and built from it.
-      workdir: the run folder.
-      make_display, make_stop: what to show it on, and what may stop it.
+    `make_display` and `make_stop`: what shows the run, and what may stop it.
     """
     total, num_layers = config.train.num_iterations, program.model.num_hidden_layers
     with (
