@@ -237,20 +237,19 @@ def check_memory(config: ConfigDict, parts: Parts) -> None:
     Raises:
       ValueError: names the number of episodes and the expected bytes.
     """
-    name = "rollout.num_groups x rollout.group_size"
-    meshes = {name: parts.players}
     model, rollout = parts.model, config.rollout
     kv_size = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
     num_cached = rollout.max_reply_tokens
     if rollout.context == "full":
         num_cached *= rollout.max_turns
-    num_rows = {name: rollout.num_groups * rollout.group_size}
+    num_rows = rollout.num_groups * rollout.group_size
+    played = {"rollout.num_groups x rollout.group_size": (num_rows, parts.players)}
     if config.evaluation.every is not None:
-        num_rows["evaluation.num_prompts"] = config.evaluation.num_prompts
-        meshes["evaluation.num_prompts"] = parts.batch_sharding.mesh
+        num_prompts, where = config.evaluation.num_prompts, parts.batch_sharding.mesh
+        played["evaluation.num_prompts"] = (num_prompts, where)
     shortest = min(t.dialogue.max_trajectory_tokens for t in parts.tasks)
-    for key, count in num_rows.items():
-        memory = sharding.mesh_memory(meshes[key])
+    for key, (count, mesh) in played.items():
+        memory = sharding.mesh_memory(mesh)
         if memory is not None:
             cache_bytes = kv_size * jnp.dtype(config.model.dtype).itemsize
             Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)

@@ -117,15 +117,7 @@ def build_learner(
     optimizer = build_optimizer(**adamw)
     trained = _trainable(networks)
     has_kl = config.kl.placement is not None
-    states = _StateFactory(
-        trained=trained,
-        critic=networks.critic,
-        optimizer=optimizer,
-        mesh=mesh,
-        players=(players or mesh) if config.rollout.ahead else None,
-        kl_coeff=config.kl.coeff if has_kl else 0.0,
-        has_rate_scale=config.warning.action == "cut_learning_rate",
-    )
+    states = _state_factory(config, networks, optimizer, mesh, players)
     policy, frozen_tables = networks.policy, None
     state, frozen, freeze = states.describe(policy.shapes), None, lambda _: None
     if networks.lora is not None or has_kl:
@@ -187,6 +179,25 @@ def peak_rates(config: ConfigDict) -> PeakRates:
     """The highest learning rates of a configuration."""
     sections = config.optimizer, config.critic
     return PeakRates(*(np.float32(section.learning_rate) for section in sections))
+
+
+def _state_factory(
+    config: ConfigDict,
+    networks: Networks,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    players: Mesh | None,
+) -> "_StateFactory":
+    """What makes train states."""
+    return _StateFactory(
+        trained=_trainable(networks),
+        critic=networks.critic,
+        optimizer=optimizer,
+        mesh=mesh,
+        players=(players or mesh) if config.rollout.ahead else None,
+        kl_coeff=config.kl.coeff if config.kl.placement is not None else 0.0,
+        has_rate_scale=config.warning.action == "cut_learning_rate",
+    )
 
 
 def _objective(config: ConfigDict) -> Objective:
