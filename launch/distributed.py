@@ -26,8 +26,9 @@ HELP = (
 )
 # Set in the child, which does the work.
 _CHILD = "RAGEN_JAX_CHILD"
-# Seconds in which all processes have to arrive.
+# Seconds in which all processes have to arrive, and where they stand until then.
 _ARRIVAL_SECONDS = 300
+_ARRIVING = "waiting for the other processes"
 # Ports that Linux does not give to outgoing connections; from the job's number, so
 # that two jobs on a host do not meet.
 _FIRST_PORT, _NUM_PORTS = 20000, 10000
@@ -105,9 +106,16 @@ def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
         return _watch_child(place, workdir)
     import jax
 
+    from ragen_jax.runs import beats
+
     # Its handler of SIGTERM would keep the signal from ours.
     jax.config.update("jax_enable_preemption_service", False)
-    try:
+    watch = beats.Watch(
+        workdir, number=place.number, total=place.total, is_arriving=True
+    )
+    with watch:
+        watch.at(_ARRIVING)
+        # Ends the process after that time, and `_describe_end` says so.
         jax.distributed.initialize(
             place.address,
             place.total,
@@ -115,12 +123,6 @@ def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
             cluster_detection_method="deactivate",
             initialization_timeout=_ARRIVAL_SECONDS,
         )
-    except RuntimeError as error:
-        raise ValueError(
-            f"process {place.number} did not reach process 0 at {place.address} in "
-            f"{_ARRIVAL_SECONDS} s ({str(error).splitlines()[0]}); start all "
-            f"{place.total} processes, and see that the port is open between the hosts"
-        ) from error
     if place.number == 0:
         say(
             f"{place.total} processes (from {place.source}), {jax.device_count()} "
@@ -172,7 +174,13 @@ def _describe_end(place: Place, workdir: pathlib.Path, number: int) -> str:
     if mine is not None:
         beats.write_beat(workdir, dataclasses.replace(mine, state=beats.CUT_OFF))
     lost = beats.find_lost(workdir, place.number)
-    reason = "; ".join(lost) or "another process is gone, or none could be reached"
+    reason = "; ".join(lost) or "another process is gone or cannot be reached"
+    if not lost and mine is not None and mine.place == _ARRIVING:
+        reason = (
+            f"not all {place.total} processes have reached process 0 at "
+            f"{place.address} in {_ARRIVAL_SECONDS} s: start all of them, and see that "
+            "the name resolves and the port is open between the hosts"
+        )
     return f"{reason}; so process {place.number} ends, too, {where}; {beats.RESUME}"
 
 

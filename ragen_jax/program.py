@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Key
 from ml_collections import ConfigDict
@@ -38,7 +37,7 @@ from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.processes import on_this_process
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
-from ragen_jax.rollout.join import make_join
+from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.records import add_credit
 from ragen_jax.rollout.world_env import World
@@ -146,7 +145,7 @@ class Program:
         samples = on_this_process(samples)
         if len(samples) == 1:
             return samples[0]
-        return tuple(_interleave(rollouts) for rollouts in zip(*samples, strict=True))
+        return tuple(interleave(rollouts) for rollouts in zip(*samples, strict=True))
 
     def _in_turn(self, play: Callable[[Task], Trajectory]) -> tuple[Trajectory, ...]:
         # One after the other: programs split over the same devices must not overlap,
@@ -178,16 +177,6 @@ class Program:
             records += of_task
             first_row += len(rollout.lengths)
         return records
-
-
-def _interleave(samples: Sequence[Trajectory]) -> Trajectory:
-    """One trajectory of several samples of the same prompts, on one device."""
-
-    def join(*leaves: np.ndarray) -> Array:
-        rows = np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
-        return jnp.asarray(rows)
-
-    return jax.tree.map(join, *jax.device_get(list(samples)))
 
 
 def model_folder(path: str) -> pathlib.Path:

@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
+from jaxtyping import Array
 
 from ragen_jax.types import Trajectory, Windows
 
@@ -65,6 +67,16 @@ def join_rollouts(rollouts: Sequence[Trajectory]) -> Trajectory:
         pairs = zip(parts, windows, strict=True)
         parts = [part.replace(windows=padded) for part, padded in pairs]
     return jax.tree.map(lambda *columns: jnp.concatenate(columns), *parts)
+
+
+def interleave(samples: Sequence[Trajectory]) -> Trajectory:
+    """One trajectory of several samples of the same prompts, on one device."""
+
+    def join(*leaves: np.ndarray) -> Array:
+        rows = np.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
+        return jnp.asarray(rows)
+
+    return jax.tree.map(join, *jax.device_get(list(samples)))
 
 
 def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:

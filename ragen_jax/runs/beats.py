@@ -97,6 +97,8 @@ class Watch:
       number, total: of this process, and of all.
       attempt: see `Beat`.
       stall_seconds: after which a process that stands still has hung; None: never.
+      is_arriving: not all processes are known to be there. One that was seen to beat
+        and stops is gone; one that was not seen may still come.
       end: ends the process with a status.
     """
 
@@ -108,15 +110,18 @@ class Watch:
         total: int = 1,
         attempt: str = "",
         stall_seconds: float | None = None,
+        is_arriving: bool = False,
         end: Callable[[int], None] = os._exit,
     ):
         self._workdir, self._total, self._end = workdir, total, end
         self._beat = Beat(attempt, number, socket.gethostname(), os.getpid(), "start")
         self._moved_at = time.monotonic()
-        self._stall_seconds = stall_seconds
+        self._stall_seconds, self._is_arriving = stall_seconds, is_arriving
         self._parent = os.getppid()
         # Number of another process -> its last beat, and when it came.
         self._seen: dict[int, tuple[Beat, float]] = {}
+        # Those that have beaten since this watch began.
+        self._alive: set[int] = set()
         # The first sees all, the others see the first: n files are read, not n^2.
         others = range(1, total) if number == 0 else [0]
         self._others: Sequence[int] = others if total > 1 else ()
@@ -133,7 +138,8 @@ class Watch:
     def __enter__(self) -> "Watch":
         now = time.monotonic()
         for other in self._others:
-            self._seen[other] = (self._unheard(other), now)
+            beat = read_beat(self._workdir, other) if self._is_arriving else None
+            self._seen[other] = (beat or self._unheard(other), now)
         self._write()
         self._thread.start()
         return self
@@ -198,14 +204,16 @@ class Watch:
         now = time.monotonic()
         for number, (before, heard_at) in self._seen.items():
             beat = read_beat(self._workdir, number)
-            if beat is not None and beat.attempt == self._beat.attempt:
-                if beat.count != before.count:
-                    self._seen[number] = before, heard_at = beat, now
-                if beat.state == FAILED:
-                    return _describe_failure(beat)
-                if beat.state == FINISHED:
-                    continue
-            if now - heard_at > LOST_SECONDS:
+            is_new = beat is not None and beat != before
+            if is_new and (self._is_arriving or beat.attempt == self._beat.attempt):
+                self._seen[number] = before, heard_at = beat, now
+                self._alive.add(number)
+            if number in self._alive and before.state == FAILED:
+                return _describe_failure(before)
+            if number in self._alive and before.state == FINISHED:
+                continue
+            is_expected = number in self._alive or not self._is_arriving
+            if is_expected and now - heard_at > LOST_SECONDS:
                 return describe_loss(before, now - heard_at)
         return None
 

@@ -76,6 +76,20 @@ def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
     )
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_was_seen_to_arrive_must_not_vanish(tmp_path, capsys):
+    """Whoever has not come may still come; files of an earlier start are nobody."""
+    ends = Ends()
+    write_beat(tmp_path, beat(1, attempt="before", count=9))
+    write_beat(tmp_path, beat(2, attempt="before", state=beats.FAILED))
+    with watch(tmp_path, ends, total=4, is_arriving=True):
+        time.sleep(0.5)
+        assert not ends.statuses
+        write_beat(tmp_path, beat(1, count=1))
+        assert ends.wait() == [beats.EXIT_STATUS]
+    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("state", [beats.RUNNING, beats.FINISHED])
 def test_beats_and_an_orderly_end_are_no_loss(tmp_path, state):
     ends = Ends()
