@@ -283,14 +283,7 @@ def make_world_collect(
             for i, pool in enumerate(pools[keys.split])
         ]
         rollouts = asyncio.run(_play_in_turn(parts))
-        own = (
-            [reason for part in parts for reason in part.failures.values()],
-            sum(part.num_cut for part in parts),
-        )
-        failures, cuts = zip(*processes.gather(own), strict=True)
-        reasons = [reason for of_process in failures for reason in of_process]
-        check_failures(reasons, num_rows * num_parts, world.max_failed_fraction)
-        say_cut(sum(cuts), world.max_observation_tokens)
+        _report(parts, num_groups * group_size, world)
         return join(*rollouts)
 
     def stop() -> None:
@@ -301,6 +294,22 @@ def make_world_collect(
 
     collect.stop = stop
     return collect
+
+
+def _report(parts: Sequence[WorldEpisodes], num_rows: int, world: World) -> None:
+    """Say what failed and what was cut in all processes; together.
+
+    Raises:
+      GamesFailed: too many games failed.
+    """
+    own = (
+        [reason for part in parts for reason in part.failures.values()],
+        sum(part.num_cut for part in parts),
+    )
+    failures, cuts = zip(*processes.gather(own), strict=True)
+    reasons = [reason for of_process in failures for reason in of_process]
+    check_failures(reasons, num_rows, world.max_failed_fraction)
+    say_cut(sum(cuts), world.max_observation_tokens)
 
 
 def _num_parts(mesh: Mesh, num_groups: int, group_size: int) -> int:
