@@ -40,8 +40,7 @@ def train(
     """Train until `train.num_iterations`, resuming what the run folder holds.
 
     Returns:
-      Exit status: 0 when the run is finished or stopped early, 143 (or 130) when a
-      signal stopped it and it was saved.
+      Exit status: 0 at the end or an early stop, 143 (130) when a signal saved it.
 
     Raises:
       ValueError: the configuration or the run folder does not allow it.
