@@ -7,6 +7,7 @@ so the state is all there is to save. With it goes its identity: the model and t
 tokenizer without which the numbers mean nothing.
 """
 
+import dataclasses
 import json
 import pathlib
 import threading
@@ -28,7 +29,7 @@ from ragen_jax.processes import is_first
 
 # Orbax finishes these two after the digests are written; nothing is restored from them.
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
-# What only a run that goes on reads: `TrainState.behind`.
+# Field of a state, and the item of a checkpoint that holds it.
 _BEHIND = "behind"
 # Says that a checkpoint was written with digests, so that their loss is noticed.
 _DIGESTS_MARK = {"digests": DIGESTS_FILE}
@@ -85,8 +86,7 @@ class Checkpointer:
         """
         if iteration == self._started:
             return
-        items = {"state": state.replace(behind=None), _BEHIND: state.behind}
-        saved = {k: ocp.args.StandardSave(x) for k, x in items.items() if x is not None}
+        saved = {k: ocp.args.StandardSave(x) for k, x in _items(state).items()}
         args = ocp.args.Composite(model=ocp.args.JsonSave(identity), **saved)
         with _ORBAX:
             self._manager.wait_until_finished()
@@ -121,15 +121,13 @@ class Checkpointer:
             )
         saved = self._read(folder, model=ocp.args.JsonRestore())["model"]
         _refuse_another(folder, saved, identity)
-        items = {"state": state.replace(behind=None), _BEHIND: state.behind}
         restore = {
             name: ocp.args.StandardRestore(describe(item))
-            for name, item in items.items()
-            if item is not None
+            for name, item in _items(state).items()
         }
         jax.tree.map(lambda x: x.delete(), state)
         read = self._read(folder, **restore)
-        return read["state"].replace(behind=read.get(_BEHIND))
+        return TrainState(**read["state"], behind=read.get(_BEHIND))
 
     def wait(self) -> None:
         """Return once every started save is complete on disk."""
@@ -200,6 +198,17 @@ class Checkpointer:
             f"with --run={whole[0]}, or resume training from it after deleting "
             f"{damaged} and all others that are newer"
         )
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+    """What a checkpoint holds of a state, by item; fields by their names.
+
+    What only a run that goes on reads is an item of its own.
+    """
+    names = (field.name for field in dataclasses.fields(state))
+    fields = {name: getattr(state, name) for name in names}
+    behind = fields.pop(_BEHIND)
+    return {"state": fields} | ({} if behind is None else {_BEHIND: behind})
 
 
 def _files(folder: pathlib.Path) -> list[str]:

@@ -148,8 +148,10 @@ def test_without_another_whole_checkpoint_the_sentence_says_so(run):
 def test_a_checkpoint_without_digests_still_opens(run, tmp_path):
     """As written before there were digests: by Orbax alone."""
     manager = ocp.CheckpointManager(tmp_path / "checkpoints")
+    fields = vars(tiny_state(4)).copy()
+    del fields["behind"]  # states were without it then
     items = ocp.args.Composite(
-        state=ocp.args.StandardSave(tiny_state(4)), model=ocp.args.JsonSave(IDENTITY)
+        state=ocp.args.StandardSave(fields), model=ocp.args.JsonSave(IDENTITY)
     )
     manager.save(4, args=items)
     manager.wait_until_finished()
@@ -240,3 +242,12 @@ def damage(draw, folder: pathlib.Path, kind: int) -> list[str]:
     else:
         path.unlink()
     return [name]
+
+
+def test_a_run_that_is_not_ahead_saves_what_it_always_did(saved):
+    """Runs of before `rollout.ahead` resume, and its field is not in their files."""
+    item = saved / "checkpoints" / "3"
+    assert not (item / "behind").exists()
+    written = (item / "state" / "_METADATA").read_text()
+    assert "rate_scale" in written
+    assert "behind" not in written
