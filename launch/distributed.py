@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -24,8 +25,6 @@ HELP = (
     "HOST:PORT,TOTAL,NUMBER: a free port of the host of process 0, how many processes, "
     "and which one this is, from 0. See docs/cluster.md."
 )
-# Set in the child, which does the work.
-_CHILD = "RAGEN_JAX_CHILD"
 # Seconds in which all processes have to arrive, and where they stand until then.
 _ARRIVAL_SECONDS = 300
 _ARRIVING = "waiting for the other processes"
@@ -63,12 +62,12 @@ def find_place(value: str, environ: Mapping[str, str]) -> Place | None:
     if value == "off":
         return None
     if value == "auto":
-        for source, find in _SOURCES.items():
-            if (place := find(environ)) is not None and place.total > 1:
-                return place._replace(source=source)
+        for source in _SOURCES:
+            if (place := _find(source, environ)) is not None and place.total > 1:
+                return place
         return None
     if value in _SOURCES:
-        place = _SOURCES[value](environ)
+        place = _find(value, environ)
         if place is None:
             raise ValueError(
                 f"--distributed={value}, but {_MARKS[value]} is not set: start the "
@@ -92,6 +91,25 @@ def find_place(value: str, environ: Mapping[str, str]) -> Place | None:
     return place if total > 1 else None
 
 
+def _find(source: str, environ: Mapping[str, str]) -> Place | None:
+    """The place that a scheduler's variables give; None: it is not there.
+
+    Raises:
+      ValueError: they are no numbers, or contradict each other.
+    """
+    try:
+        place = _SOURCES[source](environ)
+        if place is not None and not 0 <= place.number < place.total:
+            raise ValueError(f"process {place.number} of {place.total}")
+    except ValueError as error:
+        raise ValueError(
+            f"the variables of {source} ({_MARKS[source]}) name no process: {error}; "
+            "give --distributed=HOST:PORT,TOTAL,NUMBER, or --distributed=off to run "
+            "alone"
+        ) from error
+    return place
+
+
 def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
     """Take this process's place among several, if there are any. Before JAX computes.
 
@@ -102,27 +120,25 @@ def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
     place = find_place(value, os.environ)
     if place is None:
         return None
-    if _CHILD not in os.environ:
+    from ragen_jax.runs import beats
+
+    if beats.PARENT not in os.environ:
         return _watch_child(place, workdir)
     import jax
 
-    from ragen_jax.runs import beats
-
     # Its handler of SIGTERM would keep the signal from ours.
     jax.config.update("jax_enable_preemption_service", False)
-    watch = beats.Watch(
-        workdir, number=place.number, total=place.total, is_arriving=True
+    watch = beats.arrive(workdir, place.number, place.total)
+    watch.at(_ARRIVING)
+    # Ends the process after that time, and `_describe_end` says so.
+    jax.distributed.initialize(
+        place.address,
+        place.total,
+        place.number,
+        cluster_detection_method="deactivate",
+        initialization_timeout=_ARRIVAL_SECONDS,
     )
-    with watch:
-        watch.at(_ARRIVING)
-        # Ends the process after that time, and `_describe_end` says so.
-        jax.distributed.initialize(
-            place.address,
-            place.total,
-            place.number,
-            cluster_detection_method="deactivate",
-            initialization_timeout=_ARRIVAL_SECONDS,
-        )
+    watch.at("loading JAX")
     if place.number == 0:
         say(
             f"{place.total} processes (from {place.source}), {jax.device_count()} "
@@ -134,17 +150,31 @@ def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
 
 def _watch_child(place: Place, workdir: pathlib.Path) -> int:
     """Run the command in a child; returns its status, with a sentence if it died."""
+    from ragen_jax.runs import beats
+
     # Signals are passed on; the thread that answers them for a command would end this
     # process.
     pipe = signal.set_wakeup_fd(-1)
     # A child that gets them twice takes them for one, see `StopRequest`.
     words = [sys.executable, *sys.orig_argv[1:]]
-    child = subprocess.Popen(words, env=os.environ | {_CHILD: str(place.number)})
+    environ = os.environ | {beats.PARENT: str(os.getpid())}
+    children: list[subprocess.Popen] = []
+    received: list[int] = []
+
+    def pass_on(number: int, _) -> None:
+        received.append(number)
+        for child in children:
+            child.send_signal(number)
+
     previous = {
-        number: signal.signal(number, lambda n, _: child.send_signal(n))
+        number: signal.signal(number, pass_on)
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
+        child = subprocess.Popen(words, env=environ)
+        children.append(child)
+        for number in received:
+            child.send_signal(number)
         status = child.wait()
     finally:
         for number, handler in previous.items():
@@ -152,8 +182,8 @@ def _watch_child(place: Place, workdir: pathlib.Path) -> int:
         signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
     if status >= 0:
         return status
-    from ragen_jax.runs import beats
-
+    if -status in received:
+        return 128 - status
     print(f"error: {_describe_end(place, workdir, -status)}", file=sys.stderr)
     return beats.EXIT_STATUS
 
@@ -167,14 +197,18 @@ def _describe_end(place: Place, workdir: pathlib.Path, number: int) -> str:
     name = signal.Signals(number).name
     if number != signal.SIGABRT:
         hint = ", often for want of memory" if number == signal.SIGKILL else ""
-        return (
-            f"process {place.number} was ended by {name}{hint}; it stood {where}; "
-            f"{beats.RESUME}"
-        )
+        reason = f"it was ended by {name}{hint}; it stood {where}"
+        # The others need not wait for its next sign of life.
+        mine = mine or beats.Beat("", place.number, socket.gethostname(), 0, "start")
+        failed = dataclasses.replace(mine, state=beats.FAILED, reason=reason)
+        _write_beat(workdir, failed)
+        return f"process {place.number} failed: {reason}; {beats.RESUME}"
     if mine is not None:
-        beats.write_beat(workdir, dataclasses.replace(mine, state=beats.CUT_OFF))
+        _write_beat(workdir, dataclasses.replace(mine, state=beats.CUT_OFF))
     lost = beats.find_lost(workdir, place.number)
-    reason = "; ".join(lost) or "another process is gone or cannot be reached"
+    reason = "; ".join(lost) or (
+        "JAX ended it, see above: another process is gone or cannot be reached"
+    )
     if not lost and mine is not None and mine.place == _ARRIVING:
         reason = (
             f"not all {place.total} processes have reached process 0 at "
@@ -184,13 +218,23 @@ def _describe_end(place: Place, workdir: pathlib.Path, number: int) -> str:
     return f"{reason}; so process {place.number} ends, too, {where}; {beats.RESUME}"
 
 
+def _write_beat(workdir: pathlib.Path, beat) -> None:
+    from ragen_jax.runs import beats
+
+    try:
+        beats.write_beat(workdir, beat)
+    except OSError as error:
+        print(f"warning: no sign of life written: {error}", file=sys.stderr)
+
+
 def _from_slurm(environ: Mapping[str, str]) -> Place | None:
     """A task of `srun`. The variables of a batch script alone name no step."""
     if any(name not in environ for name in _SLURM):
         return None
     job, hosts, total, number = (environ[name] for name in _SLURM)
-    address = f"{_first_host(hosts)}:{_port(job)}"
-    return Place("slurm", address, int(total), int(number))
+    # Steps of a job that run side by side need ports of their own, too.
+    port = _port(int(job) + 97 * int(environ.get("SLURM_STEP_ID", "0")))
+    return Place("slurm", f"{_first_host(hosts)}:{port}", int(total), int(number))
 
 
 def _first_host(hosts: str) -> str:
@@ -209,9 +253,8 @@ def _from_openmpi(environ: Mapping[str, str]) -> Place | None:
     match = re.match(r"(\d+)\.\d+;tcp://([^,:]+)", uri)
     if match is None:
         raise ValueError(
-            f"mpirun started {total} processes, but OMPI_MCA_orte_hnp_uri = {uri!r} "
-            "names no address of IPv4; give --distributed=HOST:PORT,"
-            "$OMPI_COMM_WORLD_SIZE,$OMPI_COMM_WORLD_RANK in a shell on each host"
+            f"OMPI_MCA_orte_hnp_uri = {uri!r} names no address of IPv4 for {total} "
+            "processes"
         )
     # Jobs are multiples of 2^12.
     address = f"{match[2]}:{_port(int(match[1]) >> 12)}"

@@ -67,8 +67,12 @@ def _reproduce(run: pathlib.Path) -> int:
     status = train(config, workdir)
     if status:
         return status
-    is_equal, sentence = original.compare(workdir)
-    print(sentence)
+    from ragen_jax import processes
+
+    compared = processes.first_does(lambda: original.compare(workdir))
+    is_equal, sentence = processes.gather(compared)[0]
+    if processes.is_first():
+        print(sentence)
     return 0 if is_equal else 1
 
 

@@ -160,10 +160,11 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
                 output, _ = survivor.communicate(timeout=END_SECONDS)
                 assert time.monotonic() - killed_at < END_SECONDS
                 assert survivor.returncode == EXIT_STATUS, output
-                assert re.search(rf"(?m)^error: .*process {victim}", output), output
+                assert re.search(rf"(?m)^error: .*process {victim} \(", output), output
                 own, _ = pair.processes[victim].communicate(timeout=END_SECONDS)
                 if is_child:
                     assert "was ended by SIGKILL" in own
+                    assert "was ended by SIGKILL" in output
             else:
                 results = pair.finish()
                 assert [r.returncode for r in results] == [0, 0], results

@@ -261,7 +261,7 @@ def make_world_collect(
         out_shardings=by_rows(mesh),
     )
     num_rows = num_groups * group_size // num_parts
-    num_own = len(processes.own_row_numbers(by_rows(mesh), num_rows))
+    num_own = _num_own(mesh, num_rows)
     pools: dict[str, list[Pool]] = {}
 
     def open_pools(split: str) -> list[Pool]:
@@ -294,6 +294,22 @@ def make_world_collect(
 
     collect.stop = stop
     return collect
+
+
+def _num_own(mesh: Mesh, num_rows: int) -> int:
+    """Rows of so many that this process steps.
+
+    Raises:
+      ValueError: another process would step them, too.
+    """
+    num_own = len(processes.own_row_numbers(by_rows(mesh), num_rows))
+    if num_own * jax.process_count() != num_rows:
+        raise ValueError(
+            f"mesh.tensor = {mesh.shape['tensor']} gives the same rows to several "
+            "processes, which would step the same games in Python; keep mesh.tensor "
+            "within a process, and split over processes with mesh.data or mesh.fsdp"
+        )
+    return num_own
 
 
 def _report(parts: Sequence[WorldEpisodes], num_rows: int, world: World) -> None:

@@ -27,6 +27,8 @@ FOLDER = "processes"
 BEAT_SECONDS = 1.0
 # Without a new beat for so long a process is gone. Others end well within a minute.
 LOST_SECONDS = 20.0
+# Variable with the process number of the parent, which may be gone already.
+PARENT = "RAGEN_JAX_PARENT"
 # Exit status after another process is gone or hangs: the same command resumes.
 EXIT_STATUS = 3
 RESUME = "nothing saved is lost; the same commands on all hosts resume"
@@ -46,6 +48,7 @@ class Beat:
       since: seconds it has been there.
       state: RUNNING; FINISHED; FAILED of its own; CUT_OFF by another's end.
       reason: sentence of a failure.
+      status: exit status of a failure.
       count: beats so far.
     """
 
@@ -57,6 +60,7 @@ class Beat:
     since: float = 0.0
     state: str = RUNNING
     reason: str = ""
+    status: int = EXIT_STATUS
     count: int = 0
 
     def describe(self) -> str:
@@ -77,12 +81,12 @@ def write_beat(workdir: pathlib.Path, beat: Beat) -> None:
 def read_beat(workdir: pathlib.Path, number: int) -> Beat | None:
     """The last beat of a process; None without a file of one.
 
-    A file system of many hosts may show a file that is being replaced as absent.
+    A file system of many hosts may fail for a moment while a file is replaced.
     """
     path = workdir / FOLDER / f"{number}.json"
     try:
         return Beat(**json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError):
         return None
 
 
@@ -117,7 +121,7 @@ class Watch:
         self._beat = Beat(attempt, number, socket.gethostname(), os.getpid(), "start")
         self._moved_at = time.monotonic()
         self._stall_seconds, self._is_arriving = stall_seconds, is_arriving
-        self._parent = os.getppid()
+        self._parent = int(os.environ.get(PARENT, os.getppid()))
         # Number of another process -> its last beat, and when it came.
         self._seen: dict[int, tuple[Beat, float]] = {}
         # Those that have beaten since this watch began.
@@ -125,7 +129,6 @@ class Watch:
         # The first sees all, the others see the first: n files are read, not n^2.
         others = range(1, total) if number == 0 else [0]
         self._others: Sequence[int] = others if total > 1 else ()
-        self._verdict: str | None = None
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -150,31 +153,43 @@ class Watch:
             # Often the loss of another process, which shows after `LOST_SECONDS`.
             self._note(CUT_OFF, str(error))
             self._is_over.wait(LOST_SECONDS + 5 * BEAT_SECONDS)
-        self._is_over.set()
-        self._thread.join()
+        self.stop()
         if error is None:
             self._note(FINISHED)
-        else:
-            self._note(
-                FAILED, str(error) if is_sentence else f"{kind.__name__}: {error}"
-            )
+            self._write()
+            return
+        is_stop = isinstance(error, KeyboardInterrupt)
+        status = 2 if is_sentence else 130 if is_stop else 1
+        reason = str(error) if is_sentence else f"{kind.__name__}: {error}"
+        self._note(FAILED, reason, status)
         self._write()
-        if error is None or not self._others:
+        if not self._others:
             return
         # An orderly end would wait for the others, which wait for this process.
         if is_sentence and not os.environ.get("RAGEN_JAX_TRACEBACK"):
             print(f"error: {error}", file=sys.stderr, flush=True)
+        elif is_stop:
+            print("stopped", file=sys.stderr, flush=True)
         else:
             traceback.print_exception(error)
-        self._end(2 if is_sentence else 1)
+        if is_sentence and self._beat.number == 0:
+            # With it ends JAX's coordinator: others may be about to say the same.
+            time.sleep(3 * BEAT_SECONDS)
+        self._end(status)
+
+    def stop(self) -> None:
+        """Watch and beat no more."""
+        self._is_over.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._is_over.wait(BEAT_SECONDS):
             self._write()
             if self._others and os.getppid() != self._parent:
                 self._leave(FAILED, "the process that started this one was killed")
-            if reason := self._find_loss():
-                self._leave(CUT_OFF, f"{reason}; this process ends, too")
+            if loss := self._find_loss():
+                reason, status = loss
+                self._leave(CUT_OFF, f"{reason}; this process ends, too", status)
             if self._find_stall():
                 self._say_stall()
 
@@ -192,15 +207,17 @@ class Watch:
             # The others will take this process for lost: its log has to say why.
             print(f"warning: no sign of life written: {error}", file=sys.stderr)
 
-    def _note(self, state: str, reason: str = "") -> None:
+    def _note(self, state: str, reason: str = "", status: int = EXIT_STATUS) -> None:
         with self._lock:
-            self._beat = dataclasses.replace(self._beat, state=state, reason=reason)
+            self._beat = dataclasses.replace(
+                self._beat, state=state, reason=reason, status=status
+            )
 
     def _unheard(self, number: int) -> Beat:
         return Beat(self._beat.attempt, number, "unknown host", 0, "not heard of yet")
 
-    def _find_loss(self) -> str | None:
-        """What happened to another process; None if all are well."""
+    def _find_loss(self) -> tuple[str, int] | None:
+        """What happened to another process, and the status; None if all are well."""
         now = time.monotonic()
         for number, (before, heard_at) in self._seen.items():
             beat = read_beat(self._workdir, number)
@@ -209,12 +226,12 @@ class Watch:
                 self._seen[number] = before, heard_at = beat, now
                 self._alive.add(number)
             if number in self._alive and before.state == FAILED:
-                return _describe_failure(before)
+                return _describe_failure(before), before.status
             if number in self._alive and before.state == FINISHED:
                 continue
             is_expected = number in self._alive or not self._is_arriving
             if is_expected and now - heard_at > LOST_SECONDS:
-                return describe_loss(before, now - heard_at)
+                return describe_loss(before, now - heard_at), EXIT_STATUS
         return None
 
     def _find_stall(self) -> bool:
@@ -239,20 +256,35 @@ class Watch:
             f"{mine.number} are above; raise the key if a stage may take longer",
         )
 
-    def _leave(self, state: str, sentence: str) -> None:
-        self._note(state, sentence)
+    def _leave(self, state: str, sentence: str, status: int = EXIT_STATUS) -> None:
+        self._note(state, sentence, status)
         self._write()
-        print(f"error: {sentence}; {RESUME}", file=sys.stderr, flush=True)
-        self._end(EXIT_STATUS)
+        advice = f"; {RESUME}" if status == EXIT_STATUS else ""
+        print(f"error: {sentence}{advice}", file=sys.stderr, flush=True)
+        self._end(status)
+
+
+# The watch of a process that has arrived, until that of its run takes over.
+_ARRIVAL: list[Watch] = []
+
+
+def arrive(workdir: pathlib.Path, number: int, total: int) -> Watch:
+    """Begin the watch of a process that waits for the others."""
+    watch = Watch(workdir, number=number, total=total, is_arriving=True)
+    _ARRIVAL.append(watch.__enter__())
+    return watch
 
 
 def watched(workdir: pathlib.Path, stall_seconds: float | None) -> Watch:
     """The watch of this process; all processes together."""
+    attempt = processes.gather(uuid.uuid4().hex)[0]
+    while _ARRIVAL:
+        _ARRIVAL.pop().stop()
     return Watch(
         workdir,
         number=jax.process_index(),
         total=jax.process_count(),
-        attempt=processes.gather(uuid.uuid4().hex)[0],
+        attempt=attempt,
         stall_seconds=stall_seconds,
     )
 

@@ -70,7 +70,9 @@ class RunFolder:
             lock = processes.first_does(lambda: writer.open_workdir(self.path))
             if lock is not None:
                 files.callback(os.close, lock)
+            # A shared folder may show other hosts what it was a minute ago.
             latest = checkpoint.Checkpointer(self.path, keep=None).latest
+            latest = processes.gather(latest)[0]
             self.is_resumed = latest is not None
             self.start = latest or 0
             processes.first_does(lambda: self._refuse_changes(free))
@@ -114,7 +116,8 @@ class RunFolder:
         )
         self._writer = opened or writer.NoWriter()
         self._files.callback(self._writer.close)
-        return reader.read_metrics(self.path)
+        records = reader.read_metrics(self.path) if opened else None
+        return processes.gather(records)[0]
 
     def _open_record(
         self,

@@ -45,9 +45,11 @@ class StopRequest:
     def agree(self) -> bool:
         """Whether a signal came to any process of the run; together."""
         signals = processes.gather(self._signal)
-        if self._signal is None:
-            self._signal = next((n for n in signals if n is not None), None)
-        return self.requested
+        agreed = next((n for n in signals if n is not None), None)
+        if agreed is not None and self._signal is None:
+            self._signal = agreed
+        # Not `requested`: a signal that came meanwhile is no other process's yet.
+        return agreed is not None
 
     @property
     def exit_status(self) -> int:

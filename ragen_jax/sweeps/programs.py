@@ -41,7 +41,7 @@ class Programs:
     """
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._key: str | None = None
         self._program: Program | None = None
 
@@ -63,7 +63,8 @@ class Programs:
 
     def forget(self) -> None:
         """Build the next program anew: a run has failed in this one."""
-        self._key, self._program = None, None
+        with self._lock:
+            self._key, self._program = None, None
 
 
 def program_key(config: ConfigDict) -> str:

@@ -183,10 +183,10 @@ class _Session:
 
     def _train(self, run: PlannedRun, on_iteration: Callable = lambda: None) -> None:
         """One run; what it fails with is noted."""
-        if self.requested:
-            return
-        self._display.say(run.title)
         try:
+            if self.requested:
+                return
+            self._display.say(run.title)
             with watched(run.folder, run.config.train.stall_seconds) as watch:
                 watch.at(f"{run.title}, loading the model and the games")
                 program = self._programs.start(run.config)

@@ -60,11 +60,11 @@ def test_the_first_host_of_slurms_list(hosts, first):
     "environ",
     [
         {},
-        SLURM | {"SLURM_STEP_NUM_TASKS": "1"},
+        SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
         # A batch script outside of `srun` has no step.
         {k: v for k, v in SLURM.items() if "STEP" not in k},
         {"OMPI_COMM_WORLD_SIZE": "1"},
-        KUBERNETES | {"RAGEN_JAX_NUM_PROCESSES": "1"},
+        KUBERNETES | {"RAGEN_JAX_NUM_PROCESSES": "1", "JOB_COMPLETION_INDEX": "0"},
         # A pod of some indexed job.
         {"JOB_COMPLETION_INDEX": "3"},
     ],
@@ -101,6 +101,22 @@ def test_mpirun_without_an_address_is_told_what_to_do():
     environ = {k: v for k, v in OPENMPI.items() if "uri" not in k}
     with pytest.raises(ValueError, match="--distributed=HOST:PORT"):
         find_place("auto", environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        (SLURM | {"SLURM_PROCID": "x"}, "variables of slurm.*invalid literal"),
+        (KUBERNETES | {"JOB_COMPLETION_INDEX": "2"}, "process 2 of 2"),
+    ],
+)
+def test_variables_that_name_no_process_are_refused(environ, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        find_place("auto", environ)
+
+
+def test_steps_side_by_side_have_their_own_ports():
+    assert find_place("auto", SLURM | {"SLURM_STEP_ID": "1"}).address == "gpu03:24664"
 
 
 def test_a_wrong_flag_is_one_sentence(tmp_path):

@@ -69,8 +69,11 @@ def test_a_process_that_never_comes_is_gone_too(tmp_path, capsys):
 def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
     ends = Ends()
     with watch(tmp_path, ends):
-        write_beat(tmp_path, beat(state=beats.FAILED, reason="the disk is full"))
-        assert ends.wait() == [beats.EXIT_STATUS]
+        write_beat(
+            tmp_path, beat(state=beats.FAILED, reason="the disk is full", status=2)
+        )
+        # Starting again would not help.
+        assert ends.wait() == [2]
     assert (
         "process 1 (node1, pid 7) failed: the disk is full" in capsys.readouterr().err
     )
@@ -146,7 +149,7 @@ def test_a_run_that_moves_does_not_stall_nor_one_without_a_limit(tmp_path):
     ("error", "status", "printed"),
     [
         (ValueError("no such model"), 2, "error: no such model"),
-        (KeyboardInterrupt(), 1, "KeyboardInterrupt"),
+        (KeyboardInterrupt(), 130, "stopped"),
     ],
 )
 def test_a_failure_ends_the_process_without_waiting_for_others(
