@@ -236,7 +236,7 @@ def _read_row(path: pathlib.Path) -> Row:
     if "player" not in about:
         kinds |= {"prompt": dict, "context": list}
     for name, kind in kinds.items():
-        if not isinstance(about.get(name), kind):
+        if not isinstance(about.get(name), kind) or not about[name]:
             raise ValueError(
                 f"{path} is not a file of launch.evaluate --json: its {name} is "
                 f"{about.get(name)!r}; leave it out"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 
 import pytest
 
@@ -167,3 +168,18 @@ def test_bad_cells_are_refused_before_the_first_run(model, tmp_path, grid, words
     with pytest.raises(ValueError, match=re.escape(words)):
         sweeps.sweep(cells_of(model, grid), SEEDS, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_that_was_stopped_begins_no_further_program(model, tmp_path):
+    """Two programs, two seeds each: the second program's runs wait for the first's."""
+
+    class Stopped:
+        requested, exit_status = True, 143
+
+    runs = sweeps.plan(cells_of(model), SEEDS, tmp_path)
+    session = sweeps._Session(display=None, stop=Stopped())
+    thread = threading.Thread(target=session.train, args=(runs, 2), daemon=True)
+    thread.start()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert not list(tmp_path.iterdir())
