@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import leaderboard
-from launch.leaderboard import make_page
+from launch.leaderboard_page import make_page
 from ragen_jax.evaluation.harness import describe as describe_entry
 from ragen_jax.evaluation.harness import suite_configs
 from ragen_jax.evaluation.leaderboard import (
