@@ -144,11 +144,13 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
     draw, workdir = random.Random(0), tmp_path / "run"
     kills, start = 0, time.monotonic()
     for attempt in itertools.count():
+        started_at = time.time()
         with Pair(untested(model, workdir)) as pair:
             if kills < 10:
                 victim = attempt % 2
-                # Before the first iteration, or after some more of them.
-                wait_for(lambda p=pair, v=victim: p.child(v))
+                # One that never came would be waited for. From then on: before the
+                # first iteration, or after some more of them.
+                wait_for(lambda t=started_at: _have_come(workdir, t))
                 _wait_for_progress(workdir, pair, draw.randrange(3))
                 time.sleep(draw.uniform(0, 1))
                 target = pair.child(victim) if attempt % 4 < 2 else None
@@ -171,6 +173,12 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
                 break
     print(f"{kills} kills in {time.monotonic() - start:.0f} s")
     same_run(workdir, uninterrupted)
+
+
+def _have_come(workdir, started_at):
+    """Whether both processes have given a sign of life since."""
+    files = [workdir / "processes" / f"{number}.json" for number in range(2)]
+    return all(f.exists() and f.stat().st_mtime > started_at for f in files)
 
 
 def _wait_for_progress(workdir, pair, iterations):
