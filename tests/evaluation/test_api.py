@@ -305,7 +305,7 @@ def test_the_pocket_model_by_http_is_the_pocket_model(tmp_path):
         (evaluation,) = remote.api_evaluations(
             prepared, api(server.url), journal, suite=None
         )
-        metrics, make_records = evaluation.play()
+        metrics, _, make_records = evaluation.play()
         found = make_records()
     only_tokens = ("log_prob", "finish_reason", "prompt_tokens", "cached_tokens")
     # Boards inside a turn are replayed on the device; an API's journal has none.
