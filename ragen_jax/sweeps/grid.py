@@ -1,8 +1,8 @@
 """The grid of a sweep: texts of a command line to named configurations.
 
 In: a configuration, "key=value,value" texts and a text of seeds. Out: `Cell`s, one for
-each combination of values, and seeds. A cell's name is made from the values themselves,
-so that the same settings have the same folder whoever wrote them.
+each combination of values, and seeds. A cell's name is made from its values, not from
+their text: `1e-3` and `0.001` are one folder.
 """
 
 import copy
