@@ -263,8 +263,12 @@ def _from_openmpi(environ: Mapping[str, str]) -> Place | None:
 
 def _from_kubernetes(environ: Mapping[str, str]) -> Place | None:
     """A pod of an indexed Job in a JobSet; the job file says how many there are."""
-    if any(name not in environ for name in _JOBSET):
+    # The index alone is that of a pod of any indexed Job.
+    if not any(name in environ for name in _JOBSET[:2]):
         return None
+    for name in _JOBSET:
+        if name not in environ:
+            raise ValueError(f"{name} is not set, and others are")
     host, total, number = (environ[name] for name in _JOBSET)
     return Place("kubernetes", f"{host}:{_FIRST_PORT}", int(total), int(number))
 

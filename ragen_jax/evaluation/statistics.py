@@ -65,9 +65,9 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
       values: independent measurements, runs of several seeds for example.
 
     Returns:
-      Its ends; None for fewer than two values, which say nothing of their spread.
+      Its ends; None for fewer than three values: of two it would be the two.
     """
-    if len(values) < 2:
+    if len(values) < 3:
         return None
     key = rngs.stream(rngs.root_key(0), "bootstrap")
     shape = (NUM_RESAMPLES, len(values))

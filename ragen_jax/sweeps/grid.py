@@ -5,6 +5,7 @@ each combination of values, and seeds. A cell's name is made from its values, no
 their text: `1e-3` and `0.001` are one folder.
 """
 
+import collections
 import copy
 import dataclasses
 import hashlib
@@ -20,6 +21,7 @@ from ragen_jax.tables.rules import add_options, flatten
 
 _SETTING = re.compile(r"\s*([\w.]+)\s*=(.*)", re.DOTALL)
 _SEEDS = re.compile(r"(\d+)(?::(\d+))?")
+_NUM_SEEDS = 2**32
 # Keys whose names depend on the game.
 _OPEN_SECTIONS = ("env.kwargs", "env.params")
 _MAX_NAME = 120
@@ -63,9 +65,12 @@ def parse_seeds(text: str) -> list[int]:
                 f"--seeds={text}: {part!r} is neither a seed nor a range; write "
                 "--seeds=0:5 for 0 to 4, or --seeds=1,4,9"
             )
-        start, stop = match.groups()
-        seeds += [int(start)] if stop is None else range(int(start), int(stop))
-    twice = [seed for seed in seeds if seeds.count(seed) > 1]
+        start = int(match[1])
+        last = start if match[2] is None else int(match[2]) - 1
+        if last >= _NUM_SEEDS:
+            raise ValueError(f"--seeds={text}: {last} is no seed; use 0 to 2**32 - 1")
+        seeds += range(start, last + 1)
+    twice = [seed for seed, count in collections.Counter(seeds).items() if count > 1]
     if twice:
         raise ValueError(f"--seeds={text} names {twice[0]} twice; name each seed once")
     if not seeds:

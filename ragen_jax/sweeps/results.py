@@ -167,7 +167,7 @@ def summarize(results: Sequence[RunResult]) -> list[dict[str, Any]]:
 
 
 def _mean(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean and the ends of its bootstrap interval, None for a single run."""
+    """Mean and the ends of its bootstrap interval, None for fewer than three runs."""
     low, high = bootstrap_interval(values) or (None, None)
     return {"mean": statistics.fmean(values), "low": low, "high": high}
 
@@ -191,7 +191,9 @@ def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return (
         f"{table}\n\nSuccess on held-out levels, the mean over runs; in brackets its "
-        f"95 % bootstrap interval over seeds ({NUM_RESAMPLES:,} resamples).\n"
+        f"95 % bootstrap interval over three or more seeds ({NUM_RESAMPLES:,} "
+        "resamples). Seconds include compiling, which one run does for all that share "
+        "its program, and waiting for the runs that train at the same time.\n"
     )
 
 
@@ -235,4 +237,7 @@ def write_reports(workdir: pathlib.Path, folders: Sequence[pathlib.Path]) -> lis
         contents = make_contents(runs, make_series(runs), max_episodes=_MAX_EPISODES)
         write_text_atomically(workdir / name, make_page(contents))
         names.append(name)
+    if REPORT not in names:
+        # Of the time when all runs played the same games.
+        (workdir / REPORT).unlink(missing_ok=True)
     return names

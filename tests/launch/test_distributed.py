@@ -108,6 +108,10 @@ def test_mpirun_without_an_address_is_told_what_to_do():
     [
         (SLURM | {"SLURM_PROCID": "x"}, "variables of slurm.*invalid literal"),
         (KUBERNETES | {"JOB_COMPLETION_INDEX": "2"}, "process 2 of 2"),
+        *(
+            ({k: v for k, v in KUBERNETES.items() if k != name}, f"{name} is not set")
+            for name in KUBERNETES
+        ),
     ],
 )
 def test_variables_that_name_no_process_are_refused(environ, sentence):

@@ -32,6 +32,8 @@ def test_seeds(text, seeds):
         ("0:5:2", "'0:5:2' is neither"),
         ("3:3", "names no seed"),
         ("0:3,2", "names 2 twice"),
+        ("1,4294967296", "4294967296 is no seed; use 0 to 2**32 - 1"),
+        ("0:99999999999", "99999999998 is no seed"),
     ],
 )
 def test_bad_seeds(text, words):
