@@ -31,6 +31,22 @@ def pocket(config: ConfigDict) -> None:
     config.evaluation.every = 10
 
 
+def study(config: ConfigDict) -> None:
+    """The pocket model in runs of under a minute: the studies of docs/findings.md."""
+    pocket(config)
+    config.rollout.num_groups = 8
+    config.learner.minibatch_rows = 16
+    config.train.num_iterations = 50
+    config.evaluation.every = 5
+    config.diagnostics.every = 10
+    config.diagnostics.num_samples = 32
+    # They are resumed from the start of a run, and their records are what is kept.
+    config.checkpoint.every = 50
+    config.checkpoint.keep = 1
+    config.logging.trajectories_every = 50
+    config.logging.tensorboard = False
+
+
 def use_built_in(config: ConfigDict, name: str) -> bool:
     """Replace the pocket model by another built-in one; False if none of them plays."""
     is_pocket = config.model.path == "pocket"
@@ -183,6 +199,7 @@ def apply_presets(config: ConfigDict, names: str) -> None:
 
 SIZES = {
     "pocket": pocket,
+    "study": study,
     "qwen2.5-0.5b": qwen_half_billion,
     "qwen2.5-0.5b-24gb": qwen_half_billion_24gb,
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,

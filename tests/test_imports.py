@@ -43,6 +43,7 @@ FLOORS = (
     ),
     ("ragen_jax.train", "ragen_jax.sft", "ragen_jax.serve"),
     ("ragen_jax.sweeps",),
+    ("ragen_jax.studies",),
     ("launch",),
     ("benchmarks", "tests"),
 )

@@ -32,6 +32,7 @@ from ragen_jax.tasks import (
     env_specs,
     play_rules,
 )
+from ragen_jax.types import Params
 from ragen_jax.worlds.base import CannotPlayHere
 
 Records = list[dict[str, Any]]
@@ -256,8 +257,8 @@ def _evaluation(
     """An entry with its player."""
     program = dataclasses.replace(trained.program, tasks=(task,))
 
-    def play() -> Played:
-        metrics, rollouts = evaluate(program, trained.params)
+    def play(params: Params = trained.params) -> Played:
+        metrics, rollouts = evaluate(program, params)
         prefix = f"val-env/{task.name}/"
         plain = {key.removeprefix(prefix): value for key, value in metrics.items()}
         success = np.asarray(jax.device_get(rollouts[0].success))

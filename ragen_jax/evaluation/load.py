@@ -13,6 +13,7 @@ from types import MappingProxyType
 from ml_collections import ConfigDict
 
 from ragen_jax.config import RULES, check_kind
+from ragen_jax.learner.state import TrainState
 from ragen_jax.models.attention import AUTO
 from ragen_jax.program import Program, build_program
 from ragen_jax.runs import checkpoint, reader
@@ -113,16 +114,33 @@ def open_trained(
                 config[section] = trained_with[section]
     _forget_training(config)
     program = _build(config, changes, overrides)
+    iteration, state = restore_state(program, workdir, iteration)
+    name = f"{workdir} at iteration {iteration}"
+    adapters = None if config.lora.rank is None else state.params
+    params = program.play_params(state)
+    return Trained(program, params, config, name, adapters, workdir, iteration)
+
+
+def restore_state(
+    program: Program, workdir: pathlib.Path, iteration: int | None = None
+) -> tuple[int, TrainState]:
+    """A checkpoint of a run that was trained with this program, or one like it.
+
+    Args:
+      program: with a state, which says how the checkpoint's is laid out.
+      workdir: the run folder.
+      iteration: of the checkpoint; None: the newest.
+
+    Raises:
+      ValueError: there is none.
+    """
     checkpointer = checkpoint.Checkpointer(workdir, keep=None)
     iteration = checkpointer.latest if iteration is None else iteration
     if iteration is None:
         raise ValueError(f"{workdir} holds no checkpoint yet; let it train longer")
     state = checkpointer.restore(iteration, program.state, program.identity)
     checkpointer.close()
-    name = f"{workdir} at iteration {iteration}"
-    adapters = None if config.lora.rank is None else state.params
-    params = program.play_params(state)
-    return Trained(program, params, config, name, adapters, workdir, iteration)
+    return iteration, state
 
 
 def _build(

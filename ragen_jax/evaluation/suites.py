@@ -30,8 +30,9 @@ class EvalTask:
       reply_tokens: least `rollout.max_reply_tokens`; a policy's own may be more.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
-      played, play: everything that scores depend on, JSON-able, and how it is played;
-        None before a player is bound.
+      played, play: everything that scores depend on, JSON-able, and how it is played
+        (a policy also with other parameters of its network); None before a player is
+        bound.
     """
 
     spec: EnvSpec
@@ -40,7 +41,7 @@ class EvalTask:
     note: str = ""
     pocket_note: str = ""
     played: Mapping[str, Any] | None = None
-    play: Callable[[], Played] | None = None
+    play: Callable[..., Played] | None = None
 
     @property
     def name(self) -> str:

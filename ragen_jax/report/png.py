@@ -7,6 +7,7 @@ which is imported only here: the page does without it.
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ragen_jax.report.page import series_colors
@@ -32,6 +33,24 @@ def write_figures(contents: Contents, folder: pathlib.Path) -> list[pathlib.Path
     Raises:
       ValueError: matplotlib is not installed.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with drawing():
+        for section in contents["sections"]:
+            draws = _drawings(contents, section)
+            if draws:
+                path = folder / f"{section['key']}.png"
+                _save(draws, path, contents)
+                written.append(path)
+    return written
+
+
+def drawing() -> AbstractContextManager:
+    """Matplotlib set to draw files, in the colours of the series.
+
+    Raises:
+      ValueError: matplotlib is not installed.
+    """
     try:
         import matplotlib
     except ImportError as error:
@@ -40,17 +59,8 @@ def write_figures(contents: Contents, folder: pathlib.Path) -> list[pathlib.Path
             'pip install "matplotlib>=3.9,<4", or install the extra "report"'
         ) from error
     matplotlib.use("Agg")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
     colors = matplotlib.rcsetup.cycler(color=series_colors())
-    with matplotlib.rc_context({"axes.prop_cycle": colors}):
-        for section in contents["sections"]:
-            draws = _drawings(contents, section)
-            if draws:
-                path = folder / f"{section['key']}.png"
-                _save(draws, path, contents)
-                written.append(path)
-    return written
+    return matplotlib.rc_context({"axes.prop_cycle": colors})
 
 
 def _drawings(contents: Contents, section: Contents) -> list[Callable]:

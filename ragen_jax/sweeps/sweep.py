@@ -10,10 +10,11 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -63,8 +64,38 @@ def sweep(
     Raises:
       ValueError: a cell cannot be trained; nothing has been written.
     """
-    check_cells(cells, overrides)
-    runs, failures = plan(cells, seeds, workdir), {}
+    status, failures = train_cells([(c, seeds) for c in cells], workdir, overrides)
+    if status in (0, 1):
+        with working("reading the runs"):
+            text = results.write_results(workdir, results.read_results(workdir))
+        print(text)
+    say_failures(failures)
+    return status
+
+
+def say_failures(failures: Mapping[str, str]) -> None:
+    """Say on standard error which runs failed, and why."""
+    if failures:
+        print(f"runs that failed: {len(failures)}", file=sys.stderr)
+    for title, sentence in failures.items():
+        print(f"  {title}: {sentence}", file=sys.stderr)
+
+
+def train_cells(
+    cells: Sequence[tuple[Cell, Sequence[int]]],
+    workdir: pathlib.Path,
+    overrides: Collection[str] = (),
+) -> tuple[int, dict[str, str]]:
+    """Train every cell with its seeds, and resume what was begun.
+
+    Returns:
+      Exit status, see `sweep`, and why runs failed, by their titles.
+
+    Raises:
+      ValueError: a cell cannot be trained; nothing has been written.
+    """
+    check_cells([cell for cell, _ in cells], overrides)
+    runs, failures = plan(cells, workdir), {}
     if runs:
         with working("checking the settings"):
             at_once = _check_programs(runs)
@@ -74,33 +105,29 @@ def sweep(
             StopRequest(display.say) as stop,
         ):
             session = _Session(display, stop)
-            for key, group in _by_program(runs).items():
-                session.train(group, at_once[key])
+            for count, group in itertools.groupby(
+                runs, lambda run: at_once[program_key(run.config)]
+            ):
+                session.train(list(group), count)
         if stop.requested:
             print("the same command goes on with the sweep")
-            return stop.exit_status
+            return stop.exit_status, {}
         failures = session.failures
-    with working("reading the runs"):
-        text = results.write_results(workdir, results.read_results(workdir))
-    print(text)
-    if not failures:
-        return 0
-    print(f"{len(failures)} of {len(runs)} runs failed:", file=sys.stderr)
-    for title, sentence in failures.items():
-        print(f"  {title}: {sentence}", file=sys.stderr)
-    return 1
+    return int(bool(failures)), failures
 
 
 def plan(
-    cells: Sequence[Cell], seeds: Sequence[int], workdir: pathlib.Path
+    cells: Sequence[tuple[Cell, Sequence[int]]], workdir: pathlib.Path
 ) -> list[PlannedRun]:
     """The runs that are not finished, those that share a program one after the other.
 
     Args:
-      cells: validated.
-      seeds, workdir: of the sweep.
+      cells: validated, each with its seeds.
+      workdir: of the sweep.
     """
-    pairs = [(cell, seed, cell.with_seed(seed)) for cell in cells for seed in seeds]
+    pairs = [
+        (cell, seed, cell.with_seed(seed)) for cell, seeds in cells for seed in seeds
+    ]
     by_program: dict[str, list] = {}
     for pair in pairs:
         by_program.setdefault(program_key(pair[2]), []).append(pair)
@@ -167,23 +194,33 @@ class _Session:
         return self._stop.exit_status
 
     def train(self, runs: Sequence[PlannedRun], at_once: int) -> None:
-        """Train runs that share a program, so many at a time."""
+        """Train runs in their order, so many at a time."""
         if at_once == 1 or len(runs) == 1:
             for run in runs:
                 self._train(run)
             return
-        is_compiled = threading.Event()
+        keys = [program_key(run.config) for run in runs]
+        is_compiled = {key: threading.Event() for key in keys}
         with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-            futures = [threads.submit(self._train, runs[0], is_compiled.set)]
-            # The others find compiled functions.
-            is_compiled.wait()
-            futures += [threads.submit(self._train, run) for run in runs[1:]]
+            futures = []
+            for i, (key, run) in enumerate(zip(keys, runs, strict=True)):
+                event = is_compiled[key]
+                # The first run of a program compiles it for the others.
+                before = None if key not in keys[:i] else event.wait
+                futures.append(threads.submit(self._train, run, event.set, before))
             for future in concurrent.futures.as_completed(futures):
                 future.result()
 
-    def _train(self, run: PlannedRun, on_iteration: Callable = lambda: None) -> None:
+    def _train(
+        self,
+        run: PlannedRun,
+        on_iteration: Callable[[], object] = lambda: None,
+        wait: Callable[[], object] | None = None,
+    ) -> None:
         """One run; what it fails with is noted."""
         try:
+            if wait is not None:
+                wait()
             if self.requested:
                 return
             self._display.say(run.title)

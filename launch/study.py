@@ -1,0 +1,128 @@
+r"""Run a named study: which claims about agent RL hold here, judged by fixed tests.
+
+python -m launch.study --list
+python -m launch.study --name=starpo_s
+python -m launch.study --name=all --quick
+python -m launch.study --name=all --pages
+
+What is compared and how it is judged is written in `ragen_jax/studies/`, before the
+runs. Settings that several studies share are run once; the same command goes on with a
+study that was interrupted. --output gets runs/ARM.json as results come, and NAME.md and
+NAME.png for every study; docs/findings.md explains them.
+
+Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a signal
+stopped them.
+"""
+
+import dataclasses
+import pathlib
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from configs import sft
+from launch import command
+from ragen_jax.runs.progress import working
+
+_NAME = flags.DEFINE_string("name", None, "Studies, with commas between them, or all.")
+_LIST = flags.DEFINE_bool("list", False, "List the studies and their runs, and end.")
+_QUICK = flags.DEFINE_bool(
+    "quick", False, "Shorten every run, one seed each: shows that it works, no more."
+)
+_PAGES = flags.DEFINE_bool("pages", False, "Make pages and figures anew; run nothing.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of the runs (runs/study; with --quick runs/study-quick)."
+)
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "Folder of the results (docs/study; with --quick the --workdir)."
+)
+_FINDINGS = "findings.md"
+# With --quick; of keys that an arm's configuration has.
+_SHORT = {
+    "train.num_iterations": 4,
+    "evaluation.every": 2,
+    "evaluation.num_prompts": 32,
+    "diagnostics.every": 2,
+}
+_SHORT_SFT = {"train.num_steps": 4, "evaluation.num_prompts": 32}
+
+
+def main(argv: list[str]) -> int:
+    with working("loading JAX"):
+        command.enable_compilation_cache()
+        from ragen_jax.studies.pages import write_pages
+        from ragen_jax.studies.run import run_arms
+        from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
+
+    if _LIST.value:
+        print(_listed(STUDIES.values()))
+        return 0
+    if not _NAME.value:
+        raise ValueError("no study named; add e.g. --name=starpo_s, or see --list")
+    studies, is_quick = find_studies(_NAME.value), _QUICK.value
+    name = "study-quick" if is_quick else "study"
+    workdir = pathlib.Path(_WORKDIR.value or f"runs/{name}")
+    output = pathlib.Path(_OUTPUT.value or (workdir if is_quick else "docs/study"))
+    status = 0
+    if not _PAGES.value:
+        arms = distinct_arms(studies)
+        if is_quick:
+            arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
+        configs = [(arm, _config(arm, is_quick)) for arm in arms]
+        status = run_arms(configs, workdir, output)
+    with working("making pages and figures"):
+        found = write_pages(studies, output, is_quick=is_quick)
+        if not is_quick:
+            _write_overview(STUDIES.values(), output)
+    for study, _, verdicts in found:
+        words = [verdict.word for verdict in verdicts.values()]
+        print(f"{study.name}: {', '.join(words) or 'not run yet'}")
+    print(f"everything is in {output}")
+    return status
+
+
+def _listed(studies) -> str:
+    lines = []
+    for study in studies:
+        num_runs = sum(arm.num_seeds for arm in study.arms)
+        lines.append(
+            f"{study.name:<12} {study.title} ({len(study.arms)} arms, {num_runs} runs, "
+            f"{len(study.claims)} claims)"
+        )
+    return "\n".join(lines)
+
+
+def _config(arm, is_quick: bool) -> ConfigDict:
+    """The configuration of an arm, for `launch.train` or `launch.sft`."""
+    from ragen_jax.sweeps.grid import make_cell
+
+    if arm.is_sft:
+        config = sft.get_config(f"{arm.game},pocket")
+        short = _SHORT_SFT
+    else:
+        config = sft.TASKS[arm.game].get_config(f"study,{arm.presets}")
+        short = _SHORT
+    config = make_cell(config, arm.settings).config
+    if is_quick:
+        config.update_from_flattened_dict(short)
+        if arm.is_sft:
+            config.train.num_epochs = None
+        elif config.diagnostics.gradient_every is not None:
+            config.diagnostics.gradient_every = 2
+    return config.lock()
+
+
+def _write_overview(studies, output: pathlib.Path) -> None:
+    """Renew the table of verdicts in the page of findings, beside the results."""
+    from ragen_jax.runs.writer import write_text_atomically
+    from ragen_jax.studies.pages import make_overview, read_study, replace_overview
+
+    path = output.parent / _FINDINGS
+    if path.is_file():
+        overview = make_overview([read_study(study, output) for study in studies])
+        text = path.read_text("utf-8")
+        write_text_atomically(path, replace_overview(text, overview))
+
+
+if __name__ == "__main__":
+    command.run(main)

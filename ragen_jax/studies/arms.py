@@ -1,0 +1,91 @@
+"""Arms: settings that are run with several seeds, and those that studies share.
+
+In: nothing. Out: `Arm`s. An arm's name says how it differs from the preset; an arm that
+several studies name is run once.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+GAMES = {"sokoban": "Sokoban", "frozen_lake": "FrozenLake", "bandit": "Bandit"}
+ESTIMATORS = {"ppo": "PPO", "grpo": "GRPO"}
+# Levels of other kinds than those of training, by game.
+SUITES = {
+    "sokoban": ("Sokoban-8x8-TwoBoxes",),
+    "frozen_lake": ("FrozenLake-5x5", "FrozenLake-6x6"),
+    "bandit": ("Bandit-TestNames", "Bandit-Reversed"),
+}
+_VARIANTS = {"starpo": "vanilla", "starpo_s": "StarPO-S"}
+# Iterations of the gradient by spread: the first, those in the middle, and the last.
+_MEASURE_GRADIENTS = {
+    "diagnostics.gradient_every": 25,
+    "diagnostics.gradient_buckets": 4,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One setting that is run with several seeds.
+
+    Attributes:
+      name: of its folder and file; begins with the game.
+      label: for tables and figures.
+      game: entry of the task files.
+      presets: behind the task file, beside "study".
+      settings: further keys.
+      num_seeds: 0 to this less one.
+      suite: entries of its game's generalisation suite that it plays after training.
+      is_sft: it is fine-tuned on solved episodes instead.
+    """
+
+    name: str
+    label: str
+    game: str
+    presets: str = ""
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False)
+    num_seeds: int = 5
+    suite: tuple[str, ...] = ()
+    is_sft: bool = False
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(range(self.num_seeds))
+
+
+def vanilla(game: str, estimator: str) -> Arm:
+    """StarPO without a filter, with KL and a symmetric clip."""
+    is_measured = game == "sokoban"
+    return make_arm(
+        game,
+        estimator,
+        "starpo",
+        settings=_MEASURE_GRADIENTS if is_measured else {},
+    )
+
+
+def starpo_s(game: str, estimator: str = "ppo") -> Arm:
+    """StarPO-S; with PPO it plays levels of other kinds, too."""
+    suite = SUITES[game] if estimator == "ppo" else ()
+    return make_arm(game, estimator, "starpo_s", suite=suite)
+
+
+def make_arm(
+    game: str,
+    estimator: str,
+    variant: str,
+    suffix: str = "",
+    label: str = "",
+    settings: Mapping[str, object] | None = None,
+    **options,
+) -> Arm:
+    """An arm named by its parts; `suffix` and `label` tell of its settings."""
+    name = "-".join(filter(None, (game, variant, estimator, suffix)))
+    base = f"{GAMES[game]}, {ESTIMATORS[estimator]}, {_VARIANTS[variant]}"
+    return Arm(
+        name=name,
+        label=", ".join(filter(None, (base, label))),
+        game=game,
+        presets=f"{variant},{estimator}",
+        settings=settings or {},
+        **options,
+    )

@@ -1,0 +1,197 @@
+"""The figure of a study as a PNG file.
+
+In: a study with the records of its arms. Out: curves over the iterations, a column per
+game; or a point per run, arm by arm; or a point per arm, diagnostic against success; or
+effects with their intervals. Needs matplotlib, see `ragen_jax.report.png`.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from ragen_jax.report.png import drawing
+from ragen_jax.studies.arms import GAMES, Arm
+from ragen_jax.studies.claims import Correlation, Study
+from ragen_jax.studies.measures import MEASURES, Measure
+from ragen_jax.studies.pages import Found
+from ragen_jax.studies.records import RunRecord
+
+_DPI = 110
+_CURVES = {
+    "val-env/*/success": ("held-out success, %", 100),
+    "val-env/*/hallucination_rate": ("false statements, held out, %", 100),
+    "rollout/in_group_reward_std": ("reward spread inside groups", 1),
+    "actor/entropy": ("entropy, nats a token", 1),
+    "train/*/reply_length": ("tokens a reply", 1),
+}
+# More lines or rows than this cannot be told apart, or not be read.
+_MAX_LINES, _MAX_ROWS = 6, 20
+
+
+def write_figure(found: Found, path: pathlib.Path) -> None:
+    """Draw what a study has found so far.
+
+    Raises:
+      ValueError: matplotlib is not installed.
+    """
+    with drawing():
+        from matplotlib import pyplot
+
+        figure = _choose(found.study)(pyplot, found)
+        figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+        pyplot.close(figure)
+
+
+def _choose(study: Study):
+    if study.curves:
+        return _draw_curves
+    if all(isinstance(claim.test, Correlation) for claim in study.claims):
+        return _draw_correlations
+    return _draw_effects if len(study.arms) > _MAX_ROWS else _draw_dots
+
+
+def _axes(pyplot, rows: int, columns: int, width: float, height: float):
+    figure, axes = pyplot.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        figsize=(width * columns, height * rows),
+        layout="constrained",
+    )
+    for one in axes.flat:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _present(found: Found) -> list[Arm]:
+    return [arm for arm in found.study.arms if arm.name in found.runs]
+
+
+def _draw_curves(pyplot, found: Found):
+    """A row per metric, a column per game; bands from the lowest seed to the highest."""
+    arms = _present(found)
+    games = list(dict.fromkeys(arm.game for arm in arms))
+    figure, axes = _axes(pyplot, len(found.study.curves), len(games), 4.2, 2.8)
+    for row, metric in zip(axes, found.study.curves, strict=True):
+        label, scale = _CURVES[metric]
+        for one, game in zip(row, games, strict=True):
+            own = [arm for arm in arms if arm.game == game]
+            for arm in own:
+                x, values = _matrix(found.runs[arm.name], metric)
+                if not len(x):
+                    continue
+                if len(own) > _MAX_LINES:
+                    one.plot(x, scale * values.mean(axis=0), color="0.6", lw=0.7)
+                    continue
+                name = arm.label.split(", ", 1)[1]
+                (line,) = one.plot(x, scale * values.mean(axis=0), label=name)
+                one.fill_between(
+                    x,
+                    scale * values.min(axis=0),
+                    scale * values.max(axis=0),
+                    color=line.get_color(),
+                    alpha=0.2,
+                    lw=0,
+                )
+            one.set(title=GAMES[game], xlabel="iteration", ylabel=label)
+            if len(own) <= _MAX_LINES and one.lines:
+                one.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _matrix(
+    runs: Sequence[RunRecord], metric: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Iterations that all runs have, and values `[run, iteration]`."""
+    curves = [curve for run in runs if (curve := run.curve(metric))]
+    if not curves:
+        return np.zeros(0), np.zeros((0, 0))
+    common = [i for i in curves[0] if all(i in curve for curve in curves)]
+    return np.array(common), np.array([[c[i] for i in common] for c in curves])
+
+
+def _draw_dots(pyplot, found: Found):
+    """A row per arm, a point per run, a bar at the mean; a column per measure."""
+    arms, names = _present(found), found.study.drawn
+    figure, axes = _axes(pyplot, 1, len(names), 4.5, 1.2 + 0.32 * len(arms))
+    for column, (one, name) in enumerate(zip(axes[0], names, strict=True)):
+        measure = MEASURES[name]
+        for row, arm in enumerate(arms):
+            values = _scaled(found.runs[arm.name], measure)
+            one.plot(values, [row] * len(values), "o", color="C0", alpha=0.5, ms=5)
+            if values:
+                one.plot(np.mean(values), row, "|", color="0.1", ms=16, mew=2)
+        labels = [arm.label for arm in arms] if column == 0 else []
+        one.set_yticks(range(len(arms)), labels or [""] * len(arms))
+        one.set(xlabel=_unit(measure), ylim=(len(arms) - 0.5, -0.5))
+        one.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def _scaled(runs: Sequence[RunRecord], measure: Measure) -> list[float]:
+    scale = 100 if measure.form in ("share", "change") else 1
+    return [scale * x for run in runs if (x := measure.value(run)) is not None]
+
+
+def _unit(measure: Measure) -> str:
+    return measure.label + (", %" if measure.form in ("share", "change") else "")
+
+
+def _draw_correlations(pyplot, found: Found):
+    """A panel per diagnostic, a point per run, coloured by game."""
+    claims = found.study.claims
+    columns = 3
+    rows = -(-len(claims) // columns)
+    figure, axes = _axes(pyplot, rows, columns, 4.0, 3.0)
+    for one in axes.flat[len(claims) :]:
+        one.set_visible(False)
+    for one, claim in zip(axes.flat, claims, strict=False):
+        test = claim.test
+        for game, label in GAMES.items():
+            x, y = _pairs(found, game, test)
+            one.plot(x, y, "o", ms=3.5, alpha=0.6, label=label)
+        verdict = found.verdicts.get(claim.text)
+        if verdict is not None and verdict.effect is not None:
+            rho = test.sign * verdict.effect.size
+            one.set_title(f"Spearman, arms: {rho:+.2f}", fontsize="medium")
+        one.set(
+            xlabel=_unit(MEASURES[test.measure]), ylabel=_unit(MEASURES[test.other])
+        )
+    axes.flat[0].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _pairs(found: Found, game: str, test: Correlation):
+    """Both measures of every run of a game."""
+    x, y = MEASURES[test.measure], MEASURES[test.other]
+    runs = [
+        run
+        for arm in _present(found)
+        if arm.game == game
+        for run in found.runs[arm.name]
+        if x.value(run) is not None and y.value(run) is not None
+    ]
+    return _scaled(runs, x), _scaled(runs, y)
+
+
+def _draw_effects(pyplot, found: Found):
+    """A row per claim: the size of the effect and its interval."""
+    claims = found.study.claims
+    figure, axes = _axes(pyplot, 1, 1, 9.0, 1.2 + 0.4 * len(claims))
+    one = axes[0, 0]
+    one.axvline(0, color="0.7", lw=1)
+    for row, claim in enumerate(claims):
+        verdict = found.verdicts.get(claim.text)
+        if verdict is None or verdict.effect is None:
+            continue
+        effect = verdict.effect
+        if effect.interval is not None:
+            one.plot(effect.interval, [row, row], color="C0", lw=2)
+        one.plot(effect.size, row, "o", color="C0")
+        note = f"  {verdict.word}, {effect.num_runs} runs"
+        one.annotate(note, (effect.size, row), va="bottom", fontsize="small")
+    one.set_yticks(range(len(claims)), [claim.text for claim in claims])
+    one.set(xlabel=_unit(MEASURES[claims[0].test.measure]))
+    one.set_ylim(len(claims) - 0.5, -0.6)
+    return figure

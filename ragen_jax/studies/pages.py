@@ -1,0 +1,171 @@
+"""Pages of studies: a table of verdicts, a table of arms and a figure each.
+
+In: studies and the folder of their records. Out: `NAME.md` and `NAME.png` in that
+folder, and the table of all verdicts between two marks of the page of findings.
+Everything is made from the records; nothing is run.
+"""
+
+import pathlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ragen_jax.runs.writer import write_text_atomically
+from ragen_jax.studies import permutation
+from ragen_jax.studies.claims import (
+    NOT_REPRODUCED,
+    OPPOSITE,
+    REPRODUCED,
+    Study,
+    Verdict,
+    judge,
+)
+from ragen_jax.studies.measures import MEASURES, format_value
+from ragen_jax.studies.records import RunRecord, read_arm
+
+BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+_QUICK = (
+    "**Of shortened runs, which show that the study works and nothing else.**\n\n"
+)
+
+
+class Found(NamedTuple):
+    """A study with what came of it.
+
+    Attributes:
+      study: of the table.
+      runs: by arm; an arm that has not been run is missing.
+      verdicts: by the claims' texts; those with missing arms have none.
+    """
+
+    study: Study
+    runs: Mapping[str, Sequence[RunRecord]]
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the arms without a record."""
+        return [arm.name for arm in self.study.arms if arm.name not in self.runs]
+
+
+def read_study(study: Study, folder: pathlib.Path) -> Found:
+    """The records of a study's arms, judged.
+
+    Raises:
+      ValueError: a record is damaged.
+    """
+    records = {arm.name: read_arm(folder, arm.name) for arm in study.arms}
+    runs = {name: record.runs for name, record in records.items() if record is not None}
+    verdicts = {
+        claim.text: judge(claim, runs)
+        for claim in study.claims
+        if all(arm.name in runs for arm in claim.test.arms)
+    }
+    return Found(study, runs, verdicts)
+
+
+def make_page(found: Found, *, is_quick: bool) -> str:
+    """The page of a study as Markdown."""
+    study = found.study
+    claims = [("claim", "verdict", "effect")]
+    claims += [
+        (claim.text, _word(verdict), "" if verdict is None else verdict.found)
+        for claim in study.claims
+        for verdict in (found.verdicts.get(claim.text),)
+    ]
+    measures = [MEASURES[name] for name in study.columns]
+    arms = [("arm", "runs", *(measure.label for measure in measures))]
+    arms += [
+        (
+            arm.label,
+            str(len(found.runs[arm.name])),
+            *(_mean(found.runs[arm.name], name) for name in study.columns),
+        )
+        for arm in study.arms
+        if arm.name in found.runs
+    ]
+    missing = f"\nNot run yet: {', '.join(found.missing)}.\n" if found.missing else ""
+    return (
+        f"# {study.title}\n\n{_QUICK if is_quick else ''}{study.question}\n\n"
+        f"What the paper says: {study.paper}\n\n"
+        f"```sh\npython -m launch.study --name={study.name}\n```\n\n"
+        f"![{study.title}]({study.name}.png)\n\n{_table(claims)}\n"
+        f"An effect is positive in the direction of the claim; in brackets its 95 % "
+        f"bootstrap interval over runs. How claims are judged: "
+        f"[findings](../findings.md#how-claims-are-judged).\n\n{_table(arms)}{missing}"
+    )
+
+
+def _word(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "not run yet"
+    return f"**{verdict.word}**" if verdict.word != NOT_REPRODUCED else verdict.word
+
+
+def _mean(runs: Sequence[RunRecord], name: str) -> str:
+    """Mean over the runs that have a measure, with its interval."""
+    measure = MEASURES[name]
+    values = [x for run in runs if (x := measure.value(run)) is not None]
+    if not values:
+        return ""
+    text = format_value(float(np.mean(values)), measure.form)
+    interval = permutation.bootstrap((values,), lambda sample: sample.mean(axis=1))
+    if interval is not None and interval[0] < interval[1]:
+        ends = ", ".join(format_value(end, measure.form) for end in interval)
+        text += f" [{ends}]"
+    return text + (f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else "")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = [head, ("---",) * len(head), *body]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def make_overview(all_found: Sequence[Found]) -> str:
+    """A row for each study: how many of its claims came to which verdict."""
+    rows = [("finding", "claims", REPRODUCED, NOT_REPRODUCED, OPPOSITE, "not run yet")]
+    for found in all_found:
+        study = found.study
+        words = Counter(verdict.word for verdict in found.verdicts.values())
+        counts = [words[word] for word in (REPRODUCED, NOT_REPRODUCED, OPPOSITE)]
+        open_claims = len(study.claims) - sum(counts)
+        rows.append(
+            (
+                f"[{study.title}](#{study.name})",
+                str(len(study.claims)),
+                *(str(count or "") for count in (*counts, open_claims)),
+            )
+        )
+    return _table(rows)
+
+
+def replace_overview(text: str, overview: str) -> str:
+    """A page with another table between the two marks.
+
+    Raises:
+      ValueError: the marks are not there.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page of findings lacks the marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{overview}{END}{after}"
+
+
+def write_pages(
+    studies: Sequence[Study], folder: pathlib.Path, *, is_quick: bool
+) -> list[Found]:
+    """Write page and figure of every study that has a record."""
+    from ragen_jax.studies.figures import write_figure
+
+    all_found = [read_study(study, folder) for study in studies]
+    for found in all_found:
+        if found.runs:
+            name = found.study.name
+            page = make_page(found, is_quick=is_quick)
+            write_text_atomically(folder / f"{name}.md", page)
+            write_figure(found, folder / f"{name}.png")
+    return all_found

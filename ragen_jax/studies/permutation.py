@@ -1,0 +1,134 @@
+"""Permutation tests and bootstrap intervals over the seeds of few runs.
+
+In: numbers of runs. Out: one-sided p-values and intervals. A test with few permutations
+goes through all of them; otherwise through `NUM_SAMPLES` drawn ones, the observed one
+included (Phipson and Smyth 2010). Nothing is assumed of how the numbers are distributed
+but that they could be exchanged if there were no effect.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+NUM_SAMPLES = 10_000
+_TOLERANCE = 1e-9
+
+
+class PValues(NamedTuple):
+    """Chances, without an effect, of one at least as large.
+
+    Attributes:
+      above, below: in either direction.
+    """
+
+    above: float
+    below: float
+
+
+def two_samples(high: Sequence[float], low: Sequence[float]) -> PValues:
+    """Difference of the means: the runs are split in all other ways."""
+    pooled, size = np.array([*high, *low], float), len(high)
+    if math.comb(len(pooled), size) <= NUM_SAMPLES:
+        splits = itertools.combinations(range(len(pooled)), size)
+        chosen = np.array(list(splits))
+    else:
+        chosen = _permutations(len(pooled))[:, :size]
+    sums = pooled[chosen].sum(axis=1)
+    # With the sum of the first sample the difference of the means rises.
+    return _p_values(sums, float(np.sum(high)))
+
+
+def one_sample(values: Sequence[float]) -> PValues:
+    """Mean against 0: the signs are changed in all ways."""
+    values = np.array(values, float)
+    if 2 ** len(values) <= NUM_SAMPLES:
+        signs = np.array(list(itertools.product((1, -1), repeat=len(values))))
+    else:
+        signs = 1 - 2 * _rng().integers(0, 2, (NUM_SAMPLES, len(values)))
+        signs[0] = 1
+    return _p_values(signs @ values, float(values.sum()))
+
+
+def rank_correlation(
+    x: Sequence[float], y: Sequence[float], blocks: Sequence[object] | None = None
+) -> tuple[float, PValues]:
+    """Spearman's correlation, and its test.
+
+    Args:
+      x, y: of every unit.
+      blocks: ranks are taken, and values exchanged, among units of one block, games for
+        example; None: all are of one.
+    """
+    blocks = [0] * len(x) if blocks is None else list(blocks)
+    members = [
+        [i for i, block in enumerate(blocks) if block == name]
+        for name in dict.fromkeys(blocks)
+    ]
+    first, second = (_block_ranks(values, members) for values in (x, y))
+    scale = math.sqrt(float(first @ first) * float(second @ second))
+    if scale == 0:
+        return 0.0, PValues(1.0, 1.0)
+    order = np.tile(np.arange(len(x)), (NUM_SAMPLES, 1))
+    for block in members:
+        order[:, block] = np.array(block)[_permutations(len(block))]
+    observed = float(first @ second)
+    return observed / scale, _p_values(second[order] @ first, observed)
+
+
+def _block_ranks(
+    values: Sequence[float], members: Sequence[Sequence[int]]
+) -> Float[np.ndarray, " n"]:
+    """Ranks within blocks, their mean at 0, relative to the size of the block."""
+    ranks = np.zeros(len(values))
+    for block in members:
+        own = np.array([values[i] for i in block], float)
+        below = (own[:, None] > own[None, :]).sum(axis=1)
+        ties = (own[:, None] == own[None, :]).sum(axis=1)
+        middle = below + (ties - 1) / 2
+        ranks[block] = (middle - middle.mean()) / len(block)
+    return ranks
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def _permutations(size: int) -> np.ndarray:
+    """Drawn orders of so many; the first is the identity."""
+    orders = _rng().permuted(np.tile(np.arange(size), (NUM_SAMPLES, 1)), axis=1)
+    orders[0] = np.arange(size)
+    return orders
+
+
+def _p_values(statistics: Float[np.ndarray, " n"], observed: float) -> PValues:
+    slack = _TOLERANCE * max(1.0, abs(observed))
+    return PValues(
+        above=float(np.mean(statistics >= observed - slack)),
+        below=float(np.mean(statistics <= observed + slack)),
+    )
+
+
+def bootstrap(
+    samples: Sequence[Sequence[float]], statistic: Callable[..., np.ndarray]
+) -> tuple[float, float] | None:
+    """95 % interval: percentiles over resamples of every sample (Efron 1979).
+
+    Args:
+      samples: independent ones, resampled each on its own.
+      statistic: of arrays `[resamples, size]`, one per sample, to `[resamples]`.
+
+    Returns:
+      None where a sample has fewer than three values.
+    """
+    if min(map(len, samples)) < 3:
+        return None
+    rng, drawn = _rng(), []
+    for sample in samples:
+        chosen = rng.integers(0, len(sample), (NUM_SAMPLES, len(sample)))
+        drawn.append(np.array(sample, float)[chosen])
+    low, high = np.quantile(statistic(*drawn), (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,197 @@
+"""Protocols: how rollouts are shaped, thinking, and fine-tuning instead.
+
+Findings of RAGEN, arXiv 2504.20073, sections 4.3 and 4.4 (tables 2 to 4, figures 10
+and 11, appendix C).
+"""
+
+from ragen_jax.studies.arms import GAMES, SUITES, Arm, make_arm, starpo_s, vanilla
+from ragen_jax.studies.claims import Claim, Difference, Mean, Study, Trend
+
+_BATCH = 64
+
+
+def _replies(number: int) -> Arm:
+    """Vanilla PPO with so many replies per prompt; 8 is the preset's."""
+    if number == 8:
+        return vanilla("sokoban", "ppo")
+    return make_arm(
+        "sokoban",
+        "ppo",
+        "starpo",
+        f"replies{number}",
+        f"{number} a prompt",
+        {"rollout.num_groups": _BATCH // number, "rollout.group_size": number},
+    )
+
+
+REPLIES = Study(
+    name="replies",
+    title="Many prompts, or many replies to each",
+    question="32, 16, 8, 4, 2 and 1 replies per prompt in batches of 64 episodes, on "
+    "Sokoban. Vanilla PPO: a filter or GRPO would need groups.",
+    paper="Success varies little, from 19.5 to 21.1 %; with 4 replies a prompt "
+    "policies generalise best (table 2).",
+    claims=(
+        Claim("4 replies a prompt end above 32", Difference(_replies(4), _replies(32))),
+        Claim("4 replies a prompt end above 1", Difference(_replies(4), _replies(1))),
+        Claim(
+            "The more prompts, the higher success ends",
+            Trend(tuple(_replies(n) for n in (32, 16, 8, 4, 2, 1))),
+        ),
+    ),
+    columns=("start", "peak_gain", "final", "seconds"),
+)
+
+
+def _actions(number: int) -> Arm:
+    """StarPO-S with so many actions per turn; 4 is the preset's."""
+    if number == 4:
+        return starpo_s("sokoban")
+    return make_arm(
+        "sokoban",
+        "ppo",
+        "starpo_s",
+        f"actions{number}",
+        f"{number} actions a turn",
+        {"rollout.max_actions_per_turn": number},
+    )
+
+
+_ALL_ACTIONS = tuple(_actions(n) for n in range(1, 8))
+ACTIONS = Study(
+    name="actions",
+    title="Actions per turn",
+    question="1 to 7 actions per turn, three turns and ten actions an episode, on "
+    "Sokoban with StarPO-S and PPO.",
+    paper="5 or 6 actions a turn are best: 12.1 % with one, 33.6 % with six, 22.3 % "
+    "with seven (table 3).",
+    claims=(
+        Claim("From one to six actions success rises", Trend(_ALL_ACTIONS[:6])),
+        Claim("Six end above one", Difference(_ALL_ACTIONS[5], _ALL_ACTIONS[0])),
+        Claim("Six end above seven", Difference(_ALL_ACTIONS[5], _ALL_ACTIONS[6])),
+    ),
+    columns=("start", "final", "num_actions", "seconds"),
+)
+
+
+def _online(number: int) -> Arm:
+    """StarPO-S with so many updates per rollout, and as many updates in all."""
+    if number == 1:
+        return starpo_s("sokoban")
+    return make_arm(
+        "sokoban",
+        "ppo",
+        "starpo_s",
+        f"online{number}",
+        f"Online-{number}",
+        {
+            "learner.updates_per_rollout": number,
+            "train.num_iterations": 50 // number,
+            "evaluation.every": max(1, 5 // number),
+            "diagnostics.every": max(1, 10 // number),
+        },
+        num_seeds=3,
+    )
+
+
+_ALL_ONLINE = tuple(_online(n) for n in (1, 2, 5, 10))
+ONLINE = Study(
+    name="online",
+    title="Fresh rollouts for every update",
+    question="50 updates on Sokoban with StarPO-S and PPO, a rollout for every update "
+    "(Online-1), every 2nd, 5th and 10th. Three seeds but for Online-1.",
+    paper="The fresher the rollouts, the higher success and the better generalisation; "
+    "Online-1 is best (figure 10).",
+    claims=(
+        Claim(
+            "The more updates a rollout serves, the lower success ends",
+            Trend(_ALL_ONLINE, sign=-1),
+        ),
+        Claim("Online-1 ends above Online-5", Difference(_online(1), _online(5))),
+        Claim("Online-1 ends above Online-10", Difference(_online(1), _online(10))),
+    ),
+)
+
+
+def _silent(game: str) -> Arm:
+    return make_arm(
+        game,
+        "ppo",
+        "starpo_s",
+        "nothink",
+        "no thinking",
+        {"prompt.thinking": False},
+        suite=SUITES[game],
+    )
+
+
+def _truthful(game: str) -> Arm:
+    return make_arm(
+        game, "ppo", "starpo_s", "facts", "facts pay 0.5", {"bonus.facts": 0.5}
+    )
+
+
+def _thinking_claims():
+    for game, label in GAMES.items():
+        yield Claim(
+            f"{label}: thinking ends above no thinking",
+            Difference(starpo_s(game), _silent(game)),
+        )
+    for game, entries in SUITES.items():
+        for entry in entries:
+            yield Claim(
+                f"{entry}: thinking ends above no thinking",
+                Difference(starpo_s(game), _silent(game), f"suite:{entry}"),
+            )
+    for game, label in GAMES.items():
+        yield Claim(
+            f"{label}: replies become shorter while training",
+            Mean((starpo_s(game),), "reply_change", sign=-1),
+        )
+    for game in ("sokoban", "frozen_lake"):
+        yield Claim(
+            f"{GAMES[game]}: a bonus for true statements makes fewer of them false",
+            Difference(starpo_s(game), _truthful(game), "false"),
+        )
+        yield Claim(
+            f"{GAMES[game]}: with that bonus success ends higher",
+            Difference(_truthful(game), starpo_s(game)),
+        )
+
+
+THINKING = Study(
+    name="thinking",
+    title="Thinking, its length and its truth",
+    question="StarPO-S with PPO on three games, with thoughts, with answers alone, and "
+    "(where thoughts state places) with a bonus of 0.5 a turn for true statements; on "
+    "the game itself and on its generalisation suite.",
+    paper="Thinking helps on Bandit (100 against 81 %; reversed 68 against 56 %), not "
+    "on Sokoban (21.5 against 20.7) nor FrozenLake (19.9 against 19.5); thoughts "
+    "become shorter; rewards that look at the reasoning are called for (table 4, "
+    "figure 11).",
+    claims=tuple(_thinking_claims()),
+    columns=("start", "final", "reply_length", "reply_change", "false"),
+    curves=("val-env/*/success", "train/*/reply_length"),
+)
+
+
+def _sft(game: str) -> Arm:
+    return Arm(f"{game}-sft", f"{GAMES[game]}, fine-tuned", game, is_sft=True)
+
+
+SFT = Study(
+    name="sft",
+    title="Fine-tuning on solved episodes, for the same time",
+    question="The warm start fine-tuned on 1,000 episodes of the exact solver, against "
+    "StarPO-S with PPO. The number of steps is chosen so that both take the same time; "
+    "times are in the table.",
+    paper="Fine-tuning reaches 74.6 % on Sokoban and 23 % on FrozenLake, StarPO-S "
+    "20.3 and 21.8 (appendix C).",
+    claims=tuple(
+        Claim(
+            f"{GAMES[game]}: fine-tuning ends above StarPO-S",
+            Difference(_sft(game), starpo_s(game)),
+        )
+        for game in ("sokoban", "frozen_lake")
+    ),
+)

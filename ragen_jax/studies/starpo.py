@@ -1,0 +1,163 @@
+"""Protocols: what happens to vanilla StarPO, and what StarPO-S does about it.
+
+Findings of RAGEN, arXiv 2504.20073, sections 4.1 and 4.2 (figures 5 to 9).
+"""
+
+from ragen_jax.studies.arms import ESTIMATORS, GAMES, make_arm, starpo_s, vanilla
+from ragen_jax.studies.claims import Claim, Difference, Mean, Study, Trend
+from ragen_jax.studies.measures import CLEAR
+
+_PAIRS = [(game, estimator) for game in GAMES for estimator in ESTIMATORS]
+_VANILLA = tuple(vanilla(*pair) for pair in _PAIRS)
+
+
+def _collapse_claims():
+    for arm in _VANILLA:
+        yield Claim(
+            f"{arm.label}: success rises by 5 points or more",
+            Mean((arm,), "peak_gain", above=0.05),
+        )
+        yield Claim(
+            f"{arm.label}: afterwards it falls by 10 points or more",
+            Mean((arm,), "fall", above=CLEAR),
+        )
+    for game in ("sokoban", "bandit"):
+        yield Claim(
+            f"{GAMES[game]}: PPO ends above GRPO",
+            Difference(vanilla(game, "ppo"), vanilla(game, "grpo")),
+        )
+    yield Claim(
+        "FrozenLake: GRPO ends above PPO",
+        Difference(vanilla("frozen_lake", "grpo"), vanilla("frozen_lake", "ppo")),
+    )
+    for name, text in (
+        ("in_group_reward_std", "the reward spread inside groups alarms"),
+        ("entropy", "entropy alarms"),
+        ("grad_norm", "the gradient norm spikes"),
+    ):
+        yield Claim(
+            f"Where success while training falls, {text} first, in most runs",
+            Mean(_VANILLA, f"{name}_warned", above=0.5),
+        )
+
+
+COLLAPSE = Study(
+    name="collapse",
+    title="Vanilla StarPO gains, then collapses",
+    question="PPO and GRPO under vanilla StarPO (every group, KL 0.001, clip 0.2) on "
+    "three games: does success rise and then fall, and which indicator alarms before? "
+    "Alarms are those of training (`warning.*`). Success has fallen when its mean over "
+    "5 iterations of training is below 0.75 of its highest.",
+    paper="Success rises and then collapses on all tasks; PPO is more stable than GRPO "
+    "except on FrozenLake; the reward spread falls first, gradient norms spike "
+    "(figures 5 and 6).",
+    claims=tuple(_collapse_claims()),
+    columns=(
+        "start",
+        "peak_gain",
+        "fall",
+        "final",
+        "success_fell",
+        "in_group_reward_std_alarm",
+        "entropy_alarm",
+        "grad_norm_alarm",
+    ),
+    curves=("val-env/*/success", "rollout/in_group_reward_std", "actor/entropy"),
+)
+
+
+def _kept(estimator: str, fraction: float):
+    """StarPO-S with another share of the groups; 25 % is StarPO-S itself."""
+    if fraction == 0.25:
+        return starpo_s("sokoban", estimator)
+    return make_arm(
+        "sokoban",
+        estimator,
+        "starpo_s",
+        f"keep{fraction:.0%}".rstrip("%"),
+        f"{fraction:.0%} kept",
+        {"filter.keep_fraction": fraction},
+    )
+
+
+def _keep_claims():
+    for estimator, label in ESTIMATORS.items():
+        ordered = tuple(_kept(estimator, share) for share in (0.25, 0.5, 0.75, 1.0))
+        yield Claim(
+            f"{label}: the fewer groups are kept, the higher success ends",
+            Trend(ordered, sign=-1),
+        )
+        yield Claim(
+            f"{label}: 25 % end above 100 %", Difference(ordered[0], ordered[-1])
+        )
+        yield Claim(
+            f"{label}: 50 % end above 100 %", Difference(ordered[1], ordered[-1])
+        )
+
+
+KEEP = Study(
+    name="keep",
+    title="Learning from the groups with the most reward spread",
+    question="25, 50, 75 and 100 % of the groups kept, by reward spread, on Sokoban "
+    "with PPO and GRPO; everything else as in StarPO-S.",
+    paper="Keeping fewer groups delays the collapse of PPO and raises success; 25 % is "
+    "best; GRPO gains less (figure 7).",
+    claims=tuple(_keep_claims()),
+    columns=("start", "final", "spread", "seconds"),
+)
+
+
+def _clipped(estimator: str):
+    """Vanilla with no KL, clip-higher and both, which is StarPO-S of all groups."""
+    no_kl = make_arm(
+        "sokoban", estimator, "starpo", "nokl", "no KL", {"kl.placement": None}
+    )
+    higher = make_arm(
+        "sokoban",
+        estimator,
+        "starpo",
+        "cliphigher",
+        "clip 0.2/0.28",
+        {"loss.clip_high": 0.28},
+    )
+    return {
+        "without KL": no_kl,
+        "with clip-higher": higher,
+        "with both": _kept(estimator, 1.0),
+    }
+
+
+CLIP = Study(
+    name="clip",
+    title="No KL, and clipping higher",
+    question="Vanilla StarPO on Sokoban without its KL term, with the upper clip at "
+    "0.28, and with both; PPO and GRPO, every group kept.",
+    paper="Dropping KL and clipping higher both raise success and delay the collapse "
+    "(figure 8).",
+    claims=tuple(
+        Claim(
+            f"{ESTIMATORS[estimator]} {words} ends above vanilla",
+            Difference(arm, vanilla("sokoban", estimator)),
+        )
+        for estimator in ESTIMATORS
+        for words, arm in _clipped(estimator).items()
+    ),
+    columns=("start", "peak_gain", "final", "entropy", "seconds"),
+)
+
+STARPO_S = Study(
+    name="starpo_s",
+    title="StarPO-S against vanilla StarPO",
+    question="Both on Sokoban, FrozenLake and Bandit, with PPO and GRPO.",
+    paper="StarPO-S reaches more success on every task and does not collapse, or later "
+    "(figure 9).",
+    claims=tuple(
+        Claim(
+            f"{GAMES[game]}, {ESTIMATORS[estimator]}: StarPO-S ends above vanilla",
+            Difference(starpo_s(game, estimator), vanilla(game, estimator)),
+        )
+        for game, estimator in _PAIRS
+    ),
+    columns=("start", "peak_gain", "fall", "final", "seconds"),
+    curves=("val-env/*/success",),
+)
