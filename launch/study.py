@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
         command.enable_compilation_cache()
         from ragen_jax.studies.pages import write_pages
         from ragen_jax.studies.run import run_arms
-        from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
+        from ragen_jax.studies.table import STUDIES, find_studies
 
     if _LIST.value:
         print(_listed(STUDIES.values()))
@@ -64,12 +64,14 @@ def main(argv: list[str]) -> int:
     workdir = pathlib.Path(_WORKDIR.value or f"runs/{name}")
     output = pathlib.Path(_OUTPUT.value or (workdir if is_quick else "docs/study"))
     status = 0
-    if not _PAGES.value:
-        arms = distinct_arms(studies)
+    for study in [] if _PAGES.value else studies:
+        arms = study.arms
         if is_quick:
             arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
-        configs = [(arm, _config(arm, is_quick)) for arm in arms]
-        status = run_arms(configs, workdir, output)
+        pairs = [(arm, _config(arm, is_quick)) for arm in arms]
+        status = max(status, run_arms(pairs, workdir, output))
+        if status > 1:
+            return status
     with working("making pages and figures"):
         found = write_pages(studies, output, is_quick=is_quick)
         if not is_quick:

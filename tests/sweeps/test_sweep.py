@@ -176,7 +176,7 @@ def test_a_sweep_that_was_stopped_begins_no_further_program(model, tmp_path):
     class Stopped:
         requested, exit_status = True, 143
 
-    runs = sweeps.plan(cells_of(model), SEEDS, tmp_path)
+    runs = sweeps.plan([(cell, SEEDS) for cell in cells_of(model)], tmp_path)
     session = sweeps._Session(display=None, stop=Stopped())
     thread = threading.Thread(target=session.train, args=(runs, 2), daemon=True)
     thread.start()

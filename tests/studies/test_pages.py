@@ -1,0 +1,109 @@
+"""Pages: made of records alone, and those in the repository are of its records."""
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from ragen_jax.studies import pages
+from ragen_jax.studies.claims import Claim, Difference, Study
+from ragen_jax.studies.records import ArmRecord, arm_file, read_arm, write_arm
+from ragen_jax.studies.table import STUDIES
+from tests import commands
+from tests.studies.runs import ONE, OTHER, run, runs_of
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+STUDY = Study(
+    name="pair",
+    title="One against another",
+    question="Is one better?",
+    paper="It is.",
+    claims=(Claim("One ends above the other", Difference(ONE, OTHER)),),
+    columns=("start", "final", "entropy"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_arm(tmp_path, ONE.name, ArmRecord({"a.b": 1}, runs_of(0.6, 0.7, 0.8)))
+    write_arm(tmp_path, OTHER.name, ArmRecord({"a.b": 2}, runs_of(0.5, 0.4, 0.3)))
+    return tmp_path
+
+
+def test_records_are_read_as_they_were_written(tmp_path):
+    first = dataclasses.replace(
+        run(1, actor__entropy=[0.5, 0.25]),
+        first_alarms={"entropy": 7, "format": None},
+        suite={"Bandit-Reversed": 0.5},
+        ceiling=0.9,
+    )
+    record = ArmRecord({"env.name": "bandit", "env.mix": None}, [first, run(2)])
+    write_arm(tmp_path, "bandit-one", record)
+    assert read_arm(tmp_path, "bandit-one") == record
+    assert read_arm(tmp_path, "bandit-other") is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"settings":{},"runs":[{"seed":0}]}'])
+def test_a_damaged_record_is_named(tmp_path, text):
+    arm_file(tmp_path, "one").parent.mkdir()
+    arm_file(tmp_path, "one").write_text(text)
+    with pytest.raises(ValueError, match="one.json is no record of an arm"):
+        read_arm(tmp_path, "one")
+
+
+def test_the_page_of_a_study(folder):
+    page = pages.make_page(pages.read_study(STUDY, folder), is_quick=False)
+    assert "| One ends above the other | **reproduced** | +30.0 % [" in page
+    assert "| Sokoban, one | 3 | 25.0 % | 70.0 % [60.0 %, 80.0 %] |  |" in page
+    assert "python -m launch.study --name=pair" in page
+    assert "Not run yet" not in page
+
+
+def test_what_has_not_been_run_is_said(folder):
+    arm_file(folder, OTHER.name).unlink()
+    found = pages.read_study(STUDY, folder)
+    page = pages.make_page(found, is_quick=False)
+    assert "| One ends above the other | not run yet |  |" in page
+    assert "Not run yet: sokoban-other." in page
+    assert pages.make_overview([found]).splitlines()[2].endswith("| 1 |  |  |  | 1 |")
+
+
+def test_the_overview_counts_verdicts(folder):
+    overview = pages.make_overview([pages.read_study(STUDY, folder)])
+    last = overview.splitlines()[-1]
+    assert last == "| [One against another](#pair) | 1 | 1 |  |  |  |"
+    text = f"# Page\n{pages.BEGIN}\nold\n{pages.END}\nrest\n"
+    assert pages.replace_overview(text, overview) == (
+        f"# Page\n{pages.BEGIN}\n{overview}{pages.END}\nrest\n"
+    )
+    with pytest.raises(ValueError, match="lacks the marks"):
+        pages.replace_overview("# Page\n", overview)
+
+
+def test_figures_are_drawn(folder):
+    commands.need("matplotlib")
+    (found,) = pages.write_pages([STUDY], folder, is_quick=True)
+    png = (folder / "pair.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert "shortened runs" in (folder / "pair.md").read_text()
+    pages.write_pages([STUDY], folder, is_quick=True)
+    assert (folder / "pair.png").read_bytes() == png
+    assert found.verdicts
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_committed_pages_are_made_of_the_committed_records(study):
+    page = DOCS / "study" / f"{study.name}.md"
+    found = pages.read_study(study, DOCS / "study")
+    assert page.is_file() == bool(found.runs)
+    if found.runs:
+        assert page.read_text() == pages.make_page(found, is_quick=False)
+        assert (DOCS / "study" / f"{study.name}.png").is_file()
+
+
+def test_the_committed_overview_is_that_of_the_records():
+    text = (DOCS / "findings.md").read_text()
+    found = [pages.read_study(study, DOCS / "study") for study in STUDIES.values()]
+    assert text == pages.replace_overview(text, pages.make_overview(found))
+    for study in STUDIES.values():
+        assert f'<a id="{study.name}"></a>' in text

@@ -1,0 +1,112 @@
+"""Arms that are run: what is kept of them, and that nothing is run twice."""
+
+import json
+
+import pytest
+
+from configs import bandit
+from ragen_jax.studies import run as studies
+from ragen_jax.studies.arms import Arm
+from ragen_jax.studies.measures import MEASURES
+from ragen_jax.studies.records import arm_file, read_arm
+from tests import commands
+from tests.sft import tiny
+
+LEARNED = Arm("bandit-learned", "Bandit, learned", "bandit", num_seeds=2,
+              suite=("Bandit-Reversed",))  # fmt: skip
+TUNED = Arm("bandit-tuned", "Bandit, tuned", "bandit", num_seeds=1, is_sft=True)
+
+
+def learned_config(model, **changes):
+    config = bandit.get_config("study,starpo_s,grpo")
+    keys = commands.TINY | {
+        "model.path": str(model),
+        "rollout.max_turns": 1,
+        "train.num_iterations": 3,
+        "diagnostics.every": 1,
+        "diagnostics.num_samples": 4,
+    }
+    config.update_from_flattened_dict(keys | changes)
+    return config.lock()
+
+
+@pytest.mark.slow
+def test_arms_are_run_kept_and_not_run_again(model, tmp_path, monkeypatch):
+    checkpoint = tiny.write_checkpoint(tmp_path / "checkpoint")
+    arms = [
+        (LEARNED, learned_config(model)),
+        (TUNED, tiny.tuning_config(checkpoint).lock()),
+    ]
+    workdir, output = tmp_path / "runs", tmp_path / "study"
+    assert studies.run_arms(arms, workdir, output) == 0
+
+    learned = read_arm(output, LEARNED.name)
+    assert [run.seed for run in learned.runs] == [0, 1]
+    assert learned.settings["train.num_iterations"] == 3
+    for run in learned.runs:
+        assert list(run.curve("val-env/*/success")) == [0, 2, 3]
+        assert list(run.curve("actor/entropy")) == [1, 2, 3]
+        assert run.first_alarms.keys() >= {"entropy", "in_group_reward_std"}
+        assert 0 <= run.suite["Bandit-Reversed"] <= 1
+        assert run.ceiling == 1
+        for name in ("final", "mi_zscore", "suite:Bandit-Reversed"):
+            assert MEASURES[name].value(run) is not None
+    folder = workdir / LEARNED.name / "seed-1"
+    metrics = [json.loads(line) for line in open(folder / "metrics.jsonl")]
+    entropy = learned.runs[1].curve("actor/entropy")
+    assert entropy[3] == pytest.approx(metrics[-1]["actor/entropy"], rel=1e-3)
+    assert not (folder / "checkpoints").exists()
+
+    (tuned,) = read_arm(output, TUNED.name).runs
+    scores = json.loads((workdir / TUNED.name / "seed-0" / "scores.json").read_text())
+    expected = [scores[when]["bandit"]["success"] for when in ("before", "after")]
+    assert list(tuned.curve("val-env/*/success").items()) == list(
+        zip((0, 6), expected, strict=True)
+    )
+    assert tuned.seconds > 0
+
+    def never(*_):
+        raise AssertionError("it was run again")
+
+    monkeypatch.setattr(studies, "fine_tune", never)
+    monkeypatch.setattr(studies, "_play_suite", never)
+    assert studies.run_arms(arms, workdir, output) == 0
+
+    changed = learned_config(model, **{"rollout.max_reply_tokens": 6})
+    with pytest.raises(ValueError, match=r"made with rollout.max_reply_tokens = 8"):
+        studies.run_arms([(LEARNED, changed)], workdir, output)
+
+
+def test_nothing_is_kept_of_an_arm_with_runs_to_come(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "train_cells", lambda *_: (1, {"run 1": "it broke"}))
+    arms = [(LEARNED, learned_config(model))]
+    assert studies.run_arms(arms, tmp_path / "runs", tmp_path / "study") == 1
+    assert not arm_file(tmp_path / "study", LEARNED.name).exists()
+
+
+@pytest.mark.slow
+def test_a_study_from_the_command_line(tmp_path):
+    folder = tmp_path / "quick"
+    words = commands.command(
+        "study", "--name=buckets", "--quick", f"--workdir={folder}"
+    )
+    done = commands.call(words)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "buckets.md").read_text()
+    assert "Of shortened runs" in page
+    assert "| Sokoban, PPO, vanilla | 1 |" in page
+    assert page.count("not reproduced") == 6
+    assert (folder / "buckets.png").is_file()
+    for arm in ("sokoban-starpo-ppo", "sokoban-starpo-grpo"):
+        (run,) = read_arm(folder, arm).runs
+        assert MEASURES["regulariser_growth"].value(run) is not None
+    again = commands.call(words)
+    assert "run 1/2" not in again.stdout
+
+
+def test_bad_names_are_one_sentence(tmp_path):
+    done = commands.call(commands.command("study", "--name=colapse"))
+    assert done.returncode == 2
+    assert "no study 'colapse'. Did you mean 'collapse'" in done.stderr
+    done = commands.call(commands.command("study"))
+    assert "no study named; add e.g. --name=starpo_s" in done.stderr

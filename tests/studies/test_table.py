@@ -1,0 +1,53 @@
+"""Every study as it is written down: runnable, complete, judged by measures there are."""
+
+import dataclasses
+
+import pytest
+
+from launch import study as command
+from ragen_jax.config import validate
+from ragen_jax.sft.rules import validate as validate_sft
+from ragen_jax.studies.measures import MEASURES
+from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
+from tests.studies.runs import ONE
+
+ARMS = distinct_arms(STUDIES.values())
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_every_arm_has_a_valid_configuration(is_quick):
+    for arm in ARMS:
+        config = command._config(arm, is_quick)
+        (validate_sft if arm.is_sft else validate)(config)
+
+
+def test_arms_differ():
+    """Two names for the same settings would be run twice."""
+    settings = [command._config(arm, False).to_json_best_effort() for arm in ARMS]
+    assert len(set(settings)) == len(ARMS)
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_studies_are_complete(study):
+    assert study.claims
+    assert len({claim.text for claim in study.claims}) == len(study.claims)
+    for claim in study.claims:
+        assert claim.test.measure in MEASURES
+        assert len(claim.text) < 100
+    assert set(study.columns) <= MEASURES.keys()
+    assert all(arm.num_seeds >= 3 for arm in study.arms)
+
+
+def test_studies_are_found_by_name():
+    assert [study.name for study in find_studies("keep,clip,keep")] == ["keep", "clip"]
+    assert len(find_studies("all")) == len(STUDIES)
+    with pytest.raises(ValueError, match="no study 'kep'. Did you mean 'keep'"):
+        find_studies("kep")
+
+
+def test_one_name_means_one_arm():
+    changed = dataclasses.replace(ONE, num_seeds=3)
+    study = STUDIES["keep"]
+    others = [dataclasses.replace(study, claims=(), own_arms=(a,)) for a in (ONE, changed)]
+    with pytest.raises(ValueError, match="two arms are named sokoban-one"):
+        distinct_arms(others)
