@@ -29,9 +29,11 @@ from ragen_jax.text.tokenizer import load_tokenizer
 
 # Keys whose values a program takes as data, see `restart`.
 FREE_VALUES = ("seed", "optimizer.learning_rate", "critic.learning_rate")
-# Parameters of a model up to which two runs at a time are faster on a CPU: products of
-# larger ones fill the cores, and their states may not fit in memory twice.
+# Parameters of a model up to which several runs at a time are faster on a CPU: products
+# of larger ones fill the cores, and their states may not fit in memory together.
 _SMALL_PARAMS = 20_000_000
+# So many of them; on two cores five take 5 % less time than two (docs/benchmarks.md).
+_AT_ONCE = 5
 
 
 class Programs:
@@ -113,4 +115,4 @@ def check_program(config: ConfigDict) -> int:
     is_ours = config.env.host is None and not references(config)
     if mesh.size > 1 or platform_of(mesh) != "cpu" or not is_ours:
         return 1
-    return 2 if num_params(parts.learner.played) <= _SMALL_PARAMS else 1
+    return _AT_ONCE if num_params(parts.learner.played) <= _SMALL_PARAMS else 1

@@ -2,8 +2,8 @@
 
 In: cells and seeds. Out: a run folder for each of them, as `ragen_jax.train` makes it,
 to the bit, and the results over all. Runs that can share a program do, see `programs`.
-On a CPU two small runs train at a time, each on a thread of its own: one computes
-where the other waits. What a run gets does not depend on that.
+On a CPU several small runs train at a time, each on a thread of its own: one computes
+where the others wait. What a run gets does not depend on that.
 """
 
 import concurrent.futures
