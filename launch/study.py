@@ -44,7 +44,7 @@ _SHORT = {
     "evaluation.num_prompts": 32,
     "diagnostics.every": 2,
 }
-_SHORT_SFT = {"train.num_steps": 4, "evaluation.num_prompts": 32}
+_SHORT_SFT = {"train.num_steps": 8, "evaluation.num_prompts": 32}
 
 
 def main(argv: list[str]) -> int:

@@ -31,8 +31,7 @@ class EvalTask:
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
       played, play: everything that scores depend on, JSON-able, and how it is played
-        (a policy also with other parameters of its network); None before a player is
-        bound.
+        (by a policy also with other parameters); None before a player is bound.
     """
 
     spec: EnvSpec

@@ -100,9 +100,7 @@ def _draw_curves(pyplot, found: Found):
     return figure
 
 
-def _matrix(
-    runs: Sequence[RunRecord], metric: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _matrix(runs: Sequence[RunRecord], metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Iterations that all runs have, and values `[run, iteration]`."""
     curves = [curve for run in runs if (curve := run.curve(metric))]
     if not curves:

@@ -26,9 +26,7 @@ from ragen_jax.studies.measures import MEASURES, format_value
 from ragen_jax.studies.records import RunRecord, read_arm
 
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
-_QUICK = (
-    "**Of shortened runs, which show that the study works and nothing else.**\n\n"
-)
+_QUICK = "**Of shortened runs, which show that the study works and nothing else.**\n\n"
 
 
 class Found(NamedTuple):
@@ -115,7 +113,9 @@ def _mean(runs: Sequence[RunRecord], name: str) -> str:
     if interval is not None and interval[0] < interval[1]:
         ends = ", ".join(format_value(end, measure.form) for end in interval)
         text += f" [{ends}]"
-    return text + (f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else "")
+    return text + (
+        f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else ""
+    )
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -36,7 +36,7 @@ def two_samples(high: Sequence[float], low: Sequence[float]) -> PValues:
         splits = itertools.combinations(range(len(pooled)), size)
         chosen = np.array(list(splits))
     else:
-        chosen = _permutations(len(pooled))[:, :size]
+        chosen = _permutations(_rng(), len(pooled))[:, :size]
     sums = pooled[chosen].sum(axis=1)
     # With the sum of the first sample the difference of the means rises.
     return _p_values(sums, float(np.sum(high)))
@@ -72,9 +72,9 @@ def rank_correlation(
     scale = math.sqrt(float(first @ first) * float(second @ second))
     if scale == 0:
         return 0.0, PValues(1.0, 1.0)
-    order = np.tile(np.arange(len(x)), (NUM_SAMPLES, 1))
+    rng, order = _rng(), np.tile(np.arange(len(x)), (NUM_SAMPLES, 1))
     for block in members:
-        order[:, block] = np.array(block)[_permutations(len(block))]
+        order[:, block] = np.array(block)[_permutations(rng, len(block))]
     observed = float(first @ second)
     return observed / scale, _p_values(second[order] @ first, observed)
 
@@ -97,9 +97,9 @@ def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def _permutations(size: int) -> np.ndarray:
+def _permutations(rng: np.random.Generator, size: int) -> np.ndarray:
     """Drawn orders of so many; the first is the identity."""
-    orders = _rng().permuted(np.tile(np.arange(size), (NUM_SAMPLES, 1)), axis=1)
+    orders = rng.permuted(np.tile(np.arange(size), (NUM_SAMPLES, 1)), axis=1)
     orders[0] = np.arange(size)
     return orders
 

@@ -112,7 +112,10 @@ def _keep(
 ) -> None:
     """Write the record of an arm; its checkpoints are not needed any more."""
     if arm.is_sft:
-        runs = [_read_fine_tuned(arm, *pair) for pair in zip(arm.seeds, folders, strict=True)]
+        runs = [
+            _read_fine_tuned(arm, *pair)
+            for pair in zip(arm.seeds, folders, strict=True)
+        ]
     else:
         suites = _play_suite(arm, folders)
         game = GAMES[arm.game]

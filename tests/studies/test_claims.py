@@ -99,13 +99,13 @@ def test_trends():
 
 def test_the_trend_of_a_gain():
     """The arms rise; what they gain over their bases falls."""
-    arms, bases = LADDER, [
-        dataclasses.replace(arm, name=f"{arm.name}-base") for arm in LADDER
-    ]
+    arms, bases = (
+        LADDER,
+        [dataclasses.replace(arm, name=f"{arm.name}-base") for arm in LADDER],
+    )
     own = ladder(0.5, 0.55, 0.6, 0.65, 0.7)
     base = {
-        f"{name}-base": runs
-        for name, runs in ladder(0.2, 0.35, 0.5, 0.6, 0.7).items()
+        f"{name}-base": runs for name, runs in ladder(0.2, 0.35, 0.5, 0.6, 0.7).items()
     }
     falling = Trend(tuple(arms), base=tuple(bases), sign=-1)
     assert judge(Claim("", falling), own | base).word == REPRODUCED

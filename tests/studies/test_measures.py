@@ -46,7 +46,9 @@ def test_measures(name, value):
         },
         suite={"Bandit-Reversed": 0.7},
     )
-    assert MEASURES[name].value(run) == (None if value is None else pytest.approx(value))
+    assert MEASURES[name].value(run) == (
+        None if value is None else pytest.approx(value)
+    )
 
 
 def test_when_success_fell():

@@ -48,6 +48,8 @@ def test_studies_are_found_by_name():
 def test_one_name_means_one_arm():
     changed = dataclasses.replace(ONE, num_seeds=3)
     study = STUDIES["keep"]
-    others = [dataclasses.replace(study, claims=(), own_arms=(a,)) for a in (ONE, changed)]
+    others = [
+        dataclasses.replace(study, claims=(), own_arms=(a,)) for a in (ONE, changed)
+    ]
     with pytest.raises(ValueError, match="two arms are named sokoban-one"):
         distinct_arms(others)
