@@ -69,7 +69,7 @@ def _present(found: Found) -> list[Arm]:
 
 
 def _draw_curves(pyplot, found: Found):
-    """A row per metric, a column per game; bands from the lowest seed to the highest."""
+    """A row per metric, a column per game; bands from lowest to highest seed."""
     arms = _present(found)
     games = list(dict.fromkeys(arm.game for arm in arms))
     figure, axes = _axes(pyplot, len(found.study.curves), len(games), 4.2, 2.8)
