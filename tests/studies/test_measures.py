@@ -54,7 +54,7 @@ def test_measures(name, value):
 def test_when_success_fell():
     # The mean over five is 0.38 at iteration 12, 0.32 at 13: below 0.75 of 0.5.
     assert fall_of(TRAINED) == 13
-    assert fall_of({i: 0.5 for i in range(1, 21)}) is None
+    assert fall_of(dict.fromkeys(range(1, 21), 0.5)) is None
 
 
 def test_when_a_curve_rose():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from configs import bandit
+from ragen_jax.runs import reader
 from ragen_jax.studies import run as studies
 from ragen_jax.studies.arms import Arm
 from ragen_jax.studies.measures import MEASURES
@@ -52,7 +53,7 @@ def test_arms_are_run_kept_and_not_run_again(model, tmp_path, monkeypatch):
         for name in ("final", "mi_zscore", "suite:Bandit-Reversed"):
             assert MEASURES[name].value(run) is not None
     folder = workdir / LEARNED.name / "seed-1"
-    metrics = [json.loads(line) for line in open(folder / "metrics.jsonl")]
+    metrics = reader.read_metrics(folder)
     entropy = learned.runs[1].curve("actor/entropy")
     assert entropy[3] == pytest.approx(metrics[-1]["actor/entropy"], rel=1e-3)
     assert not (folder / "checkpoints").exists()

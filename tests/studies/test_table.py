@@ -1,4 +1,4 @@
-"""Every study as it is written down: runnable, complete, judged by measures there are."""
+"""Every study as it is written down: valid, complete, judged by measures there are."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def test_studies_are_complete(study):
 def test_studies_are_found_by_name():
     assert [study.name for study in find_studies("keep,clip,keep")] == ["keep", "clip"]
     assert len(find_studies("all")) == len(STUDIES)
-    with pytest.raises(ValueError, match="no study 'kep'. Did you mean 'keep'"):
+    with pytest.raises(ValueError, match=r"no study 'kep'\. Did you mean 'keep'"):
         find_studies("kep")
 
 
