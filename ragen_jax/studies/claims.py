@@ -258,7 +258,6 @@ class Study:
       columns: measures of the table of arms.
       curves: metrics drawn over the iterations; none: `drawn`, arm by arm.
       drawn: measures of the figure.
-      own_arms: arms that no claim names.
     """
 
     name: str
@@ -269,10 +268,9 @@ class Study:
     columns: tuple[str, ...] = ("start", "final", "seconds")
     curves: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ("final",)
-    own_arms: tuple[Arm, ...] = ()
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         """Every arm once, in the order of the claims."""
         named = [arm for claim in self.claims for arm in claim.test.arms]
-        return tuple({arm.name: arm for arm in (*named, *self.own_arms)}.values())
+        return tuple({arm.name: arm for arm in named}.values())

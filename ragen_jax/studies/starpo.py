@@ -36,8 +36,8 @@ def _collapse_claims():
         ("grad_norm", "the gradient norm spikes"),
     ):
         yield Claim(
-            f"Where success while training falls, {text} first, in most runs",
-            Mean(_VANILLA, f"{name}_warned", above=0.5),
+            f"Where success while training falls, {text} before, in most runs",
+            Mean(_VANILLA, f"{name}_warned", above=0.5, by_arm=True),
         )
 
 

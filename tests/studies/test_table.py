@@ -7,9 +7,10 @@ import pytest
 from launch import study as command
 from ragen_jax.config import validate
 from ragen_jax.sft.rules import validate as validate_sft
+from ragen_jax.studies.claims import Claim, Difference
 from ragen_jax.studies.measures import MEASURES
 from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
-from tests.studies.runs import ONE
+from tests.studies.runs import ONE, OTHER
 
 ARMS = distinct_arms(STUDIES.values())
 
@@ -49,7 +50,8 @@ def test_one_name_means_one_arm():
     changed = dataclasses.replace(ONE, num_seeds=3)
     study = STUDIES["keep"]
     others = [
-        dataclasses.replace(study, claims=(), own_arms=(a,)) for a in (ONE, changed)
+        dataclasses.replace(study, claims=(Claim("", Difference(a, OTHER)),))
+        for a in (ONE, changed)
     ]
     with pytest.raises(ValueError, match="two arms are named sokoban-one"):
         distinct_arms(others)
