@@ -64,6 +64,7 @@ def sweep(
       ValueError: a cell cannot be trained; nothing has been written.
     """
     check_cells(cells, overrides)
+    results.check_folder(workdir)
     runs, failures = plan(cells, seeds, workdir), {}
     if runs:
         with working("checking the settings"):
