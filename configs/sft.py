@@ -72,7 +72,7 @@ def get_config(words: str = "") -> ConfigDict:
     # Before and after training; a model that is not trained yet thinks at length.
     config.evaluation.max_reply_tokens = task.rollout.max_reply_tokens
 
-    if size == "pocket":
+    if config.model.path == "pocket":
         _pocket(config)
     return config
 

@@ -35,8 +35,11 @@ def study(config: ConfigDict) -> None:
     """The pocket model in runs of under a minute: the studies of docs/findings.md."""
     pocket(config)
     config.rollout.num_groups = 8
+    config.rollout.max_turns = 2
+    config.rollout.max_actions_per_turn = 5
     config.learner.minibatch_rows = 16
-    config.train.num_iterations = 50
+    config.optimizer.learning_rate = 1e-4
+    config.train.num_iterations = 40
     config.evaluation.every = 5
     config.diagnostics.every = 10
     config.diagnostics.num_samples = 32

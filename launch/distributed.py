@@ -61,6 +61,8 @@ def find_place(value: str, environ: Mapping[str, str]) -> Place | None:
     """
     if value == "off":
         return None
+    # One that is set to nothing names nothing.
+    environ = {name: text for name, text in environ.items() if text}
     if value == "auto":
         for source in _SOURCES:
             if (place := _find(source, environ)) is not None and place.total > 1:
@@ -128,7 +130,7 @@ def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
 
     # Its handler of SIGTERM would keep the signal from ours.
     jax.config.update("jax_enable_preemption_service", False)
-    watch = beats.arrive(workdir, place.number, place.total)
+    watch = beats.arrive(workdir, place.number, place.total, place.address)
     watch.at(_ARRIVING)
     # Ends the process after that time, and `_describe_end` says so.
     jax.distributed.initialize(
@@ -257,6 +259,8 @@ def _from_openmpi(environ: Mapping[str, str]) -> Place | None:
             "processes"
         )
     # Jobs are multiples of 2^12.
+    if "OMPI_COMM_WORLD_RANK" not in environ:
+        raise ValueError("OMPI_COMM_WORLD_RANK is not set")
     address = f"{match[2]}:{_port(int(match[1]) >> 12)}"
     return Place("openmpi", address, total, int(environ["OMPI_COMM_WORLD_RANK"]))
 
@@ -279,10 +283,11 @@ def _port(job: str | int) -> int:
 
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
 _JOBSET = ("RAGEN_JAX_FIRST_HOST", "RAGEN_JAX_NUM_PROCESSES", "JOB_COMPLETION_INDEX")
-# Scheduler -> place of a process that it started; None: it did not.
+# Scheduler -> place of a process that it started; None: it did not. In this order:
+# within a job of Slurm, processes of `mpirun` have the variables of both.
 _SOURCES: Mapping[str, Callable[[Mapping[str, str]], Place | None]] = {
-    "slurm": _from_slurm,
     "openmpi": _from_openmpi,
+    "slurm": _from_slurm,
     "kubernetes": _from_kubernetes,
 }
 _MARKS = {

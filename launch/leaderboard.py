@@ -33,7 +33,9 @@ def main(words: list[str]) -> int:
         from ragen_jax.evaluation.leaderboard import markdown, read_board
         from ragen_jax.runs.writer import write_text_atomically
 
-        board = read_board([pathlib.Path(word) for word in words])
+        sources = [pathlib.Path(word) for word in words]
+        board = read_board(sources)
+        _check_targets([row.path for row in board.rows])
     for rank, row, mean in board.places():
         print(f"{'-' if rank is None else rank:>3}  {mean}  {row.name}")
     texts = {}
@@ -47,6 +49,25 @@ def main(words: list[str]) -> int:
         write_text_atomically(path, text)
         print(f"{path} written")
     return 0
+
+
+def _check_targets(sources: list[pathlib.Path]) -> None:
+    """Refuse to write over a file of scores, or two texts into one file.
+
+    Raises:
+      ValueError: names the file.
+    """
+    taken = {path.resolve() for path in sources}
+    for flag in (_OUTPUT, _TABLE):
+        if not flag.value:
+            continue
+        path = pathlib.Path(flag.value).resolve()
+        if path in taken:
+            raise ValueError(
+                f"--{flag.name}={flag.value} is a file of scores, or that of the other "
+                "flag; name another file to write"
+            )
+        taken.add(path)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ one process nothing is exchanged. Where a docstring says "together", every proce
 make the call, in the same order as its other calls.
 """
 
+import collections
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -88,6 +89,21 @@ def from_own_rows(rows: np.ndarray, like: Array) -> Array:
         return jax.device_put(rows, like.sharding)
     shape = (like.shape[0], *rows.shape[1:])
     return jax.make_array_from_process_local_data(like.sharding, rows, shape)
+
+
+def check_devices() -> None:
+    """Refuse processes with different numbers of devices; nothing is exchanged.
+
+    Raises:
+      ValueError: names two of them.
+    """
+    counts = collections.Counter(device.process_index for device in jax.devices())
+    for number, count in counts.items():
+        if count != counts[0]:
+            raise ValueError(
+                f"process {number} has {count} devices, process 0 has {counts[0]}; "
+                "give all processes equally many (GPUs that are visible, or XLA_FLAGS)"
+            )
 
 
 def gather(value: Any) -> list[Any]:

@@ -19,15 +19,16 @@ def free_port() -> int:
 
 
 class Pair:
-    """Two processes of one command, 4 devices each.
+    """Two processes of one command.
 
     Args:
       words: of the command.
       others: words that the second process has in addition.
       cwd: of the second process.
+      devices: of each.
     """
 
-    def __init__(self, words, others=(), cwd=commands.ROOT):
+    def __init__(self, words, others=(), cwd=commands.ROOT, devices=(4, 4)):
         port, folders = free_port(), (commands.ROOT, cwd)
         self.processes = [
             subprocess.Popen(
@@ -37,7 +38,7 @@ class Pair:
                     f"--distributed=localhost:{port},2,{i}",
                 ],
                 cwd=folders[i],
-                env=commands.environment(devices=4),
+                env=commands.environment(devices=devices[i]),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -239,6 +239,29 @@ def test_processes_that_differ_are_refused(model, tmp_path, what):
 
 
 @pytest.mark.slow
+def test_processes_with_other_numbers_of_devices_are_refused(model, tmp_path):
+    with Pair(words(model, tmp_path / "run"), devices=(4, 2)) as pair:
+        results = pair.finish()
+    for result in results:
+        assert result.returncode == 2, result.stdout
+        assert "error: process 1 has 2 devices, process 0 has 4" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_second_start_is_refused_and_the_first_goes_on(model, tmp_path):
+    run = untested(model, tmp_path / "run")
+    with Pair(run) as first:
+        _wait_for_progress(tmp_path / "run", first, 1)
+        with Pair(run) as second:
+            refused = second.finish(timeout=120)
+        for result in refused:
+            assert result.returncode == 2, result.stdout
+            assert "error: another start of this run is at work in" in result.stdout
+        results = first.finish()
+    assert [r.returncode for r in results] == [0, 0], results
+
+
+@pytest.mark.slow
 def test_games_in_python_are_stepped_where_their_rows_are(tmp_path):
     """On eight devices of one process and of two."""
     changes = {

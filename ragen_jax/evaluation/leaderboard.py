@@ -170,14 +170,16 @@ def read_board(paths: Sequence[pathlib.Path]) -> Board:
         other settings, lacks an entry, or is there twice.
     """
     rows = [_read_row(path) for path in _files(paths)]
-    _check_names(rows)
+    _check_names(rows, "name")
     _check_measurement(rows)
+    _check_names(rows, "identity")
     entries = list(dict.fromkeys(name for row in rows for name in row.scores))
     _check_complete(rows, entries)
     means = {row.name: mean_success(row) for row in rows}
     rows = sorted(rows, key=lambda r: (r.is_reference, -means[r.name].success, r.name))
-    # In the order of a row that has them all.
-    entries = list(max((row.scores for row in rows), key=len))
+    # In the order of the row that has most, then what other rows have besides.
+    fullest = max((row.scores for row in rows), key=len)
+    entries = list(dict.fromkeys([*fullest, *entries]))
     return Board(rows, [means[row.name] for row in rows], entries)
 
 
@@ -201,7 +203,8 @@ def _shares(row: Row, score: Score) -> Float[np.ndarray, " P"] | None:
         return None
     evaluation = row.about["evaluation"]
     words, most = score.wins.split(), evaluation["num_samples"]
-    wins = np.array([int(word) for word in words if word.isdecimal()])
+    most_digits = len(str(most))
+    wins = np.array([int(w) for w in words if w.isdecimal() and len(w) <= most_digits])
     is_whole = len(wins) == len(words) == evaluation["num_prompts"]
     success = score.metrics["success"]
     if is_whole and wins.max() <= most:
@@ -253,31 +256,41 @@ def _read_row(path: pathlib.Path) -> Row:
         known = [score.metrics.get(name, 0.0) for name in ("ceiling", "regret")]
         is_between = low - ROUNDING <= success <= high + ROUNDING
         is_share = 0 <= success <= 1 and is_between
-        if not is_share or not all(map(math.isfinite, [low, high, *known])):
+        limits = [low, high, *known]
+        if not is_share or not all(-ROUNDING <= x <= 1 + ROUNDING for x in limits):
             raise ValueError(
                 f"{path}: {score.name} has a success of {success} between {low} and "
-                f"{high}, or a ceiling that is no number; restore the file as "
+                f"{high}, or a ceiling or regret that is no share; restore the file as "
                 "launch.evaluate wrote it"
             )
-    return Row(path, about, {score.name: score for score in scores})
+        if type(score.played.get(OWN, 0)) is not int:
+            raise ValueError(
+                f"{path}: {score.name} was played with {OWN} = {score.played[OWN]!r}, "
+                "which is no whole number; restore the file as launch.evaluate wrote it"
+            )
+    by_name = {score.name: score for score in scores}
+    if len(by_name) < len(scores):
+        raise ValueError(
+            f"{path} has an entry twice; let launch.evaluate write the file again"
+        )
+    return Row(path, about, by_name)
 
 
-def _check_names(rows: Sequence[Row]) -> None:
-    """Refuse rows that cannot be told apart."""
-    for kind in ("name", "identity"):
-        seen: dict[str, Row] = {}
-        for row in rows:
-            other = seen.setdefault(getattr(row, kind), row)
-            if other is not row and kind == "name":
-                raise ValueError(
-                    f"{other.path} and {row.path} would both be called {row.name}; "
-                    "rename one of them"
-                )
-            if other is not row:
-                raise ValueError(
-                    f"{other.path} and {row.path} are of the same policy under the "
-                    "same settings; leave one of them out"
-                )
+def _check_names(rows: Sequence[Row], kind: str) -> None:
+    """Refuse rows with the same "name" or "identity"."""
+    seen: dict[str, Row] = {}
+    for row in rows:
+        other = seen.setdefault(getattr(row, kind), row)
+        if other is not row and kind == "name":
+            raise ValueError(
+                f"{other.path} and {row.path} would both be called {row.name}; rename "
+                "one of them"
+            )
+        if other is not row:
+            raise ValueError(
+                f"{other.path} and {row.path} are of the same policy under the same "
+                "settings; leave one of them out"
+            )
 
 
 def _check_measurement(rows: Sequence[Row]) -> None:

@@ -8,9 +8,9 @@ folder is shared by all hosts anyway and tells what happened afterwards, too.
 
 import dataclasses
 import faulthandler
-import json
 import os
 import pathlib
+import re
 import socket
 import sys
 import threading
@@ -22,72 +22,27 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from ragen_jax import processes
+from ragen_jax.runs.beat_files import (
+    CUT_OFF,
+    EXIT_STATUS,
+    FAILED,
+    FINISHED,
+    FOLDER,
+    RUNNING,
+    Beat,
+    read_beat,
+    write_beat,
+)
 
-FOLDER = "processes"
 BEAT_SECONDS = 1.0
 # Without a new beat for so long a process is gone. Others end well within a minute.
 LOST_SECONDS = 20.0
 # Variable with the process number of the parent, which may be gone already.
 PARENT = "RAGEN_JAX_PARENT"
-# Exit status after another process is gone or hangs: the same command resumes.
-EXIT_STATUS = 3
 RESUME = "nothing saved is lost; the same commands on all hosts resume"
 
-RUNNING, FINISHED, FAILED, CUT_OFF = "running", "finished", "failed", "cut off"
-
-
-@dataclasses.dataclass(frozen=True)
-class Beat:
-    """The last sign of life of a process.
-
-    Attributes:
-      attempt: the same for all processes of one start of the run.
-      number: of the process, from 0.
-      host, pid: where it runs.
-      place: what it does, in words.
-      since: seconds it has been there.
-      state: RUNNING; FINISHED; FAILED of its own; CUT_OFF by another's end.
-      reason: sentence of a failure.
-      status: exit status of a failure.
-      count: beats so far.
-    """
-
-    attempt: str
-    number: int
-    host: str
-    pid: int
-    place: str
-    since: float = 0.0
-    state: str = RUNNING
-    reason: str = ""
-    status: int = EXIT_STATUS
-    count: int = 0
-
-    def describe(self) -> str:
-        """Who it is and where it stands."""
-        who = f"process {self.number} ({self.host}, pid {self.pid})"
-        return f"{who}: {self.place}, for {self.since:.0f} s"
-
-
-def write_beat(workdir: pathlib.Path, beat: Beat) -> None:
-    """Write a beat in place of the last one."""
-    folder = workdir / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{beat.number}.tmp"
-    temporary.write_text(json.dumps(dataclasses.asdict(beat)), encoding="utf-8")
-    os.replace(temporary, folder / f"{beat.number}.json")
-
-
-def read_beat(workdir: pathlib.Path, number: int) -> Beat | None:
-    """The last beat of a process; None without a file of one.
-
-    A file system of many hosts may fail for a moment while a file is replaced.
-    """
-    path = workdir / FOLDER / f"{number}.json"
-    try:
-        return Beat(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+# How messages of JAX's runtime begin: with a status such as UNKNOWN or UNAVAILABLE.
+_OF_RUNTIME = re.compile(r"[A-Z_]{4,}: ")
 
 
 class Watch:
@@ -99,7 +54,7 @@ class Watch:
     Args:
       workdir: the run folder; made if there are several processes.
       number, total: of this process, and of all.
-      attempt: see `Beat`.
+      attempt, address: see `Beat`.
       stall_seconds: after which a process that stands still has hung; None: never.
       is_arriving: not all processes are known to be there. One that was seen to beat
         and stops is gone; one that was not seen may still come.
@@ -113,12 +68,14 @@ class Watch:
         number: int = 0,
         total: int = 1,
         attempt: str = "",
+        address: str = "",
         stall_seconds: float | None = None,
         is_arriving: bool = False,
         end: Callable[[int], None] = os._exit,
     ):
         self._workdir, self._total, self._end = workdir, total, end
-        self._beat = Beat(attempt, number, socket.gethostname(), os.getpid(), "start")
+        here = (socket.gethostname(), os.getpid())
+        self._beat = Beat(attempt, number, *here, "start", address=address)
         self._moved_at = time.monotonic()
         self._stall_seconds, self._is_arriving = stall_seconds, is_arriving
         self._parent = int(os.environ.get(PARENT, os.getppid()))
@@ -131,6 +88,11 @@ class Watch:
         self._others: Sequence[int] = others if total > 1 else ()
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def address(self) -> str:
+        """See `Beat`."""
+        return self._beat.address
 
     def at(self, place: str) -> None:
         """Say what this process does from now on."""
@@ -149,6 +111,8 @@ class Watch:
 
     def __exit__(self, kind, error, _) -> None:
         is_sentence = isinstance(error, ValueError | OSError)
+        # JAX's runtime may raise these, too, for a connection that is gone.
+        is_sentence = is_sentence and not _OF_RUNTIME.match(str(error))
         if self._others and isinstance(error, Exception) and not is_sentence:
             # Often the loss of another process, which shows after `LOST_SECONDS`.
             self._note(CUT_OFF, str(error))
@@ -214,7 +178,8 @@ class Watch:
             )
 
     def _unheard(self, number: int) -> Beat:
-        return Beat(self._beat.attempt, number, "unknown host", 0, "not heard of yet")
+        place = "not heard of in this --workdir, which all processes have to share"
+        return Beat(self._beat.attempt, number, "unknown host", 0, place)
 
     def _find_loss(self) -> tuple[str, int] | None:
         """What happened to another process, and the status; None if all are well."""
@@ -268,23 +233,74 @@ class Watch:
 _ARRIVAL: list[Watch] = []
 
 
-def arrive(workdir: pathlib.Path, number: int, total: int) -> Watch:
-    """Begin the watch of a process that waits for the others."""
-    watch = Watch(workdir, number=number, total=total, is_arriving=True)
+def arrive(workdir: pathlib.Path, number: int, total: int, address: str) -> Watch:
+    """Begin the watch of a process that waits for the others.
+
+    Raises:
+      ValueError: another start of the run is at work.
+    """
+    refuse_another_start(workdir, number, address)
+    watch = Watch(
+        workdir, number=number, total=total, address=address, is_arriving=True
+    )
     _ARRIVAL.append(watch.__enter__())
     return watch
 
 
+def refuse_another_start(
+    workdir: pathlib.Path,
+    number: int,
+    address: str,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Refuse a start beside another one, whose signs of life it would overwrite.
+
+    Where files tell of processes that may be at work still, this takes seconds.
+
+    Raises:
+      ValueError: processes that meet elsewhere, or one with this number, are alive.
+    """
+
+    def others() -> dict[int, Beat]:
+        numbers = (int(p.stem) for p in (workdir / FOLDER).glob("*.json"))
+        beats = filter(None, (read_beat(workdir, n) for n in numbers))
+        return {
+            beat.number: beat
+            for beat in beats
+            if beat.state == RUNNING
+            and (beat.address != address or beat.number == number)
+        }
+
+    if not (before := others()):
+        return
+    wait(3 * BEAT_SECONDS)
+    for beat in others().values():
+        if beat != before.get(beat.number):
+            raise ValueError(
+                f"another start of this run is at work in {workdir}: "
+                f"{beat.describe()}; stop it, or use another --workdir; each process "
+                "of a start has its own number"
+            )
+
+
 def watched(workdir: pathlib.Path, stall_seconds: float | None) -> Watch:
-    """The watch of this process; all processes together."""
-    attempt = processes.gather(uuid.uuid4().hex)[0]
+    """The watch of this process; all processes together.
+
+    Raises:
+      ValueError: processes have different numbers of devices.
+    """
+    processes.check_devices()
+    attempt, address = processes.gather(uuid.uuid4().hex)[0], ""
     while _ARRIVAL:
-        _ARRIVAL.pop().stop()
+        arrival = _ARRIVAL.pop()
+        arrival.stop()
+        address = arrival.address
     return Watch(
         workdir,
         number=jax.process_index(),
         total=jax.process_count(),
         attempt=attempt,
+        address=address,
         stall_seconds=stall_seconds,
     )
 

@@ -21,7 +21,7 @@ from ragen_jax.tables.rules import add_options, flatten
 
 _SETTING = re.compile(r"\s*([\w.]+)\s*=(.*)", re.DOTALL)
 _SEEDS = re.compile(r"(\d+)(?::(\d+))?")
-_NUM_SEEDS = 2**32
+_SEED_LIMIT, _MAX_SEEDS = 2**32, 10_000
 # Keys whose names depend on the game.
 _OPEN_SECTIONS = ("env.kwargs", "env.params")
 _MAX_NAME = 120
@@ -67,8 +67,12 @@ def parse_seeds(text: str) -> list[int]:
             )
         start = int(match[1])
         last = start if match[2] is None else int(match[2]) - 1
-        if last >= _NUM_SEEDS:
+        if last >= _SEED_LIMIT:
             raise ValueError(f"--seeds={text}: {last} is no seed; use 0 to 2**32 - 1")
+        if last - start >= _MAX_SEEDS:
+            raise ValueError(
+                f"--seeds={text} names more than {_MAX_SEEDS:,} seeds; each is a run"
+            )
         seeds += range(start, last + 1)
     twice = [seed for seed, count in collections.Counter(seeds).items() if count > 1]
     if twice:
@@ -227,6 +231,8 @@ def _set(config: ConfigDict, key: str, value: object) -> bool:
     section, _, name = key.rpartition(".")
     if key in known:
         try:
+            if isinstance(value, bool) and type(known[key]) in (int, float):
+                raise TypeError("True and False would be taken for 1 and 0")
             config.update_from_flattened_dict({key: value})
         except TypeError as error:
             raise ValueError(

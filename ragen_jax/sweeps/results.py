@@ -71,13 +71,38 @@ def run_folder(workdir: pathlib.Path, cell: str, seed: int) -> pathlib.Path:
     return workdir / cell / f"{_SEED}{seed}"
 
 
+def check_folder(workdir: pathlib.Path) -> None:
+    """Refuse a folder whose results could not be read after the runs.
+
+    Raises:
+      ValueError: it is a file, or a run in it is damaged.
+    """
+    if workdir.exists() and not workdir.is_dir():
+        raise ValueError(f"--workdir={workdir} is a file; name a folder")
+    read_results(workdir)
+
+
 def is_finished(folder: pathlib.Path, config: ConfigDict) -> bool:
-    """Whether a run with exactly these settings has come to its end."""
+    """Whether a run with exactly these settings has come to its end.
+
+    Raises:
+      ValueError: it has, and was evaluated in another way: going on with it would
+        measure nothing and change what its numbers are said to be of.
+    """
     if not (folder / "config.json").is_file():
         return False
-    if reader.read_recorded(folder).result is None:
+    result = reader.read_recorded(folder).result
+    if result is None:
         return False
-    return not changed_keys(reader.read_config(folder), config, free=())
+    changed = changed_keys(reader.read_config(folder), config, free=())
+    for key, (old, new) in changed.items():
+        is_over = result["iteration"] >= config.train.num_iterations
+        if is_over and key.startswith("evaluation."):
+            raise ValueError(
+                f"{folder} is finished and was evaluated with {key} = {old}, not "
+                f"{new}; use another --workdir, or launch.evaluate"
+            )
+    return not changed
 
 
 def read_results(workdir: pathlib.Path) -> list[RunResult]:

@@ -64,6 +64,7 @@ def sweep(
     Raises:
       ValueError: a cell cannot be trained; nothing has been written.
     """
+    results.check_folder(workdir)
     status, failures = train_cells([(c, seeds) for c in cells], workdir, overrides)
     if status in (0, 1):
         with working("reading the runs"):

@@ -175,6 +175,12 @@ def twice(folder):
     scores_file(folder / "c.json", weights="same")
 
 
+def other_prompts_of_one_policy(folder):
+    scores_file(folder / "a.json")
+    scores_file(folder / "b.json", weights="same")
+    scores_file(folder / "c.json", weights="same", evaluation={"seed": 7})
+
+
 def namesakes(folder):
     (folder / "x").mkdir()
     scores_file(folder / "c.json")
@@ -215,8 +221,23 @@ def set_wins(wins):
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=float("inf"))),
-            r"a ceiling that is no number",
+            r"a ceiling or regret that is no share",
         ),
+        (
+            edited(lambda c: c["scores"][0]["metrics"].update(ceiling=10**400)),
+            r"a ceiling or regret that is no share",
+        ),
+        (
+            edited(lambda c: c["scores"][0]["played"].update({OWN: None})),
+            r"Walk was played with max_reply_tokens = None, which is no whole number",
+        ),
+        (
+            edited(lambda c: c["scores"].append(c["scores"][0])),
+            r"c.json has an entry twice",
+        ),
+        (set_wins("9" * 5000 + " 0 0 0"), r"the wins of Walk are not"),
+        # The same policy, under another setting of the measurement.
+        (other_prompts_of_one_policy, r"seed = 7, other files with 123"),
         (edited(dict.clear), r"c.json is not a file of scores .*; leave it out"),
     ],
 )
@@ -265,6 +286,22 @@ def test_the_command_writes_a_page_and_a_table(tmp_path):
     board = read_board([tmp_path])
     assert page.read_text() == make_page(board)
     assert table.read_text() == markdown(board)
+
+
+@pytest.mark.parametrize("flags", [["--table=a.json"], ["--table=x", "--output=x"]])
+def test_no_scores_are_written_over(tmp_path, flags):
+    text = scores_file(tmp_path / "a.json").read_text()
+    flags = [flag.replace("=", f"={tmp_path}/") for flag in flags]
+    done = commands.call(commands.command("leaderboard", str(tmp_path), *flags))
+    assert done.returncode == 2
+    assert "name another file to write" in done.stderr
+    assert (tmp_path / "a.json").read_text() == text
+
+
+def test_all_entries_of_players_without_a_model_are_shown(tmp_path):
+    for name, entries in (("a", ("Walk", "Run")), ("b", ("Jump",))):
+        scores_file(tmp_path / f"{name}.json", entries=entries, player=name)
+    assert read_board([tmp_path]).entries == ["Walk", "Run", "Jump"]
 
 
 @pytest.mark.parametrize("preset", ["pocket", "qwen2.5-0.5b", "qwen3-8b"])

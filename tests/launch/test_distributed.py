@@ -64,6 +64,7 @@ def test_the_first_host_of_slurms_list(hosts, first):
         # A batch script outside of `srun` has no step.
         {k: v for k, v in SLURM.items() if "STEP" not in k},
         {"OMPI_COMM_WORLD_SIZE": "1"},
+        KUBERNETES | dict.fromkeys(list(KUBERNETES)[:2], ""),
         KUBERNETES | {"RAGEN_JAX_NUM_PROCESSES": "1", "JOB_COMPLETION_INDEX": "0"},
         # A pod of some indexed job.
         {"JOB_COMPLETION_INDEX": "3"},
@@ -83,7 +84,7 @@ def test_processes_are_named_by_hand():
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("slrum", "none of auto, off, slurm, openmpi, kubernetes and HOST:PORT"),
+        ("slrum", "none of auto, off, openmpi, slurm, kubernetes and HOST:PORT"),
         ("node0,2,1", "none of auto"),
         ("node0:2100,2,2", "the number of this process 0 to 1"),
         ("node0:99999,2,0", "the port must be 1 to 65535"),
@@ -107,6 +108,10 @@ def test_mpirun_without_an_address_is_told_what_to_do():
     ("environ", "sentence"),
     [
         (SLURM | {"SLURM_PROCID": "x"}, "variables of slurm.*invalid literal"),
+        (
+            {k: v for k, v in OPENMPI.items() if "RANK" not in k},
+            "OMPI_COMM_WORLD_RANK is not set",
+        ),
         (KUBERNETES | {"JOB_COMPLETION_INDEX": "2"}, "process 2 of 2"),
         *(
             ({k: v for k, v in KUBERNETES.items() if k != name}, f"{name} is not set")
@@ -117,6 +122,10 @@ def test_mpirun_without_an_address_is_told_what_to_do():
 def test_variables_that_name_no_process_are_refused(environ, sentence):
     with pytest.raises(ValueError, match=sentence):
         find_place("auto", environ)
+
+
+def test_mpirun_in_a_job_of_slurm_names_the_processes():
+    assert find_place("auto", SLURM | OPENMPI).source == "openmpi"
 
 
 def test_steps_side_by_side_have_their_own_ports():

@@ -175,6 +175,45 @@ def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
     assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
 
 
+def test_an_error_of_the_runtime_is_no_sentence(tmp_path, capsys):
+    ends = Ends()
+    write_beat(tmp_path, beat(count=1))
+    with pytest.raises(SystemExit), watch(tmp_path, ends):
+        raise ValueError("UNKNOWN: Gloo AllGather failed: connection closed by peer")
+    assert beats.EXIT_STATUS in ends.statuses
+    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("there", "is_refused"),
+    [
+        # Another job's, alive.
+        ({"address": "node1:21000"}, True),
+        # A second process of this number.
+        ({"address": "node0:20000", "number": 1}, True),
+        # Of this start.
+        ({"address": "node0:20000"}, False),
+        ({"address": "node1:21000", "state": beats.FINISHED}, False),
+    ],
+)
+def test_a_start_beside_another_one_is_refused(tmp_path, there, is_refused):
+    one = beat(**{"number": 0} | there)
+    write_beat(tmp_path, one)
+
+    def wait(_):
+        write_beat(tmp_path, dataclasses.replace(one, count=1))
+
+    def start(wait):
+        beats.refuse_another_start(tmp_path, 1, "node0:20000", wait)
+
+    start(lambda _: None)  # the file of a start that is over
+    if not is_refused:
+        start(wait)
+        return
+    with pytest.raises(ValueError, match=r"another start .* at work .*: process \d"):
+        start(wait)
+
+
 def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
     mine = beat(0, count=5)
     others = [

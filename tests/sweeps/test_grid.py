@@ -34,6 +34,7 @@ def test_seeds(text, seeds):
         ("0:3,2", "names 2 twice"),
         ("1,4294967296", "4294967296 is no seed; use 0 to 2**32 - 1"),
         ("0:99999999999", "99999999998 is no seed"),
+        ("0:4000000000", "names more than 10,000 seeds"),
     ],
 )
 def test_bad_seeds(text, words):
@@ -125,6 +126,7 @@ def test_keys_that_no_file_lists():
         (["optimizer.learning_rate=fast"], "takes another, as in 0.0002"),
         (["train.num_iterations=2.5"], "the value is of type float"),
         (["optimizer=3"], "no configuration key 'optimizer'"),
+        (["optimizer.learning_rate=True"], "the value is of type bool"),
         (["algo.strength=3"], "no configuration key 'algo.strength'"),
         (["optimizer.learning_rate=1e-4,0.0001"], "has learning_rate=0.0001 twice"),
         (["algo.lam=1,1.0"], "has lam=1.0 twice"),

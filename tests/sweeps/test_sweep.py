@@ -88,22 +88,11 @@ def test_runs_differ_from_each_other(swept, model):
     assert len(digests) == 4
 
 
-def test_another_seed_and_learning_rate_compile_nothing(swept, model):
-    first, *_, last = [
-        reader.read_metrics(run_folder(swept, cell.name, seed))
-        for cell in cells_of(model, *GRID)
-        for seed in SEEDS
-    ]
-    assert any("perf/compile_s/update" in record for record in first)
-    assert not any(name.startswith("perf/compile") for r in last for name in r)
-
-
-def test_a_program_starts_again_without_compiling(model, tmp_path):
+def test_another_seed_and_learning_rate_compile_nothing(model, tmp_path):
     programs = Programs()
-    keys = {"evaluation__every": None, "diagnostics__every": None}
     first, other = (
-        make_config(model, **keys, optimizer__learning_rate=rate)
-        for rate in (1e-3, 0.1)
+        make_config(model, seed=seed, optimizer__learning_rate=rate)
+        for seed, rate in ((0, 1e-3), (1, 0.1))
     )
     assert program_key(first) == program_key(other)
     assert run_program(first, programs.start(first), tmp_path / "first") == 0
@@ -168,6 +157,23 @@ def test_bad_cells_are_refused_before_the_first_run(model, tmp_path, grid, words
     with pytest.raises(ValueError, match=re.escape(words)):
         sweeps.sweep(cells_of(model, grid), SEEDS, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_finished_run_is_not_said_to_be_of_other_evaluations(swept, model):
+    cells = cells_of(model, *GRID, evaluation__num_prompts=8)
+    with pytest.raises(ValueError, match=r"evaluated with evaluation.num_prompts = 4"):
+        sweeps.sweep(cells, SEEDS, swept)
+
+
+def test_what_would_hide_the_results_is_said_before_the_runs(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file; name a folder"):
+        sweeps.sweep(cells_of(model), SEEDS, tmp_path / "file")
+    (tmp_path / "seed-9").mkdir()
+    (tmp_path / "seed-9/config.json").write_text("")
+    with pytest.raises(ValueError, match=r"seed-9.config.json is no valid JSON"):
+        sweeps.sweep(cells_of(model), SEEDS, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "seed-9"}
 
 
 def test_a_sweep_that_was_stopped_begins_no_further_program(model, tmp_path):
