@@ -99,7 +99,7 @@ def _config(arm, is_quick: bool) -> ConfigDict:
     from ragen_jax.sweeps.grid import make_cell
 
     if arm.is_sft:
-        config = sft.get_config(f"{arm.game},pocket")
+        config = sft.get_config(f"{arm.game},study")
         short = _SHORT_SFT
     else:
         config = sft.TASKS[arm.game].get_config(f"study,{arm.presets}")
@@ -107,9 +107,7 @@ def _config(arm, is_quick: bool) -> ConfigDict:
     config = make_cell(config, arm.settings).config
     if is_quick:
         config.update_from_flattened_dict(short)
-        if arm.is_sft:
-            config.train.num_epochs = None
-        elif config.diagnostics.gradient_every is not None:
+        if not arm.is_sft and config.diagnostics.gradient_every is not None:
             config.diagnostics.gradient_every = 2
     return config.lock()
 

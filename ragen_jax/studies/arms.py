@@ -18,7 +18,7 @@ SUITES = {
 _VARIANTS = {"starpo": "vanilla", "starpo_s": "StarPO-S"}
 # Iterations of the gradient by spread: the first, those in the middle, and the last.
 _MEASURE_GRADIENTS = {
-    "diagnostics.gradient_every": 25,
+    "diagnostics.gradient_every": 20,
     "diagnostics.gradient_buckets": 4,
 }
 

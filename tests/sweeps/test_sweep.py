@@ -135,7 +135,7 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(model, tmp_path, capsys):
     assert sweeps.sweep(cells, (0, 1), tmp_path) == 1
     out, err = capsys.readouterr()
     assert "run 1/2: seed 0: failed: " in out
-    assert "1 of 2 runs failed:" in err
+    assert "runs that failed: 1" in err
     assert "holds a run with other settings (rollout.temperature: 0.7 -> 1.0)" in err
     assert result_of(run_folder(tmp_path, "", 1)) is not None
     (row,) = json.loads((tmp_path / "sweep.json").read_text())["rows"]
