@@ -24,6 +24,7 @@ STREAMS = (
     "diagnostics",  # sample of turns
     "resample",  # roots of the second and further samples of a validation prompt
     "bootstrap",  # resamples of intervals over runs
+    "permutation",  # of runs in tests
 )
 
 

@@ -55,7 +55,9 @@ def prompt_interval(
     return wilson_interval(mean * trials, trials)
 
 
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def bootstrap_interval(
+    values: Sequence[float], minus: Sequence[float] | None = None
+) -> tuple[float, float] | None:
     """95 % interval of a mean: percentiles of the means of resamples (Efron 1979).
 
     The same values in the same order always give the same interval. Of few values it is
@@ -63,16 +65,20 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     Args:
       values: independent measurements, runs of several seeds for example.
+      minus: others, resampled on their own, whose mean is subtracted.
 
     Returns:
       Its ends; None for fewer than three values: of two it would be the two.
     """
-    if len(values) < 3:
+    samples = [values] if minus is None else [values, minus]
+    if min(map(len, samples)) < 3:
         return None
-    key = rngs.stream(rngs.root_key(0), "bootstrap")
-    shape = (NUM_RESAMPLES, len(values))
-    chosen = np.asarray(jax.random.randint(key, shape, 0, len(values)))
-    means = np.asarray(values, np.float64)[chosen].mean(axis=1)
+    root, means = rngs.stream(rngs.root_key(0), "bootstrap"), 0.0
+    keys = (root, jax.random.fold_in(root, 1))
+    for key, sample, sign in zip(keys, samples, (1, -1), strict=False):
+        shape = (NUM_RESAMPLES, len(sample))
+        chosen = np.asarray(jax.random.randint(key, shape, 0, len(sample)))
+        means += sign * np.asarray(sample, np.float64)[chosen].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
     return float(low), float(high)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ragen_jax.evaluation.statistics import bootstrap_interval
 from ragen_jax.studies import permutation
 from ragen_jax.studies.arms import Arm
 from ragen_jax.studies.measures import MEASURES, Measure, format_value
@@ -58,9 +59,7 @@ class Difference:
             return None
         return Effect(
             size=float(np.mean(high) - np.mean(low)),
-            interval=permutation.bootstrap(
-                (high, low), lambda a, b: a.mean(axis=1) - b.mean(axis=1)
-            ),
+            interval=bootstrap_interval(high, low),
             p=permutation.two_samples(high, low),
             num_runs=len(high) + len(low),
         )
@@ -91,7 +90,7 @@ class Mean:
         values = [self.sign * (value - self.above) for value in values]
         return Effect(
             size=float(np.mean(values)),
-            interval=permutation.bootstrap((values,), lambda a: a.mean(axis=1)),
+            interval=bootstrap_interval(values),
             p=permutation.one_sample(values),
             num_runs=num_runs,
         )

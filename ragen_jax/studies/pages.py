@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ragen_jax.evaluation.statistics import bootstrap_interval
 from ragen_jax.runs.writer import write_text_atomically
-from ragen_jax.studies import permutation
 from ragen_jax.studies.claims import (
     NOT_REPRODUCED,
     OPPOSITE,
@@ -109,7 +109,7 @@ def _mean(runs: Sequence[RunRecord], name: str) -> str:
     if not values:
         return ""
     text = format_value(float(np.mean(values)), measure.form)
-    interval = permutation.bootstrap((values,), lambda sample: sample.mean(axis=1))
+    interval = bootstrap_interval(values)
     if interval is not None and interval[0] < interval[1]:
         ends = ", ".join(format_value(end, measure.form) for end in interval)
         text += f" [{ends}]"

@@ -1,6 +1,6 @@
-"""Permutation tests and bootstrap intervals over the seeds of few runs.
+"""Permutation tests over few runs.
 
-In: numbers of runs. Out: one-sided p-values and intervals. A test with few permutations
+In: numbers of runs. Out: one-sided p-values. A test with few permutations
 goes through all of them; otherwise through `NUM_SAMPLES` drawn ones, the observed one
 included (Phipson and Smyth 2010). Nothing is assumed of how the numbers are distributed
 but that they could be exchanged if there were no effect.
@@ -8,11 +8,15 @@ but that they could be exchanged if there were no effect.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int, Key
+
+from ragen_jax import rngs
 
 NUM_SAMPLES = 10_000
 _TOLERANCE = 1e-9
@@ -36,7 +40,7 @@ def two_samples(high: Sequence[float], low: Sequence[float]) -> PValues:
         splits = itertools.combinations(range(len(pooled)), size)
         chosen = np.array(list(splits))
     else:
-        chosen = _permutations(_rng(), len(pooled))[:, :size]
+        chosen = _permutations(_key(), len(pooled))[:, :size]
     sums = pooled[chosen].sum(axis=1)
     # With the sum of the first sample the difference of the means rises.
     return _p_values(sums, float(np.sum(high)))
@@ -48,7 +52,7 @@ def one_sample(values: Sequence[float]) -> PValues:
     if 2 ** len(values) <= NUM_SAMPLES:
         signs = np.array(list(itertools.product((1, -1), repeat=len(values))))
     else:
-        signs = 1 - 2 * _rng().integers(0, 2, (NUM_SAMPLES, len(values)))
+        signs = np.array(jax.random.rademacher(_key(), (NUM_SAMPLES, len(values))))
         signs[0] = 1
     return _p_values(signs @ values, float(values.sum()))
 
@@ -72,9 +76,10 @@ def rank_correlation(
     scale = math.sqrt(float(first @ first) * float(second @ second))
     if scale == 0:
         return 0.0, PValues(1.0, 1.0)
-    rng, order = _rng(), np.tile(np.arange(len(x)), (NUM_SAMPLES, 1))
-    for block in members:
-        order[:, block] = np.array(block)[_permutations(rng, len(block))]
+    order = np.tile(np.arange(len(x)), (NUM_SAMPLES, 1))
+    for i, block in enumerate(members):
+        key = jax.random.fold_in(_key(), i)
+        order[:, block] = np.array(block)[_permutations(key, len(block))]
     observed = float(first @ second)
     return observed / scale, _p_values(second[order] @ first, observed)
 
@@ -93,13 +98,14 @@ def _block_ranks(
     return ranks
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _key() -> Key[Array, ""]:
+    return rngs.stream(rngs.root_key(0), "permutation")
 
 
-def _permutations(rng: np.random.Generator, size: int) -> np.ndarray:
+def _permutations(key: Key[Array, ""], size: int) -> Int[np.ndarray, "n size"]:
     """Drawn orders of so many; the first is the identity."""
-    orders = rng.permuted(np.tile(np.arange(size), (NUM_SAMPLES, 1)), axis=1)
+    tiled = jnp.tile(jnp.arange(size), (NUM_SAMPLES, 1))
+    orders = np.array(jax.random.permutation(key, tiled, axis=1, independent=True))
     orders[0] = np.arange(size)
     return orders
 
@@ -110,25 +116,3 @@ def _p_values(statistics: Float[np.ndarray, " n"], observed: float) -> PValues:
         above=float(np.mean(statistics >= observed - slack)),
         below=float(np.mean(statistics <= observed + slack)),
     )
-
-
-def bootstrap(
-    samples: Sequence[Sequence[float]], statistic: Callable[..., np.ndarray]
-) -> tuple[float, float] | None:
-    """95 % interval: percentiles over resamples of every sample (Efron 1979).
-
-    Args:
-      samples: independent ones, resampled each on its own.
-      statistic: of arrays `[resamples, size]`, one per sample, to `[resamples]`.
-
-    Returns:
-      None where a sample has fewer than three values.
-    """
-    if min(map(len, samples)) < 3:
-        return None
-    rng, drawn = _rng(), []
-    for sample in samples:
-        chosen = rng.integers(0, len(sample), (NUM_SAMPLES, len(sample)))
-        drawn.append(np.array(sample, float)[chosen])
-    low, high = np.quantile(statistic(*drawn), (0.025, 0.975))
-    return float(low), float(high)

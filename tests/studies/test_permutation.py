@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ragen_jax.evaluation.statistics import bootstrap_interval
 from ragen_jax.studies import permutation
 
 HIGH = [0.61, 0.55, 0.58, 0.52, 0.66]
@@ -87,9 +88,12 @@ def test_no_spread_is_no_correlation():
     assert permutation.rank_correlation([1, 2, 3], [1, 1, 1]) == (0.0, (1.0, 1.0))
 
 
-def test_the_interval_is_that_of_all_resamples():
-    means = [np.mean(x) for x in itertools.product(HIGH, repeat=len(HIGH))]
-    low, high = permutation.bootstrap((HIGH,), lambda a: a.mean(axis=1))
-    expected = np.quantile(means, (0.025, 0.975))
-    np.testing.assert_allclose((low, high), expected, atol=0.005)
-    assert permutation.bootstrap((HIGH[:2],), lambda a: a.mean(axis=1)) is None
+def test_the_interval_of_a_difference_is_that_of_all_resamples():
+    means = [
+        [np.mean(x) for x in itertools.product(sample, repeat=len(sample))]
+        for sample in (HIGH, LOW[:3])
+    ]
+    expected = np.quantile(np.subtract.outer(*means), (0.025, 0.975))
+    found = bootstrap_interval(HIGH, LOW[:3])
+    np.testing.assert_allclose(found, expected, atol=0.005)
+    assert bootstrap_interval(HIGH, LOW[:2]) is None
