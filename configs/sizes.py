@@ -37,6 +37,8 @@ def study(config: ConfigDict) -> None:
     config.rollout.num_groups = 8
     config.rollout.max_turns = 2
     config.rollout.max_actions_per_turn = 5
+    # Seven actions and a thought.
+    config.rollout.max_reply_tokens = 28
     config.learner.minibatch_rows = 16
     config.optimizer.learning_rate = 1e-4
     config.train.num_iterations = 40
@@ -80,6 +82,8 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.rollout.group_size = 16
     config.rollout.max_turns = 5
     config.rollout.max_actions_per_turn = 5
+    # Seven actions and a thought.
+    config.rollout.max_reply_tokens = 28
     config.rollout.max_actions_per_episode = 10
     config.rollout.max_reply_tokens = 400
     config.rollout.temperature = 1.0

@@ -37,6 +37,7 @@ _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder of the results (docs/study; with --quick the --workdir)."
 )
 _FINDINGS = "findings.md"
+_ARMS_AT_A_TIME = 4
 # With --quick; of keys that an arm's configuration has.
 _SHORT = {
     "train.num_iterations": 4,
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
         command.enable_compilation_cache()
         from ragen_jax.studies.pages import write_pages
         from ragen_jax.studies.run import run_arms
-        from ragen_jax.studies.table import STUDIES, find_studies
+        from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
 
     if _LIST.value:
         print(_listed(STUDIES.values()))
@@ -64,21 +65,25 @@ def main(argv: list[str]) -> int:
     workdir = pathlib.Path(_WORKDIR.value or f"runs/{name}")
     output = pathlib.Path(_OUTPUT.value or (workdir if is_quick else "docs/study"))
     status = 0
-    for study in [] if _PAGES.value else studies:
-        arms = study.arms
-        if is_quick:
-            arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
-        pairs = [(arm, _config(arm, is_quick)) for arm in arms]
-        status = max(status, run_arms(pairs, workdir, output))
+    arms = [] if _PAGES.value else distinct_arms(studies)
+    if is_quick:
+        arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
+    pairs = [(arm, _config(arm, is_quick)) for arm in arms]
+    # Records are written after every few arms.
+    for i in range(0, len(pairs), _ARMS_AT_A_TIME):
+        some = pairs[i : i + _ARMS_AT_A_TIME]
+        status = max(status, run_arms(some, workdir, output))
         if status > 1:
-            return status
+            break
     with working("making pages and figures"):
-        found = write_pages(studies, output, is_quick=is_quick)
+        # Arms belong to several studies.
+        found = write_pages(STUDIES.values(), output, is_quick=is_quick)
         if not is_quick:
             _write_overview(STUDIES.values(), output)
-    for study, _, verdicts in found:
-        words = [verdict.word for verdict in verdicts.values()]
-        print(f"{study.name}: {', '.join(words) or 'not run yet'}")
+    for one in found:
+        words = [verdict.word for verdict in one.verdicts.values()]
+        if one.study in studies:
+            print(f"{one.study.name}: {', '.join(words) or 'not run yet'}")
     print(f"everything is in {output}")
     return status
 

@@ -32,13 +32,15 @@ class Effect(NamedTuple):
       size: the effect, positive in the direction of the claim.
       interval: its ends; None for too few runs.
       p: in the direction of the claim (`above`) and against it.
-      num_runs: that had the measure.
+      num_runs: that had the measure; of a correlation, arms.
+      of_runs: of a correlation over arms, that over all of their runs.
     """
 
     size: float
     interval: tuple[float, float] | None
     p: PValues
     num_runs: int
+    of_runs: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,28 +142,24 @@ class Correlation:
     other: str = "final"
     sign: int = 1
 
-    def points(self, runs: Runs) -> list[tuple[str, float, float]]:
-        """Game and means of each arm that has both measures."""
-        found = []
-        for arm in self.arms:
-            pairs = [
-                (x, self.sign * y)
-                for run in runs[arm.name]
-                if (x := MEASURES[self.measure].value(run)) is not None
-                and (y := MEASURES[self.other].value(run)) is not None
-            ]
-            if pairs:
-                x, y = np.mean(pairs, axis=0)
-                found.append((arm.game, float(x), float(y)))
-        return found
+    def pairs(self, arm: Arm, runs: Runs) -> list[tuple[float, float]]:
+        """Both measures of every run of an arm that has them."""
+        x, y = MEASURES[self.measure].value, MEASURES[self.other].value
+        found = [(x(run), y(run)) for run in runs[arm.name]]
+        return [pair for pair in found if None not in pair]
 
     def effect(self, runs: Runs) -> Effect | None:
-        points = self.points(runs)
-        if len(points) < 3:
+        groups = [(arm.game, self.pairs(arm, runs)) for arm in self.arms]
+        groups = [(game, pairs) for game, pairs in groups if pairs]
+        if len(groups) < 3:
             return None
-        games, x, y = zip(*points, strict=True)
-        size, p = permutation.rank_correlation(x, y, blocks=games)
-        return Effect(size=size, interval=None, p=p, num_runs=len(points))
+        means = [(game, *np.mean(pairs, axis=0)) for game, pairs in groups]
+        each = [(game, *pair) for game, pairs in groups for pair in pairs]
+        (size, p), (of_runs, _) = (
+            permutation.rank_correlation(x, self.sign * np.array(y), blocks=games)
+            for games, x, y in (zip(*rows, strict=True) for rows in (means, each))
+        )
+        return Effect(size, None, p, len(means), of_runs)
 
 
 Test = Difference | Mean | Trend | Correlation
@@ -198,8 +196,8 @@ def judge(claim: Claim, runs: Runs) -> Verdict:
     """The verdict on a claim.
 
     Reproduced: the test's p-value is at most `LEVEL`, and the effect not smaller than
-    the measure's margin. Opposite: the same in the other direction. Else not
-    reproduced.
+    the measure's margin. Opposite: the same in the other direction; a change that has
+    to exceed a threshold must exceed it there. Else not reproduced.
 
     Args:
       claim: of a study.
@@ -210,24 +208,29 @@ def judge(claim: Claim, runs: Runs) -> Verdict:
         return Verdict(NOT_REPRODUCED, "no run had the measure", None)
     is_rank = isinstance(claim.test, Trend | Correlation)
     margin = 0.0 if is_rank else measure.margin
+    threshold = abs(claim.test.above) if isinstance(claim.test, Mean) else 0.0
     word = NOT_REPRODUCED
     if effect.p.above <= LEVEL and effect.size >= margin:
         word = REPRODUCED
-    elif effect.p.below <= LEVEL and -effect.size >= margin:
+    elif effect.p.below <= LEVEL and -effect.size >= margin + 2 * threshold:
         word = OPPOSITE
     return Verdict(word, _describe(effect, measure, is_rank), effect)
 
 
 def _describe(effect: Effect, measure: Measure, is_rank: bool) -> str:
-    p = min(effect.p)
+    p = min(effect.p.above, effect.p.below)
     if is_rank:
-        return f"rho {effect.size:+.2f}, p {_p(p)}, {effect.num_runs} points"
+        text = f"rho {effect.size:+.2f}, p {_p(p)}, {effect.num_runs}"
+        if effect.of_runs is None:
+            return f"{text} runs"
+        return f"{text} arms; over their runs {effect.of_runs:+.2f}"
     form = {"share": "change"}.get(measure.form, measure.form)
     text = format_value(effect.size, form)
     if effect.interval is not None:
         low, high = (format_value(end, form) for end in effect.interval)
         text += f" [{low}, {high}]"
-    return f"{text}, p {_p(p)}, {effect.num_runs} runs"
+    text += f", p {_p(p)}, {effect.num_runs} runs"
+    return text + (", too few to decide" if effect.p.least > LEVEL else "")
 
 
 def _p(value: float) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ragen_jax.report.png import drawing
 from ragen_jax.studies.arms import GAMES, Arm
-from ragen_jax.studies.claims import Correlation, Study
+from ragen_jax.studies.claims import Correlation, Mean, Study
 from ragen_jax.studies.measures import MEASURES, Measure
 from ragen_jax.studies.pages import Found
 from ragen_jax.studies.records import RunRecord
@@ -174,8 +174,8 @@ def _pairs(found: Found, game: str, test: Correlation):
 
 
 def _draw_effects(pyplot, found: Found):
-    """A row per claim: the size of the effect and its interval."""
-    claims = found.study.claims
+    """A row per claim about a mean: the size of the effect and its interval."""
+    claims = [claim for claim in found.study.claims if isinstance(claim.test, Mean)]
     figure, axes = _axes(pyplot, 1, 1, 9.0, 1.2 + 0.4 * len(claims))
     one = axes[0, 0]
     one.axvline(0, color="0.7", lw=1)

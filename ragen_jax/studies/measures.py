@@ -5,11 +5,11 @@ measure, add it to `MEASURES`.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 
-from ragen_jax.diagnostics.early_warning import INDICATORS, first_fall
-from ragen_jax.runs.figures import FIRST_TURN
+from ragen_jax.diagnostics.early_warning import INDICATORS
 from ragen_jax.studies.arms import SUITES
 from ragen_jax.studies.records import Curve, RunRecord
 
@@ -17,9 +17,6 @@ SUCCESS = "val-env/*/success"
 # A success has fallen, or a share risen, by so much: above what 256 prompts leave open
 # (a standard error of 3 points).
 CLEAR = 0.1
-# Success while training has fallen when its mean over so many iterations is below this
-# share of the highest such mean.
-_WINDOW, _SHARE = 5, 0.75
 # Part of a run, from its end, whose values a final value is the mean of.
 _LAST_PART = 0.2
 
@@ -101,52 +98,66 @@ def _relative_change(metric: str) -> Callable[[RunRecord], float | None]:
 
 
 def fall_of(curve: Curve) -> int | None:
-    """Iteration in which success while training fell; None: it did not."""
-    return first_fall(curve, window=_WINDOW, share=_SHARE)[0]
+    """First evaluation that ends two with a mean far below the best such mean before.
+
+    Of held-out success, whose levels are always the same: while training every
+    iteration has eight other ones, and the success of a constant policy seems to fall.
+    """
+    best = -math.inf
+    for (_, before), (iteration, value) in itertools.pairwise(curve.items()):
+        mean = (before + value) / 2
+        if mean <= best - CLEAR:
+            return iteration
+        best = max(best, mean)
+    return None
 
 
-def first_rise(curve: Curve, by: float = CLEAR) -> int | None:
-    """First iteration in which a curve is so much above its lowest value before."""
+def first_rise(curve: Curve) -> int | None:
+    """First iteration in which a curve is far above its lowest value before."""
     lowest = math.inf
     for iteration, value in curve.items():
-        if value >= lowest + by:
+        if value >= lowest + CLEAR:
             return iteration
         lowest = min(lowest, value)
     return None
 
 
-def _lead(
-    begins: Callable[[RunRecord], int | None], metric: str
-) -> Callable[[RunRecord], float | None]:
-    """Iterations from a warning to the fall of a metric; negative: it came after."""
-
-    def value(run: RunRecord) -> float | None:
-        return _difference(fall_of(run.curve(metric)), begins(run))
-
-    return value
+# Iteration in which something began; None: it did not.
+_Event = Callable[[RunRecord], int | None]
 
 
-def _warned(
-    begins: Callable[[RunRecord], int | None], metric: str
-) -> Callable[[RunRecord], float | None]:
-    """1 if a warning came no later than the fall of a metric, 0 if later or never."""
-
-    def value(run: RunRecord) -> float | None:
-        fell = fall_of(run.curve(metric))
-        if fell is None:
-            return None
-        began = begins(run)
-        return float(began is not None and began <= fell)
-
-    return value
+def _fell(run: RunRecord) -> int | None:
+    return fall_of(run.curve(SUCCESS))
 
 
-def _alarm(indicator: str) -> Callable[[RunRecord], int | None]:
+def _alarm(indicator: str) -> _Event:
     return lambda run: run.first_alarms.get(indicator)
 
 
-def _false_statements(run: RunRecord) -> int | None:
-    return first_rise(run.curve("train/*/hallucination_rate"))
+def _became_false(run: RunRecord) -> int | None:
+    return first_rise(run.curve(_FALSE))
+
+
+def _between(first: _Event, second: _Event) -> Callable[[RunRecord], float | None]:
+    """Iterations from one event to another; negative: it came after."""
+    return lambda run: _difference(second(run), first(run))
+
+
+def _whether(event: _Event) -> Callable[[RunRecord], float]:
+    """1 in runs in which it happened."""
+    return lambda run: float(event(run) is not None)
+
+
+def _warned(event: _Event) -> Callable[[RunRecord], float | None]:
+    """Where success fell: 1 if the event came no later, 0 if later or never."""
+
+    def value(run: RunRecord) -> float | None:
+        fell, began = _fell(run), event(run)
+        if fell is None:
+            return None
+        return float(began is not None and began <= fell)
+
+    return value
 
 
 def _suite(entry: str) -> Callable[[RunRecord], float | None]:
@@ -168,31 +179,35 @@ def _buckets(run: RunRecord, part: str, when: int) -> list[float]:
 
 
 def _bucket_rise(when: int) -> Callable[[RunRecord], float | None]:
-    """Natural logarithm of the task's gradient, most spread over least."""
+    """Task's gradient of most spread less that of least, over their sum: -1 to 1.
+
+    A bucket of groups without any spread has no gradient under GRPO.
+    """
 
     def value(run: RunRecord) -> float | None:
         norms = _buckets(run, "task", when)
-        return math.log(norms[-1] / norms[0]) if norms and min(norms) > 0 else None
+        total = norms[-1] + norms[0] if norms else 0.0
+        return (norms[-1] - norms[0]) / total if total > 0 else None
 
     return value
 
 
 def _regulariser_growth(run: RunRecord) -> float | None:
-    """Growth of regulariser over task in the bucket with the least spread, as a log."""
+    """Change of the regulariser's share of the gradient where spread is least."""
     shares = []
     for when in (0, -1):
         task = _buckets(run, "task", when)
         parts = [_buckets(run, part, when) for part in ("entropy", "kl")]
         regulariser = math.hypot(*(part[0] for part in parts if part))
-        if not task or task[0] <= 0 or regulariser <= 0:
+        if not task or task[0] + regulariser <= 0:
             return None
-        shares.append(regulariser / task[0])
-    return math.log(shares[1] / shares[0])
+        shares.append(regulariser / (task[0] + regulariser))
+    return shares[1] - shares[0]
 
 
-_LEARNED = "train/*/success"
-# Success where best play succeeds: one minus it is the regret against exact play.
-_OF_BEST = "train/*/solved_of_solvable"
+_FALSE = "val-env/*/hallucination_rate"
+_INFORMATION = "collapse_trajectory_sample/"
+
 MEASURES: dict[str, Measure] = {
     "start": Measure("success before", lambda run: _first(run.curve(SUCCESS)), "share"),
     "final": Measure("final success", _final(SUCCESS), "share", 0.02),
@@ -207,11 +222,8 @@ MEASURES: dict[str, Measure] = {
         lambda run: _difference(_peak(run.curve(SUCCESS)), _final(SUCCESS)(run)),
         "share",
     ),
-    "success_fell": Measure(
-        "training's success fell at",
-        lambda run: fall_of(run.curve(_LEARNED)),
-        "iterations",
-    ),
+    "fell": Measure("success fell", _whether(_fell), "share"),
+    "fell_at": Measure("success fell at", _fell, "iterations"),
     "reply_change": Measure(
         "change of reply length", _relative_change("train/*/reply_length"), "change"
     ),
@@ -219,71 +231,58 @@ MEASURES: dict[str, Measure] = {
         "tokens a reply at the end", _final("train/*/reply_length")
     ),
     "num_actions": Measure("actions an episode", _final("train/*/num_actions")),
-    "false": Measure(
-        "false statements at the end",
-        _final("val-env/*/hallucination_rate"),
-        "share",
-        0.02,
-    ),
+    "false": Measure("false statements at the end", _final(_FALSE), "share", 0.02),
     "false_change": Measure(
-        "change of false statements",
-        _change("val-env/*/hallucination_rate"),
-        "change",
-        0.02,
+        "change of false statements", _change(_FALSE), "change", 0.02
     ),
+    "false_at": Measure("statements became false at", _became_false, "iterations"),
     "false_lead": Measure(
         "iterations from false statements to the fall",
-        _lead(_false_statements, _LEARNED),
+        _between(_became_false, _fell),
         "iterations",
     ),
     "false_warned": Measure(
-        "fell after false statements", _warned(_false_statements, _LEARNED), "share"
+        "fell after false statements", _warned(_became_false), "share"
+    ),
+    "became_false": Measure(
+        "statements became false", _whether(_became_false), "share"
     ),
     "spread": Measure("reward spread", _final("rollout/in_group_reward_std")),
     "entropy": Measure("entropy", _final("actor/entropy")),
     "grad_norm": Measure("gradient norm", _final("actor/grad_norm")),
     "information": Measure(
-        "information, nats a thought", _final(f"{FIRST_TURN}mi_seq_estimate")
+        "information, nats a thought", _final(f"{_INFORMATION}mi_seq_estimate")
     ),
-    "mi": Measure("information, nats a token", _final(f"{FIRST_TURN}mi_estimate")),
     "mi_zscore": Measure(
-        "information, standardised",
-        _final("collapse_trajectory_sample/mi_zscore_ema"),
+        "information, standardised", _final(f"{_INFORMATION}mi_zscore_ema")
     ),
     "conditional_entropy": Measure(
-        "conditional entropy", _final(f"{FIRST_TURN}conditional_entropy_est")
+        "entropy within prompts", _final(f"{_INFORMATION}conditional_entropy_est")
     ),
-    "rise_early": Measure("log rise of the gradient, first", _bucket_rise(0)),
-    "rise_late": Measure("log rise of the gradient, last", _bucket_rise(-1)),
+    "reasoning_entropy": Measure(
+        "entropy of thoughts", _final(f"{_INFORMATION}reasoning_entropy_est")
+    ),
+    "rise_early": Measure("rise of the gradient, first", _bucket_rise(0)),
+    "rise_late": Measure("rise of the gradient, last", _bucket_rise(-1)),
     "regulariser_growth": Measure(
-        "log growth of the regulariser's share", _regulariser_growth
+        "change of the regulariser's share", _regulariser_growth, "change"
     ),
     "seconds": Measure("seconds", lambda run: run.seconds, "seconds"),
     **{
-        f"{name}_alarm": Measure(f"first alarm of {name}", _alarm(name), "iterations")
+        f"{name}_{kind}": Measure(f"{name}: {label}", value(_alarm(name)), form)
         for name in INDICATORS
-    },
-    **{
-        f"{name}_lead": Measure(
-            f"iterations from {name} to the fall",
-            _lead(_alarm(name), _LEARNED),
-            "iterations",
+        for kind, label, value, form in (
+            ("alarm", "first alarm", lambda event: event, "iterations"),
+            ("alarmed", "alarmed", _whether, "share"),
+            ("lead", "to the fall", lambda e: _between(e, _fell), "iterations"),
+            ("warned", "fell after its alarm", _warned, "share"),
+            (
+                "after_spread",
+                "after the reward spread",
+                lambda e: _between(_alarm("in_group_reward_std"), e),
+                "iterations",
+            ),
         )
-        for name in INDICATORS
-    },
-    **{
-        f"{name}_warned": Measure(
-            f"fell after an alarm of {name}", _warned(_alarm(name), _LEARNED), "share"
-        )
-        for name in INDICATORS
-    },
-    **{
-        f"{name}_regret_lead": Measure(
-            f"iterations from {name} to the loss",
-            _lead(_alarm(name), _OF_BEST),
-            "iterations",
-        )
-        for name in INDICATORS
     },
     **{
         f"suite:{entry}": Measure(f"on {entry}", _suite(entry), "share", 0.02)

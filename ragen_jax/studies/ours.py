@@ -1,9 +1,9 @@
 """Protocols of ours, over the runs of all other studies."""
 
-from ragen_jax.diagnostics.early_warning import INDICATORS
-from ragen_jax.studies.arms import Arm
-from ragen_jax.studies.claims import Claim, Mean, Study
+from ragen_jax.studies.arms import GAMES, Arm
+from ragen_jax.studies.claims import Claim, Correlation, Mean, Study
 
+# Valid thoughts are counted every tenth iteration: no alarm before the thirtieth.
 _WORDS = {
     "in_group_reward_std": "the reward spread inside groups",
     "entropy": "entropy",
@@ -12,8 +12,11 @@ _WORDS = {
     "distinct_3gram": "the share of distinct triples of tokens",
     "top_reply_share": "the share of the most frequent reply",
     "format": "the format",
-    "valid_thinking_rate": "the share of valid thoughts",
 }
+_FELL = (
+    "success held out, as the mean of two evaluations, is 10 points below its best "
+    "such mean"
+)
 
 
 def make_warnings(arms: tuple[Arm, ...]) -> Study:
@@ -21,20 +24,27 @@ def make_warnings(arms: tuple[Arm, ...]) -> Study:
     return Study(
         name="warnings",
         title="How early each indicator warns",
-        question="In every run of these studies that loses against exact play: "
-        "iterations from an indicator's first alarm to the loss. Regret is lost when "
-        "success on the levels that best play wins, as a mean over 5 iterations of "
-        "training, is below 0.75 of its highest. The unit is an arm's mean; runs in "
-        "which the indicator never alarmed are not in it.",
+        question="In the runs of these studies that lose against exact play: "
+        "iterations from an indicator's first alarm to the loss, which is where "
+        f"{_FELL}. The levels, and with them best play, are always the same, so that "
+        "regret rises by what success falls. Do runs with an alarm lose more often? "
+        "The unit is an arm's mean; p-values describe, as many arms are alike.",
         paper="No paper has this.",
         claims=tuple(
-            Claim(
-                f"Where both happen, {_WORDS[name]} alarms before the loss",
-                Mean(arms, f"{name}_regret_lead", by_arm=True),
+            claim
+            for name, text in _WORDS.items()
+            for claim in (
+                Claim(
+                    f"Where both happen, {text} alarms before the loss",
+                    Mean(arms, f"{name}_lead", by_arm=True),
+                ),
+                Claim(
+                    f"The more runs have an alarm of {text}, the more lose",
+                    Correlation(arms, f"{name}_alarmed", "fell"),
+                ),
             )
-            for name in INDICATORS
         ),
-        columns=("success_fell", *(f"{name}_alarm" for name in INDICATORS)),
+        columns=("fell", "fell_at", *(f"{name}_alarm" for name in _WORDS)),
     )
 
 
@@ -44,28 +54,34 @@ def make_truth(arms: tuple[Arm, ...]) -> Study:
         name="truth",
         title="Statements become false before success falls",
         question="Thoughts on Sokoban and FrozenLake state where things are, and the "
-        "game knows. Statements became false when their share of errors while training "
-        "rose 10 points above its lowest value; success fell when its mean over 5 "
-        "iterations was below 0.75 of its highest. The unit is an arm's mean.",
+        "game knows. Statements became false when the share of false ones, held out, "
+        f"is 10 points above its lowest value; success fell where {_FELL}. The unit is "
+        "an arm's mean; p-values describe, as many arms are alike.",
         paper="No paper has this.",
-        claims=(
-            Claim(
-                "Where both happen, statements become false before success falls",
-                Mean(arms, "false_lead", by_arm=True),
-            ),
-            Claim(
-                "Most falls of success come after false statements",
-                Mean(arms, "false_warned", above=0.5, by_arm=True),
-            ),
-            Claim(
-                "Under vanilla StarPO more held-out statements are false at the end",
-                Mean(
-                    tuple(arm for arm in arms if arm.presets.startswith("starpo,")),
-                    "false_change",
-                    by_arm=True,
-                ),
-            ),
+        claims=tuple(
+            claim
+            for game in ("sokoban", "frozen_lake")
+            for claim in _truth_claims(game, [a for a in arms if a.game == game])
         ),
-        columns=("false", "false_change", "success_fell", "final"),
+        columns=("became_false", "false_at", "false_change", "fell", "fell_at"),
         curves=("val-env/*/hallucination_rate", "val-env/*/success"),
+    )
+
+
+def _truth_claims(game: str, arms: list[Arm]):
+    label = GAMES[game]
+    vanilla = [
+        a for a in arms if a.name in (f"{game}-starpo-ppo", f"{game}-starpo-grpo")
+    ]
+    yield Claim(
+        f"{label}: where both happen, statements become false before success falls",
+        Mean(tuple(arms), "false_lead", by_arm=True),
+    )
+    yield Claim(
+        f"{label}: the more runs whose statements become false, the more fall",
+        Correlation(tuple(arms), "became_false", "fell"),
+    )
+    yield Claim(
+        f"{label}: under vanilla StarPO more statements are false at the end",
+        Mean(tuple(vanilla), "false_change"),
     )

@@ -36,11 +36,13 @@ class Found(NamedTuple):
       study: of the table.
       runs: by arm; an arm that has not been run is missing.
       verdicts: by the claims' texts; those with missing arms have none.
+      num_failed: by arm, runs that diverged and are not among the others.
     """
 
     study: Study
     runs: Mapping[str, Sequence[RunRecord]]
     verdicts: Mapping[str, Verdict]
+    num_failed: Mapping[str, int]
 
     @property
     def missing(self) -> list[str]:
@@ -54,14 +56,17 @@ def read_study(study: Study, folder: pathlib.Path) -> Found:
     Raises:
       ValueError: a record is damaged.
     """
-    records = {arm.name: read_arm(folder, arm.name) for arm in study.arms}
-    runs = {name: record.runs for name, record in records.items() if record is not None}
+    runs, num_failed = {}, {}
+    for arm in study.arms:
+        if (record := read_arm(folder, arm.name)) is not None:
+            runs[arm.name] = [run for run in record.runs if run.seed in arm.seeds]
+            num_failed[arm.name] = len(record.failed)
     verdicts = {
         claim.text: judge(claim, runs)
         for claim in study.claims
         if all(arm.name in runs for arm in claim.test.arms)
     }
-    return Found(study, runs, verdicts)
+    return Found(study, runs, verdicts, num_failed)
 
 
 def make_page(found: Found, *, is_quick: bool) -> str:
@@ -78,7 +83,7 @@ def make_page(found: Found, *, is_quick: bool) -> str:
     arms += [
         (
             arm.label,
-            str(len(found.runs[arm.name])),
+            _count(len(found.runs[arm.name]), found.num_failed[arm.name]),
             *(_mean(found.runs[arm.name], name) for name in study.columns),
         )
         for arm in study.arms
@@ -94,6 +99,10 @@ def make_page(found: Found, *, is_quick: bool) -> str:
         f"bootstrap interval over runs. How claims are judged: "
         f"[findings](../findings.md#how-claims-are-judged).\n\n{_table(arms)}{missing}"
     )
+
+
+def _count(finished: int, failed: int) -> str:
+    return f"{finished}, {failed} failed" if failed else str(finished)
 
 
 def _word(verdict: Verdict | None) -> str:

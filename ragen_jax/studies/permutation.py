@@ -27,10 +27,12 @@ class PValues(NamedTuple):
 
     Attributes:
       above, below: in either direction.
+      least: smallest that so few values can have.
     """
 
     above: float
     below: float
+    least: float = 0.0
 
 
 def two_samples(high: Sequence[float], low: Sequence[float]) -> PValues:
@@ -43,7 +45,8 @@ def two_samples(high: Sequence[float], low: Sequence[float]) -> PValues:
         chosen = _permutations(_key(), len(pooled))[:, :size]
     sums = pooled[chosen].sum(axis=1)
     # With the sum of the first sample the difference of the means rises.
-    return _p_values(sums, float(np.sum(high)))
+    p = _p_values(sums, float(np.sum(high)))
+    return p._replace(least=1 / math.comb(len(pooled), size))
 
 
 def one_sample(values: Sequence[float]) -> PValues:
@@ -54,7 +57,8 @@ def one_sample(values: Sequence[float]) -> PValues:
     else:
         signs = np.array(jax.random.rademacher(_key(), (NUM_SAMPLES, len(values))))
         signs[0] = 1
-    return _p_values(signs @ values, float(values.sum()))
+    p = _p_values(signs @ values, float(values.sum()))
+    return p._replace(least=0.5 ** len(values))
 
 
 def rank_correlation(

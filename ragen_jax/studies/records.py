@@ -12,7 +12,7 @@ from typing import Any
 
 from ragen_jax.diagnostics.early_warning import lead_times
 from ragen_jax.runs import reader
-from ragen_jax.runs.figures import CEILING, FIRST_TURN
+from ragen_jax.runs.figures import CEILING
 from ragen_jax.runs.metrics import STAGES
 from ragen_jax.runs.writer import write_text_atomically
 
@@ -25,15 +25,19 @@ _KEPT = (
         for split in (HELD_OUT, TRAINING)
         for name in ("success", "reply_length", "format", "hallucination_rate")
     ),
-    "train/*/solved_of_solvable",
     "train/*/num_actions",
     "rollout/in_group_reward_std",
     "actor/entropy",
     "actor/grad_norm",
-    f"{FIRST_TURN}mi_estimate",
-    f"{FIRST_TURN}mi_seq_estimate",
-    f"{FIRST_TURN}conditional_entropy_est",
-    "collapse_trajectory_sample/mi_zscore_ema",
+    *(
+        f"collapse_trajectory_sample/{name}"
+        for name in (
+            "mi_seq_estimate",
+            "mi_zscore_ema",
+            "conditional_entropy_est",
+            "reasoning_entropy_est",
+        )
+    ),
 )
 # Gradients by spread: every bucket's norms, and the spread of its groups.
 _BUCKET = "grad_norm/bucket_"
@@ -71,12 +75,19 @@ class ArmRecord:
     """The runs of an arm.
 
     Attributes:
-      settings: the configuration, by dotted key, without the seed.
-      runs: by seed.
+      settings: the configuration as nested objects, without the seed.
+      runs: those that were finished, by seed.
+      failed: why others could not be, by seed.
     """
 
     settings: Mapping[str, Any]
     runs: Sequence[RunRecord]
+    failed: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def seeds(self) -> set[int]:
+        """Of all runs."""
+        return {run.seed for run in self.runs} | set(self.failed)
 
 
 def read_run(folder: pathlib.Path, game: str, suite: Mapping[str, float]) -> RunRecord:
@@ -131,7 +142,9 @@ def read_arm(folder: pathlib.Path, arm: str) -> ArmRecord | None:
         return None
     try:
         content = json.loads(path.read_text("utf-8"))
-        return ArmRecord(content["settings"], [_read(run) for run in content["runs"]])
+        runs = [_read(run) for run in content["runs"]]
+        failed = {int(seed): text for seed, text in content["failed"].items()}
+        return ArmRecord(content["settings"], runs, failed)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is no record of an arm ({type(error).__name__}: {error}); restore "
@@ -157,8 +170,12 @@ def write_arm(folder: pathlib.Path, arm: str, record: ArmRecord) -> None:
         }
         plain = dataclasses.asdict(dataclasses.replace(run, curves=curves))
         lines.append(json.dumps(plain, separators=(",", ":")))
-    settings = json.dumps(record.settings, sort_keys=True, separators=(",", ":"))
+    settings, failed = (
+        json.dumps(value, sort_keys=True, separators=(",", ":"))
+        for value in (record.settings, record.failed)
+    )
     runs = ",\n".join(lines)
+    text = f'{{"settings":{settings},\n"failed":{failed},\n"runs":[\n{runs}\n]}}\n'
     path = arm_file(folder, arm)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(path, f'{{"settings":{settings},\n"runs":[\n{runs}\n]}}\n')
+    write_text_atomically(path, text)

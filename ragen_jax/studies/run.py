@@ -8,15 +8,17 @@ time; an interrupted study goes on where it was.
 import json
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from ragen_jax.config import changed_keys
 from ragen_jax.evaluation.harness import policy_evaluations
 from ragen_jax.evaluation.load import open_trained, restore_state
 from ragen_jax.runs import reader
 from ragen_jax.runs.progress import working
+from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.sft.train import train as fine_tune
 from ragen_jax.studies.arms import GAMES, Arm
 from ragen_jax.studies.measures import SUCCESS
@@ -31,9 +33,9 @@ from ragen_jax.studies.records import (
 from ragen_jax.sweeps.grid import Cell
 from ragen_jax.sweeps.results import is_finished, run_folder
 from ragen_jax.sweeps.sweep import say_failures, train_cells
-from ragen_jax.tables.rules import flatten
 
-_SCORES = "scores.json"
+# Of `launch.sft`, and of ours: success by entry of a suite.
+_SCORES, _SUITE = "scores.json", "suite.json"
 
 
 def run_arms(
@@ -54,30 +56,37 @@ def run_arms(
       ValueError: a configuration is not valid, or the record of an arm was made under
         other settings.
     """
-    due = [pair for pair in arms if not _is_done(output, *pair)]
+    due = [(arm, config) for arm, config in arms if not is_kept(output, arm, config)]
+    trained = [(arm, config) for arm, config in due if not arm.is_sft]
     cells = [
-        (Cell(arm.name, arm.label, {}, config), arm.seeds)
-        for arm, config in due
-        if not arm.is_sft
+        (Cell(arm.name, arm.label, {}, config), arm.seeds) for arm, config in trained
     ]
     status, failures = train_cells(cells, workdir)
-    for arm, config in due:
-        folders = [run_folder(workdir, arm.name, seed) for seed in arm.seeds]
-        if arm.is_sft:
-            status = status or _fine_tune(arm, config, folders)
-            is_complete = all((folder / _SCORES).is_file() for folder in folders)
-        else:
-            is_complete = all(
-                is_finished(folder, _with_seed(config, seed))
-                for seed, folder in zip(arm.seeds, folders, strict=True)
-            )
-        if status in (0, 1) and is_complete:
-            _keep(arm, config, folders, output)
+    if status > 1:
+        return status
     say_failures(failures)
+    failed = {run.folder: sentence for run, sentence in failures}
+    for arm, config in trained:
+        folders = _folders(arm, workdir)
+        done = {
+            seed: folder
+            for seed, folder in folders.items()
+            if is_finished(folder, Cell("", "", {}, config).with_seed(seed))
+        }
+        lost = {s: failed[f] for s, f in folders.items() if f in failed}
+        if done.keys() | lost.keys() == folders.keys():
+            _keep(arm, config, _read_trained(arm, done), lost, folders, output)
+    for arm, config in due:
+        if arm.is_sft:
+            folders = _folders(arm, workdir)
+            if stopped := _fine_tune(arm, config, folders):
+                return stopped
+            runs = [_read_fine_tuned(arm, *pair) for pair in folders.items()]
+            _keep(arm, config, runs, {}, folders, output)
     return status
 
 
-def _is_done(output: pathlib.Path, arm: Arm, config: ConfigDict) -> bool:
+def is_kept(output: pathlib.Path, arm: Arm, config: ConfigDict) -> bool:
     """Whether an arm has a record of all its seeds under these settings.
 
     Raises:
@@ -86,89 +95,93 @@ def _is_done(output: pathlib.Path, arm: Arm, config: ConfigDict) -> bool:
     record = read_arm(output, arm.name)
     if record is None:
         return False
-    old, new = record.settings, _settings(config)
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            raise ValueError(
-                f"{arm_file(output, arm.name)} was made with {key} = {old.get(key)}, "
-                f"now it is {new.get(key)}. Settings change for all studies together: "
-                "delete the folder to run them again, or use another --output"
-            )
-    return {run.seed for run in record.runs} >= set(arm.seeds)
+    old = ConfigDict(dict(record.settings) | {"seed": config.seed})
+    for key, (before, now) in changed_keys(old, config, free=()).items():
+        raise ValueError(
+            f"{arm_file(output, arm.name)} was made with {key} = {before}, now it is "
+            f"{now}. Settings change for all studies together: delete the folder to "
+            "run them again, or use another --output"
+        )
+    return record.seeds >= set(arm.seeds)
 
 
-def _settings(config: ConfigDict) -> dict[str, Any]:
-    """The configuration by dotted key, as JSON reads it back, without the seed."""
-    leaves = json.loads(json.dumps(flatten(config)))
-    return {key: value for key, value in leaves.items() if key != "seed"}
-
-
-def _with_seed(config: ConfigDict, seed: int) -> ConfigDict:
-    return Cell("", "", {}, config).with_seed(seed)
+def _folders(arm: Arm, workdir: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Run folders by seed."""
+    return {seed: run_folder(workdir, arm.name, seed) for seed in arm.seeds}
 
 
 def _keep(
-    arm: Arm, config: ConfigDict, folders: Sequence[pathlib.Path], output: pathlib.Path
+    arm: Arm,
+    config: ConfigDict,
+    runs: Sequence[RunRecord],
+    failed: Mapping[int, str],
+    folders: Mapping[int, pathlib.Path],
+    output: pathlib.Path,
 ) -> None:
     """Write the record of an arm; its checkpoints are not needed any more."""
-    if arm.is_sft:
-        runs = [
-            _read_fine_tuned(arm, *pair)
-            for pair in zip(arm.seeds, folders, strict=True)
-        ]
-    else:
-        suites = _play_suite(arm, folders)
-        game = GAMES[arm.game]
-        runs = [
-            read_run(folder, game, scores)
-            for folder, scores in zip(folders, suites, strict=True)
-        ]
-    write_arm(output, arm.name, ArmRecord(_settings(config), runs))
-    for folder in folders:
+    settings = {k: v for k, v in config.to_dict().items() if k != "seed"}
+    write_arm(output, arm.name, ArmRecord(settings, runs, failed))
+    for folder in folders.values():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-def _play_suite(arm: Arm, folders: Sequence[pathlib.Path]) -> list[dict[str, float]]:
-    """Success of every run by entry of the suite; the programs are compiled once."""
-    scores: list[dict[str, float]] = [{} for _ in folders]
-    if not arm.suite:
-        return scores
+def _read_trained(arm: Arm, folders: Mapping[int, pathlib.Path]) -> list[RunRecord]:
+    _play_suite(arm, folders.values())
+    return [
+        read_run(
+            folder, GAMES[arm.game], _read_json(folder / _SUITE) if arm.suite else {}
+        )
+        for folder in folders.values()
+    ]
+
+
+def _play_suite(arm: Arm, folders: Iterable[pathlib.Path]) -> None:
+    """Write success by entry of the suite beside every run that lacks it."""
+    due = [folder for folder in folders if not (folder / _SUITE).is_file()]
+    if not arm.suite or not due:
+        return
     with working(f"{arm.label}: playing {', '.join(arm.suite)}"):
-        trained = open_trained(folders[0], None)
+        trained = open_trained(due[0], None)
+        # Compiled once for all runs.
         evaluations = policy_evaluations(trained, arm.game)
-        for folder, own in zip(folders, scores, strict=True):
+        for folder in due:
             _, state = restore_state(trained.program, folder)
             params = trained.program.play_params(state)
-            for evaluation in evaluations:
-                if evaluation.name in arm.suite:
-                    own[evaluation.name] = evaluation.play(params).metrics["success"]
-    return scores
+            scores = {
+                evaluation.name: evaluation.play(params).metrics["success"]
+                for evaluation in evaluations
+                if evaluation.name in arm.suite
+            }
+            write_text_atomically(folder / _SUITE, json.dumps(scores) + "\n")
 
 
-def _fine_tune(arm: Arm, config: ConfigDict, folders: Sequence[pathlib.Path]) -> int:
+def _fine_tune(
+    arm: Arm, config: ConfigDict, folders: Mapping[int, pathlib.Path]
+) -> int:
     """Fine-tune every seed that has no scores yet; returns the exit status."""
-    for seed, folder in zip(arm.seeds, folders, strict=True):
-        if (folder / _SCORES).is_file() and "after" in _read_scores(folder):
+    for seed, folder in folders.items():
+        path = folder / _SCORES
+        if path.is_file() and "after" in _read_json(path):
             continue
-        print(f"{arm.label} seed {seed}")
-        if status := fine_tune(_with_seed(config, seed), folder):
+        print(f"{arm.label}, seed {seed}")
+        if status := fine_tune(Cell("", "", {}, config).with_seed(seed), folder):
             return status
     return 0
 
 
-def _read_scores(folder: pathlib.Path) -> dict[str, Any]:
-    return json.loads((folder / _SCORES).read_text("utf-8"))
-
-
 def _read_fine_tuned(arm: Arm, seed: int, folder: pathlib.Path) -> RunRecord:
-    scores, records = _read_scores(folder), reader.read_metrics(folder)
+    scores, records = _read_json(folder / _SCORES), reader.read_metrics(folder)
     success = {
         iteration: scores[when][arm.game]["success"]
         for iteration, when in ((0, "before"), (records[-1]["iteration"], "after"))
     }
     # The first step compiles.
-    steps = [record["time"] for record in records]
-    per_step = (steps[-1] - steps[0]) / (len(steps) - 1)
+    times = [record["time"] for record in records]
+    per_step = (times[-1] - times[0]) / (len(times) - 1)
     return RunRecord(
-        seed=seed, seconds=round(per_step * len(steps), 1), curves={SUCCESS: success}
+        seed=seed, seconds=round(per_step * len(times), 1), curves={SUCCESS: success}
     )
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8"))

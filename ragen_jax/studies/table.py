@@ -43,6 +43,13 @@ _TRAINED = (
     ragen2.BUCKETS,
 )
 _LEARNING = tuple(arm for arm in distinct_arms(_TRAINED) if not arm.is_sft)
+# Settings that change what can be reached, or what a diagnostic counts.
+_INCOMPARABLE = ("env.", "rollout.", "learner.", "prompt.", "bonus.")
+_COMPARABLE = tuple(
+    arm
+    for arm in _LEARNING
+    if not any(key.startswith(_INCOMPARABLE) for key in arm.settings)
+)
 _STATING = tuple(
     arm
     for arm in _LEARNING
@@ -53,7 +60,7 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         *_TRAINED,
-        ragen2.make_correlates(_LEARNING),
+        ragen2.make_correlates(_COMPARABLE),
         ours.make_warnings(_LEARNING),
         ours.make_truth(_STATING),
     )

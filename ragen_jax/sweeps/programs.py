@@ -37,15 +37,17 @@ _AT_ONCE = 5
 
 
 class Programs:
-    """The latest program, kept for the configurations that can use it.
+    """The latest programs, kept for the configurations that can use them.
 
-    A program holds a model's weights, so there is one at a time.
+    Args:
+      num_kept: so many; each holds a model's weights.
     """
 
-    def __init__(self):
+    def __init__(self, num_kept: int = 1):
         self._lock = threading.RLock()
-        self._key: str | None = None
-        self._program: Program | None = None
+        self._num_kept = num_kept
+        # By key, the latest last.
+        self._programs: dict[str, Program] = {}
 
     def start(self, config: ConfigDict) -> Program:
         """The program of a validated configuration, with the first state of its run.
@@ -55,18 +57,19 @@ class Programs:
         """
         with self._lock:
             key = program_key(config)
-            if key == self._key:
-                return restart(self._program, config)
-            self.forget()
+            if key in self._programs:
+                return restart(self._programs[key], config)
+            while len(self._programs) >= self._num_kept:
+                del self._programs[next(iter(self._programs))]
             program = build_program(config)
             # The run takes the state away.
-            self._key, self._program = key, dataclasses.replace(program, state=None)
+            self._programs[key] = dataclasses.replace(program, state=None)
             return program
 
     def forget(self) -> None:
-        """Build the next program anew: a run has failed in this one."""
+        """Build the next programs anew: a run has failed in one of these."""
         with self._lock:
-            self._key, self._program = None, None
+            self._programs.clear()
 
 
 def program_key(config: ConfigDict) -> str:

@@ -14,7 +14,7 @@ import itertools
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ml_collections import ConfigDict
 
@@ -42,6 +42,10 @@ class PlannedRun:
     seed: int
     folder: pathlib.Path
     config: ConfigDict
+
+
+# Runs, each with the sentence it failed with.
+Failures = Sequence[tuple[PlannedRun, str]]
 
 
 def sweep(
@@ -74,29 +78,29 @@ def sweep(
     return status
 
 
-def say_failures(failures: Mapping[str, str]) -> None:
+def say_failures(failures: Failures) -> None:
     """Say on standard error which runs failed, and why."""
     if failures:
         print(f"runs that failed: {len(failures)}", file=sys.stderr)
-    for title, sentence in failures.items():
-        print(f"  {title}: {sentence}", file=sys.stderr)
+    for run, sentence in failures:
+        print(f"  {run.title}: {sentence}", file=sys.stderr)
 
 
 def train_cells(
     cells: Sequence[tuple[Cell, Sequence[int]]],
     workdir: pathlib.Path,
     overrides: Collection[str] = (),
-) -> tuple[int, dict[str, str]]:
+) -> tuple[int, Failures]:
     """Train every cell with its seeds, and resume what was begun.
 
     Returns:
-      Exit status, see `sweep`, and why runs failed, by their titles.
+      Exit status, see `sweep`, and the runs that failed.
 
     Raises:
       ValueError: a cell cannot be trained; nothing has been written.
     """
     check_cells([cell for cell, _ in cells], overrides)
-    runs, failures = plan(cells, workdir), {}
+    runs, failures = plan(cells, workdir), []
     if runs:
         with working("checking the settings"):
             at_once = _check_programs(runs)
@@ -112,7 +116,7 @@ def train_cells(
                 session.train(list(group), count)
         if stop.requested:
             print("the same command goes on with the sweep")
-            return stop.exit_status, {}
+            return stop.exit_status, []
         failures = session.failures
     return int(bool(failures)), failures
 
@@ -141,6 +145,19 @@ def plan(
         if not results.is_finished(folder, config):
             runs.append(PlannedRun(title, cell, seed, folder, config))
     return runs
+
+
+def _pipelined(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Runs of one program after the other, the next one's first run ahead of its turn.
+
+    That run compiles on one core, beside runs whose program is there.
+    """
+    first, *others = _by_program(runs).values()
+    ordered, waiting = first[:1], first[1:]
+    for group in others:
+        ordered += [group[0], *waiting]
+        waiting = group[1:]
+    return ordered + waiting
 
 
 def _by_program(runs: Sequence[PlannedRun]) -> dict[str, list[PlannedRun]]:
@@ -174,14 +191,14 @@ class _Session:
       stop: what may stop it.
 
     Attributes:
-      failures: sentences by the run's title.
+      failures: see `Failures`.
       requested, agree, exit_status: of `stop`; also after a defect in a run.
     """
 
     def __init__(self, display: SweepDisplay, stop: StopRequest):
         self._display, self._stop = display, stop
         self._programs, self._has_defect = Programs(), False
-        self.failures: dict[str, str] = {}
+        self.failures: list[tuple[PlannedRun, str]] = []
 
     @property
     def requested(self) -> bool:
@@ -200,6 +217,9 @@ class _Session:
             for run in runs:
                 self._train(run)
             return
+        # The one in use, and the one that is compiled meanwhile.
+        self._programs = Programs(num_kept=2)
+        runs = _pipelined(runs)
         keys = [program_key(run.config) for run in runs]
         is_compiled = {key: threading.Event() for key in keys}
         with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
@@ -242,7 +262,7 @@ class _Session:
         except (ValueError, OSError) as error:
             # What has failed may have left a game's processes behind it.
             self._programs.forget()
-            self.failures[run.title] = str(error)
+            self.failures.append((run, str(error)))
             self._end(run, f"failed: {error}")
         except BaseException:
             self._has_defect = True

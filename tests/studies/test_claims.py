@@ -62,12 +62,22 @@ def test_a_difference_is_described():
         (0.0, 1, REPRODUCED),
         (0.0, -1, OPPOSITE),
         (0.36, 1, NOT_REPRODUCED),
-        (0.5, 1, OPPOSITE),
+        # Not that much is not the opposite.
+        (0.5, 1, NOT_REPRODUCED),
+        (-0.5, -1, NOT_REPRODUCED),
+        (-0.2, -1, OPPOSITE),
     ],
 )
 def test_means(above, sign, expected):
     test = Mean((ONE,), "gain", above=above, sign=sign)
     assert word(test, one=runs_of(*GOOD), other=[]) == expected
+
+
+def test_few_runs_are_said_to_be_few():
+    runs = {ONE.name: runs_of(0.6, 0.7), OTHER.name: runs_of(0.1, 0.2)}
+    verdict = judge(Claim("", Difference(ONE, OTHER)), runs)
+    assert verdict.word == NOT_REPRODUCED
+    assert verdict.found.endswith("4 runs, too few to decide")
 
 
 def test_an_arm_is_one_unit():
@@ -120,5 +130,7 @@ def test_correlations():
     for sign, expected in ((-1, REPRODUCED), (1, OPPOSITE)):
         claim = Claim("", Correlation(tuple(LADDER), "entropy", sign=sign))
         assert judge(claim, runs).word == expected
+    found = judge(Claim("", Correlation(tuple(LADDER), "entropy")), runs).found
+    assert found == "rho -1.00, p 0.008, 5 arms; over their runs -1.00"
     verdict = judge(Claim("", Correlation(tuple(LADDER), "spread")), runs)
     assert verdict == (NOT_REPRODUCED, "no run had the measure", None)

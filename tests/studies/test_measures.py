@@ -10,15 +10,15 @@ from ragen_jax.studies.measures import (
 )
 from ragen_jax.studies.records import RunRecord
 
+KINDS = ("alarm", "alarmed", "lead", "warned", "after_spread")
+# Means of two: 0.25, 0.4, 0.55, 0.5, 0.35.
 HELD_OUT = {0: 0.2, 5: 0.3, 10: 0.5, 15: 0.6, 20: 0.4, 25: 0.3}
-# Rises to 0.5, falls from iteration 11 on.
-TRAINED = {i: 0.5 if i <= 10 else 0.2 for i in range(1, 21)}
+STEADY = {0: 0.4, 5: 0.5, 10: 0.4, 15: 0.5, 20: 0.4, 25: 0.5}
 
 
-def make_run(**fields):
-    curves = {"val-env/*/success": HELD_OUT, "train/*/success": TRAINED}
-    return RunRecord(seed=0, seconds=30.0, curves=curves | fields.pop("curves", {}),
-                     **fields)  # fmt: skip
+def make_run(held_out=HELD_OUT, **fields):
+    curves = {"val-env/*/success": held_out} | fields.pop("curves", {})
+    return RunRecord(seed=0, seconds=30.0, curves=curves, **fields)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,11 @@ def test_measures(name, value):
 
 
 def test_when_success_fell():
-    # The mean over five is 0.38 at iteration 12, 0.32 at 13: below 0.75 of 0.5.
-    assert fall_of(TRAINED) == 13
-    assert fall_of(dict.fromkeys(range(1, 21), 0.5)) is None
+    assert fall_of(HELD_OUT) == 25
+    assert fall_of(STEADY) is None
+    # One bad evaluation is none.
+    assert fall_of({0: 0.4, 5: 0.4, 10: 0.25, 15: 0.4}) is None
+    assert fall_of({0: 0.4}) is None
 
 
 def test_when_a_curve_rose():
@@ -65,24 +67,30 @@ def test_when_a_curve_rose():
 
 @pytest.mark.parametrize(
     ("alarm", "lead", "warned"),
-    [(10, 3, 1), (13, 0, 1), (15, -2, 0), (None, None, 0)],
+    [(10, 15, 1), (25, 0, 1), (30, -5, 0), (None, None, 0)],
 )
 def test_leads(alarm, lead, warned):
-    run = make_run(first_alarms={"entropy": alarm})
-    assert MEASURES["entropy_lead"].value(run) == lead
-    assert MEASURES["entropy_warned"].value(run) == warned
-    steady = make_run(
-        curves={"train/*/success": dict.fromkeys(range(1, 21), 0.5)},
-        first_alarms={"entropy": alarm},
-    )
-    assert MEASURES["entropy_lead"].value(steady) is None
-    assert MEASURES["entropy_warned"].value(steady) is None
+    alarms = {"entropy": alarm, "in_group_reward_std": 8}
+    run = make_run(first_alarms=alarms)
+    found = {name: MEASURES[f"entropy_{name}"].value(run) for name in KINDS}
+    after = None if alarm is None else alarm - 8
+    alarmed = alarm is not None
+    assert found == dict(zip(KINDS, (alarm, alarmed, lead, warned, after), strict=True))
+    assert MEASURES["fell"].value(run) == 1
+    steady = make_run(STEADY, first_alarms=alarms)
+    found = {name: MEASURES[f"entropy_{name}"].value(steady) for name in KINDS}
+    assert found == dict(zip(KINDS, (alarm, alarmed, None, None, after), strict=True))
+    assert MEASURES["fell"].value(steady) == 0
 
 
 def test_false_statements_before_the_fall():
-    rate = {i: 0.2 if i < 8 else 0.35 for i in range(1, 21)}
-    run = make_run(curves={"train/*/hallucination_rate": rate})
-    assert MEASURES["false_lead"].value(run) == 13 - 8
+    rate = {0: 0.2, 5: 0.15, 10: 0.22, 15: 0.26, 20: 0.2, 25: 0.3}
+    run = make_run(curves={"val-env/*/hallucination_rate": rate})
+    assert MEASURES["false_at"].value(run) == 15
+    assert MEASURES["false_lead"].value(run) == 10
+    assert MEASURES["false_warned"].value(run) == 1
+    assert MEASURES["became_false"].value(run) == 1
+    assert MEASURES["became_false"].value(make_run()) == 0
 
 
 def test_gradients_by_bucket():
@@ -96,14 +104,20 @@ def test_gradients_by_bucket():
     run = make_run(
         curves={f"grad_norm/{name}": {1: a, 50: b} for name, (a, b) in norms.items()}
     )
-    log4, log16, log20 = 1.3863, 2.7726, 2.9957
     for name, value in (
-        ("rise_early", log4),
-        ("rise_late", log16),
-        ("regulariser_growth", log20),
+        ("rise_early", 6 / 10),
+        ("rise_late", 15 / 17),
+        ("regulariser_growth", 0.5 / 1.5 - 0.05 / 2.05),
     ):
-        assert MEASURES[name].value(run) == pytest.approx(value, abs=1e-3)
+        assert MEASURES[name].value(run) == pytest.approx(value)
     assert MEASURES["rise_early"].value(make_run()) is None
+
+
+def test_groups_without_spread_have_no_gradient():
+    norms = {"bucket_1/task": 0.0, "bucket_2/task": 4.0, "bucket_1/entropy": 0.1}
+    run = make_run(curves={f"grad_norm/{n}": {1: x} for n, x in norms.items()})
+    assert MEASURES["rise_early"].value(run) == 1
+    assert MEASURES["regulariser_growth"].value(run) == 0
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ def test_the_page_of_a_study(folder):
     assert "Not run yet" not in page
 
 
+def test_runs_that_failed_are_counted(folder):
+    record = ArmRecord({}, runs_of(0.5, 0.4), {2: "it diverged"})
+    write_arm(folder, OTHER.name, record)
+    page = pages.make_page(pages.read_study(STUDY, folder), is_quick=False)
+    assert "| Sokoban, other | 2, 1 failed | 25.0 % | 45.0 % |" in page
+
+
 def test_what_has_not_been_run_is_said(folder):
     arm_file(folder, OTHER.name).unlink()
     found = pages.read_study(STUDY, folder)

@@ -1,6 +1,7 @@
 """Arms that are run: what is kept of them, and that nothing is run twice."""
 
 import json
+import types
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_arms_are_run_kept_and_not_run_again(model, tmp_path, monkeypatch):
 
     learned = read_arm(output, LEARNED.name)
     assert [run.seed for run in learned.runs] == [0, 1]
-    assert learned.settings["train.num_iterations"] == 3
+    assert learned.settings["train"]["num_iterations"] == 3
     for run in learned.runs:
         assert list(run.curve("val-env/*/success")) == [0, 2, 3]
         assert list(run.curve("actor/entropy")) == [1, 2, 3]
@@ -78,11 +79,33 @@ def test_arms_are_run_kept_and_not_run_again(model, tmp_path, monkeypatch):
         studies.run_arms([(LEARNED, changed)], workdir, output)
 
 
+def failing(workdir, *seeds):
+    """What `train_cells` returns where these seeds have failed."""
+    runs = [
+        types.SimpleNamespace(title=f"run {seed}", folder=workdir / f"seed-{seed}")
+        for seed in seeds
+    ]
+    return lambda *_: (1, [(run, "it diverged") for run in runs])
+
+
 def test_nothing_is_kept_of_an_arm_with_runs_to_come(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "train_cells", lambda *_: (1, {"run 1": "it broke"}))
+    workdir, output = tmp_path / "runs", tmp_path / "study"
+    monkeypatch.setattr(studies, "train_cells", failing(workdir / LEARNED.name, 0))
     arms = [(LEARNED, learned_config(model))]
-    assert studies.run_arms(arms, tmp_path / "runs", tmp_path / "study") == 1
-    assert not arm_file(tmp_path / "study", LEARNED.name).exists()
+    assert studies.run_arms(arms, workdir, output) == 1
+    assert not arm_file(output, LEARNED.name).exists()
+
+
+def test_runs_that_diverged_are_kept_as_such(model, tmp_path, monkeypatch, capsys):
+    workdir, output = tmp_path / "runs", tmp_path / "study"
+    monkeypatch.setattr(studies, "train_cells", failing(workdir / LEARNED.name, 0, 1))
+    arms = [(LEARNED, learned_config(model))]
+    assert studies.run_arms(arms, workdir, output) == 1
+    record = read_arm(output, LEARNED.name)
+    assert record.failed == {0: "it diverged", 1: "it diverged"}
+    assert not record.runs
+    assert studies.is_kept(output, *arms[0])
+    assert "run 1: it diverged" in capsys.readouterr().err
 
 
 @pytest.mark.slow

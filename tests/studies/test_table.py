@@ -1,6 +1,7 @@
 """Every study as it is written down: valid, complete, judged by measures there are."""
 
 import dataclasses
+import pathlib
 
 import pytest
 
@@ -9,9 +10,11 @@ from ragen_jax.config import validate
 from ragen_jax.sft.rules import validate as validate_sft
 from ragen_jax.studies.claims import Claim, Difference
 from ragen_jax.studies.measures import MEASURES
+from ragen_jax.studies.run import is_kept
 from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
 from tests.studies.runs import ONE, OTHER
 
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 ARMS = distinct_arms(STUDIES.values())
 
 
@@ -20,6 +23,12 @@ def test_every_arm_has_a_valid_configuration(is_quick):
     for arm in ARMS:
         config = command._config(arm, is_quick)
         (validate_sft if arm.is_sft else validate)(config)
+
+
+def test_committed_records_are_of_these_settings():
+    for arm in ARMS:
+        # Refuses others.
+        is_kept(DOCS / "study", arm, command._config(arm, False))
 
 
 def test_arms_differ():
