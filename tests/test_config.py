@@ -162,7 +162,7 @@ def test_every_key_is_read_somewhere():
 
 
 def test_unknown_preset_lists_the_choices():
-    with pytest.raises(ValueError, match="pocket, qwen2"):
+    with pytest.raises(ValueError, match="pocket, study, qwen2"):
         sokoban.get_config("gpt-5")
 
 
