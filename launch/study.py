@@ -18,9 +18,7 @@ import dataclasses
 import pathlib
 
 from absl import flags
-from ml_collections import ConfigDict
 
-from configs import sft
 from launch import command
 from ragen_jax.runs.progress import working
 
@@ -38,19 +36,12 @@ _OUTPUT = flags.DEFINE_string(
 )
 _FINDINGS = "findings.md"
 _ARMS_AT_A_TIME = 4
-# With --quick; of keys that an arm's configuration has.
-_SHORT = {
-    "train.num_iterations": 4,
-    "evaluation.every": 2,
-    "evaluation.num_prompts": 32,
-    "diagnostics.every": 2,
-}
-_SHORT_SFT = {"train.num_steps": 8, "evaluation.num_prompts": 32}
 
 
 def main(argv: list[str]) -> int:
     with working("loading JAX"):
         command.enable_compilation_cache()
+        from launch.study_configs import arm_config
         from ragen_jax.studies.pages import write_pages
         from ragen_jax.studies.run import run_arms
         from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
@@ -68,7 +59,7 @@ def main(argv: list[str]) -> int:
     arms = [] if _PAGES.value else distinct_arms(studies)
     if is_quick:
         arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
-    pairs = [(arm, _config(arm, is_quick)) for arm in arms]
+    pairs = [(arm, arm_config(arm, is_quick=is_quick)) for arm in arms]
     # Records are written after every few arms.
     for i in range(0, len(pairs), _ARMS_AT_A_TIME):
         some = pairs[i : i + _ARMS_AT_A_TIME]
@@ -97,24 +88,6 @@ def _listed(studies) -> str:
             f"{len(study.claims)} claims)"
         )
     return "\n".join(lines)
-
-
-def _config(arm, is_quick: bool) -> ConfigDict:
-    """The configuration of an arm, for `launch.train` or `launch.sft`."""
-    from ragen_jax.sweeps.grid import make_cell
-
-    if arm.is_sft:
-        config = sft.get_config(f"{arm.game},study")
-        short = _SHORT_SFT
-    else:
-        config = sft.TASKS[arm.game].get_config(f"study,{arm.presets}")
-        short = _SHORT
-    config = make_cell(config, arm.settings).config
-    if is_quick:
-        config.update_from_flattened_dict(short)
-        if not arm.is_sft and config.diagnostics.gradient_every is not None:
-            config.diagnostics.gradient_every = 2
-    return config.lock()
 
 
 def _write_overview(studies, output: pathlib.Path) -> None:

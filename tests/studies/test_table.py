@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from launch import study as command
+from launch.study_configs import arm_config
 from ragen_jax.config import validate
 from ragen_jax.sft.rules import validate as validate_sft
 from ragen_jax.studies.claims import Claim, Difference
@@ -21,19 +21,19 @@ ARMS = distinct_arms(STUDIES.values())
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_every_arm_has_a_valid_configuration(is_quick):
     for arm in ARMS:
-        config = command._config(arm, is_quick)
+        config = arm_config(arm, is_quick=is_quick)
         (validate_sft if arm.is_sft else validate)(config)
 
 
 def test_committed_records_are_of_these_settings():
     for arm in ARMS:
         # Refuses others.
-        is_kept(DOCS / "study", arm, command._config(arm, False))
+        is_kept(DOCS / "study", arm, arm_config(arm, is_quick=False))
 
 
 def test_arms_differ():
     """Two names for the same settings would be run twice."""
-    settings = [command._config(arm, False).to_json_best_effort() for arm in ARMS]
+    settings = [arm_config(arm, is_quick=False).to_json_best_effort() for arm in ARMS]
     assert len(set(settings)) == len(ARMS)
 
 
