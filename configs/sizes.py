@@ -82,8 +82,6 @@ def _qwen(config: ConfigDict, path: str) -> None:
     config.rollout.group_size = 16
     config.rollout.max_turns = 5
     config.rollout.max_actions_per_turn = 5
-    # Seven actions and a thought.
-    config.rollout.max_reply_tokens = 28
     config.rollout.max_actions_per_episode = 10
     config.rollout.max_reply_tokens = 400
     config.rollout.temperature = 1.0

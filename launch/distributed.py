@@ -258,9 +258,9 @@ def _from_openmpi(environ: Mapping[str, str]) -> Place | None:
             f"OMPI_MCA_orte_hnp_uri = {uri!r} names no address of IPv4 for {total} "
             "processes"
         )
-    # Jobs are multiples of 2^12.
     if "OMPI_COMM_WORLD_RANK" not in environ:
         raise ValueError("OMPI_COMM_WORLD_RANK is not set")
+    # Jobs are multiples of 2^12.
     address = f"{match[2]}:{_port(int(match[1]) >> 12)}"
     return Place("openmpi", address, total, int(environ["OMPI_COMM_WORLD_RANK"]))
 

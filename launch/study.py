@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
         # Arms belong to several studies.
         found = write_pages(STUDIES.values(), output, is_quick=is_quick)
         if not is_quick:
-            _write_overview(STUDIES.values(), output)
+            _write_overview(found, output)
     for one in found:
         words = [verdict.word for verdict in one.verdicts.values()]
         if one.study in studies:
@@ -90,16 +90,15 @@ def _listed(studies) -> str:
     return "\n".join(lines)
 
 
-def _write_overview(studies, output: pathlib.Path) -> None:
+def _write_overview(found, output: pathlib.Path) -> None:
     """Renew the table of verdicts in the page of findings, beside the results."""
     from ragen_jax.runs.writer import write_text_atomically
-    from ragen_jax.studies.pages import make_overview, read_study, replace_overview
+    from ragen_jax.studies.pages import make_overview, replace_overview
 
     path = output.parent / _FINDINGS
     if path.is_file():
-        overview = make_overview([read_study(study, output) for study in studies])
         text = path.read_text("utf-8")
-        write_text_atomically(path, replace_overview(text, overview))
+        write_text_atomically(path, replace_overview(text, make_overview(found)))
 
 
 if __name__ == "__main__":

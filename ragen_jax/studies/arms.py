@@ -70,6 +70,20 @@ def starpo_s(game: str, estimator: str = "ppo") -> Arm:
     return make_arm(game, estimator, "starpo_s", suite=suite)
 
 
+def kept(estimator: str, fraction: float) -> Arm:
+    """StarPO-S on Sokoban with another share of the groups; 25 % is StarPO-S itself."""
+    if fraction == 0.25:
+        return starpo_s("sokoban", estimator)
+    return make_arm(
+        "sokoban",
+        estimator,
+        "starpo_s",
+        f"keep{100 * fraction:.0f}",
+        f"{fraction:.0%} kept",
+        {"filter.keep_fraction": fraction},
+    )
+
+
 def make_arm(
     game: str,
     estimator: str,

@@ -128,12 +128,16 @@ def _draw_dots(pyplot, found: Found):
 
 
 def _scaled(runs: Sequence[RunRecord], measure: Measure) -> list[float]:
-    scale = 100 if measure.form in ("share", "change") else 1
+    scale = _scale(measure)
     return [scale * x for run in runs if (x := measure.value(run)) is not None]
 
 
+def _scale(measure: Measure) -> int:
+    return 100 if measure.form in ("share", "change") else 1
+
+
 def _unit(measure: Measure) -> str:
-    return measure.label + (", %" if measure.form in ("share", "change") else "")
+    return measure.label + (", %" if _scale(measure) == 100 else "")
 
 
 def _draw_correlations(pyplot, found: Found):
@@ -146,9 +150,12 @@ def _draw_correlations(pyplot, found: Found):
         one.set_visible(False)
     for one, claim in zip(axes.flat, claims, strict=False):
         test = claim.test
+        scales = [_scale(MEASURES[name]) for name in (test.measure, test.other)]
         for game, label in GAMES.items():
-            x, y = _pairs(found, game, test)
-            one.plot(x, y, "o", ms=3.5, alpha=0.6, label=label)
+            own = [arm for arm in _present(found) if arm.game == game]
+            pairs = [pair for arm in own for pair in test.pairs(arm, found.runs)]
+            points = np.reshape(pairs, (-1, 2)) * scales
+            one.plot(*points.T, "o", ms=3.5, alpha=0.6, label=label)
         verdict = found.verdicts.get(claim.text)
         if verdict is not None and verdict.effect is not None:
             rho = test.sign * verdict.effect.size
@@ -158,19 +165,6 @@ def _draw_correlations(pyplot, found: Found):
         )
     axes.flat[0].legend(frameon=False, fontsize="small")
     return figure
-
-
-def _pairs(found: Found, game: str, test: Correlation):
-    """Both measures of every run of a game."""
-    x, y = MEASURES[test.measure], MEASURES[test.other]
-    runs = [
-        run
-        for arm in _present(found)
-        if arm.game == game
-        for run in found.runs[arm.name]
-        if x.value(run) is not None and y.value(run) is not None
-    ]
-    return _scaled(runs, x), _scaled(runs, y)
 
 
 def _draw_effects(pyplot, found: Found):

@@ -6,6 +6,7 @@ Findings of RAGEN-2, arXiv 2604.06268 (figures 5 to 10).
 from ragen_jax.studies.arms import (
     ESTIMATORS,
     Arm,
+    kept,
     make_arm,
     vanilla,
 )
@@ -22,25 +23,27 @@ _MASSES = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.4)
 _RULES = {"top_p": "linear", "top_p_softmax": "softmax"}
 
 
+def _top_p(rule: str, mass: float) -> dict[str, object]:
+    """Settings of a filter by mass that takes no group without spread."""
+    return {
+        "filter.rule": rule,
+        "filter.keep_fraction": None,
+        "filter.top_p": mass,
+        "filter.keep_zero": False,
+    }
+
+
 def _mass(rule: str, mass: float) -> Arm:
     """StarPO-S that keeps groups with this share of the spread; 1 keeps all."""
     if mass == 1.0:
-        return make_arm(
-            "sokoban", "ppo", "starpo_s", "keep100", "100% kept",
-            {"filter.keep_fraction": 1.0},
-        )  # fmt: skip
+        return kept("ppo", 1.0)
     return make_arm(
         "sokoban",
         "ppo",
         "starpo_s",
         f"{rule}{100 * mass:.0f}",
         f"{_RULES[rule]} {mass:g}",
-        {
-            "filter.rule": rule,
-            "filter.keep_fraction": None,
-            "filter.top_p": mass,
-            "filter.keep_zero": False,
-        },
+        _top_p(rule, mass),
     )
 
 
@@ -81,16 +84,7 @@ def _slippery(slip: int, is_filtered: bool) -> Arm:
         f"slip{slip}" + ("" if is_filtered else "-all"),
         f"slip {slip} %, " + ("filter 0.9" if is_filtered else "no filter"),
         {"env.params.success_rate": 1 - slip / 100}
-        | (
-            {
-                "filter.rule": "top_p",
-                "filter.keep_fraction": None,
-                "filter.top_p": 0.9,
-                "filter.keep_zero": False,
-            }
-            if is_filtered
-            else {"filter.keep_fraction": 1.0}
-        ),
+        | (_top_p("top_p", 0.9) if is_filtered else {"filter.keep_fraction": 1.0}),
     )
 
 
@@ -141,8 +135,7 @@ BUCKETS = Study(
     title="Gradients by reward spread",
     question="Norms of the gradients of task and regulariser (KL and entropy) over "
     "groups in four buckets of reward spread, in the first iteration and the last; "
-    "Sokoban, vanilla StarPO. In the "
-    "first iteration KL has no gradient yet.",
+    "Sokoban, vanilla StarPO. In the first iteration KL has no gradient yet.",
     paper="The task's gradient rises with the spread, about fourfold from the lowest "
     "bucket to the highest (GRPO: 2.7 times); the regulariser's does not depend on it, "
     "and grows from below 1 % of the task's to half of it or more (PPO).",

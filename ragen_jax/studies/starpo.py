@@ -3,7 +3,14 @@
 Findings of RAGEN, arXiv 2504.20073, sections 4.1 and 4.2 (figures 5 to 9).
 """
 
-from ragen_jax.studies.arms import ESTIMATORS, GAMES, make_arm, starpo_s, vanilla
+from ragen_jax.studies.arms import (
+    ESTIMATORS,
+    GAMES,
+    kept,
+    make_arm,
+    starpo_s,
+    vanilla,
+)
 from ragen_jax.studies.claims import Claim, Difference, Mean, Study, Trend
 from ragen_jax.studies.measures import CLEAR
 
@@ -71,23 +78,9 @@ COLLAPSE = Study(
 )
 
 
-def _kept(estimator: str, fraction: float):
-    """StarPO-S with another share of the groups; 25 % is StarPO-S itself."""
-    if fraction == 0.25:
-        return starpo_s("sokoban", estimator)
-    return make_arm(
-        "sokoban",
-        estimator,
-        "starpo_s",
-        f"keep{fraction:.0%}".rstrip("%"),
-        f"{fraction:.0%} kept",
-        {"filter.keep_fraction": fraction},
-    )
-
-
 def _keep_claims():
     for estimator, label in ESTIMATORS.items():
-        ordered = tuple(_kept(estimator, share) for share in (0.25, 0.5, 0.75, 1.0))
+        ordered = tuple(kept(estimator, share) for share in (0.25, 0.5, 0.75, 1.0))
         yield Claim(
             f"{label}: the fewer groups are kept, the higher success ends",
             Trend(ordered, sign=-1),
@@ -133,7 +126,7 @@ def _clipped(estimator: str):
     return {
         "without KL": no_kl,
         "with clip-higher": higher,
-        "with both": _kept(estimator, 1.0),
+        "with both": kept(estimator, 1.0),
     }
 
 
