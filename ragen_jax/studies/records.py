@@ -19,7 +19,7 @@ from ragen_jax.runs.writer import write_text_atomically
 Curve = Mapping[int, float]
 HELD_OUT, TRAINING = "val-env", "train"
 # Metrics that are kept of every iteration that has them; `*` is the game.
-_KEPT = (
+KEPT = (
     *(
         f"{split}/*/{name}"
         for split in (HELD_OUT, TRAINING)
@@ -119,7 +119,7 @@ def read_run(folder: pathlib.Path, game: str, suite: Mapping[str, float]) -> Run
 
 def _is_kept(name: str) -> bool:
     is_bucket = name.startswith(_BUCKET) and name.count("/") == 2
-    return name in _KEPT or (is_bucket and name.endswith(_BUCKET_ENDS))
+    return name in KEPT or (is_bucket and name.endswith(_BUCKET_ENDS))
 
 
 def _rounded(value: float) -> float:

@@ -5,12 +5,20 @@ import pathlib
 
 import pytest
 
+from ragen_jax.diagnostics.early_warning import INDICATORS
 from ragen_jax.studies import pages
 from ragen_jax.studies.claims import Claim, Difference, Study
-from ragen_jax.studies.records import ArmRecord, arm_file, read_arm, write_arm
+from ragen_jax.studies.records import (
+    KEPT,
+    ArmRecord,
+    RunRecord,
+    arm_file,
+    read_arm,
+    write_arm,
+)
 from ragen_jax.studies.table import STUDIES
 from tests import commands
-from tests.studies.runs import ONE, OTHER, run, runs_of
+from tests.studies.runs import ONE, OTHER, SUCCESS, run, runs_of
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 STUDY = Study(
@@ -96,6 +104,30 @@ def test_figures_are_drawn(folder):
     pages.write_pages([STUDY], folder, is_quick=True)
     assert (folder / "pair.png").read_bytes() == png
     assert found.verdicts
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_every_study_has_a_page_and_a_figure(tmp_path, study):
+    """Of runs that have every measure, and of one that fell."""
+    commands.need("matplotlib")
+    metrics = {metric: {1: 0.4, 20: 0.5, 40: 0.6} for metric in KEPT}
+    fallen = {0: 0.2, 5: 0.6, 10: 0.6, 15: 0.3, 20: 0.2}
+    for arm in study.arms:
+        runs = [
+            RunRecord(
+                seed=seed,
+                seconds=30.0,
+                curves=metrics | {SUCCESS: fallen if seed == 0 else {0: 0.2, 40: 0.5}},
+                first_alarms=dict.fromkeys(INDICATORS, 7 + seed),
+                suite=dict.fromkeys(arm.suite, 0.5),
+            )
+            for seed in arm.seeds
+        ]
+        write_arm(tmp_path, arm.name, ArmRecord({}, runs))
+    (found,) = pages.write_pages([study], tmp_path, is_quick=False)
+    assert len(found.verdicts) == len(study.claims)
+    assert not found.missing
+    assert (tmp_path / f"{study.name}.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
