@@ -184,6 +184,7 @@ def _draw_effects(pyplot, found: Found):
         note = f"  {verdict.word}, {effect.num_runs} runs"
         one.annotate(note, (effect.size, row), va="bottom", fontsize="small")
     one.set_yticks(range(len(claims)), [claim.text for claim in claims])
-    one.set(xlabel=_unit(MEASURES[claims[0].test.measure]))
+    # The claims of such a study measure one thing.
+    one.set(xlabel=MEASURES[claims[0].test.measure].form)
     one.set_ylim(len(claims) - 0.5, -0.6)
     return figure

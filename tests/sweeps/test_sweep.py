@@ -176,6 +176,15 @@ def test_what_would_hide_the_results_is_said_before_the_runs(model, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file", "seed-9"}
 
 
+def test_the_next_program_is_compiled_ahead_of_its_turn(model, tmp_path):
+    cells = cells_of(model, "rollout.temperature=0.5,1.0")
+    runs = sweeps.plan([(cell, (0, 1, 2)) for cell in cells], tmp_path)
+    order = [(run.cell.label, run.seed) for run in sweeps._pipelined(runs)]
+    first, second = (cell.label for cell in cells)
+    assert order[:2] == [(first, 0), (second, 0)]
+    assert order[2:] == [(first, 1), (first, 2), (second, 1), (second, 2)]
+
+
 def test_a_sweep_that_was_stopped_begins_no_further_program(model, tmp_path):
     """Two programs, two seeds each: the second program's runs wait for the first's."""
 
