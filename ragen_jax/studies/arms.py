@@ -55,12 +55,13 @@ class Arm:
 
 def vanilla(game: str, estimator: str) -> Arm:
     """StarPO without a filter, with KL and a symmetric clip."""
-    is_measured = game == "sokoban"
+    is_sokoban = game == "sokoban"
     return make_arm(
         game,
         estimator,
         "starpo",
-        settings=_MEASURE_GRADIENTS if is_measured else {},
+        settings=_MEASURE_GRADIENTS if is_sokoban else {},
+        suite=SUITES[game] if is_sokoban and estimator == "ppo" else (),
     )
 
 

@@ -25,6 +25,7 @@ def _replies(number: int) -> Arm:
     )
 
 
+_ALL_REPLIES = tuple(_replies(n) for n in (32, 16, 8, 4, 2, 1))
 REPLIES = Study(
     name="replies",
     title="Many prompts, or many replies to each",
@@ -35,6 +36,10 @@ REPLIES = Study(
     "19.9, 19.5 % there; 18.0, 19.5, 17.2, 21.5, 12.5, 12.5 % on FrozenLake: 4 "
     "generalise best (table 2).",
     claims=(
+        Claim(
+            "The fewer replies a prompt, the lower success ends on Sokoban",
+            Trend(_ALL_REPLIES, sign=-1),
+        ),
         Claim(
             "On FrozenLake 4 replies a prompt end above 32",
             Difference(_replies(4), _replies(32), "suite:FrozenLake"),
