@@ -24,6 +24,7 @@ _CURVES = {
     "rollout/in_group_reward_std": ("reward spread inside groups", 1),
     "actor/entropy": ("entropy, nats a token", 1),
     "train/*/reply_length": ("tokens a reply", 1),
+    "train/*/num_actions": ("actions an episode", 1),
 }
 # More lines or rows than this cannot be told apart, or not be read.
 _MAX_LINES, _MAX_ROWS = 6, 20

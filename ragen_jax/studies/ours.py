@@ -1,7 +1,7 @@
-"""Protocols of ours, over the runs of all other studies."""
+"""Protocols of ours, most of them over the runs of all other studies."""
 
-from ragen_jax.studies.arms import GAMES, Arm
-from ragen_jax.studies.claims import Claim, Correlation, Mean, Study
+from ragen_jax.studies.arms import GAMES, Arm, make_arm, vanilla
+from ragen_jax.studies.claims import Claim, Correlation, Difference, Mean, Study
 
 # Valid thoughts are counted every tenth iteration: no alarm before the thirtieth.
 _WORDS = {
@@ -85,3 +85,52 @@ def _truth_claims(game: str, arms: list[Arm]):
         f"{label}: under vanilla StarPO more statements are false at the end",
         Mean(tuple(vanilla), "false_change"),
     )
+
+
+def _undivided(game: str) -> Arm:
+    """Vanilla StarPO with the reward less the group's mean, and nothing else."""
+    return make_arm(
+        game,
+        "grpo",
+        "starpo",
+        "undivided",
+        "not divided",
+        {"algo.advantage": "dr_grpo"},
+    )
+
+
+DIVISION = Study(
+    name="division",
+    title="Why GRPO needs the filter",
+    question="Vanilla StarPO with GRPO, which divides a group's advantages by their "
+    "spread, against the same without the division (Dr. GRPO, arXiv 2503.20783). "
+    "Written after `collapse` and `keep` had shown that GRPO fails on Sokoban and "
+    "Bandit unless groups of little spread are left out, and before these runs: if it "
+    "is the division that lets such groups outvote the others, GRPO does not fail "
+    "without it.",
+    paper="No paper has this.",
+    claims=(
+        *(
+            Claim(
+                f"{GAMES[game]}: without the division GRPO ends higher",
+                Difference(_undivided(game), vanilla(game, "grpo")),
+            )
+            for game in ("sokoban", "bandit")
+        ),
+        *(
+            Claim(
+                f"{GAMES[game]}: it ends above where it began by 5 points or more",
+                Mean((_undivided(game),), "gain", above=0.05),
+            )
+            for game in ("sokoban", "bandit")
+        ),
+        Claim(
+            "Sokoban: with the division, agents end up acting less",
+            Difference(
+                _undivided("sokoban"), vanilla("sokoban", "grpo"), "num_actions"
+            ),
+        ),
+    ),
+    columns=("start", "gain", "final", "num_actions", "spread"),
+    curves=("val-env/*/success", "train/*/num_actions"),
+)

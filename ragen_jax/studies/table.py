@@ -60,6 +60,7 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         *_TRAINED,
+        ours.DIVISION,
         ragen2.make_correlates(_COMPARABLE),
         ours.make_warnings(_LEARNING),
         ours.make_truth(_STATING),
