@@ -1,6 +1,6 @@
 """Protocols of ours, most of them over the runs of all other studies."""
 
-from ragen_jax.studies.arms import GAMES, Arm, make_arm, vanilla
+from ragen_jax.studies.arms import ESTIMATORS, GAMES, Arm, make_arm, vanilla
 from ragen_jax.studies.claims import Claim, Correlation, Difference, Mean, Study
 
 # Valid thoughts are counted every tenth iteration: no alarm before the thirtieth.
@@ -70,9 +70,6 @@ def make_truth(arms: tuple[Arm, ...]) -> Study:
 
 def _truth_claims(game: str, arms: list[Arm]):
     label = GAMES[game]
-    vanilla = [
-        a for a in arms if a.name in (f"{game}-starpo-ppo", f"{game}-starpo-grpo")
-    ]
     yield Claim(
         f"{label}: where both happen, statements become false before success falls",
         Mean(tuple(arms), "false_lead", by_arm=True),
@@ -83,7 +80,7 @@ def _truth_claims(game: str, arms: list[Arm]):
     )
     yield Claim(
         f"{label}: under vanilla StarPO more statements are false at the end",
-        Mean(tuple(vanilla), "false_change"),
+        Mean(tuple(vanilla(game, name) for name in ESTIMATORS), "false_change"),
     )
 
 
