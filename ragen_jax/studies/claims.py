@@ -225,10 +225,7 @@ def _describe(effect: Effect, measure: Measure, is_rank: bool) -> str:
             return f"{text} runs"
         return f"{text} arms; over their runs {effect.of_runs:+.2f}"
     form = {"share": "change"}.get(measure.form, measure.form)
-    text = format_value(effect.size, form)
-    if effect.interval is not None:
-        low, high = (format_value(end, form) for end in effect.interval)
-        text += f" [{low}, {high}]"
+    text = format_value(effect.size, form, effect.interval)
     text += f", p {_p(p)}, {effect.num_runs} runs"
     return text + (", too few to decide" if effect.p.least > LEVEL else "")
 

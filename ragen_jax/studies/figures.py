@@ -26,6 +26,8 @@ _CURVES = {
     "train/*/reply_length": ("tokens a reply", 1),
     "train/*/num_actions": ("actions an episode", 1),
 }
+# Of forms that are drawn a hundredfold.
+_UNITS = {"share": ", %", "relative": ", %", "change": ", points"}
 # More lines or rows than this cannot be told apart, or not be read.
 _MAX_LINES, _MAX_ROWS = 6, 20
 
@@ -113,7 +115,9 @@ def _matrix(runs: Sequence[RunRecord], metric: str) -> tuple[np.ndarray, np.ndar
 def _draw_dots(pyplot, found: Found):
     """A row per arm, a point per run, a bar at the mean; a column per measure."""
     arms, names = _present(found), found.study.drawn
-    figure, axes = _axes(pyplot, 1, len(names), 4.5, 1.2 + 0.32 * len(arms))
+    figure, axes = _axes(
+        pyplot, 1, len(names), 3.4 + 3.0 / len(names), 1.2 + 0.32 * len(arms)
+    )
     for column, (one, name) in enumerate(zip(axes[0], names, strict=True)):
         measure = MEASURES[name]
         for row, arm in enumerate(arms):
@@ -134,11 +138,11 @@ def _scaled(runs: Sequence[RunRecord], measure: Measure) -> list[float]:
 
 
 def _scale(measure: Measure) -> int:
-    return 100 if measure.form in ("share", "change") else 1
+    return 100 if measure.form in _UNITS else 1
 
 
 def _unit(measure: Measure) -> str:
-    return measure.label + (", %" if _scale(measure) == 100 else "")
+    return measure.label + _UNITS.get(measure.form, "")
 
 
 def _draw_correlations(pyplot, found: Found):

@@ -28,8 +28,8 @@ class Measure:
     Attributes:
       label: for tables.
       value: of a run; None where it has none.
-      form: how it reads: "share" (in per cent), "change" (a share with its sign),
-        "iterations", "seconds" or "number".
+      form: how it reads: "share" (in per cent), "change" (of a share, in points),
+        "relative" (a change in per cent), "iterations", "seconds" or "number".
       margin: smallest effect that counts, in units of the measure.
     """
 
@@ -39,15 +39,28 @@ class Measure:
     margin: float = 0.0
 
 
-def format_value(value: float, form: str) -> str:
-    """A number as tables show it."""
-    if form == "share":
-        return f"{100 * value:.1f} %"
-    if form == "change":
-        return f"{100 * value:+.1f} %"
-    if form in ("iterations", "seconds"):
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+_WHOLE = ("iterations", "seconds")
+# Of shares and their changes: how a number reads, and its unit.
+_HUNDREDTHS = {
+    "share": ("{:.1f}", " %"),
+    "change": ("{:+.1f}", " points"),
+    "relative": ("{:+.1f}", " %"),
+}
+
+
+def format_value(
+    value: float, form: str, interval: tuple[float, float] | None = None
+) -> str:
+    """A number, with the ends of its interval in brackets, as tables show it."""
+    if form in _HUNDREDTHS:
+        shape, unit = _HUNDREDTHS[form]
+        scale = 100
+    else:
+        shape, unit, scale = ("{:.0f}" if form in _WHOLE else "{:.3g}"), "", 1
+    text = shape.format(scale * value) + unit
+    if interval is not None:
+        text += f" [{', '.join(shape.format(scale * end) for end in interval)}]"
+    return text
 
 
 def _first(curve: Curve) -> float | None:
@@ -225,7 +238,7 @@ MEASURES: dict[str, Measure] = {
     "fell": Measure("success fell", _whether(_fell), "share"),
     "fell_at": Measure("success fell at", _fell, "iterations"),
     "reply_change": Measure(
-        "change of reply length", _relative_change("train/*/reply_length"), "change"
+        "change of reply length", _relative_change("train/*/reply_length"), "relative"
     ),
     "reply_length": Measure(
         "tokens a reply at the end", _final("train/*/reply_length")

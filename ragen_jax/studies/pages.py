@@ -95,8 +95,9 @@ def make_page(found: Found, *, is_quick: bool) -> str:
         f"What the paper says: {study.paper}\n\n"
         f"```sh\npython -m launch.study --name={study.name}\n```\n\n"
         f"![{study.title}]({study.name}.png)\n\n{_table(claims)}\n"
-        f"An effect is positive in the direction of the claim; in brackets its 95 % "
-        f"bootstrap interval over runs. How claims are judged: "
+        f"An effect is positive in the direction of the claim; of a claim with a "
+        f"threshold it is what exceeds that. In brackets its 95 % bootstrap interval "
+        f"over runs. How claims are judged: "
         f"[findings](../findings.md#how-claims-are-judged).\n\n{_table(arms)}{missing}"
     )
 
@@ -117,11 +118,10 @@ def _mean(runs: Sequence[RunRecord], name: str) -> str:
     values = [x for run in runs if (x := measure.value(run)) is not None]
     if not values:
         return ""
-    text = format_value(float(np.mean(values)), measure.form)
     interval = bootstrap_interval(values)
-    if interval is not None and interval[0] < interval[1]:
-        ends = ", ".join(format_value(end, measure.form) for end in interval)
-        text += f" [{ends}]"
+    if interval is not None and interval[0] == interval[1]:
+        interval = None
+    text = format_value(float(np.mean(values)), measure.form, interval)
     return text + (
         f" ({len(values)} of {len(runs)})" if len(values) < len(runs) else ""
     )

@@ -52,7 +52,7 @@ def test_a_difference_is_described():
     assert verdict.effect.p.above == pytest.approx(1 / 252)
     low, high = verdict.effect.interval
     assert 0.1 < low < 0.178 < high < 0.25
-    assert verdict.found.startswith("+17.8 % [+")
+    assert verdict.found.startswith("+17.8 points [+")
     assert verdict.found.endswith("], p 0.004, 10 runs")
 
 

@@ -124,10 +124,16 @@ def test_groups_without_spread_have_no_gradient():
     ("value", "form", "text"),
     [
         (0.256, "share", "25.6 %"),
-        (0.256, "change", "+25.6 %"),
+        (0.256, "change", "+25.6 points"),
+        (-0.256, "relative", "-25.6 %"),
         (12.6, "iterations", "13"),
         (0.12345, "number", "0.123"),
     ],
 )
 def test_forms(value, form, text):
     assert format_value(value, form) == text
+
+
+def test_ends_of_an_interval_have_no_unit():
+    text = format_value(0.2, "share", (0.1, 0.3))
+    assert text == "20.0 % [10.0, 30.0]"

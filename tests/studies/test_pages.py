@@ -61,8 +61,8 @@ def test_a_damaged_record_is_named(tmp_path, text):
 
 def test_the_page_of_a_study(folder):
     page = pages.make_page(pages.read_study(STUDY, folder), is_quick=False)
-    assert "| One ends above the other | **reproduced** | +30.0 % [" in page
-    assert "| Sokoban, one | 3 | 25.0 % | 70.0 % [60.0 %, 80.0 %] |  |" in page
+    assert "| One ends above the other | **reproduced** | +30.0 points [" in page
+    assert "| Sokoban, one | 3 | 25.0 % | 70.0 % [60.0, 80.0] |  |" in page
     assert "python -m launch.study --name=pair" in page
     assert "Not run yet" not in page
 
