@@ -32,7 +32,7 @@ def pocket(config: ConfigDict) -> None:
 
 
 def study(config: ConfigDict) -> None:
-    """The pocket model in runs of under a minute: the studies of docs/findings.md."""
+    """The pocket model in runs of about a minute: the studies of docs/findings.md."""
     pocket(config)
     config.rollout.num_groups = 8
     config.rollout.max_turns = 2

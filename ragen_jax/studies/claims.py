@@ -255,8 +255,9 @@ class Study:
       paper: what the papers say, with figure or table.
       claims: each with its verdict.
       columns: measures of the table of arms.
+      values: by name, what an arm that other studies share has of what is compared.
       curves: metrics drawn over the iterations; none: `drawn`, arm by arm.
-      drawn: measures of the figure.
+      drawn: measures of the figure; none: gradients by reward spread.
     """
 
     name: str
@@ -265,6 +266,7 @@ class Study:
     paper: str
     claims: tuple[Claim, ...]
     columns: tuple[str, ...] = ("start", "final", "seconds")
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     curves: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ("final",)
 
@@ -273,3 +275,7 @@ class Study:
         """Every arm once, in the order of the claims."""
         named = [arm for claim in self.claims for arm in claim.test.arms]
         return tuple({arm.name: arm for arm in named}.values())
+
+    def label(self, arm: Arm) -> str:
+        """How the study's tables and figures call an arm."""
+        return ", ".join(filter(None, (arm.label, self.values.get(arm.name))))

@@ -1,8 +1,9 @@
 """The figure of a study as a PNG file.
 
 In: a study with the records of its arms. Out: curves over the iterations, a column per
-game; or a point per run, arm by arm; or a point per arm, diagnostic against success; or
-effects with their intervals. Needs matplotlib, see `ragen_jax.report.png`.
+game; or a point per run, arm by arm; or gradients by reward spread; or a point per arm,
+diagnostic against success; or effects with their intervals. Needs
+matplotlib, see `ragen_jax.report.png`.
 """
 
 import pathlib
@@ -13,14 +14,14 @@ import numpy as np
 from ragen_jax.report.png import drawing
 from ragen_jax.studies.arms import GAMES, Arm
 from ragen_jax.studies.claims import Correlation, Mean, Study
-from ragen_jax.studies.measures import MEASURES, Measure
+from ragen_jax.studies.measures import MEASURES, Measure, bucket_norms
 from ragen_jax.studies.pages import Found
 from ragen_jax.studies.records import RunRecord
 
 _DPI = 110
 _CURVES = {
-    "val-env/*/success": ("held-out success, %", 100),
-    "val-env/*/hallucination_rate": ("false statements, held out, %", 100),
+    "val-env/*/success": ("success in evaluation, %", 100),
+    "val-env/*/hallucination_rate": ("false statements, %", 100),
     "rollout/in_group_reward_std": ("reward spread inside groups", 1),
     "actor/entropy": ("entropy, nats a token", 1),
     "train/*/reply_length": ("tokens a reply", 1),
@@ -49,6 +50,8 @@ def write_figure(found: Found, path: pathlib.Path) -> None:
 def _choose(study: Study):
     if study.curves:
         return _draw_curves
+    if not study.drawn:
+        return _draw_buckets
     if all(isinstance(claim.test, Correlation) for claim in study.claims):
         return _draw_correlations
     return _draw_effects if len(study.arms) > _MAX_ROWS else _draw_dots
@@ -75,32 +78,47 @@ def _draw_curves(pyplot, found: Found):
     """A row per metric, a column per game; bands from lowest to highest seed."""
     arms = _present(found)
     games = list(dict.fromkeys(arm.game for arm in arms))
+    names = [found.study.label(arm).split(", ", 1)[1] for arm in arms]
+    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(names))}
     figure, axes = _axes(pyplot, len(found.study.curves), len(games), 4.2, 2.8)
+    is_crowded = len(colours) > _MAX_LINES
     for row, metric in zip(axes, found.study.curves, strict=True):
         label, scale = _CURVES[metric]
         for one, game in zip(row, games, strict=True):
-            own = [arm for arm in arms if arm.game == game]
-            for arm in own:
+            for arm, name in zip(arms, names, strict=True):
                 x, values = _matrix(found.runs[arm.name], metric)
-                if not len(x):
+                if arm.game != game or not len(x):
                     continue
-                if len(own) > _MAX_LINES:
+                if is_crowded:
                     one.plot(x, scale * values.mean(axis=0), color="0.6", lw=0.7)
-                    continue
-                name = arm.label.split(", ", 1)[1]
-                (line,) = one.plot(x, scale * values.mean(axis=0), label=name)
-                one.fill_between(
-                    x,
-                    scale * values.min(axis=0),
-                    scale * values.max(axis=0),
-                    color=line.get_color(),
-                    alpha=0.2,
-                    lw=0,
-                )
+                else:
+                    _draw_band(one, x, scale * values, label=name, color=colours[name])
             one.set(title=GAMES[game], xlabel="iteration", ylabel=label)
-            if len(own) <= _MAX_LINES and one.lines:
-                one.legend(frameon=False, fontsize="small")
+            one.set_ylim(bottom=0)
+    if not is_crowded:
+        _write_legend(figure, axes)
     return figure
+
+
+def _draw_band(one, x: np.ndarray, values: np.ndarray, **line) -> None:
+    """The mean of `values` `[run, x]`, and a band from the lowest to the highest."""
+    one.plot(x, values.mean(axis=0), **line)
+    low, high = values.min(axis=0), values.max(axis=0)
+    one.fill_between(x, low, high, color=line["color"], alpha=0.2, lw=0)
+
+
+def _write_legend(figure, axes) -> None:
+    """One legend under all panels, where it hides no line."""
+    lines = {line.get_label(): line for one in axes.flat for line in one.lines}
+    # What matplotlib names itself begins with "_".
+    lines = {name: line for name, line in lines.items() if not name.startswith("_")}
+    figure.legend(
+        lines.values(),
+        lines.keys(),
+        loc="outside lower center",
+        ncols=max(1, min(len(lines), 4)),
+        frameon=False,
+    )
 
 
 def _matrix(runs: Sequence[RunRecord], metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -112,12 +130,38 @@ def _matrix(runs: Sequence[RunRecord], metric: str) -> tuple[np.ndarray, np.ndar
     return np.array(common), np.array([[c[i] for i in common] for c in curves])
 
 
+def _draw_buckets(pyplot, found: Found):
+    """A column per arm: norms of the gradient by bucket, first and last."""
+    arms = _present(found)
+    figure, axes = _axes(pyplot, 1, len(arms), 4.6, 3.2)
+    for one, arm in zip(axes.flat, arms, strict=True):
+        for part, colour in (("task", "C0"), ("regulariser", "C1")):
+            for when, style in ((0, "--"), (-1, "-")):
+                norms = [bucket_norms(run, part, when) for run in found.runs[arm.name]]
+                if not all(norms):
+                    continue
+                name = f"{part}, {'first' if when == 0 else 'last'} iteration"
+                x = np.arange(1, len(norms[0]) + 1)
+                _draw_band(one, x, np.array(norms), label=name, color=colour, ls=style)
+                one.set_xticks(x)
+        one.set(
+            title=found.study.label(arm),
+            xlabel="bucket, from least to most reward spread",
+            ylabel="norm of the gradient",
+        )
+        one.set_ylim(bottom=0)
+    _write_legend(figure, axes)
+    return figure
+
+
 def _draw_dots(pyplot, found: Found):
     """A row per arm, a point per run, a bar at the mean; a column per measure."""
     arms, names = _present(found), found.study.drawn
     figure, axes = _axes(
-        pyplot, 1, len(names), 3.4 + 3.0 / len(names), 1.2 + 0.32 * len(arms)
+        pyplot, 1, len(names), 3.4 + 2.6 / len(names), 1.4 + 0.32 * len(arms)
     )
+    shared, labels = _without_common_words([found.study.label(arm) for arm in arms])
+    figure.suptitle(shared, fontsize="medium")
     for column, (one, name) in enumerate(zip(axes[0], names, strict=True)):
         measure = MEASURES[name]
         for row, arm in enumerate(arms):
@@ -125,11 +169,21 @@ def _draw_dots(pyplot, found: Found):
             one.plot(values, [row] * len(values), "o", color="C0", alpha=0.5, ms=5)
             if values:
                 one.plot(np.mean(values), row, "|", color="0.1", ms=16, mew=2)
-        labels = [arm.label for arm in arms] if column == 0 else []
-        one.set_yticks(range(len(arms)), labels or [""] * len(arms))
+        one.set_yticks(range(len(arms)), labels if column == 0 else [""] * len(arms))
         one.set(xlabel=_unit(measure), ylim=(len(arms) - 0.5, -0.5))
         one.grid(axis="x", alpha=0.3)
     return figure
+
+
+def _without_common_words(labels: Sequence[str]) -> tuple[str, list[str]]:
+    """What all labels begin with, and the rest of each."""
+    parts = [label.split(", ") for label in labels]
+    shared = 0
+    while all(len(own) > shared + 1 for own in parts) and (
+        len({own[shared] for own in parts}) == 1
+    ):
+        shared += 1
+    return ", ".join(parts[0][:shared]), [", ".join(own[shared:]) for own in parts]
 
 
 def _scaled(runs: Sequence[RunRecord], measure: Measure) -> list[float]:

@@ -177,11 +177,17 @@ def _suite(entry: str) -> Callable[[RunRecord], float | None]:
     return lambda run: run.suite.get(entry)
 
 
-def _buckets(run: RunRecord, part: str, when: int) -> list[float]:
+def bucket_norms(run: RunRecord, part: str, when: int) -> list[float]:
     """Norms of a part's gradient by bucket, from little spread to much.
 
-    `when`: 0 for the first measurement, -1 for the last.
+    Args:
+      run: one that measured them; else there are none.
+      part: "task", "entropy", "kl", or "regulariser", which is both of these.
+      when: 0 for the first measurement, -1 for the last.
     """
+    if part == "regulariser":
+        parts = [bucket_norms(run, one, when) for one in ("entropy", "kl")]
+        return [math.hypot(*norms) for norms in zip(*filter(None, parts), strict=True)]
     curves = {
         name: curve
         for name, curve in run.curves.items()
@@ -198,7 +204,7 @@ def _bucket_rise(when: int) -> Callable[[RunRecord], float | None]:
     """
 
     def value(run: RunRecord) -> float | None:
-        norms = _buckets(run, "task", when)
+        norms = bucket_norms(run, "task", when)
         total = norms[-1] + norms[0] if norms else 0.0
         return (norms[-1] - norms[0]) / total if total > 0 else None
 
@@ -209,12 +215,13 @@ def _regulariser_growth(run: RunRecord) -> float | None:
     """Change of the regulariser's share of the gradient where spread is least."""
     shares = []
     for when in (0, -1):
-        task = _buckets(run, "task", when)
-        parts = [_buckets(run, part, when) for part in ("entropy", "kl")]
-        regulariser = math.hypot(*(part[0] for part in parts if part))
-        if not task or task[0] + regulariser <= 0:
+        task, regulariser = (
+            bucket_norms(run, part, when) for part in ("task", "regulariser")
+        )
+        total = task[0] + regulariser[0] if task and regulariser else 0.0
+        if total <= 0:
             return None
-        shares.append(regulariser / (task[0] + regulariser))
+        shares.append(regulariser[0] / total)
     return shares[1] - shares[0]
 
 

@@ -105,7 +105,9 @@ DIVISION = Study(
     "Bandit unless groups of little spread are left out, and before these runs: if it "
     "is the division that lets such groups outvote the others, GRPO does not fail "
     "without it.",
-    paper="No paper has this.",
+    paper="RAGEN-2's main table has both, a run each, and what the filter adds: on "
+    "Sokoban GRPO 12.1 (+9.0) and Dr. GRPO 12.1 % (-0.4), on FrozenLake 70.9 (+2.3) "
+    "and 23.2 % (+0.6).",
     claims=(
         *(
             Claim(
@@ -129,5 +131,6 @@ DIVISION = Study(
         ),
     ),
     columns=("start", "gain", "final", "num_actions", "spread"),
+    values={vanilla(game, "grpo").name: "divided" for game in ("sokoban", "bandit")},
     curves=("val-env/*/success", "train/*/num_actions"),
 )

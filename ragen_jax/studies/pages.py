@@ -26,6 +26,10 @@ from ragen_jax.studies.measures import MEASURES, format_value
 from ragen_jax.studies.records import RunRecord, read_arm
 
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+_KEY = (
+    "In figures a dot is a run and a bar the mean of the runs; a line is their mean, "
+    "its band goes from the lowest to the highest."
+)
 _QUICK = "**Of shortened runs, which show that the study works and nothing else.**\n\n"
 
 
@@ -82,7 +86,7 @@ def make_page(found: Found, *, is_quick: bool) -> str:
     arms = [("arm", "runs", *(measure.label for measure in measures))]
     arms += [
         (
-            arm.label,
+            study.label(arm),
             _count(len(found.runs[arm.name]), found.num_failed[arm.name]),
             *(_mean(found.runs[arm.name], name) for name in study.columns),
         )
@@ -94,7 +98,7 @@ def make_page(found: Found, *, is_quick: bool) -> str:
         f"# {study.title}\n\n{_QUICK if is_quick else ''}{study.question}\n\n"
         f"What the paper says: {study.paper}\n\n"
         f"```sh\npython -m launch.study --name={study.name}\n```\n\n"
-        f"![{study.title}]({study.name}.png)\n\n{_table(claims)}\n"
+        f"![{study.title}]({study.name}.png)\n\n{_KEY}\n\n{_table(claims)}\n"
         f"An effect is positive in the direction of the claim; of a claim with a "
         f"threshold it is what exceeds that. In brackets its 95 % bootstrap interval "
         f"over runs. How claims are judged: "

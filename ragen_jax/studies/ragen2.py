@@ -71,6 +71,7 @@ TOP_P = Study(
     "filter (figure 9); its scripts take the softmax.",
     claims=tuple(_mass_claims()),
     columns=("start", "final", "spread", "seconds"),
+    values={kept("ppo", 1.0).name: "no filter"},
 )
 
 _SLIPS = (0, 20, 50, 80, 100)
@@ -141,7 +142,7 @@ BUCKETS = Study(
     "and grows from below 1 % of the task's to half of it or more (PPO).",
     claims=tuple(_bucket_claims()),
     columns=("rise_early", "rise_late", "regulariser_growth"),
-    drawn=("rise_early", "rise_late", "regulariser_growth"),
+    drawn=(),
 )
 
 

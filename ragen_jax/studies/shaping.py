@@ -54,6 +54,7 @@ REPLIES = Study(
         ),
     ),
     columns=("start", "peak_gain", "final", "suite:FrozenLake", "seconds"),
+    values={_replies(8).name: "8 a prompt"},
 )
 
 
@@ -66,7 +67,7 @@ def _actions(number: int) -> Arm:
         "ppo",
         "starpo_s",
         f"actions{number}",
-        f"{number} actions a turn",
+        f"{number} action{'s' if number > 1 else ''} a turn",
         {
             "rollout.max_actions_per_turn": number,
             "rollout.max_turns": -(-_ACTIONS_PER_EPISODE // number),
@@ -89,6 +90,7 @@ ACTIONS = Study(
         Claim("Six end above seven", Difference(_ALL_ACTIONS[5], _ALL_ACTIONS[6])),
     ),
     columns=("start", "final", "num_actions", "seconds"),
+    values={_actions(5).name: "5 actions a turn"},
 )
 
 
@@ -134,6 +136,7 @@ ONLINE = Study(
         ),
     ),
     columns=("start", "final", "suite:FrozenLake", "seconds"),
+    values={_online(1).name: "Online-1"},
 )
 
 
@@ -200,6 +203,7 @@ THINKING = Study(
     "figure 11).",
     claims=tuple(_thinking_claims()),
     columns=("start", "final", "gain", "reply_length", "reply_change", "false"),
+    values={starpo_s(game).name: "thinking" for game in GAMES},
     curves=("val-env/*/success", "train/*/reply_length"),
 )
 

@@ -107,6 +107,7 @@ KEEP = Study(
     "takes 25 % (figure 7).",
     claims=tuple(_keep_claims()),
     columns=("start", "final", "spread", "seconds"),
+    values={kept(estimator, 0.25).name: "25% kept" for estimator in ESTIMATORS},
 )
 
 
@@ -146,6 +147,9 @@ CLIP = Study(
         for words, arm in _clipped(estimator).items()
     ),
     columns=("start", "peak_gain", "final", "entropy", "seconds"),
+    values={
+        kept(estimator, 1.0).name: "no KL, clip 0.2/0.28" for estimator in ESTIMATORS
+    },
 )
 
 

@@ -67,6 +67,19 @@ def test_the_page_of_a_study(folder):
     assert "Not run yet" not in page
 
 
+def test_an_arm_of_several_studies_says_its_value_in_each(folder):
+    study = dataclasses.replace(STUDY, values={ONE.name: "8 a prompt"})
+    page = pages.make_page(pages.read_study(study, folder), is_quick=False)
+    assert "| Sokoban, one, 8 a prompt | 3 |" in page
+    assert "| Sokoban, other | 3 |" in page
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_values_are_of_arms_of_the_study(study):
+    assert study.values.keys() <= {arm.name for arm in study.arms}
+    assert len({study.label(arm) for arm in study.arms}) == len(study.arms)
+
+
 def test_runs_that_failed_are_counted(folder):
     record = ArmRecord({}, runs_of(0.5, 0.4), {2: "it diverged"})
     write_arm(folder, OTHER.name, record)
