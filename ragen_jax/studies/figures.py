@@ -2,8 +2,8 @@
 
 In: a study with the records of its arms. Out: curves over the iterations, a column per
 game; or a point per run, arm by arm; or gradients by reward spread; or a point per arm,
-diagnostic against success; or effects with their intervals. Needs
-matplotlib, see `ragen_jax.report.png`.
+diagnostic against success; or effects with their intervals. Needs matplotlib, see
+`ragen_jax.report.png`.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import numpy as np
 from ragen_jax.report.png import drawing
 from ragen_jax.studies.arms import GAMES, Arm
 from ragen_jax.studies.claims import Correlation, Mean, Study
-from ragen_jax.studies.measures import MEASURES, Measure, bucket_norms
+from ragen_jax.studies.measures import FORMS, MEASURES, Measure, bucket_norms
 from ragen_jax.studies.pages import Found
 from ragen_jax.studies.records import RunRecord
 
@@ -27,8 +27,6 @@ _CURVES = {
     "train/*/reply_length": ("tokens a reply", 1),
     "train/*/num_actions": ("actions an episode", 1),
 }
-# Of forms that are drawn a hundredfold.
-_UNITS = {"share": ", %", "relative": ", %", "change": ", points"}
 # More lines or rows than this cannot be told apart, or not be read.
 _MAX_LINES, _MAX_ROWS = 6, 20
 
@@ -170,7 +168,7 @@ def _draw_dots(pyplot, found: Found):
             if values:
                 one.plot(np.mean(values), row, "|", color="0.1", ms=16, mew=2)
         one.set_yticks(range(len(arms)), labels if column == 0 else [""] * len(arms))
-        one.set(xlabel=_unit(measure), ylim=(len(arms) - 0.5, -0.5))
+        one.set(xlabel=_axis_label(measure), ylim=(len(arms) - 0.5, -0.5))
         one.grid(axis="x", alpha=0.3)
     return figure
 
@@ -187,16 +185,13 @@ def _without_common_words(labels: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _scaled(runs: Sequence[RunRecord], measure: Measure) -> list[float]:
-    scale = _scale(measure)
+    scale = FORMS[measure.form].scale
     return [scale * x for run in runs if (x := measure.value(run)) is not None]
 
 
-def _scale(measure: Measure) -> int:
-    return 100 if measure.form in _UNITS else 1
-
-
-def _unit(measure: Measure) -> str:
-    return measure.label + _UNITS.get(measure.form, "")
+def _axis_label(measure: Measure) -> str:
+    unit = FORMS[measure.form].unit
+    return measure.label + (f",{unit}" if unit else "")
 
 
 def _draw_correlations(pyplot, found: Found):
@@ -209,7 +204,9 @@ def _draw_correlations(pyplot, found: Found):
         one.set_visible(False)
     for one, claim in zip(axes.flat, claims, strict=False):
         test = claim.test
-        scales = [_scale(MEASURES[name]) for name in (test.measure, test.other)]
+        scales = [
+            FORMS[MEASURES[name].form].scale for name in (test.measure, test.other)
+        ]
         for game, label in GAMES.items():
             own = [arm for arm in _present(found) if arm.game == game]
             pairs = [pair for arm in own for pair in test.pairs(arm, found.runs)]
@@ -220,7 +217,8 @@ def _draw_correlations(pyplot, found: Found):
             rho = test.sign * verdict.effect.size
             one.set_title(f"Spearman, arms: {rho:+.2f}", fontsize="medium")
         one.set(
-            xlabel=_unit(MEASURES[test.measure]), ylabel=_unit(MEASURES[test.other])
+            xlabel=_axis_label(MEASURES[test.measure]),
+            ylabel=_axis_label(MEASURES[test.other]),
         )
     axes.flat[0].legend(frameon=False, fontsize="small")
     return figure

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ragen_jax.diagnostics.early_warning import INDICATORS
 from ragen_jax.studies.arms import SUITES
@@ -28,8 +29,7 @@ class Measure:
     Attributes:
       label: for tables.
       value: of a run; None where it has none.
-      form: how it reads: "share" (in per cent), "change" (of a share, in points),
-        "relative" (a change in per cent), "iterations", "seconds" or "number".
+      form: key of `FORMS`: a "change" is of a share, a "relative" one of the number.
       margin: smallest effect that counts, in units of the measure.
     """
 
@@ -39,12 +39,21 @@ class Measure:
     margin: float = 0.0
 
 
-_WHOLE = ("iterations", "seconds")
-# Of shares and their changes: how a number reads, and its unit.
-_HUNDREDTHS = {
-    "share": ("{:.1f}", " %"),
-    "change": ("{:+.1f}", " points"),
-    "relative": ("{:+.1f}", " %"),
+class Form(NamedTuple):
+    """How a number reads: multiplied, in this format, with this unit."""
+
+    shape: str = "{:.3g}"
+    scale: int = 1
+    unit: str = ""
+
+
+FORMS = {
+    "share": Form("{:.1f}", 100, " %"),
+    "change": Form("{:+.1f}", 100, " points"),
+    "relative": Form("{:+.1f}", 100, " %"),
+    "iterations": Form("{:.0f}"),
+    "seconds": Form("{:.0f}"),
+    "number": Form(),
 }
 
 
@@ -52,11 +61,7 @@ def format_value(
     value: float, form: str, interval: tuple[float, float] | None = None
 ) -> str:
     """A number, with the ends of its interval in brackets, as tables show it."""
-    if form in _HUNDREDTHS:
-        shape, unit = _HUNDREDTHS[form]
-        scale = 100
-    else:
-        shape, unit, scale = ("{:.0f}" if form in _WHOLE else "{:.3g}"), "", 1
+    shape, scale, unit = FORMS[form]
     text = shape.format(scale * value) + unit
     if interval is not None:
         text += f" [{', '.join(shape.format(scale * end) for end in interval)}]"
