@@ -11,10 +11,10 @@ from ragen_jax.sweeps.grid import make_cell
 
 # With --quick; of keys that an arm's configuration has.
 _SHORT = {
-    "train.num_iterations": 4,
-    "evaluation.every": 2,
+    "train.num_iterations": 2,
+    "evaluation.every": 1,
     "evaluation.num_prompts": 32,
-    "diagnostics.every": 2,
+    "diagnostics.every": 1,
 }
 _SHORT_SFT = {"train.num_steps": 8, "evaluation.num_prompts": 32}
 

@@ -73,13 +73,18 @@ def _present(found: Found) -> list[Arm]:
 
 
 def _draw_curves(pyplot, found: Found):
-    """A row per metric, a column per game; bands from lowest to highest seed."""
+    """A row per metric, a column per game; bands from lowest to highest seed.
+
+    Where there are too many arms to tell apart, a colour is an estimator.
+    """
     arms = _present(found)
     games = list(dict.fromkeys(arm.game for arm in arms))
     names = [found.study.label(arm).split(", ", 1)[1] for arm in arms]
+    is_crowded = len(set(names)) > _MAX_LINES
+    if is_crowded:
+        names = [name.split(", ")[0] for name in names]
     colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(names))}
     figure, axes = _axes(pyplot, len(found.study.curves), len(games), 4.2, 2.8)
-    is_crowded = len(colours) > _MAX_LINES
     for row, metric in zip(axes, found.study.curves, strict=True):
         label, scale = _CURVES[metric]
         for one, game in zip(row, games, strict=True):
@@ -87,14 +92,14 @@ def _draw_curves(pyplot, found: Found):
                 x, values = _matrix(found.runs[arm.name], metric)
                 if arm.game != game or not len(x):
                     continue
+                line = {"label": name, "color": colours[name]}
                 if is_crowded:
-                    one.plot(x, scale * values.mean(axis=0), color="0.6", lw=0.7)
+                    one.plot(x, scale * values.mean(axis=0), lw=0.7, **line)
                 else:
-                    _draw_band(one, x, scale * values, label=name, color=colours[name])
+                    _draw_band(one, x, scale * values, **line)
             one.set(title=GAMES[game], xlabel="iteration", ylabel=label)
             one.set_ylim(bottom=0)
-    if not is_crowded:
-        _write_legend(figure, axes)
+    _write_legend(figure, axes)
     return figure
 
 
@@ -232,9 +237,12 @@ def _draw_effects(pyplot, found: Found):
     one.axvline(0, color="0.7", lw=1)
     for row, claim in enumerate(claims):
         verdict = found.verdicts.get(claim.text)
-        if verdict is None or verdict.effect is None:
+        if verdict is None:
             continue
         effect = verdict.effect
+        if effect is None:
+            one.annotate(f"  {verdict.found}", (0, row), va="center", fontsize="small")
+            continue
         if effect.interval is not None:
             one.plot(effect.interval, [row, row], color="C0", lw=2)
         one.plot(effect.size, row, "o", color="C0")
@@ -242,6 +250,7 @@ def _draw_effects(pyplot, found: Found):
         one.annotate(note, (effect.size, row), va="bottom", fontsize="small")
     one.set_yticks(range(len(claims)), [claim.text for claim in claims])
     # The claims of such a study measure one thing.
-    one.set(xlabel=MEASURES[claims[0].test.measure].form)
+    form = MEASURES[claims[0].test.measure].form
+    one.set(xlabel=f"{form}, positive in the direction of the claim")
     one.set_ylim(len(claims) - 0.5, -0.6)
     return figure

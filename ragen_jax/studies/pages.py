@@ -28,7 +28,7 @@ from ragen_jax.studies.records import RunRecord, read_arm
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
 _KEY = (
     "In figures a dot is a run and a bar the mean of the runs; a line is their mean, "
-    "its band goes from the lowest to the highest."
+    "with a band from the lowest to the highest where lines are few."
 )
 _QUICK = "**Of shortened runs, which show that the study works and nothing else.**\n\n"
 
