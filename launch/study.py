@@ -35,7 +35,8 @@ _OUTPUT = flags.DEFINE_string(
     "output", None, "Folder of the results (docs/study; with --quick the --workdir)."
 )
 _FINDINGS = "findings.md"
-_ARMS_AT_A_TIME = 4
+# Records are written, and can be committed, after every few runs.
+_RUNS_AT_A_TIME = 20
 
 
 def main(argv: list[str]) -> int:
@@ -60,9 +61,7 @@ def main(argv: list[str]) -> int:
     if is_quick:
         arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
     pairs = [(arm, arm_config(arm, is_quick=is_quick)) for arm in arms]
-    # Records are written after every few arms.
-    for i in range(0, len(pairs), _ARMS_AT_A_TIME):
-        some = pairs[i : i + _ARMS_AT_A_TIME]
+    for some in _batched(pairs):
         status = max(status, run_arms(some, workdir, output))
         if status > 1:
             break
@@ -77,6 +76,19 @@ def main(argv: list[str]) -> int:
             print(f"{one.study.name}: {', '.join(words) or 'not run yet'}")
     print(f"everything is in {output}")
     return status
+
+
+def _batched(pairs):
+    """Arms and their configurations in order, `_RUNS_AT_A_TIME` runs to a batch."""
+    batch, num_runs = [], 0
+    for arm, config in pairs:
+        batch.append((arm, config))
+        num_runs += arm.num_seeds
+        if num_runs >= _RUNS_AT_A_TIME:
+            yield batch
+            batch, num_runs = [], 0
+    if batch:
+        yield batch
 
 
 def _listed(studies) -> str:

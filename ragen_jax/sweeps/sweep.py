@@ -219,16 +219,20 @@ class _Session:
             return
         # The one in use, and the one that is compiled meanwhile.
         self._programs = Programs(num_kept=2)
-        runs = _pipelined(runs)
-        keys = [program_key(run.config) for run in runs]
-        is_compiled = {key: threading.Event() for key in keys}
+        runs, is_compiled = _pipelined(runs), {}
         with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-            futures = []
-            for i, (key, run) in enumerate(zip(keys, runs, strict=True)):
-                event = is_compiled[key]
-                # The first run of a program compiles it for the others.
-                before = None if key not in keys[:i] else event.wait
-                futures.append(threads.submit(self._train, run, event.set, before))
+            futures, last = [], None
+            for run in runs:
+                key = program_key(run.config)
+                # The first run of a program compiles it for the others; after the
+                # program before it, with which it may share parts.
+                before = is_compiled.get(key, last)
+                if key not in is_compiled:
+                    last = is_compiled[key] = threading.Event()
+                wait = None if before is None else before.wait
+                futures.append(
+                    threads.submit(self._train, run, is_compiled[key].set, wait)
+                )
             for future in concurrent.futures.as_completed(futures):
                 future.result()
 

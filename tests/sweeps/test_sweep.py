@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 
 import pytest
 
@@ -183,6 +184,28 @@ def test_the_next_program_is_compiled_ahead_of_its_turn(model, tmp_path):
     first, second = (cell.label for cell in cells)
     assert order[:2] == [(first, 0), (second, 0)]
     assert order[2:] == [(first, 1), (first, 2), (second, 1), (second, 2)]
+
+
+def test_programs_compile_one_after_the_other(model, tmp_path):
+    """Runs at the same time would compile the parts that their programs share twice."""
+    cells = cells_of(model, "rollout.temperature=0.5,0.7,1.0")
+    runs = sweeps.plan([(cell, SEEDS) for cell in cells], tmp_path)
+    compiling, most, seen = [], [], set()
+
+    class Session(sweeps._Session):
+        def _train(self, run, on_iteration, wait):
+            if wait is not None:
+                wait()
+            if run.cell.label not in seen:
+                seen.add(run.cell.label)
+                compiling.append(run)
+                time.sleep(0.05)
+                most.append(len(compiling))
+                compiling.remove(run)
+            on_iteration()
+
+    Session(display=None, stop=None).train(runs, 4)
+    assert most == [1, 1, 1]
 
 
 def test_a_sweep_that_was_stopped_begins_no_further_program(model, tmp_path):
