@@ -3,12 +3,13 @@ r"""Run a named study: which claims about agent RL hold here, judged by fixed te
 python -m launch.study --list
 python -m launch.study --name=starpo_s
 python -m launch.study --name=all --quick
-python -m launch.study --name=all --pages
+python -m launch.study --pages
 
 What is compared and how it is judged is written in `ragen_jax/studies/`, before the
 runs. Settings that several studies share are run once; the same command goes on with a
 study that was interrupted. --output gets runs/ARM.json as results come, and NAME.md and
-NAME.png for every study; docs/findings.md explains them.
+NAME.png for every study; docs/findings.md explains them. On two cores all studies take
+five hours, with --quick about half an hour.
 
 Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a signal
 stopped them.
@@ -23,11 +24,17 @@ from launch import command
 from ragen_jax.runs.progress import working
 
 _NAME = flags.DEFINE_string("name", None, "Studies, with commas between them, or all.")
-_LIST = flags.DEFINE_bool("list", False, "List the studies and their runs, and end.")
+_LIST = flags.DEFINE_bool(
+    "list", False, "List the studies and how many runs they take, and end."
+)
 _QUICK = flags.DEFINE_bool(
     "quick", False, "Shorten every run, one seed each: shows that it works, no more."
 )
-_PAGES = flags.DEFINE_bool("pages", False, "Make pages and figures anew; run nothing.")
+_PAGES = flags.DEFINE_bool(
+    "pages",
+    False,
+    "Make the pages and figures of all studies anew from their records; run nothing.",
+)
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the runs (runs/study; with --quick runs/study-quick)."
 )
@@ -43,25 +50,39 @@ def main(argv: list[str]) -> int:
     with working("loading JAX"):
         command.enable_compilation_cache()
         from launch.study_configs import arm_config
-        from ragen_jax.studies.pages import write_pages
-        from ragen_jax.studies.run import run_arms
-        from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
+        from ragen_jax.studies.pages import count_verdicts, write_pages
+        from ragen_jax.studies.run import is_kept, run_arms
+        from ragen_jax.studies.table import ALL, STUDIES, distinct_arms, find_studies
 
     if _LIST.value:
         print(_listed(STUDIES.values()))
         return 0
-    if not _NAME.value:
+    names = _NAME.value or (ALL if _PAGES.value else None)
+    if not names:
         raise ValueError("no study named; add e.g. --name=starpo_s, or see --list")
-    studies, is_quick = find_studies(_NAME.value), _QUICK.value
+    studies, is_quick = find_studies(names), _QUICK.value
     name = "study-quick" if is_quick else "study"
     workdir = pathlib.Path(_WORKDIR.value or f"runs/{name}")
     output = pathlib.Path(_OUTPUT.value or (workdir if is_quick else "docs/study"))
+    for flag, folder in (("workdir", workdir), ("output", output)):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"--{flag}={folder} is a file; name a folder")
+    with working("checking records and settings"):
+        arms = distinct_arms(STUDIES.values())
+        if is_quick:
+            arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
+        pairs = [(arm, arm_config(arm, is_quick=is_quick)) for arm in arms]
+        # Refuses records made under other settings: pages show all of them.
+        kept = {arm.name for arm, config in pairs if is_kept(output, arm, config)}
+    if _PAGES.value and not kept:
+        raise ValueError(
+            f"there are no records in {output / 'runs'}; run a study first, or name "
+            "the folder of its results with --output"
+        )
+    named = {arm.name for arm in distinct_arms(studies)} - kept
+    due = [] if _PAGES.value else [pair for pair in pairs if pair[0].name in named]
     status = 0
-    arms = [] if _PAGES.value else distinct_arms(studies)
-    if is_quick:
-        arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
-    pairs = [(arm, arm_config(arm, is_quick=is_quick)) for arm in arms]
-    for some in _batched(pairs):
+    for some in _batched(due):
         status = max(status, run_arms(some, workdir, output))
         if status > 1:
             break
@@ -71,9 +92,10 @@ def main(argv: list[str]) -> int:
         if not is_quick:
             _write_overview(found, output)
     for one in found:
-        words = [verdict.word for verdict in one.verdicts.values()]
         if one.study in studies:
-            print(f"{one.study.name}: {', '.join(words) or 'not run yet'}")
+            counts = count_verdicts(one).items()
+            words = ", ".join(f"{count} {word}" for word, count in counts if count)
+            print(f"{one.study.name}, {len(one.study.claims)} claims: {words}")
     print(f"everything is in {output}")
     return status
 
@@ -103,13 +125,13 @@ def _listed(studies) -> str:
 
 
 def _write_overview(found, output: pathlib.Path) -> None:
-    """Renew the table of verdicts in the page of findings, beside the results."""
+    """Renew the table of verdicts in the page of findings that shows these results."""
     from ragen_jax.runs.writer import write_text_atomically
     from ragen_jax.studies.pages import make_overview, replace_overview
 
     path = output.parent / _FINDINGS
-    if path.is_file():
-        text = path.read_text("utf-8")
+    text = path.read_text("utf-8") if path.is_file() else ""
+    if f"]({output.name}/" in text:
         write_text_atomically(path, replace_overview(text, make_overview(found)))
 
 

@@ -41,8 +41,11 @@ def write_figure(found: Found, path: pathlib.Path) -> None:
         from matplotlib import pyplot
 
         figure = _choose(found.study)(pyplot, found)
-        figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+        temporary = path.with_name(f".{path.name}.tmp")
+        metadata = {"Software": None}
+        figure.savefig(temporary, dpi=_DPI, metadata=metadata, format="png")
         pyplot.close(figure)
+    temporary.replace(path)
 
 
 def _choose(study: Study):

@@ -26,6 +26,7 @@ from ragen_jax.studies.measures import MEASURES, format_value
 from ragen_jax.studies.records import RunRecord, read_arm
 
 BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+_NOT_RUN = "not run yet"
 _KEY = (
     "In figures a dot is a run and a bar the mean of the runs; a line is their mean, "
     "with a band from the lowest to the highest where lines are few."
@@ -112,7 +113,7 @@ def _count(finished: int, failed: int) -> str:
 
 def _word(verdict: Verdict | None) -> str:
     if verdict is None:
-        return "not run yet"
+        return _NOT_RUN
     return f"**{verdict.word}**" if verdict.word != NOT_REPRODUCED else verdict.word
 
 
@@ -139,20 +140,24 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def make_overview(all_found: Sequence[Found]) -> str:
     """A row for each study: how many of its claims came to which verdict."""
-    rows = [("finding", "claims", REPRODUCED, NOT_REPRODUCED, OPPOSITE, "not run yet")]
+    rows = [("finding", "claims", REPRODUCED, NOT_REPRODUCED, OPPOSITE, _NOT_RUN)]
     for found in all_found:
         study = found.study
-        words = Counter(verdict.word for verdict in found.verdicts.values())
-        counts = [words[word] for word in (REPRODUCED, NOT_REPRODUCED, OPPOSITE)]
-        open_claims = len(study.claims) - sum(counts)
         rows.append(
             (
                 f"[{study.title}](#{study.name})",
                 str(len(study.claims)),
-                *(str(count or "") for count in (*counts, open_claims)),
+                *(str(count or "") for count in count_verdicts(found).values()),
             )
         )
     return _table(rows)
+
+
+def count_verdicts(found: Found) -> dict[str, int]:
+    """How many claims came to each verdict, and how many have none yet."""
+    words = Counter(verdict.word for verdict in found.verdicts.values())
+    counts = {word: words[word] for word in (REPRODUCED, NOT_REPRODUCED, OPPOSITE)}
+    return counts | {_NOT_RUN: len(found.study.claims) - words.total()}
 
 
 def replace_overview(text: str, overview: str) -> str:

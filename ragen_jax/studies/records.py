@@ -145,7 +145,7 @@ def read_arm(folder: pathlib.Path, arm: str) -> ArmRecord | None:
         runs = [_read(run) for run in content["runs"]]
         failed = {int(seed): text for seed, text in content["failed"].items()}
         return ArmRecord(content["settings"], runs, failed)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is no record of an arm ({type(error).__name__}: {error}); restore "
             "it from a copy, or delete it to run its seeds again"

@@ -74,12 +74,13 @@ def find_studies(names: str) -> list[Study]:
     Raises:
       ValueError: there is no such study.
     """
-    if names == ALL:
+    chosen = [name.strip() for name in names.split(",")]
+    if ALL in chosen:
         return list(STUDIES.values())
-    for name in names.split(","):
+    for name in chosen:
         if name not in STUDIES:
             raise ValueError(
                 f"there is no study {name!r}.{did_you_mean(name, STUDIES)} Choose "
                 f"some of {', '.join(STUDIES)}, with commas between them, or {ALL}"
             )
-    return [STUDIES[name] for name in dict.fromkeys(names.split(","))]
+    return [STUDIES[name] for name in dict.fromkeys(chosen)]

@@ -51,7 +51,16 @@ def test_records_are_read_as_they_were_written(tmp_path):
     assert read_arm(tmp_path, "bandit-other") is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"settings":{},"runs":[{"seed":0}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"settings":{},"runs":[{"seed":0}]}',
+        '{"settings":{},"failed":[],"runs":[]}',
+        '{"settings":{},"failed":{},"runs":[{"seed":0,"seconds":1,"curves":[]}]}',
+    ],
+)
 def test_a_damaged_record_is_named(tmp_path, text):
     arm_file(tmp_path, "one").parent.mkdir()
     arm_file(tmp_path, "one").write_text(text)

@@ -1,6 +1,8 @@
 """Arms that are run: what is kept of them, and that nothing is run twice."""
 
 import json
+import pathlib
+import shutil
 import types
 
 import pytest
@@ -10,6 +12,7 @@ from ragen_jax.runs import reader
 from ragen_jax.studies import run as studies
 from ragen_jax.studies.arms import Arm
 from ragen_jax.studies.measures import MEASURES
+from ragen_jax.studies.pages import BEGIN, END
 from ragen_jax.studies.records import arm_file, read_arm
 from tests import commands
 from tests.sft import tiny
@@ -126,11 +129,54 @@ def test_a_study_from_the_command_line(tmp_path):
         assert MEASURES["regulariser_growth"].value(run) is not None
     again = commands.call(words)
     assert "run 1/2" not in again.stdout
+    whole = commands.command("study", "--pages", f"--output={folder}")
+    done = commands.call(whole)
+    assert done.returncode == 2
+    assert "was made with diagnostics.every = 1, now it is 10" in done.stderr
+    assert "Of shortened runs" in (folder / "buckets.md").read_text()
 
 
 def test_bad_names_are_one_sentence(tmp_path):
     done = commands.call(commands.command("study", "--name=colapse"))
     assert done.returncode == 2
     assert "no study 'colapse'. Did you mean 'collapse'" in done.stderr
+    done = commands.call(commands.command("study", "--name=keep , foo"))
+    assert "no study 'foo'" in done.stderr
     done = commands.call(commands.command("study"))
     assert "no study named; add e.g. --name=starpo_s" in done.stderr
+
+
+def test_bad_folders_are_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    for flag in ("workdir", "output"):
+        words = ("--name=sft", "--quick", f"--{flag}={tmp_path / 'file'}")
+        done = commands.call(commands.command("study", *words))
+        assert done.returncode == 2
+        assert f"--{flag}={tmp_path / 'file'} is a file; name a folder" in done.stderr
+    findings = tmp_path / "findings.md"
+    findings.write_text(f"[page](study/sft.md) {BEGIN}{END}")
+    done = commands.call(
+        commands.command("study", "--pages", f"--output={tmp_path / 'stduy'}")
+    )
+    assert done.returncode == 2
+    assert f"there are no records in {tmp_path / 'stduy/runs'}" in done.stderr
+    assert findings.read_text() == f"[page](study/sft.md) {BEGIN}{END}"
+
+
+def test_only_the_findings_that_show_the_results_are_renewed(tmp_path):
+    """The records of the repository, in a folder of another name."""
+    commands.need("matplotlib")
+    docs = pathlib.Path(__file__).parents[2] / "docs"
+    text = f"[page](study/sft.md)\n{BEGIN}\n{END}\n"
+    (tmp_path / "findings.md").write_text(text)
+    for name, is_renewed in (("mine", False), ("study", True)):
+        runs = tmp_path / name / "runs"
+        runs.mkdir(parents=True)
+        shutil.copy(docs / "study/runs/sokoban-sft.json", runs)
+        words = ("--name=sft", "--pages", f"--output={tmp_path / name}")
+        done = commands.call(commands.command("study", *words))
+        assert done.returncode == 0, done.stderr
+        assert "sft, 2 claims: 2 not run yet" in done.stdout
+        page = (tmp_path / name / "sft.md").read_text()
+        assert "Not run yet: " in page
+        assert ((tmp_path / "findings.md").read_text() != text) == is_renewed
