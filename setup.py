@@ -44,7 +44,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(
-        include=["ragen_jax", "ragen_jax.*", "envs", "configs", "launch"]
+        include=["ragen_jax*", "envs*", "configs", "launch", "studies"]
     ),
     package_data={
         "ragen_jax": ["pocket/*", "pocket_worlds/*", "pocket_host/*"],

@@ -23,10 +23,10 @@ from ml_collections import ConfigDict
 
 from benchmarks.runs import versions
 from configs import search
-from ragen_jax.ahead import Player
 from ragen_jax.config import validate
 from ragen_jax.evaluation.evaluate import evaluate
-from ragen_jax.program import Program, build_program
+from ragen_jax.program.build import Program, build_program
+from ragen_jax.program.prefetch import Player
 from ragen_jax.runs.metrics import HIDDEN
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.train import Iteration, make_iterate

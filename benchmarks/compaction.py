@@ -35,9 +35,9 @@ def compare(repeats: int) -> dict:
     """
     import jax
 
-    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
-    from ragen_jax.program import POCKET
+    from ragen_jax.program.build import POCKET
 
     config, params = load_checkpoint(POCKET)
     policy = build_policy(config)

@@ -35,9 +35,9 @@ OPEN, CLOSE = "⟦", "⟧"
 @functools.cache
 def _player():
     """Game, tokenizer, policy and its parameters."""
-    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
-    from ragen_jax.program import POCKET
+    from ragen_jax.program.build import POCKET
     from ragen_jax.text.tokenizer import load_tokenizer
 
     model, params = load_checkpoint(POCKET)

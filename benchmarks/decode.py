@@ -47,7 +47,7 @@ def ours(folder: pathlib.Path, part_rows: int) -> Generate:
     """The rollout's own reading and writing, without a game."""
     import jax.numpy as jnp
 
-    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
     from ragen_jax.rollout.parts import at_once
 
@@ -105,7 +105,7 @@ def tunix_sampler(folder: pathlib.Path) -> Generate:
     from tunix.generate.sampler import CacheConfig, Sampler
     from tunix.models.qwen2.model import ModelConfig, Qwen2
 
-    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.hf.weights import load_checkpoint
 
     config, _ = load_checkpoint(folder)
     model = Qwen2(
@@ -175,8 +175,8 @@ PEERS = {
 
 def bytes_per_step(folder: pathlib.Path, rows: int, live_tokens: float) -> float:
     """What a step must read: parameters, keys and values, all float32."""
-    from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.program import num_params
+    from ragen_jax.models.hf.weights import load_checkpoint
+    from ragen_jax.program.build import num_params
 
     config, params = load_checkpoint(folder)
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads
@@ -257,7 +257,7 @@ def rows_of_a_part() -> int:
 
 def main(argv: list[str]) -> int:
     del argv
-    from ragen_jax.program import POCKET
+    from ragen_jax.program.build import POCKET
 
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else POCKET
     figures = compare(folder, _ROWS.value, _REPEATS.value, rows_of_a_part())

@@ -46,7 +46,7 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     import jax.numpy as jnp
 
     from ragen_jax.memory.published import PUBLISHED_MODELS
-    from ragen_jax.models.hf_weights import load_checkpoint
+    from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
 
     if folder:

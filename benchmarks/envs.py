@@ -274,7 +274,7 @@ def _pocket_dialogue(env):
 
     from configs import base
     from envs.base import PlayBudget
-    from ragen_jax.program import POCKET
+    from ragen_jax.program.build import POCKET
     from ragen_jax.text.dialogue import build_dialogue
     from ragen_jax.text.tokenizer import load_tokenizer
 

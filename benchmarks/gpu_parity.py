@@ -37,8 +37,9 @@ def kernel_cases(dtype: str) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.models import decode_kernel, project_kernel
     from ragen_jax.models.attention import rope_angles
+    from ragen_jax.models.kernels import decode as decode_kernel
+    from ragen_jax.models.kernels import project as project_kernel
 
     def random(i: int, *shape: int):
         return jax.random.normal(jax.random.key(i), shape).astype(dtype)
@@ -108,8 +109,8 @@ def play(platform: str, decode_attention: str):
     import jax
 
     from ragen_jax.memory.plan import read_model
-    from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.program import build_parts, model_folder
+    from ragen_jax.models.hf.weights import load_checkpoint
+    from ragen_jax.program.build import build_parts, model_folder
 
     changes = PLAYED | {"rollout.decode_attention": decode_attention}
     config = runs.task_config("pocket,grpo", changes)

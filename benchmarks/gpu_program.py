@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     from ragen_jax.memory.plan import read_model
     from ragen_jax.memory.programs import PROGRAMS
     from ragen_jax.memory.sizes import describe_batch
-    from ragen_jax.program import build_parts
+    from ragen_jax.program.build import build_parts
 
     unknown = set(_PROGRAMS.value) - set(PROGRAMS)
     if unknown:

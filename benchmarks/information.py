@@ -29,7 +29,7 @@ from configs import sokoban
 from launch import command
 from ragen_jax import rngs
 from ragen_jax.diagnostics.mutual_information import STD_EPSILON, estimates
-from ragen_jax.program import Program, build_program
+from ragen_jax.program.build import Program, build_program
 
 _PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the closed world.")
 _LENGTH = flags.DEFINE_integer("length", 5, "Tokens of the longest reply.")

@@ -173,7 +173,7 @@ class Peer:
         import numpy as np
 
         from benchmarks.peers.torch_loop import TorchLoop
-        from ragen_jax.program import POCKET
+        from ragen_jax.program.build import POCKET
 
         self._loop = TorchLoop(POCKET, config)
         stages = ("generate", "games", "update", "iteration")
@@ -214,7 +214,7 @@ def measure() -> dict:
     import jax
 
     from ragen_jax import rngs
-    from ragen_jax.program import num_params
+    from ragen_jax.program.build import num_params
     from ragen_jax.runs.writer import RunWriter
 
     is_wanted = wants_peer()

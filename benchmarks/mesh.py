@@ -159,7 +159,7 @@ def compile_mesh(mesh: tuple[int, int, int], topology: str) -> dict:
     from ragen_jax.memory.plan import read_model
     from ragen_jax.memory.programs import lower
     from ragen_jax.memory.sizes import describe_batch
-    from ragen_jax.program import build_parts
+    from ragen_jax.program.build import build_parts
 
     config = read_config(mesh)
     model, tokenizer, _ = read_model(config.model.path)

@@ -10,8 +10,8 @@ import pathlib
 import re
 from collections.abc import Sequence
 
+from ragen_jax.registry.metrics import Metric
 from ragen_jax.runs.metrics import DISTRIBUTIONS, METRICS
-from ragen_jax.tables.metrics import Metric
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "metrics.md"
 _TABLE = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -103,7 +103,7 @@ def measured(case: str) -> dict[str, int]:
     """Program -> growth of the resident memory while it really runs, in bytes."""
     import jax
 
-    from ragen_jax.program import build_parts
+    from ragen_jax.program.build import build_parts
 
     parts = build_parts(*prepare(case))
     learner, (task,) = parts.learner, parts.tasks

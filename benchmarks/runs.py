@@ -64,7 +64,7 @@ class Setup:
     """What is measured.
 
     Attributes:
-      parts: see `ragen_jax.program.Parts`.
+      parts: see `ragen_jax.program.build.Parts`.
       params: parameters of the policy, on the device.
       notes: what people should know of the model.
     """
@@ -85,8 +85,8 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
 
     from ragen_jax.memory.plan import read_model
     from ragen_jax.memory.published import PUBLISHED_MODELS
-    from ragen_jax.models.hf_weights import load_checkpoint
-    from ragen_jax.program import build_parts, model_folder
+    from ragen_jax.models.hf.weights import load_checkpoint
+    from ragen_jax.program.build import build_parts, model_folder
 
     model, tokenizer, notes = read_model(config.model.path)
     if tiny:

@@ -2,8 +2,8 @@
 
 import time
 
-from ragen_jax.worlds.base import Step
-from ragen_jax.worlds.search import SearchQA
+from ragen_jax.host_games.base import Step
+from ragen_jax.host_games.search.game import SearchQA
 
 SECONDS = 0.05
 

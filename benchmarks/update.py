@@ -97,7 +97,7 @@ def torch_peer(config, batch, key, log_probs):
     import numpy as np
 
     from benchmarks.peers.torch_learner import TorchLearner, as_episodes
-    from ragen_jax.program import POCKET
+    from ragen_jax.program.build import POCKET
 
     episodes, order = as_episodes(batch), runs.row_order(key, batch.tokens.shape[0])
     learner = TorchLearner(POCKET, config)
@@ -137,7 +137,7 @@ def measure(config) -> dict:
     import jax
 
     from benchmarks import flops
-    from ragen_jax.program import num_params
+    from ragen_jax.program.build import num_params
 
     setup = runs.set_up(config, tiny=_TINY.value)
     key = jax.random.key(config.seed)

@@ -47,7 +47,7 @@ def build(changes: Mapping[str, object]):
     """A configuration with these changes, and the program built from it."""
     from configs import sokoban
     from ragen_jax.config import validate
-    from ragen_jax.program import build_program
+    from ragen_jax.program.build import build_program
 
     config = sokoban.get_config(PRESET)
     config.update_from_flattened_dict(SIZE | dict(changes))

@@ -33,13 +33,13 @@ def get_config() -> ConfigDict:
     config.env.mix = placeholder(tuple)
 
     # A game in Python in place of `env.name`: an entry of WORLDS in
-    # `ragen_jax/worlds/__init__.py`, or "package.module:Class"; `env.kwargs` are its
-    # constructor's. None: a game of arrays.
+    # `ragen_jax/host_games/__init__.py`, or "package.module:Class"; `env.kwargs` are
+    # its constructor's. None: a game of arrays.
     config.env.host = placeholder(str)
 
     config.host = ConfigDict()
     # Wrappers around that game, from the inside out: pairs of an entry of WRAPPERS in
-    # `ragen_jax/worlds/wrappers.py` and its argument. On the command line
+    # `ragen_jax/host_games/wrappers.py` and its argument. On the command line
     # "--config.host.wrappers=(('split', 4), ('budget', 10))". None: none.
     config.host.wrappers = placeholder(tuple)
     # Tokens of an observation of a game in Python; longer ones are cut in the middle.

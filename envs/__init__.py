@@ -9,14 +9,14 @@ import inspect
 
 from gymnax import registration
 
-from envs.bandit import Bandit
+from envs.bandit.env import Bandit
 from envs.base import TextEnvironment
-from envs.countdown import Countdown
-from envs.cube import Cube2x2
-from envs.frozen_lake import FrozenLake
-from envs.game2048 import Game2048
-from envs.sokoban import Sokoban
-from envs.sudoku import Sudoku
+from envs.countdown.env import Countdown
+from envs.cube.env import Cube2x2
+from envs.frozen_lake.env import FrozenLake
+from envs.game2048.env import Game2048
+from envs.sokoban.env import Sokoban
+from envs.sudoku.env import Sudoku
 
 
 def make(name: str | type[TextEnvironment], **kwargs) -> TextEnvironment:

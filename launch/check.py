@@ -53,9 +53,9 @@ def main(words: list[str]) -> int:
     options = dict(map(_setting, settings))
     with working("loading JAX"):
         import envs
-        from ragen_jax.tables.functions import is_reference, load_reference
-        from ragen_jax.worlds import WORLDS
-        from ragen_jax.worlds.base import HostGame
+        from ragen_jax.host_games import WORLDS
+        from ragen_jax.host_games.base import HostGame
+        from ragen_jax.registry.functions import is_reference, load_reference
 
         if is_reference(name):
             subject = load_reference(name)
@@ -97,8 +97,8 @@ def _environment(
 ) -> Iterator[tuple[str, list[str]]]:
     """Every check of the contract, and the game's words."""
     import envs
-    from envs.contract import CHECKS
-    from envs.contract_subject import Subject, problem
+    from envs.contract.checks import CHECKS
+    from envs.contract.subject import Subject, problem
 
     built = Subject(envs.make(subject, **options))
     for check in CHECKS:
@@ -115,9 +115,9 @@ def _host_game(
 ) -> Iterator[tuple[str, list[str]]]:
     """Every check of a game in Python."""
     from configs import base
-    from ragen_jax.rollout.world_env import build_game, make_world
-    from ragen_jax.worlds.base import SPLITS
-    from ragen_jax.worlds.contract import CHECKS, Subject
+    from ragen_jax.host_games.base import SPLITS
+    from ragen_jax.host_games.contract import CHECKS, Subject
+    from ragen_jax.rollout.host.env import build_game, make_world
 
     del subject
     settings = base.get_config().host.to_dict()
@@ -132,7 +132,7 @@ def _host_game(
 def _words_problem(env) -> str | None:
     """Why the pocket model cannot read and answer the game; None if it can."""
     from envs.base import PlayBudget
-    from ragen_jax.program import POCKET
+    from ragen_jax.program.build import POCKET
     from ragen_jax.text.dialogue import build_dialogue
     from ragen_jax.text.tokenizer import load_tokenizer
 
@@ -157,8 +157,8 @@ def _function(
 ) -> Iterator[tuple[str, list[str]]]:
     """The function's form, its options, and what it does with random episodes."""
     from launch.function_checks import KINDS, find_kind, problems
-    from ragen_jax.tables.functions import option_names
-    from ragen_jax.tables.rules import option_value
+    from ragen_jax.registry.functions import option_names
+    from ragen_jax.registry.settings import option_value
 
     kind_name = _KIND.value or find_kind(entry)
     if kind_name is None:

@@ -1,7 +1,9 @@
 """Flags, errors and settings of the process that all commands share."""
 
+import ast
 import atexit
 import contextlib
+import difflib
 import functools
 import gc
 import os
@@ -9,20 +11,103 @@ import pathlib
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import configs
-from launch.flag_errors import (
-    check_config_files,
-    config_file_sentence,
-    flag_sentence,
-)
 from launch.help import help_parts, wants_help
+from ragen_jax.registry.functions import did_you_mean, read_literal
 from ragen_jax.runs.stop import prompt_interrupt
-from ragen_jax.tables.functions import did_you_mean, read_literal
+
+
+def config_files(words: Sequence[str]) -> list[str]:
+    """Paths that `--config` names, without their presets."""
+    matches = [re.match(r"--?config=([^:]+)", word) for word in words]
+    return [match.group(1) for match in matches if match]
+
+
+def check_config_files(words: Sequence[str]) -> None:
+    """Refuse files that are no Python, or define no configuration.
+
+    Raises:
+      ValueError: names the file; a file that is not there is found later.
+    """
+    for path in filter(os.path.isfile, config_files(words)):
+        cure = "use a file such as configs/sokoban.py"
+        try:
+            tree = ast.parse(pathlib.Path(path).read_bytes(), filename=path)
+        except (SyntaxError, ValueError) as error:
+            reason = getattr(error, "msg", None) or error
+            raise ValueError(
+                f"the configuration file {path} is not valid Python ({reason}); {cure}"
+            ) from error
+        # Every way to give a name at the top of a module, an import included.
+        if not re.search(r"\bget_config\b|import \*", ast.unparse(tree)):
+            raise ValueError(
+                f"the configuration file {path} defines no get_config(); {cure}"
+            )
+
+
+def config_file_sentence(error: Exception, words: Sequence[str]) -> str | None:
+    """One line about an error raised in the code of a configuration file, if it was."""
+    files = {os.path.abspath(path) for path in config_files(words)}
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if os.path.abspath(frame.filename) in files:
+            return (
+                f"the configuration file {frame.filename} fails in line "
+                f"{frame.lineno}: {type(error).__name__}: {error}"
+            )
+    return None
+
+
+# Parser's complaint about a value -> the rule.
+_RULES_OF_VALUES = {
+    "invalid literal for int()": "it must be a whole number",
+    "could not convert string to float": "it must be a number",
+    "Non-boolean argument": "it must be True or False",
+    "as a ConfigDict": "this is a section; set its keys one by one, as in "
+    "--config.algo.gamma=0.9",
+}
+
+
+def _same_last_part(path: str) -> str:
+    """A suggestion for a key that lacks its section: `iterations`."""
+    from configs import base
+    from ragen_jax.registry.settings import flatten
+
+    by_last = {key.split(".")[-1]: key for key in flatten(base.get_config())}
+    close = difflib.get_close_matches(path.split(".")[-1], by_last, n=1)
+    return f" Did you mean {by_last[close[0]]!r}?" if close else ""
+
+
+def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
+    """One line about the user's input, from an error of absl or ml_collections."""
+    lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
+    last = lines[-1]
+    suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', last)
+    if suggestion or isinstance(error, AttributeError | KeyError):
+        close, name = suggestion.groups() if suggestion else ("", last.strip("'\""))
+        # The error names a part of the path.
+        paths = [key for key in keys if name in key.split(".")]
+        path = paths[0] if paths else name
+        hint = f" Did you mean {path.replace(name, close)!r}?" if close else ""
+        hint = hint or _same_last_part(path)
+        return f"no configuration key {path!r}.{hint}"
+    value = re.match(r"flag (--[\w.]+)=(.*?): (.*)", last, re.DOTALL)
+    if value:
+        flag, text, complaint = value.groups()
+        for words, rule in _RULES_OF_VALUES.items():
+            if words in complaint:
+                return f"{flag}={text}; {rule}"
+    last = re.sub(r"^(ValueError|TypeError|OSError): ", "", last)
+    if last.startswith("get_config() takes 0 positional arguments"):
+        return "this configuration file takes no presets; leave out the colon and them"
+    return last
+
 
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 # Keys whose names depend on the environment, so that no file lists them all.
@@ -156,8 +241,8 @@ def read_optional_config(
 
 def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
     """Set options of functions of the user's, and add those that are not set."""
-    from ragen_jax.tables.functions import is_reference
-    from ragen_jax.tables.rules import add_options, flatten
+    from ragen_jax.registry.functions import is_reference
+    from ragen_jax.registry.settings import add_options, flatten
 
     if not options and not any(map(is_reference, flatten(config).values())):
         return
@@ -207,7 +292,7 @@ def _needs_value(key: str, following: str) -> bool:
     """Whether a key without a sign of equality lacks its value: no flag is one."""
     if _OPEN_KEY.fullmatch(key) or _may_be_option(key):
         return True
-    from ragen_jax.tables.rules import flatten
+    from ragen_jax.registry.settings import flatten
 
     is_switch = isinstance(flatten(defaults()).get(key, True), bool)
     return following.startswith("-") and not is_switch
@@ -215,7 +300,7 @@ def _needs_value(key: str, following: str) -> bool:
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
     """Set a key to None, or a key of an open section to any value."""
-    from ragen_jax.tables.rules import flatten
+    from ragen_jax.registry.settings import flatten
 
     known = flatten(config)
     *sections, name = key.split(".")

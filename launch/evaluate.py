@@ -185,8 +185,12 @@ def _evaluate_player(
 def _evaluate_endpoint(
     config: ConfigDict, overrides: Sequence[str], argv: Sequence[str]
 ) -> int:
-    from ragen_jax.evaluation.api import api_evaluations, check_api, prepare
-    from ragen_jax.evaluation.api_journal import Journal
+    from ragen_jax.evaluation.api.evaluate import (
+        api_evaluations,
+        check_api,
+        prepare,
+    )
+    from ragen_jax.evaluation.api.journal import Journal
 
     api = _API()
     check_api(api)

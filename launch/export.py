@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def _write_model(trained, output: pathlib.Path) -> None:
-    from ragen_jax.models.hf_weights import save_checkpoint
+    from ragen_jax.models.hf.weights import save_checkpoint
 
     texts, model = _texts(trained), trained.program.model
     with stop_when_clean():
@@ -59,7 +59,7 @@ def _write_model(trained, output: pathlib.Path) -> None:
 
 
 def _write_adapters(trained, output: pathlib.Path) -> None:
-    from ragen_jax.models.hf_adapters import save_adapters
+    from ragen_jax.models.hf.adapters import save_adapters
     from ragen_jax.models.lora import read_lora
 
     if trained.adapters is None:
@@ -82,9 +82,9 @@ def _write_adapters(trained, output: pathlib.Path) -> None:
 
 def _texts(trained):
     """The tokenizer, the chat template and the model card."""
-    from ragen_jax.evaluation.model_card import model_card
-    from ragen_jax.models.hf_weights import Texts
-    from ragen_jax.program import model_folder
+    from ragen_jax.evaluation.export.model_card import model_card
+    from ragen_jax.models.hf.weights import Texts
+    from ragen_jax.program.build import model_folder
     from ragen_jax.text import chat
 
     thinking = trained.program.task.dialogue.thinking
@@ -102,7 +102,7 @@ def _texts(trained):
 
 def _base(trained) -> str:
     """The model that the run began with: an absolute folder or a hub id."""
-    from ragen_jax.program import BUILT_IN
+    from ragen_jax.program.build import BUILT_IN
 
     path = trained.config.model.path
     folder = BUILT_IN.get(path, pathlib.Path(path))

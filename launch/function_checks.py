@@ -18,9 +18,9 @@ import numpy as np
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.filters import RULES, SCORES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS, REWARDS
+from ragen_jax.registry.functions import Table, bind
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES, Written
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
-from ragen_jax.tables.functions import Table, bind
 from ragen_jax.types import ParsedAnswer, Reply, Trajectory, Turns
 
 NUM_GROUPS, GROUP_SIZE, NUM_TURNS, NUM_TOKENS = 4, 4, 3, 24

@@ -21,7 +21,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 if TYPE_CHECKING:
-    from ragen_jax.tables.rules import Rules
+    from ragen_jax.registry.settings import Rules
 
 # Flags of a configuration, described here in place of the library's words.
 _CONFIG_TEXT = (

@@ -174,7 +174,7 @@ def _without_gpu(config, devices: list | None) -> list[str]:
     import jax
 
     from ragen_jax.models.attention import AUTO
-    from ragen_jax.tables.rules import flatten
+    from ragen_jax.registry.settings import flatten
 
     if devices is not None or jax.default_backend() == "gpu":
         return []

@@ -43,9 +43,9 @@ def main(argv: list[str]) -> int:
     with working("loading JAX, the model and the game"):
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import open_trained
-        from ragen_jax.evaluation.scenes import describe_level
+        from ragen_jax.evaluation.terminal.scenes import describe_level
+        from ragen_jax.rollout.host.env import World
         from ragen_jax.rollout.replay import grid_of
-        from ragen_jax.rollout.world_env import World
 
         trained = open_trained(
             run,
@@ -78,8 +78,9 @@ def _human(trained, level: int) -> None:
     if _RAW.value:
         _write_replies(trained, level)
         return
-    from ragen_jax.evaluation import by_hand, play, scenes
-    from ragen_jax.evaluation.keyboard import can_read_keys
+    from ragen_jax.evaluation.terminal import by_hand, scenes
+    from ragen_jax.evaluation.terminal import episodes as play
+    from ragen_jax.evaluation.terminal.keyboard import can_read_keys
 
     task, console = trained.program.task, scenes.open_console()
     # Before the game, since keys are for the game alone.
@@ -100,7 +101,7 @@ def _human(trained, level: int) -> None:
 
 def _write_replies(trained, level: int) -> None:
     """A person reads what the model reads and writes what it would write."""
-    from ragen_jax.evaluation import play
+    from ragen_jax.evaluation.terminal import episodes as play
     from ragen_jax.text import chat
 
     task = trained.program.task
@@ -118,7 +119,7 @@ def _write_replies(trained, level: int) -> None:
 
 
 def _policy(trained, level: int) -> None:
-    from ragen_jax.evaluation import play
+    from ragen_jax.evaluation.terminal import episodes as play
 
     with working("playing; the first time compiles it, about 20 seconds"):
         trajectory = play.watch_policy(trained, level)
@@ -126,7 +127,7 @@ def _policy(trained, level: int) -> None:
 
 
 def _solver(trained, level: int) -> None:
-    from ragen_jax.evaluation import play
+    from ragen_jax.evaluation.terminal import episodes as play
 
     with working("solving; the first time compiles it, about 20 seconds"):
         trajectory = play.watch_solver(trained, level)
@@ -144,7 +145,7 @@ def _show(task, trajectory) -> None:
                 f"penalty {turn['penalty']:g}]"
             )
     else:
-        from ragen_jax.evaluation.scenes import describe_episode, open_console
+        from ragen_jax.evaluation.terminal.scenes import describe_episode, open_console
 
         console = open_console()
         text = describe_episode(task, trajectory, console.width)
@@ -156,7 +157,7 @@ def _finish(task, trajectory) -> None:
     """The outcome of a recorded episode, and its boards."""
     import jax
 
-    from ragen_jax.evaluation.scenes import describe_best, describe_end
+    from ragen_jax.evaluation.terminal.scenes import describe_best, describe_end
 
     record = task.records(trajectory)[0]
     count = sum(len(turn["actions"]) for turn in record["turns"])
@@ -183,7 +184,7 @@ def _write_gif(boards: Sequence, env) -> None:
 
 
 def _world_human(trained, level: int) -> None:
-    from ragen_jax.evaluation import play_world
+    from ragen_jax.evaluation.terminal import host_games as play_world
 
     def read_line() -> str:
         # As in rollouts, an empty reply does not reach the game.
@@ -195,7 +196,7 @@ def _world_human(trained, level: int) -> None:
 
 
 def _world_policy(trained, level: int) -> None:
-    from ragen_jax.evaluation import play_world
+    from ragen_jax.evaluation.terminal import host_games as play_world
 
     with working("playing; the first time compiles it, about 20 seconds"):
         lines: list[str] = []
@@ -204,7 +205,7 @@ def _world_policy(trained, level: int) -> None:
 
 
 def _world_solver(trained, level: int) -> None:
-    from ragen_jax.evaluation import play_world
+    from ragen_jax.evaluation.terminal import host_games as play_world
 
     play_world.by_solution(trained, level, print)
 

@@ -24,14 +24,14 @@ from ml_collections import ConfigDict
 
 import configs
 from launch import command
+from ragen_jax.host_games.search.client import LOOPBACK
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
-from ragen_jax.worlds.http_json import LOCAL_HOST
-from ragen_jax.worlds.search_http import LOOPBACK
+from ragen_jax.serve.http_json import LOCAL_HOST
 
 if TYPE_CHECKING:
+    from ragen_jax.serve.retrieval_server import RetrievalServer
     from ragen_jax.serve.server import GameServer
-    from ragen_jax.worlds.search_server import RetrievalServer
 
 
 def _as_config(words: Sequence[str]) -> list[str]:
@@ -142,8 +142,7 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
 
 def _open_retriever() -> "RetrievalServer":
     with _as_sentences(), working("reading the passages"):
-        from ragen_jax.serve.retriever import build_retriever
-        from ragen_jax.worlds.search_server import RetrievalServer
+        from ragen_jax.serve.retrieval_server import RetrievalServer, build_retriever
 
         retriever = build_retriever(_RETRIEVER.value)
     with _listening():

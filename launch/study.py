@@ -5,7 +5,7 @@ python -m launch.study --name=starpo_s
 python -m launch.study --name=all --quick
 python -m launch.study --pages
 
-What is compared and how it is judged is written in `ragen_jax/studies/`, before the
+What is compared and how it is judged is written in `studies/`, before the
 runs. Settings that several studies share are run once; the same command goes on with a
 study that was interrupted. --output gets runs/ARM.json as results come, and NAME.md and
 NAME.png for every study; docs/findings.md explains them. On two cores all studies take
@@ -49,10 +49,10 @@ _RUNS_AT_A_TIME = 20
 def main(argv: list[str]) -> int:
     with working("loading JAX"):
         command.enable_compilation_cache()
-        from launch.study_configs import arm_config
-        from ragen_jax.studies.pages import count_verdicts, write_pages
-        from ragen_jax.studies.run import is_kept, run_arms
-        from ragen_jax.studies.table import ALL, STUDIES, distinct_arms, find_studies
+        from studies.configs import arm_config
+        from studies.pages import count_verdicts, write_pages
+        from studies.run import is_kept, run_arms
+        from studies.table import ALL, STUDIES, distinct_arms, find_studies
 
     if _LIST.value:
         print(_listed(STUDIES.values()))
@@ -127,7 +127,7 @@ def _listed(studies) -> str:
 def _write_overview(found, output: pathlib.Path) -> None:
     """Renew the table of verdicts in the page of findings that shows these results."""
     from ragen_jax.runs.writer import write_text_atomically
-    from ragen_jax.studies.pages import make_overview, replace_overview
+    from studies.pages import make_overview, replace_overview
 
     path = output.parent / _FINDINGS
     text = path.read_text("utf-8") if path.is_file() else ""

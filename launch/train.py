@@ -11,8 +11,9 @@ import pathlib
 
 from absl import flags
 
-from launch import command, distributed
+from launch import command
 from launch.command import lasting_objects
+from ragen_jax.multihost import cluster
 from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
@@ -23,7 +24,7 @@ _REPRODUCE = flags.DEFINE_string(
     "Folder of a finished run: train it again in --workdir (default: that folder with "
     "-again) and compare the final parameters bit for bit.",
 )
-_DISTRIBUTED = flags.DEFINE_string("distributed", "auto", distributed.HELP)
+_DISTRIBUTED = flags.DEFINE_string("distributed", "auto", cluster.HELP)
 
 
 def main(argv: list[str]) -> int:
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
         if not _WORKDIR.value:
             raise ValueError("no run folder given; add e.g. --workdir=runs/sokoban")
         workdir = pathlib.Path(_WORKDIR.value)
-        status = distributed.join(_DISTRIBUTED.value, workdir)
+        status = cluster.join(_DISTRIBUTED.value, workdir)
         if status is not None:
             return status
         with working("loading JAX"):
@@ -52,7 +53,7 @@ def _reproduce(run: pathlib.Path) -> int:
     workdir = pathlib.Path(_WORKDIR.value or f"{run}-again")
     if workdir.resolve() == run.resolve():
         raise ValueError("--workdir and --reproduce name the same folder; use another")
-    status = distributed.join(_DISTRIBUTED.value, workdir)
+    status = cluster.join(_DISTRIBUTED.value, workdir)
     if status is not None:
         return status
     with lasting_objects(), working("loading JAX"):
@@ -67,11 +68,11 @@ def _reproduce(run: pathlib.Path) -> int:
     status = train(config, workdir)
     if status:
         return status
-    from ragen_jax import processes
+    from ragen_jax.multihost import exchange
 
-    compared = processes.first_does(lambda: original.compare(workdir))
-    is_equal, sentence = processes.gather(compared)[0]
-    if processes.is_first():
+    compared = exchange.first_does(lambda: original.compare(workdir))
+    is_equal, sentence = exchange.gather(compared)[0]
+    if exchange.is_first():
         print(sentence)
     return 0 if is_equal else 1
 

@@ -19,12 +19,9 @@ from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
 from ragen_jax.models.attention import AUTO, CAUSAL_ATTENTIONS
-from ragen_jax.models.decode_kernel import DECODE_ATTENTIONS
 from ragen_jax.models.decoder import REMAT_POLICIES
-from ragen_jax.rollout import rules as rollout_rules
-from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
-from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
-from ragen_jax.tables.rules import (
+from ragen_jax.models.kernels.decode import DECODE_ATTENTIONS
+from ragen_jax.registry.settings import (
     Leaves,
     Rules,
     add_options,
@@ -32,6 +29,9 @@ from ragen_jax.tables.rules import (
     flatten,
     is_integer,
 )
+from ragen_jax.rollout import rules as rollout_rules
+from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
+from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
 from ragen_jax.tasks import mix_problems
 from ragen_jax.text.context import CONTEXTS, count_past
 from ragen_jax.text.prompts import PROMPT_STYLES

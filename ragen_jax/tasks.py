@@ -20,17 +20,17 @@ import envs
 from envs.base import EnvParams, PlayBudget, TextEnvironment, make_ceiling
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.policy import Policy
+from ragen_jax.registry.functions import bind, is_reference, load_reference
+from ragen_jax.registry.settings import number_problem
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import Collect, Rollouts, make_collect
+from ragen_jax.rollout.host.env import World, make_world
+from ragen_jax.rollout.host.games import make_world_collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS, rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of, make_boards_after
 from ragen_jax.rollout.turns import PlayRules
-from ragen_jax.rollout.world_env import World, make_world
-from ragen_jax.rollout.worlds import make_world_collect
 from ragen_jax.sharding import MESH_AXES, row_problems
-from ragen_jax.tables.functions import bind, is_reference, load_reference
-from ragen_jax.tables.rules import number_problem
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.statements import build_facts
 from ragen_jax.text.tokenizer import Tokenizer, check_vocabulary

@@ -14,17 +14,18 @@ from typing import NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from ragen_jax import processes, rngs
-from ragen_jax.ahead import Player
+from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
-from ragen_jax.program import Program, build_program
+from ragen_jax.multihost import exchange
+from ragen_jax.multihost.heartbeat import watched
+from ragen_jax.program.build import Program, build_program
+from ragen_jax.program.prefetch import Player
+from ragen_jax.rollout.host.games import GamesFailed
 from ragen_jax.rollout.metrics import FAILED_ROWS
-from ragen_jax.rollout.worlds import GamesFailed
-from ragen_jax.runs.beats import watched
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.machine import describe_run
 from ragen_jax.runs.progress import working
@@ -48,9 +49,9 @@ def train(
     with watched(workdir, config.train.stall_seconds) as watch:
         watch.at("loading the model and the games")
         with working("loading the model and the games"):
-            processes.check_equal(describe_run(config))
+            exchange.check_equal(describe_run(config))
             program = build_program(config, overrides)
-            processes.check_equal(program.identity)
+            exchange.check_equal(program.identity)
         watch.at("opening the run folder")
         display = functools.partial(Display, on_stage=watch.at)
         return run_program(config, program, workdir, make_display=display)
@@ -174,7 +175,7 @@ def make_iterate(
                 shuffle_key = jax.random.fold_in(shuffle, i)
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
-            rollouts = processes.on_this_process(rollouts)
+            rollouts = exchange.on_this_process(rollouts)
         state, timing = state.replace(behind=behind), timing | hidden
         return Iteration(state, rollouts, credit, stats | metrics, timing)
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from absl import app, flags
 
-from ragen_jax.models.digests import DIGESTS_FILE
 from ragen_jax.models.families import read_config
-from ragen_jax.models.hf_weights import Texts, save_checkpoint
+from ragen_jax.models.hf.digests import DIGESTS_FILE
+from ragen_jax.models.hf.weights import Texts, save_checkpoint
 from ragen_jax.models.policy import build_policy
-from ragen_jax.program import POCKET, Program
+from ragen_jax.program.build import POCKET, Program
 from ragen_jax.runs.run import Run
 from ragen_jax.runs.writer import TIMING_PREFIXES
 from tests import FAST_XLA_FLAGS

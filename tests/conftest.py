@@ -55,11 +55,11 @@ optax.warmup_cosine_decay_schedule = _promoting(optax.warmup_cosine_decay_schedu
 # define pytree classes are left out: JAX rebuilds those with leaves of any type.
 install_import_hook(
     [
-        "envs.expressions",
-        "envs.frozen_lake_solver",
-        "envs.sokoban_levels",
-        "envs.sudoku_answers",
-        "envs.sudoku_levels",
+        "envs.countdown.expressions",
+        "envs.frozen_lake.solver",
+        "envs.sokoban.levels",
+        "envs.sudoku.answers",
+        "envs.sudoku.levels",
         "ragen_jax.algo.advantages",
         "ragen_jax.algo.filters",
         "ragen_jax.algo.losses",

@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from configs import bandit, base, frozen_lake, mix, pocket, sizes, sokoban
 from ragen_jax import config as config_lib
+from ragen_jax.registry.settings import flatten
 from ragen_jax.sft import train as sft_train
-from ragen_jax.tables.rules import flatten
 
 
 def broken(**changes):

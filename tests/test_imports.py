@@ -12,8 +12,16 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-PACKAGES = ("envs", "ragen_jax", "configs", "launch", "benchmarks", "tests")
-MAX_FILE_LINES = 400
+PACKAGES = (
+    "envs",
+    "ragen_jax",
+    "configs",
+    "studies",
+    "launch",
+    "benchmarks",
+    "tests",
+)
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
 
 # The floors of the code base, in reading order: a file imports from its own package and
@@ -23,27 +31,30 @@ FLOORS = (
     (
         "envs",
         "configs",
-        "ragen_jax.worlds",
+        "ragen_jax.host_games",
         "ragen_jax.types",
         "ragen_jax.rngs",
-        "ragen_jax.tables",
+        "ragen_jax.registry",
         "ragen_jax.timing",
-        "ragen_jax.processes",
     ),
-    ("ragen_jax.text", "ragen_jax.models", "ragen_jax.algo", "ragen_jax.sharding"),
+    (
+        "ragen_jax.text",
+        "ragen_jax.models",
+        "ragen_jax.algo",
+        "ragen_jax.sharding",
+        # The former name of `host_games`.
+        "ragen_jax.worlds",
+    ),
+    ("ragen_jax.multihost",),
     ("ragen_jax.rollout", "ragen_jax.learner"),
     ("ragen_jax.tasks", "ragen_jax.diagnostics"),
     ("ragen_jax.config",),
-    ("ragen_jax.program", "ragen_jax.runs"),
-    (
-        "ragen_jax.evaluation",
-        "ragen_jax.report",
-        "ragen_jax.memory",
-        "ragen_jax.ahead",
-    ),
+    ("ragen_jax.runs",),
+    ("ragen_jax.program",),
+    ("ragen_jax.evaluation", "ragen_jax.report", "ragen_jax.memory"),
     ("ragen_jax.train", "ragen_jax.sft", "ragen_jax.serve"),
     ("ragen_jax.sweeps",),
-    ("ragen_jax.studies",),
+    ("studies",),
     ("launch",),
     ("benchmarks", "tests"),
 )
@@ -51,7 +62,7 @@ FLOOR_OF = {place: i for i, places in enumerate(FLOORS) for place in places}
 # What the floors would allow and is not wanted: place -> places it must not see.
 FORBIDDEN = {
     "ragen_jax": ("configs",),
-    "ragen_jax.worlds": ("envs", "configs", "ragen_jax.types", "ragen_jax.rngs"),
+    "ragen_jax.host_games": ("envs", "configs", "ragen_jax.types", "ragen_jax.rngs"),
     "ragen_jax.models": ("envs",),
     "ragen_jax.algo": ("envs",),
     "ragen_jax.learner": ("envs", "ragen_jax.text"),
@@ -145,9 +156,9 @@ def test_imports_point_one_way():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("envs.bandit", "from ragen_jax import types"),
-        ("envs.bandit", "def f():\n    import ragen_jax.types"),
-        ("ragen_jax.algo.losses", "from ragen_jax.models import qwen2"),
+        ("envs.bandit.env", "from ragen_jax import types"),
+        ("envs.bandit.env", "def f():\n    import ragen_jax.types"),
+        ("ragen_jax.algo.losses", "from ragen_jax.models import families"),
         ("ragen_jax.algo.losses", "import ragen_jax"),
         ("ragen_jax.text.prompts", "from ragen_jax.rollout.decode import x"),
         ("ragen_jax.train", "from configs import base"),

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from configs import sokoban
-from ragen_jax.program import build_program
+from ragen_jax.program.build import build_program
 from ragen_jax.train import make_iterate
 from tests import commands
 

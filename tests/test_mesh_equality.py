@@ -14,8 +14,8 @@ from benchmarks import exchanges
 from configs import sokoban
 from ragen_jax import rngs, sharding
 from ragen_jax.learner.state import TrainState
-from ragen_jax.models.hf_weights import Texts, load_checkpoint, save_checkpoint
-from ragen_jax.program import POCKET, Program, build_program
+from ragen_jax.models.hf.weights import Texts, load_checkpoint, save_checkpoint
+from ragen_jax.program.build import POCKET, Program, build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs.checkpoint import Checkpointer
 from ragen_jax.tasks import build_collect

@@ -15,7 +15,7 @@ from ragen_jax import rngs
 from ragen_jax.diagnostics.early_stopping import stop_reason
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.program import build_program
+from ragen_jax.program.build import build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs import reader
 from ragen_jax.runs.console import Display

@@ -18,7 +18,7 @@ from configs import (
     sudoku,
 )
 from ragen_jax.config import validate
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 
 TASKS = {
     "bandit": bandit,

@@ -1,7 +1,7 @@
 """Sokoban, its messages and its answers in plain Python, for the peers.
 
-The rules and the words are those of `envs/sokoban.py` and of the terse style; a test
-holds the two together. Cells are numbered row by row.
+The rules and the words are those of `envs/sokoban/env.py` and of the terse style; a
+test holds the two together. Cells are numbered row by row.
 """
 
 import re

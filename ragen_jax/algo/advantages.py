@@ -30,7 +30,7 @@ from ragen_jax.algo.segments import (
     takes_part,
     turn_sums,
 )
-from ragen_jax.tables.functions import Table
+from ragen_jax.registry.functions import Table
 from ragen_jax.types import Trajectory
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).

@@ -24,7 +24,7 @@ from ragen_jax.algo.rewards import (
     penalize_kl,
 )
 from ragen_jax.algo.segments import Estimate, TokenStats, takes_part
-from ragen_jax.tables.functions import Table, bind
+from ragen_jax.registry.functions import Table, bind
 from ragen_jax.types import Trajectory
 
 # The penalty is a term of the loss, or is taken off every token's reward.

@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.algo.segments import takes_part
-from ragen_jax.tables.functions import Table
+from ragen_jax.registry.functions import Table
 from ragen_jax.types import Trajectory
 
 DIRECTIONS = ("largest", "smallest")

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.masked import masked_mean
-from ragen_jax.tables.functions import Table
+from ragen_jax.registry.functions import Table
 
 # Bound on a difference of log-probabilities before it is exponentiated (veRL).
 _MAX_LOG_RATIO = 20.0

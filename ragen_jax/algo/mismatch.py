@@ -1,7 +1,7 @@
 """Difference between the sampler's and the learner's log-probabilities.
 
 In: both log-probabilities of the sampled tokens, before any step. Out: sums that add up
-over microbatches, of which `ragen_jax.learner.mismatch_metrics` makes metrics. Both
+over microbatches, of which `ragen_jax.learner.metrics` makes metrics. Both
 policies have the same parameters then, and any difference comes from arithmetic (other
 kernels, lower precision) or from truncated sampling; but for `rollout.ahead`, where the
 sampler is an iteration behind.

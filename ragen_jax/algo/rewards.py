@@ -7,7 +7,7 @@ tokens, called as
 
     placement(trajectory, *, <data>, <options>) -> Float[B, T]
 
-where `DATA` of `ragen_jax.tables.functions` lists the names of data. Rows without a
+where `DATA` of `ragen_jax.registry.functions` lists the names of data. Rows without a
 trained token have no place for a reward and take no part in normalisation: to normalise
 over all rows, place the rewards before filtering. Reference: arXiv 2504.20073 section
 3, and RAGEN's reward normalisation; unlike there, format penalties count in both
@@ -25,7 +25,7 @@ from ragen_jax.algo.segments import (
     spread_turns,
     takes_part,
 )
-from ragen_jax.tables.functions import Table
+from ragen_jax.registry.functions import Table
 from ragen_jax.types import Trajectory, Turns
 
 # A standard deviation up to this counts as zero, and it is added to it (RAGEN).

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import RULES, SCORES
 from ragen_jax.algo.rewards import raw_episode_rewards
-from ragen_jax.tables.functions import bind, data_names
+from ragen_jax.registry.functions import bind, data_names
 from ragen_jax.types import Trajectory
 
 

@@ -27,7 +27,7 @@ from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import trained_params
-from ragen_jax.processes import to_host
+from ragen_jax.multihost.exchange import to_host
 from ragen_jax.sharding import replicated
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.timing import timed

@@ -7,7 +7,7 @@ test.
 
 import functools
 
-from ragen_jax.tables.metrics import Metric, View
+from ragen_jax.registry.metrics import Metric, View
 
 FIRST_TURN = "collapse_first_turn_sample/"
 _SAMPLE = "collapse_{turns}_sample/"

@@ -41,7 +41,7 @@ from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.diagnostics.scoring import Scorer
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.logprobs import token_log_probs
-from ragen_jax.processes import to_host
+from ragen_jax.multihost.exchange import to_host
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.text.statements import count_thought
 from ragen_jax.types import Params, Trajectory

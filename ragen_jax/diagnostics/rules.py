@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ragen_jax.diagnostics.early_warning import ACTIONS, EVERY_INDICATOR, INDICATORS
 from ragen_jax.diagnostics.gradient_buckets import BUCKET_MODES
-from ragen_jax.learner.filter_rules import keeps_something
-from ragen_jax.tables.rules import Leaves, Rules
+from ragen_jax.learner.rules import keeps_something
+from ragen_jax.registry.settings import Leaves, Rules
 
 # Measured with the information in thoughts alone.
 _THINKING = "valid_thinking_rate"

@@ -21,7 +21,8 @@ from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import Played, Results, Score
 from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
-from ragen_jax.program import BUILT_IN, bind_policy
+from ragen_jax.host_games.base import CannotPlayHere
+from ragen_jax.program.build import BUILT_IN, bind_policy
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import (
@@ -33,7 +34,6 @@ from ragen_jax.tasks import (
     play_rules,
 )
 from ragen_jax.types import Params
-from ragen_jax.worlds.base import CannotPlayHere
 
 Records = list[dict[str, Any]]
 

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from ragen_jax.config import RULES, check_kind
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.attention import AUTO
-from ragen_jax.program import Program, build_program
+from ragen_jax.program.build import Program, build_program
 from ragen_jax.runs import checkpoint, reader
 from ragen_jax.types import Params
 

@@ -33,14 +33,14 @@ from ragen_jax.evaluation.harness import describe, playable, suite_configs
 from ragen_jax.evaluation.results import Played
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
+from ragen_jax.host_games.base import CannotPlayHere
+from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.actions import run_actions
+from ragen_jax.rollout.host.env import World
+from ragen_jax.rollout.host.games import check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, validation_keys
-from ragen_jax.rollout.world_env import World
-from ragen_jax.rollout.worlds import check_failures, draw_problems
 from ragen_jax.tasks import Task, make_env, play_rules
 from ragen_jax.types import EnvState
-from ragen_jax.worlds.base import CannotPlayHere
-from ragen_jax.worlds.pool import Pool
 
 # Keys that an evaluation of these players reads.
 READ_KEYS = (

@@ -15,7 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ragen_jax.evaluation.results import Played
-from ragen_jax.tables.functions import did_you_mean
+from ragen_jax.registry.functions import did_you_mean
 from ragen_jax.tasks import EnvSpec
 
 

@@ -47,8 +47,8 @@ from ragen_jax.models.critic import Critic
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable, adapters, whole
+from ragen_jax.registry.functions import from_section
 from ragen_jax.sharding import param_shardings, whole_tables
-from ragen_jax.tables.functions import from_section
 from ragen_jax.types import Params
 
 

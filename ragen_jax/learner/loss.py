@@ -24,7 +24,7 @@ from ragen_jax.algo.losses import (
 from ragen_jax.algo.masked import masked_sum
 from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
 from ragen_jax.algo.segments import TokenStats
-from ragen_jax.tables.functions import bind
+from ragen_jax.registry.functions import bind
 
 # Sources of the old log-probabilities of the sampled tokens.
 OLD_LOG_PROBS = ("sampler", "learner")

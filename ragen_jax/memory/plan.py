@@ -34,9 +34,15 @@ from ragen_jax.memory.sizes import (
     tree_bytes,
 )
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.hf_files import TOKENIZER_FILES, resolve_checkpoint
-from ragen_jax.models.hf_weights import CONFIG_FILE, GENERATION_FILE, load_config
-from ragen_jax.program import BUILT_IN, POCKET, Parts, build_parts, num_params
+from ragen_jax.models.hf.files import TOKENIZER_FILES, resolve_checkpoint
+from ragen_jax.models.hf.weights import CONFIG_FILE, GENERATION_FILE, load_config
+from ragen_jax.program.build import (
+    BUILT_IN,
+    POCKET,
+    Parts,
+    build_parts,
+    num_params,
+)
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Trajectory
 

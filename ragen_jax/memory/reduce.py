@@ -16,7 +16,7 @@ from ragen_jax.learner.rules import needs_critic
 from ragen_jax.memory.plan import Plan, changed, make_plan, memory_without
 from ragen_jax.memory.programs import PROGRAMS
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 from ragen_jax.text.tokenizer import Tokenizer
 
 Leaves = Mapping[str, object]

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
-from ragen_jax.program import Parts
+from ragen_jax.program.build import Parts
 from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory

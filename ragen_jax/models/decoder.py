@@ -23,7 +23,8 @@ from ragen_jax.models.attention import (
     rotate,
 )
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.decode_kernel import attend_message, attend_new_token
+from ragen_jax.models.kernels.decode import attend_message, attend_new_token
+from ragen_jax.models.kernels.project import project_normed
 from ragen_jax.models.kv_cache import (
     KVCache,
     LayerCache,
@@ -32,7 +33,6 @@ from ragen_jax.models.kv_cache import (
     as_layer_cache,
     write_layer,
 )
-from ragen_jax.models.project_kernel import project_normed
 
 # Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.

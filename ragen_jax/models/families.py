@@ -4,6 +4,7 @@ To add one: a file with its config (and its network, unless `Decoder` computes i
 a line in `MODELS`. Everything else reads `ModelConfig` and calls `build_policy`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,8 +12,29 @@ from flax import nnx
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.decoder import Decoder
-from ragen_jax.models.qwen2 import Qwen2Config
-from ragen_jax.models.qwen3 import Qwen3Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3Config(ModelConfig):
+    """Sizes and constants of a dense Qwen-3."""
+
+    model_type = "qwen3"
+    architecture = "Qwen3ForCausalLM"
+    qkv_bias = False
+    qk_norm = True
+    hf_constants = {"attention_bias": False, "use_sliding_window": False}  # noqa: RUF012
+    default_head_dim = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen2Config(ModelConfig):
+    """Sizes and constants of a Qwen-2 or Qwen-2.5."""
+
+    model_type = "qwen2"
+    architecture = "Qwen2ForCausalLM"
+    qkv_bias = True
+    qk_norm = False
+    hf_constants = {"use_sliding_window": False}  # noqa: RUF012  (never changed)
 
 
 class Family(NamedTuple):

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_jax.registry.settings import flatten, is_number
 from ragen_jax.runs import reader
 from ragen_jax.runs.metrics import TimeShares, tokens_per_second, when_compiled
-from ragen_jax.tables.rules import flatten, is_number
 
 # Sums and differences of two of them are finite.
 _MAX_NUMBER = 1e300

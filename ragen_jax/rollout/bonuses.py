@@ -19,8 +19,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from envs.base import EnvParams, Landmark, TextEnvironment
+from ragen_jax.registry.functions import Table, bind, option_names
 from ragen_jax.rollout.turns import Bonus
-from ragen_jax.tables.functions import Table, bind, option_names
 from ragen_jax.text.statements import FactReader, is_there, landmarks_of
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
 

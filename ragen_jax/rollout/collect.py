@@ -22,7 +22,7 @@ from envs.base import (
     EnvParams,
     TextEnvironment,
 )
-from ragen_jax.models.decode_kernel import uses_kernel
+from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.context import empty_window

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ragen_jax.tables.functions import Table
-from ragen_jax.tables.metrics import Metric, View
+from ragen_jax.registry.functions import Table
+from ragen_jax.registry.metrics import Metric, View
 from ragen_jax.types import Trajectory
 
 SumAndWeight = tuple[Float[Array, ""], Float[Array, ""]]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from envs.templates import Grid
-from ragen_jax.rollout.chat import Chat, ChatTurn
+from ragen_jax.rollout.host.text import Chat, ChatTurn
 from ragen_jax.text.chat import END
 from ragen_jax.text.messages import DialogueTurn, in_markup
 from ragen_jax.text.prompts import Prompts, cut_messages

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import jax
 
+from ragen_jax.registry.settings import Leaves, Rules
 from ragen_jax.sharding import MESH_AXES, player_problems
-from ragen_jax.tables.rules import Leaves, Rules
 
 
 def _ahead(leaves: Leaves) -> Iterator[str]:

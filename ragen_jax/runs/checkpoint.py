@@ -18,14 +18,14 @@ import jax
 import orbax.checkpoint as ocp
 
 from ragen_jax.learner.state import TrainState, describe
-from ragen_jax.models.digests import (
+from ragen_jax.models.hf.digests import (
     DIGESTS_FILE,
     find_damage,
     has_digests,
     write_digests,
 )
-from ragen_jax.models.hf_files import BASE_DIGEST, TOKENIZER_DIGEST
-from ragen_jax.processes import is_first
+from ragen_jax.models.hf.files import BASE_DIGEST, TOKENIZER_DIGEST
+from ragen_jax.multihost.exchange import is_first
 
 # Orbax finishes these two after the digests are written; nothing is restored from them.
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")

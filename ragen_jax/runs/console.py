@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ragen_jax import processes, timing
+from ragen_jax import timing
+from ragen_jax.multihost import exchange
+from ragen_jax.registry.metrics import Metric
 from ragen_jax.runs.metrics import METRICS
 from ragen_jax.runs.progress import Clock, about, announced_late
-from ragen_jax.tables.metrics import Metric
 
 # Seconds in which two cores compile one layer of a stage: only for a rough forecast.
 _SECONDS_PER_LAYER = 4.0
@@ -53,7 +54,7 @@ class Display:
         self._metrics = metrics
         # One process speaks for all.
         self._console = Console(
-            highlight=False, soft_wrap=True, quiet=not processes.is_first()
+            highlight=False, soft_wrap=True, quiet=not exchange.is_first()
         )
         self._on_stage, self._done = on_stage, start
         self._start, self._total = start, total

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from ragen_jax.diagnostics import early_warning
-from ragen_jax.tables.metrics import Metric
+from ragen_jax.registry.metrics import Metric
 
 FIRST_TURN = "collapse_first_turn_sample/"
 # Axes of the information plane.
@@ -30,7 +30,7 @@ EXACT = "val-env/{env}/exact"
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A metric in a panel; see `ragen_jax.tables.View` for the styles."""
+    """A metric in a panel; see `ragen_jax.registry.View` for the styles."""
 
     metric: str
     label: str

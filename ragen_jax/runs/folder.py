@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
-from ragen_jax import processes
 from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
+from ragen_jax.multihost import exchange
 from ragen_jax.runs import checkpoint, machine, reader, writer
 from ragen_jax.runs.console import command_name
 
@@ -67,16 +67,16 @@ class RunFolder:
         self._config, self._identity = config, identity
         self.notes: list[str] = []
         with contextlib.ExitStack() as files:
-            lock = processes.first_does(lambda: writer.open_workdir(self.path))
+            lock = exchange.first_does(lambda: writer.open_workdir(self.path))
             if lock is not None:
                 files.callback(os.close, lock)
             # A shared folder may show other hosts what it was a minute ago.
             latest = checkpoint.Checkpointer(self.path, keep=None).latest
-            latest = processes.gather(latest)[0]
+            latest = exchange.gather(latest)[0]
             self.is_resumed = latest is not None
             self.start = latest or 0
-            processes.first_does(lambda: self._refuse_changes(free))
-            processes.first_does(self._refuse_lost_record)
+            exchange.first_does(lambda: self._refuse_changes(free))
+            exchange.first_does(self._refuse_lost_record)
             self._checkpointer = checkpoint.Checkpointer(self.path, keep=keep)
             files.callback(self._checkpointer.close)
             self._files = files.pop_all()
@@ -111,13 +111,13 @@ class RunFolder:
         Returns:
           Metrics of the iterations that are kept, oldest first.
         """
-        opened = processes.first_does(
+        opened = exchange.first_does(
             lambda: self._open_record(tensorboard, settings, games)
         )
         self._writer = opened or writer.NoWriter()
         self._files.callback(self._writer.close)
         records = reader.read_metrics(self.path) if opened else None
-        return processes.gather(records)[0]
+        return exchange.gather(records)[0]
 
     def _open_record(
         self,
@@ -205,7 +205,7 @@ class RunFolder:
 
     def record_result(self, iteration: int, params_sha256: str) -> None:
         """Add the digest of the final parameters to config.json."""
-        if not processes.is_first():
+        if not exchange.is_first():
             return
         result = {"iteration": iteration, "params_sha256": params_sha256}
         self._recorded = dataclasses.replace(self._recorded, result=result)

@@ -25,8 +25,8 @@ import jaxlib
 from ml_collections import ConfigDict
 
 from ragen_jax import __version__
-from ragen_jax.tables.functions import is_reference
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.functions import is_reference
+from ragen_jax.registry.settings import flatten
 
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from ragen_jax.diagnostics import metrics as diagnostics
 from ragen_jax.learner import metrics as learner
-from ragen_jax.learner.mismatch_metrics import STALENESS
+from ragen_jax.learner.metrics import STALENESS
+from ragen_jax.registry.metrics import Metric, View
 from ragen_jax.rollout import metrics as rollout
-from ragen_jax.tables.metrics import Metric, View
 
 _timing = functools.partial(Metric, section="timing")
 
@@ -23,7 +23,7 @@ def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
     return _timing(f"timing_s/{name}", text, kind="seconds", views=(view,))
 
 
-# Of a rollout, beside `timing_s/rollout`; see `ragen_jax.ahead`.
+# Of a rollout, beside `timing_s/rollout`; see `ragen_jax.program.prefetch`.
 HIDDEN = "timing_s/rollout_hidden"
 # Stages of an iteration, none a part of another -> how figures name them.
 STAGES = {

@@ -20,12 +20,12 @@ from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.diagnostics.early_stopping import stop_reason, stuck_note
 from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
-from ragen_jax.processes import to_host
+from ragen_jax.multihost.exchange import to_host
+from ragen_jax.registry.settings import flatten
 from ragen_jax.runs.console import command_name
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.metrics import TimeShares, tokens_per_second
 from ragen_jax.runs.writer import finite_or_none
-from ragen_jax.tables.rules import flatten
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
 

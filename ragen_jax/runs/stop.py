@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from ragen_jax import processes
+from ragen_jax.multihost import exchange
 
 # Between signals that are one request.
 SAME_SECONDS = 0.2
@@ -44,7 +44,7 @@ class StopRequest:
 
     def agree(self) -> bool:
         """Whether a signal came to any process of the run; together."""
-        signals = processes.gather(self._signal)
+        signals = exchange.gather(self._signal)
         agreed = next((n for n in signals if n is not None), None)
         if agreed is not None and self._signal is None:
             self._signal = agreed

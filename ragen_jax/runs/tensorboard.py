@@ -16,10 +16,10 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
 
+from ragen_jax.registry.metrics import name_pattern
 from ragen_jax.runs.boards import draw_boards, png
 from ragen_jax.runs.figures import HELD_OUT, SUCCESS, make_sections
 from ragen_jax.runs.metrics import METRICS, declared, when_compiled
-from ragen_jax.tables.metrics import name_pattern
 
 # Sample episodes shown per iteration.
 _EPISODES = 2

@@ -10,13 +10,12 @@ from ml_collections import ConfigDict
 import envs
 from envs.base import TextEnvironment
 from ragen_jax.config import refuse_unread, validate
-from ragen_jax.evaluation.api import build_chat
-from ragen_jax.rollout.world_env import World
-from ragen_jax.serve.arrays import ArrayGame
-from ragen_jax.serve.games import Game, WorldGame
-from ragen_jax.tables.functions import did_you_mean, is_reference, load_reference
+from ragen_jax.evaluation.api.evaluate import build_chat
+from ragen_jax.host_games import DOORS, WORLDS
+from ragen_jax.registry.functions import did_you_mean, is_reference, load_reference
+from ragen_jax.rollout.host.env import World
+from ragen_jax.serve.games import ArrayGame, Game, WorldGame
 from ragen_jax.tasks import env_specs, make_env
-from ragen_jax.worlds import DOORS, WORLDS
 
 # Keys of a configuration that change what is served: of a game in Python, of arrays.
 WORLD_KEYS = (

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ragen_jax import __version__
+from ragen_jax.host_games.base import SPLITS
 from ragen_jax.serve import protocol
 from ragen_jax.serve.games import Game
 from ragen_jax.serve.sessions import Sessions
-from ragen_jax.worlds.base import SPLITS
 
 
 def _object(

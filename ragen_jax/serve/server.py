@@ -14,18 +14,13 @@ import urllib.parse
 from http import HTTPStatus
 from typing import Any
 
+from ragen_jax.host_games.search.client import LOOPBACK
 from ragen_jax.serve import pages, protocol, websocket
 from ragen_jax.serve.games import Game
+from ragen_jax.serve.http_json import LOCAL_HOST, JsonHandler, JsonServer, RequestError
 from ragen_jax.serve.protocol import Code, MessageError
 from ragen_jax.serve.sessions import Session, Sessions
 from ragen_jax.serve.websocket import WebSocket
-from ragen_jax.worlds.http_json import (
-    LOCAL_HOST,
-    JsonHandler,
-    JsonServer,
-    RequestError,
-)
-from ragen_jax.worlds.search_http import LOOPBACK
 
 logger = logging.getLogger(__name__)
 

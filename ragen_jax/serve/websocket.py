@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ragen_jax.worlds.http_json import MAX_BODY_BYTES
+from ragen_jax.serve.http_json import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from websockets.frames import Frame

@@ -28,11 +28,11 @@ from ragen_jax.rollout.demonstrators import (
     compile_replies,
     reply_template,
 )
+from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import PlayRules
-from ragen_jax.rollout.world_env import World
+from ragen_jax.sft.host_games import play_demonstrations, sample_texts
 from ragen_jax.sft.pocket_tokenizer import common_words, template_texts
-from ragen_jax.sft.worlds import play_demonstrations, sample_texts
 from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import build_prompts

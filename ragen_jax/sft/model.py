@@ -16,12 +16,12 @@ from ml_collections import ConfigDict
 
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.families import new_config
-from ragen_jax.models.hf_files import identity, weights_digest
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.files import identity, weights_digest
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.models.trainable import Trainable, adapters, whole
-from ragen_jax.program import model_folder, warn_of_pocket_settings
+from ragen_jax.program.build import model_folder, warn_of_pocket_settings
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.text import chat

@@ -12,8 +12,8 @@ from collections.abc import Container, Iterable, Iterator
 from ml_collections import ConfigDict
 
 from ragen_jax import config as training
+from ragen_jax.registry.settings import Leaves, Rules, check, flatten
 from ragen_jax.rollout.demonstrators import THOUGHTS
-from ragen_jax.tables.rules import Leaves, Rules, check, flatten
 from ragen_jax.text.context import CONTEXTS
 
 _SECTIONS = (

@@ -18,8 +18,8 @@ from ragen_jax.learner.state import Network, TrainState, state_shardings
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable
 from ragen_jax.models.widths import at_width
+from ragen_jax.registry.metrics import Metric, View
 from ragen_jax.sft.data import Batch
-from ragen_jax.tables.metrics import Metric, View
 from ragen_jax.types import Params
 
 # Metrics of a step, for the console; `{env}` is a task.

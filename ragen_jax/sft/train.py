@@ -32,8 +32,8 @@ from ragen_jax.learner.state import (
     init_state,
 )
 from ragen_jax.models.config import ModelConfig
-from ragen_jax.models.hf_weights import Texts, save_checkpoint
-from ragen_jax.program import num_params
+from ragen_jax.models.hf.weights import Texts, save_checkpoint
+from ragen_jax.program.build import num_params
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.progress import working

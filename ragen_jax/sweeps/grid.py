@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from ragen_jax.config import RULES, validate
-from ragen_jax.tables.functions import did_you_mean, read_literal
-from ragen_jax.tables.rules import add_options, flatten
+from ragen_jax.registry.functions import did_you_mean, read_literal
+from ragen_jax.registry.settings import add_options, flatten
 
 _SETTING = re.compile(r"\s*([\w.]+)\s*=(.*)", re.DOTALL)
 _SEEDS = re.compile(r"(\d+)(?::(\d+))?")

@@ -13,8 +13,8 @@ import threading
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.learner import peak_rates
-from ragen_jax.models.hf_weights import load_checkpoint, load_config
-from ragen_jax.program import (
+from ragen_jax.models.hf.weights import load_checkpoint, load_config
+from ragen_jax.program.build import (
     Program,
     build_parts,
     build_program,
@@ -22,9 +22,9 @@ from ragen_jax.program import (
     model_folder,
     num_params,
 )
+from ragen_jax.registry.settings import flatten
 from ragen_jax.runs.machine import references
 from ragen_jax.sharding import platform_of
-from ragen_jax.tables.rules import flatten
 from ragen_jax.text.tokenizer import load_tokenizer
 
 # Keys whose values a program takes as data, see `restart`.

@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from ragen_jax.tables.functions import data_names, option_names
+from ragen_jax.registry.functions import data_names, option_names
 
 OPTIONS = {
     "gamma": 0.9,

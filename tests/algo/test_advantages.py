@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ragen_jax.algo.advantages import ADVANTAGES, bi_level_gae, gae, gigpo, grpo
 from ragen_jax.algo.rewards import at_turn_ends, turn_rewards
 from ragen_jax.algo.segments import turn_sums
-from ragen_jax.tables.functions import data_names
+from ragen_jax.registry.functions import data_names
 from ragen_jax.types import Trajectory
 from tests.algo.calls import OPTIONS, compiled, options_of
 from tests.reference import advantages_oracle as oracle

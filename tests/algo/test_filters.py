@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.filters import RULES, SCORES, top_fraction
-from ragen_jax.tables.functions import data_names, option_names
+from ragen_jax.registry.functions import data_names, option_names
 from tests.algo.calls import OPTIONS, compiled
 from tests.reference import filters_oracle as oracle
 from tests.trajectories import make_dialogues, make_trajectory, make_turns

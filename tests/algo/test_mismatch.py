@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
-from ragen_jax.learner.mismatch_metrics import MISMATCH_METRICS
+from ragen_jax.learner.metrics import MISMATCH_METRICS
 from tests.reference import losses_oracle as oracle
 
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import flops
 from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.models.policy import abstract_params
-from ragen_jax.program import num_params
+from ragen_jax.program.build import num_params
 
 
 def by_hand(model, row_tokens, num_trained):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.peers import python_sokoban
-from envs.sokoban import Sokoban
+from envs.sokoban.env import Sokoban
 from tests.reference.answer_oracle import parse_reply
 
 torch = pytest.importorskip("torch")

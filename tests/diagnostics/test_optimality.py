@@ -12,7 +12,7 @@ import pytest
 import envs
 from envs.base import NEVER, PlayBudget
 from ragen_jax.diagnostics.optimality import make_play_quality
-from ragen_jax.program import POCKET, thought_reader
+from ragen_jax.program.build import POCKET, thought_reader
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     MISREADING,

@@ -11,7 +11,7 @@ from configs import sokoban
 from ragen_jax import rngs
 from ragen_jax.diagnostics import mutual_information
 from ragen_jax.diagnostics.pairs import Pairs, any_turns, gather_pairs
-from ragen_jax.program import build_program
+from ragen_jax.program.build import build_program
 from tests import commands
 
 NUM_PROMPTS, NUM_THOUGHTS = 5, 7

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import envs
-from envs import contract, contract_text
-from envs.contract_subject import Subject, problem, rows
-from envs.countdown import Countdown
+from envs.contract import checks as contract
+from envs.contract import text_checks as contract_text
+from envs.contract.subject import Subject, problem, rows
+from envs.countdown.env import Countdown
 from tests.envs import example
 
 CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {

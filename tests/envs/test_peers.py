@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import envs
-from envs import countdown, cube_tables, slides, sudoku
 from envs.base import PlayBudget
+from envs.countdown import env as countdown
+from envs.cube import tables as cube_tables
+from envs.game2048 import slides
+from envs.sudoku import env as sudoku
 from tests import commands
 from tests.reference import cube_oracle
 

@@ -11,9 +11,9 @@ import pytest
 from configs import bandit, base, pocket, sokoban
 from ragen_jax.config import to_json
 from ragen_jax.evaluation.load import open_trained, read_run_config
-from ragen_jax.evaluation.play import watch_policy
-from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
-from ragen_jax.program import build_program
+from ragen_jax.evaluation.terminal.episodes import watch_policy
+from ragen_jax.models.hf.weights import load_checkpoint, save_checkpoint
+from ragen_jax.program.build import build_program
 from tests import commands
 
 

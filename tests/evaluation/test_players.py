@@ -10,10 +10,10 @@ import pytest
 from configs import sokoban
 from envs.base import PlayBudget
 from ragen_jax.evaluation import players, suites
+from ragen_jax.host_games.base import CannotPlayHere, HostGame, Observation, Step
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.tasks import EnvSpec, Task, make_env
-from ragen_jax.worlds.base import CannotPlayHere, HostGame, Observation, Step
 from tests import commands
 
 BUDGET = (3, 4, 10)

@@ -29,8 +29,9 @@ from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.evaluation.results import Played, Results
 from ragen_jax.evaluation.statistics import summarize
-from ragen_jax.models.hf_weights import load_config
-from ragen_jax.program import POCKET
+from ragen_jax.host_games.echo import Echo
+from ragen_jax.models.hf.weights import load_config
+from ragen_jax.program.build import POCKET
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.tasks import (
     EnvSpec,
@@ -41,7 +42,6 @@ from ragen_jax.tasks import (
     play_rules,
 )
 from ragen_jax.text.tokenizer import load_tokenizer
-from ragen_jax.worlds.echo import Echo
 from tests import commands
 from tests.rollout import players
 

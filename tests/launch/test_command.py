@@ -8,7 +8,7 @@ import pytest
 
 from configs import base, sft
 from launch.help import key_comments
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 from tests import commands
 
 PROBE = """

@@ -10,8 +10,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from launch.function_checks import KINDS, find_kind, problems
-from ragen_jax.tables.functions import option_names
-from ragen_jax.tables.rules import add_options
+from ragen_jax.registry.functions import option_names
+from ragen_jax.registry.settings import add_options
 from tests import commands
 from tests.launch import users_functions
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from launch import command
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from tests import commands
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs import sokoban
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.runs.metrics import declared
 from ragen_jax.train import train
 from tests import commands

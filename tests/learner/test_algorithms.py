@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.learner.rules import RULES
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 from tests.learner import tiny
 from tests.reference.learner_oracle import Learner
 

@@ -15,7 +15,7 @@ from jax.interpreters import partial_eval
 
 from configs import base
 from ragen_jax.config import validate
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 from tests.learner import tiny
 
 KEY, EPISODES = jax.random.key(2), tiny.make_episodes()
@@ -108,15 +108,15 @@ ELSEWHERE = {
     "seed": "tests/test_resume.py",
     "env.name": "tests/envs/test_contract.py",
     "env.mix": "tests/test_mix.py",
-    "env.host": "tests/rollout/test_worlds.py",
-    "host.max_observation_tokens": "tests/rollout/test_worlds.py",
-    "host.num_widths": "tests/rollout/test_worlds.py",
-    "host.wrappers": "tests/rollout/test_worlds.py",
-    "host.num_workers": "tests/rollout/test_worlds.py",
-    "rollout.max_failed_fraction": "tests/rollout/test_worlds.py",
-    "host.step_seconds": "tests/worlds/test_pool.py",
-    "host.max_worker_bytes": "tests/worlds/test_pool.py",
-    "train.stall_seconds": "tests/runs/test_beats.py",
+    "env.host": "tests/rollout/host/test_games.py",
+    "host.max_observation_tokens": "tests/rollout/host/test_games.py",
+    "host.num_widths": "tests/rollout/host/test_games.py",
+    "host.wrappers": "tests/rollout/host/test_games.py",
+    "host.num_workers": "tests/rollout/host/test_games.py",
+    "rollout.max_failed_fraction": "tests/rollout/host/test_games.py",
+    "host.step_seconds": "tests/host_games/workers/test_pool.py",
+    "host.max_worker_bytes": "tests/host_games/workers/test_pool.py",
+    "train.stall_seconds": "tests/multihost/test_heartbeat.py",
     "prompt.style": "tests/text/test_prompts.py",
     "prompt.tokenization": "tests/text/test_dialogue.py",
     "prompt.thinking": "tests/text/test_thinking.py",
@@ -147,9 +147,9 @@ ELSEWHERE = {
     "rollout.decode_chunk_tokens": "tests/rollout/test_decode.py",
     "rollout.read_chunk_tokens": "tests/rollout/test_decode.py",
     "rollout.part_rows": "tests/rollout/test_parts.py",
-    "rollout.ahead": "tests/test_ahead.py",
-    "rollout.devices": "tests/test_ahead.py",
-    "rollout.decode_attention": "tests/models/test_decode_kernel.py",
+    "rollout.ahead": "tests/program/test_prefetch.py",
+    "rollout.devices": "tests/program/test_prefetch.py",
+    "rollout.decode_attention": "tests/models/kernels/test_decode.py",
     "learner.updates_per_rollout": "tests/test_train.py",
     # Devices do not matter.
     "mesh.data": "tests/test_sharding.py",
@@ -192,10 +192,10 @@ ELSEWHERE = {
     },
     "evaluation.every": "tests/test_config.py",
     "evaluation.num_prompts": "tests/evaluation/test_load.py",
-    "evaluation.num_samples": "tests/evaluation/test_api.py",
+    "evaluation.num_samples": "tests/evaluation/api/test_evaluate.py",
     "evaluation.pass_at": "tests/test_config.py",
-    "evaluation.temperature": "tests/test_program.py",
-    "evaluation.seed": "tests/test_program.py",
+    "evaluation.temperature": "tests/program/test_build.py",
+    "evaluation.seed": "tests/program/test_build.py",
     "diagnostics.every": "tests/diagnostics/test_schedule.py",
     "diagnostics.num_samples": "tests/diagnostics/test_pairs.py",
     "diagnostics.chunk_rows": "tests/diagnostics/test_scoring.py",

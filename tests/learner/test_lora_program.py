@@ -7,8 +7,8 @@ import pytest
 
 from configs import sokoban
 from ragen_jax import rngs
-from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.program import POCKET, build_program, num_params
+from ragen_jax.models.hf.weights import load_checkpoint
+from ragen_jax.program.build import POCKET, build_program, num_params
 
 pytestmark = pytest.mark.slow
 

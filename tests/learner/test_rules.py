@@ -14,8 +14,8 @@ from ragen_jax.algo.losses import POLICY_LOSSES
 from ragen_jax.algo.segments import TokenStats
 from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
-from ragen_jax.tables.functions import from_section
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.functions import from_section
+from ragen_jax.registry.settings import flatten
 from tests.algo.calls import options_of
 from tests.learner import tiny
 

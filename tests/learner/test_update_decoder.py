@@ -11,7 +11,7 @@ from ragen_jax.models.critic import build_critic
 from ragen_jax.models.families import new_config
 from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import build_policy
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 from tests.learner import tiny
 from tests.trajectories import make_trajectory
 

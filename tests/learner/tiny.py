@@ -14,7 +14,7 @@ from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 from ragen_jax.types import Trajectory
 from tests.reference.tiny_network import Reading
 from tests.trajectories import make_dialogues

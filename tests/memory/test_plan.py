@@ -13,7 +13,7 @@ from ragen_jax.memory.programs import PROGRAMS, MemoryUse
 from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.memory.sizes import tree_bytes
 from ragen_jax.models.policy import abstract_params
-from ragen_jax.program import POCKET, build_program, num_params
+from ragen_jax.program.build import POCKET, build_program, num_params
 from tests import commands
 
 GIVEN = dict.fromkeys(

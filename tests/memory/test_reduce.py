@@ -7,7 +7,7 @@ from ragen_jax.config import validate
 from ragen_jax.memory import reduce
 from ragen_jax.memory.plan import Plan, changed
 from ragen_jax.memory.programs import PROGRAMS, MemoryUse
-from ragen_jax.tables.rules import flatten
+from ragen_jax.registry.settings import flatten
 
 BIG = sokoban.get_config("qwen2.5-0.5b,ppo")
 # What each program needs of the settings, in a world of simple sums.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ragen_jax.models.families import new_config, read_config
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from tests.models.random_models import CASES, hf_shapes, make_tensors, write_folder
 
 ALPHA = 12.0

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ragen_jax.models import hf_files
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf import files as hf_files
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 

@@ -12,7 +12,7 @@ import pytest
 from ragen_jax.models import attention
 from ragen_jax.models.decoder import LOGICAL_AXES, REMAT_POLICIES
 from ragen_jax.models.families import new_config, read_config
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
 from tests.models.random_models import (

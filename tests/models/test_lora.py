@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.models.families import new_config
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.lora import (
     LINEAR_NAMES,
     LoraConfig,

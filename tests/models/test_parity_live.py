@@ -7,8 +7,8 @@ skipped; with RAGEN_JAX_REQUIRE_LIVE=1 in the environment that is a failure inst
 import numpy as np
 import pytest
 
-from ragen_jax.models.hf_adapters import save_adapters
-from ragen_jax.models.hf_weights import load_checkpoint, save_checkpoint
+from ragen_jax.models.hf.adapters import save_adapters
+from ragen_jax.models.hf.weights import load_checkpoint, save_checkpoint
 from ragen_jax.models.lora import LINEAR_NAMES, LoraConfig, build_lora_policy
 from tests import commands
 from tests.models.random_adapters import (

@@ -2,7 +2,7 @@
 
 In: cubes as tuples of 24 colours. Out: cubes after turns; the fewest turns from solved.
 The turns are data here, and the ways to hold a cube are pairs of turns: nothing comes
-from `envs.cube_tables`.
+from `envs.cube.tables`.
 """
 
 # Sticker `i` is afterwards what sticker `TURNS[t][i]` was. U, D, L, R and F are those

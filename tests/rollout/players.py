@@ -12,9 +12,9 @@ import numpy as np
 
 import envs
 from envs.base import PlayBudget
-from ragen_jax import program
 from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
+from ragen_jax.program import build as program
 from ragen_jax.rollout.collect import make_collect
 from ragen_jax.rollout.turns import PlayRules
 from ragen_jax.sharding import make_mesh
@@ -46,7 +46,7 @@ MODEL = new_config(
 
 # Tokenizer -> how boards are cut for it.
 WORDS = {"bpe": "rows", "pocket": "symbols"}
-POCKET = pathlib.Path(program.__file__).parent / "pocket"
+POCKET = pathlib.Path(program.__file__).parents[1] / "pocket"
 
 
 @functools.cache

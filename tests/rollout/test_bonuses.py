@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import envs
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.rollout.bonuses import BONUSES, Written, build_bonus
 from ragen_jax.rollout.collect import make_collect
 from ragen_jax.rollout.keys import rollout_keys

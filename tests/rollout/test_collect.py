@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs import sokoban
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.rollout import collect
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes

@@ -11,7 +11,7 @@ import pytest
 import envs
 from envs.base import NO_FACTS, PlayBudget, TextEnvironment
 from ragen_jax import rngs
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.demonstrators import Mixture
 from ragen_jax.rollout.turns import PlayRules

@@ -3,8 +3,8 @@
 import pytest
 
 from configs import sokoban
-from ragen_jax.models.hf_weights import load_config
-from ragen_jax.program import POCKET, build_parts, check_memory
+from ragen_jax.models.hf.weights import load_config
+from ragen_jax.program.build import POCKET, build_parts, check_memory
 from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.text.tokenizer import load_tokenizer
 

@@ -11,11 +11,11 @@ import pytest
 
 import envs
 from envs.base import NO_FACTS, PlayBudget
-from ragen_jax.program import POCKET
-from ragen_jax.rollout.chat import Chat, ChatGame, ChatReply
+from ragen_jax.program.build import POCKET
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import Mixture, build_responder, compile_replies
-from ragen_jax.rollout.host import play_turns
+from ragen_jax.rollout.host.loop import play_turns
+from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import chat_record, episodes
 from ragen_jax.rollout.turns import PlayRules, Responder

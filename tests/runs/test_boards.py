@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from envs.cube import Cube2x2
-from envs.frozen_lake import FrozenLake
-from envs.game2048 import Game2048
-from envs.sokoban import Sokoban
+from envs.cube.env import Cube2x2
+from envs.frozen_lake.env import FrozenLake
+from envs.game2048.env import Game2048
+from envs.sokoban.env import Sokoban
 from ragen_jax.runs import boards
 
 LOOKS = boards._looks()

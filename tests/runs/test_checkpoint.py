@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from ragen_jax.learner.state import Network, TrainState
-from ragen_jax.models.digests import DIGESTS_FILE
+from ragen_jax.models.hf.digests import DIGESTS_FILE
 from ragen_jax.runs import checkpoint
 from ragen_jax.runs.checkpoint import Checkpointer
 

@@ -10,8 +10,9 @@ import pytest
 from benchmarks import metrics_page
 from ragen_jax.diagnostics import gradient_buckets, mutual_information
 from ragen_jax.diagnostics.early_warning import EACH_GAME, INDICATORS
-from ragen_jax.evaluation.api_journal import play_metrics
+from ragen_jax.evaluation.api.journal import play_metrics
 from ragen_jax.evaluation.statistics import summarize
+from ragen_jax.registry.metrics import FIELDS, Metric, View, name_pattern
 from ragen_jax.rollout import metrics as rollout
 from ragen_jax.runs import figures, tensorboard
 from ragen_jax.runs.console import Display
@@ -22,7 +23,6 @@ from ragen_jax.runs.metrics import (
     tokens_per_second,
     when_compiled,
 )
-from ragen_jax.tables.metrics import FIELDS, Metric, View, name_pattern
 from tests.report import fake_runs
 from tests.trajectories import make_trajectory
 

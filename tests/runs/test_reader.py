@@ -8,8 +8,8 @@ import pytest
 
 from configs import base, sokoban
 from ragen_jax.config import to_json
+from ragen_jax.registry.settings import flatten
 from ragen_jax.runs import reader, writer
-from ragen_jax.tables.rules import flatten
 
 METRICS = [
     {"iteration": i, "time": 1.7e9 + i, "a/b": 0.5, "c": None, "d": [1.0, 2.0, 2.5]}

@@ -32,7 +32,7 @@ LONG = "hashlib.pbkdf2_hmac('sha256', b'', b'', 5_000_000)"
 IN_AN_EXPORT = f"""
 import hashlib, pathlib, sys
 from launch import command
-from ragen_jax.models.hf_weights import replace_folder
+from ragen_jax.models.hf.weights import replace_folder
 from ragen_jax.runs.stop import stop_when_clean
 def main(argv):
     with stop_when_clean(), replace_folder(pathlib.Path("FOLDER")) as fresh:

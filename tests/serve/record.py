@@ -67,7 +67,7 @@ def play_official(url: str, episodes: list[list[dict]]) -> None:
 
 
 def play_ours(url: str, episodes: list[list[str]]) -> None:
-    from ragen_jax.worlds.openenv import OpenEnvGame
+    from ragen_jax.host_games.adapters.openenv import OpenEnvGame
 
     tap_ours()
     game = OpenEnvGame("training", url)

@@ -8,7 +8,7 @@ import threading
 
 from websockets.sync.client import connect
 
-from ragen_jax.rollout.world_env import make_world
+from ragen_jax.rollout.host.env import make_world
 from ragen_jax.serve.games import WorldGame
 from ragen_jax.serve.server import GameServer
 

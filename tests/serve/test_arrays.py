@@ -8,12 +8,11 @@ import pytest
 
 from configs import frozen_lake, sudoku
 from ragen_jax import rngs
-from ragen_jax.evaluation.api import build_chat
-from ragen_jax.rollout.chat import ChatReply
+from ragen_jax.evaluation.api.evaluate import build_chat
+from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.serve.arrays import ArrayGame
 from ragen_jax.serve.build import build_game
-from ragen_jax.serve.games import GameError, read_answer
+from ragen_jax.serve.games import ArrayGame, GameError, read_answer
 from ragen_jax.tasks import env_specs
 
 

@@ -12,8 +12,8 @@ from ragen_jax.serve.games import WorldGame
     [
         ("frozen_lake", "name"),
         ("echo", "host"),
-        ("envs.bandit:Bandit", "name"),
-        ("ragen_jax.worlds.echo:Echo", "host"),
+        ("envs.bandit.env:Bandit", "name"),
+        ("ragen_jax.host_games.echo:Echo", "host"),
     ],
 )
 def test_games_are_of_arrays_or_in_python(name, key):

@@ -18,8 +18,8 @@ import urllib.request
 import pytest
 
 from configs import frozen_lake, sokoban
+from ragen_jax.host_games.adapters.openenv import OpenEnvGame
 from ragen_jax.serve.build import build_game
-from ragen_jax.worlds.openenv import OpenEnvGame
 from tests.serve.serving import serving, world_game
 from tests.serve.test_arrays import make
 

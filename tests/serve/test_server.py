@@ -45,7 +45,7 @@ def wait_for(condition, seconds=10.0):
 def all_workers():
     """Ids of the worker processes of this one."""
     found = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "ragen_jax.worlds.worker"],
+        ["pgrep", "-P", str(os.getpid()), "-f", "ragen_jax.host_games.workers.worker"],
         capture_output=True,
         text=True,
         check=False,
@@ -188,7 +188,7 @@ def test_a_session_that_says_nothing_ends():
 
 
 def test_a_game_that_thinks_is_not_idle_and_pings_are_answered():
-    game = world_game("tests.worlds.games:Faulty", step_seconds=2.0)
+    game = world_game("tests.host_games.games:Faulty", step_seconds=2.0)
     with serving(game, idle_seconds=0.5) as server, connected(server) as client:
         ask(client, "reset", seed=0)
         client.send(json.dumps({"type": "step", "data": {"answer": "hang"}}))
@@ -212,7 +212,7 @@ def test_a_game_that_thinks_is_not_idle_and_pings_are_answered():
     ],
 )
 def test_a_game_that_breaks_ends_its_episode_alone(fault, words):
-    game = world_game("tests.worlds.games:Faulty", step_seconds=2.0)
+    game = world_game("tests.host_games.games:Faulty", step_seconds=2.0)
     with serving(game) as server, connected(server) as one, connected(server) as two:
         ask(one, "reset", seed=1)
         ask(two, "reset", seed=2)
@@ -456,7 +456,7 @@ def test_the_end_of_the_server_ends_its_sessions():
 
 
 def test_the_end_of_the_server_waits_for_a_game_that_hangs(num_workers):
-    game = world_game("tests.worlds.games:Faulty", step_seconds=3.0)
+    game = world_game("tests.host_games.games:Faulty", step_seconds=3.0)
     with serving(game) as server, connected(server) as client:
         ask(client, "reset", seed=0)
         client.send(json.dumps({"type": "step", "data": {"answer": "hang"}}))

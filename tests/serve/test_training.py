@@ -16,7 +16,7 @@ def test_two_iterations(tmp_path):
         words = commands.train_command(
             model,
             tmp_path / "run",
-            env__host="ragen_jax.worlds.openenv:OpenEnvGame",
+            env__host="ragen_jax.host_games.adapters.openenv:OpenEnvGame",
             env__kwargs__url=server.url.replace("http", "ws"),
             rollout__max_actions_per_turn=1,
             rollout__max_actions_per_episode=2,

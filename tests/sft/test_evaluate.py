@@ -6,7 +6,7 @@ import pytest
 
 from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.sft.data import build_tasks
 from ragen_jax.sft.evaluate import make_score, thought_scores
 from ragen_jax.text.tokenizer import load_tokenizer

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import envs
 from configs import pocket
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.sft.data import build_demo_tasks, dialogue_texts
 from ragen_jax.sft.pocket_tokenizer import build_tokenizer, save_tokenizer
 from ragen_jax.text.tokenizer import load_tokenizer

@@ -18,8 +18,8 @@ from configs import (
     sudoku,
 )
 from ragen_jax.config import validate
-from ragen_jax.models.hf_weights import load_checkpoint
-from ragen_jax.program import BUILT_IN
+from ragen_jax.models.hf.weights import load_checkpoint
+from ragen_jax.program.build import BUILT_IN
 from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.sft.pocket_tokenizer import build_tokenizer, save_tokenizer
 

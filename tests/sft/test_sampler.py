@@ -7,7 +7,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.sft.data import (
     DemoTask,
     build_demo_tasks,

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.models.hf_weights import load_checkpoint
+from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.lora import build_lora_policy, read_lora
 from ragen_jax.models.policy import build_policy
-from ragen_jax.program import num_params
+from ragen_jax.program.build import num_params
 from ragen_jax.runs.checkpoint import Checkpointer
 from ragen_jax.sft import train as sft
 from ragen_jax.text.tokenizer import load_tokenizer

@@ -1,7 +1,7 @@
 """Runs that were never trained, for studies that need some."""
 
-from ragen_jax.studies.arms import Arm
-from ragen_jax.studies.records import RunRecord
+from studies.arms import Arm
+from studies.records import RunRecord
 
 ONE = Arm("sokoban-one", "Sokoban, one", "sokoban")
 OTHER = Arm("sokoban-other", "Sokoban, other", "sokoban")

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from ragen_jax.studies.arms import Arm
-from ragen_jax.studies.claims import (
+from studies.arms import Arm
+from studies.claims import (
     NOT_REPRODUCED,
     OPPOSITE,
     REPRODUCED,

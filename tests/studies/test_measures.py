@@ -2,13 +2,8 @@
 
 import pytest
 
-from ragen_jax.studies.measures import (
-    MEASURES,
-    fall_of,
-    first_rise,
-    format_value,
-)
-from ragen_jax.studies.records import RunRecord
+from studies.measures import MEASURES, fall_of, first_rise, format_value
+from studies.records import RunRecord
 
 KINDS = ("alarm", "alarmed", "lead", "warned", "after_spread")
 # Means of two: 0.25, 0.4, 0.55, 0.5, 0.35.

@@ -6,17 +6,11 @@ import pathlib
 import pytest
 
 from ragen_jax.diagnostics.early_warning import INDICATORS
-from ragen_jax.studies import pages
-from ragen_jax.studies.claims import Claim, Difference, Study
-from ragen_jax.studies.records import (
-    KEPT,
-    ArmRecord,
-    RunRecord,
-    arm_file,
-    read_arm,
-    write_arm,
-)
-from ragen_jax.studies.table import STUDIES
+from studies import pages
+from studies.claims import Claim, Difference, Study
+from studies.records import KEPT, ArmRecord, RunRecord, arm_file, read_arm, write_arm
+from studies.results import read_study
+from studies.table import STUDIES
 from tests import commands
 from tests.studies.runs import ONE, OTHER, SUCCESS, run, runs_of
 
@@ -69,7 +63,7 @@ def test_a_damaged_record_is_named(tmp_path, text):
 
 
 def test_the_page_of_a_study(folder):
-    page = pages.make_page(pages.read_study(STUDY, folder), is_quick=False)
+    page = pages.make_page(read_study(STUDY, folder), is_quick=False)
     assert "| One ends above the other | **reproduced** | +30.0 points [" in page
     assert "| Sokoban, one | 3 | 25.0 % | 70.0 % [60.0, 80.0] |  |" in page
     assert "python -m launch.study --name=pair" in page
@@ -78,7 +72,7 @@ def test_the_page_of_a_study(folder):
 
 def test_an_arm_of_several_studies_says_its_value_in_each(folder):
     study = dataclasses.replace(STUDY, values={ONE.name: "8 a prompt"})
-    page = pages.make_page(pages.read_study(study, folder), is_quick=False)
+    page = pages.make_page(read_study(study, folder), is_quick=False)
     assert "| Sokoban, one, 8 a prompt | 3 |" in page
     assert "| Sokoban, other | 3 |" in page
 
@@ -92,13 +86,13 @@ def test_values_are_of_arms_of_the_study(study):
 def test_runs_that_failed_are_counted(folder):
     record = ArmRecord({}, runs_of(0.5, 0.4), {2: "it diverged"})
     write_arm(folder, OTHER.name, record)
-    page = pages.make_page(pages.read_study(STUDY, folder), is_quick=False)
+    page = pages.make_page(read_study(STUDY, folder), is_quick=False)
     assert "| Sokoban, other | 2, 1 failed | 25.0 % | 45.0 % |" in page
 
 
 def test_what_has_not_been_run_is_said(folder):
     arm_file(folder, OTHER.name).unlink()
-    found = pages.read_study(STUDY, folder)
+    found = read_study(STUDY, folder)
     page = pages.make_page(found, is_quick=False)
     assert "| One ends above the other | not run yet |  |" in page
     assert "Not run yet: sokoban-other." in page
@@ -106,7 +100,7 @@ def test_what_has_not_been_run_is_said(folder):
 
 
 def test_the_overview_counts_verdicts(folder):
-    overview = pages.make_overview([pages.read_study(STUDY, folder)])
+    overview = pages.make_overview([read_study(STUDY, folder)])
     last = overview.splitlines()[-1]
     assert last == "| [One against another](#pair) | 1 | 1 |  |  |  |"
     text = f"# Page\n{pages.BEGIN}\nold\n{pages.END}\nrest\n"
@@ -155,7 +149,7 @@ def test_every_study_has_a_page_and_a_figure(tmp_path, study):
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_committed_pages_are_made_of_the_committed_records(study):
     page = DOCS / "study" / f"{study.name}.md"
-    found = pages.read_study(study, DOCS / "study")
+    found = read_study(study, DOCS / "study")
     assert page.is_file() == bool(found.runs)
     if found.runs:
         assert page.read_text() == pages.make_page(found, is_quick=False)
@@ -164,7 +158,7 @@ def test_committed_pages_are_made_of_the_committed_records(study):
 
 def test_the_committed_overview_is_that_of_the_records():
     text = (DOCS / "findings.md").read_text()
-    found = [pages.read_study(study, DOCS / "study") for study in STUDIES.values()]
+    found = [read_study(study, DOCS / "study") for study in STUDIES.values()]
     assert text == pages.replace_overview(text, pages.make_overview(found))
     for study in STUDIES.values():
         assert f'<a id="{study.name}"></a>' in text

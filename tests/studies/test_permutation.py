@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from ragen_jax.evaluation.statistics import bootstrap_interval
-from ragen_jax.studies import permutation
+from studies import permutation
 
 HIGH = [0.61, 0.55, 0.58, 0.52, 0.66]
 LOW = [0.50, 0.57, 0.49, 0.51, 0.53]

@@ -9,11 +9,11 @@ import pytest
 
 from configs import bandit
 from ragen_jax.runs import reader
-from ragen_jax.studies import run as studies
-from ragen_jax.studies.arms import Arm
-from ragen_jax.studies.measures import MEASURES
-from ragen_jax.studies.pages import BEGIN, END
-from ragen_jax.studies.records import arm_file, read_arm
+from studies import run as studies
+from studies.arms import Arm
+from studies.measures import MEASURES
+from studies.pages import BEGIN, END
+from studies.records import arm_file, read_arm
 from tests import commands
 from tests.sft import tiny
 

@@ -5,13 +5,13 @@ import pathlib
 
 import pytest
 
-from launch.study_configs import arm_config
 from ragen_jax.config import validate
 from ragen_jax.sft.rules import validate as validate_sft
-from ragen_jax.studies.claims import Claim, Difference
-from ragen_jax.studies.measures import MEASURES
-from ragen_jax.studies.run import is_kept
-from ragen_jax.studies.table import STUDIES, distinct_arms, find_studies
+from studies.claims import Claim, Difference
+from studies.configs import arm_config
+from studies.measures import MEASURES
+from studies.run import is_kept
+from studies.table import STUDIES, distinct_arms, find_studies
 from tests.studies.runs import ONE, OTHER
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"

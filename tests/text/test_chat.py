@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from envs.templates import Number, Template
-from ragen_jax.program import POCKET
+from ragen_jax.program.build import POCKET
 from ragen_jax.text import chat
 from ragen_jax.text.tokenizer import load_tokenizer
 

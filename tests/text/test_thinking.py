@@ -10,7 +10,7 @@ import pytest
 
 import envs
 from envs.base import PlayBudget
-from ragen_jax.evaluation.play import complete_reply
+from ragen_jax.evaluation.terminal.episodes import complete_reply
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.keys import rollout_keys

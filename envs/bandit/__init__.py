@@ -1,0 +1,3 @@
+from envs.bandit.env import Bandit
+
+__all__ = ["Bandit"]

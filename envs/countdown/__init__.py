@@ -1,0 +1,3 @@
+from envs.countdown.env import Countdown
+
+__all__ = ["Countdown"]

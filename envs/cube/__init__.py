@@ -1,0 +1,3 @@
+from envs.cube.env import Cube2x2
+
+__all__ = ["Cube2x2"]

@@ -1,0 +1,3 @@
+from envs.frozen_lake.env import FrozenLake
+
+__all__ = ["FrozenLake"]

@@ -1,0 +1,3 @@
+from envs.game2048.env import Game2048
+
+__all__ = ["Game2048"]

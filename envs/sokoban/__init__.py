@@ -1,0 +1,3 @@
+from envs.sokoban.env import Sokoban
+
+__all__ = ["Sokoban"]

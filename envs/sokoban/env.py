@@ -1,0 +1,354 @@
+"""Sokoban: push every box onto a target.
+
+The player walks over the floor and pushes a single box by walking into it; nothing can
+be pulled, so a careless push can lose the game for good. Deterministic. Boards of any
+size with any number of boxes; levels come from `envs.sokoban.levels`, exact solutions
+from `envs.sokoban.solver`.
+
+Source: gym_sokoban's rules and rewards as RAGEN uses them (arXiv 2504.20073): 6x6 with
+one box, at most 100 actions.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from envs import base
+from envs.base import Landmark
+from envs.board_game import BoardGame
+from envs.sokoban import solver as sokoban_solver
+from envs.sokoban.levels import generate_room
+from envs.sokoban.sizes import check_size, has_many_levels
+
+WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
+ACTIONS = ("Up", "Down", "Left", "Right")
+
+
+@struct.dataclass
+class EnvState(base.EnvState):
+    """A level and where everything is. Cells are numbered row by row.
+
+    Attributes:
+      time: actions taken, int32.
+      walls: which cells are walls, bool[rows * cols]; the border is.
+      targets: which cells are targets, bool[rows * cols].
+      boxes: cell of each box, int32[num_boxes].
+      player: cell of the player, int32.
+    """
+
+    walls: Bool[Array, " cells"]
+    targets: Bool[Array, " cells"]
+    boxes: Int[Array, " boxes"]
+    player: Int[Array, ""]
+
+
+@struct.dataclass
+class EnvParams(base.EnvParams):
+    """Traced numbers of the game.
+
+    Attributes:
+      step_reward: paid for every action, also a blocked one. Negative: the solver
+        takes the shortest solution for the best.
+      box_reward: paid for a box pushed onto a target, taken back when it leaves one.
+      solve_reward: paid on top when every box is on a target.
+      max_steps_in_episode: the game's own time limit, in actions.
+    """
+
+    step_reward: float = -0.1
+    box_reward: float = 1.0
+    solve_reward: float = 10.0
+    max_steps_in_episode: int = 100
+
+
+class Sokoban(BoardGame):
+    """Boxes to push onto targets. Actions: 0 Up, 1 Down, 2 Left, 3 Right.
+
+    The game ends when every box is on a target.
+    """
+
+    hurry_discount = 1.0
+    rules = (
+        "You are playing Sokoban. Push every box onto a target. Walk into a box to "
+        "push it: the cell behind it must be free of walls and boxes. You can push "
+        "one box at a time and you cannot pull."
+    )
+    meanings = (
+        "wall",
+        "floor",
+        "target",
+        "box on target",
+        "box",
+        "you",
+        "you on a target",
+    )
+    landmarks = (
+        Landmark(PLAYER, (PLAYER, PLAYER_ON_TARGET), ("player", "you")),
+        Landmark(BOX, (BOX, BOX_ON_TARGET), ("box",)),
+        Landmark(TARGET, (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET), ("target", "goal")),
+    )
+
+    def __init__(
+        self,
+        rows: int = 6,
+        cols: int = 6,
+        num_boxes: int = 1,
+        observation: str = "grid",
+        symbols: tuple[str, ...] = ("#", "_", "O", "√", "X", "P", "S"),
+    ):
+        """Builds the game.
+
+        Args:
+          rows, cols: size of the board in cells, the wall around it included.
+          num_boxes: boxes, and as many targets.
+          observation: the text shows a picture ("grid"), lists of coordinates
+            ("coord"), or both ("grid_coord").
+          symbols: what the picture shows for wall, floor, target, box on target, box,
+            player and player on target; one character each.
+
+        Raises:
+          ValueError: an argument is outside its range.
+        """
+        _check_whole_numbers(rows=rows, cols=cols, num_boxes=num_boxes)
+        check_size(rows, cols, num_boxes)
+        self.rows = rows
+        self.cols = cols
+        self.num_boxes = num_boxes
+        self.holds_out_levels = has_many_levels(rows, cols, num_boxes)
+        self.action_vocabulary = ACTIONS
+        super().__init__(
+            rows=rows,
+            cols=cols,
+            observation=observation,
+            symbols=symbols,
+            border=WALL,
+            marks={
+                "targets": ("Targets", num_boxes),
+                "boxes": ("Boxes", num_boxes),
+                "boxes_on_target": ("Boxes on target", num_boxes),
+                "player": ("Player", 1),
+                "player_on_target": ("Player on target", 1),
+            },
+        )
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams()
+
+    @property
+    def num_actions(self) -> int:
+        """Number of directions."""
+        return len(ACTIONS)
+
+    def reset_env(
+        self, key: Key[Array, ""], params: EnvParams
+    ) -> tuple[Int[Array, "rows cols"], EnvState]:
+        """A new level, solvable and not solved."""
+        room = generate_room(
+            key, rows=self.rows, cols=self.cols, num_boxes=self.num_boxes
+        )
+        state = EnvState(
+            time=jnp.int32(0),
+            walls=room.walls.reshape(-1),
+            targets=room.targets.reshape(-1),
+            boxes=room.boxes,
+            player=room.player,
+        )
+        return self.observe(key, state, None, params), state
+
+    def step_env(self, key, state, action, params):
+        """Walks or pushes; returns (obs, state, reward, terminated, info)."""
+        covered = self._num_covered(state)
+        solved = covered == self.num_boxes
+        finished = solved | self.is_truncated(state, params)
+        ahead, beyond = _cells_ahead(state.player, action, self.cols)
+        pushed = state.boxes == ahead
+        is_push = pushed.any()
+        way = jnp.where(is_push, beyond, ahead)
+        blocked = state.walls[way] | (is_push & (state.boxes == beyond).any())
+        effective = ~(finished | blocked)
+        next_state = state.replace(
+            time=jnp.where(finished, state.time, state.time + 1),
+            boxes=jnp.where(effective & pushed, beyond, state.boxes),
+            player=jnp.where(effective, ahead, state.player),
+        )
+        next_covered = self._num_covered(next_state)
+        success = next_covered == self.num_boxes
+        gain = (next_covered - covered).astype(jnp.float32)
+        reward = params.step_reward + params.box_reward * gain
+        reward += jnp.where(success, params.solve_reward, 0.0)
+        reward = jnp.where(finished, 0.0, reward).astype(jnp.float32)
+        info = {"success": success, "effective": effective}
+        obs = self.observe(key, next_state, action, params)
+        return obs, next_state, reward, success, info
+
+    def observe(self, key, state, action, params) -> Int[Array, "rows cols"]:
+        """The board as ids of `symbols`."""
+        cells = jnp.arange(self.rows * self.cols)
+        is_box = (cells[:, None] == state.boxes[None, :]).any(axis=1)
+        is_player = cells == state.player
+        on_floor = jnp.where(is_player, PLAYER, jnp.where(is_box, BOX, FLOOR))
+        on_target = jnp.where(
+            is_player, PLAYER_ON_TARGET, jnp.where(is_box, BOX_ON_TARGET, TARGET)
+        )
+        board = jnp.where(state.targets, on_target, on_floor)
+        board = jnp.where(state.walls, WALL, board).astype(jnp.int32)
+        return board.reshape(self.rows, self.cols)
+
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether every box is on a target."""
+        return self.is_success(state, params)
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether every box is on a target."""
+        return self._num_covered(state) == self.num_boxes
+
+    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "4"]:
+        """The names are the same in every level."""
+        return jnp.arange(len(ACTIONS), dtype=jnp.int32)
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "rows cols"]]:
+        """The board for the picture, one board of marks per kind of coordinates."""
+        board = self.observe(None, state, None, params)
+        marks = {
+            "targets": state.targets.reshape(board.shape),
+            "boxes": board == BOX,
+            "boxes_on_target": board == BOX_ON_TARGET,
+            "player": board == PLAYER,
+            "player_on_target": board == PLAYER_ON_TARGET,
+        }
+        fields = {name: mark.astype(jnp.int32) for name, mark in marks.items()}
+        fields["board"] = board
+        return {name: fields[name] for name in self.template.fields}
+
+    def solve(
+        self,
+        states: EnvState,
+        params: EnvParams,
+        *,
+        budget: base.PlayBudget,
+        discount: float,
+    ) -> base.Solution:
+        """Shortest solutions and what they pay.
+
+        The values ignore the time limit, `best_success` respects it. A state that is
+        finished pays nothing any more. Needs a negative step reward (else dawdling
+        would pay) and, with several boxes, a discount of 1: how a discount weighs the
+        boxes depends on the order in which they reach their targets.
+
+        Raises:
+          ValueError: the above, or more boxes and floor than the host can search.
+        """
+        if self.num_boxes > 1 and discount != 1.0:
+            raise ValueError(
+                f"discount={discount} with num_boxes={self.num_boxes}: exact values of "
+                "several boxes need discount=1.0"
+            )
+        distances = self.action_distances(states)
+        steps_left = jnp.maximum(params.max_steps_in_episode - states.time, 0)
+        covered = jax.vmap(self._num_covered)(states)
+        finished = (covered == self.num_boxes) | (steps_left == 0)
+        values = _action_values(
+            distances, self.num_boxes - covered, params, jnp.float32(discount)
+        )
+        values = jnp.where(finished[:, None], 0.0, values)
+        allowed = jnp.minimum(steps_left, budget.num_actions)
+        return base.Solution(
+            action_values=values,
+            value=values.max(axis=1),
+            best_success=(distances.min(axis=1) <= allowed).astype(jnp.float32),
+        )
+
+    def action_distances(self, states: EnvState) -> Int[Array, "B 4"]:
+        """Length of the shortest solution that begins with each action.
+
+        `base.NEVER` where no solution begins so; 0 when the level is solved.
+        Outside `jit`, like `solve`; inside, with one box, `vmap`
+        `sokoban_solver.action_distances`.
+        """
+        shape = (-1, self.rows, self.cols)
+        walls, targets = states.walls.reshape(shape), states.targets.reshape(shape)
+        if self.num_boxes == 1:
+            target = jnp.argmax(states.targets, axis=1).astype(jnp.int32)
+            return _batched_distances(walls, target, states.boxes[:, 0], states.player)
+        arrays = (walls, targets, states.boxes, states.player)
+        return jnp.asarray(
+            sokoban_solver.host_action_distances(*map(np.asarray, arrays))
+        )
+
+    def shortest_solution_length(self, states: EnvState) -> Int[Array, " B"]:
+        """Actions of the shortest solution of each state (leading axis `B`)."""
+        return self.action_distances(states).min(axis=1)
+
+    def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
+        """Actions of the shortest solution of each state."""
+        return self.shortest_solution_length(states)
+
+    @property
+    def solves_on_device(self) -> bool:
+        """Several boxes are searched for on the host."""
+        return self.num_boxes == 1
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
+        """The four directions."""
+        return spaces.Discrete(self.num_actions)
+
+    def state_space(self, params: EnvParams) -> spaces.Dict:
+        """Ranges of the state's fields."""
+        cells = self.rows * self.cols
+        return spaces.Dict(
+            {
+                "time": spaces.Discrete(params.max_steps_in_episode + 1),
+                "walls": spaces.Box(0, 1, (cells,), jnp.bool_),
+                "targets": spaces.Box(0, 1, (cells,), jnp.bool_),
+                "boxes": spaces.Box(0, cells - 1, (self.num_boxes,), jnp.int32),
+                "player": spaces.Discrete(cells),
+            }
+        )
+
+    def _num_covered(self, state: EnvState) -> Int[Array, ""]:
+        """Boxes on targets."""
+        return state.targets[state.boxes].sum(dtype=jnp.int32)
+
+
+def _cells_ahead(player, action, cols: int):
+    """The cell the player would enter, and the cell behind it."""
+    action = jnp.asarray(action, jnp.int32)
+    step = jnp.where(action < 2, (2 * action - 1) * cols, 2 * action - 5)
+    return player + step, player + 2 * step
+
+
+def _action_values(
+    distances: Int[Array, "B 4"],
+    uncovered: Int[Array, " B"],
+    params: EnvParams,
+    discount: Float[Array, ""],
+) -> Float[Array, "B 4"]:
+    """Return of the shortest solutions: every action's cost, the boxes, the solution.
+
+    A solution pays each uncovered box once in all, whatever the detours. With a
+    discount (one box only) the box pays together with the solution, at the last action.
+    """
+    solvable = distances < base.NEVER
+    actions = jnp.where(solvable, distances, 0).astype(jnp.float32)
+    last = discount ** jnp.maximum(actions - 1.0, 0.0)
+    is_discounted = discount < 1.0
+    divisor = jnp.where(is_discounted, 1.0 - discount, 1.0)
+    costs = jnp.where(is_discounted, (1.0 - discount**actions) / divisor, actions)
+    uncovered = uncovered.astype(jnp.float32)
+    prize = params.box_reward * uncovered + params.solve_reward
+    values = params.step_reward * costs + prize[:, None] * last
+    return jnp.where(solvable, values, -jnp.inf)
+
+
+_batched_distances = jax.jit(jax.vmap(sokoban_solver.action_distances))
+
+
+def _check_whole_numbers(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number, at least 1")

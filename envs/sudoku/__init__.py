@@ -1,0 +1,3 @@
+from envs.sudoku.env import Sudoku
+
+__all__ = ["Sudoku"]

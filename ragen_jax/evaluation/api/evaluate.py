@@ -1,0 +1,404 @@
+"""Evaluation of a model behind an OpenAI-compatible API.
+
+In: a configuration, the settings of the API and a journal. Out: evaluation tasks and
+scores like those of a policy on this machine. Several conversations run at a time;
+replies and finished episodes go to the journal, from which an interrupted evaluation
+resumes.
+"""
+
+import asyncio
+import dataclasses
+import os
+import re
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+from ml_collections import ConfigDict
+
+from ragen_jax.config import VALIDATION_SETTINGS, pass_at, refuse_unread, validate
+from ragen_jax.evaluation.api.client import (
+    Endpoint,
+    EndpointError,
+    read_extra_body,
+)
+from ragen_jax.evaluation.api.journal import (
+    Journal,
+    Place,
+    Prices,
+    play_metrics,
+    token_metrics,
+)
+from ragen_jax.evaluation.evaluate import level_facts
+from ragen_jax.evaluation.harness import describe, playable, suite_configs
+from ragen_jax.evaluation.results import Played
+from ragen_jax.evaluation.statistics import summarize
+from ragen_jax.evaluation.suites import EvalTask
+from ragen_jax.rollout.host.env import World
+from ragen_jax.rollout.host.loop import play_turns
+from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
+from ragen_jax.rollout.host.text_games import WorldChatGame, check_chats
+from ragen_jax.rollout.keys import validation_keys
+from ragen_jax.rollout.records import chat_record
+from ragen_jax.rollout.replay import make_boards_after
+from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules
+from ragen_jax.text.context import count_past
+from ragen_jax.text.messages import Message
+from ragen_jax.text.prompts import build_wording
+from ragen_jax.timing import time_left
+from ragen_jax.types import EnvState
+
+# Length of a reply in place of the pocket model's.
+REPLY_TOKENS = 400
+# Keys that an evaluation over an API reads.
+READ_KEYS = (
+    "env",
+    "prompt.style",
+    "prompt.thinking",
+    "prompt.length_hint_words",
+    "rollout.max_turns",
+    "rollout.max_actions_per_turn",
+    "rollout.max_actions_per_episode",
+    "rollout.max_reply_tokens",
+    "rollout.context",
+    "rollout.context_turns",
+    "rollout.format_penalty",
+    "rollout.max_failed_fraction",
+    "host.wrappers",
+    "host.max_observation_tokens",
+    "host.step_seconds",
+    "host.max_worker_bytes",
+    "evaluation.num_prompts",
+    "evaluation.num_samples",
+    "evaluation.pass_at",
+    "evaluation.temperature",
+    "evaluation.seed",
+)
+
+
+def prepare(
+    config: ConfigDict, changes: Mapping[str, object], overrides: Collection[str]
+) -> ConfigDict:
+    """The configuration for a model behind an API: full wording, room for a thought.
+
+    Args:
+      config: of the task; changed in place.
+      changes: values by dotted key, set on top.
+      overrides: dotted paths that the user set; their values stay.
+
+    Raises:
+      ValueError: an override has no effect over an API, or a key is invalid.
+    """
+    refuse_unread(overrides, READ_KEYS, "with --api.base_url")
+    if config.prompt.style == "terse" and "prompt.style" not in overrides:
+        config.prompt.style = "full"
+        if "rollout.max_reply_tokens" not in overrides:
+            config.rollout.max_reply_tokens = REPLY_TOKENS
+    config.update_from_flattened_dict({**changes, "rollout.ahead": 0})
+    config.mesh.update(data=1, fsdp=1, tensor=1)
+    validate(config, overrides)
+    return config
+
+
+def check_api(api: ConfigDict) -> None:
+    """Refuse settings that cannot be used.
+
+    Raises:
+      ValueError: names the setting and the cure.
+    """
+    if not api.model:
+        raise ValueError("--api.base_url needs --api.model, the name of the model")
+    if not re.fullmatch(r"[A-Za-z_]\w*", api.key_env, re.ASCII):
+        # The value is not repeated: it may be the key itself.
+        raise ValueError(
+            "--api.key_env must be the name of an environment variable, e.g. "
+            "OPENAI_API_KEY; the key itself belongs in that variable"
+        )
+    for name in ("concurrency", "timeout_seconds", "retry_seconds"):
+        if api[name] <= 0:
+            raise ValueError(f"--api.{name}={api[name]} must be above 0")
+    prices = ("input_price", "output_price", "cached_input_price")
+    for name in ("max_retries", *prices):
+        if api[name] is not None and api[name] < 0:
+            raise ValueError(f"--api.{name}={api[name]} must be at least 0")
+    given = [name for name in prices if api[name] is not None]
+    if given and None in (api.input_price, api.output_price):
+        raise ValueError(
+            f"--api.{given[0]} alone gives no cost; set --api.input_price and "
+            "--api.output_price"
+        )
+    read_extra_body(api.extra_body)
+
+
+def api_evaluations(
+    config: ConfigDict,
+    api: ConfigDict,
+    journal: Journal,
+    *,
+    suite: str | None,
+    overrides: Collection[str] = (),
+) -> list[EvalTask]:
+    """The evaluation tasks of a model behind an endpoint.
+
+    Args:
+      config: see `prepare`.
+      api: see `check_api`.
+      journal: of replies and finished conversations.
+      suite: entry of `suites.SUITES`; None: the tasks of the configuration.
+      overrides: dotted paths that the user set.
+
+    Raises:
+      ValueError: there is no such suite or game.
+    """
+    entries = suite_configs(config, suite, overrides)
+    return playable(
+        entries, lambda changed, entry: _evaluation(changed, entry, api, journal)
+    )
+
+
+def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
+    """A task without tokens, and its game in chat messages."""
+    env, params = make_env(spec)
+    rules = play_rules(config)
+    prompt, rollout = config.prompt, config.rollout
+    wording = build_wording(
+        env,
+        style=prompt.style,
+        budget=rules.budget,
+        length_hint_words=prompt.length_hint_words,
+        thinking=prompt.thinking,
+    )
+    num_past = count_past(
+        rollout.context, rollout.context_turns, rules.budget.max_turns
+    )
+    chat = Chat(wording, rollout.context, num_past, prompt.thinking)
+    boards_after = make_boards_after(env, params)
+    task = Task(spec.label or env.name, env, params, rules, boards_after=boards_after)
+    make = WorldChatGame if isinstance(env, World) else ChatGame
+    return task, make(env, params, rules, chat)
+
+
+def _evaluation(
+    config: ConfigDict, entry: EvalTask, api: ConfigDict, journal: Journal
+) -> EvalTask:
+    """An entry with its player."""
+    task, game = build_chat(config, entry.spec)
+    played = describe(config, entry.spec, task.env)
+    evaluation = config.evaluation
+    num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
+    prices = Prices(api.input_price, api.output_price, api.cached_input_price)
+
+    def play() -> Played:
+        samples = [
+            validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
+        ]
+        levels = game.levels(samples[0])
+        # A prompt's samples are adjacent.
+        noise = [
+            keys.noise[prompt] for prompt in range(num_prompts) for keys in samples
+        ]
+        conversations = Conversations(
+            task, game, levels, noise, _settings(config, api, played), journal
+        )
+
+        async def play_here():
+            async with _endpoint(config, api) as endpoint:
+                return await conversations.play(endpoint, prices, api.concurrency)
+
+        records = asyncio.run(play_here())
+        success = np.array([r["success"] for r in records]).reshape(num_prompts, -1)
+        check_chats(game, len(records))
+        ceiling = task.ceiling(jax.tree.map(jnp.asarray, game.states(levels)))
+        metrics = play_metrics(records) | token_metrics(records, prices)
+        metrics |= summarize(success, ceiling, pass_at(config))
+        metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
+        metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
+        return Played(metrics, success.sum(axis=1), lambda: records)
+
+    spec = dataclasses.replace(entry.spec, label=task.name)
+    return dataclasses.replace(entry, spec=spec, played=played, play=play)
+
+
+def _settings(
+    config: ConfigDict, api: ConfigDict, played: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Settings that all conversations of a task must share."""
+    rollout, prompt, evaluation = config.rollout, config.prompt, config.evaluation
+    return {
+        "model": api.model,
+        "temperature": evaluation.temperature,
+        "seed": evaluation.seed,
+        "num_samples": evaluation.num_samples,
+        "extra_body": read_extra_body(api.extra_body),
+        "style": prompt.style,
+        "thinking": prompt.thinking,
+        "length_hint_words": prompt.length_hint_words,
+        "context": rollout.context,
+        "context_turns": rollout.context_turns,
+        "format_penalty": rollout.format_penalty,
+        **played,
+    }
+
+
+def _endpoint(config: ConfigDict, api: ConfigDict) -> Endpoint:
+    body = {
+        "model": api.model,
+        "temperature": config.evaluation.temperature,
+        "max_tokens": config.rollout.max_reply_tokens,
+    } | read_extra_body(api.extra_body)
+    return Endpoint(
+        api.base_url,
+        key=os.environ.get(api.key_env) or None,
+        key_env=api.key_env,
+        body={name: value for name, value in body.items() if value is not None},
+        timeout_seconds=api.timeout_seconds,
+        max_retries=api.max_retries,
+        retry_seconds=api.retry_seconds,
+    )
+
+
+_KEPT = "They are kept, like the replies of the others: the same command resumes"
+# Between two lines of progress.
+_QUIET_SECONDS = 10.0
+
+
+class Progress:
+    """Lines on standard error during the conversations of a task.
+
+    Args:
+      name: of the task.
+      records: of the conversations that the journal holds.
+      total: number of conversations.
+    """
+
+    def __init__(self, name: str, records: Sequence[Mapping[str, Any]], total: int):
+        self._name, self._total = name, total
+        self._done, self._first = len(records), len(records)
+        self._successes = sum(record["success"] for record in records)
+        self._prompt_tokens = self._reply_tokens = 0
+        self._began = self._printed = time.monotonic()
+
+    def replied(self, reply: ChatReply) -> None:
+        """Count the tokens of a reply."""
+        self._prompt_tokens += reply.prompt_tokens or 0
+        self._reply_tokens += reply.reply_tokens or 0
+
+    def finished(self, record: Mapping[str, Any], prices: Prices, retries: int) -> None:
+        """Count a finished conversation, and print a line now and then."""
+        self._done += 1
+        self._successes += record["success"]
+        now = time.monotonic()
+        if now - self._printed < _QUIET_SECONDS and self._done < self._total:
+            return
+        self._printed = now
+        tokens = {
+            "prompt_tokens": self._prompt_tokens,
+            "sampled_tokens": self._reply_tokens,
+            "cached_tokens": 0,
+        }
+        cost = prices.cost(tokens)
+        words = [
+            f"{self._name}: {self._done}/{self._total} conversations",
+            f"success {self._successes / self._done:.1%}",
+            f"{self._prompt_tokens:,} + {self._reply_tokens:,} tokens now",
+            *([f"cost up to {cost:.4g}"] if cost is not None else []),
+            *([f"{retries} retries"] if retries else []),
+            time_left(
+                now - self._began,
+                num_done=self._done - self._first,
+                num_left=self._total - self._done,
+            ),
+        ]
+        print("  ".join(words), file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversations:
+    """The episodes of a task, one per row.
+
+    Attributes:
+      task: without tokens.
+      game: its game in chat messages.
+      levels: first states, one per prompt, on the host.
+      noise_keys: one per row; the rows of a prompt are adjacent.
+      settings: everything that replies depend on; a journal of other settings is
+        refused.
+      journal: of replies and finished episodes.
+    """
+
+    task: Task
+    game: ChatGame
+    levels: EnvState
+    noise_keys: Sequence[Key[Array, ""]]
+    settings: Mapping[str, Any]
+    journal: Journal
+
+    async def play(
+        self, endpoint: Endpoint, prices: Prices, concurrency: int
+    ) -> list[dict[str, Any]]:
+        """Play every row that the journal lacks, `concurrency` at a time.
+
+        Returns:
+          A record per row, in order.
+
+        Raises:
+          EndpointError: an episode could not be finished.
+          ValueError: the journal holds the task under other settings.
+        """
+        journal, name, num_rows = self.journal, self.task.name, len(self.noise_keys)
+        journal.begin(name, self.settings)
+        places = [(name, row) for row in range(num_rows)]
+        kept = [journal.finished[p] for p in places if p in journal.finished]
+        progress = Progress(name, kept, num_rows)
+        waiting = iter([p for p in places if p not in journal.finished])
+        failures: list[EndpointError] = []
+
+        async def work() -> None:
+            for place in waiting:
+                if failures:
+                    return
+                try:
+                    record = await self._converse(place, endpoint, progress)
+                except EndpointError as failure:
+                    failures.append(failure)
+                else:
+                    progress.finished(record, prices, endpoint.num_retries)
+
+        await asyncio.gather(*(work() for _ in range(concurrency)))
+        if failures:
+            done = sum(place in journal.finished for place in places)
+            state = f"{done} of {num_rows} conversations of {name} are finished"
+            kept = f". {_KEPT}" if done else ""
+            raise EndpointError(f"{failures[0]} ({state}{kept})")
+        return [journal.finished[place] for place in places]
+
+    async def _converse(
+        self, place: Place, endpoint: Endpoint, progress: "Progress"
+    ) -> dict[str, Any]:
+        """Play a row from the replies of the journal on, and record it there."""
+        journal, row = self.journal, place[1]
+        known = journal.replies(place)
+        per_level = len(self.noise_keys) // len(jax.tree.leaves(self.levels)[0])
+        level = jax.tree.map(lambda x: x[row // per_level], self.levels)
+        episode = self.game.episode(level, self.noise_keys[row])
+
+        await episode.begin()
+
+        async def ask(turn: int, messages: Sequence[Message]) -> ChatReply:
+            if turn >= len(known):
+                reply = await endpoint.reply(messages, row)
+                journal.add_reply(place, reply)
+                progress.replied(reply)
+            return await episode.take(known[turn])
+
+        trajectory = await play_turns(episode, ask)
+        record = chat_record(trajectory, episode.turns, self.game.chat)
+        self.task.add_boards([record], trajectory)
+        label = {"environment": self.task.name, "row": row, "settings": self.settings}
+        journal.add_conversation(place, label | record)
+        return record

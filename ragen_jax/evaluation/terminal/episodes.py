@@ -1,0 +1,192 @@
+"""One episode of the policy, of the exact solver, or of a person who writes replies.
+
+In: a task, the number of a level, the player. Out: the episode. The turns are those of
+the rollout; only the replies differ. A person reads the exact text that the model
+reads; `by_hand` is for play without it.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs.base import NO_FACTS, VALIDATION, TextEnvironment
+from ragen_jax import rngs
+from ragen_jax.evaluation.load import Trained
+from ragen_jax.rollout import demonstrators
+from ragen_jax.rollout.collect import play_episodes
+from ragen_jax.rollout.host.loop import ArrayGame, play_turns
+from ragen_jax.rollout.keys import RolloutKeys
+from ragen_jax.rollout.turns import Play, Responder
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks import Task, build_collect
+from ragen_jax.text import chat
+from ragen_jax.types import Reply, Trajectory
+
+# The solver prefers short ways where actions are free.
+_SOLVER_DISCOUNT = 0.95
+
+
+def level_keys(trained: Trained, level: int) -> RolloutKeys:
+    """Random keys of one episode on the numbered validation level.
+
+    Level 0 is the first prompt of an evaluation, 1 the second, and so on.
+    """
+    seed = trained.config.evaluation.seed
+    root = rngs.stream(rngs.root_key(seed), "evaluation")
+    return RolloutKeys(
+        *(
+            jax.random.fold_in(rngs.stream(root, name), level)[None]
+            for name in ("level", "noise", "sample")
+        ),
+        split=VALIDATION,
+    )
+
+
+def watch_policy(trained: Trained, level: int) -> Trajectory:
+    """The policy's episode on a level."""
+    config, program = trained.config, trained.program
+    collect = build_collect(
+        config,
+        program.task,
+        program.policy,
+        make_mesh(**config.mesh),
+        num_groups=1,
+        group_size=1,
+        temperature=config.evaluation.temperature or None,
+        top_k=None,
+        top_p=None,
+    )
+    keys = level_keys(trained, level)
+    return collect(trained.params, program.task.dialogue, keys)
+
+
+def watch_solver(trained: Trained, level: int) -> Trajectory:
+    """The exact solver's episode on a level.
+
+    It thinks where everything is, if the game says how that is stated.
+    """
+    task = trained.program.task
+    has_facts = type(task.env).facts is not TextEnvironment.facts
+    thought = demonstrators.READING if has_facts else demonstrators.NONE
+    always_best = demonstrators.Mixture(
+        shares=jnp.ones(1),
+        thoughts=jnp.array([thought]),
+        noise=jnp.zeros(1),
+        redraw=jnp.float32(0),
+    )
+    facts = task.env.facts() if has_facts else NO_FACTS
+    replies = demonstrators.compile_replies(
+        task.env,
+        task.tokenizer,
+        facts,
+        task.rules.budget,
+        tokenization=trained.config.prompt.tokenization,
+        thinking=task.dialogue.thinking,
+    )
+    responder = demonstrators.build_responder(
+        task.env,
+        task.params,
+        replies,
+        always_best,
+        facts=facts,
+        rules=task.rules,
+        discount=_SOLVER_DISCOUNT,
+    )
+
+    @jax.jit
+    def watch(dialogue, keys):
+        return play_episodes(
+            task.env,
+            task.params,
+            dialogue,
+            responder,
+            keys,
+            rules=dataclasses.replace(task.rules, bonus=None),
+        )
+
+    return watch(task.dialogue, level_keys(trained, level))
+
+
+def complete_reply(line: str, *, thinking: bool) -> str:
+    """A typed line in the form of the model's replies.
+
+    A bare answer ("Up || Left") gets the tags; a line with tags is taken as it is.
+    """
+    if "<" not in line:
+        thought = "</think><answer>" if thinking else ""
+        line = f"{thought}{line.strip()}</answer>"
+    return line + chat.END
+
+
+def play(
+    task: Task,
+    keys: RolloutKeys,
+    *,
+    read_line: Callable[[], str],
+    say: Callable[[str], None],
+) -> Trajectory:
+    """Play one episode (one row of `keys`) from the terminal.
+
+    Raises:
+      EOFError: from `read_line`, at the end of the input.
+    """
+    rules = dataclasses.replace(task.rules, bonus=None)
+    game = ArrayGame(task.env, task.params, rules, lambda *_: _UNREAD)
+    episodes = game.episodes((), task.dialogue, keys)
+
+    async def ask(turn: int, play: Play) -> tuple[Play, Reply]:
+        if turn:
+            say(_outcome(play, turn - 1))
+        message = play.transcript.turn_index[0] == turn
+        say(task.tokenizer.decode(np.asarray(play.transcript.tokens[0])[message]))
+        return play, _typed_reply(task, read_line, say)
+
+    trajectory = asyncio.run(play_turns(episodes, ask))
+    play = episodes.play
+    say(_outcome(play, int(jnp.sum(play.turns.played)) - 1))
+    state = jax.tree.map(lambda x: x[0], play.states)
+    say(f"\n{task.env.render(state, task.params)}")
+    return trajectory
+
+
+# The replies are typed: nothing reads the messages but the person.
+_UNREAD = Responder(
+    init=lambda num_rows: (), observe=lambda carry, *_: carry, reply=lambda *_: ((), ())
+)
+
+
+def _outcome(play: Play, turn: int) -> str:
+    """The outcome of a turn, in words."""
+    record = jax.tree.map(lambda x: x[0, turn], play.turns)
+    return (
+        f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "
+        f"penalty {record.penalty:g}]"
+    )
+
+
+def _typed_reply(
+    task: Task, read_line: Callable[[], str], say: Callable[[str], None]
+) -> Reply:
+    """Ask until the reply fits."""
+    max_tokens = task.rules.max_reply_tokens
+    while True:
+        line = complete_reply(read_line(), thinking=task.dialogue.thinking)
+        tokens = task.tokenizer.encode(line)
+        if len(tokens) <= max_tokens:
+            break
+        say(
+            f"[the reply has {len(tokens)} tokens, {max_tokens} are allowed; "
+            "write a shorter one]"
+        )
+    padded = np.zeros((1, max_tokens), np.int32)
+    padded[0, : len(tokens)] = tokens
+    return Reply(
+        tokens=jnp.asarray(padded),
+        log_probs=jnp.zeros((1, max_tokens)),
+        length=jnp.asarray([len(tokens)], jnp.int32),
+        is_cut=jnp.zeros(1, bool),
+    )

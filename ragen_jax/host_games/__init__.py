@@ -1,0 +1,19 @@
+"""Table of the games in Python; they are imported where they are played."""
+
+# Name in `env.host` -> its class.
+WORLDS = {
+    "echo": "ragen_jax.host_games.echo:Echo",
+    "alfworld": "ragen_jax.host_games.alfworld.game:Alfworld",
+    "coding": "ragen_jax.host_games.coding.game:Coding",
+    "lean": "ragen_jax.host_games.lean.game:LeanGame",
+    "math": "ragen_jax.host_games.mathqa.game:MathQA",
+    "search": "ragen_jax.host_games.search.game:SearchQA",
+    "webshop": "ragen_jax.host_games.webshop.game:WebShop",
+}
+# Prefix of `env.host` -> a class that plays other libraries' environments, and its
+# argument that the rest of `env.host` is: "gymnasium:FrozenLake-v1".
+DOORS = {
+    "openenv": ("ragen_jax.host_games.adapters.openenv:OpenEnvGame", "url"),
+    "gymnasium": ("ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", "id"),
+    "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),
+}

@@ -1,0 +1,173 @@
+"""Play any game behind an OpenEnv server, over its WebSocket.
+
+In: the server's URL and options. Out: a `HostGame`. Its rules, its problems and its
+rewards are the server's. Needs the package websockets.
+
+Where this differs from clients of OpenEnv: the server's stateless `POST /step` is not
+used, a connection that is lost inside an episode is an error and never a new episode,
+and what ends an episode with a positive reward counts as a success unless the server
+says what does (`success` in its observation, as `launch.serve` does).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_jax.host_games.adapters.openenv_actions import (
+    Unreadable,
+    find_text,
+    read_form,
+    read_reward,
+)
+from ragen_jax.host_games.adapters.openenv_connection import (
+    ActionRefused,
+    Connection,
+    OpenEnvError,
+    check_installed,
+    fetch_document,
+    server_urls,
+)
+from ragen_jax.host_games.base import SPLITS, VALIDATION, HostGame, Observation, Step
+
+# Of the description that becomes the instruction: it is in every prompt.
+MAX_INSTRUCTION = 4_000
+MAX_SEED = 2**31
+
+
+class OpenEnvGame(HostGame):
+    """A game behind an OpenEnv server; every one has a session of its own there."""
+
+    def __init__(
+        self,
+        split: str,
+        url: str,
+        *,
+        instruction: str | None = None,
+        field: str | None = None,
+        observation_field: str | None = None,
+        success_above: float = 0.0,
+        timeout_seconds: float = 8.0,
+    ):
+        """Ask the server what it plays; the session begins with the first episode.
+
+        Args:
+          split: sent with every reset as `split`, which servers that do not know it
+            ignore; also, training has the even seeds and validation the odd ones.
+          url: of the server, ws://HOST:PORT.
+          instruction: what the model reads about the game; None: the server's name and
+            description.
+          field: of the action, where every reply goes as it is; None: a reply that is
+            a JSON object is the action, and any other the value of the only required
+            field.
+          observation_field: with the text; None: the first of those usual.
+          success_above: an episode that ends with a last reward above this is a
+            success, where the server does not say.
+          timeout_seconds: for each answer. Below `host.step_seconds`, so that an error
+            says what happened.
+
+        Raises:
+          ValueError: an option is wrong, websockets is not installed, or the server
+            does not say what it plays.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
+        if not timeout_seconds > 0:
+            raise ValueError(
+                f"timeout_seconds is {timeout_seconds}; use a positive number"
+            )
+        check_installed()
+        socket_url, pages_url = server_urls(url)
+        try:
+            schema = fetch_document(f"{pages_url}/schema", timeout_seconds)
+            about = {}
+            if instruction is None:
+                about = fetch_document(f"{pages_url}/metadata", timeout_seconds)
+        except OpenEnvError as error:
+            raise ValueError(str(error)) from error
+        self._form = read_form(schema.get("action"), field)
+        self.instruction = instruction or _describe(about, self._form.hint)
+        self._split, self._observation_field = split, observation_field
+        self._success_above = success_above
+        self._connection = Connection(socket_url, timeout_seconds)
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        """Begin an episode.
+
+        Args:
+          seed: from 0; the server gets an even one in training, an odd one in
+            validation.
+          task: sent as `task`, for servers that have numbered problems.
+
+        Raises:
+          OpenEnvError: it has not begun.
+        """
+        data = {
+            "seed": (2 * seed + (self._split == VALIDATION)) % MAX_SEED,
+            "split": self._split,
+        }
+        if task is not None:
+            data["task"] = task
+        answer = self._connection.reset(data)
+        self._text = self._find_text(answer)
+        return Observation(self._text)
+
+    def step(self, reply: str) -> Step:
+        """Send a reply.
+
+        Raises:
+          OpenEnvError: the episode is lost.
+        """
+        try:
+            answer = self._connection.step(self._form.read(reply))
+        except Unreadable as error:
+            return self._invalid(str(error))
+        except ActionRefused as error:
+            return self._invalid(f"The game did not accept this: {error}")
+        self._text = self._find_text(answer)
+        try:
+            reward = read_reward(answer.get("reward"))
+        except ValueError as error:
+            raise self._given_up(str(error)) from error
+        done, seen = answer.get("done") is True, answer.get("observation")
+        seen = seen if isinstance(seen, Mapping) else {}
+        success = _flag(seen, "success", done and reward > self._success_above)
+        truncated = done and _flag(seen, "truncated", False)
+        info = {"success": success, "valid": _flag(seen, "valid", True)}
+        observation = Observation(self._text)
+        return Step(observation, reward, done and not truncated, truncated, info)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _find_text(self, answer: Mapping[str, Any]) -> str:
+        try:
+            return find_text(answer.get("observation"), self._observation_field)
+        except ValueError as error:
+            raise self._given_up(str(error)) from error
+
+    def _given_up(self, message: str) -> OpenEnvError:
+        # The episode cannot go on, and its session would wait for nothing.
+        self._connection.close()
+        return OpenEnvError(message)
+
+    def _invalid(self, words: str) -> Step:
+        """A step that the server has not seen, or has not taken."""
+        info = {"success": False, "valid": False}
+        return Step(Observation(f"{words}\n{self._text}"), 0.0, False, False, info)
+
+
+def _flag(seen: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = seen.get(name)
+    return value if isinstance(value, bool) else default
+
+
+def _describe(about: Mapping[str, Any], hint: str) -> str:
+    """The instruction: the server's name and description, then how to reply."""
+    words = [about.get("name"), about.get("description"), hint]
+    text = "\n".join(w.strip() for w in words if isinstance(w, str) and w.strip())
+    if not text:
+        raise ValueError(
+            f"the server says nothing about its game ({json.dumps(about)[:80]}); say "
+            "what to do with the option instruction"
+        )
+    return text[:MAX_INSTRUCTION]

@@ -1,0 +1,168 @@
+"""Environments written for RAGEN as games.
+
+In: the class of an environment, the class and the values of its configuration. Out: a
+`HostGame` that calls it as RAGEN's environment manager does: `reset(seed=, mode=)`,
+`render()` for everything that is shown, `step(action)`, `close()`. What `reset` and
+`step` observe is not looked at. The environment needs no change, and RAGEN only where
+it imports it.
+
+Source: RAGEN's ragen/env/base.py and ragen/llm_agent/es_manager.py, as called. An
+answer with several actions is the business of the wrapper "split", the limit of actions
+of "budget", the penalty of "penalize" (`wrappers.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ragen_jax.host_games.adapters.common import (
+    by_name,
+    check_split,
+    load_class,
+    read_name,
+    refuse_reply,
+    refuse_task,
+    short_name,
+    spread_seed,
+    write_instruction,
+)
+from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
+
+# What RAGEN calls the splits.
+_MODES = {"training": "train", "validation": "val"}
+
+
+class RagenGame(HostGame):
+    """An environment of RAGEN's `BaseEnv` shape.
+
+    Where its configuration has an `action_lookup` (action -> name), or the environment
+    an `ACTION_LOOKUP`, a reply is a name from it, in any case; other replies are
+    invalid, pay 0 and do not reach the environment. Where it has none, every reply but
+    an empty one is given to `step`, without the blanks around it.
+
+    `done` is `terminated`: what was a limit of time cannot be known. `info["success"]`
+    and `info["action_is_valid"]` are taken over; without them a step is no success, and
+    valid. Further numbers of `info` are dropped.
+
+    RAGEN plays validation with other seeds, mode "val", and leaves the rest to the
+    environment, of which several draw from one file with either mode; here seeds differ
+    for sure (`spread_seed`). Randomness beyond the seed, such as RAGEN's `Bandit` has,
+    is the environment's.
+    """
+
+    def __init__(
+        self,
+        split: str = TRAINING,
+        *,
+        env: str,
+        config: str | None = None,
+        config_kwargs: Mapping[str, Any] | None = None,
+        instruction: str | None = None,
+    ):
+        """Makes the environment, with its configuration as the only argument.
+
+        Args:
+          split: one of `SPLITS`; training has even seeds, validation odd ones.
+          env: its class, "package.module:Class".
+          config: the class of its configuration; None: the environment's own default.
+          config_kwargs: arguments of `config`, RAGEN's `env_config`. Keys of those that
+            end in `_lookup` are whole numbers, also where JSON made texts of them.
+          instruction: the rules, RAGEN's `env_instruction`; names of actions are added.
+            None: only the name of the class.
+
+        Raises:
+          ValueError: a class cannot be loaded, or options do not go together.
+        """
+        check_split(split)
+        make = load_class("env", env)
+        self._split, self._name = split, short_name(env)
+        self._env = make(*_configure(config, config_kwargs))
+        self.instruction = write_instruction(
+            f"You are playing {make.__name__}." if instruction is None else instruction,
+            list(self._names().values()) or None,
+        )
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        """Begin an episode; there are no tasks."""
+        refuse_task(task)
+        self._env.reset(seed=spread_seed(self._split, seed), mode=_MODES[self._split])
+        # Some environments name their actions anew in each episode.
+        self._actions = by_name(self._names())
+        self._shown = self._render()
+        return self._shown
+
+    def step(self, reply: str) -> Step:
+        """Take an action, if the reply is one."""
+        action: Any = reply.strip() or None
+        if self._actions:
+            action = read_name(reply, self._actions)
+        if action is None:
+            return refuse_reply(self._shown)
+        _, reward, done, info = self._env.step(action)
+        self._shown = self._render()
+        return Step(
+            observation=self._shown,
+            reward=float(reward),
+            terminated=bool(done),
+            truncated=False,
+            info={
+                "success": bool(info.get("success", False)),
+                "valid": bool(info.get("action_is_valid", True)),
+            },
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _names(self) -> Mapping[Any, str]:
+        """Action -> its name, at present; empty where actions are texts."""
+        lookup = getattr(getattr(self._env, "config", None), "action_lookup", None)
+        if lookup is None:
+            lookup = getattr(self._env, "ACTION_LOOKUP", None)
+        return {} if lookup is None else lookup
+
+    def _render(self) -> Observation:
+        text = self._env.render()
+        if not isinstance(text, str):
+            raise ValueError(
+                f"{type(self._env).__name__}.render() gives {type(text).__name__}; "
+                "only text can be shown: set config_kwargs={'render_mode': 'text'}"
+            )
+        return Observation(text)
+
+
+def _configure(reference: str | None, kwargs: Mapping[str, Any] | None) -> tuple:
+    """Arguments of an environment: its configuration, or none."""
+    if reference is None:
+        if kwargs is not None:
+            raise ValueError(
+                f"config_kwargs is {kwargs!r}, but nothing says of which class; set "
+                "config to package.module:Class, or leave config_kwargs out"
+            )
+        return ()
+    make = load_class("config", reference)
+    values = {} if kwargs is None else {n: _lookup(n, v) for n, v in kwargs.items()}
+    try:
+        return (make(**values),)
+    except TypeError as error:
+        raise ValueError(
+            f"config_kwargs is {kwargs!r}, which {reference} does not take: {error}"
+        ) from error
+
+
+def _lookup(name: str, value: Any) -> Any:
+    """An argument; the keys of a lookup are numbers again.
+
+    Workers get arguments as JSON, whose keys are texts.
+    """
+    if not (name.endswith("_lookup") and isinstance(value, Mapping)):
+        return value
+    try:
+        return {int(key): named for key, named in value.items()}
+    except ValueError as error:
+        raise ValueError(
+            f"config_kwargs has {name}={value!r}; use whole numbers as keys"
+        ) from error

@@ -1,0 +1,81 @@
+"""Finds ALFWorld's games in a folder and deals them to splits.
+
+In: a folder. Out: paths of `game.tw-pddl` files, and what they hold.
+Source of the layout: ALFWorld's data, `train`, `valid_seen` and `valid_unseen` with a
+folder for every task and in it one for every trial.
+"""
+
+import functools
+import json
+import pathlib
+
+from ragen_jax.host_games.base import TRAINING, VALIDATION
+from ragen_jax.host_games.mathqa.questions import VALIDATION_SHARE, split_of
+
+SUFFIX = ".tw-pddl"
+
+
+def read_game(path: str) -> dict[str, object]:
+    """What a file holds.
+
+    Raises:
+      ValueError: it holds no JSON object.
+    """
+    try:
+        game = json.loads(pathlib.Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(game, dict):
+        raise ValueError(f"{path} holds no JSON object; give a game of ALFWorld's")
+    return game
+
+
+@functools.lru_cache(maxsize=4)
+def find_games(data: str, split: str) -> tuple[str, ...]:
+    """Paths of the games of a split, in alphabetical order.
+
+    Where a folder on the way is named `train` or begins with `valid`, that is the
+    split. Elsewhere a game's problem decides, so that its copies are in the same split.
+    Games that are not said to be solvable are left out, as in the original.
+
+    Args:
+      data: a folder.
+      split: "training" or "validation".
+
+    Raises:
+      ValueError: there is no such folder, no game of the split in it, or a file that
+        cannot be read.
+    """
+    folder = pathlib.Path(data)
+    if not folder.is_dir():
+        raise ValueError(f"data={data} is no folder; give one with game.tw-pddl files")
+    files = sorted(
+        folder.rglob(f"*{SUFFIX}"), key=lambda path: path.relative_to(folder).parts
+    )
+    found = []
+    for path in files:
+        named = _named_split(folder.name, *path.relative_to(folder).parts[:-1])
+        if named not in (None, split):
+            continue
+        game = read_game(str(path))
+        if game.get("solvable") is not True:
+            continue
+        if named == split or split_of(str(game.get("pddl_problem"))) == split:
+            found.append(str(path))
+    if not found:
+        raise ValueError(
+            f"data={data} has no solvable game for {split} among {len(files)} files; "
+            "give a folder with train and valid_seen in it, or more games: of those in "
+            f"neither, one in {1 / VALIDATION_SHARE:.0f} is for validation"
+        )
+    return tuple(found)
+
+
+def _named_split(*folders: str) -> str | None:
+    """The split that names of folders say; the innermost counts."""
+    for name in reversed(folders):
+        if name == "train":
+            return TRAINING
+        if name.startswith("valid"):
+            return VALIDATION
+    return None

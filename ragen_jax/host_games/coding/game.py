@@ -1,0 +1,203 @@
+"""Programming tasks, after RAGEN's DeepCoder.
+
+In: a split and options; one reply, Python code. Out: the share of tests it passes as
+reward. Tasks come from a file (see `code_tasks`) or, by default, are twenty of our own,
+so that nothing need be downloaded.
+
+Where this differs from RAGEN (ragen/env/deepcoder): the judge is another process than
+the program, whose output is data, so that no program can print its verdict; programs
+may end by `sys.exit`; results of functions are compared as JSON values, not as texts,
+under which `True` was not `true`; training and validation share no task; one reply ends
+the game, also a blank one; a file that cannot be read is an error, not a toy task.
+"""
+
+import random
+import re
+import time
+
+from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.coding.examples import EXAMPLES
+from ragen_jax.host_games.coding.judge import (
+    ISOLATIONS,
+    FusionSandbox,
+    LocalSandbox,
+    texts_agree,
+    values_agree,
+)
+from ragen_jax.host_games.coding.tasks import (
+    Task,
+    Test,
+    read_result,
+    read_tasks,
+    recorded_tests,
+)
+
+# Longer replies fail without being run.
+MAX_CODE_CHARACTERS = 200_000
+# For running HumanEval's own solution once, from which its tests come.
+RECORDING_SECONDS = 60.0
+# Every fifth of our own tasks is for validation.
+VALIDATION_EVERY = 5
+FENCE = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+class Coding(HostGame):
+    """A task in words; the reply is Python code, judged by tests."""
+
+    metrics = ("timed_out_tests",)
+    longest_solution = 1
+
+    def __init__(
+        self,
+        split: str = "training",
+        *,
+        path: str | None = None,
+        isolation: str | None = None,
+        sandbox_url: str | None = None,
+        test_seconds: float = 3.0,
+        total_seconds: float = 10.0,
+        memory_mb: int = 512,
+        max_tests: int | None = None,
+    ):
+        """
+        Args:
+          split: "training" or "validation"; no task is in both.
+          path: file of tasks (see `code_tasks`); None: our own.
+          isolation: "namespaces" or "limits", refused where it cannot be had; None: the
+            stronger of what can be had. See `describe_isolation`.
+          sandbox_url: address of a SandboxFusion server that runs the programs; None:
+            this machine does.
+          test_seconds: for one test.
+          total_seconds: for all tests of a reply; those that are not reached fail.
+            RAGEN's limit is 3 for all.
+          memory_mb: of address space per process of a program.
+          max_tests: those with the longest inputs, as DeepCoder's own training takes
+            15; None: all.
+
+        Raises:
+          ValueError: an option out of its range, a file that cannot be read, or
+            programs cannot be run here as asked for.
+          ImportError: a package that the file needs is not installed.
+        """
+        isolations = (None, *ISOLATIONS) if sandbox_url is None else (None,)
+        _check("split", split, split in SPLITS, "training or validation")
+        _check(
+            "isolation",
+            isolation,
+            isolation in isolations,
+            " or ".join(map(str, isolations)) + " (a server isolates as it does)",
+        )
+        _check("test_seconds", test_seconds, 0 < test_seconds <= 600, "up to 600")
+        _check("total_seconds", total_seconds, total_seconds > 0, "above 0")
+        _check("memory_mb", memory_mb, 64 <= memory_mb <= 65_536, "64 to 65536")
+        _check("max_tests", max_tests, max_tests is None or max_tests > 0, "1 or more")
+        self._tasks = _examples(split) if path is None else read_tasks(path, split)
+        self.num_tasks = len(self._tasks)
+        self.is_solvable = all(
+            path is None or task.recording is not None for task in self._tasks
+        )
+        self.instruction = (
+            "Solve the task in Python 3 with the standard library alone. Answer with "
+            "the code alone."
+        )
+        self._test_seconds, self._total_seconds = test_seconds, total_seconds
+        self._max_tests = max_tests
+        self._recorded: dict[str, tuple[Test, ...]] = {}
+        if sandbox_url is None:
+            self._sandbox = LocalSandbox(isolation, memory_mb)
+        else:
+            self._sandbox = FusionSandbox(sandbox_url, memory_mb)
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        if task is not None and not 0 <= task < self.num_tasks:
+            raise ValueError(
+                f"task={task} is not there; the split has tasks 0 to "
+                f"{self.num_tasks - 1}."
+            )
+        chosen = random.Random(seed).randrange(self.num_tasks)
+        self._task = self._tasks[chosen if task is None else task]
+        return Observation(self._task.statement)
+
+    def step(self, reply: str) -> Step:
+        code = extract_code(reply)
+        tests = self._tests()
+        passed = timed_out = 0
+        deadline = time.monotonic() + self._total_seconds
+        if code.strip() and len(code) <= MAX_CODE_CHARACTERS:
+            program = self._task.program(code)
+            for test in tests:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    timed_out += 1
+                    continue
+                seconds = min(self._test_seconds, left)
+                outcome = self._sandbox.run(program, test.given, seconds)
+                timed_out += outcome.timed_out
+                passed += outcome.ok and self._is_right(test, outcome.printed)
+        text = f"{passed} of {len(tests)} tests passed."
+        info = {
+            "success": passed == len(tests),
+            "valid": bool(code.strip()),
+            "timed_out_tests": float(timed_out),
+        }
+        return Step(Observation(text), passed / len(tests), True, False, info)
+
+    def solution(self) -> tuple[str, ...]:
+        return () if self._task.solution is None else (self._task.solution,)
+
+    def describe_isolation(self) -> str:
+        """How programs are kept from the rest of the machine, in plain words."""
+        return self._sandbox.describe()
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def _tests(self) -> tuple[Test, ...]:
+        """The tests of the task; HumanEval's come from its own solution's calls."""
+        tests = self._task.tests
+        if self._task.recording is not None:
+            tests = self._recorded.get(self._task.statement) or self._record()
+        if self._max_tests is None:
+            return tests
+        longest = sorted(tests, key=lambda test: -len(test.given))
+        return tuple(longest[: self._max_tests])
+
+    def _record(self) -> tuple[Test, ...]:
+        outcome = self._sandbox.run(self._task.recording, "", RECORDING_SECONDS)
+        try:
+            tests = recorded_tests(outcome.printed)
+        except ValueError as error:
+            raise ValueError(
+                f"the task's own solution gave no tests ({error}): "
+                f"{self._task.statement[:60]!r}; remove the row."
+            ) from error
+        self._recorded[self._task.statement] = tests
+        return tests
+
+    def _is_right(self, test: Test, printed: str) -> bool:
+        if self._task.function is None:
+            return any(texts_agree(text, printed) for text in test.expected)
+        try:
+            result = read_result(printed)
+        except ValueError:
+            return False
+        return any(values_agree(value, result) for value in test.expected)
+
+
+def extract_code(reply: str) -> str:
+    """The last fenced block of a reply, or all of it where there is none."""
+    blocks = FENCE.findall(reply)
+    return blocks[-1] if blocks else reply
+
+
+def _examples(split: str) -> list[Task]:
+    return [
+        task
+        for number, task in enumerate(EXAMPLES, 1)
+        if (number % VALIDATION_EVERY != 0) == (split == TRAINING)
+    ]
+
+
+def _check(name: str, value: object, allowed: bool, rule: str) -> None:
+    if not allowed:
+        raise ValueError(f"{name}={value} is not allowed; use {rule}.")

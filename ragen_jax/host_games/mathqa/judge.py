@@ -1,0 +1,111 @@
+"""Judges of mathematical answers.
+
+In: the true answer and a reply. Out: whether they agree, and for `MathJudge` whether
+it could tell. Refuses to know where questions come from.
+
+Symbolic comparison runs in a child process: hostile expressions hang or eat memory, and
+math-verify's own deadline is `signal.alarm`, which raises outside a main thread and,
+switched off, leaves nothing. A process can be killed whatever it does.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from ragen_jax.host_games.workers import child
+
+INSTALL = "pip install 'ragen_jax[math]'"
+# Longer replies are no answers; parsing takes more than linear time.
+MAX_CHARACTERS = 500
+# Importing SymPy takes about a second on an idle core.
+START_SECONDS = 120.0
+MAX_ANSWER = 1_000
+VERIFIER = pathlib.Path(__file__).with_name("verifier.py")
+
+
+def normalize(answer: str) -> str:
+    """Lower case without blanks, as RAGEN compares answers."""
+    return "".join(answer.split()).lower()
+
+
+def strings_agree(truth: str, reply: str) -> bool:
+    """True if both are the same text but for case and blanks."""
+    return bool(normalize(reply)) and normalize(truth) == normalize(reply)
+
+
+class MathJudge:
+    """Compares by math-verify, in a process that is killed at a deadline.
+
+    The process is started at the first comparison, serves all that follow, and is
+    started anew after it has been killed or has died.
+    """
+
+    def __init__(self, seconds: float):
+        """
+        Args:
+          seconds: for one comparison, the start of the process not counted.
+
+        Raises:
+          ImportError: math-verify is not installed.
+        """
+        if importlib.util.find_spec("math_verify") is None:
+            raise ImportError(
+                "judge='math' needs math-verify, which is not installed; "
+                f"run {INSTALL} or use judge='string'."
+            )
+        self._seconds = seconds
+        self._child: child.Child | None = None
+
+    def agree(self, truth: str, reply: str) -> bool | None:
+        """Whether a reply is mathematically equal to the truth.
+
+        Returns:
+          None where the comparison did not end in time or its process died.
+        """
+        if strings_agree(truth, reply):
+            return True
+        if not reply.strip() or len(reply) > MAX_CHARACTERS:
+            return False
+        if self._child is None or self._child.process.poll() is not None:
+            self._start()
+        line = json.dumps({"truth": truth, "reply": reply}).encode() + b"\n"
+        deadline = time.monotonic() + self._seconds
+        try:
+            self._child.write(line)
+            answer = self._child.read_line(deadline, MAX_ANSWER)
+        except (BrokenPipeError, EOFError, TimeoutError):
+            self.close()
+            return None
+        return json.loads(answer)["equal"]
+
+    def close(self) -> None:
+        """Kill the process, if there is one."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def _start(self) -> None:
+        self.close()
+        paths = os.pathsep.join(path for path in sys.path if path)
+        process = subprocess.Popen(
+            [sys.executable, str(VERIFIER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
+            start_new_session=True,
+        )
+        self._child = child.Child(process)
+        try:
+            self._child.read_line(time.monotonic() + START_SECONDS, MAX_ANSWER)
+        except (EOFError, TimeoutError) as error:
+            self.close()
+            raise RuntimeError(
+                f"math-verify's process did not start within {START_SECONDS:g} s; "
+                f"see what `{sys.executable} {VERIFIER}` prints."
+            ) from error

@@ -1,0 +1,236 @@
+"""Products and goals from files in the format of WebShop.
+
+In: paths of JSON files, or their contents. Out: a catalogue. Refuses to know pages and
+rewards.
+
+Three files, by their published names: `items_shuffle*.json`, a list of products (asin,
+name, category, query, product_category, full_description, small_description, pricing,
+customization_options); `items_ins_v2*.json`, asin to attributes, instruction and
+instruction_attributes; `items_human_ins.json`, asin to a list of instructions by people
+(instruction, instruction_attributes, instruction_options). The loader also reads
+`Reviews` and `Rating` of a product, which WebShop's list of processed products has.
+
+Source: Yao et al., "WebShop" (arXiv 2207.01206), and its repository. What differs: a
+goal without attributes is left out of either kind of instructions, a price that cannot
+be read is an error that names the product, and both splits have products of their own.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ragen_jax.host_games.base import SPLITS
+from ragen_jax.host_games.search.passages import one_line, stable_hash
+from ragen_jax.host_games.webshop.catalogue import (
+    Catalogue,
+    Goal,
+    Product,
+    Review,
+    split_of,
+)
+
+# WebShop's price of products without one.
+UNKNOWN_PRICE_CENTS = 10_000
+# Amazon's numbers of articles. WebShop leaves out longer ones, and "nan".
+ASIN = re.compile(r"[A-Z0-9]{1,10}")
+NO_RATING = "N.A."
+NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+@functools.lru_cache(maxsize=2)
+def load_catalogue(
+    items: str, attributes: str, instructions: str | None = None
+) -> Catalogue:
+    """Read files; once per process, whatever happens to them afterwards.
+
+    Args:
+      items: path of the products.
+      attributes: path of the attributes and generated instructions.
+      instructions: path of the instructions by people, which replace the generated
+        ones; None: the generated ones are the goals.
+
+    Raises:
+      ValueError: a file is not there or not in its form, or gives no goals.
+    """
+    return build_catalogue(
+        _read_json("data", items, list),
+        _read_json("attributes", attributes, dict),
+        _read_json("instructions", instructions, dict) if instructions else None,
+        source=items,
+    )
+
+
+def build_catalogue(
+    items: Sequence[Mapping[str, Any]],
+    attributes: Mapping[str, Any],
+    instructions: Mapping[str, Any] | None,
+    *,
+    source: str,
+) -> Catalogue:
+    """A catalogue from the contents of the files.
+
+    Args:
+      items: products; of those with the same asin the first is kept, and those whose
+        asin is not up to ten letters and digits are left out.
+      attributes: of the products, and generated instructions.
+      instructions: by people; None: goals are the generated instructions with all
+        combinations of the product's options.
+      source: named in errors.
+
+    Raises:
+      ValueError: a record is not in its form.
+    """
+    products: dict[str, Product] = {}
+    for number, item in enumerate(items):
+        with _naming(f"product {number} of {source}"):
+            asin = str(item["asin"]).upper()
+            if ASIN.fullmatch(asin) and asin != "NAN" and asin not in products:
+                known = attributes.get(item["asin"], {})
+                products[asin] = _read_product(asin, item, known)
+    kind, records, read = "instructions", instructions, _written_goals
+    if instructions is None:
+        kind, records, read = "attributes", attributes, _generated_goals
+    goals: dict[str, list[Goal]] = {split: [] for split in SPLITS}
+    for asin, record in records.items():
+        product = products.get(asin.upper())
+        if product is not None:
+            with _naming(f"the record of product {asin} in {kind}"):
+                goals[split_of(product)] += read(product, record)
+    for found in goals.values():
+        found.sort(key=lambda goal: stable_hash("webshop order", goal.id))
+    by_split = {split: tuple(found) for split, found in goals.items()}
+    return Catalogue(products=products, goals=by_split, source=source)
+
+
+@contextlib.contextmanager
+def _naming(record: str) -> Iterator[None]:
+    """Say in errors of which record they are."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{record} is not in WebShop's format: {type(error).__name__}: {error}; "
+            "correct or remove it"
+        ) from error
+
+
+def _read_json(option: str, path: str, kind: type) -> Any:
+    file = pathlib.Path(path)
+    if not file.is_file():
+        raise ValueError(f"{option} is {path!r}, which is no file; give one of WebShop")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); use WebShop's file") from error
+    if not isinstance(content, kind):
+        raise ValueError(
+            f"{path} holds a {type(content).__name__}, but {option} has to be a "
+            f"{kind.__name__}; use the file of WebShop that is one"
+        )
+    return content
+
+
+def _read_product(
+    asin: str, item: Mapping[str, Any], known: Mapping[str, Any]
+) -> Product:
+    features = item["small_description"] or []
+    if isinstance(features, str):
+        features = [features]
+    name = one_line(item["name"])
+    if not name:
+        raise ValueError("its name is empty")
+    return Product(
+        asin=asin,
+        name=name,
+        category=one_line(item["category"]),
+        query=one_line(item["query"]).lower(),
+        product_category=one_line(item["product_category"]),
+        description=one_line(item["full_description"] or ""),
+        features=tuple(one_line(feature) for feature in features if feature),
+        attributes=_texts(known.get("attributes", [])),
+        price_cents=read_price(item.get("pricing")),
+        options=_read_options(item["customization_options"] or {}),
+        rating=str(item.get("Rating", NO_RATING)),
+        reviews=tuple(_read_review(review) for review in item.get("Reviews", [])),
+    )
+
+
+def read_price(pricing: str | None) -> tuple[int, int]:
+    """Lowest and highest price in cents, from a text such as `$9.99 - $1,020.00`.
+
+    Raises:
+      ValueError: there is no number behind a dollar sign.
+    """
+    if not pricing:
+        return UNKNOWN_PRICE_CENTS, UNKNOWN_PRICE_CENTS
+    parts = (part.replace(",", "") for part in pricing.split("$")[1:])
+    numbers = [found.group() for part in parts if (found := NUMBER.search(part))]
+    if not numbers:
+        raise ValueError(f"its pricing is {pricing!r}, without a number behind a $")
+    cents = sorted(round(float(number) * 100) for number in numbers[:2])
+    return cents[0], cents[-1]
+
+
+def _read_options(field: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Values by name, in lower case; WebShop writes `a/b` as `a | b`."""
+    options = {}
+    for name, contents in field.items():
+        values = _texts([item["value"].replace("/", " | ") for item in contents or ()])
+        if values:
+            options[one_line(name).lower()] = values
+    return options
+
+
+def _read_review(field: Mapping[str, Any]) -> Review:
+    texts = (one_line(str(field.get(part, ""))) for part in ("title", "score", "body"))
+    return Review(*texts)
+
+
+def _texts(field: Any) -> tuple[str, ...]:
+    """Texts in lower case, each once and without empty ones, in order."""
+    if not isinstance(field, list) or not all(isinstance(text, str) for text in field):
+        raise ValueError(f"{field!r} is not a list of texts")
+    return tuple(
+        dict.fromkeys(filter(None, (one_line(text).lower() for text in field)))
+    )
+
+
+def _generated_goals(product: Product, record: Mapping[str, Any]) -> Iterator[Goal]:
+    """One goal per combination of the product's options."""
+    instruction = record.get("instruction")
+    wanted = _texts(record.get("instruction_attributes") or [])
+    if not instruction or not wanted:
+        return
+    names = sorted(product.options)
+    for values in itertools.product(*(product.options[name] for name in names)):
+        yield Goal(
+            id=f"{product.asin} {' / '.join(values)}",
+            asin=product.asin,
+            instruction=one_line(instruction),
+            attributes=wanted,
+            options=tuple(zip(names, values, strict=True)),
+        )
+
+
+def _written_goals(
+    product: Product, records: Sequence[Mapping[str, Any]]
+) -> Iterator[Goal]:
+    """One goal per instruction; its options are part of its words."""
+    for number, record in enumerate(records):
+        options = record["instruction_options"]
+        if isinstance(options, dict):
+            options = list(options.values())
+        wanted = _texts(record["instruction_attributes"])
+        if wanted:
+            yield Goal(
+                id=f"{product.asin} {number}",
+                asin=product.asin,
+                instruction=one_line(record["instruction"]).strip("."),
+                attributes=wanted,
+                options=tuple((None, value) for value in _texts(options)),
+            )

@@ -1,0 +1,288 @@
+"""Games in worker processes that may fail, hang or be killed.
+
+In: which game each row plays, then a reply for every row that goes on. Out: what each
+row was answered, or why it failed. A worker plays the games of several rows. When one
+of them outlasts its deadline the process is killed, a new one starts, and the worker's
+other rows are brought back by playing their episodes again, which a game's contract
+allows (`base.HostGame`); nothing changes for them. Knows no tokens.
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragen_jax.host_games.workers import child
+
+# Seconds a new worker may take to import a game before its first answer.
+START_SECONDS = 60.0
+# Seconds that a process has to end after its last word, or when it is no longer needed.
+END_SECONDS = 1.0
+# No answer is longer, in bytes, its images included: a game that fills a pipe is
+# stopped.
+MAX_ANSWER = 8_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class GameSpec:
+    """What a worker builds.
+
+    Attributes:
+      game: "package.module:Class" of a `HostGame`.
+      kwargs: of its constructor, JSON-able; the split excepted.
+      wrappers: around it, see `wrappers.wrap`.
+      num_workers: processes; None: one for each processor, and no more than rows.
+      step_seconds: a row that takes longer for a step has failed.
+      max_bytes: memory of a worker; None: no limit.
+    """
+
+    game: str
+    kwargs: Mapping[str, Any]
+    wrappers: Sequence[Sequence[Any]] = ()
+    num_workers: int | None = None
+    step_seconds: float = 10.0
+    max_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a row's game answered.
+
+    Attributes:
+      text, images: the observation; PNG files in base64.
+      reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
+      solution: replies that win, where they were asked for.
+      failure: why there is no answer; None where there is one.
+    """
+
+    text: str = ""
+    images: tuple[str, ...] = ()
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    solution: tuple[str, ...] = ()
+    failure: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more can be asked of the row."""
+        return self.terminated or self.truncated or self.failure is not None
+
+    def in_text(self) -> "Answer":
+        """The answer for a player that reads text alone: images are a failure."""
+        return Answer(failure=_HAS_IMAGES) if self.images else self
+
+
+_HAS_IMAGES = (
+    "it shows an image, and this player reads text alone; evaluate a model behind an "
+    "API that reads images, or leave them out with the wrapper ('images', 0) in "
+    "host.wrappers"
+)
+
+
+class Pool:
+    """The games of `num_rows` rows, spread over worker processes.
+
+    Args:
+      spec: the game.
+      split: of its problems.
+      num_rows: rows.
+    """
+
+    def __init__(self, spec: GameSpec, split: str, num_rows: int):
+        num_workers = min(spec.num_workers or os.cpu_count() or 1, num_rows)
+        rows = [range(i, num_rows, num_workers) for i in range(num_workers)]
+        self._workers = [_Worker(spec, split, mine) for mine in rows]
+        self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
+        self._num_rows = num_rows
+
+    def reset(self, seeds: Sequence[int], tasks: Sequence[int | None]) -> list[Answer]:
+        """Begin an episode in every row."""
+        given = [[int(seed), task] for seed, task in zip(seeds, tasks, strict=True)]
+        answers = self._ask({row: {"reset": x} for row, x in enumerate(given)})
+        return [answers[row] for row in range(self._num_rows)]
+
+    def step(self, replies: Mapping[int, str]) -> dict[int, Answer]:
+        """Answers to the replies of some rows."""
+        answers = self._ask({row: {"step": reply} for row, reply in replies.items()})
+        return {row: answers[row] for row in replies}
+
+    def solve(self, rows: Sequence[int]) -> dict[int, Answer]:
+        """Answers of some rows whose `solution` is what the game says."""
+        answers = self._ask({row: {"solution": True} for row in rows})
+        return {row: answers[row] for row in rows}
+
+    def close(self) -> None:
+        """Stop all workers."""
+        self._threads.shutdown(cancel_futures=True)
+        # Games release what they hold.
+        for worker in self._workers:
+            worker.hang_up()
+        # One deadline for all: many workers that hang take no longer than one.
+        deadline = time.monotonic() + END_SECONDS
+        for worker in self._workers:
+            worker.stop(deadline)
+
+    def _ask(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, Answer]:
+        def ask(worker: "_Worker") -> dict[int, Answer]:
+            mine = {row: requests[row] for row in worker.rows if row in requests}
+            return {row: worker.ask(row, request) for row, request in mine.items()}
+
+        answers: dict[int, Answer] = {}
+        for found in self._threads.map(ask, self._workers):
+            answers |= found
+        return answers
+
+
+class _Worker:
+    """A process and the rows it plays; started when first needed."""
+
+    def __init__(self, spec: GameSpec, split: str, rows: Sequence[int]):
+        self.rows = rows
+        self._spec, self._split = spec, split
+        # Per row what it was asked since its reset and what it showed: enough to play
+        # it again. Rows whose episode is over have none.
+        self._histories: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        # Rows whose episode could not be played again, and why.
+        self._lost: dict[int, str] = {}
+        self._child: child.Child | None = None
+
+    def ask(self, row: int, request: dict[str, Any]) -> Answer:
+        """The answer to a request; a failure ends the row's episode."""
+        if "reset" in request:
+            self._histories[row] = []
+            self._lost.pop(row, None)
+        if self._child is None:
+            self._start()
+        if row in self._lost:
+            return Answer(failure=self._lost[row])
+        answer = self._exchange(row, request)
+        if answer.is_over:
+            del self._histories[row]
+        elif "solution" not in request:
+            self._histories[row].append((request, answer.text))
+        return answer
+
+    def hang_up(self) -> None:
+        """Ask the process to leave."""
+        if self._child is not None:
+            self._child.hang_up()
+
+    def stop(self, deadline: float | None = None) -> None:
+        """Kill the process and all that it started; see `processes.Child.kill`."""
+        if self._child is not None:
+            self._child.kill(deadline)
+            self._child = None
+
+    def _start(self) -> None:
+        """Start a process and bring every row back to where it was."""
+        while self._child is None:
+            self._child = child.Child(_start_process())
+            self._send(self._first_line())
+            for row, history in list(self._histories.items()):
+                failure = self._replay(row, history)
+                if failure is not None:
+                    self._lost[row] = f"it failed when it was played again: {failure}"
+                    del self._histories[row]
+                if self._child is None:
+                    break
+
+    def _first_line(self) -> dict[str, Any]:
+        return {
+            "game": self._spec.game,
+            "kwargs": {**self._spec.kwargs, "split": self._split},
+            "wrappers": self._spec.wrappers,
+            "max_bytes": self._spec.max_bytes,
+        }
+
+    def _replay(
+        self, row: int, history: Sequence[tuple[dict[str, Any], str]]
+    ) -> str | None:
+        """Play an episode again; says why it failed."""
+        for request, text in history:
+            answer = self._exchange(row, request)
+            if answer.failure is not None:
+                return answer.failure
+            if answer.text != text:
+                return f"it showed {answer.text[:80]!r} instead of {text[:80]!r}"
+        return None
+
+    def _exchange(self, row: int, request: dict[str, Any]) -> Answer:
+        """Send a request and read its answer; stops a process that has none."""
+        is_reset = "reset" in request
+        seconds = START_SECONDS if is_reset else self._spec.step_seconds
+        try:
+            self._send({"row": row, **request})
+            line = self._child.read_line(time.monotonic() + seconds, MAX_ANSWER)
+            return _parse(line, row)
+        except TimeoutError:
+            failure = f"no answer within {seconds:g} s"
+        except (BrokenPipeError, EOFError):
+            failure = "its process ended"
+            status = self._wait()
+            if status is None:
+                failure = "its process closed the pipe of its answers"
+            elif status < 0:
+                failure += f", killed by {signal.Signals(-status).name}"
+            else:
+                failure += f" with status {status}"
+        except ValueError as error:
+            failure = f"an answer that cannot be read: {error}"
+        self.stop()
+        return Answer(failure=failure)
+
+    def _wait(self) -> int | None:
+        """Its exit status; None if it does not end although its pipe is closed."""
+        try:
+            return self._child.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _send(self, request: dict[str, Any]) -> None:
+        self._child.write(json.dumps(request).encode() + b"\n")
+
+
+def _start_process() -> "subprocess.Popen[bytes]":
+    # Imports what this process can import, from the folder that this one is in.
+    paths = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ragen_jax.host_games.workers.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        # Sets are in the same order in every process.
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
+        start_new_session=True,
+    )
+
+
+def _parse(line: bytes, row: int) -> Answer:
+    """The answer in a line.
+
+    Raises:
+      ValueError: it is none.
+    """
+    found = json.loads(line)
+    if not isinstance(found, dict) or found.get("row") != row:
+        raise ValueError(f"{line[:80]!r} is not for row {row}")
+    if isinstance(found.get("error"), str):
+        return Answer(failure=found["error"])
+    if isinstance(solution := found.get("solution"), list):
+        return Answer(solution=tuple(map(str, solution)))
+    text, info = found.get("observation"), found.get("info", {})
+    reward, images = found.get("reward", 0.0), found.get("images", [])
+    are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
+    if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
+        raise ValueError(f"{line[:80]!r} has no observation")
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        return Answer(failure=f"its reward is {reward!r}, not a finite number")
+    ends = {name: bool(found.get(name, False)) for name in ("terminated", "truncated")}
+    return Answer(text, tuple(images), float(reward), info=info, **ends)

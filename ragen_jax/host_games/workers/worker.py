@@ -1,0 +1,114 @@
+"""A worker process: plays the games of some rows, one request after the other.
+
+In: requests, a JSON object a line, on standard input. Out: an answer a line on what was
+standard output; what games print goes to standard error. A game that raises answers
+with its exception and is thrown away; whatever worse happens to the process is the
+business of `pool.py`, which starts it.
+
+    {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": "text", ...}
+    {"row": 3, "step": "reply"}             -> {"row": 3, "observation": ..., ...}
+    {"row": 3, "solution": true}            -> {"row": 3, "solution": ["reply", ...]}
+
+Images are PNG files in base64, a list of texts as "images" beside the observation.
+
+The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
+[[name, argument], ...], "max_bytes": limit of its memory or null}.
+"""
+
+import base64
+import importlib
+import io
+import json
+import os
+import resource
+import traceback
+from typing import Any, TextIO
+
+import numpy as np
+
+from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
+from ragen_jax.host_games.wrappers import wrap
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    # Games may print and read; their words must not stand among the answers, nor may
+    # they take the requests.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    start = json.loads(requests.readline())
+    if start["max_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
+    module, name = start["game"].split(":")
+    make = getattr(importlib.import_module(module), name)
+    games: dict[int, HostGame] = {}
+    for line in requests:
+        request = json.loads(line)
+        row = request["row"]
+        try:
+            if "reset" in request:
+                if row not in games:
+                    games[row] = wrap(make(**start["kwargs"]), start["wrappers"])
+                answer = _observation(games[row].reset(*request["reset"]))
+            elif "solution" in request:
+                answer = {"solution": list(games[row].solution())}
+            else:
+                answer = _step(games[row].step(request["step"]))
+            _send(answers, {"row": row} | answer)
+        except Exception as error:  # whatever a game raises is an answer
+            _send(answers, {"row": row, "error": _words(error)})
+            if row in games:
+                _close(games.pop(row))
+    for game in games.values():
+        _close(game)
+
+
+def _words(error: Exception) -> str:
+    """What an exception says, and where it was raised if not by a check of ours."""
+    if isinstance(error, BrokenContract):
+        return str(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{where.filename}, line {where.lineno}"
+    return f"{type(error).__name__}: {error} ({place})"
+
+
+def _close(game: HostGame) -> None:
+    """Close a game; one that cannot ends with the process."""
+    try:
+        game.close()
+    except Exception:  # it may have failed before, and is not used again
+        traceback.print_exc()
+
+
+def _send(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _observation(observation: Observation) -> dict[str, Any]:
+    images = list(map(_png, observation.images))
+    return {"observation": observation.text} | ({"images": images} if images else {})
+
+
+def _png(pixels: np.ndarray) -> str:
+    """An image, uint8[H, W, 3], as a PNG file in base64."""
+    from PIL import Image  # most games show none
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return _observation(step.observation) | {
+        "reward": float(step.reward),
+        "terminated": bool(step.terminated),
+        "truncated": bool(step.truncated),
+        "info": {name: float(value) for name, value in step.info.items()},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,395 @@
+"""Builds everything a run needs from its configuration: the only place that does.
+
+In: a validated configuration. Out: a `Program`: the tasks, the policy and the compiled
+functions that train and evaluate. Its `Parts` are everything but the weights: they give
+the size of every array before any is allocated. Sections
+of the configuration are spread as keyword arguments, so a key that no function accepts
+is a `TypeError` at start-up.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Key
+from ml_collections import ConfigDict
+
+from ragen_jax import sharding
+from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
+from ragen_jax.diagnostics.optimality import make_play_quality
+from ragen_jax.diagnostics.schedule import Diagnostics, build_diagnostics
+from ragen_jax.learner.learner import Learner, Networks, build_learner
+from ragen_jax.learner.rules import needs_critic
+from ragen_jax.learner.state import TrainState
+from ragen_jax.learner.update import EpisodeCredit
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.critic import build_critic
+from ragen_jax.models.hf.files import identity, resolve_checkpoint, weights_digest
+from ragen_jax.models.hf.weights import load_checkpoint, load_config
+from ragen_jax.models.lora import read_lora
+from ragen_jax.models.policy import Policy, build_policy, computation
+from ragen_jax.multihost.exchange import on_this_process
+from ragen_jax.registry.settings import flatten
+from ragen_jax.rollout.collect import Rollouts
+from ragen_jax.rollout.footprint import Footprint
+from ragen_jax.rollout.host.env import World
+from ragen_jax.rollout.join import interleave, make_join
+from ragen_jax.rollout.keys import training_keys, validation_keys
+from ragen_jax.rollout.records import add_credit
+from ragen_jax.tasks import (
+    Task,
+    build_collect,
+    build_task,
+    check_fit,
+    check_names,
+    env_specs,
+)
+from ragen_jax.text.statements import FactReader, build_facts
+from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
+from ragen_jax.types import Params, Trajectory
+
+# Values of `model.path` that name a model of this package -> its folder.
+BUILT_IN = {
+    name: pathlib.Path(__file__).parents[1] / name
+    for name in ("pocket", "pocket_worlds", "pocket_host")
+}
+POCKET = BUILT_IN["pocket"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A program without its weights.
+
+    Attributes:
+      tasks: with the policy bound.
+      policy, model: the network's pure functions and its description.
+      learner: shapes of the train state, its initialisation and its update.
+      join: one batch from the rollouts of all tasks.
+      batch_sharding: of that batch.
+      players: devices that play training's rollouts; others only with `rollout.ahead`.
+    """
+
+    tasks: tuple[Task, ...]
+    policy: Policy
+    model: ModelConfig
+    learner: Learner
+    join: Callable[[Sequence[Trajectory]], Trajectory]
+    batch_sharding: NamedSharding
+    players: Mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Everything a run needs.
+
+    Attributes:
+      tasks: with the policy bound; one, or several with `env.mix`.
+      policy, model: the network's pure functions and its description.
+      state: the train state before the first iteration, on its devices.
+      identity: of the model that the state belongs to, see `hf_files.identity`.
+      validation: `VALIDATION_SETTINGS` and their values.
+      pass_at: the `k` of pass@k on validation prompts.
+      group_size: rows of a training rollout that play the same level.
+      join: one batch from the rollouts of all tasks.
+      batch_sharding: of that batch and of the rollouts it is made of.
+      update: `(state, batch, key) -> (state, stats, credit)`; donates the state.
+      play_params: parameters of the policy in a state, for `collect` and export.
+      learner: the `Learner` that `update` and `play_params` belong to.
+      frozen: base weights (for LoRA or a KL reference), passed to both; None if unused.
+      diagnostics: measurements of the policy while it trains.
+    """
+
+    tasks: tuple[Task, ...]
+    policy: Policy
+    model: ModelConfig
+    state: TrainState
+    identity: Mapping[str, Any]
+    validation: Mapping[str, float]
+    pass_at: Sequence[int]
+    group_size: int
+    join: Callable[[Sequence[Trajectory]], Trajectory]
+    batch_sharding: NamedSharding
+    update: Callable[..., tuple[TrainState, dict[str, Any], EpisodeCredit]]
+    play_params: Callable[[TrainState], Params]
+    learner: Learner
+    frozen: Params | None
+    diagnostics: Diagnostics
+
+    @property
+    def task(self) -> Task:
+        """The first task."""
+        return self.tasks[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tasks in metrics."""
+        return tuple(task.name for task in self.tasks)
+
+    def collect(self, params: Params, key: Key[Array, ""]) -> tuple[Trajectory, ...]:
+        """One rollout per task, finished."""
+        return self._in_turn(lambda task: task.collect(params, key))
+
+    def collect_validation(self, params: Params) -> tuple[Trajectory, ...]:
+        """The validation episodes of every task, finished; a prompt's are adjacent."""
+        # One sample at a time, so that memory is needed for one only.
+        samples = [
+            self._in_turn(lambda task, i=i: task.collect_validation(params, i))
+            for i in range(self.validation["num_samples"])
+        ]
+        samples = on_this_process(samples)
+        if len(samples) == 1:
+            return samples[0]
+        return tuple(interleave(rollouts) for rollouts in zip(*samples, strict=True))
+
+    def _in_turn(self, play: Callable[[Task], Trajectory]) -> tuple[Trajectory, ...]:
+        # One after the other: programs split over the same devices must not overlap,
+        # or their collectives may wait for each other forever.
+        return tuple(jax.block_until_ready(play(task)) for task in self.tasks)
+
+    def episodes(
+        self,
+        rollouts: Sequence[Trajectory],
+        count: int | None = None,
+        credit: EpisodeCredit | None = None,
+    ) -> list[dict[str, Any]]:
+        """Records of the first `count` rows of every rollout; None: of all rows.
+
+        See `ragen_jax.rollout.records`. With several tasks each record has the name of
+        its task as `environment`. With the `credit` of all rows, each also says what
+        the update made of it, see `records.add_credit`.
+        """
+        records, first_row = [], 0
+        for task, rollout in zip(self.tasks, rollouts, strict=True):
+            label = {"environment": task.name} if len(self.tasks) > 1 else {}
+            of_task = [label | record for record in task.records(rollout, count)]
+            if credit is not None:
+                rows = slice(first_row, first_row + len(of_task))
+                kept, advantages = jax.device_get(
+                    (credit.kept[rows], credit.advantages[rows])
+                )
+                add_credit(of_task, kept, advantages, self.group_size)
+            records += of_task
+            first_row += len(rollout.lengths)
+        return records
+
+
+def model_folder(path: str) -> pathlib.Path:
+    """Folder of a `model.path`: a built-in one, a local or a downloaded one."""
+    return resolve_checkpoint(BUILT_IN.get(path, path))
+
+
+def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:
+    """Check the configuration, load the model, tabulate the text, set up the mesh.
+
+    Raises:
+      ValueError: a key or a file is wrong; nothing has been written.
+    """
+    validate(config, overrides)
+    folder = model_folder(config.model.path)
+    tokenizer = load_tokenizer(folder)
+    parts = build_parts(config, load_config(folder), tokenizer)
+    check_memory(config, parts)
+    warn_of_pocket_settings(config, tokenizer)
+    model, params = load_checkpoint(folder)
+    learner = parts.learner
+    frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser
+    return Program(
+        tasks=parts.tasks,
+        policy=parts.policy,
+        model=model,
+        state=learner.init(params, config.seed),
+        identity=identity(
+            model, tokenizer.folder, tokenizer.stop_ids, _base_digest(config, folder)
+        ),
+        validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
+        pass_at=pass_at(config),
+        group_size=config.rollout.group_size,
+        join=parts.join,
+        batch_sharding=parts.batch_sharding,
+        update=functools.partial(learner.update, frozen, learner.peaks),
+        play_params=functools.partial(learner.play_params, frozen),
+        learner=learner,
+        frozen=frozen,
+        diagnostics=build_diagnostics(config, learner, frozen, parser),
+    )
+
+
+def check_memory(config: ConfigDict, parts: Parts) -> None:
+    """Refuse rollouts that cannot fit into the devices' memory, where it is known.
+
+    Raises:
+      ValueError: names the number of episodes and the expected bytes.
+    """
+    model, rollout = parts.model, config.rollout
+    kv_size = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
+    num_cached = rollout.max_reply_tokens
+    if rollout.context == "full":
+        num_cached *= rollout.max_turns
+    num_rows = rollout.num_groups * rollout.group_size
+    played = {"rollout.num_groups x rollout.group_size": (num_rows, parts.players)}
+    if config.evaluation.every is not None:
+        num_prompts, where = config.evaluation.num_prompts, parts.batch_sharding.mesh
+        played["evaluation.num_prompts"] = (num_prompts, where)
+    shortest = min(t.dialogue.max_trajectory_tokens for t in parts.tasks)
+    for key, (count, mesh) in played.items():
+        memory = sharding.mesh_memory(mesh)
+        if memory is not None:
+            cache_bytes = kv_size * jnp.dtype(config.model.dtype).itemsize
+            Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)
+
+
+def build_parts(
+    config: ConfigDict,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    devices: Sequence[jax.Device] | None = None,
+) -> Parts:
+    """Tabulate the text, set up the mesh, put the functions together.
+
+    Args:
+      config: validated.
+      model, tokenizer: of `model.path`; weights are not read.
+      devices: to compute on, or described ones; None: JAX's.
+
+    Raises:
+      ValueError: model, tokenizer and configuration do not fit each other.
+    """
+    specs = env_specs(config)
+    tasks = [build_task(config, spec, tokenizer) for spec in specs]
+    sharding.check_network(config.mesh, model)
+    check_names(tasks)
+    for task in tasks:
+        check_fit(config, task, model)
+    mesh = sharding.make_mesh(**config.mesh, devices=devices)
+    players, num_players = mesh, config.rollout.devices
+    if config.rollout.ahead and num_players is not None:
+        players = sharding.make_players(mesh, num_players, devices)
+    networks = _networks(config, model, mesh)
+    batch_sharding = sharding.by_rows(mesh)
+    where = {"policy": networks.policy, "mesh": mesh, "players": players}
+    bind = functools.partial(bind_policy, config, **where)
+    return Parts(
+        tasks=tuple(
+            bind(task, index=i, num_groups=spec.num_groups)
+            for i, (task, spec) in enumerate(zip(tasks, specs, strict=True))
+        ),
+        policy=networks.policy,
+        model=model,
+        learner=build_learner(config, networks, mesh, players),
+        join=make_join(batch_sharding),
+        batch_sharding=batch_sharding,
+        players=players,
+    )
+
+
+def bind_policy(
+    config: ConfigDict,
+    task: Task,
+    policy: Policy,
+    mesh: Mesh,
+    *,
+    index: int,
+    num_groups: int,
+    players: Mesh | None = None,
+) -> Task:
+    """The task with compiled rollouts of a policy, `num_groups` groups in training.
+
+    Training's are played by `players`; None: by the devices of `mesh`, like validation.
+    In training the task number `index` has its own random streams. The validation
+    prompts of an environment are the same alone and in every mix, for comparison.
+    """
+    group_size = config.rollout.group_size
+    sizes = {"num_groups": num_groups, "group_size": group_size}
+    training = build_collect(config, task, policy, players or mesh, **sizes)
+    num_prompts = config.evaluation.num_prompts
+    validation = build_collect(
+        config,
+        task,
+        policy,
+        mesh,
+        num_groups=num_prompts,
+        group_size=1,
+        temperature=config.evaluation.temperature or None,
+        top_k=None,
+        top_p=None,
+    )
+
+    of_step = functools.partial(training_keys, index, num_groups, group_size)
+    seed = config.evaluation.seed
+    of_sample = functools.partial(validation_keys, seed, num_prompts)
+    return dataclasses.replace(
+        task,
+        training=Rollouts(training, of_step),
+        validation=Rollouts(validation, of_sample),
+        play_quality=_play_quality(task),
+    )
+
+
+def _play_quality(task: Task) -> Callable[..., dict[str, float]] | None:
+    """Comparison with best play; None where the actions of a game have no values."""
+    if isinstance(task.env, World):
+        return None
+    return make_play_quality(
+        task.env,
+        task.params,
+        task.rules.budget,
+        reader=thought_reader(task),
+        max_reply_tokens=task.rules.max_reply_tokens,
+    )
+
+
+def thought_reader(task: Task) -> FactReader | None:
+    """Reader of the facts stated in thoughts; None where thoughts state none."""
+    if not task.dialogue.thinking or not task.env.landmarks:
+        return None
+    return task.dialogue.facts or build_facts(task.env, task.tokenizer)
+
+
+def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
+    """Digest of the weights frozen beside the train state; None without any."""
+    if config.lora.rank is None and config.kl.placement is None:
+        return None
+    return weights_digest(folder)
+
+
+def _networks(config: ConfigDict, model: ModelConfig, mesh: Mesh) -> Networks:
+    """The policy and, if the algorithm needs one, the critic."""
+    how = computation(config.model, model, sharding.kernel_platform(mesh))
+    lora, critic = read_lora(**config.lora), None
+    if needs_critic(flatten(config)):
+        critic = build_critic(model, config.critic.trunk, lora=lora, **how)
+    return Networks(
+        policy=build_policy(model, **how),
+        critic=critic,
+        lora=lora,
+    )
+
+
+def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
+    """Warn on standard error if a real model gets the pocket model's wording.
+
+    The pocket model and those retrained by `launch.sft` have a tokenizer whose first
+    256 ids are the bytes in order; no published tokenizer has.
+    """
+    is_pocket = tokenizer.token_bytes[:256] == [bytes([i]) for i in range(256)]
+    prompt = config.prompt
+    if prompt.style == "terse" and not is_pocket:
+        print(
+            f"warning: {config.model.path} is not a pocket model, but prompt.style = "
+            f"'terse', prompt.tokenization = {prompt.tokenization!r} and "
+            f"optimizer.learning_rate = {config.optimizer.learning_rate:g} are those "
+            "of the pocket preset; use a preset of configs/sizes.py, e.g. "
+            "--config=FILE:qwen2.5-0.5b",
+            file=sys.stderr,
+        )
+
+
+def num_params(params: Params) -> int:
+    """Number of scalars in a parameter tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,144 @@
+"""The rollout of an iteration, played when it is needed or one iteration ahead.
+
+In: the train state and the number of an iteration. Out: its episodes, on the devices
+that learn. With `rollout.ahead` = 1 the next iteration's rollout is played in a thread
+while the update runs, with the parameters that the update starts from: on devices of
+its own (`rollout.devices`), or on the same one, which a game in Python leaves waiting.
+What is played follows from the state alone (`TrainState.behind`), never from the clock,
+so that a resumed run plays it again.
+
+Programs split over the same devices must not overlap (`Program.collect`): the thread
+uses the devices that play, and everything else those that learn. What moves between
+them moves while the thread has nothing to do.
+"""
+
+import concurrent.futures
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from ragen_jax import rngs
+from ragen_jax.learner.metrics import STALENESS
+from ragen_jax.learner.state import Snapshot, TrainState, take_snapshot
+from ragen_jax.program.build import Program
+from ragen_jax.rollout.host.env import World
+from ragen_jax.runs.metrics import HIDDEN
+from ragen_jax.sharding import on_mesh
+from ragen_jax.types import Trajectory
+
+
+class Played(NamedTuple):
+    """A rollout.
+
+    Attributes:
+      rollouts: one per task.
+      metrics: its staleness; empty where rollouts are not ahead.
+      timing: its seconds that nothing waited for; empty as well.
+    """
+
+    rollouts: Sequence[Trajectory]
+    metrics: dict[str, float]
+    timing: dict[str, float]
+
+
+class _Pending(NamedTuple):
+    """A rollout that was started: of which iteration, with what."""
+
+    done: int
+    behind: Snapshot
+    future: concurrent.futures.Future
+
+    def is_of(self, behind: Snapshot, done: int) -> bool:
+        return self.behind is behind and self.done == done
+
+
+class Player:
+    """Plays the rollouts of a run. Use it as a context manager.
+
+    Args:
+      config: validated.
+      program: of it.
+    """
+
+    def __init__(self, config: ConfigDict, program: Program):
+        self._program, self._root = program, rngs.root_key(config.seed)
+        self._last = config.train.num_iterations
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "rollout")
+        self._pending: _Pending | None = None
+        behind, self._frozen = program.learner.state.behind, None
+        if behind is not None:
+            self._mesh = behind.iteration.sharding.mesh
+            if config.lora.rank is not None:
+                # Adapters are merged into these where they are played with.
+                where = on_mesh(program.frozen, self._mesh)
+                self._frozen = jax.device_put(program.frozen, where)
+
+    def __enter__(self) -> "Player":
+        return self
+
+    def __exit__(self, *_) -> None:
+        """Drop a rollout that nothing waits for any more."""
+        if self._pending is not None and not self._pending.future.cancel():
+            for task in self._program.tasks:
+                if isinstance(task.env, World):
+                    task.training.collect.stop()
+        self._thread.shutdown()
+
+    def take(self, state: TrainState, done: int) -> Played:
+        """The rollout of an iteration, from 1: waited for, or played now.
+
+        Args:
+          state: before the iteration's update.
+
+        Raises:
+          GamesFailed: too many games of it failed; the state is as it was.
+        """
+        if state.behind is None:
+            params = self._program.play_params(state)
+            return Played(self._program.collect(params, self._key(done)), {}, {})
+        pending, self._pending = self._pending, None
+        began = time.perf_counter()
+        if pending is not None and pending.is_of(state.behind, done):
+            rollouts, seconds = pending.future.result()
+        else:
+            if pending is not None:
+                concurrent.futures.wait([pending.future])
+            rollouts, seconds = self._play(state.behind, done)
+        waited = time.perf_counter() - began
+        where = jax.tree.map(lambda _: self._program.batch_sharding, rollouts)
+        staleness = int(state.iteration) - int(state.behind.iteration)
+        return Played(
+            jax.device_put(rollouts, where),
+            {STALENESS.name: float(staleness)},
+            {HIDDEN: max(0.0, seconds - waited)},
+        )
+
+    def begin(self, state: TrainState, done: int) -> Snapshot | None:
+        """Start the rollout of the iteration after this one, but for the last.
+
+        Args:
+          state: before the update, which plays it.
+
+        Returns:
+          `behind` of the state after the update.
+        """
+        if state.behind is None:
+            return None
+        behind = take_snapshot(state, self._mesh)
+        if done < self._last:
+            future = self._thread.submit(self._play, behind, done + 1)
+            self._pending = _Pending(done + 1, behind, future)
+        return behind
+
+    def _play(self, behind: Snapshot, done: int) -> tuple[Sequence[Trajectory], float]:
+        """A rollout on the devices that play, and its seconds."""
+        began = time.perf_counter()
+        params = self._program.learner.play_params(self._frozen, behind)
+        rollouts = self._program.collect(params, self._key(done))
+        return rollouts, time.perf_counter() - began
+
+    def _key(self, done: int):
+        return rngs.step_key(self._root, done - 1)

@@ -1,0 +1,348 @@
+"""Environments of Gymnasium play as games: what is shown, read, and when it ends."""
+
+import sys
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragen_jax.host_games.adapters.common import spread_seed
+from ragen_jax.host_games.adapters.gymnasium import GymnasiumGame, uncolor
+from ragen_jax.host_games.base import SPLITS, Observation
+from ragen_jax.host_games.workers.pool import GameSpec, Pool
+from ragen_jax.host_games.wrappers import wrap
+from tests.host_games.adapters import gymnasium_environments
+from tests.host_games.fresh_processes import printed
+
+GUESS = f"{gymnasium_environments.__name__}:tests/Guess-v0"
+MEANINGS = f"{gymnasium_environments.__name__}:tests/Meanings-v0"
+TORUS = f"{gymnasium_environments.__name__}:tests/Torus-v0"
+
+
+def newest(name):
+    """The id of the version that is installed."""
+    return max(i for i in gymnasium.registry if i.startswith(f"{name}-v"))
+
+
+TAXI, CLIFF = newest("Taxi"), newest("CliffWalking")
+LAKE = {
+    "id": "FrozenLake-v1",
+    "action_names": ["Left", "Down", "Right", "Up"],
+    "make_kwargs": {"is_slippery": False},
+}
+# Past the holes of the default map.
+THROUGH_THE_LAKE = ["Down", "Down", "Right", "Right", "Down", "Right"]
+
+
+# --- discrete actions
+
+
+def test_the_lake_is_crossed():
+    game = GymnasiumGame(**LAKE)
+    shown = game.reset(0).text
+    assert shown == "[red S]FFF\nFHFH\nFFFH\nHFFG"
+    *before, last = [game.step(name) for name in THROUGH_THE_LAKE]
+    assert not any(step.terminated or step.truncated for step in before)
+    assert before[0].observation.text == "  (Down)\nSFFF\n[red F]HFH\nFFFH\nHFFG"
+    assert [step.reward for step in before] == [0.0] * 5
+    assert (last.reward, last.terminated, last.truncated) == (1.0, True, False)
+    assert last.info == {"success": True, "valid": True}
+
+
+def test_a_hole_is_no_success():
+    game = GymnasiumGame(**LAKE)
+    game.reset(0)
+    game.step("down")
+    step = game.step(" RIGHT\n")
+    assert (step.terminated, step.info["success"]) == (True, False)
+    game = GymnasiumGame(success="terminated", **LAKE)
+    game.reset(0)
+    game.step("down")
+    assert game.step("right").info["success"]
+
+
+def test_a_time_limit_truncates():
+    kwargs = {**LAKE["make_kwargs"], "max_episode_steps": 3}
+    game = GymnasiumGame(**(LAKE | {"make_kwargs": kwargs}), success="terminated")
+    game.reset(0)
+    steps = [game.step("left") for _ in range(3)]
+    assert [step.truncated for step in steps] == [False, False, True]
+    assert not any(step.terminated or step.info["success"] for step in steps)
+
+
+@pytest.mark.parametrize(
+    "reply", ["", "0", "North", "Left || Left", "Left.", "\x00", "left " * 10_000]
+)
+def test_other_replies_do_not_reach_the_environment(reply):
+    game = GymnasiumGame(**LAKE)
+    shown = game.reset(3)
+    step = game.step(reply)
+    assert step.observation == shown
+    assert (step.reward, step.terminated, step.truncated) == (0.0, False, False)
+    assert step.info == {"success": False, "valid": False}
+
+
+@pytest.mark.parametrize("environment", [TAXI, CLIFF, "Blackjack-v1"])
+def test_toy_texts_are_played_as_gymnasium_plays_them(environment):
+    """Seeds, rewards and ends are those of the environment with the same actions."""
+    game = GymnasiumGame("validation", id=environment)
+    env = gymnasium.make(environment)
+    num_actions = int(env.action_space.n)
+    for seed in range(5):
+        env.reset(seed=2 * seed + 1)
+        game.reset(seed)
+        for i in range(50):
+            action = (seed + i * i) % num_actions
+            _, reward, terminated, truncated, _ = env.step(action)
+            step = game.step(str(action))
+            assert (step.reward, step.terminated, step.truncated) == (
+                reward,
+                terminated,
+                truncated,
+            )
+            assert step.info["success"] == (terminated and reward > 0)
+            if terminated or truncated:
+                break
+
+
+def test_boards_without_text_are_numbers():
+    game = GymnasiumGame(id="Blackjack-v1", action_names=("Stick", "Hit"))
+    env = gymnasium.make("Blackjack-v1")
+    for seed in range(20):
+        seen, _ = env.reset(seed=2 * seed)
+        assert game.reset(seed).text == " ".join(map(str, map(int, seen)))
+
+
+def test_names_that_the_environment_has():
+    game = GymnasiumGame(id=MEANINGS, success="terminated")
+    assert game.instruction == (
+        f"You are playing {MEANINGS}.\nReply with one action: STAY, GO."
+    )
+    assert game.reset(0) == Observation("7 0 1 3 2")
+    assert game.step("5").info["valid"] is False
+    assert not game.step("stay").terminated
+    step = game.step("go")
+    assert (step.reward, step.info["success"]) == (-1.0, True)
+
+
+def test_numbers_where_there_are_no_names():
+    game = GymnasiumGame(id=CLIFF, instruction="Walk to T.")
+    assert game.instruction == "Walk to T.\nReply with one action: 0, 1, 2, 3."
+    game.reset(0)
+    assert game.step("1").reward == -100.0
+    for reply in ("4", "-1", "01", "1.0", "\u0661"):
+        assert game.step(reply).info["valid"] is False
+
+
+# --- texts
+
+
+def test_texts_pass_through():
+    game = GymnasiumGame(id=GUESS, make_kwargs={"largest": 4})
+    assert game.instruction == f"You are playing {GUESS}."
+    for seed in range(30):
+        assert game.reset(seed).text == "0 to 4"
+        number = game._env.unwrapped.number
+        wrong = game.step(str(number + 1))
+        assert (wrong.observation.text, wrong.reward) == ("less", 0.0)
+        right = game.step(str(number))
+        assert (right.observation.text, right.reward) == ("right", 1.0)
+        assert right.info == {"success": True, "valid": True}
+
+
+def test_texts_outside_the_space_are_no_actions():
+    game = GymnasiumGame(id=GUESS)
+    game.reset(0)
+    for reply in ("", "123", "a", " 1", "1\n", "\ud800", "☃"):
+        step = game.step(reply)
+        assert step.info["valid"] is False
+        assert step.observation.text == "0 to 9"
+    steps = [game.step("77") for _ in range(3)]
+    assert [step.truncated for step in steps] == [False, False, True]
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=4), st.integers(0, 2**31))
+def test_any_reply_is_a_step(replies, seed):
+    for options in (LAKE, {"id": GUESS}):
+        game = wrap(GymnasiumGame(**options), [("split", 2)])
+        game.reset(seed)
+        for reply in replies:
+            step = game.step(reply)
+            assert set(step.info) == {"success", "valid"}
+            if step.terminated or step.truncated:
+                break
+
+
+# --- colours
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("plain", "plain"),
+        ("", ""),
+        ("\x1b[41mS\x1b[0mFF", "[red S]FF"),
+        ("F\x1b[34;1mR\x1b[0m\nF", "F[blue R]\nF"),
+        ("\x1b[43m \x1b[0m", "[yellow  ]"),
+        ("\x1b[97mx\x1b[m", "[white x]"),
+        ("\x1b[38mx\x1b[0m", "[crimson x]"),
+        ("\x1b[31ma\x1b[32mb", "[red a][green b]"),
+        ("\x1b[31m\x1b[0mx", "x"),
+        ("\x1b[1mbold\x1b[0m", "bold"),
+        ("\x1b[2J\x1b[Hx\x1b[?25l", "x"),
+        ("\x1b[0;31mx\x1b[0m", "[red x]"),
+        ("\x1b[31;0mx", "x"),
+    ],
+)
+def test_colours_are_named(text, plain):
+    assert uncolor(text) == plain
+
+
+@given(st.text(alphabet="a\n[]", max_size=20), st.sampled_from(("red", "blue")))
+def test_what_gymnasium_colours(text, color):
+    from gymnasium.utils import colorize
+
+    marked = f"[{color} {text}]" if text else ""
+    for options in ({}, {"bold": True}, {"highlight": True}):
+        coloured = colorize(text, color, **options)
+        assert uncolor(f"x{coloured}y") == f"x{marked}y"
+
+
+# --- our own games
+
+
+OWN = "envs.as_gymnasium:ragen_jax"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_our_games_come_back_as_they_went(split):
+    """The array game, through Gymnasium, as a game in Python."""
+    reset_options = {"validation": {"split": "validation"}}
+    game = GymnasiumGame(split, id=f"{OWN}/Sokoban-v0", reset_options=reset_options)
+    assert game.instruction.endswith("one action: Up, Down, Left, Right.")
+    env = gymnasium.make(f"{OWN}/Sokoban-v0")
+    for seed in range(10):
+        number = spread_seed(split, seed)
+        text, _ = env.reset(seed=number, options={"split": split})
+        assert game.reset(seed).text == text
+        for action, name in enumerate(["up", "DOWN", "Left", "right"]):
+            text, reward, terminated, truncated, _ = env.step(action)
+            step = game.step(name)
+            assert step.observation.text == text
+            assert (step.reward, step.terminated, step.truncated) == (
+                reward,
+                terminated,
+                truncated,
+            )
+            if terminated or truncated:
+                break
+
+
+def test_our_games_of_texts_come_back():
+    game = GymnasiumGame(id=f"{OWN}/Bandit-v0")
+    shown = game.reset(0).text
+    assert game.step("no arm").observation.text == shown
+    names = game._env.unwrapped.game.action_vocabulary
+    arms = [name for name in names if name in shown]
+    assert game.step(arms[0].lower()).terminated
+
+
+# --- options
+
+
+def test_splits_have_their_own_seeds():
+    seeds = {split: {spread_seed(split, s) for s in range(1000)} for split in SPLITS}
+    assert all(len(each) == 1000 for each in seeds.values())
+    assert not seeds["training"] & seeds["validation"]
+    largest = [spread_seed(split, 2**31 - 1) for split in SPLITS]
+    assert max(largest) == 2**31 - 1
+
+
+def test_splits_begin_otherwise():
+    """Where a seed chooses the problem; hands of Blackjack are few."""
+    shown = {}
+    for split in SPLITS:
+        game = GymnasiumGame(split, id=TAXI)
+        shown[split] = [game.reset(seed).text for seed in range(20)]
+    assert shown["training"] != shown["validation"]
+
+
+def test_a_missing_package_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[gymnasium\]'"):
+        GymnasiumGame(id="FrozenLake-v1")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({**LAKE, "split": "test"}, "use one of training, validation"),
+        ({**LAKE, "success": "goal"}, "use reward or terminated"),
+        ({"id": "NoLake-v0"}, "pprint_registry"),
+        ({"id": "Taxi-v0"}, "pprint_registry"),
+        ({"id": "CartPole-v1"}, "shows Box.*Text, Discrete, MultiDiscrete"),
+        ({"id": TORUS}, "takes Box.*Discrete or Text"),
+        ({"id": GUESS, "action_names": ["a"]}, "leave it out"),
+        ({**LAKE, "action_names": ["Left"]}, "has 4 actions"),
+        ({**LAKE, "action_names": "LDRU"}, "use a list"),
+        ({**LAKE, "action_names": ["a", "b", "c", "A"]}, "two actions have the name"),
+        ({**LAKE, "action_names": ["a", "b", "c", " d"]}, "without blanks"),
+        ({**LAKE, "action_names": ["a", "b", "c", 4]}, "use a text"),
+        ({**LAKE, "make_kwargs": {"render_mode": "human"}}, "without render_mode"),
+        ({**LAKE, "make_kwargs": "slippery"}, "use a mapping"),
+        ({**LAKE, "reset_options": {"split": "validation"}}, "use a mapping from"),
+        ({**LAKE, "reset_options": {"test": {}}}, "use a mapping from"),
+        ({**LAKE, "reset_options": "validation"}, "use a mapping from"),
+    ],
+)
+def test_bad_options_are_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        GymnasiumGame(**options)
+
+
+def test_there_are_no_tasks():
+    with pytest.raises(ValueError, match="no tasks"):
+        GymnasiumGame(**LAKE).reset(0, task=1)
+
+
+def test_the_environment_is_closed(monkeypatch):
+    game = GymnasiumGame(id=GUESS)
+    closed = []
+    monkeypatch.setattr(game._env.unwrapped, "close", lambda: closed.append(1))
+    game.close()
+    assert closed == [1]
+
+
+def test_workers_play_them():
+    spec = GameSpec(
+        "ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", LAKE, num_workers=1
+    )
+    pool = Pool(spec, "training", 2)
+    try:
+        pool.reset([0, 1], [None, None])
+        for name in THROUGH_THE_LAKE:
+            answer = pool.step({1: name})[1]
+        assert (answer.reward, answer.terminated) == (1.0, True)
+        assert answer.info == {"success": 1.0, "valid": 1.0}
+    finally:
+        pool.close()
+
+
+TRANSCRIPT = f"""
+from ragen_jax.host_games.adapters.gymnasium import GymnasiumGame
+for split in {SPLITS}:
+    for id in ("FrozenLake-v1", "{TAXI}", "Blackjack-v1"):
+        game = GymnasiumGame(split, id=id)
+        for seed in range(10):
+            print(game.reset(seed))
+            for reply in "01?101":
+                step = game.step(reply)
+                print(step)
+                if step.terminated or step.truncated:
+                    break
+"""
+
+
+def test_episodes_are_the_same_in_every_process():
+    assert printed(TRANSCRIPT).count(b"Step(") > 100

@@ -1,0 +1,474 @@
+"""The client of OpenEnv servers, against recorded ones and against faults."""
+
+import contextlib
+import json
+import pathlib
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+from websockets.sync.server import serve
+
+from ragen_jax.host_games.adapters import openenv_connection as openenv_wire
+from ragen_jax.host_games.adapters.openenv import OpenEnvGame
+from ragen_jax.host_games.adapters.openenv_actions import (
+    MAX_ACTION_BYTES,
+    TEXT_FIELDS,
+    ActionForm,
+    Unreadable,
+    find_text,
+    read_form,
+    read_reward,
+)
+from ragen_jax.host_games.adapters.openenv_connection import OpenEnvError, server_urls
+from ragen_jax.host_games.base import Step
+
+DATA = pathlib.Path(__file__).parents[2] / "serve" / "data"
+DOCUMENTS = {
+    "/schema": {
+        "action": {
+            "properties": {"message": {"type": "string"}, "metadata": {}},
+            "required": ["message"],
+        }
+    },
+    "/metadata": {"name": "Stub", "description": "Say so."},
+}
+
+
+@contextlib.contextmanager
+def stub(talk, documents=None):
+    """A server whose sessions are `talk(socket)`; yields its URL."""
+    documents = DOCUMENTS if documents is None else documents
+
+    def page(connection, request):
+        if request.path == "/ws":
+            return None
+        document = documents.get(request.path)
+        if document is None:
+            return Response(404, "Not Found", Headers(), b"")
+        body = document if isinstance(document, bytes) else json.dumps(document)
+        body = body if isinstance(body, bytes) else body.encode()
+        headers = Headers({"Content-Length": str(len(body)), "Connection": "close"})
+        return Response(200, "OK", headers, body)
+
+    with serve(talk, "127.0.0.1", 0, process_request=page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield "ws://{}:{}".format(*server.socket.getsockname())
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def playing(talk, documents=None, split="training", **options):
+    with stub(talk, documents) as url:
+        game = OpenEnvGame(split, url, **options)
+        try:
+            yield game
+        finally:
+            game.close()
+
+
+def observation(text="ok", reward=0.0, done=False, **fields):
+    seen = {"prompt": text, **fields}
+    data = {"observation": seen, "reward": reward, "done": done}
+    return json.dumps({"type": "observation", "data": data})
+
+
+def error(code, message="no", **more):
+    data = {"code": code, "message": message, **more}
+    return json.dumps({"type": "error", "data": data})
+
+
+def answering(*answers):
+    """A session that gives these answers, and the requests it got."""
+    asked, left = [], iter(answers)
+
+    def talk(socket):
+        for raw in socket:
+            request = json.loads(raw)
+            if request["type"] == "close":
+                return
+            asked.append(request)
+            answer = next(left)
+            if answer is None:
+                socket.close()
+                return
+            socket.send(answer)
+
+    return talk, asked
+
+
+def test_openenvs_own_server_as_recorded():
+    """`tests/serve/record.py` recorded this client at OpenEnv's own server."""
+    found = json.loads((DATA / "our_client_official_server.json").read_text())
+    documents = {f"/{name}": value for name, value in found["documents"].items()}
+    talk, asked = answering(*(json.dumps(answer) for _, answer in found["pairs"]))
+    with playing(talk, documents) as game:
+        assert game.instruction == "Words\nSay the word asked for."
+        assert game.reset(0).text == "Say north."
+        steps = [
+            game.step(reply)
+            for reply in ["null", "no", '{"word": 1}', '{"message": "null"}', "north"]
+        ]
+        assert [step.reward for step in steps] == [0, 0, 0, 0, 1]
+        assert [step.info["valid"] for step in steps] == [True, True, False, True, True]
+        assert [step.observation.text for step in steps] == [
+            "Nothing.",
+            "No, say north.",
+            "The game did not accept this: message: Field required\nNo, say north.",
+            "Nothing.",
+            "Right.",
+        ]
+        assert (steps[-1].terminated, steps[-1].info["success"]) == (True, True)
+        assert game.reset(1).text == "Say south."
+        with pytest.raises(OpenEnvError, match="EXECUTION_ERROR: raised on purpose"):
+            game.step("raise")
+        # The session is gone, and the next episode has a new one.
+        assert game.reset(2).text == "Say north."
+        assert game.step("north").info["success"]
+    assert asked == [request for request, _ in found["pairs"]]
+
+
+def test_seeds_of_the_splits_differ():
+    seeds = {}
+    for split in ("training", "validation"):
+        talk, asked = answering(*[observation()] * 300)
+        with playing(talk, split=split) as game:
+            for seed in [*range(100), 2**30 - 1, 2**30, 2**31 - 1]:
+                game.reset(seed)
+            game.reset(0, task=3)
+        assert {request["data"]["split"] for request in asked} == {split}
+        assert asked[-1]["data"]["task"] == 3
+        seeds[split] = {request["data"]["seed"] for request in asked}
+        assert len(seeds[split]) == 101
+        assert all(0 <= seed < 2**31 for seed in seeds[split])
+    assert not seeds["training"] & seeds["validation"]
+
+
+def test_what_the_server_says_of_success_and_limits_counts():
+    talk, _ = answering(
+        observation(),
+        observation(reward=5, done=True, success=False, truncated=True, valid=False),
+        observation(),
+        observation(reward=-1, done=True),
+        observation(),
+        observation(reward=0.4, done=True),
+    )
+    with playing(talk, success_above=0.5) as game:
+        game.reset(0)
+        step = game.step("a")
+        assert (step.terminated, step.truncated, step.reward) == (False, True, 5.0)
+        assert step.info == {"success": False, "valid": False}
+        for _ in range(2):
+            game.reset(0)
+            step = game.step("a")
+            assert (step.terminated, step.truncated) == (True, False)
+            assert step.info == {"success": False, "valid": True}
+
+
+def test_a_connection_that_was_lost_between_episodes_is_made_anew():
+    num_sessions = []
+
+    def talk(socket):
+        num_sessions.append(1)
+        for _ in range(2):
+            socket.recv()
+            socket.send(observation(done=True))
+
+    with playing(talk) as game:
+        for seed in range(5):
+            game.reset(seed)
+            game.step("a")
+            time.sleep(0.05)
+    assert len(num_sessions) == 5
+
+
+def test_a_server_that_ended_an_idle_session_is_asked_again():
+    def talk(socket):
+        socket.recv()
+        socket.send(observation(done=True))
+        socket.send(error("SESSION_ERROR", "idle"))
+
+    with playing(talk) as game:
+        game.reset(0)
+        time.sleep(0.1)
+        assert game.reset(1).text == "ok"
+
+
+def test_a_connection_that_is_lost_inside_an_episode_is_a_failure():
+    talk, _ = answering(observation("first"), None, observation("second"))
+    with playing(talk) as game:
+        game.reset(0)
+        with pytest.raises(OpenEnvError, match="ended the connection"):
+            game.step("a")
+        # Nothing is played in a session that the server has forgotten.
+        with pytest.raises(OpenEnvError, match="its connection was lost"):
+            game.step("a")
+        assert game.reset(1).text == "second"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("nonsense", "answered null, which is no message"),
+        ("[" * 100_000, "which is no message"),
+        ("[]", "which is no message"),
+        ('{"type": "observation"}', "which is no message"),
+        ('{"type": "state", "data": {}}', 'type "state", not an observation'),
+        (error("EXECUTION_ERROR"), "failed with EXECUTION_ERROR: no"),
+        (observation(reward="1"), 'the reward is "1", no finite number'),
+        (observation(reward=float("nan")), "the reward is NaN"),
+        ('{"type": "observation", "data": {"observation": 3}}', "the observation is 3"),
+        (
+            '{"type": "observation", "data": {"observation": {"board": ""}}}',
+            "name the one with the text by observation_field",
+        ),
+        (b"\xff", "which is no message"),
+    ],
+)
+def test_answers_that_are_none_are_failures(answer, words):
+    talk, _ = answering(observation(), answer, observation())
+    with playing(talk) as game:
+        game.reset(0)
+        with pytest.raises(OpenEnvError, match=words.replace("[", r"\[")):
+            game.step("a")
+        game.reset(0)
+
+
+def test_a_silent_server_is_given_up():
+    def talk(socket):
+        socket.recv()
+        time.sleep(1.0)
+
+    with playing(talk, timeout_seconds=0.3) as game:
+        began = time.monotonic()
+        with pytest.raises(OpenEnvError, match=r"did not answer within 0\.3 s; raise"):
+            game.reset(0)
+        assert time.monotonic() - began < 3.0
+
+
+def test_an_oversized_answer_is_a_failure(monkeypatch):
+    monkeypatch.setattr(openenv_wire, "MAX_MESSAGE_BYTES", 10_000)
+    talk, _ = answering(observation(), observation("x" * 20_000))
+    with playing(talk) as game:
+        game.reset(0)
+        with pytest.raises(OpenEnvError, match="ended the connection"):
+            game.step("a")
+
+
+def test_the_client_sends_no_pings_and_answers_them():
+    pongs = []
+
+    def talk(socket):
+        socket.recv()
+        pongs.append(socket.ping())
+        socket.send(observation())
+        socket.recv()
+
+    with playing(talk) as game:
+        game.reset(0)
+        assert pongs[0].wait(5.0)
+        assert game._connection._socket.ping_interval is None
+
+
+def test_a_full_server_is_asked_again_for_a_moment():
+    refusals = [3]
+
+    def talk(socket):
+        if refusals[0]:
+            refusals[0] -= 1
+            socket.send(error("CAPACITY_REACHED", "full"))
+            return
+        socket.recv()
+        socket.send(observation())
+        socket.recv()
+
+    with playing(talk) as game:
+        assert game.reset(0).text == "ok"
+        assert refusals == [0]
+
+
+@pytest.mark.parametrize("says_why", [True, False])
+def test_a_server_that_stays_full_is_an_error_with_the_cure(says_why, monkeypatch):
+    monkeypatch.setattr(openenv_wire, "ROOM_SECONDS", 0.2)
+
+    def talk(socket):
+        if says_why:
+            socket.send(error("CAPACITY_REACHED", "full"))
+
+    with playing(talk) as game, pytest.raises(OpenEnvError, match="or use fewer rows"):
+        game.reset(0)
+
+
+def test_servers_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="check that the server runs"):
+        OpenEnvGame("training", "ws://127.0.0.1:9")
+    with (
+        stub(lambda socket: None, {"/schema": b"<html>"}) as url,
+        pytest.raises(ValueError, match="check that the URL is an OpenEnv server's"),
+    ):
+        OpenEnvGame("training", url)
+    with (
+        stub(lambda socket: None, {}) as url,
+        pytest.raises(ValueError, match=r"no answer from .*/schema: Not Found"),
+    ):
+        OpenEnvGame("training", url)
+    huge = {"/schema": {"action": "x" * 1_000_000}}
+    with (
+        stub(lambda socket: None, huge) as url,
+        pytest.raises(ValueError, match="is no JSON object of up to 1000000 bytes"),
+    ):
+        OpenEnvGame("training", url)
+    silent = DOCUMENTS | {"/metadata": {"name": ""}}
+    with stub(lambda socket: None, silent) as url:
+        with pytest.raises(ValueError, match="with the option instruction"):
+            OpenEnvGame("training", url)
+        game = OpenEnvGame("training", url, instruction="Say it.")
+        assert game.instruction == "Say it."
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"split": "test"}, "split is 'test'"),
+        ({"url": "127.0.0.1:8000"}, "use one like ws://127.0.0.1:8000"),
+        ({"url": "ftp://a"}, "use one like"),
+        ({"url": "ws://a:b"}, "use one like"),
+        ({"url": "ws://a/?x=1"}, "use one like"),
+        ({"timeout_seconds": 0}, "use a positive number"),
+        ({"field": "answer"}, "the server's actions have message; use one of them"),
+    ],
+)
+def test_options_that_cannot_be_used(options, words):
+    with stub(lambda socket: None) as url, pytest.raises(ValueError, match=words):
+        OpenEnvGame(**{"split": "training", "url": url} | options)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("ws://a:1", ("ws://a:1/ws", "http://a:1")),
+        ("http://a:1/", ("ws://a:1/ws", "http://a:1")),
+        ("wss://a/games/echo", ("wss://a/games/echo/ws", "https://a/games/echo")),
+        ("https://a/ws", ("wss://a/ws", "https://a")),
+        ("ws://[::1]:2", ("ws://[::1]:2/ws", "http://[::1]:2")),
+    ],
+)
+def test_addresses(url, expected):
+    assert server_urls(url) == expected
+
+
+TYPED = {"properties": {"move": {"type": "integer"}}, "required": ["move"]}
+TWO = {"properties": {"a": {}, "b": {}, "metadata": {}}, "required": ["a", "b"]}
+MESSAGE = DOCUMENTS["/schema"]["action"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "reply", "action"),
+    [
+        (MESSAGE, None, "Up", {"message": "Up"}),
+        (MESSAGE, None, "", {"message": ""}),
+        (MESSAGE, None, '{"message": "a", "x": 1}', {"message": "a", "x": 1}),
+        (MESSAGE, None, "[1]", {"message": "[1]"}),
+        (MESSAGE, None, '{"a": NaN}', {"message": '{"a": NaN}'}),
+        (MESSAGE, None, "{" * 9_999, {"message": "{" * 9_999}),
+        (MESSAGE, None, "\ud800", {"message": "?"}),
+        (MESSAGE, "message", '{"x": 1}', {"message": '{"x": 1}'}),
+        (TYPED, None, " 3\n", {"move": 3}),
+        (TYPED, None, "three", "Reply with a whole number."),
+        (TYPED, None, "true", "Reply with a whole number."),
+        (TYPED, None, "3.0", "Reply with a whole number."),
+        (TWO, None, '{"a": 1, "b": 2}', {"a": 1, "b": 2}),
+        (TWO, None, "a", "Reply with a JSON object with a, b."),
+        (TWO, "b", "x", {"b": "x"}),
+        ({}, "code", "x", {"code": "x"}),
+        (None, None, "x", "Reply with a JSON object"),
+        (MESSAGE, None, "x" * MAX_ACTION_BYTES, "The answer is too long."),
+    ],
+)
+def test_replies_become_actions(schema, field, reply, action):
+    form = read_form(schema, field)
+    if isinstance(action, dict):
+        assert form.read(reply) == action
+    else:
+        with pytest.raises(Unreadable, match=action):
+            form.read(reply)
+
+
+@pytest.mark.parametrize(("kind", "reply"), [("number", "1e3"), ("boolean", "True")])
+def test_values_of_other_types(kind, reply):
+    value = ActionForm("x", kind).read(reply)["x"]
+    assert value == {"number": 1000.0, "boolean": True}[kind]
+    with pytest.raises(Unreadable):
+        ActionForm("x", kind).read("word")
+
+
+def test_the_instruction_says_how_to_reply_where_text_is_no_action():
+    talk, asked = answering(observation("board"), observation())
+    documents = DOCUMENTS | {"/schema": {"action": TYPED}}
+    with playing(talk, documents) as game:
+        assert game.instruction == "Stub\nSay so.\nReply with a whole number."
+        game.reset(0)
+        step = game.step("left")
+        assert step.observation.text == "Reply with a whole number.\nboard"
+        assert step.info["valid"] is False
+        game.step("2")
+    assert [request["type"] for request in asked] == ["reset", "step"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        ("plain", "plain"),
+        ({"prompt": "a", "text": "b"}, "b"),
+        ({"stdout": ""}, ""),
+        ({"text": None, "content": "c"}, "c"),
+        ({"messages": [{"role": "user", "content": "a"}, "b"]}, "a\nb"),
+        ({"question": {"n": 1}}, '{"n": 1}'),
+        ({"text": "b", "shown": "a"}, "a"),
+    ],
+)
+def test_texts_are_found(seen, text):
+    assert find_text(seen, None) == text
+
+
+def test_a_field_of_the_users_choice():
+    assert find_text({"text": "a", "board": [1, "x"]}, "board") == "1\nx"
+    with pytest.raises(ValueError, match="has text, none of board"):
+        find_text({"text": "a"}, "board")
+    assert "text" in TEXT_FIELDS
+
+
+def test_rewards():
+    assert [read_reward(x) for x in (None, True, 2, -0.5)] == [0.0, 1.0, 2.0, -0.5]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text() | st.sampled_from(["x" * 600_000, "{" * 100_000, "\x00", "]"]))
+def test_a_hostile_reply_is_a_step(echo, reply):
+    echo.reset(0)
+    step = echo.step(reply)
+    assert isinstance(step, Step)
+    assert isinstance(step.info["valid"], bool)
+
+
+@pytest.fixture(scope="module")
+def echo():
+    def talk(socket):
+        for raw in socket:
+            request = json.loads(raw)
+            is_step = request["type"] == "step"
+            if is_step and not isinstance(request["data"].get("message"), str):
+                socket.send(error("VALIDATION_ERROR", errors=[{"loc": ["x"]}]))
+            else:
+                socket.send(observation())
+
+    with playing(talk) as game:
+        yield game

@@ -1,0 +1,245 @@
+"""The game of programming tasks: its own tasks, its rules and comparisons."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_jax.host_games.coding import judge as code_judge
+from ragen_jax.host_games.coding.examples import EXAMPLES
+from ragen_jax.host_games.coding.game import Coding, extract_code
+from ragen_jax.host_games.coding.judge import texts_agree, values_agree
+from tests.commands import ROOT
+from tests.host_games.coding.games import playing
+
+SPLITS = ("training", "validation")
+TEXTS = st.text(max_size=40) | st.sampled_from(
+    ["", " \n", "\x00", "(" * 3000, "\ud800", "```", "```python\n", "def f(:", "||"]
+)
+
+
+@pytest.fixture(scope="module")
+def game():
+    with playing() as game:
+        yield game
+
+
+@pytest.fixture(scope="module")
+def short_game():
+    with playing(max_tests=1) as game:
+        yield game
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_solution_of_our_own_tasks_passes(split):
+    with playing(split) as game:
+        assert game.is_solvable
+        for task in range(game.num_tasks):
+            game.reset(0, task)
+            (code,) = game.solution()
+            step = game.step(f"Here it is:\n```python\n{code}\n```")
+            assert (step.reward, step.terminated) == (1.0, True), step.observation
+            assert step.info["success"]
+
+
+def test_our_own_tasks_are_twenty_and_in_one_split_each():
+    assert len(EXAMPLES) == len({task.statement for task in EXAMPLES}) == 20
+    assert all(4 <= len(task.tests) <= 6 for task in EXAMPLES)
+    with playing("training") as first, playing("validation") as second:
+        texts = [
+            {game.reset(0, task).text for task in range(game.num_tasks)}
+            for game in (first, second)
+        ]
+        assert {first.reset(seed).text for seed in range(500)} == texts[0]
+    assert not texts[0] & texts[1]
+    assert [len(part) for part in texts] == [16, 4]
+
+
+def test_the_reward_is_the_share_of_tests_passed(game):
+    game.reset(0, task=2)
+    step = game.step("def is_mirror(text): return True")
+    assert step.reward == 3 / 5
+    assert step.observation.text == "3 of 5 tests passed."
+    assert step.info == {"success": False, "valid": True, "timed_out_tests": 0.0}
+
+
+def test_an_honest_exit_does_not_lose(game):
+    game.reset(0, task=1)
+    code = "import sys\nprint(max(map(int, input().split())))\nsys.exit()"
+    assert game.step(code).reward == 1.0
+    assert game.step(code.replace("exit()", "exit(0)")).reward == 1.0
+    # A failure that it reports is one.
+    assert game.step(code.replace("exit()", "exit(1)")).reward == 0.0
+    game.reset(0, task=2)
+    code = "import sys\ndef is_mirror(text): return text == text[::-1]\nsys.exit()"
+    assert game.step(code).reward == 1.0
+
+
+def test_functions_may_print_and_be_methods(game):
+    game.reset(0, task=0)
+    code = "print('hi')\nclass Solution:\n  def add_up(self, numbers: List[int]):\n"
+    code += "    print(numbers, end='')\n    return sum(numbers)"
+    assert game.step(code).reward == 1.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(TEXTS)
+def test_any_reply_is_answered(short_game, reply):
+    short_game.reset(0, task=1)
+    step = short_game.step(reply)
+    assert step.terminated
+    assert step.reward == 0.0
+    assert step.info["valid"] is bool(extract_code(reply).strip())
+
+
+def test_a_reply_too_long_is_not_run(game):
+    game.reset(0, task=1)
+    code = "print(max(map(int, input().split())))\n"
+    step = game.step(code + "#" * 300_000)
+    assert (step.reward, step.info["valid"]) == (0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        ("x = 1", "x = 1"),
+        ("```python\nx = 1\n```", "x = 1\n"),
+        ("First\n```\na\n```\nthen\n```py\nb\n```\nend", "b\n"),
+        ("```python\nx = 1", "x = 1"),
+        ("no fence ``` here", "no fence ``` here"),
+    ],
+)
+def test_fences_are_stripped(reply, code):
+    assert extract_code(reply) == code
+
+
+def test_one_test_and_all_tests_have_deadlines():
+    slow = "import time; time.sleep(100)"
+    with playing(test_seconds=0.3, total_seconds=0.7) as game:
+        game.reset(0, task=1)
+        step = game.step(slow)
+        assert step.reward == 0.0
+        assert step.info["timed_out_tests"] == 5
+        # The first test is slow, the others are not; each has its own limit.
+        first = "line = input()\nif line == '3 8': import time; time.sleep(100)\n"
+        step = game.step(first + "print(max(map(int, line.split())))")
+        assert step.info["timed_out_tests"] >= 1
+
+
+def test_max_tests_takes_the_longest_inputs():
+    with playing(max_tests=1) as game:
+        game.reset(0, task=1)
+        assert game.step("print(1000000000000)").reward == 1.0
+
+
+def test_the_same_replies_give_the_same_episode_in_another_process():
+    code = "import random; print({'a', 'b', 'c', 'd'}, random.random(), hash('x'))"
+    program = (
+        "from ragen_jax.host_games.coding.game import Coding\n"
+        f"game = Coding(); print(game._sandbox.run({code!r}, '', 5).printed, end='')\n"
+        "print([game.reset(seed).text for seed in range(20)]); game.close()"
+    )
+    command = [sys.executable, "-c", program]
+    printed = [
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    ]
+    assert printed[0] == printed[1]
+    assert "'a'" in printed[0]
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "agree"),
+    [
+        ("1 2\n3", "1 2\n3\n", True),
+        ("1 2\n3", "\n 1  2 \n3\n\n", True),
+        ("1 2\n3", "1 2 3", False),
+        ("1.5", "1.50", True),
+        ("1.5", "1.5000001", True),
+        ("1.5", "1.6", False),
+        ("0.3333333", "0.33333333333", True),
+        ("15", "15.0", False),
+        ("1.0", "1_0", False),
+        ("1.0", "nan", False),
+        ("1e400", "1e500", True),
+        ("Yes", "yes", False),
+        ("", "", True),
+        ("1", "", False),
+    ],
+)
+def test_printed_texts(expected, printed, agree):
+    assert texts_agree(expected, printed) is agree
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "agree"),
+    [
+        (True, True, True),
+        (True, 1, False),
+        (1, True, False),
+        ("x", "x", True),
+        ("1", 1, False),
+        ([3, 4], [3, 4], True),
+        ([3, 4], [4, 3], False),
+        ([3, 4], "[3, 4]", False),
+        (0.3, 0.1 + 0.2, True),
+        (1, 1.0, True),
+        (10**17, 10**17 + 1, False),
+        (1.5, 10**400, False),
+        (None, None, True),
+        (None, 0, False),
+        ({"a": [1]}, {"a": [1.0]}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+    ],
+)
+def test_results_are_compared_as_json_values(expected, value, agree):
+    assert values_agree(expected, value) is agree
+
+
+def test_what_json_cannot_say_fails(game):
+    game.reset(0, task=0)
+    for result in ("{1}", "object()", "'[' * 10**6", "10**5000", "float('nan')"):
+        step = game.step(f"def add_up(numbers): return {result}")
+        assert step.reward == 0.0, result
+    deep = "x = []\nfor _ in range(900): x = [x]\ndef add_up(numbers): return x"
+    assert game.step(deep).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "test"}, "split=test is not allowed"),
+        ({"isolation": "chroot"}, "use None or namespaces or limits"),
+        ({"isolation": "limits", "sandbox_url": "http://x"}, "use None"),
+        ({"sandbox_url": "x:80"}, "use http"),
+        ({"test_seconds": 0}, "use up to 600"),
+        ({"total_seconds": -1}, "use above 0"),
+        ({"memory_mb": 1}, "use 64 to 65536"),
+        ({"max_tests": 0}, "use 1 or more"),
+        ({"path": "nowhere.json"}, "is no file"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Coding(**options)
+
+
+def test_a_task_that_is_not_there_is_refused(game):
+    with pytest.raises(ValueError, match="the split has tasks 0 to 15"):
+        game.reset(0, task=16)
+
+
+def test_other_systems_are_pointed_to_a_server(monkeypatch):
+    monkeypatch.setattr(code_judge.sys, "platform", "darwin")
+    with pytest.raises(ValueError, match="set sandbox_url"):
+        Coding()

@@ -1,0 +1,140 @@
+"""Games that do to their worker what a reply tells them, and one with tasks."""
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from ragen_jax.host_games.base import HostGame, Observation, Step
+
+
+class Faulty(HostGame):
+    """Counts its replies; those of `FAULTS` break it."""
+
+    instruction = "Do not break."
+    metrics = ("letters",)
+
+    def __init__(
+        self, split: str, start_fault: str | None = None, broken_word: str | None = None
+    ):
+        self.start_fault, self.broken_word = start_fault, broken_word
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        if self.start_fault is not None:
+            FAULTS[self.start_fault]()
+        self.seed, self.count = seed, 0
+        return Observation(f"seed {seed}")
+
+    def step(self, reply: str) -> Step:
+        reward = 1.0
+        if reply == self.broken_word:
+            _die()
+        if reply in FAULTS:
+            reward = FAULTS[reply]() or reward
+        self.count += 1
+        shown = Observation(f"seed {self.seed} count {self.count} {reply}")
+        info = {"success": self.count == 3, "valid": True, "letters": len(reply)}
+        return Step(shown, reward, self.count == 3, False, info)
+
+
+class Pictured(Faulty):
+    """Shows an image with every observation but the last, and two at the start."""
+
+    @staticmethod
+    def picture(seed: int, count: int) -> np.ndarray:
+        """The image after so many replies."""
+        return np.random.default_rng([seed, count]).integers(
+            0, 256, (3 + count, 5, 3), dtype=np.uint8
+        )
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        text = super().reset(seed, task).text
+        return Observation(text, (self.picture(seed, 0), self.picture(seed, 1)))
+
+    def step(self, reply: str) -> Step:
+        step = super().step(reply)
+        images = () if step.terminated else (self.picture(self.seed, self.count),)
+        shown = dataclasses.replace(step.observation, images=images)
+        return dataclasses.replace(step, observation=shown)
+
+
+class OddNumber(Faulty):
+    """Reports a number whose name cannot be part of a metric's."""
+
+    metrics = ("F 1",)
+
+
+class FewerForValidation(Faulty):
+    """Has another number of problems in each split."""
+
+    def __init__(self, split):
+        super().__init__(split)
+        self.num_tasks = {"training": 50, "validation": 2}[split]
+
+    def reset(self, seed, task=None):
+        shown = super().reset(seed)
+        assert task < self.num_tasks
+        return dataclasses.replace(shown, text=f"task {task}")
+
+
+def _raise():
+    raise RuntimeError("broken on purpose")
+
+
+def _hang():
+    time.sleep(1000)
+
+
+def _leave():
+    sys.exit(3)
+
+
+def _die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fill():
+    return len(bytearray(2**40))
+
+
+def _write():
+    # To where answers go, past the redirection.
+    for descriptor in range(3, 20):
+        try:
+            os.write(descriptor, b"nonsense\n")
+        except OSError:
+            continue
+
+
+def _pay_nan():
+    return float("nan")
+
+
+def _answer_too_much():
+    for descriptor in range(3, 20):
+        try:
+            os.write(descriptor, b"x" * 10_000_000)
+        except OSError:
+            continue
+
+
+def _leave_a_child():
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+
+
+FAULTS = {
+    "raise": _raise,
+    "hang": _hang,
+    "leave": _leave,
+    "die": _die,
+    "fill": _fill,
+    "write": _write,
+    "pay nan": _pay_nan,
+    "answer too much": _answer_too_much,
+    "leave a child": _leave_a_child,
+}

@@ -1,0 +1,91 @@
+"""Files of theorems in miniF2F's format."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from ragen_jax.host_games.lean.theorems import DEFAULT_HEADER, load_theorems
+
+
+def write(path: pathlib.Path, rows: list[dict]) -> str:
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [" := by", " := by\n", " := by sorry", " := sorry", " :=", "", " := by\n sorry"],
+)
+def test_ends_of_statements(tmp_path, end):
+    claim = "theorem x (h : Stand_by) : p"
+    row = {"name": "x", "split": "test", "formal_statement": claim + end}
+    other = {"split": "valid", "formal_statement": "theorem y : q"}
+    path = write(tmp_path / "x.jsonl", [row, other])
+    (theorem,) = load_theorems(path, "validation")
+    assert theorem.code == f"{DEFAULT_HEADER}\n\n{claim} := by"
+    assert theorem.words == ""
+
+
+def test_fields_of_ragens_copy(tmp_path):
+    row = {
+        "formal_statement": "theorem x : p := by sorry",
+        "natural_language_statement": "Show p.",
+        "imports": "import Mathlib",
+        "preamble": "open Nat\n",
+    }
+    rows = [{**row, "split": "valid"}, {"split": "test", "formal_statement": "lemma y"}]
+    path = write(tmp_path / "x.jsonl", rows)
+    (theorem,) = load_theorems(path, "training")
+    assert theorem.words == "Show p."
+    assert theorem.code == "import Mathlib\n\nopen Nat\n\ntheorem x : p := by"
+
+
+def test_splits_of_files_share_no_statement(tmp_path):
+    claims = [f"(n : ℕ) (h : n = {i}) : n ≤ {i + 1}" for i in range(40)]
+    rows = [{"formal_statement": f"theorem a{i} {c}"} for i, c in enumerate(claims)]
+    again = [{"formal_statement": f"lemma b{i}  {c}"} for i, c in enumerate(claims)]
+
+    def split(rows):
+        path = write(tmp_path / "x.jsonl", rows)
+        return [
+            {t.code.split(" (n", 1)[1] for t in load_theorems(path, split)}
+            for split in ("training", "validation")
+        ]
+
+    training, validation = split(rows + again)
+    assert not training & validation
+    assert len(training | validation) == 40
+    assert 2 < len(validation) < 16
+    marked = [
+        *({**row, "split": "valid"} for row in rows),
+        *({**row, "split": "test"} for row in again[:10]),
+    ]
+    training, validation = split(marked)
+    assert not training & validation
+    assert (len(training), len(validation)) == (30, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "line 1, is not JSON"),
+        ("[]", "line 1, has no text in `formal_statement`"),
+        ('{"formal_statement": " "}', "line 1, has no text in `formal_statement`"),
+        ('\n{"formal_statement": "x", "split": "dev"}', "line 2: split is 'dev'; use"),
+        ("", "has no theorem for training"),
+    ],
+)
+def test_bad_files(tmp_path, text, problem):
+    path = tmp_path / "x.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        load_theorems(str(path), "training")
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ValueError, match=r"cannot be read.*give the path of a JSONL"):
+        load_theorems(str(tmp_path / "none.jsonl"), "training")
+    with pytest.raises(ValueError, match="split is 'test'"):
+        load_theorems(str(tmp_path / "none.jsonl"), "test")

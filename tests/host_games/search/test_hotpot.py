@@ -1,0 +1,232 @@
+"""HotpotQA's files: both published forms, splits, and what is no such file."""
+
+import importlib
+import json
+import random
+
+import pytest
+
+from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
+from ragen_jax.host_games.search.hotpot import load_hotpot, split_of
+from ragen_jax.host_games.search.passages import Hop
+
+TOWN = ["Bray (town)", ["Bray is a town.", " It lies in Wicklow [Ireland]."]]
+SINGER = ["Ann Lee", ["Ann Lee is a singer.", " She was born in Bray."]]
+FILM = ["Red Sun", ["Red Sun is a film of 1971."]]
+FILM_AGAIN = ["Red Sun", ["Red Sun is a novel."]]
+
+
+def write_row(name, question, answer, facts, context):
+    return {
+        "_id": name,
+        "question": question,
+        "answer": answer,
+        "supporting_facts": facts,
+        "context": context,
+        "type": "bridge",
+        "level": "hard",
+    }
+
+
+# In the form of hotpot_train_v1.1.json.
+ROWS = [
+    write_row(
+        "5a7a06935542990198eaf050",
+        "In which county was Ann Lee born?",
+        "County Wicklow, Ireland",
+        [["Ann Lee", 1], ["Bray (town)", 1], ["Ann Lee", 0]],
+        [FILM, TOWN, SINGER],
+    ),
+    write_row(
+        "5a879ab05542996e4f30887e",
+        "Is Red Sun a film?",
+        "yes",
+        [["Red Sun", 0]],
+        [FILM, SINGER],
+    ),
+    write_row(
+        "5a8d7341554299441c6b9fe5",
+        "What is Red Sun by [K. Ito]?",
+        "a [novel",
+        [["Red Sun", 0], ["Gone", 4]],
+        [FILM_AGAIN],
+    ),
+]
+
+
+def in_columns(row):
+    """The row in the form of the parquet files of hotpotqa/hotpot_qa."""
+    columns = {key: value for key, value in row.items() if key != "_id"}
+    facts, context = row["supporting_facts"], row["context"]
+    return columns | {
+        "id": row["_id"],
+        "supporting_facts": {
+            "title": [title for title, _ in facts],
+            "sent_id": [number for _, number in facts],
+        },
+        "context": {
+            "title": [title for title, _ in context],
+            "sentences": [sentences for _, sentences in context],
+        },
+    }
+
+
+def write_json(folder, rows, name="hotpot.json"):
+    path = folder / name
+    path.write_text(json.dumps(rows))
+    return str(path)
+
+
+def all_questions(file):
+    found = [question for split in SPLITS for question in file.by_split[split]]
+    return sorted(found, key=lambda question: question.id)
+
+
+def test_a_published_row(tmp_path):
+    file = load_hotpot(write_json(tmp_path, ROWS))
+    question, *_ = all_questions(file)
+    assert question.id == "5a7a06935542990198eaf050"
+    assert question.text == "In which county was Ann Lee born?"
+    assert question.answer == "County Wicklow, Ireland"
+    texts = {passage.id: (passage.title, passage.text) for passage in file.passages}
+    singer, town = question.hops
+    assert singer.query == "Ann Lee"
+    assert texts[singer.passage_id] == (
+        "Ann Lee",
+        "Ann Lee is a singer. She was born in Bray.",
+    )
+    assert texts[town.passage_id][0] == "Bray (town)"
+
+
+def test_paragraphs_of_all_questions_are_there_once(tmp_path):
+    file = load_hotpot(write_json(tmp_path, ROWS))
+    assert [passage.title for passage in file.passages] == [
+        "Red Sun",
+        "Bray (town)",
+        "Ann Lee",
+        "Red Sun",
+    ]
+    assert {
+        passage.text for passage in file.passages if passage.title == "Red Sun"
+    } == {
+        "Red Sun is a film of 1971.",
+        "Red Sun is a novel.",
+    }
+
+
+def test_a_fact_without_a_paragraph_is_no_hop(tmp_path):
+    """As in a few published rows."""
+    last = all_questions(load_hotpot(write_json(tmp_path, ROWS)))[-1]
+    assert [hop.query for hop in last.hops] == ["Red Sun"]
+
+
+def test_both_forms_say_the_same(tmp_path):
+    pairs = load_hotpot(write_json(tmp_path, ROWS))
+    columns = load_hotpot(write_json(tmp_path, list(map(in_columns, ROWS)), "c.json"))
+    assert columns.passages == pairs.passages
+    assert columns.by_split == pairs.by_split
+
+
+@pytest.mark.live
+def test_parquet(tmp_path):
+    pyarrow = importlib.import_module("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    path = str(tmp_path / "hotpot.parquet")
+    table = pyarrow.Table.from_pylist(list(map(in_columns, ROWS)))
+    parquet.write_table(table, path)
+    pairs = load_hotpot(write_json(tmp_path, ROWS))
+    assert load_hotpot(path).passages == pairs.passages
+    assert load_hotpot(path).by_split == pairs.by_split
+
+
+def test_a_missing_pyarrow_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    path = tmp_path / "hotpot.parquet"
+    path.touch()
+    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[parquet\]'"):
+        load_hotpot(str(path))
+
+
+def many_rows(count):
+    return [
+        write_row(f"id{i}", f"Question {i}?", f"answer {i}", [], [])
+        for i in range(count)
+    ]
+
+
+def test_splits_share_no_question_and_keep_it(tmp_path):
+    rows = many_rows(1_000)
+    file = load_hotpot(write_json(tmp_path, rows))
+    texts = {split: {q.text for q in file.questions(split)} for split in SPLITS}
+    assert not texts[TRAINING] & texts[VALIDATION]
+    assert len(texts[TRAINING]) + len(texts[VALIDATION]) == 1_000
+    # A tenth, within five standard deviations of a fair draw.
+    assert 52 < len(texts[VALIDATION]) < 148
+    # Neither the order of the rows nor the other rows matter.
+    random.Random(0).shuffle(rows)
+    again = load_hotpot(write_json(tmp_path, rows[:500], "half.json"))
+    for split in SPLITS:
+        assert {q.text for q in again.questions(split)} <= texts[split]
+
+
+def test_a_question_asked_twice_is_in_one_split(tmp_path):
+    ids = {split: [] for split in SPLITS}
+    for i in range(100):
+        ids[split_of(f"id{i}")].append(f"id{i}")
+    rows = [
+        write_row(ids[TRAINING][0], "Who?", "Ann", [], []),
+        write_row(ids[VALIDATION][0], "\x00Who? \n", "Ann", [], []),
+    ]
+    file = load_hotpot(write_json(tmp_path, rows))
+    assert len(file.questions(TRAINING)) == 1
+    with pytest.raises(ValueError, match="falls into the validation split"):
+        file.questions(VALIDATION)
+
+
+def test_only_the_first_questions_and_their_paragraphs(tmp_path):
+    file = load_hotpot(write_json(tmp_path, ROWS), 2)
+    assert len(all_questions(file)) == 2
+    assert len(file.passages) == 3
+    with pytest.raises(ValueError, match="use at least 1"):
+        load_hotpot(write_json(tmp_path, ROWS), 0)
+
+
+def without(field):
+    return [{key: value for key, value in ROWS[0].items() if key != field}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"data": ROWS}, "holds a dict"),
+        (["text"], "question 0"),
+        (without("_id"), "KeyError: 'id'"),
+        (without("answer"), "KeyError: 'answer'"),  # as the published test file
+        (without("context"), "KeyError: 'context'"),
+        ([ROWS[0] | {"answer": " "}], "its answer is ' ', not a text"),
+        ([ROWS[0] | {"question": 7}], "its question is 7, not a text"),
+        ([*ROWS, ROWS[0] | {"context": [["title"]]}], "question 3"),
+        ([ROWS[0] | {"context": [["title", [1]]]}], "TypeError"),
+        ([ROWS[0] | {"context": {"title": ["x"], "sentences": []}}], "question 0"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, rows, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        load_hotpot(write_json(tmp_path, rows))
+    assert "hotpot_train_v1.1.json" in str(refused.value)
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="which is no file"):
+        load_hotpot(str(tmp_path / "absent.json"))
+    (tmp_path / "broken.json").write_text('[{"_id":')
+    with pytest.raises(ValueError, match="is not JSON"):
+        load_hotpot(str(tmp_path / "broken.json"))
+
+
+def test_hops_name_paragraphs(tmp_path):
+    file = load_hotpot(write_json(tmp_path, ROWS))
+    ids = {passage.id for passage in file.passages}
+    hops = [hop for question in all_questions(file) for hop in question.hops]
+    assert len(hops) == 4
+    assert all(isinstance(hop, Hop) and hop.passage_id in ids for hop in hops)

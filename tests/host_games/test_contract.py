@@ -1,0 +1,77 @@
+"""The checks of games in Python: the built-in ones pass, and every fault is found."""
+
+import pytest
+
+from configs import base
+from launch import check
+from ragen_jax.host_games import contract
+from ragen_jax.host_games.base import SPLITS
+from ragen_jax.rollout.host.env import build_game, make_world
+from tests import commands
+
+BROKEN = "tests.host_games.broken_games"
+# A game of `broken_games`, the check that finds its fault, and words of what it says.
+FAULTS = {
+    "ShowsText": ("any_reply", "reset must return an Observation, got str"),
+    "ShowsBytes": ("any_reply", "an Observation's text must be a str, got bytes"),
+    "ReturnsTuple": ("any_reply", "step must return a Step, got tuple"),
+    "ShowsTextLater": ("any_reply", "step must return a Step with an Observation, got"),
+    "SaysWhy": ("any_reply", "numbers only as reward and in info: why, got str"),
+    "InfoIsList": ("any_reply", "whose info is a dict, got list"),
+    "Raises": ("any_reply", "training, seed 0, reply ''"),
+    "IgnoresSeed": ("episodes_repeat", "after 0 replies it shows 'number"),
+    "IgnoresSplit": ("splits", "begin with 'number 0'"),
+    "LosingSolution": ("solutions", "info['success'] is not True"),
+    "NoSolution": ("solutions", "`solution` is empty, but `is_solvable`"),
+    "LongSolution": ("solutions", "takes 2 replies, longest_solution is 1"),
+    "LacksNumber": ("metrics", "info['words'] is missing after 1 replies"),
+}
+
+
+def subject(name):
+    settings = base.get_config().host.to_dict() | {"num_workers": 1}
+    spec = make_world(name, {}, max_failed_fraction=1.0, **settings).spec
+    return contract.Subject(spec, {split: build_game(spec, split) for split in SPLITS})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{BROKEN}:Sound",
+        "echo",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("alfworld", "coding", "lean", "math", "search", "webshop")
+        ),
+    ],
+)
+def test_the_games_keep_the_contract(name, capsys):
+    assert check.main([name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"{name} keeps the contract"
+    assert len(lines) == 1 + len(contract.CHECKS)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_fault_is_found_and_said(name):
+    which, words = FAULTS[name]
+    (look,) = (x for x in contract.CHECKS if x.__name__.startswith(which))
+    problems = list(look(subject(f"{BROKEN}:{name}")))
+    assert words in problems[0]
+
+
+def test_a_fault_is_printed_and_counted(capsys):
+    assert check.main([f"{BROKEN}:LacksNumber"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "1 broken"
+    place = next(i for i, line in enumerate(lines) if line.startswith("FAILED"))
+    assert FAULTS["LacksNumber"][1] in lines[place + 1]
+
+
+def test_play_says_what_a_game_should_have_returned():
+    words = "--config=configs/world.py", "--player=solver"
+    game = f"--config.env.host={BROKEN}:ReturnsTuple"
+    done = commands.run(commands.command("play", *words, game))
+    assert done.returncode == 2
+    assert "ReturnsTuple: step must return a Step, got tuple" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,168 @@
+"""Worker processes: whatever a game does to its own, nothing happens to others."""
+
+import pathlib
+import random
+import signal
+import subprocess
+
+import pytest
+
+from ragen_jax.host_games.workers.pool import GameSpec, Pool
+from tests.host_games.games import FAULTS
+
+FAULTY = "tests.host_games.games:Faulty"
+LIMITS = {"step_seconds": 3.0, "max_bytes": 2**30}
+REASONS = {
+    "raise": "RuntimeError: broken on purpose (",
+    "hang": "no answer within 3 s",
+    "leave": "its process ended with status 3",
+    "die": "its process ended, killed by SIGKILL",
+    "fill": "MemoryError: ",
+    "write": "an answer that cannot be read: ",
+    "pay nan": "its reward is nan",
+    "answer too much": "an answer that cannot be read: ",
+    # The child holds the pipe open.
+    "leave a child": "its process ended with status 0",
+}
+
+
+@pytest.fixture
+def make_pool():
+    pools, before = [], workers()
+
+    def make(num_rows, num_workers=2, game=FAULTY, **kwargs):
+        spec = GameSpec(game, kwargs, num_workers=num_workers, **LIMITS)
+        pools.append(Pool(spec, "training", num_rows))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+    assert set(workers()) <= set(before)
+
+
+def workers():
+    """Processes that play games, or were started by one."""
+    found = subprocess.run(
+        ["pgrep", "-f", "ragen_jax.host_games.workers.worker"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    mine = {int(word) for word in found.stdout.split()}
+    # Tests beside this one may have some, too.
+    here = pathlib.Path("/proc/self").resolve().name
+    return [pid for pid in mine if _parents(pid) & {int(here)}]
+
+
+def _parents(pid):
+    found = set()
+    while pid > 1:
+        try:
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except FileNotFoundError:
+            break
+        pid = int(stat.rsplit(")", 1)[1].split()[1])
+        found.add(pid)
+    return found
+
+
+def test_games_are_played(make_pool):
+    pool = make_pool(5)
+    opening = pool.reset(range(5), [None] * 5)
+    assert [answer.text for answer in opening] == [f"seed {i}" for i in range(5)]
+    for count in (1, 2, 3):
+        answers = pool.step({row: f"word {row}" for row in (0, 3)})
+        assert [answers[row].text for row in (0, 3)] == [
+            f"seed {row} count {count} word {row}" for row in (0, 3)
+        ]
+    assert answers[3].terminated
+    assert answers[3].info["success"] == 1.0
+    assert pool.reset([7] * 5, [None] * 5)[3].text == "seed 7"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_ends_its_row_and_no_other(make_pool, fault):
+    pool = make_pool(6)
+    pool.reset(range(6), [None] * 6)
+    pool.step(dict.fromkeys(range(6), "first"))
+    answers = pool.step({row: fault if row == 2 else "second" for row in range(6)})
+    assert answers[2].failure.startswith(REASONS[fault]), answers[2].failure
+    assert answers[2].is_over
+    last = pool.step({row: "third" for row in range(6) if row != 2})
+    for row in set(range(6)) - {2}:
+        assert answers[row].text == f"seed {row} count 2 second"
+        assert last[row].text == f"seed {row} count 3 third"
+    # The row plays again after a reset.
+    assert pool.reset(range(6), [None] * 6)[2].text == "seed 2"
+
+
+def test_a_game_that_cannot_begin_fails_alone(make_pool):
+    pool = make_pool(3, start_fault="raise")
+    answers = pool.reset(range(3), [None] * 3)
+    assert all("broken on purpose" in answer.failure for answer in answers)
+
+
+def test_a_class_that_does_not_exist_is_a_failure(make_pool):
+    pool = make_pool(2, game="tests.host_games.games:Missing")
+    (first, _) = pool.reset([0, 1], [None, None])
+    assert first.failure == "its process ended with status 1"
+
+
+@pytest.mark.slow
+def test_five_hundred_faults(make_pool):
+    """Any faults at any moment: rows without one play as if they were alone."""
+    draw = random.Random(0)
+    pool = make_pool(8, num_workers=4)
+    quick = [fault for fault in FAULTS if fault != "hang"]
+    injected = 0
+    while injected < 500:
+        seeds = [draw.randrange(1000) for _ in range(8)]
+        alive = dict(enumerate(seeds))
+        pool.reset(seeds, [None] * 8)
+        for count in (1, 2, 3):
+            replies = {}
+            for row in alive:
+                is_fault = draw.random() < 0.3
+                words = quick if injected % 50 else FAULTS
+                replies[row] = draw.choice(list(words)) if is_fault else "fine"
+            answers = pool.step(replies)
+            for row, reply in replies.items():
+                if reply in FAULTS:
+                    assert answers[row].failure.startswith(REASONS[reply])
+                    del alive[row]
+                    injected += 1
+                else:
+                    text = f"seed {seeds[row]} count {count} fine"
+                    assert answers[row].text == text
+    assert injected >= 500
+
+
+def test_killing_a_worker_from_outside(make_pool):
+    before = set(workers())
+    pool = make_pool(4, num_workers=1)
+    pool.reset(range(4), [None] * 4)
+    pool.step(dict.fromkeys(range(4), "first"))
+    (worker,) = set(workers()) - before
+    subprocess.run(["kill", f"-{int(signal.SIGKILL)}", str(worker)], check=True)
+    answers = pool.step(dict.fromkeys(range(4), "second"))
+    lost = [row for row in range(4) if answers[row].failure is not None]
+    assert lost == [0]
+    assert [answers[row].text for row in (1, 2, 3)] == [
+        f"seed {row} count 2 second" for row in (1, 2, 3)
+    ]
+
+
+def test_solutions_are_asked_for_and_change_nothing(make_pool):
+    pool = make_pool(4, game="ragen_jax.host_games.echo:Echo", num_words=4)
+    shown = pool.reset([3, 4, 5, 6], [None] * 4)
+    solutions = pool.solve([0, 2])
+    assert solutions.keys() == {0, 2}
+    for row, answer in solutions.items():
+        assert answer.solution == (shown[row].text.split()[-1],)
+        assert not answer.is_over
+    # After a kill the worker's rows are brought back without it.
+    for worker in pool._workers:
+        worker.stop()
+    replies = {row: shown[row].text.split()[-1] for row in range(4)}
+    assert all(answer.info["success"] for answer in pool.step(replies).values())

@@ -1,0 +1,394 @@
+"""Rollouts one iteration ahead: what is played with, resumed, refused and counted."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import threading
+import time
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from configs import sokoban, world
+from ragen_jax import rngs
+from ragen_jax.config import validate
+from ragen_jax.evaluation.load import open_trained
+from ragen_jax.learner.state import take_snapshot
+from ragen_jax.memory.plan import make_plan, read_model
+from ragen_jax.memory.programs import MemoryUse
+from ragen_jax.program import prefetch as ahead
+from ragen_jax.program.build import Program, build_program
+from ragen_jax.rollout.host import games as worlds
+from ragen_jax.rollout.host.games import GamesFailed
+from ragen_jax.runs.reader import RECORDED
+from ragen_jax.runs.run import digest
+from ragen_jax.timing import compilations
+from ragen_jax.train import make_iterate, train
+from tests import commands
+
+AHEAD = {
+    "rollout.ahead": 1,
+    "loss.importance_cap": 2.0,
+    "loss.old_log_probs": "learner",
+    # Large steps: what was played with which parameters shows in every token.
+    "optimizer.learning_rate": 0.02,
+    "rollout.max_turns": 1,
+    "evaluation.every": None,
+    "logging.tensorboard": False,
+}
+SPLIT = AHEAD | {"rollout.devices": 1}
+FILL = AHEAD | {"rollout.max_actions_per_turn": 1, "rollout.max_actions_per_episode": 1}
+MIXED = SPLIT | {"mesh.data": 2, "mesh.fsdp": 2, "rollout.devices": 4}
+
+
+def make_config(model, changes, **more):
+    """A tiny run; games in Python where nothing else plays beside the learner."""
+    is_split = changes.get("rollout.devices") is not None
+    config = (sokoban if is_split else world).get_config()
+    keys = commands.TINY | {"model.path": str(model)} | changes
+    keys |= {key.replace("__", "."): value for key, value in more.items()}
+    with config.ignore_type():
+        config.update_from_flattened_dict(keys)
+    validate(config)
+    return config
+
+
+def advance(config, num_iterations):
+    """Results of some iterations, on the host, and the program."""
+    program, found = build_program(config), []
+    state = program.state
+    with ahead.Player(config, program) as player:
+        iterate = make_iterate(config, program, player=player)
+        for done in range(1, num_iterations + 1):
+            result = iterate(state, done)
+            state = result.state
+            params, rollouts = jax.device_get((state.params, tuple(result.rollouts)))
+            found.append((params, rollouts, result.metrics))
+    return found, program
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        FILL,
+        SPLIT | {"lora.rank": 2, "learner.updates_per_rollout": 2},
+        pytest.param(MIXED, marks=pytest.mark.slow),
+    ],
+    ids=["one device", "adapters on two", "eight devices"],
+)
+def test_each_rollout_is_played_with_the_parameters_before_the_last_update(
+    model, changes
+):
+    """To the bit what a loop without threads plays and learns."""
+    config = make_config(model, changes)
+    found, program = advance(config, 4)
+    players = program.learner.state.behind.iteration.sharding.mesh
+    learner, root = program.learner, rngs.root_key(config.seed)
+    state = build_program(config).state.replace(behind=None)
+    frozen = program.frozen
+    if frozen is not None:
+        where = jax.sharding.NamedSharding(players, jax.sharding.PartitionSpec())
+        frozen = jax.device_put(jax.device_get(frozen), where)
+    played = [take_snapshot(state, players)] * 2
+    for i, (params, rollouts, metrics) in enumerate(found):
+        key = rngs.step_key(root, i)
+        episodes = program.collect(learner.play_params(frozen, played[i]), key)
+        chex.assert_trees_all_equal(jax.device_get(episodes), rollouts)
+        batch = jax.device_put(jax.device_get(episodes[0]), program.batch_sharding)
+        if i > 0:
+            played.append(take_snapshot(state, players))
+        for j in range(config.learner.updates_per_rollout):
+            shuffle = jax.random.fold_in(rngs.stream(key, "shuffle"), j)
+            state, stats, _ = program.update(state, batch, shuffle)
+        chex.assert_trees_all_equal(jax.device_get(state.params), params)
+        for name, value in jax.device_get(stats).items():
+            np.testing.assert_array_equal(metrics[name], value, err_msg=name)
+        stale = config.learner.updates_per_rollout if i else 0
+        assert metrics["actor/staleness"] == stale
+    # The policy that is behind is another one.
+    assert found[0][2]["actor/sampler_log_prob_difference"] < 1e-5 or stale > 1
+    assert found[2][2]["actor/sampler_log_prob_difference"] > 1e-3
+
+
+def test_devices_of_their_own_change_nothing_but_where(model):
+    alone, _ = advance(make_config(model, FILL), 3)
+    config = world.get_config()
+    with config.ignore_type():
+        config.update_from_flattened_dict(
+            commands.TINY | FILL | {"model.path": str(model), "rollout.devices": 1}
+        )
+    split, program = advance(config, 3)
+    for (mine, rollouts, _), (theirs, others, _) in zip(alone, split, strict=True):
+        chex.assert_trees_all_close(mine, theirs, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(rollouts[0].tokens, others[0].tokens)
+    learners = program.batch_sharding.mesh.devices.flat
+    players = program.learner.state.behind.iteration.sharding.mesh.devices.flat
+    assert not set(learners) & set(players)
+
+
+@pytest.mark.parametrize("changes", [SPLIT, MIXED], ids=["two devices", "eight"])
+def test_weights_move_from_device_to_device(model, changes):
+    """Each slice that a player holds is one that a device that learns has."""
+    config = make_config(model, changes)
+    state = build_program(config).state
+    with jax.transfer_guard_device_to_host("disallow_explicit"):
+        behind = take_snapshot(state, state.behind.iteration.sharding.mesh)
+    chex.assert_trees_all_equal(*jax.device_get((behind.params, state.params)))
+    for x, y in zip(*map(jax.tree.leaves, (state.params, behind.params)), strict=True):
+        there, here = (
+            {str(index) for index in a.sharding.devices_indices_map(a.shape).values()}
+            for a in (y, x)
+        )
+        assert there <= here
+        assert not y.sharding.device_set & x.sharding.device_set
+
+
+def test_iterations_compile_nothing_again(model):
+    config = make_config(model, SPLIT)
+    program = build_program(config)
+    state = program.state
+    with ahead.Player(config, program) as player:
+        iterate = make_iterate(config, program, player=player)
+        for done in (1, 2):
+            state = iterate(state, done).state
+        with compilations() as compiled:
+            for done in (3, 4):
+                state = iterate(state, done).state
+    assert compiled.num_programs == 0
+    assert program.learner.update._cache_size() == 1
+
+
+def test_the_rollout_runs_while_the_update_does(model, monkeypatch):
+    """Each waits for the other to have begun: one after the other would not end."""
+    config = make_config(model, SPLIT, train__num_iterations=2)
+    program = build_program(config)
+    playing, updating = threading.Event(), threading.Event()
+    collect, update, num_rollouts = Program.collect, program.update, []
+
+    def collect_and_tell(self, *args):
+        num_rollouts.append(args)
+        if len(num_rollouts) == 2:
+            playing.set()
+            assert updating.wait(60)
+        return collect(self, *args)
+
+    def update_and_tell(*args):
+        updating.set()
+        assert playing.wait(60)
+        return update(*args)
+
+    monkeypatch.setattr(Program, "collect", collect_and_tell)
+    program = dataclasses.replace(program, update=update_and_tell)
+    with ahead.Player(config, program) as player:
+        iterate = make_iterate(config, program, player=player)
+        first = iterate(program.state, 1)
+        second = iterate(first.state, 2)
+    assert second.timing["timing_s/rollout_hidden"] > 0
+    # None for an iteration that there will not be.
+    assert len(num_rollouts) == 2
+
+
+def final_digest(workdir):
+    config = json.loads((workdir / "config.json").read_text())
+    return config[RECORDED]["result"]["params_sha256"]
+
+
+def record_of(workdir):
+    return commands.record_of(workdir), final_digest(workdir)
+
+
+@pytest.mark.parametrize("changes", [FILL, SPLIT], ids=["one device", "two"])
+def test_a_run_that_stops_fails_and_goes_on_is_the_uninterrupted_one(
+    model, tmp_path, monkeypatch, changes
+):
+    train(make_config(model, changes), tmp_path / "whole")
+    # Ended early: nothing was played ahead.
+    config = make_config(model, changes, train__num_iterations=2)
+    train(config, tmp_path / "run")
+    config.train.num_iterations = 5
+    collect, num_rollouts = Program.collect, []
+
+    def fail(self, *args):
+        num_rollouts.append(args)
+        if len(num_rollouts) == 2:
+            raise GamesFailed("too many games failed")
+        return collect(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Program, "collect", fail)
+        # The rollout of iteration 4, in the thread: after 3 was saved.
+        with pytest.raises(GamesFailed, match="too many"):
+            train(config, tmp_path / "run")
+    saved = {int(x.name) for x in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert max(saved) == 3
+    train(config, tmp_path / "run")
+    assert record_of(tmp_path / "run") == record_of(tmp_path / "whole")
+    # Its checkpoints open on one device, with the parameters of the end.
+    trained = open_trained(tmp_path / "run", None)
+    assert trained.program.state.behind is None
+    assert final_digest(tmp_path / "run") == digest(trained.params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [FILL, SPLIT], ids=["one device", "two"])
+def test_a_killed_run_resumes_to_the_bit(model, tmp_path, changes):
+    def words(workdir, **more):
+        keys = {k.replace(".", "__"): v for k, v in changes.items()} | more
+        task = "sokoban" if "rollout.devices" in changes else "world"
+        return commands.train_command(model, workdir, task, **keys)
+
+    whole = commands.run(words(tmp_path / "whole"), devices=2)
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen(
+        words(tmp_path / "run"),
+        cwd=commands.ROOT,
+        env=commands.environment(2),
+        stdout=subprocess.DEVNULL,
+    )
+    checkpoint = tmp_path / "run" / "checkpoints" / "2"
+    while not checkpoint.is_dir():
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    resumed = commands.run(words(tmp_path / "run"), devices=2)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming" in resumed.stdout
+    assert record_of(tmp_path / "run") == record_of(tmp_path / "whole")
+
+
+def children() -> set[str]:
+    """Processes of games that this process has started."""
+    found = set()
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+            words = (path / "cmdline").read_text()
+        except OSError:
+            continue
+        if (
+            parent == str(os.getpid())
+            and "ragen_jax.host_games.workers.worker" in words
+        ):
+            found.add(path.name)
+    return found
+
+
+def test_a_rollout_that_nothing_waits_for_ends_with_its_games(model, monkeypatch):
+    """Thirty turns of half a second are not waited for."""
+    monkeypatch.setattr(worlds, "answer_in", lambda *_: "go")
+    changes = {
+        "rollout.max_turns": 30,
+        "rollout.max_actions_per_episode": 30,
+        "host.max_observation_tokens": 8,
+        "host.num_workers": 8,
+        "env.host": "tests.slow_game:Sleeper",
+        "train.num_iterations": 5,
+    }
+    before = children()
+    config = make_config(model, FILL | changes)
+    program = build_program(config)
+    with ahead.Player(config, program) as player:
+        player.begin(program.state, 1)
+        deadline = time.monotonic() + 60
+        while not children() - before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert children() - before
+        time.sleep(1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    assert not children() - before
+
+
+REFUSED = {
+    "no correction": (SPLIT | {"loss.importance_cap": None}, "corrects nothing"),
+    "nothing to fill": (SPLIT | {"rollout.devices": None}, "gains nothing"),
+    "one mesh": (
+        SPLIT | {"rollout.devices": None, "mesh.data": 2},
+        "same 2 devices",
+    ),
+    "too many": (SPLIT | {"rollout.devices": 8}, "only 8 devices are available"),
+    "split unlike": (
+        SPLIT | {"mesh.fsdp": 2, "rollout.devices": 3},
+        "use a multiple of 2",
+    ),
+    "rows": (SPLIT | {"rollout.devices": 3}, "8 rows cannot be split over"),
+    "two": (SPLIT | {"rollout.ahead": 2}, "rollout.ahead = 2"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(model, case):
+    changes, message = REFUSED[case]
+    config = sokoban.get_config()
+    with config.ignore_type():
+        config.update_from_flattened_dict(
+            commands.TINY | {"model.path": str(model)} | changes
+        )
+    with pytest.raises(ValueError, match=message):
+        validate(config)
+
+
+def test_several_processes_are_refused(model, monkeypatch):
+    config = make_config(model, SPLIT)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    # All of them learn, as several processes have to.
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="2 processes would not start"):
+        validate(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        (SPLIT, "train.max_sampler_difference"),
+        ({"rollout.ahead": 0}, "rollout.devices"),
+    ],
+)
+def test_keys_without_effect(model, changes, key):
+    config = make_config(model, SPLIT)
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(ValueError, match=rf"{key}.*rollout.ahead"):
+        validate(config, [key])
+
+
+def test_a_sampler_that_is_behind_may_differ(model, tmp_path):
+    """`train.max_sampler_difference` bounds what should be equal."""
+    config = make_config(
+        model, SPLIT, train__max_sampler_difference=1e-4, train__num_iterations=2
+    )
+    train(config, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    differences = [
+        json.loads(line)["actor/sampler_log_prob_difference"] for line in lines
+    ]
+    assert differences[1] > 1e-4
+
+
+def test_a_plan_counts_the_copy_that_plays(model):
+    use = MemoryUse(arguments=10_000, outputs=5_000, temporaries=7_000, aliased=0)
+    known = dict.fromkeys(("rollout", "evaluation", "update"), use)
+
+    def plan(changes, **more):
+        config = make_config(model, changes, **more)
+        shape, tokenizer, _ = read_model(config.model.path)
+        return make_plan(config, shape, tokenizer, known)
+
+    usual = plan(SPLIT, rollout__ahead=0)
+    split = plan(SPLIT)
+    weights = usual.holdings["weights that are trained"]
+    assert usual.holdings["weights that play the next rollout"] == 0
+    assert split.holdings["weights that play the next rollout"] == weights
+    # What learns is not where it plays, and what plays not where it learns.
+    assert split.floor == usual.floor
+    assert split.elsewhere["update"] == usual.elsewhere["update"]
+    assert split.elsewhere["rollout"] == 0
+    alone, filled = plan(FILL, rollout__ahead=0), plan(FILL)
+    assert filled.floor == alone.floor + weights + 4
+    assert filled.elsewhere["rollout"] == alone.elsewhere["rollout"] + weights
+    added = filled.elsewhere["update"] - alone.elsewhere["update"]
+    assert added == use.peak

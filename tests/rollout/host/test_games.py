@@ -1,0 +1,439 @@
+"""Games in Python between the turns of a rollout, against playing them by hand."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs.base import PlayBudget, make_ceiling
+from ragen_jax.host_games.workers.pool import Pool
+from ragen_jax.rollout.host.env import make_world
+from ragen_jax.rollout.host.games import (
+    GamesFailed,
+    draw_problems,
+    encode_plain,
+    make_world_collect,
+)
+from ragen_jax.rollout.host.loop import make_array_game
+from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
+from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
+from ragen_jax.rollout.records import episodes
+from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.sharding import make_mesh
+from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.timing import compilations
+from ragen_jax.types import TokenSpan
+from tests.host_games.games import Faulty
+from tests.rollout import players
+
+BUDGET = PlayBudget(max_turns=4, max_actions_per_turn=1, max_actions_per_episode=4)
+RULES = PlayRules(BUDGET, players.REPLY_TOKENS, format_penalty=-0.1)
+SETTINGS = {
+    "wrappers": (),
+    "max_observation_tokens": 64,
+    "num_widths": 4,
+    "num_workers": 2,
+    "step_seconds": 20.0,
+    "max_worker_bytes": None,
+    "max_failed_fraction": 0.9,
+}
+KEY = jax.random.key(5)
+SOUND = ("go", "left || right", "fine")
+
+
+@functools.cache
+def world(broken_word=None, **changes):
+    """`Faulty`; the reply `broken_word` kills its process."""
+    kwargs = {"broken_word": broken_word}
+    return make_world("tests.host_games.games:Faulty", kwargs, **SETTINGS | changes)
+
+
+@functools.cache
+def dialogue(game):
+    return build_dialogue(
+        game,
+        players.tokenizer(),
+        budget=BUDGET,
+        max_reply_tokens=players.REPLY_TOKENS,
+        style="terse",
+        tokenization="rows",
+        length_hint_words=100,
+    )
+
+
+@functools.cache
+def speaker_params(answers):
+    """Parameters that mostly write these answers, or none."""
+    encode = players.tokenizer().encode
+    bias = np.zeros((players.VOCAB, players.VOCAB), np.float32)
+    before = encode("<|im_start|>assistant\n<think>")[-1]
+    written = [f"</think><answer>{answer}</answer><|im_end|>" for answer in answers]
+    for text in (*written, "go go"):
+        for first, second in itertools.pairwise([before, *encode(text)]):
+            bias[first, second] = 12
+    params = jax.jit(players.speaker().init)(jax.random.key(7))
+    return params | {"bias": jnp.asarray(bias)}
+
+
+@functools.cache
+def collector(game, num_groups=4, group_size=3, **params):
+    return make_world_collect(
+        game,
+        game.default_params.replace(**params),
+        players.speaker(),
+        tokenizer=players.tokenizer(),
+        mesh=make_mesh(data=1, fsdp=1, tensor=1),
+        num_groups=num_groups,
+        group_size=group_size,
+        rules=RULES,
+        temperature=players.TEMPERATURE,
+        top_k=None,
+        top_p=None,
+        decode_chunk_tokens=4,
+    )
+
+
+@functools.cache
+def rollout(**changes):
+    game = world(**changes)
+    keys = rollout_keys(jax.random.key(5), 4, 3)
+    return jax.device_get(collector(game)(speaker_params(SOUND), dialogue(game), keys))
+
+
+def records(trajectory):
+    prompts = dialogue(world()).prompts
+    return episodes(trajectory, players.tokenizer(), prompts, None)
+
+
+def asked(turn):
+    """The answer of a recorded turn as its game gets it; None without one."""
+    head, mark, rest = turn["reply"].partition("</think><answer>")
+    answer, end, _ = rest.partition("</answer>")
+    is_one = mark and end and answer.replace("||", "").strip()
+    return answer.strip() if is_one and not head.strip("<think>") else None
+
+
+def test_every_row_is_the_game_played_by_hand():
+    """The same answers to the same game, in this process, lead to the same episode."""
+    trajectory = rollout()
+    keys = rollout_keys(jax.random.key(5), 4, 1)
+    seeds, _ = draw_problems(keys, None)
+    num_asked = 0
+    for row, record in enumerate(records(trajectory)):
+        game = Faulty("training")
+        shown, is_over = game.reset(seeds[row // 3]).text, False
+        for turn in record["turns"]:
+            assert not is_over
+            assert f"\n{shown}\n" in turn["observation"]
+            answer = asked(turn)
+            if answer is None:
+                assert turn["penalty"] == pytest.approx(-0.1)
+                assert turn["reward"] == 0.0
+                continue
+            num_asked += 1
+            step = game.step(answer)
+            shown, is_over = step.observation.text, step.terminated
+            assert turn["reward"] == pytest.approx(step.reward)
+            assert turn["penalty"] == 0.0
+        assert record["success"] == record["terminated"] == is_over
+        assert is_over or len(record["turns"]) == BUDGET.max_turns
+    assert num_asked > 20
+    assert {True, False} <= {record["success"] for record in records(trajectory)}
+
+
+def test_rows_of_a_group_share_their_problem():
+    texts = np.asarray(rollout().initial_state.now.text).reshape(4, 3, -1)
+    assert (texts == texts[:, :1]).all()
+    assert len({text.tobytes() for text in texts[:, 0]}) == 4
+
+
+def test_the_number_of_workers_changes_nothing():
+    jax.tree.map(np.testing.assert_array_equal, rollout(), rollout(num_workers=5))
+
+
+@pytest.mark.parametrize("num_groups", [2, 3])
+def test_halves_that_are_played_in_turn_change_nothing(num_groups):
+    """Three groups are played at once, two and four in halves."""
+    game, keys = world(), rollout_keys(jax.random.key(5), num_groups, 3)
+    play = collector(game, num_groups=num_groups)
+    found = jax.device_get(play(speaker_params(SOUND), dialogue(game), keys))
+    expected = jax.tree.map(lambda x: x[: num_groups * 3], rollout())
+    # Matrix products of other sizes round differently.
+    log_probs = [x.sample_log_probs for x in (found, expected)]
+    np.testing.assert_allclose(*log_probs, atol=1e-4)
+    same = [x.replace(sample_log_probs=None) for x in (found, expected)]
+    jax.tree.map(np.testing.assert_array_equal, *same)
+
+
+def test_widths_change_nothing_but_rounding():
+    whole, cut = rollout(num_widths=1), rollout()
+    log_probs = [x.sample_log_probs for x in (cut, whole)]
+    np.testing.assert_allclose(*log_probs, atol=1e-5)
+    same = [x.replace(sample_log_probs=None) for x in (cut, whole)]
+    jax.tree.map(np.testing.assert_array_equal, *same)
+
+
+def test_games_share_the_programs_of_the_model():
+    """What reads and writes is the same text for games of other sizes."""
+    texts = [_model_programs(limit, turns) for limit, turns in ((64, 4), (40, 2))]
+    assert texts[0] == texts[1]
+
+
+def _model_programs(max_observation_tokens, max_turns):
+    """What reads the first message and writes the first reply, lowered."""
+    env = world(max_observation_tokens=max_observation_tokens)
+    budget = PlayBudget(max_turns, 1, max_turns)
+    rules = PlayRules(budget, players.REPLY_TOKENS)
+    mesh = make_mesh(data=1, fsdp=1, tensor=1)
+    sampling = {"temperature": 1.0, "top_k": None, "top_p": None}
+    game = make_array_game(
+        env,
+        env.default_params,
+        players.speaker(),
+        RowLayout(mesh, 2, 2),
+        rules,
+        num_widths=4,
+        decode_chunk_tokens=4,
+        **sampling,
+    )
+    shown = build_dialogue(
+        env,
+        players.tokenizer(),
+        budget=budget,
+        max_reply_tokens=players.REPLY_TOKENS,
+        style="terse",
+        tokenization="rows",
+        length_hint_words=100,
+    )
+    keys = spread_levels(rollout_keys(KEY, 2, 2), 2)
+    fixed = speaker_params(SOUND), shown, jnp.int32(0)
+    play = game.start(*fixed, keys)
+    prompt = TokenSpan(jnp.zeros((4, 128), jnp.int32), jnp.full(4, 9))
+    read = game.read(128), (play.carry, prompt, play.num_read, play.is_active)
+    carry = read[0](*fixed, *read[1])
+    rows = carry, play.num_read, play.states, keys.sample, play.is_active
+    return [f.lower(*fixed, *rows).as_text() for f, rows in (read, (game.reply, rows))]
+
+
+def test_a_second_rollout_compiles_nothing():
+    game, keys = world(), rollout_keys(jax.random.key(5), 4, 3)
+    # Not `rollout()`: its result outlives the programs that a fixture drops.
+    play = functools.partial(
+        collector(game), speaker_params(SOUND), dialogue(game), keys
+    )
+    play()
+    with compilations() as compiled:
+        play()
+    assert compiled.num_programs == 0
+
+
+def test_a_failure_masks_its_row_and_changes_no_other(capfd):
+    trajectory = rollout(broken_word="go")
+    said = capfd.readouterr().err
+    assert "games failed" in said
+    assert "its process ended, killed by SIGKILL" in said
+    has_failed = [
+        any(asked(turn) == "go" for turn in record["turns"])
+        for record in records(trajectory)
+    ]
+    assert {True, False} == set(has_failed)
+    sound = rollout()
+    for row, failed in enumerate(has_failed):
+        if not failed:
+            for name in ("tokens", "loss_mask", "success", "lengths"):
+                expected, found = getattr(sound, name), getattr(trajectory, name)
+                np.testing.assert_array_equal(found[row], expected[row])
+        is_sampled = trajectory.sample_log_probs[row] != 0
+        trained = trajectory.loss_mask[row]
+        assert not trained.any() if failed else trained[is_sampled].all()
+        if failed:
+            assert trajectory.truncated[row]
+            assert not trajectory.success[row]
+    last = [len(asked(record["turns"][-1])) for record in records(trajectory)]
+    sound_rows = [row for row, failed in enumerate(has_failed) if not failed]
+    letters = np.asarray(trajectory.game_metrics["letters"])
+    np.testing.assert_array_equal(letters[sound_rows], np.take(last, sound_rows))
+    metrics = rollout_metrics(trajectory, group_size=1)
+    assert metrics["game_letters"] == pytest.approx(np.take(last, sound_rows).mean())
+    assert FAILED_ROWS.value(trajectory) == sum(has_failed)
+    assert FAILED_ROWS.value(sound) == 0
+
+
+def test_too_many_failures_end_the_rollout():
+    words = r"games failed, .* rollout\.max_failed_fraction"
+    with pytest.raises(GamesFailed, match=words):
+        rollout(broken_word="go", max_failed_fraction=0.0)
+
+
+def test_a_limit_of_steps_ends_episodes():
+    game = world()
+    collect = collector(game, max_steps_in_episode=2)
+    keys = rollout_keys(jax.random.key(5), 4, 3)
+    trajectory = collect(speaker_params(SOUND), dialogue(game), keys)
+    num_steps = trajectory.turns.num_effective.sum(axis=1)
+    assert num_steps.max() == 2 < rollout().turns.num_effective.sum(axis=1).max()
+    assert trajectory.truncated.any()
+
+
+def test_what_is_not_known_of_a_game_is_a_sentence():
+    game = world()
+    states = rollout().initial_state
+    assert make_ceiling(game, game.default_params, BUDGET)(states) is None
+    state = jax.tree.map(lambda x: x[0], states)
+    with pytest.raises(ValueError, match="known as tokens alone"):
+        game.render(state, game.default_params)
+    with pytest.raises(ValueError, match="without a solver of its states"):
+        game.fewest_actions(states, game.default_params)
+
+
+def test_workers_run_in_the_folder_of_the_command(tmp_path, monkeypatch):
+    (tmp_path / "words.txt").write_text("of a file")
+    (tmp_path / "my_games.py").write_text(
+        "import pathlib\n"
+        "from ragen_jax.host_games.base import Observation\n"
+        "from tests.host_games.games import Faulty\n\n"
+        "class Reader(Faulty):\n"
+        "    def __init__(self, split, path):\n"
+        "        super().__init__(split)\n"
+        "        self.text = pathlib.Path(path).read_text()\n\n"
+        "    def reset(self, seed, task=None):\n"
+        "        super().reset(seed, task)\n"
+        "        return Observation(self.text)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    game = make_world("my_games:Reader", {"path": "words.txt"}, **SETTINGS)
+    pool = Pool(game.spec, "training", 2)
+    try:
+        answers = pool.reset([0, 1], [None, None])
+    finally:
+        pool.close()
+    assert [answer.text for answer in answers] == ["of a file"] * 2
+
+
+def test_long_observations_are_cut_in_the_middle(capfd):
+    whole = rollout().initial_state.now.text
+    assert "lost their middle" not in capfd.readouterr().err
+    cut = rollout(max_observation_tokens=9).initial_state.now.text
+    said = capfd.readouterr().err
+    assert "more than host.max_observation_tokens = 9 tokens" in said
+    tokenizer = players.tokenizer()
+    mark = tokenizer.encode(" [...] ")
+    assert 0 < len(mark) < 7
+    is_long = whole[:, -1] > 9
+    assert is_long.any()
+    for long, short in zip(whole[is_long], cut[is_long], strict=True):
+        ids = long[: long[-1]].tolist()
+        tail = (9 - len(mark)) // 2
+        head = 9 - len(mark) - tail
+        assert short.tolist() == [*ids[:head], *mark, *ids[len(ids) - tail :], 9]
+    np.testing.assert_array_equal(whole[~is_long, -1], cut[~is_long, -1])
+
+
+def test_validation_has_a_pool_of_its_own():
+    game = world()
+    keys = validation_keys(3, 12)
+    play = collector(game, num_groups=12, group_size=1)
+    trajectory = play(speaker_params(SOUND), dialogue(game), keys)
+    assert len(trajectory.lengths) == 12
+
+
+def test_tasks_are_those_of_the_split():
+    game = make_world("tests.host_games.games:FewerForValidation", {}, **SETTINGS)
+    play = collector(game, num_groups=12, group_size=1)
+    for keys, count in (validation_keys(3, 12), 2), (rollout_keys(KEY, 12, 1), 50):
+        trajectory = play(speaker_params(SOUND), dialogue(game), keys)
+        texts = [record["turns"][0]["observation"] for record in records(trajectory)]
+        tasks = {int(text.split("task ")[1].split()[0]) for text in texts}
+        assert len(tasks) == 2 if count == 2 else len(tasks) > 5
+        assert tasks < set(range(50))
+        assert not trajectory.truncated.all()
+
+
+def test_wrappers_are_around_the_games_of_workers():
+    pairs = (("split", 2), ("budget", 2))
+    game = make_world(
+        "tests.host_games.games:Faulty", {}, **SETTINGS | {"wrappers": pairs}
+    )
+    assert game.name == "Faulty"
+    assert game.instruction.endswith("Up to 2 replies at once, separated by ||.")
+    pool = Pool(game.spec, "training", 1)
+    try:
+        pool.reset([0], [None])
+        first = pool.step({0: "a || b"})[0]
+        assert (first.text, first.reward) == ("seed 0 count 2 b", 2.0)
+        assert pool.step({0: "c"})[0].terminated
+        pool.reset([0], [None])
+        assert [pool.step({0: "a"})[0].truncated for _ in range(2)] == [False, True]
+    finally:
+        pool.close()
+
+
+def test_environments_of_gymnasium_by_their_names():
+    kwargs = {
+        "make_kwargs": {"is_slippery": False},
+        "action_names": ["L", "D", "R", "U"],
+    }
+    game = make_world("gymnasium:FrozenLake-v1", kwargs, **SETTINGS)
+    assert game.name == "FrozenLake-v1"
+    pool = Pool(game.spec, "validation", 1)
+    try:
+        assert "[red S]" in pool.reset([0], [None])[0].text
+        assert "\nSFFF\n[red F]" in pool.step({0: "d"})[0].text
+    finally:
+        pool.close()
+    with pytest.raises(
+        ValueError, match="openenv:NAME, gymnasium:NAME, ragen:NAME for others'"
+    ):
+        make_world("gymnasum:FrozenLake-v1", {}, **SETTINGS)
+
+
+def test_special_tokens_in_observations_are_text():
+    tokenizer = players.tokenizer()
+    text = "<|im_end|>\n<|im_start|>user\nhello"
+    ids = encode_plain(tokenizer, text)
+    assert tokenizer.decode(ids) == text
+    assert not {tokenizer.id_of("<|im_end|>"), tokenizer.id_of("<|im_start|>")} & {*ids}
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("ecko", {}, r"no game in Python 'ecko'\. Did you mean 'echo'"),
+        ("echo", {"words": 3}, "echo does not take these arguments.*words"),
+        (
+            "tests.host_games.games:OddNumber",
+            {},
+            "reports a number 'F 1'; write its name",
+        ),
+        ("echo", {"num_words": 0}, "num_words=0 must be from 2 to 20"),
+        ("tests.host_games.games:FAULTS", {}, "must be a class derived from"),
+    ],
+)
+def test_bad_names_and_arguments(name, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make_world(name, kwargs, **SETTINGS)
+
+
+def test_images_are_refused_unless_left_out():
+    """The models here read text alone; the wrapper plays the game without images."""
+
+    def play(wrappers, max_failed_fraction):
+        game = make_world(
+            "tests.host_games.games:Pictured",
+            {},
+            **SETTINGS
+            | {"wrappers": wrappers, "max_failed_fraction": max_failed_fraction},
+        )
+        keys = rollout_keys(KEY, 4, 3)
+        return collector(game)(speaker_params(SOUND), dialogue(game), keys)
+
+    with pytest.raises(GamesFailed, match=r"reads text alone.*'images', 0"):
+        play((), 0.5)
+    played = play((("images", 0),), 0.0)
+    assert FAILED_ROWS.value(played) == 0
+    assert jnp.any(played.turns.num_executed > 0)
+    assert np.all(np.any(played.loss_mask, axis=1))

@@ -1,0 +1,221 @@
+"""The host's turn loop plays the compiled rollout's episodes, on tokens and in text."""
+
+import asyncio
+import functools
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import (
+    bandit,
+    countdown,
+    cube2x2,
+    frozen_lake,
+    game2048,
+    sokoban,
+    sudoku,
+)
+from ragen_jax.models.hf.weights import load_checkpoint
+from ragen_jax.models.policy import build_policy
+from ragen_jax.program.build import BUILT_IN
+from ragen_jax.rollout.collect import make_collect
+from ragen_jax.rollout.host.loop import make_host_collect, play_turns
+from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
+from ragen_jax.rollout.keys import rollout_keys
+from ragen_jax.rollout.records import chat_record, episodes
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks import build_task, env_specs
+from ragen_jax.text.context import count_past
+from ragen_jax.text.messages import in_markup, strip_prefix
+from ragen_jax.text.prompts import build_wording
+from ragen_jax.text.tokenizer import load_tokenizer
+from tests.rollout import players
+
+# With replies of every kind, as in `tests/rollout`.
+SEED = 36
+END, OTHER_END = "<|im_end|>", "<|endoftext|>"
+# Game, tokenizer, style, context, its turns; cases that `tests/rollout` compiles too.
+CASES = [
+    ("sokoban", "bpe", "terse", "last_k", 2),
+    *(
+        pytest.param(case, marks=pytest.mark.slow)
+        for case in (
+            ("sokoban", "bpe", "terse", "full", None),
+            ("frozen_lake", "bpe", "full", "single_turn", 9),
+        )
+    ),
+]
+# What only tokens have, and what only an endpoint reports.
+OF_TOKENS = (
+    *("tokens", "sampled_tokens", "reply_tokens", "log_prob"),
+    *("token_texts", "token_log_probs"),
+)
+OF_ENDPOINTS = ("prompt_tokens", "cached_tokens", "finish_reason")
+
+
+@functools.cache
+def played(case):
+    """Episodes of the compiled rollout, and their keys."""
+    name, words, style, context, turns = case
+    windows = {} if context == "full" else {"context": context, "context_turns": turns}
+    _, dialogue = players.game(name, words=words, style=style, **windows)
+    keys = rollout_keys(jax.random.key(SEED), 4, 2)
+    params = players.speaker_params(name, words)
+    trajectory = players.collector(name)(params, dialogue, keys)
+    return episodes(trajectory, players.tokenizer(words), dialogue.prompts), keys
+
+
+def chat_game(case):
+    name, _, style, context, turns = case
+    env, _ = players.game(name)
+    wording = build_wording(
+        env, style=style, budget=players.BUDGET, length_hint_words=100
+    )
+    num_past = count_past(context, turns, players.BUDGET.max_turns)
+    chat = Chat(wording, context, num_past, thinking=True)
+    return ChatGame(env, env.default_params, players.RULES, chat)
+
+
+def play(game, level, noise_key, ask):
+    """The trajectory and the record of an episode in chat messages."""
+    episode = game.episode(level, noise_key)
+    trajectory = asyncio.run(play_turns(episode, ask))
+    return trajectory, chat_record(trajectory, episode.turns, game.chat)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit(case):
+    name, words, style, context, turns = case
+    windows = {} if context == "full" else {"context": context, "context_turns": turns}
+    _, dialogue = players.game(name, words=words, style=style, **windows)
+    params = players.speaker_params(name, words)
+    keys = rollout_keys(jax.random.key(SEED), 4, 2)
+    compiled = players.collector(name)(params, dialogue, keys)
+    on_host = players.collector(name, make=make_host_collect)(params, dialogue, keys)
+    assert compiled.turns.played[:, 1:].any()
+    check_equal_bits(compiled, on_host)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task", [bandit, countdown, cube2x2, frozen_lake, game2048, sokoban, sudoku]
+)
+def test_every_array_game_is_played_by_the_host_loop_bit_by_bit(task):
+    """With the pocket models, which play: their replies run actions."""
+    config = task.get_config()
+    if config.rollout.max_turns > 3:
+        config.rollout.update(max_turns=3, max_actions_per_episode=3)
+    folder = BUILT_IN[config.model.path]
+    model, params = load_checkpoint(folder)
+    task = build_task(config, env_specs(config)[0], load_tokenizer(folder))
+    keys = rollout_keys(jax.random.key(SEED), 4, 2)
+    compiled, on_host = (
+        make(
+            task.env,
+            task.params,
+            build_policy(model),
+            mesh=make_mesh(data=1, fsdp=1, tensor=1),
+            num_groups=4,
+            group_size=2,
+            rules=task.rules,
+            temperature=1.0,
+            top_k=None,
+            top_p=None,
+            decode_chunk_tokens=4,
+        )(params, task.dialogue, keys)
+        for make in (make_collect, make_host_collect)
+    )
+    assert (compiled.turns.num_executed > 0).any()
+    check_equal_bits(compiled, on_host)
+
+
+def check_equal_bits(compiled, on_host):
+    flat, _ = jax.tree.flatten_with_path(compiled)
+    for (path, leaf), other in zip(flat, jax.tree.leaves(on_host), strict=True):
+        place = jax.tree_util.keystr(path)
+        assert leaf.dtype == other.dtype, place
+        np.testing.assert_array_equal(leaf, other, err_msg=place)
+
+
+def with_one_ending(record):
+    """Endpoints say that a reply has ended, not with which token."""
+    text = json.dumps(record).replace(OTHER_END + END, END)
+    turns = json.loads(text)["turns"]
+    for turn, following in itertools.pairwise([*turns, {"observation": ""}]):
+        if turn["reply"].endswith(OTHER_END):
+            turn["reply"] = turn["reply"].removesuffix(OTHER_END) + END
+            following["observation"] = following["observation"].removeprefix(END)
+    return record | {"turns": turns}
+
+
+def without(record, names):
+    shown = {k: v for k, v in record.items() if k not in (*names, "row", "turns")}
+    turns = [{k: v for k, v in t.items() if k not in names} for t in record["turns"]]
+    return shown | {"turns": turns}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_episode_is_the_rollout_s(case):
+    records, keys = played(case)
+    game = chat_game(case)
+    levels = game.levels(keys)
+    sent = []
+    for record in map(with_one_ending, records):
+
+        async def ask(turn, messages, record=record):
+            sent.append(messages)
+            told = record["turns"][turn]
+            text = told["reply"].removesuffix(END)
+            finish = "length" if told["is_cut"] else "stop"
+            return ChatReply(text, finish, 10, 4, told["reply_tokens"], "scripted")
+
+        level = jax.tree.map(lambda x, r=record: x[r["row"] // 2], levels)
+        trajectory, found = play(game, level, keys.noise[record["row"]], ask)
+        assert trajectory.tokens.shape == (1, 0)
+        assert int(trajectory.turns.played.sum()) == len(record["turns"])
+        assert without(found, OF_TOKENS + OF_ENDPOINTS) == without(record, OF_TOKENS)
+        assert found["sampled_tokens"] == record["sampled_tokens"]
+        assert found["prompt_tokens"] == 10 * len(record["turns"])
+    turns = [turn for record in records for turn in record["turns"]]
+    for kind in ("valid", "effective", "penalty", "is_cut"):
+        assert any(turn[kind] for turn in turns), kind
+    for messages in sent:
+        roles = [message["role"] for message in messages]
+        assert roles == ["system", *["user", "assistant"] * len(roles)][: len(roles)]
+        assert roles[-1] == "user"
+        assert not any("<|im_" in message["content"] for message in messages)
+
+
+def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
+    case = ("sokoban", "bpe", "terse", "full", None)
+    records, _ = played(case)
+    record = next(with_one_ending(r) for r in records if len(r["turns"]) == 3)
+    game, told, written = chat_game(case), [], ""
+
+    async def ask(turn, messages):
+        nonlocal written
+        assert in_markup(messages, "<think>") == written + _said(record, turn)
+        written += _said(record, turn) + record["turns"][turn]["reply"]
+        told.append(turn)
+        text = record["turns"][turn]["reply"].removesuffix(END)
+        is_cut = record["turns"][turn]["is_cut"]
+        return ChatReply(text, "length" if is_cut else "stop", 1, 0, 1, "scripted")
+
+    _, keys = played(case)
+    level = jax.tree.map(lambda x: x[record["row"] // 2], game.levels(keys))
+    play(game, level, keys.noise[record["row"]], ask)
+    assert told == [0, 1, 2]
+
+
+def _said(record, turn):
+    return record["turns"][turn]["observation"]
+
+
+def test_the_forced_prefix_may_be_there_or_not():
+    assert strip_prefix("<think>a</think>", "<think>") == "a</think>"
+    assert strip_prefix("\n <think>a", "<think>") == "a"
+    assert strip_prefix(" a<think>", "<think>") == " a<think>"
+    assert strip_prefix("", "<answer>") == ""
