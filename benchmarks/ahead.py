@@ -26,7 +26,7 @@ from configs import search
 from ragen_jax.config import validate
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.program.build import Program, build_program
-from ragen_jax.program.prefetch import Player
+from ragen_jax.program.prefetch import RolloutPrefetcher
 from ragen_jax.runs.metrics import HIDDEN
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.train import Iteration, make_iterate
@@ -67,8 +67,8 @@ def make_config(mode: str, seed: int, num_iterations: int) -> ConfigDict:
 def run(config: ConfigDict, program: Program) -> Iterator[tuple[Iteration, float]]:
     """All iterations of a run and their seconds."""
     state = program.state
-    with Player(config, program) as player:
-        iterate = make_iterate(config, program, player=player)
+    with RolloutPrefetcher(config, program) as prefetcher:
+        iterate = make_iterate(config, program, prefetcher=prefetcher)
         for done in range(1, config.train.num_iterations + 1):
             began = time.perf_counter()
             iteration = iterate(state, done)

@@ -50,7 +50,7 @@ def build_collect(context: str, turns: int | None, num_groups: int, group_size: 
 
     from ragen_jax.rollout.collect import make_collect
     from ragen_jax.rollout.keys import rollout_keys
-    from ragen_jax.rollout.turns import PlayRules
+    from ragen_jax.rollout.turns import EpisodeLimits
     from ragen_jax.sharding import make_mesh
     from ragen_jax.text.dialogue import build_dialogue
 
@@ -73,7 +73,7 @@ def build_collect(context: str, turns: int | None, num_groups: int, group_size: 
         mesh=make_mesh(data=1, fsdp=1, tensor=1),
         num_groups=num_groups,
         group_size=group_size,
-        rules=PlayRules(BUDGET, REPLY_TOKENS, format_penalty=-0.1),
+        rules=EpisodeLimits(BUDGET, REPLY_TOKENS, format_penalty=-0.1),
         temperature=0.5,
         top_k=None,
         top_p=None,

@@ -41,7 +41,7 @@ def measure_rollouts(config, setup, figures):
 
     from ragen_jax import rngs
     from ragen_jax.rollout.keys import rollout_keys
-    from ragen_jax.rollout.parts import at_once
+    from ragen_jax.rollout.parts import run_concurrently
     from ragen_jax.tasks import build_collect
 
     parts, sizes = setup.parts, config.rollout
@@ -65,7 +65,9 @@ def measure_rollouts(config, setup, figures):
     ]
 
     def play_vmapped():
-        return at_once(lambda keys: both(stacked, task.dialogue, keys), part_keys)
+        return run_concurrently(
+            lambda keys: both(stacked, task.dialogue, keys), part_keys
+        )
 
     ways = {
         "in turn": lambda: [play(key) for key in step_keys],

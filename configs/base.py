@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
     # All share `rollout` and `evaluation`. None: only `env.name`.
     config.env.mix = placeholder(tuple)
 
-    # A game in Python in place of `env.name`: an entry of WORLDS in
+    # A game in Python in place of `env.name`: an entry of HOST_GAMES in
     # `ragen_jax/host_games/__init__.py`, or "package.module:Class"; `env.kwargs` are
     # its constructor's. None: a game of arrays.
     config.env.host = placeholder(str)
@@ -352,7 +352,7 @@ def _filter() -> ConfigDict:
     keep = ConfigDict()
     # Entry of SCORES, of a group's raw rewards (never of normalised ones).
     keep.score = "reward_std"
-    # Entry of RULES, or "package.module:Name". Options of the rule must be set, those
+    # Entry of FILTERS, or "package.module:Name". Options of the rule must be set, those
     # of other rules None.
     keep.rule = "top_fraction"
     # "top_fraction": share of the groups kept (StarPO-S: 0.25); 1.0 keeps all.

@@ -61,7 +61,7 @@ def use_built_in(config: ConfigDict, name: str) -> bool:
 
 
 def play_in_python(config: ConfigDict, host: str, *, max_turns: int) -> None:
-    """Play an entry of WORLDS (`ragen_jax/host_games/__init__.py`), a step a reply."""
+    """Play an entry of HOST_GAMES (`ragen_jax/host_games/`), a step a reply."""
     config.env.host = host
     config.rollout.max_turns = max_turns
     config.rollout.max_actions_per_turn = 1

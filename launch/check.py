@@ -53,20 +53,20 @@ def main(words: list[str]) -> int:
     options = dict(map(_setting, settings))
     with working("loading JAX"):
         import envs
-        from ragen_jax.host_games import WORLDS
+        from ragen_jax.host_games import HOST_GAMES
         from ragen_jax.host_games.base import HostGame
         from ragen_jax.registry.functions import is_reference, load_reference
 
         if is_reference(name):
             subject = load_reference(name)
-        elif name in WORLDS:
-            subject = load_reference(WORLDS[name])
+        elif name in HOST_GAMES:
+            subject = load_reference(HOST_GAMES[name])
         elif name in envs.ENVIRONMENTS:
             subject = envs.ENVIRONMENTS[name]
         else:
             raise ValueError(
                 f"{name} is neither package.module:Name nor one of "
-                f"{', '.join((*envs.ENVIRONMENTS, *WORLDS))}"
+                f"{', '.join((*envs.ENVIRONMENTS, *HOST_GAMES))}"
             )
     is_environment = inspect.isclass(subject) or _KIND.value == "environment"
     look = _environment if is_environment else _function

@@ -138,7 +138,7 @@ def _evaluate_policy(
         about,
         argv,
         keep=_OUTPUT.value is not None,
-        at_once=evaluations_at_once(trained),
+        run_concurrently=evaluations_at_once(trained),
     )
     if _OUTPUT.value:
         path = pathlib.Path(_OUTPUT.value)
@@ -236,7 +236,7 @@ def _measure(
     argv: Sequence[str],
     *,
     keep: bool,
-    at_once: int = 1,
+    run_concurrently: int = 1,
 ) -> list[dict]:
     """Run the evaluations, print and write their results; returns the episodes."""
     from ragen_jax.evaluation.harness import run_evaluations
@@ -253,7 +253,11 @@ def _measure(
     names = ", ".join(evaluation.name for evaluation in evaluations)
     print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
     records = run_evaluations(
-        evaluations, results, say=print, keep_episodes=keep, at_once=at_once
+        evaluations,
+        results,
+        say=print,
+        keep_episodes=keep,
+        run_concurrently=run_concurrently,
     )
     if _SUITE.value is None:
         metrics = {

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ragen_jax.algo.advantages import ADVANTAGES
-from ragen_jax.algo.filters import RULES, SCORES
+from ragen_jax.algo.filters import FILTERS, SCORES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS, REWARDS
 from ragen_jax.registry.functions import Table, bind
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES, Written
@@ -46,7 +46,7 @@ class Kind:
 
 KINDS = {
     "advantage": Kind("algo.advantage", ADVANTAGES, (NUM_ROWS, NUM_TOKENS)),
-    "filter": Kind("filter.rule", RULES, (NUM_GROUPS, GROUP_SIZE), jnp.bool_),
+    "filter": Kind("filter.rule", FILTERS, (NUM_GROUPS, GROUP_SIZE), jnp.bool_),
     "score": Kind("filter.score", SCORES, (NUM_GROUPS,)),
     "placement": Kind(
         "algo.reward_placement", REWARD_PLACEMENTS, (NUM_ROWS, NUM_TOKENS)

@@ -39,7 +39,7 @@ from ragen_jax.text.token_templates import TOKENIZATIONS
 
 # Keys a resumed run may change: they do not touch what is learned (another mesh,
 # attention or part rounds differently, and `changed_keys` knows when alarms do).
-FREE_ON_RESUME = (
+MUTABLE_ON_RESUME = (
     "train.",
     "evaluation.",
     "diagnostics.",
@@ -338,7 +338,7 @@ def to_json(config: ConfigDict) -> str:
 
 
 def changed_keys(
-    old: ConfigDict, new: ConfigDict, free: tuple[str, ...] = FREE_ON_RESUME
+    old: ConfigDict, new: ConfigDict, free: tuple[str, ...] = MUTABLE_ON_RESUME
 ) -> dict[str, tuple[object, object]]:
     """Keys that differ and that a resumed run may not change, with both values.
 

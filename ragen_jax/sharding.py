@@ -241,7 +241,9 @@ def param_shardings(
     return jax.tree.unflatten(structure, shardings)
 
 
-def whole_tables(shardings: PyTree[NamedSharding], logical_axes: PyTree) -> PyTree:
+def gather_vocab_tables(
+    shardings: PyTree[NamedSharding], logical_axes: PyTree
+) -> PyTree:
     """The same, but tables of the vocabulary split along the vocabulary alone.
 
     The other axis is gathered once before the table is read. XLA would otherwise gather

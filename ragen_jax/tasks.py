@@ -29,7 +29,7 @@ from ragen_jax.rollout.host.games import make_world_collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS, rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of, make_boards_after
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import MESH_AXES, row_problems
 from ragen_jax.text.dialogue import Dialogue, build_dialogue
 from ragen_jax.text.statements import build_facts
@@ -86,7 +86,7 @@ class Task:
     name: str
     env: TextEnvironment
     params: EnvParams
-    rules: PlayRules
+    rules: EpisodeLimits
     tokenizer: Tokenizer | None = None
     dialogue: Dialogue | None = None
     training: Rollouts | None = None
@@ -159,7 +159,7 @@ def build_task(config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer) -> Task:
 def make_task(
     spec: EnvSpec,
     tokenizer: Tokenizer,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     *,
     prompt: Mapping[str, object],
     context: str = "full",
@@ -390,10 +390,10 @@ def _read_entry(index: int, entry: object) -> EnvSpec:
     return EnvSpec(name, num_groups, kwargs, params, label, path)
 
 
-def play_rules(config: ConfigDict) -> PlayRules:
+def play_rules(config: ConfigDict) -> EpisodeLimits:
     """The rules of an episode, without a bonus."""
     rollout, names = config.rollout, [f.name for f in dataclasses.fields(PlayBudget)]
-    return PlayRules(
+    return EpisodeLimits(
         budget=PlayBudget(**{name: config.rollout[name] for name in names}),
         max_reply_tokens=rollout.max_reply_tokens,
         format_penalty=rollout.format_penalty,

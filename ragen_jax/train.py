@@ -21,9 +21,9 @@ from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.multihost import exchange
-from ragen_jax.multihost.heartbeat import watched
+from ragen_jax.multihost.heartbeat import watch_processes
 from ragen_jax.program.build import Program, build_program
-from ragen_jax.program.prefetch import Player
+from ragen_jax.program.prefetch import RolloutPrefetcher
 from ragen_jax.rollout.host.games import GamesFailed
 from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.runs.console import Display
@@ -46,7 +46,7 @@ def train(
     Raises:
       ValueError: the configuration or the run folder does not allow it.
     """
-    with watched(workdir, config.train.stall_seconds) as watch:
+    with watch_processes(workdir, config.train.stall_seconds) as watch:
         watch.at("loading the model and the games")
         with working("loading the model and the games"):
             exchange.check_equal(describe_run(config))
@@ -76,9 +76,9 @@ def run_program(
             program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
         make_stop(display.say) as stop,
-        Player(config, program) as player,
+        RolloutPrefetcher(config, program) as prefetcher,
     ):
-        iterate = make_iterate(config, program, display.timed, player)
+        iterate = make_iterate(config, program, display.timed, prefetcher)
         state, timing = run.state, {}
         for note in run.notes:
             display.say(note)
@@ -151,32 +151,34 @@ def make_iterate(
     config: ConfigDict,
     program: Program,
     timed: Timed = timed,
-    player: Player | None = None,
+    prefetcher: RolloutPrefetcher | None = None,
 ) -> Callable[[TrainState, int], Iteration]:
     """One iteration: `(state, its number from 1) -> Iteration`; donates the state.
 
-    `timed` measures its stages; `player` plays, None: one of its own.
+    `timed` measures its stages; `prefetcher` plays, None: one of its own.
     """
-    player = Player(config, program) if player is None else player
+    prefetcher = (
+        RolloutPrefetcher(config, program) if prefetcher is None else prefetcher
+    )
     root, diagnostics = rngs.root_key(config.seed), program.diagnostics
     num_updates = config.learner.updates_per_rollout
 
     def iterate(state: TrainState, done: int) -> Iteration:
         key, timing = rngs.step_key(root, done - 1), {}
         with timed(timing, "rollout"):
-            rollouts, metrics, hidden = player.take(state, done)
+            rollouts, metrics, hidden = prefetcher.result(state, done)
             batch = program.join(rollouts)
-        behind = player.begin(state, done)
+        snapshot = prefetcher.start(state, done)
         metrics |= diagnostics.measure(done, key, state, batch, timed)
         with timed(timing, "update"):
-            state = state.replace(behind=None)
+            state = state.replace(acting_snapshot=None)
             shuffle = rngs.stream(key, "shuffle")
             for i in range(num_updates):
                 shuffle_key = jax.random.fold_in(shuffle, i)
                 state, stats, credit = program.update(state, batch, shuffle_key)
             stats = jax.device_get(stats)
-            rollouts = exchange.on_this_process(rollouts)
-        state, timing = state.replace(behind=behind), timing | hidden
+            rollouts = exchange.to_local_devices(rollouts)
+        state, timing = state.replace(acting_snapshot=snapshot), timing | hidden
         return Iteration(state, rollouts, credit, stats | metrics, timing)
 
     return iterate

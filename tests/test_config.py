@@ -124,7 +124,7 @@ def test_runs_of_before_a_key_was_there_resume():
     for game in old.games.values():
         with game.unlocked():
             del game["context"], game["context_turns"]
-    free = sft_train.FREE_ON_RESUME
+    free = sft_train.MUTABLE_ON_RESUME
     assert config_lib.changed_keys(old, new, free) == {}
     new.games.sokoban.context = "single_turn"
     changes = config_lib.changed_keys(old, new, free)

@@ -73,7 +73,7 @@ def test_tables_are_split_along_the_vocabulary_alone(mesh):
     """While they are read; other parameters stay as they are."""
     params = {"table": jnp.ones((4, 6)), "kernel": jnp.ones((6, 4))}
     axes = {"table": ("vocab", "embed"), "kernel": ("embed", "mlp")}
-    found = sharding.whole_tables(param_shardings(params, axes, mesh), axes)
+    found = sharding.gather_vocab_tables(param_shardings(params, axes, mesh), axes)
     assert found["table"].spec == PartitionSpec("tensor", None)
     assert found["kernel"].spec == PartitionSpec("fsdp", "tensor")
 

@@ -328,7 +328,7 @@ SCORES = Table(
     returns=Array,
 )
 # name -> rule(scores, *, group_size or rewards, <options>), see the top.
-RULES = Table(
+FILTERS = Table(
     {
         "top_fraction": top_fraction,
         "top_k": top_k,

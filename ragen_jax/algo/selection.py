@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
-from ragen_jax.algo.filters import RULES, SCORES
+from ragen_jax.algo.filters import FILTERS, SCORES
 from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.registry.functions import bind, data_names
 from ragen_jax.types import Trajectory
@@ -48,7 +48,7 @@ class FilterConfig:
     """The section `filter` of a configuration; `configs/base.py` explains each key.
 
     Attributes:
-      score, rule, loss_scale: entries of `SCORES`, `RULES`, `FILTER_LOSS_SCALES`.
+      score, rule, loss_scale: entries of `SCORES`, `FILTERS`, `FILTER_LOSS_SCALES`.
       options: every key of the section; the three entries read those they name.
     """
 
@@ -76,7 +76,7 @@ def make_filter(config: FilterConfig, *, num_groups: int, group_size: int) -> Fi
         }
         options = config.options
         scores = bind(SCORES[config.score], options, **data)(trajectory)
-        kept = bind(RULES[config.rule], options, **data)(scores)
+        kept = bind(FILTERS[config.rule], options, **data)(scores)
         kept_ratio = jnp.mean(jnp.any(kept, axis=1), dtype=jnp.float32)
         scale = bind(FILTER_LOSS_SCALES[config.loss_scale], options, **data)
         return FilterResult(

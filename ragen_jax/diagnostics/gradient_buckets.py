@@ -359,7 +359,7 @@ def make_gradients(
         with timed(timing, "gradient_buckets"):
             stds = np.asarray(to_host(spread(batch)))
             buckets = bucket_of(stds, num_buckets)
-            learner_only = state.replace(behind=None)
+            learner_only = state.replace(acting_snapshot=None)
             measured = jax.device_get(gradients(frozen, learner_only, batch, buckets))
         metrics = bucket_metrics(
             stds,

@@ -194,7 +194,7 @@ def make_information(
 
     def measure(key, state, batch):
         key = rngs.stream(key, "diagnostics")
-        params = learner.play_params(frozen, state.player)
+        params = learner.play_params(frozen, state.acting_state)
         chosen, num_valid, num_played = choose(key, parser, batch)
         metrics = _coverage(*jax.device_get((num_valid, num_played)))
         for label, sample in chosen.items():

@@ -21,7 +21,7 @@ from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import Played, Results, Score
 from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
-from ragen_jax.host_games.base import CannotPlayHere
+from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.program.build import BUILT_IN, bind_policy
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
@@ -71,7 +71,7 @@ def run_evaluations(
     *,
     say: Callable[[str], None],
     keep_episodes: bool,
-    at_once: int = 1,
+    run_concurrently: int = 1,
 ) -> Records:
     """Run every evaluation that has no result yet, and print its scores.
 
@@ -81,14 +81,14 @@ def run_evaluations(
       say: prints a line.
       keep_episodes: return the episodes of all evaluations; those with a result are
         played again for that.
-      at_once: evaluations that run at the same time.
+      run_concurrently: evaluations that run at the same time.
     """
     records: Records = []
     total = len(evaluations)
     known = [results.find(x.name, x.played) for x in evaluations]
     is_due = [score is None or keep_episodes for score in known]
     due = [x for x, is_one in zip(evaluations, is_due, strict=True) if is_one]
-    scores = _scores(due, keep_episodes, at_once)
+    scores = _scores(due, keep_episodes, run_concurrently)
     for number, (evaluation, score) in enumerate(
         zip(evaluations, known, strict=True), 1
     ):
@@ -120,14 +120,14 @@ def evaluations_at_once(trained: Trained) -> int:
 
 
 def _scores(
-    evaluations: Sequence[EvalTask], keep_episodes: bool, at_once: int
+    evaluations: Sequence[EvalTask], keep_episodes: bool, run_concurrently: int
 ) -> Iterator[tuple[Score, Records]]:
     """Score and episodes of each evaluation, in order."""
     score = functools.partial(_score, keep_episodes=keep_episodes)
-    if at_once == 1:
+    if run_concurrently == 1:
         yield from map(score, evaluations)
         return
-    pool = concurrent.futures.ThreadPoolExecutor(at_once)
+    pool = concurrent.futures.ThreadPoolExecutor(run_concurrently)
     try:
         yield from pool.map(score, evaluations)
     finally:
@@ -182,7 +182,7 @@ def suite_configs(
     return pairs
 
 
-def say_left_out(entry: EvalTask, reason: object) -> None:
+def warn_skipped(entry: EvalTask, reason: object) -> None:
     """Say on standard error that a suite is played without an entry."""
     print(f"note: {entry.name} is left out: {reason}", file=sys.stderr)
 
@@ -220,15 +220,15 @@ def playable(
         try:
             bound.append(bind(config, entry))
         except ValueError as error:
-            if len(entries) == 1 or not _is_about_here(error):
+            if len(entries) == 1 or not _is_missing_requirement(error):
                 raise
-            say_left_out(entry, error)
+            warn_skipped(entry, error)
     return bound
 
 
-def _is_about_here(error: BaseException | None) -> bool:
+def _is_missing_requirement(error: BaseException | None) -> bool:
     """Whether this machine is the reason of an error: a package that it lacks, say."""
-    while error is not None and not isinstance(error, ImportError | CannotPlayHere):
+    while error is not None and not isinstance(error, ImportError | MissingRequirement):
         error = error.__cause__
     return error is not None
 

@@ -33,7 +33,7 @@ from ragen_jax.evaluation.harness import describe, playable, suite_configs
 from ragen_jax.evaluation.results import Played
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
-from ragen_jax.host_games.base import CannotPlayHere
+from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.actions import run_actions
 from ragen_jax.rollout.host.env import World
@@ -136,16 +136,16 @@ def _check(task: Task, player: str) -> None:
     """Refuse a game that a player cannot play.
 
     Raises:
-      CannotPlayHere: says why.
+      MissingRequirement: says why.
     """
     is_world = isinstance(task.env, World)
     if player == "random" and is_world:
-        raise CannotPlayHere(
+        raise MissingRequirement(
             f"{task.name} has no list of actions to draw from; --player=random plays "
             "games of arrays"
         )
     if player == "solver" and not is_world and task.env.solves == UNKNOWN:
-        raise CannotPlayHere(f"{task.name} has no solver; use another --player")
+        raise MissingRequirement(f"{task.name} has no solver; use another --player")
 
 
 def draw_levels(task: Task, keys: RolloutKeys) -> EnvState:

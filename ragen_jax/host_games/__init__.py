@@ -1,7 +1,7 @@
 """Table of the games in Python; they are imported where they are played."""
 
 # Name in `env.host` -> its class.
-WORLDS = {
+HOST_GAMES = {
     "echo": "ragen_jax.host_games.echo:Echo",
     "alfworld": "ragen_jax.host_games.alfworld.game:Alfworld",
     "coding": "ragen_jax.host_games.coding.game:Coding",
@@ -12,7 +12,7 @@ WORLDS = {
 }
 # Prefix of `env.host` -> a class that plays other libraries' environments, and its
 # argument that the rest of `env.host` is: "gymnasium:FrozenLake-v1".
-DOORS = {
+ADAPTERS = {
     "openenv": ("ragen_jax.host_games.adapters.openenv:OpenEnvGame", "url"),
     "gymnasium": ("ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", "id"),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),

@@ -20,7 +20,7 @@ class BrokenContract(ValueError):
     """A game returned what it must not."""
 
 
-class CannotPlayHere(ValueError):
+class MissingRequirement(ValueError):
     """A game that works elsewhere needs what this machine does not have."""
 
 

@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION, HostGame
-from ragen_jax.host_games.workers.pool import Answer, GameSpec, Pool
+from ragen_jax.host_games.workers.pool import GameSpec, Pool, WorkerResponse
 
 NUM_EPISODES = 8
 # Beginnings that are compared between training and validation.
@@ -34,7 +34,7 @@ class Subject:
 
     def play(
         self, split: str, num_rows: int, replies: Sequence[str] | None = ()
-    ) -> list[list[Answer]]:
+    ) -> list[list[WorkerResponse]]:
         """The answers of some episodes in new processes, that of the reset first.
 
         Args:
@@ -151,13 +151,13 @@ def _turned(replies: Sequence[str], row: int) -> list[str]:
     return [*replies[start:], *replies[:start]]
 
 
-def _last_reply(row: int, episode: Sequence[Answer]) -> str:
+def _last_reply(row: int, episode: Sequence[WorkerResponse]) -> str:
     if len(episode) == 1:
         return "at the start"
     return f"reply {reprlib.repr(_turned(HOSTILE, row)[len(episode) - 2])}"
 
 
-def _short(answer: Answer) -> str:
+def _short(answer: WorkerResponse) -> str:
     if answer.failure is not None:
         return answer.failure
     return f"{reprlib.repr(answer.text)} (reward {answer.reward:g}, {answer.info})"

@@ -48,7 +48,7 @@ from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable, adapters, whole
 from ragen_jax.registry.functions import from_section
-from ragen_jax.sharding import param_shardings, whole_tables
+from ragen_jax.sharding import gather_vocab_tables, param_shardings
 from ragen_jax.types import Params
 
 
@@ -123,8 +123,8 @@ def build_learner(
     if networks.lora is not None or has_kl:
         where = param_shardings(policy.shapes, policy.logical_axes, mesh)
         frozen, freeze = _frozen(networks, where)
-        frozen_tables = whole_tables(where, policy.logical_axes)
-    shardings = state_shardings(state.replace(behind=None))
+        frozen_tables = gather_vocab_tables(where, policy.logical_axes)
+    shardings = state_shardings(state.replace(acting_snapshot=None))
     critic_axes = None if networks.critic is None else networks.critic.logical_axes
     axes = (trained.logical_axes, critic_axes)
     passes = Passes(
@@ -134,7 +134,10 @@ def build_learner(
         critic=networks.critic,
         mesh=mesh,
         trained_shardings=trained_params(shardings),
-        table_shardings=(whole_tables(trained_params(shardings), axes), frozen_tables),
+        table_shardings=(
+            gather_vocab_tables(trained_params(shardings), axes),
+            frozen_tables,
+        ),
         microbatch_rows=config.learner.microbatch_rows,
         num_widths=config.learner.num_widths,
         temperature=config.rollout.temperature,
@@ -273,7 +276,7 @@ class _StateFactory:
         )
         if self.players is None:
             return state
-        return state.replace(behind=take_snapshot(state, self.players))
+        return state.replace(acting_snapshot=take_snapshot(state, self.players))
 
 
 def _init_key(seed: int) -> Key[Array, ""]:

@@ -41,7 +41,7 @@ class Passes:
       mesh: rows are split over it.
       trained_shardings: where gradients live.
       table_shardings: of trained and of frozen parameters while they are read, see
-        `whole_tables`; those of frozen ones are None where there are none.
+        `gather_vocab_tables`; those of frozen ones are None where there are none.
       microbatch_rows: rows per pass.
       num_widths: widths at which a pass may run, see `models.widths`. With more than
         one, rows of similar lengths share a pass.

@@ -71,11 +71,11 @@ def keeps_something(leaves: Leaves) -> bool:
 
 def _options(leaves: Leaves) -> Iterator[str]:
     rule, scale = leaves["filter.rule"], leaves["filter.loss_scale"]
-    of_rule = {f"filter.{name}" for name in option_names(filters.RULES[rule])}
+    of_rule = {f"filter.{name}" for name in option_names(filters.FILTERS[rule])}
     of_scale = {f"filter.{n}" for n in option_names(FILTER_LOSS_SCALES[scale])}
     of_rules = {
         f"filter.{name}"
-        for entry in filters.RULES.values()
+        for entry in filters.FILTERS.values()
         for name in option_names(entry)
     }
     for key in sorted(of_rule):
@@ -161,7 +161,7 @@ _FILTER_RULES = Rules(
     choices={"filter.direction": DIRECTIONS},
     tables={
         "filter.score": SCORES,
-        "filter.rule": filters.RULES,
+        "filter.rule": filters.FILTERS,
         "filter.loss_scale": FILTER_LOSS_SCALES,
     },
     checks=(_options, _filtered_group_of_one),

@@ -55,8 +55,8 @@ class TrainState:
       num_skipped: optimizer steps not taken because a gradient was not finite.
       consecutive_skipped: those of them since the last step that was taken.
       rate_scale: factor on the policy's learning rate, set between updates; None: 1.
-      behind: what the policy was before the latest iteration, which plays the next
-        rollout, on the devices that play; None: the policy does. Updates do not get it.
+      acting_snapshot: parameters before the latest update, used for the next rollout,
+        on the devices that play; None to use the current ones. Updates do not get it.
     """
 
     policy: Network
@@ -67,7 +67,7 @@ class TrainState:
     num_skipped: Int[Array, ""]
     consecutive_skipped: Int[Array, ""]
     rate_scale: Float[Array, ""] | None = None
-    behind: Snapshot | None = None
+    acting_snapshot: Snapshot | None = None
 
     @property
     def params(self) -> Params:
@@ -75,11 +75,13 @@ class TrainState:
         return self.policy.params
 
     @property
-    def player(self) -> "TrainState":
+    def acting_state(self) -> "TrainState":
         """The state with the parameters that play the next rollout as the policy's."""
-        if self.behind is None:
+        if self.acting_snapshot is None:
             return self
-        params = jax.device_put(self.behind.params, state_shardings(self.params))
+        params = jax.device_put(
+            self.acting_snapshot.params, state_shardings(self.params)
+        )
         return self.replace(policy=self.policy.replace(params=params))
 
 

@@ -128,7 +128,7 @@ def make_plan(
                 config, parts, name, batch, kept, on_cpu=on_cpu
             )
     trained = tree_bytes(trained_params(learner.state))
-    behind = tree_bytes(learner.state.behind)
+    acting_snapshot = tree_bytes(learner.state.acting_snapshot)
     return Plan(
         counts=_counts(
             parts,
@@ -142,13 +142,13 @@ def make_plan(
         elsewhere=_elsewhere(config, parts, memory, batch),
         floor=tree_bytes((_on_learners(parts), learner.frozen))
         + trained
-        + (0 if _is_split(parts) else behind),
+        + (0 if _is_split(parts) else acting_snapshot),
     )
 
 
 def _on_learners(parts: Parts) -> TrainState:
     """The part of the state that is surely on the devices that learn."""
-    return parts.learner.state.replace(behind=None)
+    return parts.learner.state.replace(acting_snapshot=None)
 
 
 def _is_split(parts: Parts) -> bool:
@@ -176,9 +176,9 @@ def _elsewhere(
         "evaluation": beside_play + tree_bytes(batch),
         "update": sum(tables) + (0 if is_whole else played),
     }
-    if learner.state.behind is None:
+    if learner.state.acting_snapshot is None:
         return found
-    adapters = 0 if is_whole else tree_bytes(learner.state.behind)
+    adapters = 0 if is_whole else tree_bytes(learner.state.acting_snapshot)
     if _is_split(parts):
         # Nothing that learns; adapters are merged into a copy of what is frozen.
         found["rollout"] = others + adapters + (0 if is_whole else played)
@@ -245,7 +245,7 @@ def _weight_bytes(learner: Learner) -> dict[str, int]:
         "weights that are frozen": tree_bytes(learner.frozen),
         "optimizer moments": tree_bytes([n.opt_state for n in networks]),
         "weights that play the next rollout": tree_bytes(
-            None if state.behind is None else state.behind.params
+            None if state.acting_snapshot is None else state.acting_snapshot.params
         ),
     }
 

@@ -78,7 +78,7 @@ def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered
     learner = parts.learner
     key = jax.eval_shape(lambda: jax.random.key(0))
     if name == "update":
-        rates, state = learner.peaks, learner.state.replace(behind=None)
+        rates, state = learner.peaks, learner.state.replace(acting_snapshot=None)
         return [learner.update.lower(learner.frozen, rates, state, batch, key)]
     played = learner.played
     if name == "rollout":
@@ -244,7 +244,7 @@ def _estimate_update(
     else:
         temporaries += of_critic
     temporaries += tree_bytes(batch)
-    state = tree_bytes(learner.state.replace(behind=None))
+    state = tree_bytes(learner.state.replace(acting_snapshot=None))
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
 

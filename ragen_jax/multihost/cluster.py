@@ -130,7 +130,7 @@ def join(value: str, workdir: pathlib.Path, say: Callable[[str], None] = print):
 
     # Its handler of SIGTERM would keep the signal from ours.
     jax.config.update("jax_enable_preemption_service", False)
-    watch = heartbeat.arrive(workdir, place.number, place.total, place.address)
+    watch = heartbeat.announce(workdir, place.number, place.total, place.address)
     watch.at(_ARRIVING)
     # Ends the process after that time, and `_describe_end` says so.
     jax.distributed.initialize(
@@ -194,21 +194,21 @@ def _describe_end(place: Place, workdir: pathlib.Path, number: int) -> str:
     """Why a child was ended by a signal, as far as can be known."""
     from ragen_jax.multihost import heartbeat
 
-    mine = heartbeat.read_beat(workdir, place.number)
+    mine = heartbeat.read_heartbeat(workdir, place.number)
     where = "before the run began" if mine is None else f"at: {mine.place}"
     name = signal.Signals(number).name
     if number != signal.SIGABRT:
         hint = ", often for want of memory" if number == signal.SIGKILL else ""
         reason = f"it was ended by {name}{hint}; it stood {where}"
         # The others need not wait for its next sign of life.
-        mine = mine or heartbeat.Beat(
+        mine = mine or heartbeat.Heartbeat(
             "", place.number, socket.gethostname(), 0, "start"
         )
         failed = dataclasses.replace(mine, state=heartbeat.FAILED, reason=reason)
-        _write_beat(workdir, failed)
+        _write_heartbeat(workdir, failed)
         return f"process {place.number} failed: {reason}; {heartbeat.RESUME}"
     if mine is not None:
-        _write_beat(workdir, dataclasses.replace(mine, state=heartbeat.CUT_OFF))
+        _write_heartbeat(workdir, dataclasses.replace(mine, state=heartbeat.CUT_OFF))
     lost = heartbeat.find_lost(workdir, place.number)
     reason = "; ".join(lost) or (
         "JAX ended it, see above: another process is gone or cannot be reached"
@@ -222,11 +222,11 @@ def _describe_end(place: Place, workdir: pathlib.Path, number: int) -> str:
     return f"{reason}; so process {place.number} ends, too, {where}; {heartbeat.RESUME}"
 
 
-def _write_beat(workdir: pathlib.Path, beat) -> None:
+def _write_heartbeat(workdir: pathlib.Path, beat) -> None:
     from ragen_jax.multihost import heartbeat
 
     try:
-        heartbeat.write_beat(workdir, beat)
+        heartbeat.write_heartbeat(workdir, beat)
     except OSError as error:
         print(f"warning: no sign of life written: {error}", file=sys.stderr)
 

@@ -42,7 +42,7 @@ def to_host(tree: T) -> T:
     return jax.tree.map(_whole, tree)
 
 
-def on_this_process(tree: T) -> T:
+def to_local_devices(tree: T) -> T:
     """The same arrays, whole, on a device of this process; together.
 
     With one process they stay where they are.
@@ -58,7 +58,7 @@ def _whole(x: Any) -> Any:
     return multihost_utils.process_allgather(x, tiled=True)
 
 
-def own_rows(array: Array) -> np.ndarray:
+def local_rows(array: Array) -> np.ndarray:
     """The rows that devices of this process hold, in their order.
 
     Args:
@@ -71,18 +71,18 @@ def own_rows(array: Array) -> np.ndarray:
     return np.concatenate([jax.device_get(parts[start]) for start in sorted(parts)])
 
 
-def own_row_numbers(sharding: NamedSharding, num_rows: int) -> np.ndarray:
-    """Numbers of the rows of `own_rows` of an array of so many, from 0."""
+def local_row_numbers(sharding: NamedSharding, num_rows: int) -> np.ndarray:
+    """Numbers of the rows of `local_rows` of an array of so many, from 0."""
     parts = sharding.addressable_devices_indices_map((num_rows,)).values()
     indices = {index[0].indices(num_rows) for index in parts}
     return np.concatenate([np.arange(*index) for index in sorted(indices)])
 
 
-def from_own_rows(rows: np.ndarray, like: Array) -> Array:
+def from_local_rows(rows: np.ndarray, like: Array) -> Array:
     """An array split like another one, from the rows of each process; together.
 
     Args:
-      rows: in the order of `own_rows(like)`.
+      rows: in the order of `local_rows(like)`.
       like: gives the number of rows and the devices.
     """
     if is_alone():

@@ -31,7 +31,7 @@ RUNNING, FINISHED, FAILED, CUT_OFF = "running", "finished", "failed", "cut off"
 
 
 @dataclasses.dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """The last sign of life of a process.
 
     Attributes:
@@ -65,7 +65,7 @@ class Beat:
         return f"{who}: {self.place}, for {self.since:.0f} s"
 
 
-def write_beat(workdir: pathlib.Path, beat: Beat) -> None:
+def write_heartbeat(workdir: pathlib.Path, beat: Heartbeat) -> None:
     """Write a beat in place of the last one."""
     folder = workdir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,14 +74,14 @@ def write_beat(workdir: pathlib.Path, beat: Beat) -> None:
     os.replace(temporary, folder / f"{beat.number}.json")
 
 
-def read_beat(workdir: pathlib.Path, number: int) -> Beat | None:
+def read_heartbeat(workdir: pathlib.Path, number: int) -> Heartbeat | None:
     """The last beat of a process; None without a file of one.
 
     A file system of many hosts may fail for a moment while a file is replaced.
     """
     path = workdir / FOLDER / f"{number}.json"
     try:
-        return Beat(**json.loads(path.read_text(encoding="utf-8")))
+        return Heartbeat(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -127,12 +127,12 @@ class Watch:
     ):
         self._workdir, self._total, self._end = workdir, total, end
         here = (socket.gethostname(), os.getpid())
-        self._beat = Beat(attempt, number, *here, "start", address=address)
+        self._beat = Heartbeat(attempt, number, *here, "start", address=address)
         self._moved_at = time.monotonic()
         self._stall_seconds, self._is_arriving = stall_seconds, is_arriving
         self._parent = int(os.environ.get(PARENT, os.getppid()))
         # Number of another process -> its last beat, and when it came.
-        self._seen: dict[int, tuple[Beat, float]] = {}
+        self._seen: dict[int, tuple[Heartbeat, float]] = {}
         # Those that have beaten since this watch began.
         self._alive: set[int] = set()
         # The first sees all, the others see the first: n files are read, not n^2.
@@ -155,7 +155,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         now = time.monotonic()
         for other in self._others:
-            beat = read_beat(self._workdir, other) if self._is_arriving else None
+            beat = read_heartbeat(self._workdir, other) if self._is_arriving else None
             self._seen[other] = (beat or self._unheard(other), now)
         self._write()
         self._thread.start()
@@ -218,7 +218,7 @@ class Watch:
             self._beat = dataclasses.replace(self._beat, since=since, count=count)
             beat = self._beat
         try:
-            write_beat(self._workdir, beat)
+            write_heartbeat(self._workdir, beat)
         except OSError as error:
             # The others will take this process for lost: its log has to say why.
             print(f"warning: no sign of life written: {error}", file=sys.stderr)
@@ -229,15 +229,15 @@ class Watch:
                 self._beat, state=state, reason=reason, status=status
             )
 
-    def _unheard(self, number: int) -> Beat:
+    def _unheard(self, number: int) -> Heartbeat:
         place = "not heard of in this --workdir, which all processes have to share"
-        return Beat(self._beat.attempt, number, "unknown host", 0, place)
+        return Heartbeat(self._beat.attempt, number, "unknown host", 0, place)
 
     def _find_loss(self) -> tuple[str, int] | None:
         """What happened to another process, and the status; None if all are well."""
         now = time.monotonic()
         for number, (before, heard_at) in self._seen.items():
-            beat = read_beat(self._workdir, number)
+            beat = read_heartbeat(self._workdir, number)
             is_new = beat is not None and beat != before
             if is_new and (self._is_arriving or beat.attempt == self._beat.attempt):
                 self._seen[number] = before, heard_at = beat, now
@@ -262,7 +262,7 @@ class Watch:
         since = time.monotonic() - self._moved_at
         beats = {mine.number: dataclasses.replace(mine, since=since)}
         for number in range(self._total):
-            if number not in beats and (beat := read_beat(self._workdir, number)):
+            if number not in beats and (beat := read_heartbeat(self._workdir, number)):
                 beats[number] = beat
         lines = "\n".join(f"  {beats[n].describe()}" for n in sorted(beats))
         faulthandler.dump_traceback(all_threads=True)
@@ -285,7 +285,7 @@ class Watch:
 _ARRIVAL: list[Watch] = []
 
 
-def arrive(workdir: pathlib.Path, number: int, total: int, address: str) -> Watch:
+def announce(workdir: pathlib.Path, number: int, total: int, address: str) -> Watch:
     """Begin the watch of a process that waits for the others.
 
     Raises:
@@ -313,9 +313,9 @@ def refuse_another_start(
       ValueError: processes that meet elsewhere, or one with this number, are alive.
     """
 
-    def others() -> dict[int, Beat]:
+    def others() -> dict[int, Heartbeat]:
         numbers = (int(p.stem) for p in (workdir / FOLDER).glob("*.json"))
-        beats = filter(None, (read_beat(workdir, n) for n in numbers))
+        beats = filter(None, (read_heartbeat(workdir, n) for n in numbers))
         return {
             beat.number: beat
             for beat in beats
@@ -335,7 +335,7 @@ def refuse_another_start(
             )
 
 
-def watched(workdir: pathlib.Path, stall_seconds: float | None) -> Watch:
+def watch_processes(workdir: pathlib.Path, stall_seconds: float | None) -> Watch:
     """The watch of this process; all processes together.
 
     Raises:
@@ -357,7 +357,7 @@ def watched(workdir: pathlib.Path, stall_seconds: float | None) -> Watch:
     )
 
 
-def describe_loss(beat: Beat, seconds: float) -> str:
+def describe_loss(beat: Heartbeat, seconds: float) -> str:
     """Sentence about a process that is gone."""
     return (
         f"{_who(beat)} has given no sign of life for {seconds:.0f} s; it last stood "
@@ -377,7 +377,7 @@ def find_lost(
       number: of this process, which has a beat there.
       wait: sleeps.
     """
-    mine = read_beat(workdir, number)
+    mine = read_heartbeat(workdir, number)
     if mine is None:
         return []
     before, seconds = _others(workdir, mine), 5 * BEAT_SECONDS
@@ -395,14 +395,14 @@ def find_lost(
     ]
 
 
-def _describe_failure(beat: Beat) -> str:
+def _describe_failure(beat: Heartbeat) -> str:
     return f"{_who(beat)} failed: {beat.reason or beat.place}"
 
 
-def _others(workdir: pathlib.Path, mine: Beat) -> Mapping[int, Beat]:
+def _others(workdir: pathlib.Path, mine: Heartbeat) -> Mapping[int, Heartbeat]:
     """Beats of the other processes of this start."""
     numbers = (int(p.stem) for p in (workdir / FOLDER).glob("*.json"))
-    beats = (read_beat(workdir, number) for number in numbers)
+    beats = (read_heartbeat(workdir, number) for number in numbers)
     return {
         beat.number: beat
         for beat in beats
@@ -412,5 +412,5 @@ def _others(workdir: pathlib.Path, mine: Beat) -> Mapping[int, Beat]:
     }
 
 
-def _who(beat: Beat) -> str:
+def _who(beat: Heartbeat) -> str:
     return f"process {beat.number} ({beat.host}, pid {beat.pid})"

@@ -34,7 +34,7 @@ from ragen_jax.models.hf.files import identity, resolve_checkpoint, weights_dige
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
-from ragen_jax.multihost.exchange import on_this_process
+from ragen_jax.multihost.exchange import to_local_devices
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
@@ -142,7 +142,7 @@ class Program:
             self._in_turn(lambda task, i=i: task.collect_validation(params, i))
             for i in range(self.validation["num_samples"])
         ]
-        samples = on_this_process(samples)
+        samples = to_local_devices(samples)
         if len(samples) == 1:
             return samples[0]
         return tuple(interleave(rollouts) for rollouts in zip(*samples, strict=True))

@@ -4,8 +4,8 @@ In: the train state and the number of an iteration. Out: its episodes, on the de
 that learn. With `rollout.ahead` = 1 the next iteration's rollout is played in a thread
 while the update runs, with the parameters that the update starts from: on devices of
 its own (`rollout.devices`), or on the same one, which a game in Python leaves waiting.
-What is played follows from the state alone (`TrainState.behind`), never from the clock,
-so that a resumed run plays it again.
+What is played follows from the state alone (`TrainState.acting_snapshot`), never from
+the clock, so that a resumed run plays it again.
 
 Programs split over the same devices must not overlap (`Program.collect`): the thread
 uses the devices that play, and everything else those that learn. What moves between
@@ -30,7 +30,7 @@ from ragen_jax.sharding import on_mesh
 from ragen_jax.types import Trajectory
 
 
-class Played(NamedTuple):
+class Prefetched(NamedTuple):
     """A rollout.
 
     Attributes:
@@ -48,14 +48,14 @@ class _Pending(NamedTuple):
     """A rollout that was started: of which iteration, with what."""
 
     done: int
-    behind: Snapshot
+    snapshot: Snapshot
     future: concurrent.futures.Future
 
-    def is_of(self, behind: Snapshot, done: int) -> bool:
-        return self.behind is behind and self.done == done
+    def is_of(self, snapshot: Snapshot, done: int) -> bool:
+        return self.snapshot is snapshot and self.done == done
 
 
-class Player:
+class RolloutPrefetcher:
     """Plays the rollouts of a run. Use it as a context manager.
 
     Args:
@@ -68,26 +68,26 @@ class Player:
         self._last = config.train.num_iterations
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "rollout")
         self._pending: _Pending | None = None
-        behind, self._frozen = program.learner.state.behind, None
-        if behind is not None:
-            self._mesh = behind.iteration.sharding.mesh
+        snapshot, self._frozen = program.learner.state.acting_snapshot, None
+        if snapshot is not None:
+            self._mesh = snapshot.iteration.sharding.mesh
             if config.lora.rank is not None:
                 # Adapters are merged into these where they are played with.
                 where = on_mesh(program.frozen, self._mesh)
                 self._frozen = jax.device_put(program.frozen, where)
 
-    def __enter__(self) -> "Player":
+    def __enter__(self) -> "RolloutPrefetcher":
         return self
 
     def __exit__(self, *_) -> None:
-        """Drop a rollout that nothing waits for any more."""
+        """Discards the prefetched rollout, if any."""
         if self._pending is not None and not self._pending.future.cancel():
             for task in self._program.tasks:
                 if isinstance(task.env, World):
                     task.training.collect.stop()
         self._thread.shutdown()
 
-    def take(self, state: TrainState, done: int) -> Played:
+    def result(self, state: TrainState, done: int) -> Prefetched:
         """The rollout of an iteration, from 1: waited for, or played now.
 
         Args:
@@ -96,47 +96,49 @@ class Player:
         Raises:
           GamesFailed: too many games of it failed; the state is as it was.
         """
-        if state.behind is None:
+        if state.acting_snapshot is None:
             params = self._program.play_params(state)
-            return Played(self._program.collect(params, self._key(done)), {}, {})
+            return Prefetched(self._program.collect(params, self._key(done)), {}, {})
         pending, self._pending = self._pending, None
         began = time.perf_counter()
-        if pending is not None and pending.is_of(state.behind, done):
+        if pending is not None and pending.is_of(state.acting_snapshot, done):
             rollouts, seconds = pending.future.result()
         else:
             if pending is not None:
                 concurrent.futures.wait([pending.future])
-            rollouts, seconds = self._play(state.behind, done)
+            rollouts, seconds = self._play(state.acting_snapshot, done)
         waited = time.perf_counter() - began
         where = jax.tree.map(lambda _: self._program.batch_sharding, rollouts)
-        staleness = int(state.iteration) - int(state.behind.iteration)
-        return Played(
+        staleness = int(state.iteration) - int(state.acting_snapshot.iteration)
+        return Prefetched(
             jax.device_put(rollouts, where),
             {STALENESS.name: float(staleness)},
             {HIDDEN: max(0.0, seconds - waited)},
         )
 
-    def begin(self, state: TrainState, done: int) -> Snapshot | None:
+    def start(self, state: TrainState, done: int) -> Snapshot | None:
         """Start the rollout of the iteration after this one, but for the last.
 
         Args:
           state: before the update, which plays it.
 
         Returns:
-          `behind` of the state after the update.
+          `acting_snapshot` of the state after the update.
         """
-        if state.behind is None:
+        if state.acting_snapshot is None:
             return None
-        behind = take_snapshot(state, self._mesh)
+        snapshot = take_snapshot(state, self._mesh)
         if done < self._last:
-            future = self._thread.submit(self._play, behind, done + 1)
-            self._pending = _Pending(done + 1, behind, future)
-        return behind
+            future = self._thread.submit(self._play, snapshot, done + 1)
+            self._pending = _Pending(done + 1, snapshot, future)
+        return snapshot
 
-    def _play(self, behind: Snapshot, done: int) -> tuple[Sequence[Trajectory], float]:
+    def _play(
+        self, snapshot: Snapshot, done: int
+    ) -> tuple[Sequence[Trajectory], float]:
         """A rollout on the devices that play, and its seconds."""
         began = time.perf_counter()
-        params = self._program.learner.play_params(self._frozen, behind)
+        params = self._program.learner.play_params(self._frozen, snapshot)
         rollouts = self._program.collect(params, self._key(done))
         return rollouts, time.perf_counter() - began
 

@@ -39,8 +39,8 @@ from ragen_jax.rollout.parts import CollectInParts, groups_per_part
 from ragen_jax.rollout.sampling import check_options, sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
+    EpisodeLimits,
     Play,
-    PlayRules,
     Responder,
     RolloutContext,
     act,
@@ -84,7 +84,7 @@ def make_collect(
     mesh: Mesh,
     num_groups: int,
     group_size: int,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     part_rows: int | None = None,
     **decoding: float | None,
 ) -> Collect:
@@ -119,7 +119,7 @@ def make_collect(
             any_row=layout.any_row,
         )
 
-    play = layout.over_rows(play, num_whole=2)
+    play = layout.over_rows(play, num_replicated=2)
     collect = jax.jit(
         lambda params, dialogue, keys: play(
             params, dialogue, spread_levels(keys, group_size)
@@ -133,7 +133,7 @@ def make_collect(
 
 def make_responder(
     policy: Policy,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     layout: RowLayout,
     *,
     temperature: float | None,
@@ -250,7 +250,7 @@ def play_episodes(
     responder: Responder,
     keys: RolloutKeys,
     *,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     any_row: AnyRow = jnp.any,
 ) -> Trajectory:
     """Play one episode per row, from the level to the last turn. Call it in `jit`.
@@ -343,7 +343,7 @@ def start_from(context: RolloutContext, states: EnvState) -> Play:
     )
 
 
-def check_dialogue(dialogue: Dialogue, rules: PlayRules) -> None:
+def check_dialogue(dialogue: Dialogue, rules: EpisodeLimits) -> None:
     """The static bound that keeps every write inside its array."""
     budget, max_reply_tokens = rules.budget, rules.max_reply_tokens
     per_turn = dialogue.following.max_tokens + max_reply_tokens

@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs.base import EnvParams, EnvState, PlayBudget, StateFacts, TextEnvironment
 from envs.templates import Choice, Template
-from ragen_jax.rollout.turns import PlayRules, Responder
+from ragen_jax.rollout.turns import EpisodeLimits, Responder
 from ragen_jax.text import chat
 from ragen_jax.text.prompts import SEPARATOR
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
@@ -139,7 +139,7 @@ def build_responder(
     mixture: Mixture,
     *,
     facts: StateFacts,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     discount: float,
 ) -> Responder:
     """The mixture as a `Responder` that plays the dialogues of a rollout.

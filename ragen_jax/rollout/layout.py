@@ -34,19 +34,19 @@ class RowLayout:
         self.rows_per_level = math.gcd(group_size, num_rows // num_row_shards(mesh))
         self.any_row = _any_row(mesh)
 
-    def over_rows(self, function: Callable, *, num_whole: int) -> Callable:
+    def over_rows(self, function: Callable, *, num_replicated: int) -> Callable:
         """The function with its rows split over the devices.
 
-        Its first `num_whole` arguments are the same on each, the others have rows.
+        Its first `num_replicated` arguments are the same on each, the others have rows.
         """
         whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
 
         def call(*arguments):
-            num_split = len(arguments) - num_whole
+            num_split = len(arguments) - num_replicated
             return jax.shard_map(
                 function,
                 mesh=self.mesh,
-                in_specs=(whole,) * num_whole + (by_row,) * num_split,
+                in_specs=(whole,) * num_replicated + (by_row,) * num_split,
                 out_specs=by_row,
                 axis_names=set(ROW_AXES),
                 check_vma=False,

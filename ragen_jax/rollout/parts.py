@@ -74,7 +74,9 @@ class CollectInParts:
     ) -> Trajectory:
         play = functools.partial(self._collect, params, dialogue)
         starts = np.arange(self.num_parts, dtype=np.int32) * self._part_groups
-        return self._join(at_once(play, [self._cut(keys, start) for start in starts]))
+        return self._join(
+            run_concurrently(play, [self._cut(keys, start) for start in starts])
+        )
 
     def lower(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -92,7 +94,7 @@ class CollectInParts:
         return jax.tree.map(join, *jax.device_get(list(parts)))
 
 
-def at_once(program: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+def run_concurrently(program: Callable[[T], R], parts: Sequence[T]) -> list[R]:
     """Finished results of a jitted program, several calls at a time.
 
     A device of a CPU runs the calls of one thread one after the other, those of

@@ -90,7 +90,7 @@ class Play:
 
 
 @struct.dataclass
-class Answer:
+class ParsedReply:
     """Replies without their tokens: the game's view of them.
 
     Attributes:
@@ -122,7 +122,7 @@ class Sending:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlayRules:
+class EpisodeLimits:
     """Rules of an episode.
 
     Attributes:
@@ -148,7 +148,7 @@ class RolloutContext(NamedTuple):
     env_params: EnvParams
     dialogue: Dialogue | None
     responder: Responder | None
-    rules: PlayRules
+    rules: EpisodeLimits
 
 
 def open_episodes(context: RolloutContext, play: Play, slots: int) -> Play:
@@ -232,7 +232,7 @@ def act(
     last_tokens = jnp.take_along_axis(
         reply.tokens, jnp.maximum(reply.length - 1, 0)[:, None], axis=1
     )[:, 0]
-    answer = Answer(
+    answer = ParsedReply(
         parsed=parsed,
         length=reply.length,
         is_cut=reply.is_cut,
@@ -256,7 +256,7 @@ def run_turn(
     context: RolloutContext,
     play: Play,
     turn: Turn,
-    answer: Answer,
+    answer: ParsedReply,
     keys: Key[Array, " B"],
 ) -> Play:
     """The game's part of a turn: run the actions of the answers and record the turn.

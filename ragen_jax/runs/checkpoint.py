@@ -29,8 +29,8 @@ from ragen_jax.multihost.exchange import is_first
 
 # Orbax finishes these two after the digests are written; nothing is restored from them.
 _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
-# Field of a state, and the item of a checkpoint that holds it.
-_BEHIND = "behind"
+# Item of a checkpoint that holds `TrainState.acting_snapshot`; part of the format.
+_ACTING = "behind"
 # Says that a checkpoint was written with digests, so that their loss is noticed.
 _DIGESTS_MARK = {"digests": DIGESTS_FILE}
 # Orbax keeps what a save has to wait for in its modules: one at a time in a process.
@@ -127,7 +127,7 @@ class Checkpointer:
         }
         jax.tree.map(lambda x: x.delete(), state)
         read = self._read(folder, **restore)
-        return TrainState(**read["state"], behind=read.get(_BEHIND))
+        return TrainState(**read["state"], acting_snapshot=read.get(_ACTING))
 
     def wait(self) -> None:
         """Return once every started save is complete on disk."""
@@ -207,8 +207,8 @@ def _items(state: TrainState) -> dict[str, Any]:
     """
     names = (field.name for field in dataclasses.fields(state))
     fields = {name: getattr(state, name) for name in names}
-    behind = fields.pop(_BEHIND)
-    return {"state": fields} | ({} if behind is None else {_BEHIND: behind})
+    snapshot = fields.pop("acting_snapshot")
+    return {"state": fields} | ({} if snapshot is None else {_ACTING: snapshot})
 
 
 def _files(folder: pathlib.Path) -> list[str]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
-from ragen_jax.config import FREE_ON_RESUME, changed_keys, to_json
+from ragen_jax.config import MUTABLE_ON_RESUME, changed_keys, to_json
 from ragen_jax.learner.state import TrainState
 from ragen_jax.multihost import exchange
 from ragen_jax.runs import checkpoint, machine, reader, writer
@@ -61,7 +61,7 @@ class RunFolder:
         identity: Mapping[str, Any],
         *,
         keep: int,
-        free: tuple[str, ...] = FREE_ON_RESUME,
+        free: tuple[str, ...] = MUTABLE_ON_RESUME,
     ):
         self.path = pathlib.Path(workdir)
         self._config, self._identity = config, identity

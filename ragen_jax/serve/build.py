@@ -11,7 +11,7 @@ import envs
 from envs.base import TextEnvironment
 from ragen_jax.config import refuse_unread, validate
 from ragen_jax.evaluation.api.evaluate import build_chat
-from ragen_jax.host_games import DOORS, WORLDS
+from ragen_jax.host_games import ADAPTERS, HOST_GAMES
 from ragen_jax.registry.functions import did_you_mean, is_reference, load_reference
 from ragen_jax.rollout.host.env import World
 from ragen_jax.serve.games import ArrayGame, Game, WorldGame
@@ -42,19 +42,19 @@ def choose_game(config: ConfigDict, name: str) -> None:
     Raises:
       ValueError: there is no such game.
     """
-    if name.partition(":")[0] in DOORS:
+    if name.partition(":")[0] in ADAPTERS:
         is_array = False
     elif is_reference(name):
         entry = load_reference(name)
         is_array = isinstance(entry, type) and issubclass(entry, TextEnvironment)
-    elif name in envs.ENVIRONMENTS or name in WORLDS:
+    elif name in envs.ENVIRONMENTS or name in HOST_GAMES:
         is_array = name in envs.ENVIRONMENTS
     else:
-        known = (*envs.ENVIRONMENTS, *WORLDS)
+        known = (*envs.ENVIRONMENTS, *HOST_GAMES)
         raise ValueError(
             f"no game {name!r}.{did_you_mean(name, known)} Choose one of "
             f"{', '.join(known)}; package.module:Class for one of yours; or "
-            f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
+            f"{', '.join(f'{door}:NAME' for door in ADAPTERS)} for others'"
         )
     with config.ignore_type():
         config.env.mix = None

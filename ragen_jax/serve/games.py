@@ -15,12 +15,11 @@ from jaxtyping import Array, Int, Key
 
 from envs.base import SPLITS
 from ragen_jax import rngs
-from ragen_jax.host_games.workers.pool import Answer as WorkerResponse
-from ragen_jax.host_games.workers.pool import Pool
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.host.text import ChatGame
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import Answer, Play
+from ragen_jax.rollout.turns import ParsedReply, Play
 from ragen_jax.text.answers import ANSWER_BEGIN, ANSWER_END
 from ragen_jax.text.messages import find_answer, parse_text
 from ragen_jax.types import ParsedAnswer
@@ -214,7 +213,7 @@ class ArrayGame(Game):
             play: Play, turn: Int[Array, ""], parsed: ParsedAnswer, noise: Array
         ) -> tuple[Play, dict]:
             no = jnp.zeros(1, bool)
-            answer = Answer(parsed, jnp.zeros(1, jnp.int32), no, no, jnp.zeros(1))
+            answer = ParsedReply(parsed, jnp.zeros(1, jnp.int32), no, no, jnp.zeros(1))
             play = game.step(play, turn, answer, noise)
             episode = game.finish(play, play.states, noise)
             seen = {

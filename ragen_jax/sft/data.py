@@ -30,7 +30,7 @@ from ragen_jax.rollout.demonstrators import (
 )
 from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.host_games import play_demonstrations, sample_texts
 from ragen_jax.sft.pocket_tokenizer import common_words, template_texts
 from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
@@ -141,7 +141,7 @@ def build_tasks(
         name: make_task(
             _env_spec(name, section, config),
             tokenizer,
-            PlayRules(_budget(section), max_reply_tokens),
+            EpisodeLimits(_budget(section), max_reply_tokens),
             prompt=config.prompt,
             context=section.context,
             context_turns=section.context_turns,

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ragen_jax.host_games.base import TRAINING
-from ragen_jax.host_games.workers.pool import Answer, Pool
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host.env import World
-from ragen_jax.rollout.host.games import WorldEpisodes, say_cut
+from ragen_jax.rollout.host.games import WorldEpisodes, warn_truncated
 from ragen_jax.rollout.host.loop import ArrayGame, play_turns
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, Responder
@@ -63,7 +63,7 @@ def play_demonstrations(task: Task, mixture: Mixture, keys: RolloutKeys) -> Traj
             episodes = _Episodes(game, task, pool, part, mixture, slips)
             rollouts.append(jax.device_get(asyncio.run(_play(episodes))))
             num_cut += episodes.num_cut
-    say_cut(num_cut, world.max_observation_tokens)
+    warn_truncated(num_cut, world.max_observation_tokens)
     return jax.tree.map(lambda *x: np.concatenate(x)[:num_rows], *rollouts)
 
 
@@ -107,7 +107,7 @@ class _Episodes(WorldEpisodes):
     async def reset(self) -> None:
         await super().reset()
         for failure in self.failures.values():
-            _check(self._world, {0: Answer(failure=failure)})
+            _check(self._world, {0: WorkerResponse(failure=failure)})
 
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
         is_active = np.asarray(play.is_active)
@@ -201,7 +201,7 @@ def _solve(
     return [(texts[row], list(found[row].solution)) for row in shown]
 
 
-def _check(world: World, answers: Mapping[int, Answer]) -> None:
+def _check(world: World, answers: Mapping[int, WorkerResponse]) -> None:
     """Refuse a game that fails while it is demonstrated."""
     for answer in answers.values():
         if answer.failure is not None:

@@ -57,7 +57,7 @@ from ragen_jax.tasks import Task
 from ragen_jax.types import Params
 
 # Keys that a resumed run may change: they do not affect what is learned.
-FREE_ON_RESUME = (
+MUTABLE_ON_RESUME = (
     "evaluation.",
     "model.attention",
     "host.num_workers",
@@ -112,7 +112,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
     model, total = program.model, program.num_steps
     evaluation = config.evaluation.to_dict()
     with RunFolder(
-        workdir, config, model.identity, keep=1, free=FREE_ON_RESUME
+        workdir, config, model.identity, keep=1, free=MUTABLE_ON_RESUME
     ) as folder:
         model.write_tokenizer()
         records = folder.open_record(tensorboard=False)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ml_collections import ConfigDict
 
-from ragen_jax.multihost.heartbeat import watched
+from ragen_jax.multihost.heartbeat import watch_processes
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import StopRequest
 from ragen_jax.sweeps import results
@@ -103,7 +103,7 @@ def train_cells(
     runs, failures = plan(cells, workdir), []
     if runs:
         with working("checking the settings"):
-            at_once = _check_programs(runs)
+            run_concurrently = _check_programs(runs)
         num_iterations = {run.title: run.config.train.num_iterations for run in runs}
         with (
             SweepDisplay(num_iterations) as display,
@@ -111,7 +111,7 @@ def train_cells(
         ):
             session = _Session(display, stop)
             for count, group in itertools.groupby(
-                runs, lambda run: at_once[program_key(run.config)]
+                runs, lambda run: run_concurrently[program_key(run.config)]
             ):
                 session.train(list(group), count)
         if stop.requested:
@@ -174,13 +174,13 @@ def _check_programs(runs: Sequence[PlannedRun]) -> dict[str, int]:
     Raises:
       ValueError: names the first cell whose program cannot be built.
     """
-    at_once = {}
+    run_concurrently = {}
     for key, group in _by_program(runs).items():
         try:
-            at_once[key] = check_program(group[0].config)
+            run_concurrently[key] = check_program(group[0].config)
         except ValueError as error:
             raise named(group[0].cell, error) from error
-    return at_once
+    return run_concurrently
 
 
 class _Session:
@@ -211,16 +211,16 @@ class _Session:
     def exit_status(self) -> int:
         return self._stop.exit_status
 
-    def train(self, runs: Sequence[PlannedRun], at_once: int) -> None:
+    def train(self, runs: Sequence[PlannedRun], run_concurrently: int) -> None:
         """Train runs in their order, so many at a time."""
-        if at_once == 1 or len(runs) == 1:
+        if run_concurrently == 1 or len(runs) == 1:
             for run in runs:
                 self._train(run)
             return
         # The one in use, and the one that is compiled meanwhile.
         self._programs = Programs(num_kept=2)
         runs, is_compiled = _pipelined(runs), {}
-        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+        with concurrent.futures.ThreadPoolExecutor(run_concurrently) as threads:
             futures, last = [], None
             for run in runs:
                 key = program_key(run.config)
@@ -249,7 +249,7 @@ class _Session:
             if self.requested:
                 return
             self._display.say(run.title)
-            with watched(run.folder, run.config.train.stall_seconds) as watch:
+            with watch_processes(run.folder, run.config.train.stall_seconds) as watch:
                 watch.at(f"{run.title}, loading the model and the games")
                 program = self._programs.start(run.config)
                 watch.at(f"{run.title}, opening the run folder")

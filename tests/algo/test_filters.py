@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.algo.filters import RULES, SCORES, top_fraction
+from ragen_jax.algo.filters import FILTERS, SCORES, top_fraction
 from ragen_jax.registry.functions import data_names, option_names
 from tests.algo.calls import OPTIONS, compiled
 from tests.reference import filters_oracle as oracle
 from tests.trajectories import make_dialogues, make_trajectory, make_turns
 
 NAN = float("nan")
-GROUP_RULES = [name for name in RULES if name != "within_group"]
-DIRECTED = [name for name in GROUP_RULES if "direction" in option_names(RULES[name])]
+GROUP_RULES = [name for name in FILTERS if name != "within_group"]
+DIRECTED = [name for name in GROUP_RULES if "direction" in option_names(FILTERS[name])]
 SEEDS = st.integers(0, 2**16)
 few = settings(max_examples=10, deadline=None)
 # Multiples of 1/8: their sums are exact, and ties frequent.
@@ -37,8 +37,8 @@ def choose(name, scores, rewards=None, **options):
     """Rows kept, of two rows per group unless rewards are given."""
     scores = jnp.asarray(scores, jnp.float32)
     if name == "within_group":
-        return compiled(RULES[name], **options)(scores, rewards=jnp.asarray(rewards))
-    return compiled(RULES[name], group_size=2, **options)(scores)
+        return compiled(FILTERS[name], **options)(scores, rewards=jnp.asarray(rewards))
+    return compiled(FILTERS[name], group_size=2, **options)(scores)
 
 
 def kept_groups(name, scores, **options):
@@ -133,7 +133,7 @@ def test_reward_std_does_not_see_penalties():
 @given(scores=SCORE_LISTS)
 def test_rule_equals_oracle(name, direction, keep_zero, scores):
     options = {"direction": direction, "keep_zero": keep_zero}
-    own = [OPTIONS[k] for k in option_names(RULES[name]) if k not in options]
+    own = [OPTIONS[k] for k in option_names(FILTERS[name]) if k not in options]
     expected = getattr(oracle, name)(scores, direction, keep_zero, *own)
     assert kept_groups(name, scores, **options) == sorted(expected)
 
@@ -173,14 +173,14 @@ def test_every_fraction_equals_oracle(scores, keep_fraction):
     assert actual == sorted(expected)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", FILTERS)
 def test_rule_compiles_once_whatever_it_keeps(name):
     rewards = np.zeros((8, 2), np.float32)
     for seed in range(4):
         scores = np.random.default_rng(seed).integers(0, 3, 8)
         choose(name, scores, rewards=rewards)
     data = {} if name == "within_group" else {"group_size": 2}
-    assert compiled(RULES[name], **data)._cache_size() == 1
+    assert compiled(FILTERS[name], **data)._cache_size() == 1
 
 
 @pytest.mark.parametrize("name", GROUP_RULES)
@@ -203,7 +203,7 @@ def test_the_scale_of_scores_does_not_matter(name, scale):
     )
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", FILTERS)
 def test_nothing_but_zeros_and_zeros_are_out(name):
     zeros = np.zeros((4, 2), np.float32)
     assert not choose(name, [0.0] * 4, rewards=zeros, keep_zero=False).any()

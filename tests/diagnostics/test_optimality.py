@@ -22,7 +22,7 @@ from ragen_jax.rollout.demonstrators import (
     compile_replies,
 )
 from ragen_jax.rollout.keys import rollout_keys
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks import Task
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
@@ -47,7 +47,7 @@ def game(name) -> Task:
         tokenization="symbols",
         length_hint_words=100,
     )
-    rules = PlayRules(budget, REPLY_TOKENS)
+    rules = EpisodeLimits(budget, REPLY_TOKENS)
     return Task(name, env, env.default_params, rules, tokenizer, dialogue)
 
 

@@ -10,9 +10,9 @@ import pytest
 from configs import sokoban
 from envs.base import PlayBudget
 from ragen_jax.evaluation import players, suites
-from ragen_jax.host_games.base import CannotPlayHere, HostGame, Observation, Step
+from ragen_jax.host_games.base import HostGame, MissingRequirement, Observation, Step
 from ragen_jax.rollout.keys import validation_keys
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks import EnvSpec, Task, make_env
 from tests import commands
 
@@ -22,7 +22,7 @@ BUDGET = (3, 4, 10)
 def make_task(name, kwargs=None, params=None, budget=BUDGET):
     spec = EnvSpec(name, kwargs=kwargs or {}, params=params or {})
     env, env_params = make_env(spec)
-    rules = PlayRules(PlayBudget(*budget), max_reply_tokens=1)
+    rules = EpisodeLimits(PlayBudget(*budget), max_reply_tokens=1)
     return Task(env.name, env, env_params, rules)
 
 
@@ -132,7 +132,7 @@ def lock_task(game, max_turns):
     host = sokoban.get_config().host.to_dict() | {"max_failed_fraction": 0.0}
     env, params = make_env(EnvSpec(f"{__name__}:{game.__name__}", host=host))
     return Task(
-        env.name, env, params, PlayRules(PlayBudget(max_turns, 1, max_turns), 1)
+        env.name, env, params, EpisodeLimits(PlayBudget(max_turns, 1, max_turns), 1)
     )
 
 
@@ -157,7 +157,7 @@ def test_games_in_python_have_no_random_player(monkeypatch, capsys):
     assert evaluation.name == "Bandit"
     assert "note: MathQA is left out" in capsys.readouterr().err
     assert len(bind("solver", "two")) == 2
-    with pytest.raises(CannotPlayHere, match="has no list of actions to draw from"):
+    with pytest.raises(MissingRequirement, match="has no list of actions to draw from"):
         bind("random", "math")
     found = evaluation.play()
     assert found.metrics["success"] == found.wins.mean()

@@ -295,7 +295,11 @@ def test_two_evaluations_at_once_are_reported_in_order(tmp_path):
     results = Results({"evaluation": {}}, tmp_path / "s.json")
     with pytest.raises(ValueError, match="no such level"):
         harness.run_evaluations(
-            evaluations, results, say=said.append, keep_episodes=False, at_once=2
+            evaluations,
+            results,
+            say=said.append,
+            keep_episodes=False,
+            run_concurrently=2,
         )
     assert [line.split(":")[0] for line in said] == ["1/8 A", "2/8 B"]
     assert [score.name for score in results.scores] == ["A", "B"]

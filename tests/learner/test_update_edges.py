@@ -25,7 +25,7 @@ def start_params():
 def test_a_changed_number_of_kept_rows_compiles_nothing(monkeypatch):
     """Also no group at all: then nothing is learned and nothing breaks."""
     monkeypatch.setitem(
-        filters.RULES,
+        filters.FILTERS,
         "top_fraction",
         lambda scores, **options: jnp.repeat(scores[:, None] > 0.9, 4, axis=1),
     )

@@ -7,7 +7,13 @@ import time
 import pytest
 
 from ragen_jax.multihost import heartbeat
-from ragen_jax.multihost.heartbeat import Beat, Watch, find_lost, read_beat, write_beat
+from ragen_jax.multihost.heartbeat import (
+    Heartbeat,
+    Watch,
+    find_lost,
+    read_heartbeat,
+    write_heartbeat,
+)
 from tests import commands
 
 
@@ -41,7 +47,7 @@ def watch(tmp_path, ends, number=0, total=2, **options):
 
 def beat(number=1, attempt="a", **changes):
     return dataclasses.replace(
-        Beat(attempt, number, "node1", 7, "iteration 3 of 9, update"), **changes
+        Heartbeat(attempt, number, "node1", 7, "iteration 3 of 9, update"), **changes
     )
 
 
@@ -49,7 +55,7 @@ def beat(number=1, attempt="a", **changes):
 def test_a_process_without_new_beats_is_gone(tmp_path, capsys):
     ends = Ends()
     with watch(tmp_path, ends):
-        write_beat(tmp_path, beat(count=1))
+        write_heartbeat(tmp_path, beat(count=1))
         assert ends.wait() == [heartbeat.EXIT_STATUS]
     error = capsys.readouterr().err
     assert "error: process 1 (node1, pid 7) has given no sign of life" in error
@@ -69,7 +75,7 @@ def test_a_process_that_never_comes_is_gone_too(tmp_path, capsys):
 def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
     ends = Ends()
     with watch(tmp_path, ends):
-        write_beat(
+        write_heartbeat(
             tmp_path, beat(state=heartbeat.FAILED, reason="the disk is full", status=2)
         )
         # Starting again would not help.
@@ -83,12 +89,12 @@ def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
 def test_who_was_seen_to_arrive_must_not_vanish(tmp_path, capsys):
     """Whoever has not come may still come; files of an earlier start are nobody."""
     ends = Ends()
-    write_beat(tmp_path, beat(1, attempt="before", count=9))
-    write_beat(tmp_path, beat(2, attempt="before", state=heartbeat.FAILED))
+    write_heartbeat(tmp_path, beat(1, attempt="before", count=9))
+    write_heartbeat(tmp_path, beat(2, attempt="before", state=heartbeat.FAILED))
     with watch(tmp_path, ends, total=4, is_arriving=True):
         time.sleep(0.5)
         assert not ends.statuses
-        write_beat(tmp_path, beat(1, count=1))
+        write_heartbeat(tmp_path, beat(1, count=1))
         assert ends.wait() == [heartbeat.EXIT_STATUS]
     assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
 
@@ -99,7 +105,7 @@ def test_beats_and_an_orderly_end_are_no_loss(tmp_path, state):
     with watch(tmp_path, ends):
         for count in range(40):
             if state == heartbeat.RUNNING or count == 0:
-                write_beat(tmp_path, beat(state=state, count=count))
+                write_heartbeat(tmp_path, beat(state=state, count=count))
             time.sleep(0.02)
     assert not ends.statuses
 
@@ -107,7 +113,7 @@ def test_beats_and_an_orderly_end_are_no_loss(tmp_path, state):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_file_of_an_earlier_start_does_not_count(tmp_path):
     ends = Ends()
-    write_beat(tmp_path, beat(attempt="before", state=heartbeat.FAILED))
+    write_heartbeat(tmp_path, beat(attempt="before", state=heartbeat.FAILED))
     with watch(tmp_path, ends):
         time.sleep(0.1)
         assert not ends.statuses
@@ -122,7 +128,7 @@ def test_a_stall_says_where_every_process_stands(tmp_path, capfd):
         deadline = time.monotonic() + 10
         count = 0
         while not ends.statuses and time.monotonic() < deadline:
-            write_beat(tmp_path, beat(since=80.0, count=(count := count + 1)))
+            write_heartbeat(tmp_path, beat(since=80.0, count=(count := count + 1)))
             time.sleep(0.01)
     error = capfd.readouterr().err
     assert ends.statuses == [heartbeat.EXIT_STATUS]
@@ -160,7 +166,7 @@ def test_a_failure_ends_the_process_without_waiting_for_others(
         raise error
     assert ends.statuses == [status]
     assert printed in capsys.readouterr().err
-    left = read_beat(tmp_path, 0)
+    left = read_heartbeat(tmp_path, 0)
     assert left.state == heartbeat.FAILED
     assert str(error) in left.reason
 
@@ -168,7 +174,7 @@ def test_a_failure_ends_the_process_without_waiting_for_others(
 def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
     """A collective operation raises at once; that a peer is gone shows later."""
     ends = Ends()
-    write_beat(tmp_path, beat(count=1))
+    write_heartbeat(tmp_path, beat(count=1))
     with pytest.raises(SystemExit), watch(tmp_path, ends):
         raise RuntimeError("connection reset by peer")
     assert heartbeat.EXIT_STATUS in ends.statuses
@@ -177,7 +183,7 @@ def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
 
 def test_an_error_of_the_runtime_is_no_sentence(tmp_path, capsys):
     ends = Ends()
-    write_beat(tmp_path, beat(count=1))
+    write_heartbeat(tmp_path, beat(count=1))
     with pytest.raises(SystemExit), watch(tmp_path, ends):
         raise ValueError("UNKNOWN: Gloo AllGather failed: connection closed by peer")
     assert heartbeat.EXIT_STATUS in ends.statuses
@@ -198,10 +204,10 @@ def test_an_error_of_the_runtime_is_no_sentence(tmp_path, capsys):
 )
 def test_a_start_beside_another_one_is_refused(tmp_path, there, is_refused):
     one = beat(**{"number": 0} | there)
-    write_beat(tmp_path, one)
+    write_heartbeat(tmp_path, one)
 
     def wait(_):
-        write_beat(tmp_path, dataclasses.replace(one, count=1))
+        write_heartbeat(tmp_path, dataclasses.replace(one, count=1))
 
     def start(wait):
         heartbeat.refuse_another_start(tmp_path, 1, "node0:20000", wait)
@@ -224,11 +230,11 @@ def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
         beat(6, state=heartbeat.FAILED, reason="the disk is full"),
     ]
     for one in (mine, *others):
-        write_beat(tmp_path, one)
+        write_heartbeat(tmp_path, one)
     (tmp_path / heartbeat.FOLDER / "5.json").write_text("{torn")
 
     def wait(_):
-        write_beat(tmp_path, beat(2, count=4))
+        write_heartbeat(tmp_path, beat(2, count=4))
 
     failed, lost = find_lost(tmp_path, 0, wait)
     assert failed == "process 6 (node1, pid 7) failed: the disk is full"
@@ -237,9 +243,9 @@ def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
 
 
 def test_a_beat_is_read_as_written(tmp_path):
-    write_beat(tmp_path, beat(since=2.5, count=9))
-    assert read_beat(tmp_path, 1) == beat(since=2.5, count=9)
-    assert read_beat(tmp_path, 2) is None
+    write_heartbeat(tmp_path, beat(since=2.5, count=9))
+    assert read_heartbeat(tmp_path, 1) == beat(since=2.5, count=9)
+    assert read_heartbeat(tmp_path, 2) is None
     assert json.loads((tmp_path / "processes/1.json").read_text())["count"] == 9
 
 

@@ -20,7 +20,7 @@ from ragen_jax.evaluation.load import open_trained
 from ragen_jax.learner.state import take_snapshot
 from ragen_jax.memory.plan import make_plan, read_model
 from ragen_jax.memory.programs import MemoryUse
-from ragen_jax.program import prefetch as ahead
+from ragen_jax.program import prefetch
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.rollout.host import games as worlds
 from ragen_jax.rollout.host.games import GamesFailed
@@ -61,8 +61,8 @@ def advance(config, num_iterations):
     """Results of some iterations, on the host, and the program."""
     program, found = build_program(config), []
     state = program.state
-    with ahead.Player(config, program) as player:
-        iterate = make_iterate(config, program, player=player)
+    with prefetch.RolloutPrefetcher(config, program) as prefetcher:
+        iterate = make_iterate(config, program, prefetcher=prefetcher)
         for done in range(1, num_iterations + 1):
             result = iterate(state, done)
             state = result.state
@@ -86,9 +86,9 @@ def test_each_rollout_is_played_with_the_parameters_before_the_last_update(
     """To the bit what a loop without threads plays and learns."""
     config = make_config(model, changes)
     found, program = advance(config, 4)
-    players = program.learner.state.behind.iteration.sharding.mesh
+    players = program.learner.state.acting_snapshot.iteration.sharding.mesh
     learner, root = program.learner, rngs.root_key(config.seed)
-    state = build_program(config).state.replace(behind=None)
+    state = build_program(config).state.replace(acting_snapshot=None)
     frozen = program.frozen
     if frozen is not None:
         where = jax.sharding.NamedSharding(players, jax.sharding.PartitionSpec())
@@ -126,7 +126,7 @@ def test_devices_of_their_own_change_nothing_but_where(model):
         chex.assert_trees_all_close(mine, theirs, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(rollouts[0].tokens, others[0].tokens)
     learners = program.batch_sharding.mesh.devices.flat
-    players = program.learner.state.behind.iteration.sharding.mesh.devices.flat
+    players = program.learner.state.acting_snapshot.iteration.sharding.mesh.devices.flat
     assert not set(learners) & set(players)
 
 
@@ -136,9 +136,13 @@ def test_weights_move_from_device_to_device(model, changes):
     config = make_config(model, changes)
     state = build_program(config).state
     with jax.transfer_guard_device_to_host("disallow_explicit"):
-        behind = take_snapshot(state, state.behind.iteration.sharding.mesh)
-    chex.assert_trees_all_equal(*jax.device_get((behind.params, state.params)))
-    for x, y in zip(*map(jax.tree.leaves, (state.params, behind.params)), strict=True):
+        acting_snapshot = take_snapshot(
+            state, state.acting_snapshot.iteration.sharding.mesh
+        )
+    chex.assert_trees_all_equal(*jax.device_get((acting_snapshot.params, state.params)))
+    for x, y in zip(
+        *map(jax.tree.leaves, (state.params, acting_snapshot.params)), strict=True
+    ):
         there, here = (
             {str(index) for index in a.sharding.devices_indices_map(a.shape).values()}
             for a in (y, x)
@@ -151,8 +155,8 @@ def test_iterations_compile_nothing_again(model):
     config = make_config(model, SPLIT)
     program = build_program(config)
     state = program.state
-    with ahead.Player(config, program) as player:
-        iterate = make_iterate(config, program, player=player)
+    with prefetch.RolloutPrefetcher(config, program) as prefetcher:
+        iterate = make_iterate(config, program, prefetcher=prefetcher)
         for done in (1, 2):
             state = iterate(state, done).state
         with compilations() as compiled:
@@ -183,8 +187,8 @@ def test_the_rollout_runs_while_the_update_does(model, monkeypatch):
 
     monkeypatch.setattr(Program, "collect", collect_and_tell)
     program = dataclasses.replace(program, update=update_and_tell)
-    with ahead.Player(config, program) as player:
-        iterate = make_iterate(config, program, player=player)
+    with prefetch.RolloutPrefetcher(config, program) as prefetcher:
+        iterate = make_iterate(config, program, prefetcher=prefetcher)
         first = iterate(program.state, 1)
         second = iterate(first.state, 2)
     assert second.timing["timing_s/rollout_hidden"] > 0
@@ -229,7 +233,7 @@ def test_a_run_that_stops_fails_and_goes_on_is_the_uninterrupted_one(
     assert record_of(tmp_path / "run") == record_of(tmp_path / "whole")
     # Its checkpoints open on one device, with the parameters of the end.
     trained = open_trained(tmp_path / "run", None)
-    assert trained.program.state.behind is None
+    assert trained.program.state.acting_snapshot is None
     assert final_digest(tmp_path / "run") == digest(trained.params)
 
 
@@ -292,8 +296,8 @@ def test_a_rollout_that_nothing_waits_for_ends_with_its_games(model, monkeypatch
     before = children()
     config = make_config(model, FILL | changes)
     program = build_program(config)
-    with ahead.Player(config, program) as player:
-        player.begin(program.state, 1)
+    with prefetch.RolloutPrefetcher(config, program) as prefetcher:
+        prefetcher.start(program.state, 1)
         deadline = time.monotonic() + 60
         while not children() - before and time.monotonic() < deadline:
             time.sleep(0.01)

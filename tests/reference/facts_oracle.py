@@ -35,9 +35,9 @@ def read_facts(
 def _first(thought: bytes, pattern, any_name) -> tuple[int, int] | None:
     for match in pattern.finditer(thought):
         end = match.end()
-        at_once = AT_ONCE.match(thought, end)
-        if at_once:
-            digits = at_once.group(1)
+        run_concurrently = AT_ONCE.match(thought, end)
+        if run_concurrently:
+            digits = run_concurrently.group(1)
             if len(digits) in (2, 4):
                 half = len(digits) // 2
                 return int(digits[:half]), int(digits[half:])

@@ -4,7 +4,7 @@ import pytest
 
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
-from ragen_jax.algo.filters import RULES, SCORES
+from ragen_jax.algo.filters import FILTERS, SCORES
 from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS
 from ragen_jax.registry.functions import DATA, data_names, option_names
@@ -14,7 +14,7 @@ from tests.algo.calls import OPTIONS
 TABLES = {
     "ADVANTAGES": ADVANTAGES,
     "SCORES": SCORES,
-    "RULES": RULES,
+    "FILTERS": FILTERS,
     "POLICY_LOSSES": POLICY_LOSSES,
     "KL_ESTIMATORS": KL_ESTIMATORS,
     "AGGREGATIONS": AGGREGATIONS,
@@ -30,9 +30,9 @@ TABLES = {
         (ADVANTAGES["bi_level_gae"], ("gamma", "lam", "high_level_gamma")),
         (ADVANTAGES["grpo"], ()),
         (ADVANTAGES["gigpo"], ("gamma", "step_weight")),
-        (RULES["top_p"], ("direction", "keep_zero", "top_p", "top_p_epsilon")),
-        (RULES["quantile_band"], ("keep_zero", "quantile_low", "quantile_high")),
-        (RULES["within_group"], ("keep_zero", "rows_per_group")),
+        (FILTERS["top_p"], ("direction", "keep_zero", "top_p", "top_p_epsilon")),
+        (FILTERS["quantile_band"], ("keep_zero", "quantile_low", "quantile_high")),
+        (FILTERS["within_group"], ("keep_zero", "rows_per_group")),
         (POLICY_LOSSES["ppo"], ("clip_low", "clip_high", "dual_clip")),
         (REWARD_PLACEMENTS["episode"], ("normalization", "grouping")),
         (REWARD_PLACEMENTS["turn"], ()),
@@ -49,7 +49,7 @@ def test_data_names():
     assert data_names(ADVANTAGES["gae"]) == ("values",)
     assert data_names(ADVANTAGES["gigpo"]) == ("group_size",)
     assert data_names(ADVANTAGES["reinforce"]) == ()
-    assert data_names(RULES["within_group"]) == ("rewards",)
+    assert data_names(FILTERS["within_group"]) == ("rewards",)
     assert data_names(REWARD_PLACEMENTS["episode"]) == ("group_size", "env_index")
 
 

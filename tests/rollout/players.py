@@ -16,7 +16,7 @@ from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program import build as program
 from ragen_jax.rollout.collect import make_collect
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
@@ -24,7 +24,7 @@ from tests.reference.tokenizers import train_qwen_style
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=3, max_actions_per_episode=5)
 REPLY_TOKENS = 20
-RULES = PlayRules(BUDGET, REPLY_TOKENS, format_penalty=-0.1)
+LIMITS = EpisodeLimits(BUDGET, REPLY_TOKENS, format_penalty=-0.1)
 TEMPERATURE = 0.9
 VOCAB = 640
 # Shapes of the tokens at every trace of the network.
@@ -162,7 +162,7 @@ def collector(
         "temperature": TEMPERATURE,
         "top_k": None,
         "top_p": None,
-        "rules": RULES,
+        "rules": LIMITS,
         "decode_chunk_tokens": 4,
     }
     return make(

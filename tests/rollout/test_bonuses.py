@@ -44,7 +44,7 @@ def play(name, bonus, dialogue):
         mesh=make_mesh(data=1, fsdp=1, tensor=1),
         num_groups=4,
         group_size=2,
-        rules=dataclasses.replace(players.RULES, bonus=bonus),
+        rules=dataclasses.replace(players.LIMITS, bonus=bonus),
         temperature=1.3,
         top_k=None,
         top_p=None,

@@ -156,7 +156,7 @@ def test_rows_that_cannot_be_split_are_refused():
 def test_a_dialogue_of_another_size_is_refused():
     _, dialogue = players.game("bandit")
     collect = players.collector(
-        "bandit", rules=dataclasses.replace(players.RULES, max_reply_tokens=9)
+        "bandit", rules=dataclasses.replace(players.LIMITS, max_reply_tokens=9)
     )
     with pytest.raises(ValueError, match="up to 9 reply tokens need"):
         collect(players.speaker_params("bandit"), dialogue, _keys())

@@ -14,7 +14,7 @@ from ragen_jax import rngs
 from ragen_jax.program.build import POCKET
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.demonstrators import Mixture
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.data import build_demo_tasks, make_demonstrate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.text.token_templates import compile_template
@@ -290,7 +290,7 @@ def test_a_reply_must_fit():
             replies,
             mixture((1.0, "none", 0.0)),
             facts=env.facts(),
-            rules=PlayRules(BUDGET, max_reply_tokens=19),
+            rules=EpisodeLimits(BUDGET, max_reply_tokens=19),
             discount=1.0,
         )
 

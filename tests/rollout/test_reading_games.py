@@ -18,7 +18,7 @@ from ragen_jax.rollout.host.loop import play_turns
 from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import chat_record, episodes
-from ragen_jax.rollout.turns import PlayRules, Responder
+from ragen_jax.rollout.turns import EpisodeLimits, Responder
 from ragen_jax.text.chat import END
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.prompts import build_wording
@@ -27,7 +27,7 @@ from ragen_jax.types import Reply
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=2, max_actions_per_episode=5)
 MAX_REPLY_TOKENS = 64
-RULES = PlayRules(BUDGET, MAX_REPLY_TOKENS, format_penalty=-0.1)
+LIMITS = EpisodeLimits(BUDGET, MAX_REPLY_TOKENS, format_penalty=-0.1)
 NUM_ROWS = 32
 # Name, constructor arguments, parameters.
 GAMES = {"countdown": ({}, {"max_steps_in_episode": 4})}
@@ -119,7 +119,7 @@ def in_text(name, record, level, noise_key):
     """The record of the same replies in chat messages."""
     env, params, _ = game(name)
     wording = build_wording(env, style="terse", budget=BUDGET, length_hint_words=100)
-    chat = ChatGame(env, params, RULES, Chat(wording, "full", 3, thinking=True))
+    chat = ChatGame(env, params, LIMITS, Chat(wording, "full", 3, thinking=True))
 
     async def ask(turn, messages):
         told = record["turns"][turn]
@@ -146,7 +146,7 @@ def test_the_same_replies_do_the_same_as_tokens_and_as_text(name):
     play = functools.partial(
         play_episodes, env, params, dialogue, scripted(hostile_replies(name, keys))
     )
-    trajectory = jax.jit(functools.partial(play, rules=RULES))(keys)
+    trajectory = jax.jit(functools.partial(play, rules=LIMITS))(keys)
     records = episodes(trajectory, tokenizer(), dialogue.prompts)
     states = levels(name, keys)
     for row in range(8):
@@ -176,10 +176,10 @@ def test_the_solver_s_demonstrations_win(name, thought):
         redraw=jnp.float32(0),
     )
     responder = build_responder(
-        env, params, replies, player, facts=facts, rules=RULES, discount=0.95
+        env, params, replies, player, facts=facts, rules=LIMITS, discount=0.95
     )
     keys = rollout_keys(jax.random.key(2), NUM_ROWS, 1)
     play = functools.partial(play_episodes, env, params, dialogue, responder)
-    trajectory = jax.jit(functools.partial(play, rules=RULES))(keys)
+    trajectory = jax.jit(functools.partial(play, rules=LIMITS))(keys)
     assert trajectory.success.all()
     assert not trajectory.turns.penalty.any()

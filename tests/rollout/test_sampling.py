@@ -139,9 +139,9 @@ def test_both_ways_to_sum_the_weights_of_blocks_are_equal(vocab):
     scores[1, 2], scores[3, :, 0], scores[5] = -np.inf, -np.inf, -np.inf
     scores = jnp.asarray(scores, jnp.float32)
     highest, sums = jax.jit(sampling._two_passes)(scores)
-    at_once = jax.jit(sampling._one_pass)(scores)
-    np.testing.assert_array_equal(at_once[0], highest)
-    np.testing.assert_allclose(at_once[1], sums, rtol=1e-5)
+    run_concurrently = jax.jit(sampling._one_pass)(scores)
+    np.testing.assert_array_equal(run_concurrently[0], highest)
+    np.testing.assert_allclose(run_concurrently[1], sums, rtol=1e-5)
     assert not sums[1, 2]
 
 

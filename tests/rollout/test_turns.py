@@ -11,7 +11,7 @@ from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.metrics import METRICS, rollout_metrics
 from ragen_jax.rollout.records import episodes
-from ragen_jax.rollout.turns import PlayRules, Responder
+from ragen_jax.rollout.turns import EpisodeLimits, Responder
 from ragen_jax.types import Reply
 from tests.rollout import players
 
@@ -88,7 +88,7 @@ def _player():
             dialogue,
             Responder(init=lambda n: (), observe=lambda c, *_: c, reply=reply),
             keys,
-            rules=PlayRules(BUDGET, players.REPLY_TOKENS, -0.1),
+            rules=EpisodeLimits(BUDGET, players.REPLY_TOKENS, -0.1),
         )
 
     def run(scripts):

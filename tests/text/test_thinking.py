@@ -14,7 +14,7 @@ from ragen_jax.evaluation.terminal.episodes import complete_reply
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.keys import rollout_keys
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.dialogue import build_dialogue
@@ -129,7 +129,7 @@ def demonstrated():
         noise=jnp.zeros(1),
         redraw=jnp.float32(0),
     )
-    rules = PlayRules(BUDGET, REPLY_TOKENS, -0.1)
+    rules = EpisodeLimits(BUDGET, REPLY_TOKENS, -0.1)
     replies = demonstrators.compile_replies(
         env, tokenizer, demo.facts, BUDGET, tokenization="symbols", thinking=False
     )

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 
-from ragen_jax.host_games.base import CannotPlayHere
+from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.host_games.coding import runner as code_runner
 from ragen_jax.host_games.coding.runner import ANSWER_HEAD, REQUEST_HEAD
 from ragen_jax.host_games.workers import child
@@ -84,10 +84,10 @@ class LocalSandbox:
           memory_mb: of address space per process.
 
         Raises:
-          CannotPlayHere: programs cannot be run here with what is needed.
+          MissingRequirement: programs cannot be run here with what is needed.
         """
         if sys.platform != "linux":
-            raise CannotPlayHere(
+            raise MissingRequirement(
                 f"programs are judged on Linux, this is {sys.platform}; set "
                 "sandbox_url to the address of a SandboxFusion server."
             )
@@ -102,7 +102,7 @@ class LocalSandbox:
                 self._reason = reasons.get("namespaces")
                 return
         self.close()
-        raise CannotPlayHere(
+        raise MissingRequirement(
             f"isolation={isolation} cannot be had here: {reasons}; allow namespaces "
             "(or, as the superuser, run as another user), or set sandbox_url."
         )

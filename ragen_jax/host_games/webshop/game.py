@@ -25,7 +25,7 @@ from ragen_jax.host_games.webshop.catalogue import (
 )
 from ragen_jax.host_games.webshop.files import load_catalogue
 from ragen_jax.host_games.webshop.generated import generated_shop
-from ragen_jax.host_games.webshop.matching import RULES
+from ragen_jax.host_games.webshop.matching import MATCHERS
 from ragen_jax.host_games.webshop.pages import (
     BUY,
     PAGES,
@@ -117,7 +117,7 @@ class WebShop(HostGame):
         """
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
-        _check_one_of("rules", rules, RULES)
+        _check_one_of("rules", rules, MATCHERS)
         _check_one_of("pay", pay, PAYS)
         _check_one_of("pages", pages, PAGES)
         whole = isinstance(page_size, int) and not isinstance(page_size, bool)
@@ -126,7 +126,7 @@ class WebShop(HostGame):
         _refuse_without_search()
         self._catalogue = _choose_catalogue(data, attributes, instructions)
         self._goals = self._catalogue.goals_of(split)
-        self._rules, self._pay = RULES[rules](), pay
+        self._rules, self._pay = MATCHERS[rules](), pay
         self._layout = Layout(page_size, *PAGES[pages])
         self.num_tasks = len(self._goals)
         # A search for the title may not find a product of a file, or the product may

@@ -5,7 +5,7 @@ know goals and rewards.
 
 Sources: WebShop compares attributes and options by the token set ratio of the package
 thefuzz, and titles by the nouns that spaCy finds (web_agent_site/engine/goal.py); both
-numbers enter the reward. `RULES` has that as "faithful", and as "light" the same
+numbers enter the reward. `MATCHERS` has that as "faithful", and as "light" the same
 without packages: the ratio is computed here (it is defined by rapidfuzz), and nouns are
 the words of a title that a list and some endings do not rule out.
 
@@ -189,4 +189,4 @@ def faithful_rules() -> Rules:
     return Rules(ratio=ratio, nouns=nouns)
 
 
-RULES = {"light": light_rules, "faithful": faithful_rules}
+MATCHERS = {"light": light_rules, "faithful": faithful_rules}

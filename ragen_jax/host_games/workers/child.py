@@ -13,7 +13,7 @@ import time
 
 # Seconds between two looks whether a silent process has ended: a child of its own may
 # hold its pipe open.
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _PIECE = 1 << 16
 
 
@@ -68,7 +68,7 @@ class Child:
         line, self._unread = self._unread.split(b"\n", 1)
         return line
 
-    def hang_up(self) -> None:
+    def close_stdin(self) -> None:
         """Close its standard input, at whose end it may leave by itself."""
         self.process.stdin.close()
 
@@ -95,7 +95,7 @@ class Child:
         while True:
             has_ended = self.process.poll() is not None
             left = max(deadline - time.monotonic(), 0.0)
-            wait = 0.0 if has_ended else min(left, _LOOK_SECONDS)
+            wait = 0.0 if has_ended else min(left, _POLL_SECONDS)
             if poller.poll(1000 * wait):
                 data = os.read(pipe.fileno(), _PIECE)
                 if not data:

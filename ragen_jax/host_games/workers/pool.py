@@ -52,7 +52,7 @@ class GameSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class WorkerResponse:
     """What a row's game answered.
 
     Attributes:
@@ -78,7 +78,7 @@ class Answer:
 
     def in_text(self) -> "Answer":
         """The answer for a player that reads text alone: images are a failure."""
-        return Answer(failure=_HAS_IMAGES) if self.images else self
+        return WorkerResponse(failure=_HAS_IMAGES) if self.images else self
 
 
 _HAS_IMAGES = (
@@ -104,18 +104,20 @@ class Pool:
         self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
         self._num_rows = num_rows
 
-    def reset(self, seeds: Sequence[int], tasks: Sequence[int | None]) -> list[Answer]:
+    def reset(
+        self, seeds: Sequence[int], tasks: Sequence[int | None]
+    ) -> list[WorkerResponse]:
         """Begin an episode in every row."""
         given = [[int(seed), task] for seed, task in zip(seeds, tasks, strict=True)]
         answers = self._ask({row: {"reset": x} for row, x in enumerate(given)})
         return [answers[row] for row in range(self._num_rows)]
 
-    def step(self, replies: Mapping[int, str]) -> dict[int, Answer]:
+    def step(self, replies: Mapping[int, str]) -> dict[int, WorkerResponse]:
         """Answers to the replies of some rows."""
         answers = self._ask({row: {"step": reply} for row, reply in replies.items()})
         return {row: answers[row] for row in replies}
 
-    def solve(self, rows: Sequence[int]) -> dict[int, Answer]:
+    def solve(self, rows: Sequence[int]) -> dict[int, WorkerResponse]:
         """Answers of some rows whose `solution` is what the game says."""
         answers = self._ask({row: {"solution": True} for row in rows})
         return {row: answers[row] for row in rows}
@@ -125,18 +127,18 @@ class Pool:
         self._threads.shutdown(cancel_futures=True)
         # Games release what they hold.
         for worker in self._workers:
-            worker.hang_up()
+            worker.close_stdin()
         # One deadline for all: many workers that hang take no longer than one.
         deadline = time.monotonic() + END_SECONDS
         for worker in self._workers:
             worker.stop(deadline)
 
-    def _ask(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, Answer]:
-        def ask(worker: "_Worker") -> dict[int, Answer]:
+    def _ask(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, WorkerResponse]:
+        def ask(worker: "_Worker") -> dict[int, WorkerResponse]:
             mine = {row: requests[row] for row in worker.rows if row in requests}
             return {row: worker.ask(row, request) for row, request in mine.items()}
 
-        answers: dict[int, Answer] = {}
+        answers: dict[int, WorkerResponse] = {}
         for found in self._threads.map(ask, self._workers):
             answers |= found
         return answers
@@ -155,7 +157,7 @@ class _Worker:
         self._lost: dict[int, str] = {}
         self._child: child.Child | None = None
 
-    def ask(self, row: int, request: dict[str, Any]) -> Answer:
+    def ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
         """The answer to a request; a failure ends the row's episode."""
         if "reset" in request:
             self._histories[row] = []
@@ -163,7 +165,7 @@ class _Worker:
         if self._child is None:
             self._start()
         if row in self._lost:
-            return Answer(failure=self._lost[row])
+            return WorkerResponse(failure=self._lost[row])
         answer = self._exchange(row, request)
         if answer.is_over:
             del self._histories[row]
@@ -171,10 +173,10 @@ class _Worker:
             self._histories[row].append((request, answer.text))
         return answer
 
-    def hang_up(self) -> None:
+    def close_stdin(self) -> None:
         """Ask the process to leave."""
         if self._child is not None:
-            self._child.hang_up()
+            self._child.close_stdin()
 
     def stop(self, deadline: float | None = None) -> None:
         """Kill the process and all that it started; see `processes.Child.kill`."""
@@ -215,7 +217,7 @@ class _Worker:
                 return f"it showed {answer.text[:80]!r} instead of {text[:80]!r}"
         return None
 
-    def _exchange(self, row: int, request: dict[str, Any]) -> Answer:
+    def _exchange(self, row: int, request: dict[str, Any]) -> WorkerResponse:
         """Send a request and read its answer; stops a process that has none."""
         is_reset = "reset" in request
         seconds = START_SECONDS if is_reset else self._spec.step_seconds
@@ -237,7 +239,7 @@ class _Worker:
         except ValueError as error:
             failure = f"an answer that cannot be read: {error}"
         self.stop()
-        return Answer(failure=failure)
+        return WorkerResponse(failure=failure)
 
     def _wait(self) -> int | None:
         """Its exit status; None if it does not end although its pipe is closed."""
@@ -264,7 +266,7 @@ def _start_process() -> "subprocess.Popen[bytes]":
     )
 
 
-def _parse(line: bytes, row: int) -> Answer:
+def _parse(line: bytes, row: int) -> WorkerResponse:
     """The answer in a line.
 
     Raises:
@@ -274,15 +276,15 @@ def _parse(line: bytes, row: int) -> Answer:
     if not isinstance(found, dict) or found.get("row") != row:
         raise ValueError(f"{line[:80]!r} is not for row {row}")
     if isinstance(found.get("error"), str):
-        return Answer(failure=found["error"])
+        return WorkerResponse(failure=found["error"])
     if isinstance(solution := found.get("solution"), list):
-        return Answer(solution=tuple(map(str, solution)))
+        return WorkerResponse(solution=tuple(map(str, solution)))
     text, info = found.get("observation"), found.get("info", {})
     reward, images = found.get("reward", 0.0), found.get("images", [])
     are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
     if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
         raise ValueError(f"{line[:80]!r} has no observation")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
-        return Answer(failure=f"its reward is {reward!r}, not a finite number")
+        return WorkerResponse(failure=f"its reward is {reward!r}, not a finite number")
     ends = {name: bool(found.get(name, False)) for name in ("terminated", "truncated")}
-    return Answer(text, tuple(images), float(reward), info=info, **ends)
+    return WorkerResponse(text, tuple(images), float(reward), info=info, **ends)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from envs import base
 from envs.templates import Choice, Passage, Template
-from ragen_jax.host_games import DOORS, WORLDS
+from ragen_jax.host_games import ADAPTERS, HOST_GAMES
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame
 from ragen_jax.host_games.workers.pool import GameSpec
 from ragen_jax.host_games.wrappers import wrap
@@ -190,16 +190,16 @@ def _find_game(
 ) -> tuple[str, Mapping[str, object]]:
     """The class of a game as "package.module:Class", and all its arguments."""
     prefix, _, rest = name.partition(":")
-    if prefix in DOORS:
-        reference, argument = DOORS[prefix]
+    if prefix in ADAPTERS:
+        reference, argument = ADAPTERS[prefix]
         kwargs = {**kwargs, argument: rest}
     else:
-        reference = WORLDS.get(name, name)
+        reference = HOST_GAMES.get(name, name)
     if not is_reference(reference):
         raise ValueError(
-            f"no game in Python {name!r}.{did_you_mean(name, WORLDS)} Choose one of "
-            f"{', '.join(WORLDS)}; package.module:Class for one of yours; or "
-            f"{', '.join(f'{door}:NAME' for door in DOORS)} for others'"
+            f"no game in Python {name!r}.{did_you_mean(name, HOST_GAMES)} Choose one "
+            f"of {', '.join(HOST_GAMES)}; package.module:Class for one of yours; or "
+            f"{', '.join(f'{name}:NAME' for name in ADAPTERS)} for others'"
         )
     return reference, kwargs
 
@@ -251,8 +251,8 @@ def make_world(
     """A game in Python.
 
     Args:
-      name: in `WORLDS`, "package.module:Class", or a prefix of `DOORS` and the name of
-        an environment there: "gymnasium:FrozenLake-v1".
+      name: in `HOST_GAMES`, "package.module:Class", or a prefix of `ADAPTERS` and the
+        name of an environment there: "gymnasium:FrozenLake-v1".
       kwargs: of its constructor.
       wrappers, max_observation_tokens, num_widths, num_workers, step_seconds,
         max_worker_bytes: the section `host` of the configuration.

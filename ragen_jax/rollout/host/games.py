@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from envs import base
-from ragen_jax.host_games.workers.pool import Answer, Pool
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK
 from ragen_jax.models.policy import Policy
 from ragen_jax.multihost import exchange
@@ -37,7 +37,7 @@ from ragen_jax.rollout.host.loop import (
 )
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
-from ragen_jax.rollout.turns import Play, PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits, Play
 from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.messages import find_answer, parse_text
@@ -102,7 +102,7 @@ class WorldEpisodes(ArrayEpisodes):
         self._rotation, self._number = rotation or Rotation(1), number
         self._world, self._pool, self._tokenizer = world, pool, tokenizer
         self._thinking = dialogue.thinking
-        self._rows = exchange.own_row_numbers(
+        self._rows = exchange.local_row_numbers(
             self.play.is_active.sharding, len(keys.level)
         )
         self._metrics = {
@@ -131,10 +131,10 @@ class WorldEpisodes(ArrayEpisodes):
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
         """The replies to a prompt; the states hold what the games answer them."""
         play, written = await super().reply(turn, play)
-        asked = self._replies(exchange.own_rows(play.is_active), written)
+        asked = self._replies(exchange.local_rows(play.is_active), written)
         # A game that failed at its start is over before the first reply.
         lost = {
-            row: Answer(failure=self.failures[row])
+            row: WorkerResponse(failure=self.failures[row])
             for row in asked
             if row in self.failures
         }
@@ -149,20 +149,20 @@ class WorldEpisodes(ArrayEpisodes):
     def trajectory(self) -> Trajectory:
         rollout = super().trajectory()
         metrics = {
-            name: exchange.from_own_rows(values, rollout.success)
+            name: exchange.from_local_rows(values, rollout.success)
             for name, values in self._metrics.items()
         }
         rollout = rollout.replace(game_metrics=metrics)
         if not self.failures:
             return rollout
-        mask = np.array(exchange.own_rows(rollout.loss_mask))
+        mask = np.array(exchange.local_rows(rollout.loss_mask))
         mask[list(self.failures)] = False
-        mask = exchange.from_own_rows(mask, rollout.loss_mask)
+        mask = exchange.from_local_rows(mask, rollout.loss_mask)
         return rollout.replace(loss_mask=mask)
 
     def _replies(self, is_active: np.ndarray, reply: Reply) -> dict[int, str]:
         """The answers of the rows that gave one, as their games get them."""
-        tokens, lengths = map(exchange.own_rows, (reply.tokens, reply.length))
+        tokens, lengths = map(exchange.local_rows, (reply.tokens, reply.length))
         spelled = self._tokenizer.token_bytes
         found = {}
         for row in np.flatnonzero(is_active):
@@ -174,9 +174,9 @@ class WorldEpisodes(ArrayEpisodes):
                 found[int(row)] = answer
         return found
 
-    def _shown(self, answers: Mapping[int, Answer], before: Shown) -> Shown:
+    def _shown(self, answers: Mapping[int, WorkerResponse], before: Shown) -> Shown:
         """What rows show now; those without an answer show what they did."""
-        shown = jax.tree.map(lambda x: np.array(exchange.own_rows(x)), before)
+        shown = jax.tree.map(lambda x: np.array(exchange.local_rows(x)), before)
         for row, answer in answers.items():
             answer = answer.in_text()
             if answer.failure is not None:
@@ -189,7 +189,7 @@ class WorldEpisodes(ArrayEpisodes):
             shown.truncated[row] = answer.truncated or answer.failure is not None
             for name in self._metrics.keys() & answer.info.keys():
                 self._metrics[name][row] = answer.info[name]
-        return jax.tree.map(exchange.from_own_rows, shown, before)
+        return jax.tree.map(exchange.from_local_rows, shown, before)
 
     def _ids(self, text: str) -> np.ndarray:
         """Ids of an observation, at most as many as fit, and their number."""
@@ -238,7 +238,7 @@ def make_world_collect(
     mesh: Mesh,
     num_groups: int,
     group_size: int,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     **decoding: float | None,
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """Rollouts of a game in Python; arguments and result as of `make_collect`.
@@ -302,7 +302,7 @@ def _num_own(mesh: Mesh, num_rows: int) -> int:
     Raises:
       ValueError: another process would step them, too.
     """
-    num_own = len(exchange.own_row_numbers(by_rows(mesh), num_rows))
+    num_own = len(exchange.local_row_numbers(by_rows(mesh), num_rows))
     if num_own * jax.process_count() != num_rows:
         raise ValueError(
             f"mesh.tensor = {mesh.shape['tensor']} gives the same rows to several "
@@ -325,7 +325,7 @@ def _report(parts: Sequence[WorldEpisodes], num_rows: int, world: World) -> None
     failures, cuts = zip(*exchange.gather(own), strict=True)
     reasons = [reason for of_process in failures for reason in of_process]
     check_failures(reasons, num_rows, world.max_failed_fraction)
-    say_cut(sum(cuts), world.max_observation_tokens)
+    warn_truncated(sum(cuts), world.max_observation_tokens)
 
 
 def _num_parts(mesh: Mesh, num_groups: int, group_size: int) -> int:
@@ -379,7 +379,7 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
         )
 
 
-def say_cut(count: int, max_tokens: int) -> None:
+def warn_truncated(count: int, max_tokens: int) -> None:
     """Say on standard error how many observations of a rollout were cut."""
     if count and exchange.is_first():
         print(

@@ -26,8 +26,8 @@ from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import (
     Carry,
+    EpisodeLimits,
     Play,
-    PlayRules,
     Responder,
     RolloutContext,
     Sending,
@@ -98,7 +98,7 @@ class ArrayGame:
         self,
         env: TextEnvironment,
         env_params: EnvParams,
-        rules: PlayRules,
+        rules: EpisodeLimits,
         make_responder: Callable[[Params, Dialogue], Responder],
         compile: Callable[[Callable], Callable] = jax.jit,
         num_widths: int = 1,
@@ -160,7 +160,7 @@ def make_array_game(
     env_params: EnvParams,
     policy: Policy,
     layout: RowLayout,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     num_widths: int = 1,
     **decoding: float | None,
 ) -> ArrayGame:
@@ -176,7 +176,7 @@ def make_array_game(
         env_params,
         rules,
         make_responder(policy, rules, layout, **decoding),
-        compile=lambda function: jax.jit(layout.over_rows(function, num_whole=3)),
+        compile=lambda function: jax.jit(layout.over_rows(function, num_replicated=3)),
         num_widths=num_widths,
         read_tokens=read_tokens,
     )
@@ -254,7 +254,7 @@ def make_host_collect(
     mesh: Mesh,
     num_groups: int,
     group_size: int,
-    rules: PlayRules,
+    rules: EpisodeLimits,
     **decoding: float | None,
 ) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
     """The rollouts of `make_collect` by the turn loop of the host, with equal results.

@@ -18,9 +18,9 @@ from envs.base import EnvParams, TextEnvironment
 from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.turns import (
-    Answer,
+    EpisodeLimits,
+    ParsedReply,
     Play,
-    PlayRules,
     RolloutContext,
     message_fields,
     run_turn,
@@ -89,7 +89,11 @@ class ChatGame:
     """
 
     def __init__(
-        self, env: TextEnvironment, env_params: EnvParams, rules: PlayRules, chat: Chat
+        self,
+        env: TextEnvironment,
+        env_params: EnvParams,
+        rules: EpisodeLimits,
+        chat: Chat,
     ):
         self.env, self.rules, self.chat = env, rules, chat
         context = RolloutContext(env, env_params, None, None, rules)
@@ -106,7 +110,7 @@ class ChatGame:
         )
 
         @jax.jit
-        def step(play: Play, turn: Array, answer: Answer, keys: Key[Array, " 1"]):
+        def step(play: Play, turn: Array, answer: ParsedReply, keys: Key[Array, " 1"]):
             return run_turn(context, play, turn, answer, fold_turn(keys, turn))
 
         self.step = step
@@ -187,7 +191,7 @@ class ChatEpisode:
             answer_bytes=game.env.answer_bytes,
         )
         is_cut = jnp.array([reply.is_cut])
-        answer = Answer(
+        answer = ParsedReply(
             parsed=jax.tree.map(lambda x: jnp.asarray(x)[None], parsed),
             length=jnp.array([reply.reply_tokens or 0], jnp.int32),
             is_cut=is_cut,

@@ -15,13 +15,13 @@ from flax import struct
 from jaxtyping import Array, Int, Key
 
 from envs.base import EnvParams
-from ragen_jax.host_games.workers.pool import Answer, Pool
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK, cut_middle
 from ragen_jax.rollout.host.env import World, WorldState
 from ragen_jax.rollout.host.games import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.host.text import Chat, ChatEpisode, ChatGame, ChatReply
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.text.messages import Message, add_images, strip_prefix
 
 # Characters of an observation for each of the tokens that it may have.
@@ -52,7 +52,9 @@ class WorldChatGame(ChatGame):
       failures: why games failed, one entry each; their episodes are lost.
     """
 
-    def __init__(self, world: World, params: EnvParams, rules: PlayRules, chat: Chat):
+    def __init__(
+        self, world: World, params: EnvParams, rules: EpisodeLimits, chat: Chat
+    ):
         super().__init__(world, params, rules, chat)
         self.failures: list[str] = []
         self._split = ""
@@ -74,15 +76,15 @@ class WorldChatGame(ChatGame):
     ) -> "WorldChatEpisode":
         return WorldChatEpisode(self, level, noise_key)
 
-    def take_pool(self) -> Pool:
-        """A process for one game, which `give_back` takes."""
+    def acquire_workers(self) -> Pool:
+        """A process for one game, which `release_workers` takes."""
         if self._free:
             return self._free.pop()
         pool = Pool(dataclasses.replace(self.env.spec, num_workers=1), self._split, 1)
         weakref.finalize(self, pool.close)
         return pool
 
-    def give_back(self, pool: Pool) -> None:
+    def release_workers(self, pool: Pool) -> None:
         self._free.append(pool)
 
 
@@ -93,7 +95,7 @@ class WorldChatEpisode(ChatEpisode):
         self, game: WorldChatGame, level: WorldLevels, noise_key: Key[Array, ""]
     ):
         super().__init__(game, level.states, noise_key)
-        self._pool = game.take_pool()
+        self._pool = game.acquire_workers()
         task = int(level.tasks)
         self._problem = [int(level.seeds)], [None if task < 0 else task]
         self._text, self._has_failed = "", False
@@ -121,13 +123,13 @@ class WorldChatEpisode(ChatEpisode):
         return add_images(super().prompt(turn), self._shown_images)
 
     def trajectory(self):
-        self._game.give_back(self._pool)
+        self._game.release_workers(self._pool)
         return super().trajectory()
 
     def _fields(self, turn: int) -> Mapping[str, object]:
         return {**super()._fields(turn), "text": self._text}
 
-    def _show(self, answer: Answer) -> None:
+    def _show(self, answer: WorkerResponse) -> None:
         """Put an answer where the turn takes it from, and its text into messages."""
         self._has_failed = answer.failure is not None
         if self._has_failed:

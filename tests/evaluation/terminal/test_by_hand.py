@@ -14,7 +14,7 @@ import envs
 from envs.base import PlayBudget
 from ragen_jax.evaluation.terminal import by_hand, scenes
 from ragen_jax.rollout.keys import fold_turn, rollout_keys
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks import Task
 from tests import commands
 
@@ -24,7 +24,7 @@ BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=3, max_actions_per_episode
 
 def episode_of(name, budget=BUDGET, **kwargs):
     env = envs.make(name, **kwargs)
-    task = Task(name, env, env.default_params, PlayRules(budget, 20))
+    task = Task(name, env, env.default_params, EpisodeLimits(budget, 20))
     return by_hand.HandEpisode(task, KEYS)
 
 

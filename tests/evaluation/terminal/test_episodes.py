@@ -20,7 +20,7 @@ LINES = ["Up || Left", "Right " * 30, "Right", "Jump"]
 def test_typed_replies_are_played():
     env, dialogue = players.game("sokoban")
     params, tokenizer = env.default_params, players.tokenizer()
-    task = Task("Sokoban", env, params, players.RULES, tokenizer, dialogue)
+    task = Task("Sokoban", env, params, players.LIMITS, tokenizer, dialogue)
     keys, lines, shown = rollout_keys(jax.random.key(2), 1, 1), list(LINES), []
     trajectory = play(task, keys, read_line=lambda: lines.pop(0), say=shown.append)
     state, reward = env.reset_split(keys.level[0], params, keys.split), 0.0
@@ -33,7 +33,7 @@ def test_typed_replies_are_played():
         boards.append(env.render(state, params))
     # "Jump" is no action: it costs the penalty and changes nothing.
     paid = trajectory.turns.reward + trajectory.turns.penalty
-    assert float(paid.sum()) == pytest.approx(reward + players.RULES.format_penalty)
+    assert float(paid.sum()) == pytest.approx(reward + players.LIMITS.format_penalty)
     assert not lines
     text = "\n".join(shown)
     positions = [text.index(board) for board in boards]

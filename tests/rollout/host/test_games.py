@@ -22,7 +22,7 @@ from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
 from ragen_jax.rollout.records import episodes
-from ragen_jax.rollout.turns import PlayRules
+from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.timing import compilations
@@ -31,7 +31,7 @@ from tests.host_games.games import Faulty
 from tests.rollout import players
 
 BUDGET = PlayBudget(max_turns=4, max_actions_per_turn=1, max_actions_per_episode=4)
-RULES = PlayRules(BUDGET, players.REPLY_TOKENS, format_penalty=-0.1)
+LIMITS = EpisodeLimits(BUDGET, players.REPLY_TOKENS, format_penalty=-0.1)
 SETTINGS = {
     "wrappers": (),
     "max_observation_tokens": 64,
@@ -89,7 +89,7 @@ def collector(game, num_groups=4, group_size=3, **params):
         mesh=make_mesh(data=1, fsdp=1, tensor=1),
         num_groups=num_groups,
         group_size=group_size,
-        rules=RULES,
+        rules=LIMITS,
         temperature=players.TEMPERATURE,
         top_k=None,
         top_p=None,
@@ -187,7 +187,7 @@ def _model_programs(max_observation_tokens, max_turns):
     """What reads the first message and writes the first reply, lowered."""
     env = world(max_observation_tokens=max_observation_tokens)
     budget = PlayBudget(max_turns, 1, max_turns)
-    rules = PlayRules(budget, players.REPLY_TOKENS)
+    rules = EpisodeLimits(budget, players.REPLY_TOKENS)
     mesh = make_mesh(data=1, fsdp=1, tensor=1)
     sampling = {"temperature": 1.0, "top_k": None, "top_p": None}
     game = make_array_game(

@@ -76,7 +76,7 @@ def chat_game(case):
     )
     num_past = count_past(context, turns, players.BUDGET.max_turns)
     chat = Chat(wording, context, num_past, thinking=True)
-    return ChatGame(env, env.default_params, players.RULES, chat)
+    return ChatGame(env, env.default_params, players.LIMITS, chat)
 
 
 def play(game, level, noise_key, ask):
