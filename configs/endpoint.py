@@ -4,7 +4,7 @@ python -m launch.evaluate --config=configs/sokoban.py --output=runs/api/episodes
     --api.base_url=http://localhost:8000/v1 --api.model=Qwen/Qwen2.5-7B-Instruct
 
 The task's configuration holds the environment and the wording. The key is read from the
-environment, nowhere else. `HELP` explains each setting; see also `docs/evaluation.md`.
+environment, nowhere else. `HELP` explains each setting; see also `docs/api.md`.
 """
 
 from ml_collections import ConfigDict

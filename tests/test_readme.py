@@ -1,4 +1,4 @@
-"""The example game of the docs works as printed; commands and files they name exist."""
+"""The example game of the docs works as printed; what pages name and link exists."""
 
 import pathlib
 import re
@@ -12,7 +12,11 @@ from envs.base import PlayBudget
 from tests.envs import example
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "ragen_jax").glob("*/README.md")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +51,45 @@ def test_the_example_game_has_an_exact_solver(walk):
     assert np.all(np.argmax(solution.action_values, axis=1) == 1)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_and_files_exist(page):
     text = page.read_text()
     for module in re.findall(r"python -m ((?:launch|benchmarks)[\w.]+)", text):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
-    for path in re.findall(r"\]\((?!http|#)([^)#]+)", text):
-        assert (page.parent / path).exists(), path
     for config in re.findall(r"--config=(configs/\w+\.py)", text):
         assert (ROOT / config).exists(), config
     for path in re.findall(
         r"`((?:ragen_jax|envs|configs|launch|benchmarks)/[\w/]+\.\w+)`", text
     ):
         assert (ROOT / path).exists(), path
+
+
+def anchors(page):
+    """The anchors of a page, as GitHub makes them of headings."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    found = set(re.findall(r'<a id="([^"]+)">', text))
+    for heading in re.findall(r"(?m)^#+ (.*)$", text):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        words = re.sub(r"[^\w\- ]", "", shown.lower())
+        found.add(words.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_to_a_file_and_a_heading(page):
+    text = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", page.read_text())
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_pages_that_the_code_names_exist():
+    for folder in ("benchmarks", "configs", "envs", "launch", "ragen_jax", "studies"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for path in re.findall(r"\bdocs/[\w-]+\.md", file.read_text("utf-8")):
+                assert (ROOT / path).exists(), (file, path)
