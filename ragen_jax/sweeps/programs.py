@@ -32,7 +32,7 @@ FREE_VALUES = ("seed", "optimizer.learning_rate", "critic.learning_rate")
 # Parameters of a model up to which several runs at a time are faster on a CPU: products
 # of larger ones fill the cores, and their states may not fit in memory together.
 _SMALL_PARAMS = 20_000_000
-# So many of them; on two cores five take 5 % less time than two (docs/benchmarks-evidence.md).
+# At a time; on two cores five take 5 % less than two (docs/benchmarks-evidence.md).
 _AT_ONCE = 5
 
 
