@@ -2,7 +2,7 @@
 
 python -m launch.train --config=configs/alfworld.py --workdir=runs/alfworld
 
-ALFWorld's files: "--config.env.kwargs={'data': 'json_2.1.1'}". See docs/worlds.md.
+ALFWorld's files: "--config.env.kwargs={'data': 'json_2.1.1'}". See docs/host_games.md.
 
 The pocket model has not been shown this game: start from a real checkpoint, with
 presets such as --config=configs/alfworld.py:qwen2.5-0.5b,starpo_s,grpo

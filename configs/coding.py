@@ -2,7 +2,7 @@
 
 python -m launch.train --config=configs/coding.py --workdir=runs/coding
 
-Runs programs in processes without files and network, on Linux. See docs/worlds.md.
+Runs programs in processes without files and network, on Linux. See docs/host_games.md.
 
 The pocket model has not been shown this game: start from a real checkpoint, with
 presets such as --config=configs/coding.py:qwen2.5-0.5b,starpo_s,grpo

@@ -3,7 +3,8 @@
 python -m launch.train --config=configs/mathqa.py --workdir=runs/mathqa
 
 MetaMathQA's file, judged by math-verify (pip install 'ragen_jax[math]'):
-"--config.env.kwargs={'path': 'MetaMathQA.json', 'judge': 'math'}". See docs/worlds.md.
+"--config.env.kwargs={'path': 'MetaMathQA.json', 'judge': 'math'}".
+See docs/host_games.md.
 
 The pocket model solves problems of one step with numbers up to 20.
 

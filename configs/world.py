@@ -3,7 +3,7 @@
 python -m launch.train --config=configs/world.py --config.env.host=echo
 --workdir=runs/echo
 
-Up to ten replies an episode; see docs/worlds.md.
+Up to ten replies an episode; see docs/host_games.md.
 
 Presets (`configs/sizes.py`): --config=configs/world.py:qwen2.5-0.5b,starpo_s,grpo
 """

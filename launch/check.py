@@ -1,7 +1,7 @@
 """Check a class or a function of yours before it trains.
 
 python -m launch.check my_games:Walk
-python -m launch.check my_games:Riddle    # a game in Python, docs/worlds.md
+python -m launch.check my_games:Riddle    # a game in Python, docs/host_games.md
 python -m launch.check my_algorithms:my_estimator strength=0.5
 python -m launch.check sokoban --kind=environment
 

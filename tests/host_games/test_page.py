@@ -1,11 +1,11 @@
-"""docs/worlds.md: its example is the file that it names."""
+"""docs/host_games.md: its example is the file that it names."""
 
 import pathlib
 import re
 
 from ragen_jax.host_games import echo
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "worlds.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "host_games.md"
 
 
 def test_the_example_is_echo():
