@@ -157,7 +157,7 @@ def _function(
 ) -> Iterator[tuple[str, list[str]]]:
     """The function's form, its options, and what it does with random episodes."""
     from launch.function_checks import KINDS, find_kind, problems
-    from ragen_jax.registry.functions import option_names
+    from ragen_jax.registry.functions import option_names, resolve
     from ragen_jax.registry.settings import option_value
 
     kind_name = _KIND.value or find_kind(entry)
@@ -169,12 +169,10 @@ def _function(
         )
     kind = KINDS[kind_name]
     try:
-        is_entry = name in kind.table
+        entry = resolve(kind.table, name)
     except ValueError as error:
         yield f"It is called as {kind.key} is.", [str(error)]
         return
-    if not is_entry:
-        raise ValueError(f"{name} is not package.module:Name")
     yield f"It is called as {kind.key} is.", []
     parameters = inspect.signature(entry).parameters
     values = {n: parameters[n].default for n in option_names(entry)} | options
@@ -188,7 +186,7 @@ def _function(
         )
     values = {n: option_value(n, parameters[n].default, values, name) for n in values}
     with working("trying it on random episodes"):
-        found = list(problems(kind, kind.table[name], values))
+        found = list(problems(kind, entry, values))
     yield "It keeps its promises on random episodes.", found
 
 

@@ -118,10 +118,12 @@ def run_actions(
         is_listed = i < num_listed
         is_valid = is_listed & (action >= 0)
         is_run = is_valid & ~is_over & (num_run < num_allowed)
+        # By executed actions: names that are skipped do not change the noise.
         noise_key = jax.random.fold_in(key, num_run)
         _, after, reward, _, info = env.step_env(
             noise_key, state, jnp.maximum(action, 0), env_params
         )
+        # Every action is stepped, and only those that run are kept: shapes are static.
         state = jax.tree.map(lambda new, old: jnp.where(is_run, new, old), after, state)
         is_over = env.is_terminated(state, env_params) | env.is_truncated(
             state, env_params
@@ -137,6 +139,7 @@ def run_actions(
         step, start, jnp.arange(max_actions, dtype=jnp.int32)
     )
     is_run, effective, actions, is_valid, is_unknown = done
+    # Executed actions move to the front, in their order.
     in_order = jnp.argsort(~is_run, stable=True)
     outcome = Outcome(
         reward=total,

@@ -1,4 +1,4 @@
-"""Calls of table entries with all they may want by keyword, compiled once per entry."""
+"""Calls of table entries with all they ask for by name, compiled once per entry."""
 
 import functools
 
@@ -33,6 +33,20 @@ def options_of(entry, **changes):
     """The entry's own options, the usual ones unless changed."""
     assert set(changes) <= set(option_names(entry))
     return {name: (OPTIONS | changes)[name] for name in option_names(entry)}
+
+
+def run(entry, data, **options):
+    """The entry's result on data by name; see `learner.batch.named_arrays`."""
+    function, arrays = program(entry, data, **options)
+    return function(**arrays)
+
+
+def program(entry, data, **options):
+    """What `run` calls, and the arrays it passes."""
+    taken = {name: data[name] for name in data_names(entry)}
+    sizes = {name: x for name, x in taken.items() if isinstance(x, int)}
+    arrays = {name: x for name, x in taken.items() if name not in sizes}
+    return compiled(entry, **sizes, **options), arrays
 
 
 @functools.cache
