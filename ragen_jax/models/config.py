@@ -197,7 +197,7 @@ class ModelConfig:
             )
         if width % heads:
             raise ValueError(
-                f"hidden_size = {width} is no multiple of num_attention_heads = "
+                f"hidden_size = {width} is not a multiple of num_attention_heads = "
                 f"{heads} and config.json has no head_dim"
             )
         return width // heads

@@ -332,7 +332,7 @@ REMAT_POLICIES = {
     # q, k, v and what attention adds to the stream: 3 D + 2 J F. Softmax and the wide
     # MLP run twice.
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
-    # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is no matrix
+    # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is not a matrix
     # product run twice.
     "projections": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }

@@ -1,10 +1,10 @@
 """Actions of a parsed answer, run in the game; for one row, callers `vmap`.
 
 In: a state, what an answer listed, the action budget left. Out: the next state and what
-the turn did. Rules (RAGEN's environment manager): what is no action of the game is
+the turn did. Rules (RAGEN's environment manager): what is not an action of the game is
 skipped, valid actions run in order until the budget is spent or the game is over, and
 the format penalty is paid once per turn when nothing was valid or something listed was
-no action. What goes beyond the per-turn limit was dropped by the parser, free of
+not one. What goes beyond the per-turn limit was dropped by the parser, free of
 charge. Names are looked up in the state before the turn; a game that reads answers
 itself reads each text in the state before its action.
 """
@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.types import EnvState, ParsedAnswer
 
-# (position in the answer, state before it) -> action, -1 if it is none.
+# (position in the answer, state before it) -> action, -1 if it is not an action.
 Reader = Callable[[Int[Array, ""], EnvState], Int[Array, ""]]
 
 
@@ -29,7 +29,7 @@ class Outcome:
 
     Attributes:
       num_valid: actions among what was listed.
-      has_unknown: something listed is no action.
+      has_unknown: something listed is not an action.
       terminated, truncated: the game, or its own time limit, has ended.
     """
 
