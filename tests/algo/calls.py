@@ -1,8 +1,10 @@
 """Calls of table entries with all they ask for by name, compiled once per entry."""
 
+import contextlib
 import functools
 
 import jax
+import jaxtyping
 
 from ragen_jax.registry.functions import data_names, option_names
 
@@ -27,6 +29,16 @@ OPTIONS = {
     "normalization": "mean_std",
     "grouping": "state",
 }
+
+
+@contextlib.contextmanager
+def unchecked():
+    """Without the tests' type checker: annotations name JAX's arrays, users' differ."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def options_of(entry, **changes):

@@ -4,14 +4,13 @@ import warnings
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 from ragen_jax.algo import credit, losses, mismatch, repetition, rewards
 from ragen_jax.algo.segments import from_windows, to_windows
 from ragen_jax.learner.batch import game_rewards, named_arrays
-from tests.algo.calls import options_of
+from tests.algo.calls import options_of, unchecked
 from tests.registry.test_tables import TABLES
 from tests.trajectories import make_dialogues
 
@@ -103,14 +102,9 @@ def wide(x):
 def test_numpy_arrays_give_what_jax_arrays_give(function, arguments):
     """Without a warning of a type that JAX does not have."""
     expected = function(**convert(arguments, jnp.asarray))
-    # Annotations name JAX's arrays, which the type checker of the tests insists on.
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            actual = function(**convert(arguments, wide))
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+    with unchecked(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        actual = function(**convert(arguments, wide))
     for x, y in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
         # A difference of two inputs is NumPy's, in 64 bits.
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
