@@ -98,10 +98,11 @@ def transcript(trajectory, row: int, tokenizer) -> str:
         count = int(trajectory.lengths[row])
         rows = [(trajectory.tokens[row, :count], trajectory.loss_mask[row, :count])]
     else:
-        from ragen_jax.algo.segments import to_windows
+        from ragen_jax.learner.batch import to_rows
 
-        masks = to_windows(trajectory.loss_mask, trajectory)[row]
         windows = trajectory.windows
+        masks = to_rows(trajectory.loss_mask, trajectory)
+        masks = masks.reshape(windows.tokens.shape)[row]
         rows = [
             (windows.tokens[row, turn, :count], masks[turn, :count])
             for turn in np.flatnonzero(trajectory.turns.played[row])

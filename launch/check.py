@@ -1,4 +1,4 @@
-"""Check a class or a function of yours before it trains.
+"""Check your class or function before it trains.
 
 python -m launch.check my_games:Walk
 python -m launch.check my_games:Riddle    # a game in Python, docs/host_games.md
@@ -14,15 +14,15 @@ Exit status: 0 when every check holds, 1 when one does not, 2 when there is noth
 check.
 """
 
-import ast
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import flags
 
 from launch import command
+from ragen_jax.registry.functions import read_literal
 from ragen_jax.runs.progress import working
 
 # Of one check that are shown.
@@ -86,10 +86,17 @@ def _setting(word: str) -> tuple[str, object]:
     name, sign, text = word.partition("=")
     if not sign:
         raise ValueError(f"{word} has no value; options are written name=value")
-    try:
-        return name, ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return name, text
+    return name, read_literal(text)
+
+
+def _outcomes(
+    checks: Iterable[Callable], problems_of: Callable[[Callable], Iterable[str]]
+) -> Iterator[tuple[str, list[str]]]:
+    """What each check says, and the problems it finds."""
+    for check in checks:
+        with working(inspect.getdoc(check)):
+            found = list(itertools.islice(problems_of(check), MAX_PROBLEMS))
+        yield inspect.getdoc(check), found
 
 
 def _environment(
@@ -101,10 +108,7 @@ def _environment(
     from envs.contract.subject import Subject, problem
 
     built = Subject(envs.make(subject, **options))
-    for check in CHECKS:
-        with working(inspect.getdoc(check)):
-            found = problem(check, built)
-        yield inspect.getdoc(check), [found] if found else []
+    yield from _outcomes(CHECKS, lambda check: filter(None, [problem(check, built)]))
     with working("its words under the pocket model's tokenizer"):
         found = _words_problem(built.env)
     yield "Its states and actions can be written and read.", [found] if found else []
@@ -123,10 +127,7 @@ def _host_game(
     settings = base.get_config().host.to_dict()
     spec = make_world(name, options, max_failed_fraction=1.0, **settings).spec
     built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
-    for check in CHECKS:
-        with working(inspect.getdoc(check)):
-            found = list(itertools.islice(check(built), MAX_PROBLEMS))
-        yield inspect.getdoc(check), found
+    yield from _outcomes(CHECKS, lambda check: check(built))
 
 
 def _words_problem(env) -> str | None:
@@ -157,7 +158,7 @@ def _function(
 ) -> Iterator[tuple[str, list[str]]]:
     """The function's form, its options, and what it does with random episodes."""
     from launch.function_checks import KINDS, find_kind, problems
-    from ragen_jax.registry.functions import option_names
+    from ragen_jax.registry.functions import option_names, resolve
     from ragen_jax.registry.settings import option_value
 
     kind_name = _KIND.value or find_kind(entry)
@@ -169,12 +170,10 @@ def _function(
         )
     kind = KINDS[kind_name]
     try:
-        is_entry = name in kind.table
+        entry = resolve(kind.table, name)
     except ValueError as error:
         yield f"It is called as {kind.key} is.", [str(error)]
         return
-    if not is_entry:
-        raise ValueError(f"{name} is not package.module:Name")
     yield f"It is called as {kind.key} is.", []
     parameters = inspect.signature(entry).parameters
     values = {n: parameters[n].default for n in option_names(entry)} | options
@@ -188,7 +187,7 @@ def _function(
         )
     values = {n: option_value(n, parameters[n].default, values, name) for n in values}
     with working("trying it on random episodes"):
-        found = list(problems(kind, kind.table[name], values))
+        found = list(problems(kind, entry, values))
     yield "It keeps its promises on random episodes.", found
 
 

@@ -1,8 +1,8 @@
-"""What a function of yours must do to take part in training, tried on random episodes.
+"""What a user's function must do to take part in training, tried on random episodes.
 
 In: a function and values of its options. Out: a sentence per promise that it breaks.
-`launch.check` prints them; the tests put every entry of our own tables to the same
-checks.
+`launch.check` prints them; the tests put every entry of the library's tables to the
+same checks.
 """
 
 import dataclasses
@@ -18,10 +18,13 @@ import numpy as np
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.filters import FILTERS, SCORES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS, REWARDS
-from ragen_jax.registry.functions import Table, bind
+from ragen_jax.algo.segments import last_trained
+from ragen_jax.learner.batch import game_rewards, named_arrays
+from ragen_jax.registry.functions import Table, bind, data_names
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES, Written
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
-from ragen_jax.types import ParsedAnswer, Reply, Trajectory, Turns
+from ragen_jax.rollout.transcript import empty_turns
+from ragen_jax.types import ParsedAnswer, Reply, Trajectory
 
 NUM_GROUPS, GROUP_SIZE, NUM_TURNS, NUM_TOKENS = 4, 4, 3, 24
 NUM_ROWS = NUM_GROUPS * GROUP_SIZE
@@ -66,10 +69,12 @@ def problems(kind: Kind, entry: Callable, options: Mapping[str, Any]) -> Iterato
       options: a value for each of its options.
     """
     for name, episodes in _episodes().items():
-        call = bind(entry, options, **_data(episodes))
-        arguments = _arguments(kind, episodes)
+        data = _data(kind, episodes)
+        sizes = {name: x for name, x in data.items() if isinstance(x, int)}
+        arrays = {x: data[x] for x in data_names(entry) if x not in sizes}
+        run = bind(entry, options, **sizes)
         try:
-            result = jax.jit(lambda *x, call=call: _arrays(call(*x)))(*arguments)
+            result = jax.jit(lambda arrays, run=run: _arrays(run(**arrays)))(arrays)
         except Exception as error:
             yield f"on {name}: {_describe_error(error, entry)}"
             return
@@ -79,7 +84,8 @@ def problems(kind: Kind, entry: Callable, options: Mapping[str, Any]) -> Iterato
 
 def _describe_error(error: Exception, entry: Callable) -> str:
     """The error in a line, with the line of the user's file that raised it."""
-    error = error.__cause__ or error
+    if isinstance(error, RuntimeError):
+        error = error.__cause__ or error
     file = inspect.getsourcefile(inspect.unwrap(entry))
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
@@ -93,10 +99,14 @@ def _describe_error(error: Exception, entry: Callable) -> str:
 def find_kind(entry: Callable) -> str | None:
     """The kind of a function by its parameters, None where they do not say."""
     parameters = inspect.signature(entry).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    by_names = {("trajectory", "rewards"): "advantage", ("scores",): "filter"}
-    by_names |= {("written",): "bonus"}
-    return by_names.get(tuple(names))
+    names = {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+    by_names = {
+        "advantage": ({"rewards", "mask"}, {"trajectory", "rewards"}),
+        "filter": ({"scores"},),
+        "placement": ({"totals", "mask"}, {"turn_rewards", "mask"}),
+        "bonus": ({"written"},),
+    }
+    return next((kind for kind, takes in by_names.items() if names in takes), None)
 
 
 def _result_problems(kind: Kind, result: dict, episodes: Trajectory) -> Iterator[str]:
@@ -114,7 +124,6 @@ def _result_problems(kind: Kind, result: dict, episodes: Trajectory) -> Iterator
 
 
 def _arrays(result: Any) -> dict[str, jax.Array]:
-    """The parts of a result by name."""
     if isinstance(result, Mapping):
         return {name: jnp.asarray(value, jnp.float32) for name, value in result.items()}
     if dataclasses.is_dataclass(result):
@@ -123,31 +132,25 @@ def _arrays(result: Any) -> dict[str, jax.Array]:
     return {"the result": jnp.asarray(result)}
 
 
-def _arguments(kind: Kind, episodes: Trajectory) -> tuple:
-    rewards = jnp.where(episodes.turns.played, episodes.turns.reward, 0.0)
-    totals = jnp.sum(rewards, axis=1)
-    if kind.key == "algo.advantage":
-        last = jnp.argmax(jnp.cumsum(episodes.loss_mask, axis=1), axis=1)
-        is_last = jnp.arange(NUM_TOKENS)[None] == last[:, None]
-        return episodes, jnp.where(is_last & episodes.loss_mask, totals[:, None], 0.0)
-    if kind.key == "filter.rule":
-        return (jnp.std(totals.reshape(NUM_GROUPS, GROUP_SIZE), axis=1),)
-    if kind.key == "bonus.custom":
-        return (_written(),)
-    return (episodes,)
-
-
-def _data(episodes: Trajectory) -> dict[str, Any]:
-    rewards = jnp.sum(episodes.turns.reward, axis=1)
+def _data(kind: Kind, episodes: Trajectory) -> dict[str, Any]:
+    """What a function of the kind may ask for by name."""
     tokens = episodes.loss_mask.astype(jnp.float32)
-    return {
-        "group_size": GROUP_SIZE,
-        "num_groups": NUM_GROUPS,
-        "rewards": rewards.reshape(NUM_GROUPS, GROUP_SIZE),
+    totals = game_rewards(episodes)
+    by_group = totals.reshape(NUM_GROUPS, GROUP_SIZE)
+    rewards = {
+        "algo.advantage": jnp.where(last_trained(tokens > 0), totals[:, None], 0.0),
+        "algo.reward": episodes.turns.reward,
+        "filter.rule": by_group,
+        "filter.score": totals,
+    }
+    data = named_arrays(episodes, group_size=GROUP_SIZE) | {
+        "rewards": rewards.get(kind.key),
+        "scores": jnp.std(by_group, axis=1),
         "values": 0.5 * tokens,
         "entropies": tokens,
-        "env_index": jnp.zeros(NUM_ROWS, jnp.int32),
+        "written": _written(),
     }
+    return {name: data[name] for name in kind.table.data}
 
 
 def _episodes() -> dict[str, Trajectory]:
@@ -179,20 +182,16 @@ def _random_episodes() -> Trajectory:
     loss_mask = is_there & is_reply
     counts = random.integers(0, 3, played.shape) * played
     success = random.random(NUM_ROWS) < 0.4
-    turns = Turns(
+    turns = empty_turns(NUM_ROWS, NUM_TURNS, num_actions=2).replace(
         played=played,
         reward=(random.normal(size=played.shape) * played).astype(np.float32),
-        penalty=np.zeros(played.shape, np.float32),
-        bonus=np.zeros(played.shape, np.float32),
         reply_start=np.arange(NUM_TURNS) * per_turn + per_turn // 2 + 0 * counts,
         reply_length=(per_turn - per_turn // 2) * played,
-        reply_is_cut=np.zeros(played.shape, bool),
         has_format=played,
         num_listed=counts,
         num_valid=counts,
         num_executed=counts,
         num_effective=counts,
-        actions=np.full((*played.shape, 2), -1),
         actions_left=10 - counts,
         state_hash=random.integers(0, 2**32, (*played.shape, 2), np.uint32),
     )
@@ -207,6 +206,7 @@ def _random_episodes() -> Trajectory:
         truncated=~success,
         success=success,
         initial_state=None,
+        env_index=np.zeros(NUM_ROWS, np.int32),
     )
     return jax.tree.map(_on_device, trajectory)
 

@@ -18,6 +18,7 @@ from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.evaluation.evaluate import evaluate
+from ragen_jax.learner.batch import game_rewards
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.multihost import exchange
@@ -232,8 +233,9 @@ def _group_spreads(
     rollouts: Sequence[Trajectory], config: ConfigDict
 ) -> dict[str, list[float]]:
     """The reward spread of each group, in the order of the rows, as a histogram."""
+    size = config.rollout.group_size
     spreads = [
-        jax.device_get(reward_std(rollout, group_size=config.rollout.group_size))
+        jax.device_get(reward_std(game_rewards(rollout), group_size=size))
         for rollout in rollouts
     ]
     return {"rollout/in_group_reward_stds": [float(x) for s in spreads for x in s]}

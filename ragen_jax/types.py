@@ -28,15 +28,15 @@ class ParsedAnswer:
     """What one reply asks for, found by the parser (leading axes are the batch's).
 
     Attributes:
-      names: index into the environment's action vocabulary of each listed name, -1
-        where the name is unknown; entries from `num_names` on are -1. None where the
-        game reads answers itself, for which there are
-      texts: the bytes of each, zeros behind, and
-      sizes: its length, which may exceed `E`; 0 from `num_names` on.
       num_names: how many names were listed, at most `A`: the rest of the reply is
         dropped without penalty.
       num_listed: how many names the reply listed in all.
       has_format: the reply holds a thought and an answer in their tags.
+      names: index into the environment's action vocabulary of each listed name, -1
+        where the name is unknown; entries from `num_names` on are -1. None if the game
+        parses answers itself; then `texts` and `sizes` are set.
+      texts: UTF-8 bytes of each listed answer, zero-padded.
+      sizes: its length in bytes, which may exceed `E`; 0 from `num_names` on.
     """
 
     num_names: Int[Array, "..."]

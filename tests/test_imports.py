@@ -64,7 +64,7 @@ FORBIDDEN = {
     "ragen_jax": ("configs",),
     "ragen_jax.host_games": ("envs", "configs", "ragen_jax.types", "ragen_jax.rngs"),
     "ragen_jax.models": ("envs",),
-    "ragen_jax.algo": ("envs",),
+    "ragen_jax.algo": ("envs", "ragen_jax.types"),
     "ragen_jax.learner": ("envs", "ragen_jax.text"),
 }
 # The package's own `__init__` is empty and has no floor.
@@ -160,6 +160,7 @@ def test_imports_point_one_way():
         ("envs.bandit.env", "def f():\n    import ragen_jax.types"),
         ("ragen_jax.algo.losses", "from ragen_jax.models import families"),
         ("ragen_jax.algo.losses", "import ragen_jax"),
+        ("ragen_jax.algo.losses", "from ragen_jax import types"),
         ("ragen_jax.text.prompts", "from ragen_jax.rollout.decode import x"),
         ("ragen_jax.train", "from configs import base"),
         ("ragen_jax.train", "from launch import play"),

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
+from ragen_jax.rollout.transcript import empty_turns
 from ragen_jax.types import Trajectory, Turns
 
 
@@ -14,23 +15,11 @@ def make_turns(reward, *, penalty=None, bonus=None, played=None) -> Turns:
         for paid in (penalty, bonus)
     )
     played = np.ones(reward.shape, bool) if played is None else np.asarray(played)
-    zeros = jnp.zeros(reward.shape, jnp.int32)
-    return Turns(
+    return empty_turns(*reward.shape, num_actions=2).replace(
         played=jnp.asarray(played),
         reward=jnp.asarray(reward),
         penalty=jnp.asarray(penalty, jnp.float32),
         bonus=jnp.asarray(bonus, jnp.float32),
-        reply_start=zeros,
-        reply_length=zeros,
-        reply_is_cut=zeros > 0,
-        has_format=zeros > 0,
-        num_listed=zeros,
-        num_valid=zeros,
-        num_executed=zeros,
-        num_effective=zeros,
-        actions=jnp.full((*reward.shape, 2), -1, jnp.int32),
-        actions_left=zeros,
-        state_hash=jnp.zeros((*reward.shape, 2), jnp.uint32),
     )
 
 

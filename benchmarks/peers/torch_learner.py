@@ -45,13 +45,14 @@ class Episodes:
 
 def as_episodes(trajectory: Trajectory) -> Episodes:
     """A rollout of ours."""
+    turns = trajectory.turns
     arrays = (
         trajectory.tokens,
         trajectory.lengths,
         trajectory.loss_mask,
         trajectory.sample_log_probs,
-        raw_episode_rewards(trajectory.turns),
-        episode_rewards(trajectory.turns),
+        raw_episode_rewards(turns.reward, turns.played),
+        episode_rewards(turns.reward, turns.penalty, turns.bonus, turns.played),
     )
     return Episodes(*(np.asarray(x) for x in arrays))
 

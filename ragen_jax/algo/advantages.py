@@ -1,15 +1,18 @@
 """Advantage estimators: how much better than expected each sampled token did.
 
-In: a trajectory and its token rewards. Out: an `Estimate`, 0 where `loss_mask` is
-False. Every entry of `ADVANTAGES` is called as
+In: arrays, NumPy's or JAX's. Out: an `Estimate`, 0 where `mask` is False. Every entry
+of `ADVANTAGES` is called as
 
-    estimator(trajectory, rewards, *, <data>, <options>) -> Estimate
+    estimator(rewards, mask, *, <data>, <options>) -> Estimate
 
-where its keyword-only parameters say all the program has to know about it: each option
-is the configuration key `algo.<name>`, and of the data
+with `rewards` per token, Float[B, T], and `mask`, Bool[B, T], true at the tokens that
+are trained on. Its other parameters say all that the program has to know about it: each
+option is the configuration key `algo.<name>`, and of the data
 
-    values      float32 [B, T], the critic's: a critic is built and trained
+    values      Float[B, T], the critic's: a critic is built and trained
     group_size  the rows of a group are compared: a group of one row is refused
+    turn_index, num_turns, turn_rewards, state_hash and others: see `EPISODE_DATA` in
+                `ragen_jax/registry/functions.py`
 
 Tokens that are not trained on are stepped over: the environment's text between two
 replies costs no discount and breaks no chain. Rows that a filter dropped have no
@@ -19,10 +22,9 @@ mean 0 and standard deviation 1, as in RAGEN: the row has no other to compare wi
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
-from ragen_jax.algo.rewards import turn_rewards
 from ragen_jax.algo.segments import (
     Estimate,
     last_trained_of_turns,
@@ -30,8 +32,7 @@ from ragen_jax.algo.segments import (
     takes_part,
     turn_sums,
 )
-from ragen_jax.registry.functions import Table
-from ragen_jax.types import Trajectory
+from ragen_jax.registry.functions import EPISODE_DATA, Table
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).
 _STD_EPSILON = 1e-6
@@ -40,8 +41,8 @@ _VARIANCE_EPSILON = 1e-8
 
 
 def gae(
-    trajectory: Trajectory,
     rewards: Float[Array, "B T"],
+    mask: Bool[Array, "B T"],
     *,
     values: Float[Array, "B T"],
     gamma: float,
@@ -56,13 +57,11 @@ def gae(
     Advantages are whitened over the trained tokens of the batch, returns are not.
 
     Args:
-      trajectory: the episodes.
-      rewards: per token.
+      rewards, mask: per token, and the tokens trained on.
       values: the critic's.
       gamma: discount per trained token.
       lam: 0 trusts the critic for all but one step, 1 trusts only the rewards.
     """
-    mask = trajectory.loss_mask
     rewards, values = jnp.where(mask, rewards, 0.0), jnp.where(mask, values, 0.0)
 
     def step(carry, token):
@@ -70,6 +69,7 @@ def gae(
         is_trained, reward, value = token
         delta = reward + gamma * next_value - value
         advantage = delta + gamma * lam * next_advantage
+        # Other tokens hand on what follows them: no discount, no broken chain.
         carry = (
             jnp.where(is_trained, value, next_value),
             jnp.where(is_trained, advantage, next_advantage),
@@ -82,9 +82,11 @@ def gae(
 
 
 def bi_level_gae(
-    trajectory: Trajectory,
     rewards: Float[Array, "B T"],
+    mask: Bool[Array, "B T"],
     *,
+    turn_index: Int[Array, "B T"],
+    num_turns: int,
     values: Float[Array, "B T"],
     gamma: float,
     lam: float,
@@ -104,23 +106,24 @@ def bi_level_gae(
     Whitened as in `gae`. A turn without reward is a turn like any other.
 
     Args:
-      trajectory: the episodes.
-      rewards: per token.
+      rewards, mask: per token, and the tokens trained on.
+      turn_index: turn of each token.
+      num_turns: K, the most turns that an episode has.
       values: the critic's.
       gamma: discount per trained token inside a turn.
       lam: as in `gae`, on both levels.
       high_level_gamma: discount per turn.
     """
-    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
     values = jnp.where(mask, values, 0.0)
-    num_turns = trajectory.turns.played.shape[1]
     sums = turn_sums(rewards, mask, turn_index, num_turns)
+    # At every token of a turn; the scan below reads it at the last one.
     rewards = spread_turns(sums, turn_index)
     is_last = last_trained_of_turns(mask, turn_index, num_turns)
 
     def step(carry, token):
         turn_value, turn_advantage, next_value, next_advantage = carry
         is_trained, ends_turn, reward, value = token
+        # What the next turn is worth: the last token of this one looks ahead to it.
         ahead = turn_value + lam * turn_advantage
         of_turn = reward + high_level_gamma * ahead - value
         of_token = gamma * (next_value + lam * next_advantage) - value
@@ -140,7 +143,7 @@ def bi_level_gae(
 
 
 def grpo(
-    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Estimate:
     """Group-relative advantages over whole episodes (GRPO, arXiv 2402.03300).
 
@@ -149,27 +152,24 @@ def grpo(
     with the mean and the standard deviation (n - 1) of the scores of the group. A score
     is the sum of an episode's token rewards; its advantage is the same at every token.
     """
-    mask = trajectory.loss_mask
     scores, mean, std, _ = _grouped_scores(rewards, mask, group_size)
     advantages = (scores - mean) / (std + _STD_EPSILON)
     return _at_every_token(advantages.reshape(-1), mask)
 
 
 def dr_grpo(
-    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Estimate:
     """`score - group mean` (Dr. GRPO, arXiv 2503.20783): easy and hard groups, which
     spread less, do not weigh more."""
-    mask = trajectory.loss_mask
     scores, mean, _, _ = _grouped_scores(rewards, mask, group_size)
     return _at_every_token((scores - mean).reshape(-1), mask)
 
 
 def rloo(
-    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Estimate:
     """`score - mean of the group's other scores` (RLOO, arXiv 2402.14740)."""
-    mask = trajectory.loss_mask
     scores, mean, _, count = _grouped_scores(rewards, mask, group_size)
     # (x - mean) * n / (n - 1) is x minus the mean of the n - 1 others.
     correction = jnp.where(count > 1, count / jnp.maximum(count - 1, 1), 1.0)
@@ -177,38 +177,39 @@ def rloo(
 
 
 def reinforce(
-    trajectory: Trajectory, rewards: Float[Array, "B T"], *, gamma: float
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, gamma: float
 ) -> Estimate:
     """Discounted reward from the token on (REINFORCE, Williams 1992), no baseline.
 
     Args:
-      trajectory: the episodes.
-      rewards: per token.
+      rewards, mask: per token, and the tokens trained on.
       gamma: discount per trained token.
     """
-    return Estimate(_rewards_to_go(rewards, trajectory.loss_mask, gamma))
+    return Estimate(_rewards_to_go(rewards, mask, gamma))
 
 
 def reinforce_plus_plus(
-    trajectory: Trajectory, rewards: Float[Array, "B T"], *, gamma: float
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, gamma: float
 ) -> Estimate:
     """`reinforce`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
-    mask = trajectory.loss_mask
     return Estimate(_whiten(_rewards_to_go(rewards, mask, gamma), mask))
 
 
 def reinforce_plus_plus_baseline(
-    trajectory: Trajectory, rewards: Float[Array, "B T"], *, group_size: int
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Estimate:
     """`dr_grpo`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
-    centred = dr_grpo(trajectory, rewards, group_size=group_size).advantages
-    return Estimate(_whiten(centred, trajectory.loss_mask))
+    centred = dr_grpo(rewards, mask, group_size=group_size).advantages
+    return Estimate(_whiten(centred, mask))
 
 
 def gigpo(
-    trajectory: Trajectory,
     rewards: Float[Array, "B T"],
+    mask: Bool[Array, "B T"],
     *,
+    turn_index: Int[Array, "B T"],
+    turn_rewards: Float[Array, "B K"],
+    state_hash: UInt32[Array, "B K 2"],
     group_size: int,
     gamma: float,
     step_weight: float,
@@ -219,19 +220,21 @@ def gigpo(
 
     where `R_k` is the turn's discounted reward from here on, and mean and std (n - 1)
     are over all turns of the group's episodes that began in the same state. A state met
-    once adds nothing. Rewards per turn come from the trajectory: a step has its
-    own reward wherever the episode's was placed.
+    once adds nothing. A step is paid by `turn_rewards`, wherever `rewards` placed the
+    episode's total.
 
     Args:
-      trajectory: the episodes, with the hashes of their states.
-      rewards: per token.
+      rewards, mask: per token, and the tokens trained on.
+      turn_index: turn of each token.
+      turn_rewards: paid for each turn; 0 where not played.
+      state_hash: of the state before each turn.
       group_size: rows per group.
       gamma: discount per turn.
       step_weight: weight of the step's against the episode's advantage (omega).
     """
-    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
-    returns = _turn_returns(turn_rewards(trajectory.turns), gamma)
+    returns = _turn_returns(turn_rewards, gamma)
     num_turns = returns.shape[1]
+    # A turn without a trained token was dropped by the filter, or not played.
     ones = jnp.ones(mask.shape, jnp.float32)
     counts = turn_sums(ones, mask, turn_index, num_turns) > 0
 
@@ -239,10 +242,10 @@ def gigpo(
         return x.reshape(-1, group_size, *x.shape[1:])
 
     of_steps = jax.vmap(_step_advantages)(
-        grouped(returns), grouped(counts), grouped(trajectory.turns.state_hash)
+        grouped(returns), grouped(counts), grouped(state_hash)
     )
     of_steps = spread_turns(of_steps.reshape(returns.shape), turn_index)
-    of_episodes = grpo(trajectory, rewards, group_size=group_size).advantages
+    of_episodes = grpo(rewards, mask, group_size=group_size).advantages
     return Estimate(jnp.where(mask, of_episodes + step_weight * of_steps, 0.0))
 
 
@@ -322,6 +325,7 @@ def _grouped_scores(
     scores = masked_sum(rewards, mask, axis=1).reshape(-1, group_size)
     mask = takes_part(mask).reshape(-1, group_size)
     mean, std, count = (x[:, None] for x in _statistics(scores, mask))
+    # A lone row would be worth 0 whatever it did: RAGEN keeps its score.
     mean, std = jnp.where(count == 1, 0.0, mean), jnp.where(count == 1, 1.0, std)
     return scores, mean, std, count
 
@@ -354,6 +358,6 @@ ADVANTAGES = Table(
         "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
         "gigpo": gigpo,
     },
-    data=("group_size", "values"),
+    data=("rewards", *EPISODE_DATA, "values"),
     returns=Estimate,
 )

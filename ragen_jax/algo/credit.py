@@ -1,10 +1,10 @@
-"""Credit assignment: from a filtered trajectory to advantages per token.
+"""Credit assignment: from the rewards of episodes to advantages per token.
 
-In: a trajectory without its dropped rows, and the networks' log-probabilities and
-values of its tokens. Out: an `Estimate`. Token rewards, the KL penalty, the estimator,
-then the factors that multiply its advantages, in RAGEN's order: soft reweighting of
-groups, the filter's loss scale, length weighting, the zeroed task advantage. Factors
-touch the policy loss only: entropy and KL terms are not scaled.
+In: arrays by name, whose `mask` is empty in dropped rows, and the networks'
+log-probabilities and values. Out: an `Estimate`. Token rewards, the KL penalty, the
+estimator, then the factors that multiply its advantages, in RAGEN's order: soft
+reweighting of groups, the filter's loss scale, length weighting, the zeroed task
+advantage. Factors touch the policy loss only: entropy and KL terms are not scaled.
 """
 
 import dataclasses
@@ -23,9 +23,8 @@ from ragen_jax.algo.rewards import (
     adapt_kl_coeff,
     penalize_kl,
 )
-from ragen_jax.algo.segments import Estimate, TokenStats, takes_part
-from ragen_jax.registry.functions import Table, bind
-from ragen_jax.types import Trajectory
+from ragen_jax.algo.segments import Estimate, takes_part
+from ragen_jax.registry.functions import Table, call
 
 # The penalty is a term of the loss, or is taken off every token's reward.
 KL_PLACEMENTS = ("loss", "reward")
@@ -85,61 +84,64 @@ class CreditAssignment:
     zero_task: bool
     options: Mapping[str, Any]
 
-    def pay(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with the rewards that are learned from.
+    def replace_rewards(
+        self, rewards: Float[Array, "B K"], data: Mapping[str, Any]
+    ) -> Float[Array, "B K"]:
+        """The rewards of turns that are learned from, in place of the game's.
+
+        Args:
+          rewards: of the game.
+          data: see `EPISODE_DATA`.
 
         Raises:
-          ValueError: the user's function returns something else than [B, K].
+          ValueError: the user's function does not return [B, K].
         """
         if self.reward is None:
-            return trajectory
-        turns = trajectory.turns
-        rewards = jnp.asarray(bind(REWARDS[self.reward], self.options)(trajectory))
-        if rewards.shape != turns.reward.shape:
+            return rewards
+        found = jnp.asarray(
+            call(REWARDS, self.reward, self.options, rewards=rewards, **data)
+        )
+        if found.shape != rewards.shape:
             raise ValueError(
                 f"algo.reward = {self.reward!r} returns an array of shape "
-                f"{rewards.shape}; it must be {turns.reward.shape}: rows x turns"
+                f"{found.shape}; it must be {rewards.shape}: rows x turns"
             )
-        paid = jnp.where(turns.played, rewards.astype(jnp.float32), 0.0)
-        return trajectory.replace(turns=turns.replace(reward=paid))
+        return jnp.where(data["played"], found.astype(jnp.float32), 0.0)
 
     def assign(
         self,
-        trajectory: Trajectory,
-        token_stats: TokenStats,
+        data: Mapping[str, Any],
         *,
-        group_size: int,
+        old_log_probs: Float[Array, "B T"],
+        ref_log_probs: Float[Array, "B T"] | None,
+        values: Float[Array, "B T"] | None,
         loss_scale: Float[Array, ""],
         kl_penalty: KLPenalty,
         kl_coeff: Float[Array, ""],
     ) -> tuple[Estimate, Float[Array, ""]]:
-        """Advantages and returns, and the mean KL per token taken off the reward."""
-        mask = trajectory.loss_mask
-        place = bind(
-            REWARD_PLACEMENTS[self.reward_placement],
-            self.options,
-            group_size=group_size,
-            env_index=trajectory.env_index,
-        )
-        rewards, mean_kl = place(trajectory), jnp.zeros(())
+        """Advantages and returns, and the mean KL per token taken off the reward.
+
+        Args:
+          data: see `EPISODE_DATA`.
+          old_log_probs, ref_log_probs, values: the networks' numbers per token, None
+            where not needed.
+          loss_scale: see `weigh`.
+          kl_penalty, kl_coeff: settings and present weight of the KL penalty.
+        """
+        mask, mean_kl = data["mask"], jnp.zeros(())
+        rewards = call(REWARD_PLACEMENTS, self.reward_placement, self.options, **data)
+        # Before the estimator, which then discounts and whitens the charge as well.
         if kl_penalty.placement == "reward":
-            kl = kl_penalty.estimate(
-                token_stats.old_log_probs, token_stats.ref_log_probs, mask
-            )
+            kl = kl_penalty.estimate(old_log_probs, ref_log_probs, mask)
             rewards = penalize_kl(rewards, kl, mask, kl_coeff=kl_coeff)
             mean_kl = masked_mean(kl, mask)
-        estimator = bind(
-            ADVANTAGES[self.advantage],
-            self.options,
-            group_size=group_size,
-            values=token_stats.values,
-        )
-        estimate = estimator(trajectory, rewards)
+        given = dict(data, rewards=rewards, values=values)
+        estimate = call(ADVANTAGES, self.advantage, self.options, **given)
         advantages = weigh(
             estimate.advantages,
             rewards,
             mask,
-            group_size=group_size,
+            group_size=data["group_size"],
             loss_scale=loss_scale,
             weigh_groups=self.weigh_groups,
             weigh_lengths=self.weigh_lengths,
@@ -153,27 +155,28 @@ _EPSILON = 1e-6
 
 
 def group_std_weights(
-    rewards: Float[Array, "B T"], loss_mask: Bool[Array, "B T"], *, group_size: int
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Float[Array, " B"]:
     """`std of the group's scores / (largest such std + 1e-6)`: a filter made soft.
 
     Scores are sums of token rewards, over the rows that take part, n - 1 in the
     standard deviation; a group of one counts as 1 (RAGEN), one without rows is 0.
     """
-    scores = masked_sum(rewards, loss_mask, axis=1).reshape(-1, group_size)
-    mask = takes_part(loss_mask).reshape(-1, group_size)
-    std = jnp.sqrt(masked_variance(scores, mask, axis=1, ddof=1))
-    std = jnp.where(jnp.sum(mask, axis=1) == 1, 1.0, std)
+    scores = masked_sum(rewards, mask, axis=1).reshape(-1, group_size)
+    counts = takes_part(mask).reshape(-1, group_size)
+    std = jnp.sqrt(masked_variance(scores, counts, axis=1, ddof=1))
+    # As in `advantages`: a group of one has no spread, and is not switched off.
+    std = jnp.where(jnp.sum(counts, axis=1) == 1, 1.0, std)
     return jnp.repeat(std / (jnp.max(std) + _EPSILON), group_size)
 
 
-def length_weights(loss_mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
+def length_weights(mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
     """`mean length / (length + 1e-6)`, lengths in trained tokens.
 
     The mean is over the rows that have any; the others' weight is 0. Every episode then
     weighs the same in a mean over tokens.
     """
-    lengths = jnp.sum(loss_mask, axis=1, dtype=jnp.float32)
+    lengths = jnp.sum(mask, axis=1, dtype=jnp.float32)
     mean = masked_mean(lengths, lengths > 0)
     return jnp.where(lengths > 0, mean / (lengths + _EPSILON), 0.0)
 
@@ -201,7 +204,7 @@ def rho(kept_ratio: Float[Array, ""], *, top_p: float) -> Float[Array, ""]:
 def weigh(
     advantages: Float[Array, "B T"],
     rewards: Float[Array, "B T"],
-    loss_mask: Bool[Array, "B T"],
+    mask: Bool[Array, "B T"],
     *,
     group_size: int,
     loss_scale: Float[Array, ""],
@@ -213,7 +216,7 @@ def weigh(
 
     Args:
       advantages: from an estimator.
-      rewards, loss_mask: per token, as the estimator read them.
+      rewards, mask: per token, as the estimator read them.
       group_size: rows per group.
       loss_scale: from an entry of `FILTER_LOSS_SCALES`.
       weigh_groups: multiply by `group_std_weights`.
@@ -221,13 +224,15 @@ def weigh(
       zero_task: ablation, only entropy and KL terms are left.
     """
     if weigh_groups:
-        weights = group_std_weights(rewards, loss_mask, group_size=group_size)
+        weights = group_std_weights(rewards, mask, group_size=group_size)
         advantages = advantages * weights[:, None]
     advantages = advantages * loss_scale
     if weigh_lengths:
-        advantages = advantages * length_weights(loss_mask)[:, None]
+        advantages = advantages * length_weights(mask)[:, None]
     return jnp.zeros_like(advantages) if zero_task else advantages
 
 
 # scale(kept_ratio, *, <options>) with the share of groups the filter kept.
-FILTER_LOSS_SCALES = Table({"none": none, "linear": linear, "sqrt": sqrt, "rho": rho})
+FILTER_LOSS_SCALES = Table(
+    {"none": none, "linear": linear, "sqrt": sqrt, "rho": rho}, data=("kept_ratio",)
+)

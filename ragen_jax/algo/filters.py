@@ -2,14 +2,15 @@
 
 Two tables: a score per group, and a rule that turns scores into a mask of rows.
 
-    score(trajectory, *, group_size or num_groups, <data>) -> Float[G]
+    score(rewards or mask or entropies, *, group_size or num_groups) -> Float[G]
     rule(scores, *, group_size or rewards, <options>) -> Bool[G, N]
 
-A score that takes `group_size` compares the rows of a group, so that groups of one row
-cannot be chosen by it; one that takes `num_groups` adds them up. Scores read the
-environment's rewards, never normalised or penalised ones. Kept groups stay where they
-are, and all rows of a group share its fate except under `within_group`. The mask may be
-empty.
+`rewards` are the environment's, never normalised or penalised ones: of each episode,
+Float[B], for a score, and the same by group, Float[G, N], for a rule. `mask` is true at
+sampled tokens, Bool[B, T], and `entropies` are theirs, Float[B, T]. A score that takes
+`group_size` compares the rows of a group, so that groups of one row cannot be chosen by
+it; one that takes `num_groups` adds them up. Kept groups stay where they are, and all
+rows of a group share its fate except under `within_group`. Nothing may be kept.
 
 Two options are shared. `direction`: "largest" or "smallest" scores are wanted; of equal
 scores the earlier group wins, and not-a-number is wanted last in either direction.
@@ -28,10 +29,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ragen_jax.algo.masked import masked_mean, masked_variance
-from ragen_jax.algo.rewards import raw_episode_rewards
 from ragen_jax.algo.segments import takes_part
-from ragen_jax.registry.functions import Table
-from ragen_jax.types import Trajectory
+from ragen_jax.registry.functions import EPISODE_DATA, Table
 
 DIRECTIONS = ("largest", "smallest")
 # A score this small counts as zero (RAGEN).
@@ -43,53 +42,53 @@ _ROUNDING = 1e-9
 _EQUAL_VARIANCES = 1e-5
 
 
-def reward_std(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+def reward_std(rewards: Float[Array, " B"], *, group_size: int) -> Float[Array, " G"]:
     """Standard deviation (n - 1) of the raw episode rewards; 0 for a group of one.
 
     RAGEN's code calls it "reward_variance".
     """
-    return jnp.sqrt(reward_variance(trajectory, group_size=group_size))
+    return jnp.sqrt(reward_variance(rewards, group_size=group_size))
 
 
-def reward_variance(trajectory: Trajectory, *, group_size: int) -> Float[Array, " G"]:
+def reward_variance(
+    rewards: Float[Array, " B"], *, group_size: int
+) -> Float[Array, " G"]:
     """Variance (n - 1) of the raw episode rewards, as the RAGEN-2 paper has it."""
-    rewards = raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
+    rewards = jnp.reshape(rewards, (-1, group_size))
     everyone = jnp.ones(rewards.shape, bool)
     return masked_variance(rewards, everyone, axis=1, ddof=1)
 
 
-def reward_mean(trajectory: Trajectory, *, num_groups: int) -> Float[Array, " G"]:
+def reward_mean(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
     """Mean of the raw episode rewards."""
-    rewards = raw_episode_rewards(trajectory.turns)
     return jnp.mean(rewards.reshape(num_groups, -1), axis=1)
 
 
-def reward_sum(trajectory: Trajectory, *, num_groups: int) -> Float[Array, " G"]:
+def reward_sum(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
     """Sum of the raw episode rewards."""
-    rewards = raw_episode_rewards(trajectory.turns)
     return jnp.sum(rewards.reshape(num_groups, -1), axis=1)
 
 
-def length(trajectory: Trajectory, *, num_groups: int) -> Float[Array, " G"]:
+def length(mask: Bool[Array, "B T"], *, num_groups: int) -> Float[Array, " G"]:
     """Mean number of trained tokens per episode."""
-    lengths = jnp.sum(trajectory.loss_mask, axis=1, dtype=jnp.float32)
+    lengths = jnp.sum(mask, axis=1, dtype=jnp.float32)
     return jnp.mean(lengths.reshape(num_groups, -1), axis=1)
 
 
 def entropy(
-    trajectory: Trajectory, *, num_groups: int, entropies: Float[Array, "B T"]
+    entropies: Float[Array, "B T"], mask: Bool[Array, "B T"], *, num_groups: int
 ) -> Float[Array, " G"]:
     """Mean over the episodes that have trained tokens of their mean token entropy."""
-    means, mask = _episode_entropies(trajectory, entropies)
+    means, mask = masked_mean(entropies, mask, axis=1), takes_part(mask)
     means, mask = means.reshape(num_groups, -1), mask.reshape(num_groups, -1)
     return masked_mean(means, mask, axis=1)
 
 
 def entropy_std(
-    trajectory: Trajectory, *, group_size: int, entropies: Float[Array, "B T"]
+    entropies: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Float[Array, " G"]:
     """Standard deviation (n - 1) of the numbers that `entropy` is the mean of."""
-    means, mask = _episode_entropies(trajectory, entropies)
+    means, mask = masked_mean(entropies, mask, axis=1), takes_part(mask)
     means, mask = means.reshape(-1, group_size), mask.reshape(-1, group_size)
     return jnp.sqrt(masked_variance(means, mask, axis=1, ddof=1))
 
@@ -268,15 +267,6 @@ def _extremes(rewards: Float[Array, " N"], count: int) -> Bool[Array, " N"]:
     return chosen[jnp.argmax(is_best)]
 
 
-def _episode_entropies(
-    trajectory: Trajectory, entropies: Float[Array, "B T"]
-) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
-    """Mean entropy of each episode's trained tokens, and whether it has any."""
-    mask = trajectory.loss_mask
-    means = masked_mean(entropies, mask, axis=1)
-    return means, takes_part(mask)
-
-
 def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"]:
     if keep_zero:
         return jnp.ones(scores.shape, bool)
@@ -304,7 +294,7 @@ def _ranks(
 def _running_sums(
     mass: Float[Array, " G"],
 ) -> tuple[Float[Array, " G"], Float[Array, ""]]:
-    """The sum of what comes before each entry, and of all, of the same roundings."""
+    """Exclusive prefix sums and the total, rounded identically."""
     sums = jnp.cumsum(mass)
     return jnp.concatenate([jnp.zeros_like(sums[:1]), sums[:-1]]), sums[-1]
 
@@ -313,7 +303,7 @@ def _whole_groups(kept: Bool[Array, " G"], group_size: int) -> Bool[Array, "G N"
     return jnp.broadcast_to(kept[:, None], (kept.shape[0], group_size))
 
 
-# name -> score(trajectory, *, group_size or num_groups, <data>), see the top.
+# name -> score(rewards or mask or entropies, *, group_size or num_groups).
 SCORES = Table(
     {
         "reward_std": reward_std,
@@ -324,10 +314,10 @@ SCORES = Table(
         "entropy": entropy,
         "entropy_std": entropy_std,
     },
-    data=("num_groups", "group_size", "entropies"),
+    data=("rewards", *EPISODE_DATA, "entropies"),
     returns=Array,
 )
-# name -> rule(scores, *, group_size or rewards, <options>), see the top.
+# name -> rule(scores, *, group_size or rewards, <options>).
 FILTERS = Table(
     {
         "top_fraction": top_fraction,
@@ -338,5 +328,5 @@ FILTERS = Table(
         "quantile_band": quantile_band,
         "within_group": within_group,
     },
-    data=("num_groups", "group_size", "rewards"),
+    data=("scores", "group_size", "num_groups", "rewards"),
 )

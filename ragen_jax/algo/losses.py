@@ -281,7 +281,10 @@ def _straight_through(estimator, log_probs, ref_log_probs, mask):
     return value + (pull - jax.lax.stop_gradient(pull))
 
 
-POLICY_LOSSES = Table({"ppo": ppo, "gspo": gspo, "cispo": cispo})
+POLICY_LOSSES = Table(
+    {"ppo": ppo, "gspo": gspo, "cispo": cispo},
+    data=("log_probs", "old_log_probs", "advantages", "mask"),
+)
 KL_ESTIMATORS = {
     "k1": k1,
     "k2": k2,

@@ -21,8 +21,8 @@ def masked_mean(
     x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], axis: Axis = None
 ) -> Float[Array, "..."]:
     """Mean of the selected entries, 0 when there are none."""
-    count = jnp.maximum(jnp.sum(mask, axis=axis), 1).astype(x.dtype)
-    return masked_sum(x, mask, axis) / count
+    total = masked_sum(x, mask, axis)
+    return total / jnp.maximum(jnp.sum(mask, axis=axis), 1).astype(total.dtype)
 
 
 def masked_variance(

@@ -69,6 +69,7 @@ def mismatch_sums(
     return MismatchSums(
         difference=jnp.sum(difference),
         max_difference=jnp.max(difference),
+        # The tokens are the sampler's, so that this estimates KL(sampler || learner).
         kl=jnp.sum(k3(sample_log_probs, log_probs, mask)),
         weight=masked_sum(weights, mask),
         squared_weight=masked_sum(weights**2, mask),
@@ -79,7 +80,6 @@ def mismatch_sums(
 
 
 def _is_above(weights: Float[Array, "b T"], cap: float | None) -> Float[Array, "b T"]:
-    """1 where a weight is truncated, else 0."""
     if cap is None:
         return jnp.zeros_like(weights)
     return (weights > cap).astype(jnp.float32)

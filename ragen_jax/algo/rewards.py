@@ -5,9 +5,9 @@ There are two sums: the rollout filter reads the rewards of the environment alon
 (`episode_rewards`). An entry of `REWARD_PLACEMENTS` places the learner's sums on
 tokens, called as
 
-    placement(trajectory, *, <data>, <options>) -> Float[B, T]
+    placement(totals or turn_rewards, mask, *, <data>, <options>) -> Float[B, T]
 
-where `DATA` of `ragen_jax.registry.functions` lists the names of data. Rows without a
+with names of `EPISODE_DATA` in `ragen_jax/registry/functions.py`. Rows without a
 trained token have no place for a reward and take no part in normalisation: to normalise
 over all rows, place the rewards before filtering. Reference: arXiv 2504.20073 section
 3, and RAGEN's reward normalisation; unlike there, format penalties count in both
@@ -25,8 +25,7 @@ from ragen_jax.algo.segments import (
     spread_turns,
     takes_part,
 )
-from ragen_jax.registry.functions import Table
-from ragen_jax.types import Trajectory, Turns
+from ragen_jax.registry.functions import EPISODE_DATA, Table
 
 # A standard deviation up to this counts as zero, and it is added to it (RAGEN).
 _STD_EPSILON = 1e-6
@@ -36,29 +35,40 @@ _LOWEST, _HIGHEST = -1.0, 3.0
 _MAX_KL_ERROR = 0.2
 
 
-def raw_episode_rewards(turns: Turns) -> Float[Array, " B"]:
+def raw_episode_rewards(
+    reward: Float[Array, "B K"], played: Bool[Array, "B K"]
+) -> Float[Array, " B"]:
     """Sum of the environment's rewards over the turns played, and of nothing else."""
-    return masked_sum(turns.reward.astype(jnp.float32), turns.played, axis=1)
+    return masked_sum(reward.astype(jnp.float32), played, axis=1)
 
 
-def episode_rewards(turns: Turns) -> Float[Array, " B"]:
+def episode_rewards(
+    reward: Float[Array, "B K"],
+    penalty: Float[Array, "B K"],
+    bonus: Float[Array, "B K"],
+    played: Bool[Array, "B K"],
+) -> Float[Array, " B"]:
     """Sum of the environment's rewards, the format penalties and the bonuses."""
-    penalties, bonuses = (
-        masked_sum(paid.astype(jnp.float32), turns.played, axis=1)
-        for paid in (turns.penalty, turns.bonus)
+    rewards, penalties, bonuses = (
+        raw_episode_rewards(paid, played) for paid in (reward, penalty, bonus)
     )
-    return raw_episode_rewards(turns) + penalties + bonuses
+    return rewards + penalties + bonuses
 
 
-def turn_rewards(turns: Turns) -> Float[Array, "B K"]:
+def rewards_per_turn(
+    reward: Float[Array, "B K"],
+    penalty: Float[Array, "B K"],
+    bonus: Float[Array, "B K"],
+    played: Bool[Array, "B K"],
+) -> Float[Array, "B K"]:
     """Each turn's reward, format penalty and bonus, 0 where not played."""
-    parts = (turns.reward, turns.penalty, turns.bonus)
-    total = sum(x.astype(jnp.float32) for x in parts)
-    return jnp.where(turns.played, total, 0.0)
+    total = sum(x.astype(jnp.float32) for x in (reward, penalty, bonus))
+    return jnp.where(played, total, 0.0)
 
 
 def at_episode_end(
-    trajectory: Trajectory,
+    totals: Float[Array, " B"],
+    mask: Bool[Array, "B T"],
     *,
     group_size: int,
     env_index: Int[Array, " B"] | None,
@@ -68,29 +78,33 @@ def at_episode_end(
     """The episode's normalised total at its last trained token.
 
     Args:
-      trajectory: the episodes.
+      totals: of the episodes, see `episode_rewards`.
+      mask: tokens trained on.
       group_size: rows per group.
       env_index: which environment a row played, for grouping "environment".
       normalization: entry of `NORMALIZATIONS`.
       grouping: entry of `GROUPINGS`: the rows that are compared with each other.
     """
-    totals = episode_rewards(trajectory.turns)
     labels = GROUPINGS[grouping](totals, group_size=group_size, env_index=env_index)
-    is_trained = takes_part(trajectory.loss_mask)
+    is_trained = takes_part(mask)
+    # peers[i, j]: row j is among those that row i is compared with.
     peers = (labels[:, None] == labels[None]) & is_trained[None]
     # A total that is compared with nothing but itself would become 0 everywhere.
     is_alone = jnp.all(jnp.sum(peers, axis=1) <= 1, where=is_trained)
     normalized = NORMALIZATIONS[normalization](totals, peers)
     totals = jnp.where(is_alone, totals, normalized)
-    return jnp.where(last_trained(trajectory.loss_mask), totals[:, None], 0.0)
+    return jnp.where(last_trained(mask), totals[:, None], 0.0)
 
 
-def at_turn_ends(trajectory: Trajectory) -> Float[Array, "B T"]:
+def at_turn_ends(
+    turn_rewards: Float[Array, "B K"],
+    mask: Bool[Array, "B T"],
+    *,
+    turn_index: Int[Array, "B T"],
+) -> Float[Array, "B T"]:
     """Each turn's reward, penalty and bonus at the turn's last trained token."""
-    rewards = turn_rewards(trajectory.turns)
-    mask, turn_index = trajectory.loss_mask, trajectory.turn_index
-    is_last = last_trained_of_turns(mask, turn_index, rewards.shape[1])
-    return jnp.where(is_last, spread_turns(rewards, turn_index), 0.0)
+    is_last = last_trained_of_turns(mask, turn_index, turn_rewards.shape[1])
+    return jnp.where(is_last, spread_turns(turn_rewards, turn_index), 0.0)
 
 
 def identity(
@@ -195,17 +209,12 @@ def adapt_kl_coeff(
     return kl_coeff * (1.0 + share)
 
 
-def game_rewards(trajectory: Trajectory) -> Float[Array, "B K"]:
-    """What the game pays for the actions of each turn."""
-    return trajectory.turns.reward
-
-
-# reward(trajectory, *, <options>) -> Float[B, K], in place of what the game pays;
-# users' functions only.
-REWARDS = Table({}, like=game_rewards, returns=Array)
+# reward(<data>, *, <options>) -> Float[B, K], in place of what the game pays, which is
+# `rewards`, Float[B, K]; users' functions only.
+REWARDS = Table({}, data=("rewards", *EPISODE_DATA), returns=Array)
 REWARD_PLACEMENTS = Table(
     {"episode": at_episode_end, "turn": at_turn_ends},
-    data=("group_size", "env_index"),
+    data=EPISODE_DATA,
     returns=Array,
 )
 NORMALIZATIONS = {

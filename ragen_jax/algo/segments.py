@@ -12,24 +12,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.algo.masked import masked_sum
-from ragen_jax.types import Trajectory
-
-
-@struct.dataclass
-class TokenStats:
-    """The networks' numbers for each token before any step; None where not needed.
-
-    Attributes:
-      old_log_probs: denominators of the probability ratio: the sampler's
-        log-probabilities, or the learner's where importance weights correct for the
-        difference.
-      ref_log_probs: the reference policy's.
-      values: the critic's.
-    """
-
-    old_log_probs: Float[Array, "B T"]
-    ref_log_probs: Float[Array, "B T"] | None = None
-    values: Float[Array, "B T"] | None = None
 
 
 @struct.dataclass
@@ -98,27 +80,44 @@ def spread_turns(
 
 
 def to_windows(
-    x: Shaped[Array, "B T"], trajectory: Trajectory
+    x: Shaped[Array, "B T"],
+    *,
+    reply_start: Int[Array, "B K"],
+    reply_length: Int[Array, "B K"],
+    window_start: Int[Array, "B K"],
+    width: int,
 ) -> Shaped[Array, "B K W"]:
-    """Values of the sampled tokens, laid out as `trajectory.windows.tokens`."""
-    windows, turns = trajectory.windows, trajectory.turns
-    place = jnp.arange(windows.tokens.shape[2])[None, None, :]
-    nth = place - windows.reply_start[..., None]
-    is_reply = (nth >= 0) & (nth < turns.reply_length[..., None])
-    source = jnp.clip(nth + turns.reply_start[..., None], 0, x.shape[1] - 1)
+    """Values of the sampled tokens, one row of `width` W per turn; 0 elsewhere.
+
+    Args:
+      x: values by token of the dialogue.
+      reply_start, reply_length: place of each reply in the dialogue.
+      window_start: index of each reply's first token in its window.
+      width: of the windows.
+    """
+    nth = jnp.arange(width)[None, None, :] - window_start[..., None]
+    is_reply = (nth >= 0) & (nth < reply_length[..., None])
+    source = jnp.clip(nth + reply_start[..., None], 0, x.shape[1] - 1)
     y = jnp.take_along_axis(x[:, None, :], source, axis=2)
     return jnp.where(is_reply, y, jnp.zeros_like(y))
 
 
 def from_windows(
-    y: Shaped[Array, "B K W"], trajectory: Trajectory
+    y: Shaped[Array, "B K W"],
+    *,
+    mask: Bool[Array, "B T"],
+    turn_index: Int[Array, "B T"],
+    reply_start: Int[Array, "B K"],
+    window_start: Int[Array, "B K"],
 ) -> Shaped[Array, "B T"]:
-    """Values of the sampled tokens, laid out as `trajectory.tokens`."""
-    windows, turns = trajectory.windows, trajectory.turns
+    """Values of the sampled tokens by token of the dialogue; 0 where `mask` is False.
+
+    Args: see `to_windows`; `mask` and `turn_index` are of the dialogue's tokens.
+    """
     num_turns, width = y.shape[1:]
-    turn = jnp.clip(trajectory.turn_index, 0, num_turns - 1)
-    shift = jnp.take_along_axis(windows.reply_start - turns.reply_start, turn, axis=1)
+    turn = jnp.clip(turn_index, 0, num_turns - 1)
+    shift = jnp.take_along_axis(window_start - reply_start, turn, axis=1)
     place = jnp.arange(turn.shape[1])[None, :] + shift
     source = turn * width + jnp.clip(place, 0, width - 1)
     x = jnp.take_along_axis(y.reshape(-1, num_turns * width), source, axis=1)
-    return jnp.where(trajectory.loss_mask, x, jnp.zeros_like(x))
+    return jnp.where(mask, x, jnp.zeros_like(x))

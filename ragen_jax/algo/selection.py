@@ -1,11 +1,11 @@
 """The rollout filter: which rows of a batch are learned from.
 
-In: a trajectory. Out: a `FilterResult`. Binds an entry of each table in
-`algo/filters.py` to its options.
+In: arrays by name. Out: a `FilterResult`. Calls an entry of each table in
+`algo/filters.py` with its options.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,9 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import FILTERS, SCORES
-from ragen_jax.algo.rewards import raw_episode_rewards
-from ragen_jax.registry.functions import bind, data_names
-from ragen_jax.types import Trajectory
+from ragen_jax.registry.functions import call, data_names, resolve
 
 
 @struct.dataclass
@@ -39,10 +37,6 @@ class FilterResult:
         return jnp.any(self.kept.reshape(self.scores.shape[0], -1), axis=1)
 
 
-# (trajectory, token entropies if the score needs them) -> result.
-Filter = Callable[[Trajectory, Float[Array, "B T"] | None], FilterResult]
-
-
 @dataclasses.dataclass(frozen=True)
 class FilterConfig:
     """The section `filter` of a configuration; `configs/base.py` explains each key.
@@ -60,27 +54,27 @@ class FilterConfig:
     @property
     def needs_entropies(self) -> bool:
         """The score reads token entropies, which cost a forward pass over all rows."""
-        return "entropies" in data_names(SCORES[self.score])
+        return "entropies" in data_names(resolve(SCORES, self.score))
 
+    def choose(
+        self,
+        data: Mapping[str, Any],
+        entropies: Float[Array, "B T"] | None,
+    ) -> FilterResult:
+        """Score the groups and choose rows.
 
-def make_filter(config: FilterConfig, *, num_groups: int, group_size: int) -> Filter:
-    """Build `filter_rows(trajectory, entropies) -> FilterResult`."""
-
-    def filter_rows(trajectory, entropies):
-        rewards = raw_episode_rewards(trajectory.turns).reshape(-1, group_size)
-        data = {
-            "num_groups": num_groups,
-            "group_size": group_size,
-            "rewards": rewards,
-            "entropies": entropies,
-        }
-        options = config.options
-        scores = bind(SCORES[config.score], options, **data)(trajectory)
-        kept = bind(FILTERS[config.rule], options, **data)(scores)
+        Args:
+          data: see `EPISODE_DATA`.
+          entropies: per token; None unless `needs_entropies`.
+        """
+        rewards = data["game_rewards"]
+        by_group = rewards.reshape(-1, data["group_size"])
+        given = dict(data, rewards=rewards, entropies=entropies)
+        scores = call(SCORES, self.score, self.options, **given)
+        given = dict(data, rewards=by_group, scores=scores)
+        kept = call(FILTERS, self.rule, self.options, **given)
         kept_ratio = jnp.mean(jnp.any(kept, axis=1), dtype=jnp.float32)
-        scale = bind(FILTER_LOSS_SCALES[config.loss_scale], options, **data)
-        return FilterResult(
-            scores=scores, kept=kept.reshape(-1), loss_scale=scale(kept_ratio)
+        scale = call(
+            FILTER_LOSS_SCALES, self.loss_scale, self.options, kept_ratio=kept_ratio
         )
-
-    return filter_rows
+        return FilterResult(scores=scores, kept=kept.reshape(-1), loss_scale=scale)

@@ -20,8 +20,13 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from ragen_jax.algo.credit import CreditAssignment
-from ragen_jax.algo.filters import SCORES
-from ragen_jax.learner.batch import gather_samples, token_stats
+from ragen_jax.algo.filters import reward_std
+from ragen_jax.learner.batch import (
+    game_rewards,
+    gather_samples,
+    named_arrays,
+    token_stats,
+)
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes
@@ -97,9 +102,8 @@ def make_bucket_gradients(
         all_rows = jnp.ones(trajectory.lengths.shape, bool)
         before = token_stats(passes, params, trajectory, all_rows)
         estimate, _ = credit.assign(
-            trajectory,
-            before,
-            group_size=group_size,
+            named_arrays(trajectory, group_size=group_size),
+            **vars(before),
             loss_scale=jnp.float32(1),
             kl_penalty=passes.objective.kl_penalty,
             kl_coeff=state.kl_coeff,
@@ -344,7 +348,7 @@ def make_gradients(
     num_buckets = config.diagnostics.gradient_buckets
     bucket_of = BUCKET_MODES[config.diagnostics.gradient_bucket_mode]
     parts = parts_of(learner.passes)
-    spread = jax.jit(functools.partial(SCORES["reward_std"], group_size=size))
+    spread = jax.jit(lambda t: reward_std(game_rewards(t), group_size=size))
     gradients = make_bucket_gradients(
         learner.passes,
         learner.credit,

@@ -289,14 +289,12 @@ def averages(
 
 
 def _below(label: str, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The metrics of a label, by the rest of their names."""
     return {k.removeprefix(label): v for k, v in metrics.items() if k.startswith(label)}
 
 
 def _drop_padding(
     scores: np.ndarray, sample: Pairs
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, lengths and prompts without the padding."""
     num_pairs, num_prompts = int(sample.num_pairs), int(sample.num_prompts)
     return (
         scores[:num_pairs, :num_prompts],
@@ -306,7 +304,6 @@ def _drop_padding(
 
 
 def _coverage(num_valid: np.ndarray, num_played: np.ndarray) -> dict[str, float]:
-    """Numbers and shares of turns that have a thought."""
     return {
         "collapse/valid_thinking_rate": float(num_valid.sum() / num_played.sum()),
         "collapse/first_turn_num_total": float(num_played[0]),
@@ -316,5 +313,4 @@ def _coverage(num_valid: np.ndarray, num_played: np.ndarray) -> dict[str, float]
 
 
 def _mesh(learner: Learner) -> Mesh:
-    """The devices of a run."""
     return jax.tree.leaves(learner.played)[0].sharding.mesh

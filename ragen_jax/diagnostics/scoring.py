@@ -139,7 +139,6 @@ class Scorer:
         return scores[:num_thoughts, :num_prompts]
 
     def _sizes(self, num_thoughts: int) -> tuple[int, int]:
-        """Prompts and thoughts of a pass."""
         rows_per_shard = max(1, self.chunk_rows // self.num_shards)
         prompts = self.num_shards * max(1, rows_per_shard // num_thoughts)
         return prompts, min(rows_per_shard, num_thoughts)
@@ -147,7 +146,6 @@ class Scorer:
     def _continue(
         self, params: Params, read: ReadPrompts, thoughts: Int[Array, "m R"]
     ) -> Float[Array, "p m R"]:
-        """Log-probabilities of the thoughts' tokens after each prompt."""
         tokens, positions = self.split(read.rows(thoughts))
         hidden, _ = self.policy.forward(params, tokens, positions, read.cache)
         log_probs = self.log_probs(params, hidden, tokens)[:, 1:]

@@ -1,19 +1,64 @@
 """The batch of an update: a trajectory laid out as the networks read it.
 
-In: a trajectory, all rows or those that a filter kept. Out: the networks' numbers for
-its tokens, and the `Samples` that minibatches are taken from. Networks read one row per
-episode or, where the model saw context windows, one row per turn; everything else is
-per token of the dialogue, so these functions go from one layout to the other.
+In: a trajectory, all rows or those that a filter kept. Out: its arrays by the names
+that functions of `ragen_jax.algo` ask for, the networks' numbers for its tokens, and
+the `Samples` that minibatches are taken from. Networks read one row per episode or,
+where the model saw context windows, one row per turn; everything else is per token of
+the dialogue, so these functions go from one layout to the other.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from ragen_jax.algo.segments import Estimate, TokenStats, from_windows, to_windows
-from ragen_jax.learner.loss import Samples
+from ragen_jax.algo.credit import CreditAssignment
+from ragen_jax.algo.rewards import (
+    episode_rewards,
+    raw_episode_rewards,
+    rewards_per_turn,
+)
+from ragen_jax.algo.segments import Estimate, from_windows, to_windows
+from ragen_jax.learner.loss import Samples, TokenStats
 from ragen_jax.learner.passes import AllParams, Passes
 from ragen_jax.types import Trajectory
+
+
+def named_arrays(trajectory: Trajectory, *, group_size: int) -> dict[str, Any]:
+    """What functions of `ragen_jax.algo` may ask for by name: `EPISODE_DATA`."""
+    turns = trajectory.turns
+    paid = turns.reward, turns.penalty, turns.bonus, turns.played
+    return {
+        "trajectory": trajectory,
+        "mask": trajectory.loss_mask,
+        "turn_index": trajectory.turn_index,
+        "num_turns": turns.played.shape[1],
+        "played": turns.played,
+        "turn_rewards": rewards_per_turn(*paid),
+        "totals": episode_rewards(*paid),
+        "game_rewards": game_rewards(trajectory),
+        "state_hash": turns.state_hash,
+        "env_index": trajectory.env_index,
+        "group_size": group_size,
+        "num_groups": trajectory.lengths.shape[0] // group_size,
+    }
+
+
+def replace_rewards(
+    trajectory: Trajectory, credit: CreditAssignment, *, group_size: int
+) -> Trajectory:
+    """The trajectory with the rewards that are learned from."""
+    turns = trajectory.turns
+    arrays = named_arrays(trajectory, group_size=group_size)
+    reward = credit.replace_rewards(turns.reward, arrays)
+    return trajectory.replace(turns=turns.replace(reward=reward))
+
+
+def game_rewards(trajectory: Trajectory) -> Float[Array, " B"]:
+    """What the game paid in each episode: what scores of the filter read."""
+    turns = trajectory.turns
+    return raw_episode_rewards(turns.reward, turns.played)
 
 
 def drop_rows(trajectory: Trajectory, kept: Bool[Array, " B"]) -> Trajectory:
@@ -33,6 +78,7 @@ def token_stats(
       kept: the other rows, which are read.
     """
     mask = trajectory.loss_mask
+    # Off the mask there may be anything, not-a-number included.
     sampled = jnp.where(mask, trajectory.sample_log_probs, 0.0)
     stats = passes.token_stats(
         params,
@@ -95,7 +141,14 @@ def to_rows(x: Shaped[Array, "B T"], trajectory: Trajectory) -> Shaped[Array, "R
     """Numbers of the dialogue's tokens, laid out as the rows that networks read."""
     if trajectory.windows is None:
         return x
-    y = to_windows(x, trajectory)
+    windows, turns = trajectory.windows, trajectory.turns
+    y = to_windows(
+        x,
+        reply_start=turns.reply_start,
+        reply_length=turns.reply_length,
+        window_start=windows.reply_start,
+        width=windows.tokens.shape[-1],
+    )
     return y.reshape(-1, y.shape[-1])
 
 
@@ -103,4 +156,11 @@ def from_rows(y: Shaped[Array, "R L"], trajectory: Trajectory) -> Shaped[Array, 
     """Inverse of `to_rows`; 0 off the trained tokens where rows are windows."""
     if trajectory.windows is None:
         return y
-    return from_windows(y.reshape(trajectory.windows.tokens.shape), trajectory)
+    windows = trajectory.windows
+    return from_windows(
+        y.reshape(windows.tokens.shape),
+        mask=trajectory.loss_mask,
+        turn_index=trajectory.turn_index,
+        reply_start=trajectory.turns.reply_start,
+        window_start=windows.reply_start,
+    )

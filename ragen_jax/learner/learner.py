@@ -147,6 +147,7 @@ def build_learner(
     credit = from_section(CreditAssignment, config.algo)
     update = make_update(
         passes,
+        # The peak rates are missing: they are data of the update, see `PeakRates`.
         functools.partial(
             Trainer,
             optimizer,
@@ -156,12 +157,7 @@ def build_learner(
         from_section(FilterConfig, config.filter),
         credit,
         shardings,
-        BatchShape(
-            num_groups=config.rollout.num_groups,
-            group_size=config.rollout.group_size,
-            minibatch_rows=config.learner.minibatch_rows,
-            epochs=config.learner.epochs,
-        ),
+        _batch_shape(config),
     )
     return Learner(
         state=state,
@@ -191,7 +187,6 @@ def _state_factory(
     mesh: Mesh,
     players: Mesh | None,
 ) -> "_StateFactory":
-    """What makes train states."""
     return _StateFactory(
         trained=_trainable(networks),
         critic=networks.critic,
@@ -203,8 +198,16 @@ def _state_factory(
     )
 
 
+def _batch_shape(config: ConfigDict) -> BatchShape:
+    return BatchShape(
+        num_groups=config.rollout.num_groups,
+        group_size=config.rollout.group_size,
+        minibatch_rows=config.learner.minibatch_rows,
+        epochs=config.learner.epochs,
+    )
+
+
 def _objective(config: ConfigDict) -> Objective:
-    """The loss of both networks."""
     return from_section(
         Objective,
         config.loss,
@@ -284,7 +287,6 @@ def _init_key(seed: int) -> Key[Array, ""]:
 
 
 def _trainable(networks: Networks) -> Trainable:
-    """The part of the policy that is trained."""
     if networks.lora is None:
         return whole(networks.policy)
     return adapters(networks.policy, networks.lora)

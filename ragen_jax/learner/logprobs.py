@@ -77,6 +77,7 @@ def token_log_probs(
 
     if mask is not None:
         mask = mask[:, 1:]
+    # The state after token t - 1 is what token t was drawn from.
     columns = map_chunks(
         head, hidden[:, :-1], tokens[:, 1:], mask, chunk_tokens=chunk_tokens
     )

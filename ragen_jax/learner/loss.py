@@ -23,11 +23,27 @@ from ragen_jax.algo.losses import (
 )
 from ragen_jax.algo.masked import masked_sum
 from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
-from ragen_jax.algo.segments import TokenStats
-from ragen_jax.registry.functions import bind
+from ragen_jax.registry.functions import call
 
 # Sources of the old log-probabilities of the sampled tokens.
 OLD_LOG_PROBS = ("sampler", "learner")
+
+
+@struct.dataclass
+class TokenStats:
+    """The networks' numbers for each token before any step; None where not needed.
+
+    Attributes:
+      old_log_probs: denominators of the probability ratio: the sampler's
+        log-probabilities, or the learner's where importance weights correct for the
+        difference.
+      ref_log_probs: the reference policy's.
+      values: the critic's.
+    """
+
+    old_log_probs: Float[Array, "B T"]
+    ref_log_probs: Float[Array, "B T"] | None = None
+    values: Float[Array, "B T"] | None = None
 
 
 @struct.dataclass
@@ -116,7 +132,7 @@ class Objective:
       kl_penalty: its term is part of the loss if so placed.
       clip_value: see `clipped_value_loss`.
       value_coeff: weight of the critic's loss.
-      options: every key of the section `loss`; the two entries read those they name.
+      options: every key of the section `loss`; the policy loss reads those it names.
     """
 
     policy: str
@@ -131,7 +147,7 @@ class Objective:
 
     def token_weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
         """Weight of every token of a minibatch."""
-        return bind(AGGREGATIONS[self.aggregation], self.options)(mask)
+        return AGGREGATIONS[self.aggregation](mask)
 
     def loss(
         self,
@@ -172,6 +188,7 @@ class Objective:
         """The policy's part of the loss of each token, and its sums."""
         mask, before = samples.mask, samples.token_stats
         policy_loss, is_clipped = self._policy_loss(now.log_probs, samples)
+        # Advantages scale the first term alone.
         terms = policy_loss - self.entropy_coeff * now.entropy
         ref_kl = jnp.zeros(mask.shape)
         if self.kl_penalty.placement == "loss":
@@ -192,8 +209,16 @@ class Objective:
 
     def _policy_loss(self, log_probs, samples: Samples):
         old = samples.token_stats.old_log_probs
-        policy_loss = bind(POLICY_LOSSES[self.policy], self.options)
-        loss, is_clipped = policy_loss(log_probs, old, samples.advantages, samples.mask)
+        loss, is_clipped = call(
+            POLICY_LOSSES,
+            self.policy,
+            self.options,
+            log_probs=log_probs,
+            old_log_probs=old,
+            advantages=samples.advantages,
+            mask=samples.mask,
+        )
+        # On the whole term, clipped or not: they correct for who sampled the token.
         factors = importance_weights(
             old, samples.sample_log_probs, cap=self.importance_cap
         )

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ragen_jax.algo.filters import SCORES, ZERO_SCORE
+from ragen_jax.algo.filters import ZERO_SCORE, reward_std
 from ragen_jax.algo.masked import masked_mean, masked_variance
 from ragen_jax.algo.mismatch import MismatchSums
 from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
-from ragen_jax.algo.segments import Estimate, TokenStats
+from ragen_jax.algo.segments import Estimate
 from ragen_jax.algo.selection import FilterResult
+from ragen_jax.learner.batch import game_rewards
+from ragen_jax.learner.loss import TokenStats
 from ragen_jax.registry.metrics import Metric, View
 from ragen_jax.types import Trajectory
 
@@ -119,7 +121,7 @@ def filter_stats(
     trajectory: Trajectory, result: FilterResult, *, group_size: int
 ) -> Stats:
     """Metrics of the rollout filter."""
-    stds = SCORES["reward_std"](trajectory, group_size=group_size)
+    stds = reward_std(game_rewards(trajectory), group_size=group_size)
     return _measure(FILTER_METRICS, FilterCase(stds, result))
 
 
@@ -205,7 +207,9 @@ REPLY_METRICS = (
         views=(View("Distinct 3-grams", "share of all 3-grams"),),
         healthy="near its first value (0.05 here; depends on the size of the batch)",
         cure="falls: templates",
-        value=lambda t: distinct_ngrams(t, 3),
+        value=lambda t: distinct_ngrams(
+            t.tokens, t.loss_mask, turn_index=t.turn_index, size=3
+        ),
     ),
     Metric(
         "rollout/top_reply_share",
@@ -215,7 +219,13 @@ REPLY_METRICS = (
         views=(View("Most frequent reply", "share of replies"),),
         healthy="near its first value (0.02 here; depends on the size of the batch)",
         cure="rises: templates",
-        value=top_reply_share,
+        value=lambda t: top_reply_share(
+            t.tokens,
+            t.loss_mask,
+            turn_index=t.turn_index,
+            played=t.turns.played,
+            reply_start=t.turns.reply_start,
+        ),
     ),
 )
 

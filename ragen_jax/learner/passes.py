@@ -14,9 +14,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from ragen_jax.algo.segments import TokenStats
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
-from ragen_jax.learner.loss import Objective, Predictions, Samples, TokenSums
+from ragen_jax.learner.loss import (
+    Objective,
+    Predictions,
+    Samples,
+    TokenStats,
+    TokenSums,
+)
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import at_width
@@ -79,6 +84,7 @@ class Passes:
           sample_log_probs: the sampler's, which may be the old log-probabilities.
           kept: rows to read; the others' numbers are 0.
         """
+        # The sampler's log-probabilities cost nothing; each of the others is a pass.
         old, ref, values = sample_log_probs, None, None
         trained, frozen = self._gather(params, self.table_shardings)
         policy_params = self.policy_params(trained[0], frozen)
@@ -135,6 +141,7 @@ class Passes:
         """
         rows = self._by_length(rows, samples)
         is_row = rows < samples.tokens.shape[0]
+        # Index `B` is clipped to the last row: its copy is masked.
         mask = samples.mask.at[rows].get(mode="clip") & is_row[:, None]
         # Of the whole minibatch: the shares of microbatches then add up to its loss.
         token_weights = self.objective.token_weights(mask)
@@ -232,7 +239,6 @@ class Passes:
         return Predictions(log_probs=log_probs, entropy=entropy, values=values)
 
     def _predict_values(self, trained, frozen, tokens, mask) -> Predictions:
-        """Of a critic with a trunk of its own."""
         del mask
         return Predictions(values=self._values(trained, frozen, tokens))
 

@@ -24,10 +24,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.algo.credit import CreditAssignment
 from ragen_jax.algo.segments import Estimate, turn_sums
-from ragen_jax.algo.selection import FilterConfig, make_filter
+from ragen_jax.algo.selection import FilterConfig
 from ragen_jax.learner.batch import (
     drop_rows,
     gather_samples,
+    named_arrays,
+    replace_rewards,
     rows_of,
     token_entropies,
     token_stats,
@@ -166,25 +168,24 @@ def make_update(
     Raises:
       ValueError: when called, the trajectory has another number of rows.
     """
-    filter_rows = make_filter(
-        filter_config, num_groups=shape.num_groups, group_size=shape.group_size
-    )
+    arrays = functools.partial(named_arrays, group_size=shape.group_size)
     kl_penalty = passes.objective.kl_penalty
 
     def update(frozen, peaks, state, trajectory, key):
         _check_rows(trajectory, shape)
         trainer = make_trainer(peaks)
-        trajectory = credit.pay(trajectory)
+        # First of all: the filter scores what is learned from.
+        trajectory = replace_rewards(trajectory, credit, group_size=shape.group_size)
         params, entropies = (trained_params(state), frozen), None
+        # A forward pass over all rows, the dropped ones too, so only on demand.
         if filter_config.needs_entropies:
             entropies = token_entropies(passes, params, trajectory)
-        filtered = filter_rows(trajectory, entropies)
+        filtered = filter_config.choose(arrays(trajectory), entropies)
         kept = drop_rows(trajectory, filtered.kept)
         before = token_stats(passes, params, kept, filtered.kept)
         estimate, reward_kl = credit.assign(
-            kept,
-            before,
-            group_size=shape.group_size,
+            arrays(kept),
+            **vars(before),
             loss_scale=filtered.loss_scale,
             kl_penalty=kl_penalty,
             kl_coeff=state.kl_coeff,
@@ -194,10 +195,12 @@ def make_update(
         carry, num_minibatches = _run_minibatches(
             trainer,
             functools.partial(passes.gradient, frozen=frozen, samples=samples),
+            # A row of the networks is a turn where the model saw windows.
             (state, rows_of(filtered.kept, trajectory), key),
             shape,
         )
 
+        # Of all rows: a filter must not hide a collapse.
         stats = reply_stats(trajectory)
         stats |= filter_stats(trajectory, filtered, group_size=shape.group_size)
         stats |= learning_stats(state, carry, num_minibatches, trainer, reward_kl)
@@ -205,12 +208,11 @@ def make_update(
         # Without any step there is no KL to adapt to, which is not a KL of 0.
         num_rows = jnp.where(carry.sums.num_tokens > 0, jnp.sum(filtered.kept), 0)
         kl_coeff = kl_penalty.adapt(state.kl_coeff, stats["actor/ref_kl"], num_rows)
-        new_state = carry.state.replace(
-            iteration=state.iteration + 1, kl_coeff=kl_coeff
-        )
-        return new_state, stats, _episode_credit(kept, filtered.kept, estimate)
+        after = carry.state.replace(iteration=state.iteration + 1, kl_coeff=kl_coeff)
+        return after, stats, _episode_credit(kept, filtered.kept, estimate)
 
     whole = replicated(passes.mesh)
+    # Donated: the new state takes the old one's memory.
     return jax.jit(update, donate_argnums=2, out_shardings=(shardings, whole, whole))
 
 
@@ -250,9 +252,11 @@ def _run_minibatches(
     """Optimizer steps over the kept rows; also returns how many minibatches ran."""
     state, kept, key = start
     size = shape.minibatch_rows
+    # A traced number: dropped rows cost no step, and nothing compiles anew.
     per_epoch = -(-jnp.sum(kept) // size)
 
     def step(i, carry):
+        # The same in all minibatches of an epoch, which take successive slices.
         draws = jax.random.uniform(jax.random.fold_in(key, i // per_epoch), kept.shape)
         order = kept_first(kept, draws, size)
         rows = jax.lax.dynamic_slice_in_dim(order, i % per_epoch * size, size)
@@ -274,6 +278,7 @@ def _step(
     policy_norm = optax.tree.norm(grads[0])
     critic_norm = jnp.float32(0) if grads[1] is None else optax.tree.norm(grads[1])
     is_finite = jnp.isfinite(policy_norm) & jnp.isfinite(critic_norm)
+    # An empty minibatch has a gradient of 0, by which Adam's moments would move.
     is_taken = is_finite & (sums.num_tokens > 0)
     stepped = trainer.step(state, grads).replace(
         num_updates=state.num_updates + 1,
@@ -288,6 +293,7 @@ def _step(
     return LoopCarry(
         state=_select(is_taken, stepped, stayed),
         sums=_select(is_taken, carry.sums.plus(sums), carry.sums),
+        # Sampler and learner are compared before the first step moves the learner.
         first=_select(i == 0, sums, carry.first),
         grad_norm=carry.grad_norm + jnp.where(is_taken, policy_norm, 0.0),
         critic_grad_norm=critic_grad_norm,
@@ -295,5 +301,4 @@ def _step(
 
 
 def _select(condition, new, old):
-    """One of two trees."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

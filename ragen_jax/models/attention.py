@@ -132,7 +132,6 @@ def _causal_backward(kept, grad):
 
 
 def _causal_blocks(num_queries: int) -> list[tuple[int, int]]:
-    """First query and end of each block."""
     size = max(CAUSAL_BLOCK, -(-num_queries // CAUSAL_BLOCKS))
     return [(i, min(i + size, num_queries)) for i in range(0, num_queries, size)]
 

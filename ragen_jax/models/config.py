@@ -2,7 +2,7 @@
 `config.json`.
 
 `ModelConfig` is the only description of a model that the rest of the program reads. A
-family of models (`models/qwen2.py`, `models/qwen3.py`) is a subclass with the
+family of models (`models/families.py`) is a subclass with the
 properties of its layers and the keys of its `config.json`. Networks that transformers
 computes and this package does not are refused here, so that nothing later computes a
 different network without notice.
@@ -197,7 +197,7 @@ class ModelConfig:
             )
         if width % heads:
             raise ValueError(
-                f"hidden_size = {width} is no multiple of num_attention_heads = "
+                f"hidden_size = {width} is not a multiple of num_attention_heads = "
                 f"{heads} and config.json has no head_dim"
             )
         return width // heads

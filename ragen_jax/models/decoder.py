@@ -3,7 +3,7 @@
 Pre-norm layers of grouped-query attention and a gated MLP. Where families differ, the
 layers read it from `ModelConfig` (`qkv_bias`, `qk_norm`). Nothing here depends on
 sampling, losses or devices. Module and attribute names are those of the Hugging Face
-checkpoint, so that `hf_weights` needs no table.
+checkpoint, so that `hf/weights` needs no table.
 
 Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call, `S` cache slots.
 """
@@ -34,7 +34,7 @@ from ragen_jax.models.kv_cache import (
     write_layer,
 )
 
-# Names a parameter's axes may carry; `learner/sharding.py` maps them to mesh axes.
+# Names a parameter's axes may carry; `ragen_jax/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.
 LOGICAL_AXES = ("vocab", "embed", "heads", "kv_heads", "mlp", "norm", "rank")
 # Name of the outputs of the projections in attention, for `REMAT_POLICIES`.
@@ -173,7 +173,7 @@ class Attention(nnx.Module):
         angles: tuple[Array, Array],
         layer_cache: LayerCache,
     ) -> tuple[Float[Array, "B 1 D"], LayerCache]:
-        """`self(norm(x), ...)` for single tokens, by the kernels of `decode_kernel`."""
+        """`self(norm(x), ...)` for single tokens, by the kernels of `kernels`."""
         into = (self.q_proj, self.k_proj, self.v_proj)
         weights = [p.kernel[...].astype(self.dtype) for p in into]
         biases = [p.bias[...] for p in into] if self.q_proj.use_bias else None
@@ -316,7 +316,6 @@ class Decoder(nnx.Module):
 
 
 def _layer_of(cache: KVCache | SharedCache | None, i: int):
-    """What layer `i` reads."""
     if cache is None:
         return None
     if isinstance(cache, SharedCache):
@@ -333,7 +332,7 @@ REMAT_POLICIES = {
     # q, k, v and what attention adds to the stream: 3 D + 2 J F. Softmax and the wide
     # MLP run twice.
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
-    # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is no matrix
+    # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is not a matrix
     # product run twice.
     "projections": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }

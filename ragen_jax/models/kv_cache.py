@@ -42,7 +42,7 @@ class KVCache:
     Attributes:
       keys: per layer, rotated keys, slots last or as values are stored.
       values: per layer.
-      slots_last: of the keys. If not, `decode_kernel` attends for single tokens.
+      slots_last: of the keys. If not, `kernels/decode` attends for single tokens.
     """
 
     keys: tuple[Array, ...]

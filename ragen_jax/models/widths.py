@@ -21,7 +21,7 @@ def row_widths(longest: int, count: int) -> list[int]:
 
 
 def shared_length(needed: int, longest: int, count: int) -> int:
-    """The shortest of at most `count` lengths that holds so many tokens.
+    """The shortest of at most `count` lengths that holds `needed` tokens.
 
     They are `longest` and the next powers of two below it. Games whose longest texts
     differ so share all lengths but one, and what is compiled for a length.

@@ -212,6 +212,8 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         group_size=config.rollout.group_size,
         join=parts.join,
         batch_sharding=parts.batch_sharding,
+        # Arguments, not constants of the compiled update: it would hold a copy of
+        # `frozen`, and be compiled again for every learning rate of a sweep.
         update=functools.partial(learner.update, frozen, learner.peaks),
         play_params=functools.partial(learner.play_params, frozen),
         learner=learner,

@@ -1,10 +1,10 @@
-"""Tables of interchangeable functions, theirs and the user's.
+"""Tables of interchangeable functions, the library's and the user's.
 
 A table maps a name that a configuration key may have to a function;
-`package.module:Name` names one of the user's. The keyword-only parameters of an entry
-are of two kinds: data that the program has at that point, and options, each of which is
-the configuration key of the same name in the table's section. The signature is the only
-place that lists them.
+`package.module:Name` names one of the user's. The parameters of an entry are of two
+kinds: data, filled in by name with what the program has at that point, and options,
+which are keyword-only and each the configuration key of the same name in the table's
+section. The signature is the only place that lists them.
 """
 
 import ast
@@ -19,9 +19,36 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-# Keyword-only parameters that are data, not options: the program supplies them.
+# Parameters that describe a batch of episodes (`ragen_jax.learner.batch.named_arrays`).
+EPISODE_DATA = (
+    "trajectory",  # the whole record, a `ragen_jax.types.Trajectory`
+    "mask",  # Bool[B, T]: the token was sampled, and is trained on
+    "turn_index",  # Int[B, T]: turn of each token, -1 on padding
+    "num_turns",  # K
+    "played",  # Bool[B, K]: the row took the turn
+    "turn_rewards",  # Float[B, K]: reward, format penalty and bonus of each turn
+    "totals",  # Float[B]: the same of each episode
+    "game_rewards",  # Float[B]: what the game alone paid in each episode
+    "state_hash",  # UInt32[B, K, 2]: equal for turns that began in the same state
+    "env_index",  # Int[B]: which of several environments; None where there is one
+    "group_size",  # N
+    "num_groups",  # G
+)
+# Parameters that are data, not options: the program supplies them. What `rewards` are
+# depends on the table.
 DATA = frozenset(
-    {"group_size", "num_groups", "entropies", "rewards", "values", "env_index"}
+    {
+        *EPISODE_DATA,
+        "rewards",
+        "values",
+        "entropies",
+        "scores",
+        "kept_ratio",
+        "log_probs",
+        "old_log_probs",
+        "advantages",
+        "written",
+    }
 )
 
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -30,12 +57,11 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 class Table(dict):
     """Interchangeable functions by name; `package.module:Name` is one of the user's.
 
-    Iterating yields the entries of the table alone.
+    Iterating and `in` know the entries of the table alone; see `resolve`.
 
     Args:
-      entries: all called alike.
-      like: a function that is called as the user's are; None: the first entry.
-      data: names of the data that an entry may take.
+      entries: functions.
+      data: names of the data that an entry may take, the usual ones first.
       returns: type of an entry's result; None: anything.
     """
 
@@ -43,44 +69,39 @@ class Table(dict):
         self,
         entries: Mapping[str, Callable],
         *,
-        like: Callable | None = None,
-        data: Collection[str] = (),
+        data: Collection[str],
         returns: type | None = None,
     ):
         super().__init__(entries)
-        self._returns = returns
-        self._like = like or next(iter(entries.values()))
-        self._data = data
-
-    def __contains__(self, name: object) -> bool:
-        """Raises ValueError for a reference to what cannot be used."""
-        return super().__contains__(name) or (
-            is_reference(name) and self[name] is not None
-        )
+        self.data, self.returns = data, returns
 
     def __missing__(self, name: str) -> Callable:
-        if not is_reference(name):
-            raise KeyError(name)
-        entry = load_reference(name)
-        expected = _positional(self._like)
-        if not callable(entry):
-            raise ValueError(f"it is no function, but {type(entry).__name__}")
-        if len(_positional(entry)) != len(expected):
-            raise ValueError(
-                f"it must take {len(expected)} positional parameters "
-                f"({', '.join(expected)}) and options by keyword only; it takes "
-                f"{', '.join(_positional(entry)) or 'none'}"
-            )
-        self._check_data(name, entry)
-        return _guarded(name, entry, self._returns)
+        return resolve(self, name)
 
-    def _check_data(self, name: str, entry: Callable) -> None:
-        for word in data_names(entry):
-            if word not in self._data:
-                raise ValueError(
-                    f"it asks for {word}, which is not there at this point; there "
-                    f"is {', '.join(sorted(self._data)) or 'nothing by keyword'}"
-                )
+
+def resolve(table: Table, name: str) -> Callable:
+    """The entry of a table, or the user's function that `package.module:Name` names.
+
+    Raises:
+      KeyError: the table has no such entry.
+      ValueError: `name` is a `package.module:Name` that cannot be imported, is not a
+        function, or has a positional parameter that is not data of the table.
+    """
+    if name in table:
+        return table[name]
+    if not is_reference(name):
+        raise KeyError(name)
+    entry = load_reference(name)
+    if not callable(entry):
+        raise ValueError(f"it is {type(entry).__name__}, not a function")
+    for word in dict.fromkeys((*_positional(entry), *data_names(entry))):
+        if word not in table.data:
+            raise ValueError(
+                f"it asks for {word}, which is not there at this point; there is "
+                f"{', '.join(table.data)}. Options are keyword-only: put `*` before "
+                "them"
+            )
+    return _guarded(name, entry, table.returns)
 
 
 def is_reference(name: object) -> bool:
@@ -118,7 +139,7 @@ def load_reference(name: str) -> Any:
 
 
 def _guarded(name: str, entry: Callable, returns: type | None) -> Callable:
-    """The user's function; its ValueErrors are defects, no sentences about settings.
+    """The user's function; its ValueErrors are defects, not sentences about settings.
 
     A result of another type than `returns` is one sentence.
     """
@@ -129,6 +150,15 @@ def _guarded(name: str, entry: Callable, returns: type | None) -> Callable:
             result = entry(*args, **kwargs)
         except ValueError as error:
             raise RuntimeError(f"{name} fails") from error
+        except TypeError as error:
+            # As `grpo(trajectory, rewards)` was called before it took arrays.
+            if "Trajectory" not in str(error):
+                raise
+            raise ValueError(
+                f"{name} passes a trajectory to a function of ragen_jax.algo, which "
+                "takes arrays, as in grpo(rewards, mask, *, group_size); pass "
+                "trajectory.loss_mask as the mask, or take `mask` by name"
+            ) from error
         if returns is not None and not isinstance(result, returns):
             raise ValueError(
                 f"{name} returns {_describe(result)}; it must return "
@@ -151,8 +181,9 @@ def option_names(function: Callable) -> tuple[str, ...]:
 
 
 def data_names(function: Callable) -> tuple[str, ...]:
-    """Names of the data an entry takes by keyword, in the order of its signature."""
-    return tuple(name for name in _keywords(function) if name in DATA)
+    """Names of the data an entry takes, in the order of its signature."""
+    names = (*_positional(function), *_keywords(function))
+    return tuple(name for name in names if name in DATA)
 
 
 def from_section(kind: type, section: Mapping[str, Any], **others: object) -> Any:
@@ -175,11 +206,16 @@ def bind(entry: Callable, options: Mapping[str, Any], **data: object) -> Callabl
     Args:
       entry: of a table.
       options: a value for each option of the entry, others are ignored.
-      data: a value for each piece of data an entry of the table may take.
+      data: what is there by now; the rest is an argument of the result.
     """
     arguments = {name: options[name] for name in option_names(entry)}
-    arguments |= {name: data[name] for name in data_names(entry)}
+    arguments |= {name: data[name] for name in data_names(entry) if name in data}
     return functools.partial(entry, **arguments)
+
+
+def call(table: Table, name: str, options: Mapping[str, Any], **data: object) -> Any:
+    """Result of an entry of a table; see `resolve` and `bind`."""
+    return bind(resolve(table, name), options, **data)()
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -13,7 +13,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from ragen_jax.registry.functions import Table, did_you_mean, is_reference, option_names
+from ragen_jax.registry.functions import (
+    Table,
+    did_you_mean,
+    is_reference,
+    option_names,
+    resolve,
+)
 
 # Programs compute with 32 bits.
 LARGEST_INTEGER = 2**31 - 1
@@ -221,11 +227,13 @@ def _single_key_problems(leaves: Leaves, rules: Rules) -> Iterator[str]:
 
 
 def _choice_problems(key: str, value: object, allowed: Collection) -> Iterator[str]:
-    try:
-        if value in allowed:
-            return
-    except ValueError as error:
-        yield f"{key} = {value!r}: {error}"
+    if value in allowed:
+        return
+    if isinstance(allowed, Table) and is_reference(value):
+        try:
+            resolve(allowed, value)
+        except ValueError as error:
+            yield f"{key} = {value!r}: {error}"
         return
     names = ", ".join(sorted(allowed))
     if isinstance(allowed, Table):

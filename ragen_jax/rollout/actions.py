@@ -1,10 +1,10 @@
 """Actions of a parsed answer, run in the game; for one row, callers `vmap`.
 
 In: a state, what an answer listed, the action budget left. Out: the next state and what
-the turn did. Rules (RAGEN's environment manager): what is no action of the game is
+the turn did. Rules (RAGEN's environment manager): what is not an action of the game is
 skipped, valid actions run in order until the budget is spent or the game is over, and
 the format penalty is paid once per turn when nothing was valid or something listed was
-no action. What goes beyond the per-turn limit was dropped by the parser, free of
+not one. What goes beyond the per-turn limit was dropped by the parser, free of
 charge. Names are looked up in the state before the turn; a game that reads answers
 itself reads each text in the state before its action.
 """
@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.types import EnvState, ParsedAnswer
 
-# (position in the answer, state before it) -> action, -1 if it is none.
+# (position in the answer, state before it) -> action, -1 if it is not an action.
 Reader = Callable[[Int[Array, ""], EnvState], Int[Array, ""]]
 
 
@@ -29,7 +29,7 @@ class Outcome:
 
     Attributes:
       num_valid: actions among what was listed.
-      has_unknown: something listed is no action.
+      has_unknown: something listed is not an action.
       terminated, truncated: the game, or its own time limit, has ended.
     """
 
@@ -118,10 +118,12 @@ def run_actions(
         is_listed = i < num_listed
         is_valid = is_listed & (action >= 0)
         is_run = is_valid & ~is_over & (num_run < num_allowed)
+        # By executed actions: names that are skipped do not change the noise.
         noise_key = jax.random.fold_in(key, num_run)
         _, after, reward, _, info = env.step_env(
             noise_key, state, jnp.maximum(action, 0), env_params
         )
+        # Every action is stepped, and only those that run are kept: shapes are static.
         state = jax.tree.map(lambda new, old: jnp.where(is_run, new, old), after, state)
         is_over = env.is_terminated(state, env_params) | env.is_truncated(
             state, env_params
@@ -137,6 +139,7 @@ def run_actions(
         step, start, jnp.arange(max_actions, dtype=jnp.int32)
     )
     is_run, effective, actions, is_valid, is_unknown = done
+    # Executed actions move to the front, in their order.
     in_order = jnp.argsort(~is_run, stable=True)
     outcome = Outcome(
         reward=total,

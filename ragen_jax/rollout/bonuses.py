@@ -111,7 +111,6 @@ def _check_facts(
     states: EnvState,
     reply: Reply,
 ) -> Bool[Array, "B M"]:
-    """Which landmarks the thoughts place where they are, in the given states."""
 
     def check(state, tokens, length) -> Bool[Array, " M"]:
         board = env.observe(None, state, None, params)
@@ -126,4 +125,4 @@ BONUSES = {
     "facts": facts_stated,
 }
 # Users' functions only.
-CUSTOM_BONUSES = Table({}, like=format_kept, returns=Array)
+CUSTOM_BONUSES = Table({}, data=("written",), returns=Array)

@@ -119,10 +119,14 @@ def make_collect(
             any_row=layout.any_row,
         )
 
+    # Parameters and dialogue are on every device, keys are split by rows.
     play = layout.over_rows(play, num_replicated=2)
     collect = jax.jit(
         lambda params, dialogue, keys: play(
-            params, dialogue, spread_levels(keys, group_size)
+            # Outside the split: a device may hold part of a group.
+            params,
+            dialogue,
+            spread_levels(keys, group_size),
         )
     )
     if part_groups == num_groups:
@@ -151,7 +155,7 @@ def make_responder(
       temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
       decode_chunk_tokens, compactions, read_chunk_tokens: see `decode.Decoding`
         (`chunk_tokens` there).
-      decode_attention: see `decode_kernel.uses_kernel`.
+      decode_attention: see `kernels.decode.uses_kernel`.
 
     Raises:
       ValueError: an option is out of range, or cannot run on these devices.
@@ -201,6 +205,7 @@ def model_responder(
       rows_per_level: adjacent rows that play the same level; their common first message
         is read once.
     """
+    # Once, not at each of a rollout's thousands of steps.
     params = policy.cast_params(params)
 
     def init(num_rows: int, slots: int = 0) -> Context:
@@ -231,6 +236,7 @@ def model_responder(
 
     def read_first(span: TokenSpan) -> Context:
         """Read the first message, into as many slots as it fills."""
+        # Rows of a level read the same first message: one of them reads it for all.
         once = jax.tree.map(lambda x: x[::rows_per_level], span)
         empty = init(*once.tokens.shape)
         context = read_from(empty, once, jnp.zeros_like(once.length))
@@ -274,6 +280,7 @@ def play_episodes(
 
     def take_turn(carry):
         turn, _, play = carry
+        # Keys by the turn's number, not split in turn: a row's draws are its own.
         play, reply = get_reply(context, play, turn, fold_turn(keys.sample, turn))
         play = act(context, play, turn, reply, fold_turn(keys.noise, turn))
         turn += 1
@@ -310,6 +317,7 @@ def start_episodes(context: RolloutContext, keys: RolloutKeys) -> Play:
     group_size = keys.noise.shape[0] // keys.level.shape[0]
     reset = functools.partial(context.env.reset_split, split=keys.split)
     states = jax.vmap(reset, (0, None))(keys.level, context.env_params)
+    # One reset per group: its rows start on the same level, to be compared.
     states = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states)
     return start_from(context, states)
 

@@ -101,6 +101,7 @@ def record_reply(
     )
     if not templates.num_past:
         return window.replace(windows=windows)
+    # Ended by a stop token, which the window may have to write itself.
     was_stopped = ((reply.length > 0) & ~reply.is_cut).astype(jnp.int32)
     written = TokenSpan(tokens=reply.tokens, length=reply.length)
     newest = jax.vmap(templates.past_turn)(fields, written, was_stopped)

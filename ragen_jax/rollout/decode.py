@@ -41,7 +41,7 @@ class Decoding:
         continues with a batch of those rows. Other batch sizes round differently.
       any_row: see `AnyRow`.
       read_chunk_tokens: tokens of a prompt that a pass reads; None: all of them.
-      has_kernel: tokens attend to the cache by `models/decode_kernel.py`.
+      has_kernel: tokens attend to the cache by `models/kernels/decode.py`.
     """
 
     sampler: Sampler
@@ -88,6 +88,7 @@ def read(
     positions = starts[:, None] + jnp.arange(width, dtype=jnp.int32)[None, :]
     with jax.named_scope("read"):
         hidden, cache = policy.forward(params, span.tokens, positions, context.cache)
+    # Rows that get no message have finished; their state is not read again.
     last = jnp.maximum(span.length - 1, 0)
     hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     return Context(cache=cache, hidden=hidden)
@@ -120,6 +121,7 @@ def read_in_chunks(
             length=jnp.clip(span.length - begin, 0, chunk),
         )
         after = read(policy, params, context, part, starts + begin)
+        # Each row's last token is in one of the passes, which sets the row's state.
         is_last = (begin < span.length) & (span.length <= begin + chunk)
         hidden = jnp.where(is_last[:, None], after.hidden, context.hidden)
         return decoding.any_row(end < span.length), end, after.replace(hidden=hidden)
@@ -147,6 +149,7 @@ def decode_step(
       The context with the new token in it, the token, its log-probability.
     """
     with jax.named_scope("decode"):
+        # From the state of the token before; reading the new one makes the next state.
         tokens, log_probs = sampler(keys, policy.logits(params, context.hidden))
         hidden, cache = policy.forward(
             params, tokens[:, None], positions[:, None], context.cache
@@ -197,6 +200,7 @@ def decode_reply(
     """
     num_rows, max_reply_tokens = starts.shape[0], decoding.max_reply_tokens
     chunk_tokens = decoding.chunk_tokens
+    # Whole chunks are decoded: there are columns behind the limit, cut off below.
     padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
     writing = _Writing(
         starts=starts,
@@ -258,6 +262,7 @@ class _Writer:
 
         def goes_on(writing):
             count = jnp.sum(writing.is_writing, dtype=jnp.int32)
+            # All devices that exchange activations have to agree on another chunk.
             return self.decoding.any_row(count[None] > fewest)
 
         def write_chunk(carry):
@@ -275,6 +280,7 @@ class _Writer:
         context, tokens, log_probs = self.decode(
             writing.context,
             writing.starts + writing.lengths,
+            # By position: chunks and compactions do not change a row's draws.
             jax.vmap(jax.random.fold_in, (0, None))(writing.keys, step),
         )
         is_stop = jnp.any(tokens[:, None] == self.decoding.stop_tokens[None, :], axis=1)
@@ -285,6 +291,7 @@ class _Writer:
 
 def _put_back(writing: _Writing, rows: Int[Array, " n"], some: _Writing) -> _Writing:
     """The whole batch after some of its rows were continued in a smaller one."""
+    # Written back as they were: nothing changes them.
     fixed = {"starts": writing.starts, "keys": writing.keys}
     blank = dict.fromkeys(fixed)
     written = jax.tree.map(
@@ -303,6 +310,7 @@ def _record(
 ) -> _Writing:
     """Append a step's tokens to the rows that are writing."""
     is_writing = writing.is_writing
+    # Finished rows are decoded along, and what they sample is thrown away.
     is_stop = is_stop & is_writing
     lengths = writing.lengths + is_writing.astype(jnp.int32)
     return writing.replace(

@@ -353,6 +353,5 @@ def _noisy_limit(
 
 
 def _split_rows(keys: Key[Array, " B"], count: int) -> tuple[Key[Array, " B"], ...]:
-    """`count` fresh keys per row."""
     split = jax.vmap(lambda key: jax.random.split(key, count))(keys)
     return tuple(split[:, i] for i in range(count))

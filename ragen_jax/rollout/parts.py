@@ -31,7 +31,7 @@ T, R = TypeVar("T"), TypeVar("R")
 def groups_per_part(
     part_rows: int | None, mesh: Mesh, num_groups: int, group_size: int
 ) -> int:
-    """Groups that are played together; all of them but on a single CPU device.
+    """Number of groups per rollout part: all groups, except on a single CPU device.
 
     Args:
       part_rows: rows of a part, at most, if that is a whole group; None: all rows.
@@ -115,7 +115,6 @@ def run_concurrently(program: Callable[[T], R], parts: Sequence[T]) -> list[R]:
 
 
 def _num_cores() -> int:
-    """Cores that this process may use, where the system says so."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -2,7 +2,7 @@
 
 In: episodes in progress and a reply per row. Out: the episodes after the turn, with a
 record of it. Jittable; the compiled rollout (`collect.py`) and the host loop
-(`host.py`) call the same functions.
+(`host/loop.py`) call the same functions.
 """
 
 import dataclasses
@@ -177,6 +177,7 @@ def write_following(context: RolloutContext, play: Play, turn: Turn) -> Sending:
     """The message and the prompt before the reply of a later turn."""
     fields = message_fields(context, play, turn)
     message = _message(context.dialogue.following, play, fields | play.feedback)
+    # Without windows the responder holds the dialogue: the message is all that is new.
     if play.window is None:
         return Sending(message, message)
     prompt = render_window(play.window, context.dialogue.windows, fields)
@@ -185,6 +186,7 @@ def write_following(context: RolloutContext, play: Play, turn: Turn) -> Sending:
 
 def prompt_starts(play: Play) -> Int[Array, " B"]:
     """Tokens that the responder keeps before the next prompt: none before a window."""
+    # A window is a prompt from its first token on, and overwrites the one before it.
     return play.num_read if play.window is None else jnp.zeros_like(play.num_read)
 
 
@@ -214,6 +216,7 @@ def get_reply(
     context: RolloutContext, play: Play, turn: Turn, keys: Key[Array, " B"]
 ) -> tuple[Play, Reply]:
     """The reply of every active row. `keys`: the turn's sampling keys."""
+    # The states are for demonstrators, who answer from the game and not from its text.
     carry, reply = context.responder.reply(
         play.carry, play.num_read, play.states, keys, turn, play.is_active
     )
@@ -228,6 +231,7 @@ def act(
     keys: Key[Array, " B"],
 ) -> Play:
     """Parse the replies and run their actions. `keys`: the turn's noise keys."""
+    # From the sampled ids: no reply is decoded to text and tokenized again.
     parsed = jax.vmap(context.dialogue.parser.parse)(reply.tokens, reply.length)
     last_tokens = jnp.take_along_axis(
         reply.tokens, jnp.maximum(reply.length - 1, 0)[:, None], axis=1
@@ -240,6 +244,7 @@ def act(
         lacks_end=last_tokens != context.dialogue.stop_token,
         bonus=_bonus(context, play, reply, parsed),
     )
+    # Before the reply is appended: the record reads off where the reply starts.
     after = run_turn(context, play, turn, answer, keys)
     window = play.window
     if window is not None:
@@ -273,6 +278,7 @@ def run_turn(
     record = Turns(
         played=play.is_active,
         reward=outcome.reward,
+        # Once per turn, however many names were unknown.
         penalty=jnp.where(was_invalid | outcome.has_unknown, penalty, 0.0),
         bonus=answer.bonus,
         reply_start=play.transcript.lengths,
@@ -285,9 +291,11 @@ def run_turn(
         num_effective=outcome.num_effective,
         actions=outcome.actions,
         actions_left=play.actions_left,
+        # Of what was shown before the actions ran: by it GiGPO finds equal states.
         state_hash=jax.vmap(hash_arrays)(_game_fields(context, play)),
     )
     actions_left = play.actions_left - outcome.num_executed
+    # The number of turns is not looked at: the callers' loops end with the last one.
     is_over = outcome.terminated | outcome.truncated | (actions_left == 0)
     return play.replace(
         states=states,
@@ -312,6 +320,7 @@ def to_trajectory(
         sample_log_probs=transcript.log_probs,
         turns=play.turns,
         terminated=terminated,
+        # What the game did not end was ended by a budget.
         truncated=~terminated,
         success=jax.vmap(env.is_success, (0, None))(play.states, env_params),
         initial_state=initial_state,
@@ -323,7 +332,6 @@ def to_trajectory(
 def _bonus(
     context: RolloutContext, play: Play, reply: Reply, parsed: ParsedAnswer
 ) -> Float[Array, " B"]:
-    """Bonuses of the replies."""
     if context.rules.bonus is None:
         return jnp.zeros(reply.length.shape)
     return context.rules.bonus(context.dialogue.facts, play.states, reply, parsed)
@@ -346,6 +354,7 @@ def _turn_feedback(
     outcome: Outcome, was_invalid: Bool[Array, " B"], lacks_end: Bool[Array, " B"]
 ) -> dict[str, Array]:
     """Fields of the next message that describe this turn's result."""
+    # Messages write rewards in exact hundredths, with a fixed number of digits.
     hundredths = jnp.round(outcome.reward * 100).astype(jnp.int32)
     return {
         "reward_hundredths": jnp.clip(
@@ -359,7 +368,6 @@ def _turn_feedback(
 def _message(
     template: DeviceTemplate, play: Play, fields: dict[str, Array]
 ) -> TokenSpan:
-    """A message to every active row."""
     return _to_active(jax.vmap(template.tokens)(fields), play)
 
 

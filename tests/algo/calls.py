@@ -1,8 +1,10 @@
-"""Calls of table entries with all they may want by keyword, compiled once per entry."""
+"""Calls of table entries with all they ask for by name, compiled once per entry."""
 
+import contextlib
 import functools
 
 import jax
+import jaxtyping
 
 from ragen_jax.registry.functions import data_names, option_names
 
@@ -29,10 +31,34 @@ OPTIONS = {
 }
 
 
+@contextlib.contextmanager
+def unchecked():
+    """Without the tests' type checker: annotations name JAX's arrays, users' differ."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
 def options_of(entry, **changes):
     """The entry's own options, the usual ones unless changed."""
     assert set(changes) <= set(option_names(entry))
     return {name: (OPTIONS | changes)[name] for name in option_names(entry)}
+
+
+def run(entry, data, **options):
+    """The entry's result on data by name; see `learner.batch.named_arrays`."""
+    function, arrays = program(entry, data, **options)
+    return function(**arrays)
+
+
+def program(entry, data, **options):
+    """What `run` calls, and the arrays it passes."""
+    taken = {name: data[name] for name in data_names(entry)}
+    sizes = {name: x for name, x in taken.items() if isinstance(x, int)}
+    arrays = {name: x for name, x in taken.items() if name not in sizes}
+    return compiled(entry, **sizes, **options), arrays
 
 
 @functools.cache

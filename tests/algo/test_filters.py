@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.filters import FILTERS, SCORES, top_fraction
-from ragen_jax.registry.functions import data_names, option_names
+from ragen_jax.learner.batch import game_rewards, named_arrays
+from ragen_jax.registry.functions import option_names
+from tests.algo import calls
 from tests.algo.calls import OPTIONS, compiled
 from tests.reference import filters_oracle as oracle
 from tests.trajectories import make_dialogues, make_trajectory, make_turns
@@ -21,16 +23,13 @@ few = settings(max_examples=10, deadline=None)
 SCORE_LISTS = st.lists(st.integers(-2, 16).map(lambda n: n / 8), min_size=8, max_size=8)
 
 
-def score(name, trajectory, group_size=4, **data):
-    wanted = {k: v for k, v in data.items() if k in data_names(SCORES[name])}
-    return scorer(name, trajectory, group_size)(trajectory, **wanted)
+def score(name, trajectory, group_size=4, entropies=None):
+    return calls.run(SCORES[name], arrays(trajectory, group_size, entropies))
 
 
-def scorer(name, trajectory, group_size=4):
-    num_groups = trajectory.tokens.shape[0] // group_size
-    sizes = {"group_size": group_size, "num_groups": num_groups}
-    wanted = {k: v for k, v in sizes.items() if k in data_names(SCORES[name])}
-    return compiled(SCORES[name], **wanted)
+def arrays(trajectory, group_size=4, entropies=None):
+    own = {"rewards": game_rewards(trajectory), "entropies": entropies}
+    return named_arrays(trajectory, group_size=group_size) | own
 
 
 def choose(name, scores, rewards=None, **options):
@@ -79,14 +78,6 @@ def test_score_equals_oracle(name, seed):
         arguments = (mask, np.asarray(entropies), 4)
     expected = getattr(oracle, name)(*arguments)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", SCORES)
-def test_score_compiles_once(name):
-    for seed in range(3):
-        trajectory, entropies = make_scored(seed)
-        score(name, trajectory, entropies=entropies)
-    assert scorer(name, trajectory)._cache_size() == 1
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -171,16 +162,6 @@ def test_every_fraction_equals_oracle(scores, keep_fraction):
     expected = oracle.top_fraction(scores, "largest", True, keep_fraction)
     actual = kept_groups("top_fraction", scores, keep_fraction=keep_fraction)
     assert actual == sorted(expected)
-
-
-@pytest.mark.parametrize("name", FILTERS)
-def test_rule_compiles_once_whatever_it_keeps(name):
-    rewards = np.zeros((8, 2), np.float32)
-    for seed in range(4):
-        scores = np.random.default_rng(seed).integers(0, 3, 8)
-        choose(name, scores, rewards=rewards)
-    data = {} if name == "within_group" else {"group_size": 2}
-    assert compiled(FILTERS[name], **data)._cache_size() == 1
 
 
 @pytest.mark.parametrize("name", GROUP_RULES)

@@ -91,13 +91,6 @@ def gradient(name):
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)
-def test_policy_loss_compiles_once(name):
-    for seed in range(3):
-        compiled(POLICY_LOSSES[name])(*make_tokens(seed))
-    assert compiled(POLICY_LOSSES[name])._cache_size() == 1
-
-
-@pytest.mark.parametrize("name", POLICY_LOSSES)
 def test_without_a_step_all_losses_pull_alike(name):
     """At the old policy the gradient is -A at every trained token."""
     log_probs, _, advantages, mask = make_tokens(3)
@@ -192,14 +185,6 @@ def kl_and_gradient(name):
     return lambda *args: differentiate(*args)[::-1]
 
 
-@pytest.mark.parametrize("name", KL_ESTIMATORS)
-def test_kl_compiles_once(name):
-    for seed in range(3):
-        log_probs, ref, _, mask = make_tokens(seed)
-        compiled(KL_ESTIMATORS[name])(log_probs, ref, mask)
-    assert compiled(KL_ESTIMATORS[name])._cache_size() == 1
-
-
 def test_what_the_estimators_pull_on_average():
     """Over tokens drawn from p: k1 pulls nowhere, k2 and the straight-through forms as
     the KL itself does."""
@@ -292,11 +277,8 @@ def test_aggregation_equals_oracle(name, seed):
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
-def test_aggregation_of_nothing_and_recompilation(name):
-    for seed in range(3):
-        compiled(AGGREGATIONS[name])(make_tokens(seed)[3])
-    assert not compiled(AGGREGATIONS[name])(jnp.zeros(SHAPE, bool)).any()
-    assert compiled(AGGREGATIONS[name])._cache_size() == 1
+def test_aggregation_of_nothing(name):
+    assert not AGGREGATIONS[name](jnp.zeros(SHAPE, bool)).any()
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)

@@ -71,10 +71,3 @@ def test_equal_probabilities_mismatch_in_nothing():
 
 def test_no_token_at_all():
     assert not any(mismatch_metrics(MismatchSums.zero()).values())
-
-
-def test_compiles_once():
-    jitted = jax.jit(mismatch_sums)
-    for seed in range(3):
-        jitted(*make_pair(seed))
-    assert jitted._cache_size() == 1

@@ -9,8 +9,22 @@ from ragen_jax.algo.repetition import distinct_ngrams, top_reply_share
 from tests.reference import repetition_oracle as oracle
 from tests.trajectories import make_dialogues
 
-distinct = jax.jit(distinct_ngrams, static_argnames="size")
-top = jax.jit(top_reply_share)
+distinct_program = jax.jit(distinct_ngrams, static_argnames="size")
+top_program = jax.jit(top_reply_share)
+
+
+def distinct(t, size):
+    return distinct_program(t.tokens, t.loss_mask, turn_index=t.turn_index, size=size)
+
+
+def top(t):
+    return top_program(
+        t.tokens,
+        t.loss_mask,
+        turn_index=t.turn_index,
+        played=t.turns.played,
+        reply_start=t.turns.reply_start,
+    )
 
 
 def make(seed, *, vocab_size=2, num_rows=20):

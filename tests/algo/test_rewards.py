@@ -19,10 +19,12 @@ from ragen_jax.algo.rewards import (
     episode_rewards,
     penalize_kl,
     raw_episode_rewards,
+    rewards_per_turn,
 )
-from tests.algo.calls import compiled
+from ragen_jax.learner.batch import named_arrays
+from tests.algo import calls
 from tests.reference import rewards_oracle as oracle
-from tests.trajectories import make_dialogues, make_trajectory, make_turns
+from tests.trajectories import make_dialogues, make_turns
 
 TURNS = make_turns(
     [[1.0, -0.5, 99.0], [0.25, 99.0, 99.0]],
@@ -52,18 +54,24 @@ def totals_of(trajectory):
 
 
 def place(name, trajectory, **options):
-    if name == "turn":
-        return compiled(REWARD_PLACEMENTS[name])(trajectory)
-    entry = compiled(REWARD_PLACEMENTS[name], group_size=4, **options)
-    return entry(trajectory, env_index=jnp.asarray(ENVIRONMENTS))
+    return calls.run(REWARD_PLACEMENTS[name], arrays(trajectory), **options)
+
+
+def arrays(trajectory, group_size=4):
+    trajectory = trajectory.replace(env_index=jnp.asarray(ENVIRONMENTS))
+    return named_arrays(trajectory, group_size=group_size)
 
 
 def test_raw_rewards_are_the_games_alone():
-    np.testing.assert_allclose(raw_episode_rewards(TURNS), [0.5, 0.25])
+    raw = raw_episode_rewards(TURNS.reward, TURNS.played)
+    np.testing.assert_allclose(raw, [0.5, 0.25])
 
 
 def test_rewards_include_penalties_and_bonuses():
-    np.testing.assert_allclose(episode_rewards(TURNS), [1.15, 0.15], rtol=1e-6)
+    paid = TURNS.reward, TURNS.penalty, TURNS.bonus, TURNS.played
+    np.testing.assert_allclose(episode_rewards(*paid), [1.15, 0.15], rtol=1e-6)
+    expected = [[1.5, -0.35, 0.0], [0.15, 0.0, 0.0]]
+    np.testing.assert_allclose(rewards_per_turn(*paid), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -107,14 +115,6 @@ def test_both_placements_pay_out_the_same():
 
 
 @pytest.mark.parametrize("name", REWARD_PLACEMENTS)
-def test_placement_compiles_once(name):
-    for seed in range(3):
-        place(name, make_random(seed))
-    fixed = {} if name == "turn" else {"group_size": 4}
-    assert compiled(REWARD_PLACEMENTS[name], **fixed)._cache_size() == 1
-
-
-@pytest.mark.parametrize("name", REWARD_PLACEMENTS)
 def test_padding_and_silent_rows_do_not_matter(name):
     trajectory = make_random(2)
     silent = ~trajectory.loss_mask.any(axis=1)
@@ -133,7 +133,8 @@ def test_padding_and_silent_rows_do_not_matter(name):
 
 def placed_totals(rewards, group_size, normalization, grouping="state"):
     placed = at_episode_end(
-        make_trajectory([float(r) for r in rewards]),
+        jnp.asarray(rewards, jnp.float32),
+        jnp.ones((len(rewards), 2), bool),
         group_size=group_size,
         env_index=None,
         normalization=normalization,
@@ -193,7 +194,7 @@ def test_turn_ends_follow_the_turn_index_not_the_rewards():
     trajectory = trajectory.replace(
         turns=make_turns(np.where(played, [0.0, 2.0, 0.0], 0.0), played=played)
     )
-    placed = np.asarray(at_turn_ends(trajectory))
+    placed = np.asarray(calls.run(at_turn_ends, arrays(trajectory)))
     turn_index = np.asarray(trajectory.turn_index)
     assert (turn_index[placed != 0] == 1).all()
     assert (placed.sum(axis=1) == np.where(played[:, 1], 2.0, 0.0)).all()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.algo.segments import from_windows, to_windows
+from ragen_jax.learner.batch import from_rows, to_rows
 from ragen_jax.types import Windows
 from tests.trajectories import make_trajectory
 
@@ -48,6 +48,15 @@ def _layout(seed):
             reply_start=jnp.asarray(places),
         ),
     )
+
+
+def to_windows(x, trajectory):
+    windows = trajectory.windows
+    return to_rows(x, trajectory).reshape(windows.tokens.shape)
+
+
+def from_windows(y, trajectory):
+    return from_rows(y.reshape(-1, WIDTH), trajectory)
 
 
 def _pairs(trajectory):

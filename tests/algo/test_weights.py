@@ -1,7 +1,5 @@
 """What multiplies advantages."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +14,7 @@ from ragen_jax.algo.credit import (
     weigh,
 )
 from ragen_jax.algo.rewards import at_turn_ends
+from ragen_jax.learner.batch import named_arrays
 from tests.algo.calls import compiled
 from tests.reference import rewards_oracle as oracle
 from tests.trajectories import make_dialogues
@@ -30,7 +29,9 @@ def make_random(seed):
     silent = random.random((12, 1)) < 0.2
     trajectory = trajectory.replace(loss_mask=trajectory.loss_mask & ~silent)
     mask = trajectory.loss_mask
-    return jnp.where(mask, at_turn_ends(trajectory), jnp.nan), mask
+    data = named_arrays(trajectory, group_size=1)
+    placed = at_turn_ends(data["turn_rewards"], mask, turn_index=data["turn_index"])
+    return jnp.where(mask, placed, jnp.nan), mask
 
 
 @few
@@ -47,18 +48,6 @@ def test_weights_equal_oracle(seed):
     lengths = mask.sum(axis=1).tolist()
     actual = length_weights(loss_mask)
     np.testing.assert_allclose(actual, oracle.length_weights(lengths), rtol=1e-5)
-
-
-def test_weights_compile_once():
-    entries = [
-        jax.jit(functools.partial(group_std_weights, group_size=4)),
-        jax.jit(lambda rewards, mask: length_weights(mask)),
-        jax.jit(weighed),
-    ]
-    for entry in entries:
-        for seed in range(3):
-            entry(*make_random(seed))
-        assert entry._cache_size() == 1
 
 
 def test_length_weights_by_hand():

@@ -3,16 +3,15 @@
 import inspect
 import json
 import pathlib
-from unittest import mock
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from launch.function_checks import KINDS, find_kind, problems
-from ragen_jax.registry.functions import option_names
 from ragen_jax.registry.settings import add_options
 from tests import commands
+from tests.algo.calls import options_of
 from tests.launch import users_functions
 
 USERS = pathlib.Path(users_functions.__file__)
@@ -86,7 +85,7 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
     [
         (["algo.advantage=nowhere:f"], "there is no module nowhere in"),
         ([f"algo.advantage={MINE}:grppo"], "Did you mean 'grpo'?"),
-        ([f"algo.advantage={MINE}:takes_one"], "must take 2 positional parameters"),
+        ([f"algo.advantage={MINE}:names_its_own"], "asks for prizes, which is not"),
         ([f"algo.advantage={MINE}:reads_entropies"], "asks for entropies, which is"),
         (
             [f"filter.rule={MINE}:first_groups", "filter.keep_fraction=None"],
@@ -140,9 +139,7 @@ def test_an_option_takes_values_like_its_default(default, value, expected):
     def entry(trajectory, *, own=default):
         return own
 
-    tables = {"algo.advantage": mock.MagicMock(wraps=dict)}
-    tables["algo.advantage"].__getitem__.return_value = entry
-    tables["algo.advantage"].__contains__.return_value = True
+    tables = {"algo.advantage": {"x:y": entry}}
     # The user's own configuration file may hold the key already.
     for given in (config, ConfigDict({"algo": {"advantage": "x:y"}})):
         add_options(given, tables, {"algo.own": value})
@@ -150,39 +147,19 @@ def test_an_option_takes_values_like_its_default(default, value, expected):
         assert type(given.algo.own) is type(expected)
 
 
-OPTIONS = {
-    "keep_fraction": 0.5,
-    "top_k": 2,
-    "top_p": 0.9,
-    "min_p": 0.5,
-    "quantile_low": 0.2,
-    "quantile_high": 0.8,
-    "rows_per_group": 2,
-    "top_p_epsilon": 0.01,
-    "direction": "largest",
-    "keep_zero": True,
-    "gamma": 0.9,
-    "lam": 0.9,
-    "high_level_gamma": 0.9,
-    "step_weight": 1.0,
-    "normalization": "mean_std",
-    "grouping": "state",
-}
-
-
 @pytest.mark.parametrize(
     ("kind", "name"), [(k, name) for k, kind in KINDS.items() for name in kind.table]
 )
 def test_our_own_functions_pass_the_checks(kind, name):
     entry = KINDS[kind].table[name]
-    options = {option: OPTIONS[option] for option in option_names(entry)}
-    assert list(problems(KINDS[kind], entry, options)) == []
+    assert list(problems(KINDS[kind], entry, options_of(entry))) == []
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "options"),
     [
         ("scaled_grpo", "advantage", {"strength": 2.0}),
+        ("of_episodes", "advantage", {"strength": 2.0}),
         ("first_groups", "filter", {"share": 0.5}),
         ("brevity", "bonus", {"price": 0.1}),
         ("shaped", "reward", {"shaping": 1.0}),
@@ -202,6 +179,7 @@ def test_the_users_functions_pass_the_checks(name, kind, options):
         ("of_another_shape", "it must be float32[16, 24]"),
         ("of_another_type", "it must return ragen_jax.algo.segments.Estimate"),
         ("asks_for_more", f"no attribute 'winnings' ({USERS}, line "),
+        ("calls_as_before", "grpo(rewards, mask, *, group_size)"),
     ],
 )
 def test_faults_are_found_by_the_command(name, message):

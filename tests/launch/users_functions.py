@@ -6,10 +6,22 @@ from ragen_jax.algo.advantages import grpo
 from ragen_jax.algo.segments import Estimate
 
 
-def scaled_grpo(trajectory, rewards, *, group_size, strength=1.0):
+def scaled_grpo(rewards, mask, *, group_size, strength=1.0):
     """GRPO with an option."""
-    estimate = grpo(trajectory, rewards, group_size=group_size)
+    estimate = grpo(rewards, mask, group_size=group_size)
     return estimate.replace(advantages=strength * estimate.advantages)
+
+
+def of_episodes(trajectory, rewards, *, group_size, strength=1.0):
+    """The same from the whole record of the episodes."""
+    return scaled_grpo(
+        rewards, trajectory.loss_mask, group_size=group_size, strength=strength
+    )
+
+
+def calls_as_before(trajectory, rewards, *, group_size):
+    """Hands a trajectory to a function that takes arrays."""
+    return grpo(trajectory, rewards, group_size=group_size)
 
 
 def first_groups(scores, *, num_groups, group_size, share: float):
@@ -36,28 +48,28 @@ def mean_actions_left(trajectory):
     }
 
 
-def not_finite(trajectory, rewards):
+def not_finite(rewards, mask):
     """Divides by zero where nothing is paid."""
     total = jnp.sum(rewards)
-    return grpo(trajectory, rewards / total, group_size=4)
+    return grpo(rewards / total, mask, group_size=4)
 
 
-def of_another_shape(trajectory, rewards):
+def of_another_shape(rewards, mask):
     """One number per row."""
     return Estimate(advantages=jnp.sum(rewards, axis=1))
 
 
-def of_another_type(trajectory, rewards):
+def of_another_type(rewards, mask):
     """The numbers alone."""
     return rewards
 
 
-def has_an_array(trajectory, rewards, *, weights=jnp.ones(2)):  # noqa: B008
+def has_an_array(rewards, mask, *, weights=jnp.ones(2)):  # noqa: B008
     """Its option's default is nothing that JSON holds."""
-    return grpo(trajectory, weights[0] * rewards, group_size=4)
+    return grpo(weights[0] * rewards, mask, group_size=4)
 
 
-def reads_entropies(trajectory, rewards, *, entropies):
+def reads_entropies(rewards, mask, *, entropies):
     """Asks for data that an estimator does not get."""
     return entropies
 
@@ -67,6 +79,6 @@ def asks_for_more(trajectory, rewards):
     return trajectory.winnings
 
 
-def takes_one(trajectory):
-    """Lacks the rewards."""
-    return trajectory
+def names_its_own(prizes, mask):
+    """Asks for data by a name that there is not."""
+    return grpo(prizes, mask, group_size=4)

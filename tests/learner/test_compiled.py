@@ -88,20 +88,3 @@ def test_a_gradient_that_is_not_finite_moves_neither_network_nor_the_weight():
     for name in ("policy", "critic", "kl_coeff", "num_updates"):
         chex.assert_trees_all_equal(getattr(state, name), getattr(before, name))
     assert stats["actor/skipped"] == stats["actor/num_minibatches"]
-
-
-@pytest.mark.slow
-def test_devices_do_not_matter():
-    """Also for a critic's own trunk and the reference of a KL penalty."""
-    ends = []
-    for mesh in ((1, 1, 1), (2, 2, 2)):
-        state, update = tiny.build(
-            mesh, **SETTINGS["separate"] | {"minibatch_rows": 8, "microbatch_rows": 8}
-        )
-        state, stats, _ = update(state, tiny.make_episodes(), KEY)
-        ends.append((tiny.host(state), jax.device_get(stats)))
-    (one, its_stats), (split, other_stats) = ends
-    for name in ("policy", "critic"):
-        networks = (getattr(state, name).params for state in (one, split))
-        chex.assert_trees_all_close(*networks, atol=1e-6)
-    chex.assert_trees_all_close(its_stats, other_stats, atol=1e-5)

@@ -59,15 +59,3 @@ def test_windows_that_hide_nothing_teach_the_same(settings):
     chex.assert_trees_all_close(windowed, full, atol=3e-6)
     chex.assert_trees_all_close(stats, full_stats, atol=1e-4, rtol=1e-4)
     assert stats["actor/num_tokens"] > 0
-
-
-def test_another_number_of_played_turns_compiles_nothing():
-    state, update = tiny.build(minibatch_rows=4)
-    counts = []
-    for seed in (3, 4):
-        trajectory = with_whole_windows(tiny.make_episodes(seed))
-        state, stats, _ = update(state, trajectory, KEY)
-        assert stats["actor/num_minibatches"] > 2
-        # Other tests share this update.
-        counts.append(update.func._cache_size())
-    assert counts[0] == counts[1]

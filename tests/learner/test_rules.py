@@ -11,8 +11,8 @@ from configs import base
 from ragen_jax.algo.advantages import ADVANTAGES, grpo
 from ragen_jax.algo.credit import CreditAssignment, KLPenalty
 from ragen_jax.algo.losses import POLICY_LOSSES
-from ragen_jax.algo.segments import TokenStats
 from ragen_jax.config import validate
+from ragen_jax.learner.batch import named_arrays
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.registry.functions import from_section
 from ragen_jax.registry.settings import flatten
@@ -324,10 +324,10 @@ def test_a_key_with_effect_is_not(changes, key):
 def test_a_new_estimator_is_a_function_and_a_line(monkeypatch):
     """Its signature says that it needs a critic or groups, and which keys it reads."""
 
-    def of_groups(trajectory, rewards, *, group_size, lam):
+    def of_groups(rewards, mask, *, group_size, lam):
         raise NotImplementedError
 
-    def of_values(trajectory, rewards, *, values, gamma):
+    def of_values(rewards, mask, *, values, gamma):
         raise NotImplementedError
 
     monkeypatch.setitem(ADVANTAGES, "of_groups", of_groups)
@@ -366,9 +366,9 @@ def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
         algo.sharpness = 1.0
         return algo
 
-    def centred(trajectory, rewards, *, values, group_size, lam, sharpness):
+    def centred(rewards, mask, *, values, group_size, lam, sharpness):
         seen.append((lam, sharpness))
-        estimate = grpo(trajectory, rewards, group_size=group_size)
+        estimate = grpo(rewards, mask, group_size=group_size)
         return estimate.replace(returns=values * 0.0 + 1.0)
 
     monkeypatch.setitem(ADVANTAGES, "centred", centred)
@@ -399,9 +399,10 @@ def advantages(**settings):
     trajectory = tiny.make_episodes()
     mask = trajectory.loss_mask
     estimate, _ = credit.assign(
-        trajectory,
-        TokenStats(trajectory.sample_log_probs, values=jnp.zeros(mask.shape)),
-        group_size=4,
+        named_arrays(trajectory, group_size=4),
+        old_log_probs=trajectory.sample_log_probs,
+        ref_log_probs=None,
+        values=jnp.zeros(mask.shape),
         loss_scale=jnp.float32(1),
         kl_penalty=KLPenalty(None, 0.0, "k3", None, 1),
         kl_coeff=jnp.float32(0),

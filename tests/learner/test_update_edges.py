@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.algo import filters
 from tests.learner import tiny
 from tests.reference import advantages_oracle, update_oracle
 from tests.trajectories import make_trajectory
@@ -20,30 +19,6 @@ REWARDS = [0.0] * 4 + [0.0, 0, 0, 1] + [0.0, 0, 0, 2] + [0.0, 0, 0, 4]
 
 def start_params():
     return tiny.host(tiny.make_state()).params
-
-
-def test_a_changed_number_of_kept_rows_compiles_nothing(monkeypatch):
-    """Also no group at all: then nothing is learned and nothing breaks."""
-    monkeypatch.setitem(
-        filters.FILTERS,
-        "top_fraction",
-        lambda scores, **options: jnp.repeat(scores[:, None] > 0.9, 4, axis=1),
-    )
-    own = dataclasses.replace(tiny.POLICY, config="another rule")
-    state, update = tiny.build(policy=own, minibatch_rows=4)
-    trajectory = make_trajectory(REWARDS)
-    for scale, kept in [(1.0, 2), (0.5, 1), (2.0, 3), (0.1, 0)]:
-        turns = trajectory.turns.replace(reward=scale * trajectory.turns.reward)
-        before = tiny.host(state)
-        state, stats, _ = update(state, trajectory.replace(turns=turns), KEY)
-        assert stats["rollout/filter_kept_count"] == kept
-        assert stats["actor/num_minibatches"] == kept
-        assert state.num_updates - before.num_updates == kept
-        chex.assert_tree_all_finite((state, stats))
-    assert update.func._cache_size() == 1
-    assert state.iteration == 4
-    chex.assert_trees_all_equal(state.params, before.params)
-    chex.assert_trees_all_equal(state.policy.opt_state, before.policy.opt_state)
 
 
 def test_dropped_groups_are_not_computed():

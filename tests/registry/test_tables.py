@@ -1,13 +1,15 @@
 """What entries say they read."""
 
+import inspect
+
 import pytest
 
 from ragen_jax.algo.advantages import ADVANTAGES
 from ragen_jax.algo.credit import FILTER_LOSS_SCALES
 from ragen_jax.algo.filters import FILTERS, SCORES
-from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
+from ragen_jax.algo.losses import POLICY_LOSSES
 from ragen_jax.algo.rewards import REWARD_PLACEMENTS
-from ragen_jax.registry.functions import DATA, data_names, option_names
+from ragen_jax.registry.functions import DATA, data_names, option_names, resolve
 from ragen_jax.registry.settings import Rules, check, number_problem
 from tests.algo.calls import OPTIONS
 
@@ -16,8 +18,6 @@ TABLES = {
     "SCORES": SCORES,
     "FILTERS": FILTERS,
     "POLICY_LOSSES": POLICY_LOSSES,
-    "KL_ESTIMATORS": KL_ESTIMATORS,
-    "AGGREGATIONS": AGGREGATIONS,
     "REWARD_PLACEMENTS": REWARD_PLACEMENTS,
     "FILTER_LOSS_SCALES": FILTER_LOSS_SCALES,
 }
@@ -44,20 +44,32 @@ def test_option_names(entry, options):
 
 
 def test_data_names():
-    assert data_names(SCORES["entropy"]) == ("num_groups", "entropies")
-    assert data_names(SCORES["entropy_std"]) == ("group_size", "entropies")
-    assert data_names(ADVANTAGES["gae"]) == ("values",)
-    assert data_names(ADVANTAGES["gigpo"]) == ("group_size",)
-    assert data_names(ADVANTAGES["reinforce"]) == ()
-    assert data_names(FILTERS["within_group"]) == ("rewards",)
-    assert data_names(REWARD_PLACEMENTS["episode"]) == ("group_size", "env_index")
+    assert data_names(SCORES["entropy"]) == ("entropies", "mask", "num_groups")
+    assert data_names(SCORES["reward_std"]) == ("rewards", "group_size")
+    assert data_names(ADVANTAGES["gae"]) == ("rewards", "mask", "values")
+    assert data_names(ADVANTAGES["reinforce"]) == ("rewards", "mask")
+    assert data_names(FILTERS["within_group"]) == ("scores", "rewards")
+    assert data_names(POLICY_LOSSES["ppo"]) == POLICY_LOSSES.data
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_keyword_is_either_data_or_a_known_option(table):
+def test_every_parameter_is_data_of_its_table_or_a_known_option(table):
     for entry in TABLES[table].values():
+        names = {*option_names(entry), *data_names(entry)}
+        assert names == set(inspect.signature(entry).parameters)
         assert set(option_names(entry)) <= set(OPTIONS)
-        assert set(data_names(entry)) <= DATA
+        assert set(data_names(entry)) <= set(TABLES[table].data) <= DATA
+
+
+def test_a_reference_is_resolved_when_asked_and_not_by_in():
+    """`in` imports nothing and never raises."""
+    broken = "tests.launch.users_functions:reads_entropies"
+    assert broken not in ADVANTAGES
+    with pytest.raises(ValueError, match="it asks for entropies, which is not there"):
+        resolve(ADVANTAGES, broken)
+    with pytest.raises(KeyError, match="no_such_entry"):
+        resolve(ADVANTAGES, "no_such_entry")
+    assert resolve(ADVANTAGES, "grpo") is ADVANTAGES["grpo"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.algo.segments import from_windows, to_windows
+from ragen_jax.learner.batch import from_rows, to_rows
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes
 from tests.reference import windows_oracle
@@ -112,12 +112,16 @@ def test_windows_decode_to_the_rendered_text(case):
 def test_each_sampled_token_stands_once_on_either_side(case):
     trajectory = _collected(case)
     windows, mask = trajectory.windows, np.asarray(trajectory.loss_mask)
-    in_window = np.asarray(to_windows(trajectory.loss_mask, trajectory))
+    flat = windows.tokens.reshape(-1, windows.tokens.shape[-1])
+    in_window, in_order = (
+        np.asarray(to_rows(x, trajectory)).reshape(windows.tokens.shape)
+        for x in (trajectory.loss_mask, trajectory.tokens)
+    )
     assert in_window.sum() == mask.sum() == np.sum(trajectory.turns.reply_length)
     sampled = np.where(mask, trajectory.tokens, 0)
     shown = np.where(in_window, windows.tokens, 0)
-    np.testing.assert_array_equal(to_windows(trajectory.tokens, trajectory), shown)
-    np.testing.assert_array_equal(from_windows(windows.tokens, trajectory), sampled)
+    np.testing.assert_array_equal(in_order, shown)
+    np.testing.assert_array_equal(from_rows(flat, trajectory), sampled)
     ends = windows.reply_start + trajectory.turns.reply_length
     np.testing.assert_array_equal(windows.lengths, ends)
     is_token = np.arange(windows.tokens.shape[2]) < np.asarray(ends)[..., None]
@@ -141,7 +145,7 @@ def test_log_probs_are_those_of_the_uncached_network(case):
         return jnp.pad(chosen, ((0, 0), (1, 0)))
 
     flat = teacher_forced(windows.reshape(-1, windows.shape[-1]))
-    found = from_windows(flat.reshape(windows.shape), trajectory)
+    found = from_rows(flat, trajectory)
     # Relative too: the speaker's logits reach 20, where float32 steps are 2e-6.
     np.testing.assert_allclose(found, trajectory.sample_log_probs, rtol=1e-5, atol=1e-5)
     assert np.std(np.asarray(found)[np.asarray(trajectory.loss_mask)]) > 0.1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragen_jax import sharding
-from ragen_jax.algo.segments import to_windows
+from ragen_jax.learner.batch import to_rows
 from ragen_jax.rollout.join import join_rollouts, make_join
 from ragen_jax.types import Windows
 from tests.learner import tiny
@@ -89,8 +89,10 @@ def test_windows_of_every_rollout_stay_its_own(rollouts):
     batch = join_rollouts(seen)
     assert batch.windows.tokens.shape == (16, 3, 9)
     assert not batch.windows.tokens[:12, :, 7:].any()
-    joined = to_windows(batch.sample_log_probs, batch)
-    alone = [to_windows(r.sample_log_probs, r) for r in seen]
+    joined, *alone = (
+        to_rows(x.sample_log_probs, x).reshape(x.windows.tokens.shape)
+        for x in (batch, *seen)
+    )
     np.testing.assert_array_equal(joined[:12, :, :7], alone[0])
     np.testing.assert_array_equal(joined[12:], alone[1])
 

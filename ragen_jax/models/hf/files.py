@@ -284,7 +284,7 @@ def _check_header(path: Path) -> None:
     if len(start) == 8 and header_bytes > MAX_HEADER_BYTES:
         raise ValueError(
             f"{path} claims a header of {header_bytes} bytes, the format allows "
-            f"{MAX_HEADER_BYTES}; it is no safetensors file"
+            f"{MAX_HEADER_BYTES}; it is not a safetensors file"
         )
     if len(start) < 8 or 8 + header_bytes > size:
         raise ValueError(

@@ -98,7 +98,6 @@ def load_config(folder: Path) -> ModelConfig:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Puts the file's name before the errors of its content."""
     try:
         yield
     except ValueError as error:

@@ -83,6 +83,7 @@ def attend_new_token(
     Returns:
       What the queries mixed, `m = H F`, and the cache.
     """
+    # Chosen when the program is lowered: it can be traced without a GPU.
     mixed, keys, values = jax.lax.platform_dependent(
         heads,
         angles,
@@ -118,6 +119,7 @@ def attend_by_kernel(heads, angles, keys, values, positions, *, interpret=False)
     batch, num_kv_heads, num_slots, head_dim = keys.shape
     num_heads = heads.shape[2] - 2 * num_kv_heads
     half, group = head_dim // 2, num_heads // num_kv_heads
+    # A program per row and key/value head; axes that are None are absent in it.
     of_row = pl.BlockSpec((None, heads.shape[2] * head_dim), lambda b, j: (b, 0))
     of_angle = pl.BlockSpec((None, half), lambda b, j: (b, 0))
     of_head = pl.BlockSpec((None, None, num_slots, head_dim), lambda b, j: (b, j, 0, 0))
@@ -133,6 +135,7 @@ def attend_by_kernel(heads, angles, keys, values, positions, *, interpret=False)
             jax.ShapeDtypeStruct(keys.shape, keys.dtype),
             jax.ShapeDtypeStruct(values.shape, values.dtype),
         ],
+        # Inputs 4 and 5, the cache, are outputs 1 and 2: one slot of it is written.
         input_output_aliases={4: 1, 5: 2},
         interpret=interpret,
         name="attend_new_token",
@@ -175,6 +178,7 @@ def _kernel(
     from jax.experimental.pallas import triton
 
     dtype, half, group = old_keys.dtype, head_dim // 2, num_heads // num_kv_heads
+    # The queries of a head are too few rows for Triton's products: empty ones fill up.
     tile = max(LEAST_TILE, 1 << (group - 1).bit_length())
     j, position = pl.program_id(1), positions[0]
     angles = cosines[...], sines[...]
@@ -197,6 +201,7 @@ def _kernel(
     key = [x.astype(dtype) for x in turn(*halves, *angles)]
     of_value = (num_heads + num_kv_heads + j) * head_dim
     value = heads[pl.ds(of_value, head_dim)].astype(dtype)
+    # For later tokens; this one uses the copies that it holds.
     for part, offset in zip(key, (0, half), strict=True):
         keys[position, pl.ds(offset, half)] = part
     values[position, pl.ds(0, head_dim)] = value
@@ -214,6 +219,7 @@ def _attend(queries, key, value, old_keys, old_values, position):
     def wide(x):
         return x.astype(jnp.float32)
 
+    # Softmax starts with the new token itself, so that its sum is never 0.
     own = sum(
         jnp.sum(wide(q) * wide(k)[None], axis=1)
         for q, k in zip(queries, key, strict=True)
@@ -241,6 +247,7 @@ def _over_slots(queries, keys, values, limits, num_blocks, carry):
         highest, total, sums = carry
         first = i * BLOCK_SLOTS
         slots = first + jnp.arange(BLOCK_SLOTS)
+        # Blocks have one size: behind the last slot they are filled with 0, and masked.
         is_slot = (slots < jnp.max(limits))[:, None]
 
         def block(of, offset, size):
@@ -248,6 +255,7 @@ def _over_slots(queries, keys, values, limits, num_blocks, carry):
             return triton.load(at, mask=is_slot, other=0.0)
 
         scores = sum(
+            # TF32 would round float32 inputs to 10 bits of mantissa.
             pl.dot(query, block(keys, k * size, size), trans_b=True, allow_tf32=False)
             for k, query in enumerate(queries)
         )
@@ -341,9 +349,11 @@ def _message_kernel(group, starts, queries, keys, values, mixed):
     at = pl.ds(first, TILE_ROWS), pl.ds(0, head_dim)
     query = triton.load(queries.at[at], mask=is_row, other=0.0)
     query = (query * head_dim**-0.5).astype(query.dtype)
+    # Rows behind the last query see what the last one sees, and are not stored.
     tokens = jnp.minimum(rows, num_rows - 1) // group
     limits = jnp.minimum(starts[0] + tokens + 1, num_slots)
     num_blocks = (jnp.max(limits) + BLOCK_SLOTS - 1) // BLOCK_SLOTS
+    # Finite: minus infinity minus itself would be not-a-number.
     nothing = (
         jnp.full(TILE_ROWS, MASKED_SCORE, jnp.float32),
         jnp.zeros(TILE_ROWS),

@@ -31,6 +31,7 @@ def project_normed(
     plain = functools.partial(project_plainly, eps=eps)
     kernel = functools.partial(project_by_kernel, eps=eps)
     columns = [matrix.shape[1] for matrix in weights]
+    # The kernel has no masks along the summed axis and the columns.
     if x.shape[-1] % TILE_SUM or any(n % TILE_COLUMNS for n in columns):
         kernel = plain
     return jax.lax.platform_dependent(
