@@ -29,8 +29,8 @@ def main(words: list[str]) -> int:
             "launch.leaderboard results/*.json"
         )
     with working("reading the files"):
-        from launch.leaderboard_page import make_page
         from ragen_jax.evaluation.leaderboard import markdown, read_board
+        from ragen_jax.report.leaderboard_page import make_leaderboard_page
         from ragen_jax.runs.writer import write_text_atomically
 
         sources = [pathlib.Path(word) for word in words]
@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
     if _TABLE.value:
         texts[_TABLE.value] = markdown(board)
     if _OUTPUT.value or not texts:
-        texts[_OUTPUT.value or "leaderboard.html"] = make_page(board)
+        texts[_OUTPUT.value or "leaderboard.html"] = make_leaderboard_page(board)
     for name, text in texts.items():
         path = pathlib.Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
