@@ -17,7 +17,7 @@ import time
 
 from absl import flags
 
-from benchmarks import gpu_figures, hlo, runs
+from benchmarks import gpu_figures, harness, hlo
 from launch import command
 
 _CONFIG = command.define_config()
@@ -26,7 +26,7 @@ _TOPOLOGY = flags.DEFINE_string("topology", "1x1x1", "1xHOSTSxGPUS.")
 _PROGRAMS = flags.DEFINE_list("programs", "rollout,evaluation,update", "Which.")
 _LIVE = flags.DEFINE_float("live", 0.5, "Share of the slots that are filled.")
 _SAVE = flags.DEFINE_string("save", None, "Folder for the texts of the programs.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 GIB = 2**30
 NUM_BUFFERS = 8
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     for name in _PROGRAMS.value:
         figures[name] = measure(config, parts, batch, name, target)
         print_figures(name, figures[name])
-    runs.write_json(_JSON.value, {"target": target.name, "programs": figures})
+    harness.write_json({"target": target.name, "programs": figures})
     return 0
 
 
@@ -182,11 +182,11 @@ def _update(config, parts, batch, program, target) -> dict:
 def print_figures(name: str, figures: dict) -> None:
     """Markdown of a program's figures."""
     print(f"\n### {name}\n\ncompiled in {figures['compile_s']:.0f} s\n")
-    print_rows(
+    harness.print_rows(
         ("GiB", *figures["memory"]),
         [("", *(f"{size / GIB:.3f}" for size in figures["memory"].values()))],
     )
-    print_rows(
+    harness.print_rows(
         ("MiB", "array", "from"),
         [
             (f"{of['bytes'] / 2**20:,.0f}", of["array"], short(of["source"]))
@@ -194,7 +194,7 @@ def print_figures(name: str, figures: dict) -> None:
         ],
     )
     if decode := figures.get("decode"):
-        print_rows(
+        harness.print_rows(
             ("a token of every row", ""),
             [
                 ("kernels", decode["kernels"]),
@@ -214,7 +214,7 @@ def print_figures(name: str, figures: dict) -> None:
             )
     if layers := figures.get("layers"):
         columns = ("a layer", "kernels", "GB read", "GB written", "TFLOP", "least time")
-        print_rows(
+        harness.print_rows(
             columns,
             [
                 (
@@ -245,15 +245,7 @@ def print_figures(name: str, figures: dict) -> None:
             )
             for of in figures["exchanges"]
         ]
-        print_rows(columns, rows)
-
-
-def print_rows(columns, rows) -> None:
-    print(f"| {' | '.join(columns)} |")
-    print("|---" * len(columns) + "|")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |")
-    print(flush=True)
+        harness.print_rows(columns, rows)
 
 
 def least(seconds: dict) -> str:

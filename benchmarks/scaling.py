@@ -19,10 +19,10 @@ import tempfile
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness
 from launch import command
 
-_JSON = flags.DEFINE_string("json", "benchmarks/results/scaling.json", "The figures.")
+_JSON = harness.define_json("benchmarks/results/scaling.json")
 _OUTPUT = flags.DEFINE_string("output", None, "PNG file to draw.")
 _COMPILE = flags.DEFINE_bool("compile", True, "Compile the cases that are missing.")
 
@@ -195,15 +195,14 @@ def print_table(known: dict[str, dict], target) -> None:
         "share of ideal",
         "iteration s",
     )
-    print(f"| {' | '.join(columns)} |")
-    print("|---" * len(columns) + "|")
+    rows = []
     for case in found:
         figures = known[case.name]
         of = seconds(case, figures, target)
         first = sum(one["bytes"] for one in figures["rollout_exchanges"])
         shares = [share(of, overlaps=x) for x in (False, True)]
         whole = [iteration(case, of, overlaps=x) for x in (True, False)]
-        cells = (
+        row = (
             f"{case.model}, {case.scaling}",
             case.gpus,
             f"{case.mesh[0]} x {case.mesh[1]}",
@@ -217,7 +216,8 @@ def print_table(known: dict[str, dict], target) -> None:
             f"{shares[0]:.0%} to {shares[1]:.0%}",
             f"{whole[0]:.1f} to {whole[1]:.1f}",
         )
-        print(f"| {' | '.join(map(str, cells))} |")
+        rows.append(row)
+    harness.print_rows(columns, rows)
 
 
 def draw(known: dict[str, dict], target, path: str) -> None:
@@ -308,7 +308,7 @@ def main(argv: list[str]) -> int:
         except ValueError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        runs.write_json(str(path), figures)
+        harness.write_json(figures)
     print_table(figures, target)
     if _OUTPUT.value:
         draw(figures, target, _OUTPUT.value)
