@@ -21,6 +21,23 @@ const el = (tag, attributes, ...children) =>
   fill(document.createElement(tag), attributes, children);
 const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
+const segment = (x1, y1, x2, y2, more) => svg("line", { x1, y1, x2, y2, ...more });
+const rectangle = (x, y, width, height, more) => svg("rect", { x, y, width, height, ...more });
+const caption = (x, y, text, more) => svg("text", { x, y, ...more }, text);
+function resize(root, width, height) {
+  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  root.setAttribute("height", height);
+}
+// Lines through points [x, y].
+const polyline = (points, stroke, width, more) =>
+  svg("polyline", {
+    points: points.map((p) => p.join()).join(" "),
+    fill: "none",
+    stroke,
+    "stroke-width": width,
+    "stroke-linejoin": "round",
+    ...more,
+  });
 
 // Colours come back after six series, then with another mark.
 const color = (i) => `var(--s${i % 6})`;

@@ -1,39 +1,21 @@
 // Parts of every figure: caption, drawing, tooltip, cursor, table of numbers.
 "use strict";
 
+// Marks around (0, 0), as points.
+const OUTLINES = {
+  triangle: "0,-1.3 1.2,0.9 -1.2,0.9",
+  diamond: "0,-1.4 1.4,0 0,1.4 -1.4,0",
+  cross:
+    "-1,-0.4 -0.4,-0.4 -0.4,-1 0.4,-1 0.4,-0.4 1,-0.4 1,0.4 0.4,0.4 0.4,1 -0.4,1 -0.4,0.4 -1,0.4",
+};
+
 function mark(shape, x, y, r, attributes) {
   if (shape === "square")
     return svg("rect", { x: x - r, y: y - r, width: 2 * r, height: 2 * r, ...attributes });
-  const points = {
-    triangle: [
-      [0, -1.3],
-      [1.2, 0.9],
-      [-1.2, 0.9],
-    ],
-    diamond: [
-      [0, -1.4],
-      [1.4, 0],
-      [0, 1.4],
-      [-1.4, 0],
-    ],
-    cross: [
-      [-1, -0.4],
-      [-0.4, -0.4],
-      [-0.4, -1],
-      [0.4, -1],
-      [0.4, -0.4],
-      [1, -0.4],
-      [1, 0.4],
-      [0.4, 0.4],
-      [0.4, 1],
-      [-0.4, 1],
-      [-0.4, 0.4],
-      [-1, 0.4],
-    ],
-  }[shape];
+  const points = OUTLINES[shape];
   if (!points) return svg("circle", { cx: x, cy: y, r, ...attributes });
   return svg("polygon", {
-    points: points.map(([a, b]) => `${x + a * r},${y + b * r}`).join(" "),
+    points: points.replace(/(\S+),(\S+)/g, (_, a, b) => `${x + a * r},${y + b * r}`),
     ...attributes,
   });
 }
@@ -44,13 +26,7 @@ function figure(title, alt, draw, { keys, numbers = null }) {
   const tip = el("div", { class: "tip", role: "status", hidden: true });
   const holder = el("div", {}, root);
   const legend = el("div", { class: "legend" });
-  const node = el(
-    "figure",
-    {},
-    el("figcaption", {}, el("h3", {}, title), legend),
-    holder,
-    tip,
-  );
+  const node = el("figure", {}, el("figcaption", {}, el("h3", {}, title), legend), holder, tip);
   if (numbers) {
     const box = el("div", {
       class: "scroll",
@@ -92,7 +68,7 @@ function lineSample(style, dash = STYLES[style].dash, stroke = "currentColor") {
 // The colour and the mark of a series are the same on the whole page.
 const seriesSample = (i) =>
   sampleBox(
-    svg("line", { x1: 0, x2: 24, y1: 5, y2: 5, stroke: color(i), "stroke-width": 2 }),
+    segment(0, 5, 24, 5, { stroke: color(i), "stroke-width": 2 }),
     mark(shape(i), 12, 5, 3.4, { fill: color(i) }),
   );
 const seriesKey = (i) => key(seriesSample(i), DATA.series[i].name);

@@ -9,14 +9,7 @@ function start() {
   main.append(section("summary", "Summary", null, summaryTable()));
   for (const part of DATA.sections)
     main.append(section(part.key, part.title, part.lead, sectionBody(part)));
-  main.append(
-    section(
-      "explore",
-      "Any metric",
-      "Every recorded metric, by name.",
-      explorer(),
-    ),
-  );
+  main.append(section("explore", "Any metric", "Every recorded metric, by name.", explorer()));
   main.append(
     section(
       "episodes",
@@ -297,12 +290,7 @@ function settings() {
       { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Runs" },
       table(
         ["run", "series", "seed", "iterations"],
-        DATA.runs.map((r) => [
-          r.name,
-          seriesKey(r.series),
-          text(r.seed),
-          String(r.iterations),
-        ]),
+        DATA.runs.map((r) => [r.name, seriesKey(r.series), text(r.seed), String(r.iterations)]),
       ),
     ),
   ];

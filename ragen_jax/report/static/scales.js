@@ -33,7 +33,11 @@ function verticalAxis(values, kind, unit) {
     return { ends: domain(values, kind), isLog: false, unit: `${unit}, linear: not all above 0` };
   const [low, high] = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
   const room = (high - low) * 0.06 || 0.2;
-  return { ends: [10 ** (low - room), 10 ** (high + room)], isLog: true, unit: `${unit}, log axis` };
+  return {
+    ends: [10 ** (low - room), 10 ** (high + room)],
+    isLog: true,
+    unit: `${unit}, log axis`,
+  };
 }
 
 function domain(values, kind) {

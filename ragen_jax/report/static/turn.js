@@ -100,11 +100,7 @@ function tokenBlock(t, e, block) {
   if (!t.token_texts) {
     return block(
       "Tokens",
-      el(
-        "p",
-        { class: "note" },
-        "This run recorded no single tokens: an earlier version made it.",
-      ),
+      el("p", { class: "note" }, "This run recorded no single tokens: an earlier version made it."),
       el("div", { class: "legend" }, toggle),
       el("div", { class: "prose" }, context, t.reply),
     );

@@ -178,7 +178,12 @@ function listEpisodes() {
               "button",
               { type: "button", onclick: () => openEpisode(k) },
               outcomeMark(e),
-              el("span", { class: "entry" }, seriesSample(DATA.runs[e.run].series), `iteration ${e.iteration}, row ${e.row}`),
+              el(
+                "span",
+                { class: "entry" },
+                seriesSample(DATA.runs[e.run].series),
+                `iteration ${e.iteration}, row ${e.row}`,
+              ),
               el("span", {}, short(e.return)),
               el(
                 "span",
@@ -202,8 +207,7 @@ function listEpisodes() {
 
 // Records of evaluations, and of earlier versions, say neither.
 const groupOf = (e) => (e.group === undefined ? null : `group ${e.group}`);
-const keptOf = (e) =>
-  e.kept === undefined ? null : e.kept ? "kept" : "dropped";
+const keptOf = (e) => (e.kept === undefined ? null : e.kept ? "kept" : "dropped");
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const outcomeMark = (e) =>
   el(
