@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
+from ragen_jax.runs.writer import write_text_atomically
 
 Place = tuple[str, int]  # name of a task, and a row
 # Beginning of every line in both files.
@@ -104,9 +105,7 @@ class Journal:
         )
         text = "".join(_line(self.finished[place]) for place in ordered)
         # The replies go last: after a kill in between they restore every conversation.
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self._path)
+        write_text_atomically(self._path, text)
         self._replies_path.unlink()
 
     @staticmethod
