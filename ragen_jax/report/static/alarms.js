@@ -122,7 +122,7 @@ function drawFalls(root, runs, sx, top, bottom) {
 }
 
 function alarmRows(runs, names, at, series) {
-  const rows = [el("b", {}, `iteration ${at}`)];
+  const rows = [el("b", `iteration ${at}`)];
   for (const run of runs) {
     const on = names
       .filter((n) => (run.at[n] || []).includes(at))

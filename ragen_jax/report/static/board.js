@@ -14,13 +14,7 @@ function boardBlock(e) {
   if (!turn.board)
     return el(
       "div",
-      {},
-      el(
-        "section",
-        { class: "block" },
-        el("h4", {}, "State"),
-        el("div", { class: "prose" }, lastMessage(turn.observation)),
-      ),
+      el("section.block", el("h4", "State"), el("div.prose", lastMessage(turn.observation))),
     );
   const rows = boards[now].map((row) => Array.from(row)),
     legend = e.legend || {},
@@ -51,26 +45,19 @@ function boardBlock(e) {
   );
   return el(
     "div",
-    {},
     board,
     boards.length > 1 ? actionStepper(turn, now) : null,
     el(
-      "ul",
-      { class: "boardkey" },
+      "ul.boardkey",
       used.map((s) =>
         el(
           "li",
-          {},
           svg("svg", { viewBox: "0 0 1 1", "aria-hidden": "true" }, drawCell(legend[s], s, 0, 0)),
           `${s} ${legend[s] || ""}`,
         ),
       ),
       old
-        ? el(
-            "li",
-            {},
-            `dashed: changed since the last ${now || past.length > 1 ? "action" : "turn"}`,
-          )
+        ? el("li", `dashed: changed since the last ${now || past.length > 1 ? "action" : "turn"}`)
         : null,
     ),
   );
@@ -79,15 +66,13 @@ function boardBlock(e) {
 // A button per board of the turn.
 function actionStepper(turn, now) {
   return el(
-    "div",
-    { class: "stepper", role: "group", "aria-label": "Actions of the turn" },
+    "div.stepper",
+    { role: "group", "aria-label": "Actions of the turn" },
     el(
       "ol",
-      {},
       boardsOf(turn).map((_, k) =>
         el(
           "li",
-          {},
           el(
             "button",
             {
@@ -102,11 +87,7 @@ function actionStepper(turn, now) {
         ),
       ),
     ),
-    el(
-      "span",
-      { class: "muted" },
-      now ? `after action ${now} of ${turn.actions.length}` : "before the turn",
-    ),
+    el("span.muted", now ? `after action ${now} of ${turn.actions.length}` : "before the turn"),
   );
 }
 

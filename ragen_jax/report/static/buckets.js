@@ -70,7 +70,7 @@ function bucketFigure(series) {
         names.map((_, k) => sx(k)),
         (k) =>
           show(tip, sx(k), box.top, width, [
-            el("b", {}, `bucket ${labels[k]}`),
+            el("b", `bucket ${labels[k]}`),
             ...parts.map((p) => tipRow(partColor(series, p), p, norm(norms[p][k]))),
           ]),
         () => hide(tip),

@@ -201,7 +201,7 @@ function hover(root, tip, width, box, curves, sx, sy, format) {
     steps.map(sx),
     (i) => {
       const step = steps[i],
-        rows = [el("b", {}, `iteration ${step}`)];
+        rows = [el("b", `iteration ${step}`)];
       layer.replaceChildren(
         segment(sx(step), box.top, sx(step), box.bottom, {
           class: "axis",

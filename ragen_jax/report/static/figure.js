@@ -23,22 +23,21 @@ function mark(shape, x, y, r, attributes) {
 // A figure. `keys`: function that makes its legend, see `key`.
 function figure(title, alt, draw, { keys, numbers = null }) {
   const root = svg("svg", { role: "img", tabindex: "0", "aria-label": alt });
-  const tip = el("div", { class: "tip", role: "status", hidden: true });
-  const holder = el("div", {}, root);
-  const legend = el("div", { class: "legend" });
-  const node = el("figure", {}, el("figcaption", {}, el("h3", {}, title), legend), holder, tip);
+  const tip = el("div.tip", { role: "status", hidden: true });
+  const holder = el("div", root);
+  const legend = el("div.legend");
+  const node = el("figure", el("figcaption", el("h3", title), legend), holder, tip);
   if (numbers) {
-    const box = el("div", {
-      class: "scroll",
+    const box = el("div.scroll", {
       tabindex: "0",
       role: "region",
       "aria-label": `Numbers of ${title}`,
     });
     node.append(
       el(
-        "details",
-        { class: "data", ontoggle: () => box.replaceChildren(numbers()) },
-        el("summary", {}, "Numbers"),
+        "details.data",
+        { ontoggle: () => box.replaceChildren(numbers()) },
+        el("summary", "Numbers"),
         box,
       ),
     );
@@ -54,8 +53,7 @@ function figure(title, alt, draw, { keys, numbers = null }) {
 }
 
 // Entries of a legend: a sample of what is drawn, and what it means.
-const key = (sample, text) =>
-  el("span", { class: "entry", title: text }, sample, el("span", { class: "what" }, text));
+const key = (sample, text) => el("span.entry", { title: text }, sample, el("span.what", text));
 const sampleBox = (...shapes) =>
   svg("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shapes);
 
@@ -74,7 +72,7 @@ const seriesSample = (i) =>
 const seriesKey = (i) => key(seriesSample(i), DATA.series[i].name);
 const markKey = (name, text, attributes) =>
   key(sampleBox(mark(name, 12, 5, 3.6, { fill: "currentColor", ...attributes })), text);
-const colorKey = (paint, text) => key(el("span", { class: "swatch", "--c": paint }), text);
+const colorKey = (paint, text) => key(el("span.swatch", { "--c": paint }), text);
 
 const hide = (tip) => {
   tip.hidden = true;
@@ -92,10 +90,9 @@ function show(tip, x, y, width, rows) {
 const tipRow = (paint, name, value) =>
   el(
     "div",
-    {},
-    paint && el("span", { class: "swatch", "--c": paint }),
-    el("span", { class: "name" }, name),
-    el("b", { class: "value" }, value),
+    paint && el("span.swatch", { "--c": paint }),
+    el("span.name", name),
+    el("b.value", value),
   );
 
 // A cursor that stops at `stops` (in pixels): pointer, arrow keys, Home, End, Escape.

@@ -149,7 +149,7 @@ function planeCursor(root, tip, width, stops, sx, sy) {
       }),
     );
     show(tip, sx(p[1]), sy(p[2]), width, [
-      el("b", {}, `iteration ${p[0]}`),
+      el("b", `iteration ${p[0]}`),
       tipRow(color(i), DATA.series[i].name, regimeName(p)),
       tipRow(null, "H(Z|X)", short(p[1])),
       tipRow(null, "I(X;Z)", short(p[2])),

@@ -97,8 +97,8 @@ function lookControls() {
     el("option", { value: "error" }, "band: standard error"),
   );
   return el(
-    "div",
-    { class: "look", role: "group", "aria-label": "All charts over iterations" },
+    "div.look",
+    { role: "group", "aria-label": "All charts over iterations" },
     el(
       "label",
       { title: "Weight of the past in a moving average; recorded values stay as a faint line" },
