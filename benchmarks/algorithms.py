@@ -20,7 +20,6 @@ from absl import flags
 
 from benchmarks import harness
 from launch import command
-from ragen_jax.runs import markdown
 
 _RUNS = flags.DEFINE_string("runs", "runs/algorithms", "Folder of the run folders.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 12, "Iterations of each run.")
@@ -103,19 +102,19 @@ def table(runs: pathlib.Path) -> str:
         error = standard_error(after, done[0]["num_prompts"])
         mean = {k: statistics.mean(found[k] for found in done) for k in done[0]}
         rows.append(
-            (
-                *(task, variant, estimator, len(done)),
-                *(f"{mean[name]:.1%}" for name in ("before", "after")),
-                f"{100 * error:.1f}",
-                f"{mean['entropy']:.2f}",
-                f"{mean['seconds']:.1f}",
-            )
+            {
+                "game": task,
+                "variant": variant,
+                "estimator": estimator,
+                "seeds": len(done),
+                "success before": f"{mean['before']:.1%}",
+                "after": f"{mean['after']:.1%}",
+                "standard error": f"{100 * error:.1f}",
+                "entropy after": f"{mean['entropy']:.2f}",
+                "median s/iteration": f"{mean['seconds']:.1f}",
+            }
         )
-    head = (
-        *("game", "variant", "estimator", "seeds", "success before", "after"),
-        *("standard error", "entropy after", "median s/iteration"),
-    )
-    return markdown.table(head, rows)
+    return harness.table(rows)
 
 
 def main(argv: list[str]) -> int:

@@ -98,16 +98,13 @@ def print_table(figures: dict) -> None:
         f"{figures['dtype']}, forward and backward"
     )
     harness.print_rows(
-        ("model.attention", "min s", "median s", "temporaries MB", "differs by"),
-        (
-            (
-                name,
-                *harness.least_and_median(seconds, 5),
-                f"{figures['temporary_bytes'][name] / 1e6:.1f}",
-                f"{figures['apart'][name]:.1e}",
-            )
-            for name, seconds in figures["seconds"].items()
-        ),
+        {
+            "model.attention": name,
+            **harness.times(seconds, 5),
+            "temporaries MB": f"{figures['temporary_bytes'][name] / 1e6:.1f}",
+            "differs by": f"{figures['apart'][name]:.1e}",
+        }
+        for name, seconds in figures["seconds"].items()
     )
 
 

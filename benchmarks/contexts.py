@@ -168,7 +168,7 @@ def write_times(document: str) -> str:
             seconds.append(time.perf_counter() - began)
             success.append(float(trajectory.success.mean()))
         share = f"{statistics.mean(success):.0%}"
-        times = harness.least_and_median(seconds, 2)
+        times = harness.times(seconds, 2).values()
         cells = (f"`{context}`", turns or "all", window, *times, share)
         lines.append(markdown.row(cells))
         print(lines[-1], flush=True)

@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks import harness
-from benchmarks.bandwidth import copy_bandwidth
+from benchmarks.flops import copy_bandwidth
 from launch import command
 
 _ROWS = flags.DEFINE_integer("rows", 256, "Prompts, all in flight at once.")

@@ -178,18 +178,16 @@ def print_auto_resets(found: dict[str, dict[str, dict]]) -> None:
             title = name if kind == "step" else f"the same, {NUM_LEVELS:,} levels"
             ended, best = kinds[kind]["ended_per_step"], kinds[kind]["best_per_s"]
             rows.append(
-                (
-                    title,
-                    f"{ended:,.0f}",
-                    f"{base / 1e6:.1f}",
-                    f"{best / 1e6:.2f}",
-                    f"{best / base:.0%}",
-                )
+                {
+                    "M steps per second": title,
+                    "ended per step": f"{ended:,.0f}",
+                    "`step_env`": f"{base / 1e6:.1f}",
+                    "`step`": f"{best / 1e6:.2f}",
+                    "share": f"{best / base:.0%}",
+                }
             )
     print()
-    harness.print_rows(
-        ("M steps per second", "ended per step", "`step_env`", "`step`", "share"), rows
-    )
+    harness.print_rows(rows)
 
 
 def measure_levels(env, params, *, instances: int, repeats: int) -> dict:

@@ -148,16 +148,13 @@ def main(argv: list[str]) -> int:
     rollouts = compare_rollouts()
     harness.print_versions()
     harness.print_rows(
-        ("kernel", "dtype", "differs by", "kernel min s", "twin min s"),
-        (
-            (
-                one["kernel"],
-                one["dtype"],
-                f"{one['apart']:.1e}",
-                *(f"{min(times):.6f}" for times in one["seconds"].values()),
-            )
-            for one in kernels
-        ),
+        {
+            "kernel": one["kernel"],
+            "dtype": one["dtype"],
+            "differs by": f"{one['apart']:.1e}",
+            **{f"{k} min s": f"{min(x):.6f}" for k, x in one["seconds"].items()},
+        }
+        for one in kernels
     )
     for one in rollouts:
         print(

@@ -60,14 +60,21 @@ def least_seconds(call: Callable, repeats: int) -> float:
     return min(take_turns({"": call}, repeats)[0][""])
 
 
-def least_and_median(seconds: Sequence[float], digits: int = 3) -> tuple[str, str]:
-    """Two cells of a table."""
-    return f"{min(seconds):.{digits}f}", f"{statistics.median(seconds):.{digits}f}"
+def times(seconds: Sequence[float], digits: int = 3) -> dict[str, str]:
+    """Two cells of a table, by column."""
+    found = {"min s": min(seconds), "median s": statistics.median(seconds)}
+    return {column: f"{value:.{digits}f}" for column, value in found.items()}
 
 
-def print_rows(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table in Markdown."""
-    print(markdown.table(head, rows), flush=True)
+def table(rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows, cells by column, as a table in Markdown."""
+    rows = list(rows)
+    return markdown.table([*rows[0]] if rows else [], [[*row.values()] for row in rows])
+
+
+def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
+    """Print the table."""
+    print(table(rows), flush=True)
 
 
 def versions() -> dict[str, str]:

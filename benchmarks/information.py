@@ -213,7 +213,7 @@ def show(title: str, rows: list[Figures]) -> None:
 
     names = [name for name in rows[0] if not name.endswith(" std")]
     print(f"\n{title}\n")
-    harness.print_rows(names, ([cell(row, name) for name in names] for row in rows))
+    harness.print_rows({name: cell(row, name) for name in names} for row in rows)
 
 
 def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) -> None:

@@ -290,11 +290,8 @@ def print_table(figures: dict) -> None:
     if memory := figures["device_memory"]:
         print(f"most device memory in use: {memory / 1e9:.1f} GB")
     harness.print_rows(
-        ("stage", "min s", "median s", "max s"),
-        (
-            (name, *harness.least_and_median(values), f"{max(values):.3f}")
-            for name, values in seconds.items()
-        ),
+        {"stage": name} | harness.times(of) | {"max s": f"{max(of):.3f}"}
+        for name, of in seconds.items()
     )
     for share in SHARES:
         host = sum(seconds[f"host, {share:.0%} kept"])

@@ -12,7 +12,7 @@ import sys
 
 from absl import app, flags
 
-from ragen_jax.runs import markdown
+from benchmarks import harness
 from ragen_jax.runs.reader import read_metrics
 
 _OUTPUT = flags.DEFINE_string("output", None, "PNG file to write. None: table only.")
@@ -58,23 +58,18 @@ def table(runs: list[dict]) -> str:
         start, end = run["success"][0], run["success"][-1]
         interval = f"{run['low'][-1]:.1%} to {run['high'][-1]:.1%}"
         rows.append(
-            (
-                *(run["env"], run["seed"], run["at"][-1], f"{run['seconds']:.1f}"),
-                *(f"{start:.1%}", f"{end:.1%} ({interval})"),
-                *(f"{100 * (end - start):+.1f}", f"{run['ceiling']:.1%}"),
-            )
+            {
+                "game": run["env"],
+                "seed": run["seed"],
+                "iterations": run["at"][-1],
+                "median s/iteration": f"{run['seconds']:.1f}",
+                "held-out success, start": f"{start:.1%}",
+                "end (95 % interval)": f"{end:.1%} ({interval})",
+                "gain, points": f"{100 * (end - start):+.1f}",
+                "best possible": f"{run['ceiling']:.1%}",
+            }
         )
-    head = (
-        *(
-            "game",
-            "seed",
-            "iterations",
-            "median s/iteration",
-            "held-out success, start",
-        ),
-        *("end (95 % interval)", "gain, points", "best possible"),
-    )
-    return markdown.table(head, rows)
+    return harness.table(rows)
 
 
 def draw(runs: list[dict], output: pathlib.Path) -> None:

@@ -193,26 +193,25 @@ def measure_target() -> list[dict]:
 
 def print_table(figures: list[dict]) -> None:
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    names = "data x fsdp x tensor", "state MB", "update's peak MB"
-    names += tuple(f"update: {kind} MB" for kind in kinds)
-    names += ("rollout: all MB",)
-    has_run = "difference" in figures[0]
-    if has_run:
-        names += ("update programs", "parameters differ by")
     rows = []
     for of in figures:
         got = of["update_received"]
-        sent = [got.get(kind, 0) for kind in kinds[:3]]
+        sent = {kind: got.get(kind, 0) for kind in kinds}
         # Permutations are parts of what the partitioner makes of all-to-alls.
-        rest = sum(got.values()) - sum(sent)
-        numbers = [of["state_bytes"], of["update_peak_bytes"], *sent, rest]
-        numbers.append(sum(of["rollout_received"].values()))
-        cells = [f"{number / 1e6:,.1f}" for number in numbers]
-        shape = " x ".join(str(size) for size in of["mesh"].values())
-        if has_run:
-            cells += [of["compilations"], f"{of['difference']:.1e}"]
-        rows.append((shape, *cells))
-    harness.print_rows(names, rows)
+        sent["all-to-all"] = sum(got.values()) - sum(sent[kind] for kind in kinds[:3])
+        sizes = {
+            "state MB": of["state_bytes"],
+            "update's peak MB": of["update_peak_bytes"],
+            **{f"update: {kind} MB": size for kind, size in sent.items()},
+            "rollout: all MB": sum(of["rollout_received"].values()),
+        }
+        row = {"data x fsdp x tensor": " x ".join(map(str, of["mesh"].values()))}
+        row |= {column: f"{size / 1e6:,.1f}" for column, size in sizes.items()}
+        if "difference" in of:
+            row["update programs"] = of["compilations"]
+            row["parameters differ by"] = f"{of['difference']:.1e}"
+        rows.append(row)
+    harness.print_rows(rows)
 
 
 def main(argv: list[str]) -> int:

@@ -159,8 +159,8 @@ def print_table(figures) -> None:
     for name, seconds in figures["seconds"].items():
         first = figures["seconds"][f"{name.split(',')[0]}, in turn"]
         gain = f"{min(first) / min(seconds):.2f}x"
-        rows.append((name, *harness.least_and_median(seconds), gain))
-    harness.print_rows(("two seeds", "min s", "median s", "gain"), rows)
+        rows.append({"two seeds": name} | harness.times(seconds) | {"gain": gain})
+    harness.print_rows(rows)
 
 
 if __name__ == "__main__":

@@ -197,22 +197,16 @@ def print_table(figures: dict) -> None:
         per_second = tokens / min(seconds)
         achieved = figures["flops_per_token"] * per_second
         rows.append(
-            (
-                name,
-                *harness.least_and_median(seconds),
-                f"{per_second:,.0f}",
-                f"{achieved / rate:.0%}",
-                "" if peak is None else f"{achieved / peak:.1%}",
-                f"{min(seconds) / best:.2f}x",
-            )
+            {
+                "update": name,
+                **harness.times(seconds),
+                "tokens/s": f"{per_second:,.0f}",
+                "of matmul": f"{achieved / rate:.0%}",
+                "of sheet": "" if peak is None else f"{achieved / peak:.1%}",
+                "ours is": f"{min(seconds) / best:.2f}x",
+            }
         )
-    harness.print_rows(
-        (
-            *("update", "min s", "median s", "tokens/s"),
-            *("of matmul", "of sheet", "ours is"),
-        ),
-        rows,
-    )
+    harness.print_rows(rows)
     for rows, seconds in figures.get("torch_microbatch_s", {}).items():
         print(f"torch, microbatches of {rows} rows: {seconds:.2f} s")
 
