@@ -58,9 +58,7 @@ def _check_targets(sources: list[pathlib.Path]) -> None:
       ValueError: names the file.
     """
     taken = {path.resolve() for path in sources}
-    for flag in (_OUTPUT, _TABLE):
-        if not flag.value:
-            continue
+    for flag in filter(lambda flag: flag.value, (_OUTPUT, _TABLE)):
         path = pathlib.Path(flag.value).resolve()
         if path in taken:
             raise ValueError(

@@ -38,6 +38,7 @@ OWN = "max_reply_tokens"
 UNKNOWN = "unknown"
 # Between numbers that are equal but for the order of a sum.
 ROUNDING = 1e-6
+_SHARES = ("success", "success_low", "success_high", "ceiling", "regret")
 _RESTORE = "restore the file as launch.evaluate wrote it"
 
 
@@ -157,12 +158,6 @@ class Board:
         known = (row.scores[entry].metrics for row in self.rows if entry in row.scores)
         return best_possible(next(known))
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of the measurement that are not an entry's."""
-        found = self.rows[0].measured
-        return {name: value for (entry, name), value in found.items() if not entry}
-
 
 def read_board(paths: Sequence[pathlib.Path]) -> Board:
     """The leaderboard of some files, or of all `*.json` in folders.
@@ -258,18 +253,15 @@ def _read_row(path: pathlib.Path) -> Row:
             "launch.evaluate write it again"
         )
     for score in scores:
-        names = ("success", "success_low", "success_high", "ceiling", "regret")
-        for name in names:
-            value = score.metrics.get(name, 0)
-            if not -ROUNDING <= value <= 1 + ROUNDING:
-                raise ValueError(
-                    f"{path}: {score.name} has {name} = {value}, which is no share; "
-                    f"{_RESTORE}"
-                )
+        shares = {name: score.metrics.get(name, 0) for name in _SHARES}
+        wrong = [n for n, x in shares.items() if not -ROUNDING <= x <= 1 + ROUNDING]
         if type(score.played.get(OWN, 0)) is not int:
+            wrong.append(OWN)
+        if wrong:
+            value = (shares | score.played)[wrong[0]]
             raise ValueError(
-                f"{path}: {score.name} was played with {OWN} = {score.played[OWN]!r}, "
-                f"which is no whole number; {_RESTORE}"
+                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is no share, "
+                f"or no whole number; {_RESTORE}"
             )
     by_name = {score.name: score for score in scores}
     if len(by_name) < len(scores):
@@ -359,10 +351,10 @@ def markdown(board: Board) -> str:
 
 def describe(board: Board) -> str:
     """What the numbers mean, in sentences."""
-    settings = board.settings
-    suite = settings["suite"]
+    about = board.rows[0].about
+    suite = about.get("suite")
     what = "tasks of a configuration" if suite is None else f"suite {suite}"
-    num_prompts, num_samples, seed = (settings[f"evaluation.{n}"] for n in MEASUREMENT)
+    num_prompts, num_samples, seed = (about["evaluation"][n] for n in MEASUREMENT)
     return (
         f"Entries of the {what}: {num_prompts} held-out prompts each, {num_samples} "
         f"episode{'s' * (num_samples > 1)} of a prompt, seed {seed}. Shares of "

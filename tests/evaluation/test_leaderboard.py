@@ -217,19 +217,19 @@ def set_wins(wins):
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(success=float("nan"))),
-            r"Walk has success = nan, which is no share",
+            r"success of Walk is nan, which is no share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=float("inf"))),
-            r"Walk has ceiling = .*, which is no share",
+            r"ceiling of Walk is .*, which is no share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=10**400)),
-            r"Walk has ceiling = .*, which is no share",
+            r"ceiling of Walk is .*, which is no share",
         ),
         (
             edited(lambda c: c["scores"][0]["played"].update({OWN: None})),
-            r"Walk was played with max_reply_tokens = None, which is no whole number",
+            r"max_reply_tokens of Walk is None, which is .* no whole number",
         ),
         (
             edited(lambda c: c["scores"].append(c["scores"][0])),
@@ -328,7 +328,7 @@ def test_the_committed_table_is_that_of_the_committed_files():
     assert (DOCS / "leaderboard.html").read_text() == make_leaderboard_page(board)
     names = {row.name for row in board.rows}
     assert names >= {"pocket", "pocket-after-make-train", "solver", "random"}
-    assert board.settings["suite"] == "all"
+    assert board.rows[0].about["suite"] == "all"
     assert describe(board) in make_leaderboard_page(board).replace("&#x27;", "'")
     for row in board.rows:
         assert row.commands
