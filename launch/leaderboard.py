@@ -29,8 +29,8 @@ def main(words: list[str]) -> int:
             "launch.leaderboard results/*.json"
         )
     with working("reading the files"):
+        from launch.leaderboard_page import make_leaderboard_page
         from ragen_jax.evaluation.leaderboard import markdown, read_board
-        from ragen_jax.report.leaderboard_page import make_leaderboard_page
         from ragen_jax.runs.writer import write_text_atomically
 
         sources = [pathlib.Path(word) for word in words]

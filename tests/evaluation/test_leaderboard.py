@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import leaderboard
+from launch.leaderboard_page import make_leaderboard_page
 from ragen_jax.evaluation.harness import describe as describe_entry
 from ragen_jax.evaluation.harness import suite_configs
 from ragen_jax.evaluation.leaderboard import (
@@ -20,7 +21,6 @@ from ragen_jax.evaluation.leaderboard import (
 )
 from ragen_jax.evaluation.results import Score
 from ragen_jax.evaluation.statistics import summarize, wilson_interval
-from ragen_jax.report.leaderboard_page import make_leaderboard_page
 from ragen_jax.runs.markdown import escape
 from ragen_jax.tasks import make_env
 from tests import commands

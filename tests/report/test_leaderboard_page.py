@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
+from launch.leaderboard_page import make_leaderboard_page
 from ragen_jax.evaluation.leaderboard import MEASUREMENT, Board, Row, mean_success
 from ragen_jax.evaluation.results import Score
-from ragen_jax.report.leaderboard_page import make_leaderboard_page
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
