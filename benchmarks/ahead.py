@@ -21,12 +21,13 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from benchmarks.runs import versions
+from benchmarks.harness import versions
 from configs import search
 from ragen_jax.config import validate
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.program.prefetch import RolloutPrefetcher
+from ragen_jax.runs import markdown
 from ragen_jax.runs.metrics import HIDDEN
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.train import Iteration, make_iterate
@@ -79,8 +80,8 @@ def run(config: ConfigDict, program: Program) -> Iterator[tuple[Iteration, float
 def speed(num_iterations: int) -> dict[str, dict[str, float]]:
     """Median seconds of iterations and of their parts, by mode."""
     found = {}
-    print("| rollouts | s/iteration | rollout | of it waited for | hidden | update |")
-    print("|---|---|---|---|---|---|")
+    columns = ("rollout", "of it waited for", "hidden", "update")
+    print(markdown.table(("rollouts", "s/iteration", *columns), []))
     for mode in MODES:
         # The last iteration has no rollout beside it.
         config = make_config(mode, 0, WARM_UP + num_iterations + 1)
@@ -101,11 +102,9 @@ def speed(num_iterations: int) -> dict[str, dict[str, float]]:
             "update": parts["update"],
             "iterations": len(timed),
         }
-        print(
-            f"| {mode} | {seconds:.2f} | {waited + hidden:.2f} | {waited:.2f} | "
-            f"{found[mode]['hidden']:.0%} | {parts['update']:.2f} |",
-            flush=True,
-        )
+        times = (f"{x:.2f}" for x in (seconds, waited + hidden, waited))
+        share = f"{found[mode]['hidden']:.0%}"
+        print(markdown.row((mode, *times, share, f"{parts['update']:.2f}")), flush=True)
     return found
 
 
@@ -123,8 +122,8 @@ STALE = (
 def learning(seeds: list[int], num_iterations: int) -> Iterator[dict]:
     """Held-out success before and after, run by run, with and without."""
     before = None  # the same for all: the model's
-    print("| seed | rollouts | before | after (95 % interval) | sample size | s |")
-    print("|---|---|---|---|---|---|")
+    columns = ("before", "after (95 % interval)", "sample size", "s")
+    print(markdown.table(("seed", "rollouts", *columns), []))
     for seed in seeds:
         for mode in list(MODES)[:2]:
             config = make_config(mode, seed, num_iterations)
@@ -142,12 +141,13 @@ def learning(seeds: list[int], num_iterations: int) -> Iterator[dict]:
                 if name in iterations[-1].metrics
             }
             size = means["actor/sampler_effective_sample_size"]
-            print(
-                f"| {seed} | {mode} | {before['success']:.1%} | {after['success']:.1%} "
-                f"({after['low']:.1%} to {after['high']:.1%}) | {size:.3f} | "
-                f"{seconds:.0f} |",
-                flush=True,
+            low, high = f"{after['low']:.1%}", f"{after['high']:.1%}"
+            shares = (
+                f"{before['success']:.1%}",
+                f"{after['success']:.1%} ({low} to {high})",
             )
+            cells = (seed, mode, *shares, f"{size:.3f}", f"{seconds:.0f}")
+            print(markdown.row(cells), flush=True)
             yield {
                 "seed": seed,
                 "mode": mode,

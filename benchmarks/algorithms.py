@@ -18,12 +18,13 @@ import sys
 
 from absl import flags
 
+from benchmarks import harness
 from launch import command
 
 _RUNS = flags.DEFINE_string("runs", "runs/algorithms", "Folder of the run folders.")
 _ITERATIONS = flags.DEFINE_integer("iterations", 12, "Iterations of each run.")
-_JSON = flags.DEFINE_string("json", None, "Also write the runs' figures to this file.")
 _TABLE = flags.DEFINE_bool("table", False, "Print what is there, train nothing.")
+harness.define_json()
 
 # Task file -> seeds.
 TASKS = {"sokoban": (0, 1, 2), "frozen_lake": (0,), "bandit": (0,)}
@@ -88,11 +89,7 @@ def standard_error(shares: list[float], num_prompts: float) -> float:
 
 def table(runs: pathlib.Path) -> str:
     """Markdown: one row per task, variant and estimator that has a finished run."""
-    lines = [
-        "| game | variant | estimator | seeds | success before | after "
-        "| standard error | entropy after | median s/iteration |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for task, variant, estimator in itertools.product(TASKS, VARIANTS, ESTIMATORS):
         done = [
             found
@@ -104,21 +101,20 @@ def table(runs: pathlib.Path) -> str:
         after = [found["after"] for found in done]
         error = standard_error(after, done[0]["num_prompts"])
         mean = {k: statistics.mean(found[k] for found in done) for k in done[0]}
-        lines.append(
-            f"| {task} | {variant} | {estimator} | {len(done)} | {mean['before']:.1%} "
-            f"| {mean['after']:.1%} | {100 * error:.1f} | {mean['entropy']:.2f} "
-            f"| {mean['seconds']:.1f} |"
+        rows.append(
+            {
+                "game": task,
+                "variant": variant,
+                "estimator": estimator,
+                "seeds": len(done),
+                "success before": f"{mean['before']:.1%}",
+                "after": f"{mean['after']:.1%}",
+                "standard error": f"{100 * error:.1f}",
+                "entropy after": f"{mean['entropy']:.2f}",
+                "median s/iteration": f"{mean['seconds']:.1f}",
+            }
         )
-    return "\n".join(lines)
-
-
-def write_runs(runs: pathlib.Path) -> None:
-    """Every finished run's figures, by its name."""
-    found = {
-        (folder := folder_of(runs, cell)).name: outcome(folder) for cell in cells()
-    }
-    finished = {name: figures for name, figures in found.items() if figures}
-    pathlib.Path(_JSON.value).write_text(json.dumps(finished, indent=2) + "\n")
+    return harness.table(rows)
 
 
 def main(argv: list[str]) -> int:
@@ -128,8 +124,9 @@ def main(argv: list[str]) -> int:
         if not _TABLE.value and outcome(folder_of(runs, cell)) is None:
             print(f"--- {' '.join(map(str, cell))}", flush=True)
             train(runs, cell)
-        if _JSON.value:
-            write_runs(runs)
+        folders = (folder_of(runs, cell) for cell in cells())
+        finished = {folder.name: outcome(folder) for folder in folders}
+        harness.write_json({name: of for name, of in finished.items() if of})
     print(table(runs))
     return 0
 

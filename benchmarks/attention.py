@@ -9,11 +9,9 @@ paper's shape, or of the pocket preset. Outputs and gradients are compared with
 "blocks"; they take turns. Temporaries are XLA's count. Exits with 1 if they differ.
 """
 
-import time
-
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness
 from launch import command
 
 # Rows, tokens, heads, key/value heads, size of a head.
@@ -26,7 +24,7 @@ TINY = (2, 70, 4, 2, 8)
 _SHAPE = flags.DEFINE_enum("shape", "pocket", [*SHAPES], "Whose attention.")
 _TINY = flags.DEFINE_bool("tiny", False, "Two short rows instead.")
 _REPEATS = flags.DEFINE_integer("repeats", 10, "Measured calls of each.", lower_bound=1)
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 # How large a difference may be, as a share of what is compared (2-norms): some of the
 # format's own precision, 6e-8 and 4e-3.
@@ -67,7 +65,7 @@ def measure(shape: tuple[int, ...], repeats: int) -> dict:
     def norm(x):
         return jnp.linalg.norm(x.astype(jnp.float32).ravel())
 
-    found = {name: function(*inputs) for name, function in compiled.items()}
+    seconds, found = harness.take_turns(compiled, repeats, prepare=lambda: inputs)
     apart = {
         name: max(
             float(norm(a - b) / norm(b))
@@ -75,12 +73,6 @@ def measure(shape: tuple[int, ...], repeats: int) -> dict:
         )
         for name, arrays in found.items()
     }
-    seconds = {name: [] for name in compiled}
-    for _ in range(repeats):
-        for name, function in compiled.items():
-            began = time.perf_counter()
-            jax.block_until_ready(function(*inputs))
-            seconds[name].append(time.perf_counter() - began)
     return {
         "notes": notes,
         "problems": [
@@ -105,21 +97,21 @@ def print_table(figures: dict) -> None:
         f"{rows} rows of {tokens} tokens, {heads} heads of {head_dim} on {kv_heads}, "
         f"{figures['dtype']}, forward and backward"
     )
-    print("| model.attention | min s | median s | temporaries MB | differs by |")
-    print("|---|---|---|---|---|")
-    for name, seconds in figures["seconds"].items():
-        told = runs.spread(seconds)
-        print(
-            f"| {name} | {told['min']:.5f} | {told['median']:.5f} "
-            f"| {figures['temporary_bytes'][name] / 1e6:.1f} "
-            f"| {figures['apart'][name]:.1e} |"
-        )
+    harness.print_rows(
+        {
+            "model.attention": name,
+            **harness.times(seconds, 5),
+            "temporaries MB": f"{figures['temporary_bytes'][name] / 1e6:.1f}",
+            "differs by": f"{figures['apart'][name]:.1e}",
+        }
+        for name, seconds in figures["seconds"].items()
+    )
 
 
 def main(argv: list[str]) -> int:
     del argv
     shape = TINY if _TINY.value else SHAPES[_SHAPE.value]
-    return runs.tell(measure(shape, _REPEATS.value), print_table, _JSON.value)
+    return harness.report(measure(shape, _REPEATS.value), print_table)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ with a mean of about 60. Everyone writes the same tokens, which is checked; the 
 that of reading and writing, in turn, with another number of `rollout.compactions` each.
 """
 
-import json
-import pathlib
-import statistics
-import time
+import functools
 
 import numpy as np
 from absl import flags
 
+from benchmarks import harness
 from benchmarks.writing import make_write
 from launch import command
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured calls of each.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 ROWS, PROMPT_TOKENS, MAX_TOKENS, NUM_STOPS = 128, 128, 384, 6
 COMPACTIONS = (None, 1, 2, 3, 4)
@@ -45,18 +43,11 @@ def compare(repeats: int) -> dict:
     prompts = np.random.default_rng(0).integers(0, 256, shape).astype(np.int32)
     # Every token about as likely, stop tokens too.
     settings = {"temperature": 1e3, "stop_tokens": range(NUM_STOPS), "chunk_tokens": 8}
-    writers = {
-        str(count): make_write(policy, MAX_TOKENS, compactions=count, **settings)
-        for count in COMPACTIONS
-    }
-    seconds = {name: [] for name in writers}
-    replies = {}
-    for repeat in range(repeats + 1):
-        for name, write in writers.items():
-            began = time.perf_counter()
-            replies[name] = jax.block_until_ready(write(params, prompts))
-            if repeat:
-                seconds[name].append(time.perf_counter() - began)
+    writers = {}
+    for count in COMPACTIONS:
+        write = make_write(policy, MAX_TOKENS, compactions=count, **settings)
+        writers[str(count)] = functools.partial(write, params, prompts)
+    seconds, replies = harness.take_turns(writers, repeats)
     for name, reply in replies.items():
         if not np.array_equal(reply.tokens, replies["None"].tokens):
             raise ValueError(f"{name} compactions changed the tokens")
@@ -77,15 +68,11 @@ def main(argv: list[str]) -> int:
         f"{ROWS} replies of {lengths['mean']:.0f} tokens in the mean, at most "
         f"{lengths['max']}, on {figures['device']} (jax {figures['jax']})"
     )
-    print("| compactions | min s | median s | faster |")
-    print("|---|---|---|---|")
-    for name, of in figures["seconds"].items():
-        print(
-            f"| {name} | {min(of):.3f} | {statistics.median(of):.3f} "
-            f"| {base / min(of):.2f}x |"
-        )
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
+    harness.print_rows(
+        {"compactions": name} | harness.times(of) | {"faster": f"{base / min(of):.2f}x"}
+        for name, of in figures["seconds"].items()
+    )
+    harness.write_json(figures)
     return 0
 
 

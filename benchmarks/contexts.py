@@ -14,7 +14,9 @@ import time
 from absl import app, flags
 
 import envs
+from benchmarks import harness
 from envs.base import PlayBudget
+from ragen_jax.runs import markdown
 
 _TIME = flags.DEFINE_bool("time", False, "Measure times instead of transcripts.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured rollouts per context.")
@@ -155,10 +157,8 @@ def write_times(document: str) -> str:
 
     import jax
 
-    lines = [
-        "| context | turns | tokens at most | seconds (least) | (median) | success |",
-        "|---|---|---|---|---|---|",
-    ]
+    columns = ("tokens at most", "seconds (least)", "(median)", "success")
+    lines = [markdown.table(("context", "turns", *columns), [])]
     for context, turns in TIMED:
         play, window = build_collect(context, turns, 16, 8)
         jax.block_until_ready(play(0))
@@ -168,11 +168,10 @@ def write_times(document: str) -> str:
             trajectory = jax.block_until_ready(play(seed))
             seconds.append(time.perf_counter() - began)
             success.append(float(trajectory.success.mean()))
-        shown = turns or "all"
-        lines.append(
-            f"| `{context}` | {shown} | {window} | {min(seconds):.2f} | "
-            f"{statistics.median(seconds):.2f} | {statistics.mean(success):.0%} |"
-        )
+        share = f"{statistics.mean(success):.0%}"
+        times = harness.times(seconds, 2).values()
+        cells = (f"`{context}`", turns or "all", window, *times, share)
+        lines.append(markdown.row(cells))
         print(lines[-1], flush=True)
     return replace(document, "times", "\n".join(lines))
 

@@ -7,8 +7,11 @@ policy, 3 for the critic and 1 to read the values, 7 / 3 = 2.33), a head on the 
 trunk at most 1.3 times. The status is 1 when either does not hold.
 """
 
+import functools
+
 from absl import flags
 
+from benchmarks import harness
 from launch import command
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured updates of each kind.")
@@ -34,14 +37,11 @@ def main(argv: list[str]) -> int:
         key = jax.random.key(config.seed)
         if episodes is None:
             episodes = program.join(program.collect(program.state.params, key))
-        contestants[name] = Contestant(program.update, program.state)
-        contestants[name].run(episodes, key)
-    for _ in range(_REPEATS.value):
-        for contestant in contestants.values():
-            contestant.measure(episodes, key)
-    seconds = {name: c.seconds for name, c in contestants.items()}
+        contestant = Contestant(program.update, program.state)
+        contestants[name] = functools.partial(contestant, episodes, key)
+    seconds, stats = harness.take_turns(contestants, _REPEATS.value)
     is_kept = print_table(seconds, "GRPO", MOST)
-    tokens = {int(c.stats["actor/num_tokens"]) for c in contestants.values()}
+    tokens = {int(of["actor/num_tokens"]) for of in stats.values()}
     print(f"trained tokens per update: {', '.join(map(str, tokens))}")
     return 0 if is_kept and len(tokens) == 1 else 1
 

@@ -14,16 +14,15 @@ tokens, read once per step at the bandwidth measured in the same run.
 
 import functools
 import importlib.util
-import json
 import pathlib
 import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 from absl import flags
 
-from benchmarks.bandwidth import copy_bandwidth
+from benchmarks import harness
+from benchmarks.flops import copy_bandwidth
 from benchmarks.writing import make_write
 from launch import command
 
@@ -33,7 +32,7 @@ _PART_ROWS = flags.DEFINE_integer(
     "part_rows", None, "Rows of a part; default: that of configs/base.py on a CPU."
 )
 _MODEL = flags.DEFINE_string("model", None, "Folder; None: the pocket model.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 PROMPT_TOKENS, WRITTEN_TOKENS = 236, 64
 # Steps between two checks whether all rows are done.
@@ -195,26 +194,22 @@ def compare(folder: pathlib.Path, rows: int, repeats: int, part_rows: int) -> di
             continue
         contestants[name] = build(folder)
     lengths = (1, 1 + WRITTEN_TOKENS)
-    seconds = {name: {n: [] for n in lengths} for name in contestants}
-    for repeat in range(repeats + 1):
-        for name, generate in contestants.items():
-            for num_tokens in lengths:
-                began = time.perf_counter()
-                tokens = generate(prompts, num_tokens)
-                took = time.perf_counter() - began
-                if tokens.shape != (rows, num_tokens):
-                    raise ValueError(f"{name} wrote {tokens.shape}")
-                if repeat:
-                    seconds[name][num_tokens].append(took)
-    short, long = lengths
-    steps = {
-        name: {
-            "min": (min(of[long]) - min(of[short])) / WRITTEN_TOKENS,
-            "median": (statistics.median(of[long]) - statistics.median(of[short]))
-            / WRITTEN_TOKENS,
-        }
-        for name, of in seconds.items()
+    calls = {
+        (name, num_tokens): functools.partial(generate, prompts, num_tokens)
+        for name, generate in contestants.items()
+        for num_tokens in lengths
     }
+    seconds, written = harness.take_turns(calls, repeats)
+    for (name, num_tokens), tokens in written.items():
+        if tokens.shape != (rows, num_tokens):
+            raise ValueError(f"{name} wrote {tokens.shape}")
+    steps = {}
+    for name in contestants:
+        short, long = (seconds[name, num_tokens] for num_tokens in lengths)
+        steps[name] = {
+            kind: (of(long) - of(short)) / WRITTEN_TOKENS
+            for kind, of in (("min", min), ("median", statistics.median))
+        }
     live = PROMPT_TOKENS + WRITTEN_TOKENS / 2
     moved, bandwidth = bytes_per_step(folder, rows, live), copy_bandwidth()
     return {
@@ -235,14 +230,17 @@ def print_comparison(figures: dict) -> None:
         f"{PROMPT_TOKENS + WRITTEN_TOKENS}: {figures['bytes_per_step'] / 1e6:.0f} MB "
         f"a step at {figures['copy_bandwidth'] / 1e9:.1f} GB/s: {1e3 * limit:.2f} ms"
     )
-    print("| who | min ms/step | median ms/step | tokens/s | of the limit | ours is |")
-    print("|---|---|---|---|---|---|")
-    for name, of in steps.items():
-        print(
-            f"| {name} | {1e3 * of['min']:.2f} | {1e3 * of['median']:.2f} "
-            f"| {figures['rows'] / of['min']:,.0f} | {limit / of['min']:.0%} "
-            f"| {of['min'] / best:.2f}x |"
-        )
+    harness.print_rows(
+        {
+            "who": name,
+            "min ms/step": f"{1e3 * of['min']:.2f}",
+            "median ms/step": f"{1e3 * of['median']:.2f}",
+            "tokens/s": f"{figures['rows'] / of['min']:,.0f}",
+            "of the limit": f"{limit / of['min']:.0%}",
+            "ours is": f"{of['min'] / best:.2f}x",
+        }
+        for name, of in steps.items()
+    )
 
 
 def rows_of_a_part() -> int:
@@ -264,8 +262,7 @@ def main(argv: list[str]) -> int:
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else POCKET
     figures = compare(folder, _ROWS.value, _REPEATS.value, rows_of_a_part())
     print_comparison(figures)
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
+    harness.write_json(figures)
     return 0
 
 

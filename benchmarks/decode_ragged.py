@@ -10,21 +10,21 @@ the bandwidth measured in the same run. It stops with an error if a row did not 
 number of tokens.
 """
 
-import json
+import functools
 import pathlib
-import time
 from collections.abc import Callable
 
 import numpy as np
 from absl import flags
 
-from benchmarks.bandwidth import copy_bandwidth
+from benchmarks import harness
+from benchmarks.flops import copy_bandwidth
 from launch import command
 
 _ROWS = flags.DEFINE_integer("rows", 256, "Prompts, all in flight at once.")
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Measured calls.")
 _MODEL = flags.DEFINE_string("model", None, "Folder; None: random weights of 0.5B.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 MIN_TOKENS, MAX_TOKENS = 100, 1024
 # Steps between two checks whether all rows are done.
@@ -64,13 +64,11 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     prompts = random.integers(0, min(10_000, config.vocab_size), shape)
     generate = make_ragged(policy)
     arrays = [jnp.asarray(x, jnp.int32) for x in (prompts, prompt_lengths, limits)]
-    seconds = []
-    for _ in range(repeats + 1):
-        began = time.perf_counter()
-        written = np.asarray(generate(params, *arrays))
-        seconds.append(time.perf_counter() - began)
-        if (written != limits).any():
-            raise ValueError(f"rows got {written}, expected {limits}")
+    call = functools.partial(generate, params, *arrays)
+    # The first call, which compiles, is told apart from the others.
+    seconds, written = harness.take_turns({"": call}, repeats + 1, warm_ups=0)
+    if (np.asarray(written[""]) != limits).any():
+        raise ValueError(f"rows got {written['']}, expected {limits}")
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads
     per_token *= 2 * config.head_dim
     steps = np.arange(limits.max())[:, None]
@@ -82,8 +80,8 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
         "jax": jax.__version__,
         "rows": rows,
         "tokens": int(limits.sum()),
-        "first_seconds": seconds[0],
-        "seconds": seconds[1:],
+        "first_seconds": seconds[""][0],
+        "seconds": seconds[""][1:],
         "bytes": moved,
         "copy_bandwidth": copy_bandwidth(),
     }
@@ -95,8 +93,6 @@ def make_ragged(policy) -> Callable:
     Rows end at their own limits; finished ones go on writing into their last slot, as
     in a rollout. Returns how many tokens each row got.
     """
-    import functools
-
     import jax
     import jax.numpy as jnp
 
@@ -160,8 +156,7 @@ def main(argv: list[str]) -> int:
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else None
     figures = ragged(folder, _ROWS.value, _REPEATS.value)
     print_ragged(figures)
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
+    harness.write_json(figures)
     return 0
 
 

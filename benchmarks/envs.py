@@ -25,22 +25,19 @@ what one gets.
 """
 
 import functools
-import json
 import operator
-import pathlib
 import platform
 import statistics
-import time
 from collections.abc import Callable
 
 from absl import flags
 
-from benchmarks import env_peers
+from benchmarks import env_peers, harness
 from launch import command
 
 _INSTANCES = flags.DEFINE_integer("instances", 4096, "Games played side by side.")
 _REPEATS = flags.DEFINE_integer("repeats", 9, "Measured calls of each program.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 NUM_STEPS = 100
 NUM_TURNS = 10
@@ -67,14 +64,7 @@ GAMES = {
 
 def rate(program: Callable, amount: int, repeats: int) -> dict:
     """Units per second of a program that does `amount` units in a call."""
-    import jax
-
-    jax.block_until_ready(program())
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        jax.block_until_ready(program())
-        seconds.append(time.perf_counter() - began)
+    seconds = harness.take_turns({"": program}, repeats)[0][""]
     return {
         "best_per_s": amount / min(seconds),
         "median_per_s": amount / statistics.median(seconds),
@@ -179,8 +169,7 @@ def auto_resets(instances: int, repeats: int) -> dict[str, dict[str, dict]]:
 
 def print_auto_resets(found: dict[str, dict[str, dict]]) -> None:
     """A table in Markdown: best steps per second, and shares of `step_env`."""
-    print("\n| M steps per second | ended per step | `step_env` | `step` | share |")
-    print("|---|---|---|---|---|")
+    rows = []
     for name, kinds in found.items():
         base = kinds["step_env"]["best_per_s"]
         for kind in ("step", "with_levels"):
@@ -188,10 +177,17 @@ def print_auto_resets(found: dict[str, dict[str, dict]]) -> None:
                 continue
             title = name if kind == "step" else f"the same, {NUM_LEVELS:,} levels"
             ended, best = kinds[kind]["ended_per_step"], kinds[kind]["best_per_s"]
-            print(
-                f"| {title} | {ended:,.0f} | {base / 1e6:.1f} | {best / 1e6:.2f} | "
-                f"{best / base:.0%} |"
+            rows.append(
+                {
+                    "M steps per second": title,
+                    "ended per step": f"{ended:,.0f}",
+                    "`step_env`": f"{base / 1e6:.1f}",
+                    "`step`": f"{best / 1e6:.2f}",
+                    "share": f"{best / base:.0%}",
+                }
             )
+    print()
+    harness.print_rows(rows)
 
 
 def measure_levels(env, params, *, instances: int, repeats: int) -> dict:
@@ -342,8 +338,8 @@ def main(argv: list[str]) -> int:
     print(f"text: {tokens:.0f} tokens per message, 4 actions per reply")
     resets = auto_resets(_INSTANCES.value, _REPEATS.value)
     print_auto_resets(resets)
-    if _JSON.value:
-        record = {
+    harness.write_json(
+        {
             "device": device,
             "machine": platform.machine(),
             "jax": jax.__version__,
@@ -351,7 +347,7 @@ def main(argv: list[str]) -> int:
             "figures": figures,
             "auto_resets": resets,
         }
-        pathlib.Path(_JSON.value).write_text(json.dumps(record, indent=2) + "\n")
+    )
     return 0
 
 

@@ -8,8 +8,11 @@ time without a filter, and another number of kept groups compiles nothing. The s
 without reward spread; the rewards are replaced to choose how many those are.
 """
 
+import functools
+
 from absl import flags
 
+from benchmarks import harness
 from launch import command
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured updates of each kind.")
@@ -48,11 +51,10 @@ def main(argv: list[str]) -> int:
         )
         for share in SHARES
     }
-    update.run(trials["100 % kept"], key)
-    seconds = {name: [] for name in trials}
-    for _ in range(_REPEATS.value):
-        for name, trajectory in trials.items():
-            seconds[name].append(update.run(trajectory, key))
+    seconds, _ = harness.take_turns(
+        {name: functools.partial(update, of, key) for name, of in trials.items()},
+        _REPEATS.value,
+    )
     is_kept = print_table(seconds, "100 % kept", MOST)
     num_programs = program.update.func._cache_size()
     print(f"compiled programs: {num_programs}, at most 1")

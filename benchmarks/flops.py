@@ -9,8 +9,7 @@ attention counted once. What is computed twice to save memory counts once. Sourc
 arXiv 2204.02311, appendix B, which counts c = T.
 """
 
-import time
-
+from benchmarks import harness
 from ragen_jax.models.config import ModelConfig
 
 # Dense bfloat16 operations per second, of the makers' data sheets; sparsity, which
@@ -65,10 +64,22 @@ def matmul_rate(dtype: str, size: int = 2048, repeats: int = 10) -> float:
 
     matrix = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
     multiply = jax.jit(jnp.matmul)
-    multiply(matrix, matrix).block_until_ready()
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        multiply(matrix, matrix).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / min(seconds)
+    seconds = harness.least_seconds(lambda: multiply(matrix, matrix), repeats)
+    return 2 * size**3 / seconds
+
+
+def copy_bandwidth() -> float:
+    """Bytes per second that are read and written where 256 MiB change in place."""
+    import jax
+    import jax.numpy as jnp
+
+    block = jnp.ones(2**26, jnp.float32)
+    # In place: memory that is new at every call would have to be mapped first.
+    change = jax.jit(lambda x: x + 1.0, donate_argnums=0)
+
+    def change_again():
+        nonlocal block
+        block = change(block)
+        return block
+
+    return 2 * block.nbytes / harness.least_seconds(change_again, 10)

@@ -11,17 +11,16 @@ The status is 1 when kernels and twins differ, or fewer than 9 of 10 episodes ar
 """
 
 import functools
-import time
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness, runs
 from launch import command
 
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 _ROWS = flags.DEFINE_integer("rows", 128, "Rows of the kernels.")
 _SLOTS = flags.DEFINE_integer("slots", 3786, "Slots of the cache, half of them filled.")
 _REPEATS = flags.DEFINE_integer("repeats", 20, "Measured calls of a kernel.")
+harness.define_json()
 
 HEADS, KV_HEADS, HEAD_DIM, WIDTH = 14, 2, 64, 896
 MESSAGE = 32  # tokens
@@ -84,18 +83,14 @@ def compare_kernels(dtype: str) -> list[dict]:
 
     found = []
     for name, (kernel, twin, arrays) in kernel_cases(dtype).items():
-        seconds, results = {}, []
-        for label, function in (("kernel", kernel), ("twin", twin)):
-            compiled = jax.jit(function).lower(*arrays).compile()
-            results.append(jax.block_until_ready(compiled(*arrays)))
-            times = []
-            for _ in range(_REPEATS.value):
-                began = time.perf_counter()
-                jax.block_until_ready(compiled(*arrays))
-                times.append(time.perf_counter() - began)
-            seconds[label] = times
+        seconds, results = harness.take_turns(
+            {"kernel": jax.jit(kernel), "twin": jax.jit(twin)},
+            _REPEATS.value,
+            prepare=lambda arrays=arrays: arrays,
+        )
         apart = jax.tree.map(
-            lambda a, b: float(jnp.max(jnp.abs(a.astype("float32") - b))), *results
+            lambda a, b: float(jnp.max(jnp.abs(a.astype("float32") - b))),
+            *results.values(),
         )
         # NumPy's maximum is not a number where one of them is not.
         apart = float(np.max(jax.tree.leaves(apart)))
@@ -151,21 +146,22 @@ def main(argv: list[str]) -> int:
     del argv
     kernels = [one for dtype in TOLERANCES for one in compare_kernels(dtype)]
     rollouts = compare_rollouts()
-    print(runs.describe_versions())
-    print("| kernel | dtype | differs by | kernel min s | twin min s |")
-    print("|---|---|---|---|---|")
-    for one in kernels:
-        times = [f"{min(one['seconds'][label]):.6f}" for label in ("kernel", "twin")]
-        print(
-            f"| {one['kernel']} | {one['dtype']} | {one['apart']:.1e} | "
-            f"{' | '.join(times)} |"
-        )
+    harness.print_versions()
+    harness.print_rows(
+        {
+            "kernel": one["kernel"],
+            "dtype": one["dtype"],
+            "differs by": f"{one['apart']:.1e}",
+            **{f"{k} min s": f"{min(x):.6f}" for k, x in one["seconds"].items()},
+        }
+        for one in kernels
+    )
     for one in rollouts:
         print(
             f"{one['decode_attention']}: {one['equal_episodes']:.1%} of the episodes "
             f"equal the CPU's, log-probabilities within {one['log_probs_apart']:.1e}"
         )
-    runs.write_json(_JSON.value, {"kernels": kernels, "rollouts": rollouts})
+    harness.write_json({"kernels": kernels, "rollouts": rollouts})
     is_right = all(one["is_equal"] for one in kernels) and all(
         one["equal_episodes"] >= LEAST_EQUAL for one in rollouts
     )

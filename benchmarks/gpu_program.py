@@ -17,7 +17,7 @@ import time
 
 from absl import flags
 
-from benchmarks import gpu_figures, hlo, runs
+from benchmarks import gpu_figures, harness, hlo
 from launch import command
 
 _CONFIG = command.define_config()
@@ -26,7 +26,7 @@ _TOPOLOGY = flags.DEFINE_string("topology", "1x1x1", "1xHOSTSxGPUS.")
 _PROGRAMS = flags.DEFINE_list("programs", "rollout,evaluation,update", "Which.")
 _LIVE = flags.DEFINE_float("live", 0.5, "Share of the slots that are filled.")
 _SAVE = flags.DEFINE_string("save", None, "Folder for the texts of the programs.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 GIB = 2**30
 NUM_BUFFERS = 8
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     for name in _PROGRAMS.value:
         figures[name] = measure(config, parts, batch, name, target)
         print_figures(name, figures[name])
-    runs.write_json(_JSON.value, {"target": target.name, "programs": figures})
+    harness.write_json({"target": target.name, "programs": figures})
     return 0
 
 
@@ -182,30 +182,27 @@ def _update(config, parts, batch, program, target) -> dict:
 def print_figures(name: str, figures: dict) -> None:
     """Markdown of a program's figures."""
     print(f"\n### {name}\n\ncompiled in {figures['compile_s']:.0f} s\n")
+    sizes = {kind: f"{size / GIB:.3f}" for kind, size in figures["memory"].items()}
+    print_rows([{"GiB": ""} | sizes])
     print_rows(
-        ("GiB", *figures["memory"]),
-        [("", *(f"{size / GIB:.3f}" for size in figures["memory"].values()))],
-    )
-    print_rows(
-        ("MiB", "array", "from"),
-        [
-            (f"{of['bytes'] / 2**20:,.0f}", of["array"], short(of["source"]))
-            for of in figures["buffers"]
-        ],
+        {
+            "MiB": f"{of['bytes'] / 2**20:,.0f}",
+            "array": of["array"],
+            "from": short(of["source"]),
+        }
+        for of in figures["buffers"]
     )
     if decode := figures.get("decode"):
-        print_rows(
-            ("a token of every row", ""),
-            [
-                ("kernels", decode["kernels"]),
-                ("kernels per layer", f"{decode['kernels_per_layer']:.1f}"),
-                ("GB read and written", f"{decode['bytes'] / 1e9:.2f}"),
-                ("GB that must move", f"{decode['must_move'] / 1e9:.2f}"),
-                ("ratio", f"{decode['ratio']:.2f}"),
-                ("passes over float32 logits", decode["logits_passes"]),
-                ("least time", least(decode["seconds"])),
-            ],
-        )
+        values = {
+            "kernels": decode["kernels"],
+            "kernels per layer": f"{decode['kernels_per_layer']:.1f}",
+            "GB read and written": f"{decode['bytes'] / 1e9:.2f}",
+            "GB that must move": f"{decode['must_move'] / 1e9:.2f}",
+            "ratio": f"{decode['ratio']:.2f}",
+            "passes over float32 logits": decode["logits_passes"],
+            "least time": least(decode["seconds"]),
+        }
+        print_rows({"a token of every row": k, "": x} for k, x in values.items())
         if reading := decode.get("reading"):
             moved = (reading["read"] + reading["written"]) / 1e9
             print(
@@ -213,20 +210,16 @@ def print_figures(name: str, figures: dict) -> None:
                 f"{moved:.1f} GB\n"
             )
     if layers := figures.get("layers"):
-        columns = ("a layer", "kernels", "GB read", "GB written", "TFLOP", "least time")
         print_rows(
-            columns,
-            [
-                (
-                    of["pass"],
-                    of["kernels"],
-                    f"{of['read'] / 1e9:.2f}",
-                    f"{of['written'] / 1e9:.2f}",
-                    f"{of['arithmetic'] / 1e12:.2f}",
-                    least(of["seconds"]),
-                )
-                for of in layers
-            ],
+            {
+                "a layer": of["pass"],
+                "kernels": of["kernels"],
+                "GB read": f"{of['read'] / 1e9:.2f}",
+                "GB written": f"{of['written'] / 1e9:.2f}",
+                "TFLOP": f"{of['arithmetic'] / 1e12:.2f}",
+                "least time": least(of["seconds"]),
+            }
+            for of in layers
         )
     total = sum(of["bytes"] * of["count"] for of in figures["copies"])
     print(f"copies of whole caches or weights in loops: {total / GIB:.2f} GiB\n")
@@ -234,25 +227,21 @@ def print_figures(name: str, figures: dict) -> None:
         size = of["bytes"] / 2**20
         print(f"- {of['count']} x {size:,.0f} MiB, {of['depth']} loops deep")
     if figures["exchanges"]:
-        columns = ("exchange", "where", "in loops", "times", "MB")
-        rows = [
-            (
-                of["kind"],
-                of["where"],
-                of["depth"],
-                of["count"],
-                f"{of['bytes'] / 1e6:.1f}",
-            )
+        print_rows(
+            {
+                "exchange": of["kind"],
+                "where": of["where"],
+                "in loops": of["depth"],
+                "times": of["count"],
+                "MB": f"{of['bytes'] / 1e6:.1f}",
+            }
             for of in figures["exchanges"]
-        ]
-        print_rows(columns, rows)
+        )
 
 
-def print_rows(columns, rows) -> None:
-    print(f"| {' | '.join(columns)} |")
-    print("|---" * len(columns) + "|")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |")
+def print_rows(rows) -> None:
+    """A table, and what sets it off from the next."""
+    harness.print_rows(rows)
     print(flush=True)
 
 

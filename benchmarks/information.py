@@ -11,8 +11,6 @@ what it shows.
 """
 
 import functools
-import json
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -20,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from benchmarks import harness
 from benchmarks.exact_information import (
     enumerate_replies,
     exact_information,
@@ -34,8 +33,8 @@ from ragen_jax.program.build import Program, build_program
 _PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the closed world.")
 _LENGTH = flags.DEFINE_integer("length", 5, "Tokens of the longest reply.")
 _DRAWS = flags.DEFINE_integer("draws", 200, "Estimates made of each kind.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 _PLOT = flags.DEFINE_string("plot", None, "Also draw them (needs matplotlib).")
+harness.define_json()
 
 ALPHABET = ("P", "X", "O", "1", "2", "3", "4", "</think>")
 NUM_PROMPTS, NUM_REPLIES = (2, 4, 8, 16, 32), (1, 4, 16)
@@ -214,10 +213,7 @@ def show(title: str, rows: list[Figures]) -> None:
 
     names = [name for name in rows[0] if not name.endswith(" std")]
     print(f"\n{title}\n")
-    print("| " + " | ".join(names) + " |")
-    print("|" + "---|" * len(names))
-    for row in rows:
-        print("| " + " | ".join(cell(row, name) for name in names) + " |")
+    harness.print_rows({name: cell(row, name) for name in names} for row in rows)
 
 
 def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) -> None:
@@ -283,9 +279,9 @@ def main(argv: list[str]) -> int:
     )
     show(f"By length, N x K = {USUAL[0]} x {USUAL[1]}, mean of draws", lengths)
     show("By prompts and replies, mean ± standard deviation of draws", sizes)
-    if _JSON.value is not None:
-        told = {"exact": exact._asdict(), "by_length": lengths, "by_size": sizes}
-        pathlib.Path(_JSON.value).write_text(json.dumps(told, indent=2) + "\n")
+    harness.write_json(
+        {"exact": exact._asdict(), "by_length": lengths, "by_size": sizes}
+    )
     if _PLOT.value is not None:
         plot(_PLOT.value, world, sizes, lengths)
     return 0

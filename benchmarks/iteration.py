@@ -32,7 +32,7 @@ import time
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness, runs
 from launch import command
 
 _PRESETS = flags.DEFINE_string("presets", "pocket", "See configs/sizes.py.")
@@ -40,20 +40,17 @@ _REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Every reply has so m
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured iterations of each kind.")
 _PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above.")
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 SHARES = (1.0, 0.25)
-POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
 
 
 def read_config(share: float):
     """The run with a share of the groups kept, checked."""
-    changes = POCKET_BATCH if runs.is_pocket(_PRESETS.value) else {}
-    if _TINY.value:
-        changes = runs.TINY_BATCH
+    changes = {"filter.keep_fraction": share}
     if _REPLY_TOKENS.value is not None:
-        changes = {**changes, "rollout.max_reply_tokens": _REPLY_TOKENS.value}
-    return runs.task_config(_PRESETS.value, {**changes, "filter.keep_fraction": share})
+        changes["rollout.max_reply_tokens"] = _REPLY_TOKENS.value
+    return runs.batch_config(_PRESETS.value, changes, tiny=_TINY.value)
 
 
 class Loop:
@@ -292,12 +289,10 @@ def print_table(figures: dict) -> None:
     print("compiled: " + "; ".join(f"{name} {value:.1f} s" for name, value in compiled))
     if memory := figures["device_memory"]:
         print(f"most device memory in use: {memory / 1e9:.1f} GB")
-    print("| stage | min s | median s | max s |")
-    print("|---|---|---|---|")
-    for name, values in seconds.items():
-        told = runs.spread(values)
-        row = " | ".join(f"{told[k]:.3f}" for k in ("min", "median", "max"))
-        print(f"| {name} | {row} |")
+    harness.print_rows(
+        {"stage": name} | harness.times(of) | {"max s": f"{max(of):.3f}"}
+        for name, of in seconds.items()
+    )
     for share in SHARES:
         host = sum(seconds[f"host, {share:.0%} kept"])
         whole = sum(seconds[f"iteration, {share:.0%} kept"])
@@ -313,7 +308,7 @@ def print_table(figures: dict) -> None:
 
 def main(argv: list[str]) -> int:
     del argv
-    return runs.tell(measure(), print_table, _JSON.value)
+    return harness.report(measure(), print_table)
 
 
 if __name__ == "__main__":

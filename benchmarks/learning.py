@@ -12,6 +12,7 @@ import sys
 
 from absl import app, flags
 
+from benchmarks import harness
 from ragen_jax.runs.reader import read_metrics
 
 _OUTPUT = flags.DEFINE_string("output", None, "PNG file to write. None: table only.")
@@ -52,20 +53,23 @@ def read(workdir: pathlib.Path) -> dict:
 
 def table(runs: list[dict]) -> str:
     """Markdown: one row per run."""
-    lines = [
-        "| game | seed | iterations | median s/iteration | held-out success, start "
-        "| end (95 % interval) | gain, points | best possible |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for run in runs:
         start, end = run["success"][0], run["success"][-1]
         interval = f"{run['low'][-1]:.1%} to {run['high'][-1]:.1%}"
-        lines.append(
-            f"| {run['env']} | {run['seed']} | {run['at'][-1]} | {run['seconds']:.1f} "
-            f"| {start:.1%} | {end:.1%} ({interval}) | {100 * (end - start):+.1f} "
-            f"| {run['ceiling']:.1%} |"
+        rows.append(
+            {
+                "game": run["env"],
+                "seed": run["seed"],
+                "iterations": run["at"][-1],
+                "median s/iteration": f"{run['seconds']:.1f}",
+                "held-out success, start": f"{start:.1%}",
+                "end (95 % interval)": f"{end:.1%} ({interval})",
+                "gain, points": f"{100 * (end - start):+.1f}",
+                "best possible": f"{run['ceiling']:.1%}",
+            }
         )
-    return "\n".join(lines)
+    return harness.table(rows)
 
 
 def draw(runs: list[dict], output: pathlib.Path) -> None:

@@ -24,21 +24,19 @@ import os
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness, runs
 from benchmarks.exchanges import collectives
 from launch import command
 
 _TINY = flags.DEFINE_bool("tiny", False, "A small random network, two meshes.")
 _TARGET = flags.DEFINE_string("target", None, "GPU, see ragen_jax/memory/targets.py.")
 _TOPOLOGY = flags.DEFINE_string("topology", "1x1x8", "With --target: 1xHOSTSxGPUS.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 # data, fsdp, tensor
 MESHES = ((1, 1, 1), (2, 1, 1), (1, 4, 1), (2, 2, 1), (8, 1, 1), (1, 8, 1), (2, 2, 2))
 TINY_MESHES = ((1, 1, 1), (2, 1, 1))
 BATCH = {
-    "rollout.num_groups": 16,
-    "rollout.group_size": 8,
     # One device plays as each of several does.
     "rollout.part_rows": None,
     # AdamW gives a gradient near 0 the full step, with the sign of its rounding.
@@ -59,11 +57,10 @@ def read_config(mesh: tuple[int, int, int]):
     """The pocket model's run without a critic on this mesh, checked."""
     changes = {**BATCH, "filter.keep_fraction": 1.0}
     if _TINY.value:
-        tiny = {"rollout.max_reply_tokens": 8, "learner.microbatch_rows": 4}
-        changes |= runs.TINY_BATCH | tiny
+        changes |= {"rollout.max_reply_tokens": 8, "learner.microbatch_rows": 4}
     for axis, size in zip(("data", "fsdp", "tensor"), mesh, strict=True):
         changes[f"mesh.{axis}"] = size
-    return runs.task_config("pocket,grpo", changes)
+    return runs.batch_config("pocket,grpo", changes, tiny=_TINY.value)
 
 
 def received(compiled, trips: list[int]) -> dict[str, int]:
@@ -196,26 +193,25 @@ def measure_target() -> list[dict]:
 
 def print_table(figures: list[dict]) -> None:
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    names = "data x fsdp x tensor", "state MB", "update's peak MB"
-    names += tuple(f"update: {kind} MB" for kind in kinds)
-    names += ("rollout: all MB",)
-    has_run = "difference" in figures[0]
-    if has_run:
-        names += ("update programs", "parameters differ by")
-    print(f"| {' | '.join(names)} |")
-    print("|---" * len(names) + "|")
+    rows = []
     for of in figures:
         got = of["update_received"]
-        sent = [got.get(kind, 0) for kind in kinds[:3]]
+        sent = {kind: got.get(kind, 0) for kind in kinds}
         # Permutations are parts of what the partitioner makes of all-to-alls.
-        rest = sum(got.values()) - sum(sent)
-        numbers = [of["state_bytes"], of["update_peak_bytes"], *sent, rest]
-        numbers.append(sum(of["rollout_received"].values()))
-        cells = [f"{number / 1e6:,.1f}" for number in numbers]
-        shape = " x ".join(str(size) for size in of["mesh"].values())
-        if has_run:
-            cells += [of["compilations"], f"{of['difference']:.1e}"]
-        print(f"| {shape} | {' | '.join(map(str, cells))} |")
+        sent["all-to-all"] = sum(got.values()) - sum(sent[kind] for kind in kinds[:3])
+        sizes = {
+            "state MB": of["state_bytes"],
+            "update's peak MB": of["update_peak_bytes"],
+            **{f"update: {kind} MB": size for kind, size in sent.items()},
+            "rollout: all MB": sum(of["rollout_received"].values()),
+        }
+        row = {"data x fsdp x tensor": " x ".join(map(str, of["mesh"].values()))}
+        row |= {column: f"{size / 1e6:,.1f}" for column, size in sizes.items()}
+        if "difference" in of:
+            row["update programs"] = of["compilations"]
+            row["parameters differ by"] = f"{of['difference']:.1e}"
+        rows.append(row)
+    harness.print_rows(rows)
 
 
 def main(argv: list[str]) -> int:
@@ -223,7 +219,7 @@ def main(argv: list[str]) -> int:
     if _TARGET.value is not None:
         figures = measure_target()
         print_table(figures)
-        runs.write_json(_JSON.value, {"target": _TARGET.value, "meshes": figures})
+        harness.write_json({"target": _TARGET.value, "meshes": figures})
         return 0
     force_devices()
     # Looking at a program compiles it a second time.
@@ -233,9 +229,9 @@ def main(argv: list[str]) -> int:
         measure_mesh(mesh, reference)
         for mesh in (TINY_MESHES if _TINY.value else MESHES)
     ]
-    print(runs.describe_versions())
+    harness.print_versions()
     print_table(figures)
-    runs.write_json(_JSON.value, {"meshes": figures})
+    harness.write_json({"meshes": figures})
     is_right = all(
         of["difference"] <= MOST and of["compilations"] == 1 for of in figures
     )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ragen_jax.registry.metrics import Metric
+from ragen_jax.runs import markdown
 from ragen_jax.runs.metrics import DISTRIBUTIONS, METRICS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "metrics.md"
@@ -48,21 +49,13 @@ def table(metrics: Sequence[Metric]) -> str:
         "otherwise": [metric.cure for metric in metrics],
     }
     columns = {name: cells for name, cells in columns.items() if any(cells)}
-    rows = [
-        columns.keys(),
-        ["---"] * len(columns),
-        *zip(*columns.values(), strict=True),
-    ]
-    return "".join(f"| {' | '.join(map(_escape, row))} |\n" for row in rows)
+    rows = zip(*columns.values(), strict=True)
+    return markdown.table(list(columns), rows) + "\n"
 
 
 def _shown(name: str) -> str:
     """Fields as `<field>`."""
     return re.sub(r"\{(\w+)\}", r"<\1>", name)
-
-
-def _escape(cell: str) -> str:
-    return cell.replace("|", "\\|")
 
 
 def main() -> None:

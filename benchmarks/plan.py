@@ -20,6 +20,7 @@ from typing import Any
 from absl import flags
 
 from launch import command
+from ragen_jax.runs import markdown
 
 _CASE = flags.DEFINE_string("case", None, "Only this one; see CASES.")
 _CHILD = flags.DEFINE_enum("child", None, ["plan", "run"], "Used by the command.")
@@ -165,8 +166,8 @@ def main(argv: list[str]) -> int:
         print(json.dumps(function(_CASE.value)))
         return 0
     is_close = True
-    print("| case | program | estimate GB | count GB | grown GB | count / grown |")
-    print("|---|---|---|---|---|---|")
+    columns = ("estimate GB", "count GB", "grown GB", "count / grown")
+    print(markdown.table(("case", "program", *columns), []))
     for case in [_CASE.value] if _CASE.value else CASES:
         plan, run = child("plan", case), child("run", case)
         for name, (estimate, count) in plan.items():
@@ -175,8 +176,7 @@ def main(argv: list[str]) -> int:
                 is_close &= abs(ratio - 1) <= TOLERANCE
                 is_close &= abs(estimate / count - 1) <= ESTIMATE_TOLERANCE
             sizes = (f"{size / GB:.2f}" for size in (estimate, count, run[name]))
-            row = (case, name, *sizes, f"{ratio:.2f}")
-            print(f"| {' | '.join(row)} |", flush=True)
+            print(markdown.row((case, name, *sizes, f"{ratio:.2f}")), flush=True)
     return 0 if is_close else 1
 
 

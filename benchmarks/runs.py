@@ -6,11 +6,7 @@ episode has all of its turns.
 """
 
 import dataclasses
-import json
-import pathlib
-import platform
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
@@ -38,6 +34,16 @@ TINY_BATCH = {
     "learner.minibatch_rows": 4,
     "learner.microbatch_rows": 2,
 }
+# The batch of the pocket model; a real one's is its preset's.
+POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
+
+
+def batch_config(
+    presets: str, changes: Mapping[str, object], *, tiny: bool = False
+) -> ConfigDict:
+    """`task_config` with the pocket model's batch, or the tiny one."""
+    batch = POCKET_BATCH if is_pocket(presets) else {}
+    return task_config(presets, (TINY_BATCH if tiny else batch) | dict(changes))
 
 
 def task_config(presets: str, changes: Mapping[str, object]) -> ConfigDict:
@@ -169,60 +175,3 @@ def row_order(key, num_rows: int):
 
     draws = jax.random.uniform(jax.random.fold_in(key, 0), (num_rows,))
     return np.argsort(np.asarray(draws), kind="stable")
-
-
-def versions() -> dict[str, str]:
-    """What the figures belong to."""
-    import importlib.metadata
-    import os
-
-    import jax
-
-    packages = ("jax", "jaxlib", "flax", "torch", "transformers")
-    found = {d.metadata["Name"] for d in importlib.metadata.distributions()}
-    return {
-        "device": jax.devices()[0].device_kind,
-        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-        "python": platform.python_version(),
-        **{p: importlib.metadata.version(p) for p in packages if p in found},
-    }
-
-
-def describe_versions() -> str:
-    """The same in a line."""
-    return ", ".join(f"{name} {value}" for name, value in versions().items())
-
-
-def tell(figures: Mapping[str, Any], print_table: Callable, path: str | None) -> int:
-    """Print versions, notes, the table and problems; write the file.
-
-    Returns:
-      Exit status: 1 where there is a problem, and the figures are not to be trusted.
-    """
-    print(describe_versions())
-    for note in figures["notes"]:
-        print(f"note: {note}")
-    print_table(figures)
-    for problem in figures["problems"]:
-        print(f"problem: {problem}")
-    write_json(path, figures)
-    return 1 if figures["problems"] else 0
-
-
-def write_json(path: str | None, figures: Mapping) -> None:
-    """Write figures to a file, if one was asked for."""
-    if path:
-        text = json.dumps({"versions": versions(), **figures}, indent=2)
-        pathlib.Path(path).write_text(text + "\n")
-
-
-def spread(seconds: list[float]) -> dict[str, float]:
-    """Minimum, median and maximum of repeats."""
-    import statistics
-
-    return {
-        "min": min(seconds),
-        "median": statistics.median(seconds),
-        "max": max(seconds),
-        "repeats": len(seconds),
-    }

@@ -19,10 +19,10 @@ import tempfile
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness
 from launch import command
 
-_JSON = flags.DEFINE_string("json", "benchmarks/results/scaling.json", "The figures.")
+_JSON = harness.define_json("benchmarks/results/scaling.json")
 _OUTPUT = flags.DEFINE_string("output", None, "PNG file to draw.")
 _COMPILE = flags.DEFINE_bool("compile", True, "Compile the cases that are missing.")
 
@@ -181,43 +181,29 @@ def iteration(case: Case, of: dict[str, float], *, overlaps: bool) -> float:
 def print_table(known: dict[str, dict], target) -> None:
     found = [case for case in CASES if case.name in known]
     found.sort(key=lambda case: (case.model, case.scaling == "strong", case.gpus))
-    columns = (
-        "model, scaling",
-        "GPUs",
-        "data x fsdp",
-        "GiB, rollout",
-        "GiB, update",
-        "ms a token",
-        "received before a rollout, GB",
-        "a pass: work ms",
-        "exchanges in a host ms",
-        "between hosts ms",
-        "share of ideal",
-        "iteration s",
-    )
-    print(f"| {' | '.join(columns)} |")
-    print("|---" * len(columns) + "|")
+    rows = []
     for case in found:
         figures = known[case.name]
         of = seconds(case, figures, target)
         first = sum(one["bytes"] for one in figures["rollout_exchanges"])
         shares = [share(of, overlaps=x) for x in (False, True)]
         whole = [iteration(case, of, overlaps=x) for x in (True, False)]
-        cells = (
-            f"{case.model}, {case.scaling}",
-            case.gpus,
-            f"{case.mesh[0]} x {case.mesh[1]}",
-            f"{figures['rollout_bytes'] / 2**30:.1f}",
-            f"{figures['update_bytes'] / 2**30:.1f}",
-            f"{1e3 * figures['token_s']:.2f}",
-            f"{first / 1e9:.1f}",
-            f"{1e3 * of['work']:.0f}",
-            f"{1e3 * of['inside']:.0f}",
-            f"{1e3 * of['between']:.0f}",
-            f"{shares[0]:.0%} to {shares[1]:.0%}",
-            f"{whole[0]:.1f} to {whole[1]:.1f}",
-        )
-        print(f"| {' | '.join(map(str, cells))} |")
+        row = {
+            "model, scaling": f"{case.model}, {case.scaling}",
+            "GPUs": case.gpus,
+            "data x fsdp": f"{case.mesh[0]} x {case.mesh[1]}",
+            "GiB, rollout": f"{figures['rollout_bytes'] / 2**30:.1f}",
+            "GiB, update": f"{figures['update_bytes'] / 2**30:.1f}",
+            "ms a token": f"{1e3 * figures['token_s']:.2f}",
+            "received before a rollout, GB": f"{first / 1e9:.1f}",
+            "a pass: work ms": f"{1e3 * of['work']:.0f}",
+            "exchanges in a host ms": f"{1e3 * of['inside']:.0f}",
+            "between hosts ms": f"{1e3 * of['between']:.0f}",
+            "share of ideal": f"{shares[0]:.0%} to {shares[1]:.0%}",
+            "iteration s": f"{whole[0]:.1f} to {whole[1]:.1f}",
+        }
+        rows.append(row)
+    harness.print_rows(rows)
 
 
 def draw(known: dict[str, dict], target, path: str) -> None:
@@ -308,7 +294,7 @@ def main(argv: list[str]) -> int:
         except ValueError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        runs.write_json(str(path), figures)
+        harness.write_json(figures)
     print_table(figures, target)
     if _OUTPUT.value:
         draw(figures, target, _OUTPUT.value)

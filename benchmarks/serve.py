@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 
 from absl import flags
 
+from benchmarks import harness
 from launch import command
 
 _MESSAGES = flags.DEFINE_integer("messages", 2000, "Answers per measurement.")
@@ -37,7 +38,7 @@ _GAMES = flags.DEFINE_list(
 _OPENENV = flags.DEFINE_string(
     "openenv_python", None, "Python with openenv, whose own server is measured, too."
 )
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
 ROOT = pathlib.Path(__file__).parents[1]
 OFFICIAL = ROOT / "tests" / "serve" / "official_server.py"
@@ -70,9 +71,7 @@ def main(argv: list[str]) -> int:
                     row = f"{name}: {kind}, {count} at once"
                     figures[row] = {"best_per_s": best, "median_per_s": median}
                     print(f"{row:<44}{best:>10,.0f}{median:>10,.0f}", flush=True)
-    if _JSON.value:
-        record = {"machine": platform.machine(), "figures": figures}
-        pathlib.Path(_JSON.value).write_text(json.dumps(record, indent=2) + "\n")
+    harness.write_json({"machine": platform.machine(), "figures": figures})
     return 0
 
 

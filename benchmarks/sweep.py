@@ -8,16 +8,15 @@ vmapped into one program. The status is 1 when threads change a bit.
 """
 
 import concurrent.futures
-import time
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness, runs
 from launch import command
 
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Measured calls of each kind.")
 _TINY = flags.DEFINE_bool("tiny", False, "A few rows and a narrow network: all code.")
-_JSON = flags.DEFINE_string("json", None, "File for the figures.")
+harness.define_json()
 
 WAYS = ("in turn", "two threads", "vmapped")
 # Groups of the tiny form are played one at a time, too.
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> int:
     figures = {"notes": setup.notes, "problems": [], "seconds": {}}
     rollouts = measure_rollouts(config, setup, figures)
     measure_updates(config, setup, rollouts, figures)
-    return runs.tell(figures, print_table, _JSON.value)
+    return harness.report(figures, print_table)
 
 
 def measure_rollouts(config, setup, figures):
@@ -109,7 +108,10 @@ def measure_updates(config, setup, rollouts, figures) -> None:
     }
     # The update takes its state away: each call has states of its own.
     results = measure(
-        "update", ways, figures, lambda: list(zip(states(), batches, keys, strict=True))
+        "update",
+        ways,
+        figures,
+        lambda: (list(zip(states(), batches, keys, strict=True)),),
     )
     compare("update", results, figures)
     alone, together = (jax.device_get(results[w]) for w in ("in turn", "vmapped"))
@@ -120,21 +122,10 @@ def measure_updates(config, setup, rollouts, figures) -> None:
     )
 
 
-def measure(stage: str, ways, figures, prepare=None):
-    """Seconds of each way in turn, after one call that compiles; the last results."""
-    import jax
-
-    seconds = {f"{stage}, {way}": [] for way in ways}
-    results = {}
-    for i in range(_REPEATS.value + 1):
-        for way, call in ways.items():
-            arguments = () if prepare is None else (prepare(),)
-            jax.block_until_ready(arguments)
-            began = time.perf_counter()
-            results[way] = jax.block_until_ready(call(*arguments))
-            if i:
-                seconds[f"{stage}, {way}"].append(time.perf_counter() - began)
-    figures["seconds"] |= seconds
+def measure(stage: str, ways, figures, prepare=tuple):
+    """Note the seconds of each way; returns the last results."""
+    seconds, results = harness.take_turns(ways, _REPEATS.value, prepare=prepare)
+    figures["seconds"] |= {f"{stage}, {way}": of for way, of in seconds.items()}
     return results
 
 
@@ -164,14 +155,12 @@ def stack(trees):
 
 def print_table(figures) -> None:
     """Seconds for two seeds, and how much faster than in turn."""
-    print("| two seeds | min s | median s | gain |\n|---|---|---|---|")
+    rows = []
     for name, seconds in figures["seconds"].items():
-        spread, stage = runs.spread(seconds), name.split(",")[0]
-        first = runs.spread(figures["seconds"][f"{stage}, in turn"])
-        gain = first["min"] / spread["min"]
-        print(
-            f"| {name} | {spread['min']:.3f} | {spread['median']:.3f} | {gain:.2f}x |"
-        )
+        first = figures["seconds"][f"{name.split(',')[0]}, in turn"]
+        gain = f"{min(first) / min(seconds):.2f}x"
+        rows.append({"two seeds": name} | harness.times(seconds) | {"gain": gain})
+    harness.print_rows(rows)
 
 
 if __name__ == "__main__":

@@ -17,30 +17,28 @@ listed one. The status is 1 when the two learners disagree (log-probabilities by
 loss, entropy or gradient norm by 1 %), or the two counts of FLOPs by more than half.
 """
 
+import functools
 import time
 
 from absl import flags
 
-from benchmarks import runs
+from benchmarks import harness, runs
 from launch import command
 
 _PRESETS = flags.DEFINE_string("presets", "pocket", "A size, see configs/sizes.py.")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Measured updates of each kind.")
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
-_JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+harness.define_json()
 
-# The batch of the pocket model; a real one's is its preset's.
-POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
 TORCH_MICROBATCHES = (4, 8, 16, 32)
 
 
 def read_config():
     """The run, checked."""
-    presets = f"{_PRESETS.value},grpo"
-    changes = POCKET_BATCH if runs.is_pocket(presets) else {}
+    changes = {"filter.keep_fraction": 1.0}
     if _TINY.value:
-        changes = {**runs.TINY_BATCH, "rollout.max_reply_tokens": 8}
-    return runs.task_config(presets, {**changes, "filter.keep_fraction": 1.0})
+        changes["rollout.max_reply_tokens"] = 8
+    return runs.batch_config(f"{_PRESETS.value},grpo", changes, tiny=_TINY.value)
 
 
 def counted_flops(setup, config, width: int) -> float:
@@ -105,12 +103,8 @@ def torch_peer(config, batch, key, log_probs):
     taken = {}
     for rows in TORCH_MICROBATCHES:
         learner.microbatch_rows = rows
-        seconds = []
-        for _ in range(2):
-            began = time.perf_counter()
-            learner.update(episodes, order)
-            seconds.append(time.perf_counter() - began)
-        taken[rows] = min(seconds)
+        update = functools.partial(learner.update, episodes, order)
+        taken[rows] = harness.least_seconds(update, 1)
     # Anew: both start from the same weights.
     learner = TorchLearner(POCKET, config)
     learner.microbatch_rows = min(taken, key=taken.get)
@@ -160,12 +154,7 @@ def measure(config) -> dict:
     stats = {name: update() for name, update in contestants.items()}
     if len(stats) == 2:
         problems += disagreements(stats)
-    seconds = {name: [] for name in contestants}
-    for _ in range(_REPEATS.value):
-        for name, update in contestants.items():
-            began = time.perf_counter()
-            update()
-            seconds[name].append(time.perf_counter() - began)
+    seconds, _ = harness.take_turns(contestants, _REPEATS.value, warm_ups=0)
     rows, width = batch.tokens.shape
     parameters = num_params(setup.params)
     shape = (setup.parts.model, parameters, width)
@@ -203,25 +192,28 @@ def print_table(figures: dict) -> None:
     )
     sheet = "not listed" if peak is None else f"{peak / 1e12:,.0f} TFLOP/s"
     print(f"matrix products: {rate / 1e9:,.0f} GFLOP/s; data sheet: {sheet}")
-    print("| update | min s | median s | tokens/s | of matmul | of sheet | ours is |")
-    print("|---|---|---|---|---|---|---|")
-    best = min(figures["seconds"]["ours"])
+    best, rows = min(figures["seconds"]["ours"]), []
     for name, seconds in figures["seconds"].items():
-        told = runs.spread(seconds)
-        achieved = tokens * figures["flops_per_token"] / told["min"]
-        of_sheet = "" if peak is None else f"{achieved / peak:.1%}"
-        print(
-            f"| {name} | {told['min']:.3f} | {told['median']:.3f} "
-            f"| {tokens / told['min']:,.0f} | {achieved / rate:.0%} | {of_sheet} "
-            f"| {told['min'] / best:.2f}x |"
+        per_second = tokens / min(seconds)
+        achieved = figures["flops_per_token"] * per_second
+        rows.append(
+            {
+                "update": name,
+                **harness.times(seconds),
+                "tokens/s": f"{per_second:,.0f}",
+                "of matmul": f"{achieved / rate:.0%}",
+                "of sheet": "" if peak is None else f"{achieved / peak:.1%}",
+                "ours is": f"{min(seconds) / best:.2f}x",
+            }
         )
+    harness.print_rows(rows)
     for rows, seconds in figures.get("torch_microbatch_s", {}).items():
         print(f"torch, microbatches of {rows} rows: {seconds:.2f} s")
 
 
 def main(argv: list[str]) -> int:
     del argv
-    return runs.tell(measure(read_config()), print_table, _JSON.value)
+    return harness.report(measure(read_config()), print_table)
 
 
 if __name__ == "__main__":

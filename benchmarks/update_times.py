@@ -5,53 +5,35 @@ every contestant then learns from them again and again. Contestants take turns, 
 a busy machine is busy for all of them; compare the minima.
 """
 
-import dataclasses
-import time
 from collections.abc import Callable, Mapping
 
-PRESET = "pocket,grpo"
-SIZE = {"rollout.num_groups": 16, "rollout.group_size": 8}
+from benchmarks import runs
 
 
-@dataclasses.dataclass
 class Contestant:
-    """An update, the state it is at, and what it took.
+    """An update and the state it is at.
 
-    Attributes:
+    Args:
       update: `(state, trajectory, key) -> (state, stats, credit)`.
       state: replaced by every call.
-      seconds: of the calls so far.
-      stats: of the last call.
     """
 
-    update: Callable
-    state: object
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    stats: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    def __init__(self, update: Callable, state):
+        self._update, self._state = update, state
 
-    def run(self, trajectory, key) -> float:
-        """One update; returns its seconds, results fetched."""
+    def __call__(self, trajectory, key) -> Mapping[str, float]:
+        """One update; returns its metrics."""
         import jax
 
-        began = time.perf_counter()
-        self.state, stats, _ = self.update(self.state, trajectory, key)
-        self.stats = jax.device_get(jax.block_until_ready((self.state, stats))[1])
-        return time.perf_counter() - began
-
-    def measure(self, trajectory, key) -> None:
-        """One update that counts."""
-        self.seconds.append(self.run(trajectory, key))
+        self._state, stats, _ = self._update(self._state, trajectory, key)
+        return jax.device_get(jax.block_until_ready((self._state, stats))[1])
 
 
 def build(changes: Mapping[str, object]):
     """A configuration with these changes, and the program built from it."""
-    from configs import sokoban
-    from ragen_jax.config import validate
     from ragen_jax.program.build import build_program
 
-    config = sokoban.get_config(PRESET)
-    config.update_from_flattened_dict(SIZE | dict(changes))
-    validate(config)
+    config = runs.batch_config("pocket,grpo", changes)
     return config, build_program(config)
 
 

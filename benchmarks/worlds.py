@@ -8,6 +8,8 @@ is the host's: all of it in the first, what is not hidden behind decoding in the
 """
 
 import argparse
+import functools
+import itertools
 import json
 import pathlib
 import statistics
@@ -15,10 +17,12 @@ import time
 
 import jax
 
+from benchmarks import harness
 from configs import bandit
 from ragen_jax.host_games.base import HostGame, Observation, Step
 from ragen_jax.program.build import build_program
 from ragen_jax.rollout.keys import rollout_keys
+from ragen_jax.runs import markdown
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import build_collect
 
@@ -70,14 +74,16 @@ def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
         group_size=NUM_ROWS // num_groups,
     )
     params = program.play_params(program.state)
-    times = []
-    for i in range(repeats + 1):
-        keys = rollout_keys(jax.random.key(i), num_groups, NUM_ROWS // num_groups)
-        start = time.perf_counter()
-        jax.block_until_ready(collect(params, program.task.dialogue, keys))
-        times.append(time.perf_counter() - start)
+    numbers = itertools.count()
+
+    def next_keys():
+        key = jax.random.key(next(numbers))
+        return (rollout_keys(key, num_groups, NUM_ROWS // num_groups),)
+
+    play = functools.partial(collect, params, program.task.dialogue)
     # The first compiles and starts the workers.
-    return statistics.median(times[1:])
+    seconds, _ = harness.take_turns({"": play}, repeats, prepare=next_keys)
+    return statistics.median(seconds[""])
 
 
 def main() -> None:
@@ -86,8 +92,8 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     print(f"{NUM_ROWS} rows, {NUM_TURNS} turns, a process each; seconds of a rollout")
-    print("| a step sleeps | all rows at once | in halves | host's time hidden |")
-    print("|---|---|---|---|")
+    columns = ("all rows at once", "in halves", "host's time hidden")
+    print(markdown.table(("a step sleeps", *columns), []))
     found, still = [], None  # seconds of both without sleep
     for seconds in (0.0, 0.03, 0.1):
         whole = median_seconds(seconds, 1, options.repeats)
@@ -96,7 +102,8 @@ def main() -> None:
         added = [now - then for now, then in zip((whole, halves), still, strict=True)]
         hidden = 1 - added[1] / added[0] if seconds else None
         share = "-" if hidden is None else f"{hidden:.0%}"
-        print(f"| {seconds:g} s | {whole:.3f} | {halves:.3f} | {share} |", flush=True)
+        cells = (f"{seconds:g} s", f"{whole:.3f}", f"{halves:.3f}", share)
+        print(markdown.row(cells), flush=True)
         row = {"seconds": seconds, "whole": whole, "halves": halves, "hidden": hidden}
         found.append(row)
     if options.json is not None:

@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
             "launch.leaderboard results/*.json"
         )
     with working("reading the files"):
-        from launch.leaderboard_page import make_page
+        from launch.leaderboard_page import make_leaderboard_page
         from ragen_jax.evaluation.leaderboard import markdown, read_board
         from ragen_jax.runs.writer import write_text_atomically
 
@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
     if _TABLE.value:
         texts[_TABLE.value] = markdown(board)
     if _OUTPUT.value or not texts:
-        texts[_OUTPUT.value or "leaderboard.html"] = make_page(board)
+        texts[_OUTPUT.value or "leaderboard.html"] = make_leaderboard_page(board)
     for name, text in texts.items():
         path = pathlib.Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,9 +58,7 @@ def _check_targets(sources: list[pathlib.Path]) -> None:
       ValueError: names the file.
     """
     taken = {path.resolve() for path in sources}
-    for flag in (_OUTPUT, _TABLE):
-        if not flag.value:
-            continue
+    for flag in filter(lambda flag: flag.value, (_OUTPUT, _TABLE)):
         path = pathlib.Path(flag.value).resolve()
         if path in taken:
             raise ValueError(

@@ -61,7 +61,6 @@ def main(argv: list[str]) -> int:
         devices, notes = _described_devices(config)
         _offer_devices(config)
         from ragen_jax.config import validate
-        from ragen_jax.memory.alarms import hidden_alarms
         from ragen_jax.memory.devices import detected_device, named_device
         from ragen_jax.memory.plan import make_plan, read_model
         from ragen_jax.memory.reduce import find_fix
@@ -76,15 +75,17 @@ def main(argv: list[str]) -> int:
     for note in notes + more_notes:
         _say(f"note: {note}")
     if _is_compiled():
-        _say("compiling the programs; of a 0.5B model about 3 minutes each")
+        _say(
+            "compiling the programs; of a 0.5B model about 3 minutes each (XLA then "
+            'asks "Very slow compile?" and suggests to file a bug: ignore that)'
+        )
     how = {
         "compiled": _is_compiled(),
         "on_cpu": device.kind == "cpu",
         "devices": devices,
         "watch": _timed,
     }
-    with hidden_alarms():
-        plan = make_plan(config, model, tokenizer, **how)
+    plan = make_plan(config, model, tokenizer, **how)
     _print_plan(plan)
     _say(f"accuracy: {_accuracy(device, devices)}")
     # The devices of a CPU are all in one memory.
@@ -97,8 +98,7 @@ def main(argv: list[str]) -> int:
     if not _SEARCH.value:
         return 1
     print("searching for a smaller setting that fits")
-    with hidden_alarms():
-        fix = find_fix(config, model, tokenizer, plan, limit, report=_report, **how)
+    fix = find_fix(config, model, tokenizer, plan, limit, report=_report, **how)
     if fix is None:
         print("no option of the list in ragen_jax/memory/reduce.py makes it fit")
         return 1

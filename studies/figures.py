@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ragen_jax.report.png import drawing
+from ragen_jax.report.png import drawing, save_figure
 from studies.arms import GAMES, Arm
 from studies.claims import Correlation, Mean, Study
 from studies.measures import FORMS, MEASURES, Measure, bucket_norms
@@ -40,12 +40,7 @@ def write_figure(found: StudyResults, path: pathlib.Path) -> None:
     with drawing():
         from matplotlib import pyplot
 
-        figure = _choose(found.study)(pyplot, found)
-        temporary = path.with_name(f".{path.name}.tmp")
-        metadata = {"Software": None}
-        figure.savefig(temporary, dpi=_DPI, metadata=metadata, format="png")
-        pyplot.close(figure)
-    temporary.replace(path)
+        save_figure(_choose(found.study)(pyplot, found), path, _DPI)
 
 
 def _choose(study: Study):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ragen_jax.evaluation.statistics import bootstrap_interval
+from ragen_jax.runs.markdown import table
 from ragen_jax.runs.writer import write_text_atomically
 from studies.claims import NOT_REPRODUCED, OPPOSITE, REPRODUCED, Study, Verdict
 from studies.figures import write_figure
@@ -31,15 +32,14 @@ _QUICK = "**Of shortened runs, which show that the study works and nothing else.
 def make_page(found: StudyResults, *, is_quick: bool) -> str:
     """The page of a study as Markdown."""
     study = found.study
-    claims = [("claim", "verdict", "effect")]
-    claims += [
+    claims = [
         (claim.text, _word(verdict), "" if verdict is None else verdict.found)
         for claim in study.claims
         for verdict in (found.verdicts.get(claim.text),)
     ]
     measures = [MEASURES[name] for name in study.columns]
-    arms = [("arm", "runs", *(measure.label for measure in measures))]
-    arms += [
+    columns = ("arm", "runs", *(measure.label for measure in measures))
+    arms = [
         (
             study.label(arm),
             _count(len(found.runs[arm.name]), found.num_failed[arm.name]),
@@ -53,11 +53,13 @@ def make_page(found: StudyResults, *, is_quick: bool) -> str:
         f"# {study.title}\n\n{_QUICK if is_quick else ''}{study.question}\n\n"
         f"What the paper says: {study.paper}\n\n"
         f"```sh\npython -m launch.study --name={study.name}\n```\n\n"
-        f"![{study.title}]({study.name}.png)\n\n{_KEY}\n\n{_table(claims)}\n"
+        f"![{study.title}]({study.name}.png)\n\n{_KEY}\n\n"
+        f"{table(('claim', 'verdict', 'effect'), claims)}\n\n"
         f"An effect is positive in the direction of the claim; of a claim with a "
         f"threshold it is what exceeds that. In brackets its 95 % bootstrap interval "
         f"over runs. How claims are judged: "
-        f"[findings](../findings.md#how-claims-are-judged).\n\n{_table(arms)}{missing}"
+        f"[findings](../findings.md#how-claims-are-judged).\n\n"
+        f"{table(columns, arms)}\n{missing}"
     )
 
 
@@ -86,25 +88,18 @@ def _mean(runs: Sequence[RunRecord], name: str) -> str:
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    lines = [head, ("---",) * len(head), *body]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 def make_overview(all_found: Sequence[StudyResults]) -> str:
     """A row for each study: how many of its claims came to which verdict."""
-    rows = [("finding", "claims", REPRODUCED, NOT_REPRODUCED, OPPOSITE, _NOT_RUN)]
-    for found in all_found:
-        study = found.study
-        rows.append(
-            (
-                f"[{study.title}](#{study.name})",
-                str(len(study.claims)),
-                *(str(count or "") for count in count_verdicts(found).values()),
-            )
+    rows = [
+        (
+            f"[{found.study.title}](#{found.study.name})",
+            len(found.study.claims),
+            *(count or "" for count in count_verdicts(found).values()),
         )
-    return _table(rows)
+        for found in all_found
+    ]
+    heads = ("finding", "claims", REPRODUCED, NOT_REPRODUCED, OPPOSITE, _NOT_RUN)
+    return table(heads, rows) + "\n"
 
 
 def count_verdicts(found: StudyResults) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """A leaderboard: files of scores, one row each, if they are of the same measurement.
 
-In: JSON files of `launch.evaluate --json`. Out: a `Board`, as plain numbers and texts
-for a page, and as Markdown. The same files give the same bytes.
+In: JSON files of `launch.evaluate --json`. Out: a `Board`, and its page in Markdown
+(`launch.leaderboard_page` has the one in HTML). The same files give the same
+bytes.
 
 Must be equal in all files: what is asked, and how often. That is the suite, the number
 of prompts and samples, the seed, and per entry the game, its arguments, the part of its
@@ -16,17 +17,19 @@ of one game share its level `i`), the mean of its successes over the entries.
 
 import collections
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from ragen_jax.evaluation.results import Score, best_possible, interval, read_scores
 from ragen_jax.evaluation.statistics import prompt_interval
+from ragen_jax.runs.markdown import escape, table
 
 # Of `about["evaluation"]`.
 MEASUREMENT = ("num_prompts", "num_samples", "seed")
@@ -35,6 +38,8 @@ OWN = "max_reply_tokens"
 UNKNOWN = "unknown"
 # Between numbers that are equal but for the order of a sum.
 ROUNDING = 1e-6
+_SHARES = ("success", "success_low", "success_high", "ceiling", "regret")
+_RESTORE = "restore the file as launch.evaluate wrote it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +69,8 @@ class Row:
     @property
     def measured(self) -> dict[tuple[str, str], Any]:
         """What must be equal in all files, by entry ("" for all of them) and name."""
-        settings = {("", "suite"): self.about.get("suite")}
         evaluation = self.about["evaluation"]
+        settings = {("", "suite"): self.about.get("suite")}
         settings |= {("", f"evaluation.{n}"): evaluation[n] for n in MEASUREMENT}
         for entry, score in self.scores.items():
             settings |= {(entry, k): x for k, x in score.played.items() if k != OWN}
@@ -74,16 +79,16 @@ class Row:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """What belongs to the policy, and what made the scores: name and text."""
-        about, made = self.about, self._made()
-        facts = [("policy", about["policy"])]
+        about, facts = self.about, [("policy", self.about["policy"])]
         if not self.is_reference:
             temperature = about["evaluation"].get("temperature", UNKNOWN)
             greedy = "greedy" if temperature == 0 else f"sampled at {temperature}"
             lengths = sorted({s.played.get(OWN, 0) for s in self.scores.values()})
+            longest = " to ".join(map(str, dict.fromkeys((lengths[0], lengths[-1]))))
             context, *turns = about["context"]
             last = f", the last {turns[0]} turns" if turns and turns[0] else ""
             facts += [
-                ("replies", f"{greedy}, up to {_range(lengths)} tokens"),
+                ("replies", f"{greedy}, up to {longest} tokens"),
                 ("prompt", ", ".join(f"{k} {v}" for k, v in about["prompt"].items())),
                 ("context", f"{context}{last}"),
                 ("weights", str(about.get("weights", UNKNOWN))),
@@ -92,20 +97,19 @@ class Row:
             facts.append(("request", str(about["extra_body"])))
         versions = [
             ", ".join(f"{name} {x}" for name, x in one.items() if name != "command")
-            for one in made
+            for one in self._made
         ]
-        facts.append(("versions", "; ".join(dict.fromkeys(versions)) or UNKNOWN))
-        return facts
+        return [*facts, ("versions", "; ".join(dict.fromkeys(versions)) or UNKNOWN)]
 
     @property
     def commands(self) -> list[str]:
         """The commands that made the scores, each once; empty where unknown."""
-        words = [str(one["command"]) for one in self._made() if "command" in one]
+        words = [str(one["command"]) for one in self._made if "command" in one]
         return list(dict.fromkeys(words))
 
+    @property
     def _made(self) -> list[dict[str, str]]:
-        made = [score.made for score in self.scores.values()]
-        return [one for one in made if one is not None]
+        return [s.made for s in self.scores.values() if s.made is not None]
 
     @property
     def identity(self) -> str:
@@ -118,8 +122,7 @@ class Row:
         return json.dumps([who, own, temperature, lengths], sort_keys=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """Mean success over the entries of a row; no interval where prompts are unknown."""
 
     success: float
@@ -155,12 +158,6 @@ class Board:
         known = (row.scores[entry].metrics for row in self.rows if entry in row.scores)
         return best_possible(next(known))
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of the measurement that are not an entry's."""
-        found = self.rows[0].measured
-        return {name: value for (entry, name), value in found.items() if not entry}
-
 
 def read_board(paths: Sequence[pathlib.Path]) -> Board:
     """The leaderboard of some files, or of all `*.json` in folders.
@@ -170,16 +167,25 @@ def read_board(paths: Sequence[pathlib.Path]) -> Board:
         other settings, lacks an entry, or is there twice.
     """
     rows = [_read_row(path) for path in _files(paths)]
-    _check_names(rows, "name")
+    _check_different(rows, "name", "have the same name; rename one of them")
     _check_measurement(rows)
-    _check_names(rows, "identity")
-    entries = list(dict.fromkeys(name for row in rows for name in row.scores))
-    _check_complete(rows, entries)
-    means = {row.name: mean_success(row) for row in rows}
-    rows = sorted(rows, key=lambda r: (r.is_reference, -means[r.name].success, r.name))
+    same = "are of the same policy under the same settings; leave one of them out"
+    _check_different(rows, "identity", same)
     # In the order of the row that has most, then what other rows have besides.
     fullest = max((row.scores for row in rows), key=len)
-    entries = list(dict.fromkeys([*fullest, *entries]))
+    entries = list(
+        dict.fromkeys(itertools.chain(fullest, *(row.scores for row in rows)))
+    )
+    for row in rows:
+        missing = [name for name in entries if name not in row.scores]
+        if missing and not row.is_reference:
+            raise ValueError(
+                f"{row.path} lacks {', '.join(missing)}, which other files have; run "
+                "its command again, which plays what is missing and says what this "
+                "machine lacks for it"
+            )
+    means = {row.name: mean_success(row) for row in rows}
+    rows = sorted(rows, key=lambda r: (r.is_reference, -means[r.name].success, r.name))
     return Board(rows, [means[row.name] for row in rows], entries)
 
 
@@ -201,20 +207,17 @@ def _shares(row: Row, score: Score) -> Float[np.ndarray, " P"] | None:
     """
     if score.wins is None:
         return None
-    evaluation = row.about["evaluation"]
-    words, most = score.wins.split(), evaluation["num_samples"]
-    most_digits = len(str(most))
-    wins = np.array([int(w) for w in words if w.isdecimal() and len(w) <= most_digits])
-    is_whole = len(wins) == len(words) == evaluation["num_prompts"]
+    num_prompts, most = (row.about["evaluation"][name] for name in MEASUREMENT[:2])
+    counts = {str(count): count for count in range(most + 1)}
+    wins = [counts.get(word, math.nan) for word in score.wins.split()]
     success = score.metrics["success"]
-    if is_whole and wins.max() <= most:
-        shares = wins / most
-        if math.isclose(np.mean(shares), success, abs_tol=ROUNDING):
-            return shares
+    if len(wins) == num_prompts and math.isclose(
+        np.mean(wins) / most, success, abs_tol=ROUNDING
+    ):
+        return np.array(wins) / most
     raise ValueError(
-        f"{row.path}: the wins of {score.name} are not those of "
-        f"{evaluation['num_prompts']} prompts with a mean of {success:g}; restore the "
-        "file as launch.evaluate wrote it"
+        f"{row.path}: the wins of {score.name} are not those of {num_prompts} prompts "
+        f"with a mean of {success:g}; {_RESTORE}"
     )
 
 
@@ -234,7 +237,6 @@ def _files(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
 
 def _read_row(path: pathlib.Path) -> Row:
     about, scores = read_scores(path, "leave it out")
-    evaluation = about.get("evaluation")
     kinds = {"policy": str, "evaluation": dict}
     if "player" not in about:
         kinds |= {"prompt": dict, "context": list}
@@ -244,29 +246,22 @@ def _read_row(path: pathlib.Path) -> Row:
                 f"{path} is not a file of launch.evaluate --json: its {name} is "
                 f"{about.get(name)!r}; leave it out"
             )
-    numbers = [evaluation.get(name) for name in MEASUREMENT]
+    numbers = [about["evaluation"].get(name) for name in MEASUREMENT]
     if not scores or not all(type(x) is int for x in numbers) or min(numbers[:2]) < 1:
         raise ValueError(
             f"{path} has no scores, or lacks one of {', '.join(MEASUREMENT)}; let "
             "launch.evaluate write it again"
         )
     for score in scores:
-        names = ("success_low", "success", "success_high")
-        low, success, high = (score.metrics[name] for name in names)
-        known = [score.metrics.get(name, 0.0) for name in ("ceiling", "regret")]
-        is_between = low - ROUNDING <= success <= high + ROUNDING
-        is_share = 0 <= success <= 1 and is_between
-        limits = [low, high, *known]
-        if not is_share or not all(-ROUNDING <= x <= 1 + ROUNDING for x in limits):
-            raise ValueError(
-                f"{path}: {score.name} has a success of {success} between {low} and "
-                f"{high}, or a ceiling or regret that is no share; restore the file as "
-                "launch.evaluate wrote it"
-            )
+        shares = {name: score.metrics.get(name, 0) for name in _SHARES}
+        wrong = [n for n, x in shares.items() if not -ROUNDING <= x <= 1 + ROUNDING]
         if type(score.played.get(OWN, 0)) is not int:
+            wrong.append(OWN)
+        if wrong:
+            value = (shares | score.played)[wrong[0]]
             raise ValueError(
-                f"{path}: {score.name} was played with {OWN} = {score.played[OWN]!r}, "
-                "which is no whole number; restore the file as launch.evaluate wrote it"
+                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is no share, "
+                f"or no whole number; {_RESTORE}"
             )
     by_name = {score.name: score for score in scores}
     if len(by_name) < len(scores):
@@ -276,21 +271,13 @@ def _read_row(path: pathlib.Path) -> Row:
     return Row(path, about, by_name)
 
 
-def _check_names(rows: Sequence[Row], kind: str) -> None:
+def _check_different(rows: Sequence[Row], kind: str, problem: str) -> None:
     """Refuse rows with the same "name" or "identity"."""
     seen: dict[str, Row] = {}
     for row in rows:
         other = seen.setdefault(getattr(row, kind), row)
-        if other is not row and kind == "name":
-            raise ValueError(
-                f"{other.path} and {row.path} would both be called {row.name}; rename "
-                "one of them"
-            )
         if other is not row:
-            raise ValueError(
-                f"{other.path} and {row.path} are of the same policy under the same "
-                "settings; leave one of them out"
-            )
+            raise ValueError(f"{other.path} and {row.path} {problem}")
 
 
 def _check_measurement(rows: Sequence[Row]) -> None:
@@ -299,7 +286,7 @@ def _check_measurement(rows: Sequence[Row]) -> None:
         row.path: {key: json.dumps(value) for key, value in row.measured.items()}
         for row in rows
     }
-    for entry, name in dict.fromkeys(key for text in texts.values() for key in text):
+    for entry, name in dict.fromkeys(itertools.chain(*texts.values())):
         # An entry that a file lacks is another matter.
         values = {
             row.path: texts[row.path].get((entry, name), "nothing")
@@ -317,48 +304,42 @@ def _check_measurement(rows: Sequence[Row]) -> None:
                 )
 
 
-def _check_complete(rows: Sequence[Row], entries: Sequence[str]) -> None:
-    """Refuse policies that lack an entry."""
-    for row in rows:
-        missing = [name for name in entries if name not in row.scores]
-        if missing and not row.is_reference:
-            raise ValueError(
-                f"{row.path} lacks {', '.join(missing)}, which other files have; run "
-                "its command again, which plays what is missing and says what this "
-                "machine lacks for it"
-            )
-
-
-def _range(values: Sequence[int]) -> str:
-    """ "24", or "24 to 48"."""
-    return " to ".join(str(x) for x in dict.fromkeys((values[0], values[-1])))
-
-
 def markdown(board: Board) -> str:
     """The board as a page of Markdown."""
+    heads = ("rank", "policy", "mean success", "entries", "versions")
+    ranks = [
+        (
+            "–" if rank is None else rank,
+            escape(row.name),
+            escape(str(mean)),
+            f"{len(row.scores)} of {len(board.entries)}",
+            escape(dict(row.facts)["versions"]),
+        )
+        for rank, row, mean in board.places()
+    ]
+    scores = [
+        (
+            escape(entry),
+            escape(board.best(entry)),
+            *(
+                escape(interval(row.scores[entry].metrics, "success"))
+                if entry in row.scores
+                else "n/a"
+                for row in board.rows
+            ),
+        )
+        for entry in board.entries
+    ]
+    names = [escape(row.name) for row in board.rows]
     lines = [
         "# Leaderboard",
         "",
         f"{escape(describe(board))} Made by `python -m launch.leaderboard`.",
         "",
-        line("rank", "policy", "mean success", "entries", "versions"),
-        line(*["---"] * 5),
+        table(heads, ranks),
+        "",
+        table(("entry", "best possible", *names), scores),
     ]
-    for rank, row, mean in board.places():
-        facts, shown = dict(row.facts), "–" if rank is None else str(rank)
-        count = f"{len(row.scores)} of {len(board.entries)}"
-        lines.append(line(shown, row.name, str(mean), count, facts["versions"]))
-    names = [row.name for row in board.rows]
-    lines += ["", line("entry", "best possible", *names)]
-    lines.append(line(*["---"] * (2 + len(names))))
-    for entry in board.entries:
-        cells = [
-            interval(row.scores[entry].metrics, "success")
-            if entry in row.scores
-            else "n/a"
-            for row in board.rows
-        ]
-        lines.append(line(entry, board.best(entry), *cells))
     for row in board.rows:
         lines += ["", f"## {escape(row.name)}", ""]
         lines += [f"* {name}: {escape(text)}" for name, text in row.facts]
@@ -370,10 +351,10 @@ def markdown(board: Board) -> str:
 
 def describe(board: Board) -> str:
     """What the numbers mean, in sentences."""
-    settings = board.settings
-    suite = settings["suite"]
+    about = board.rows[0].about
+    suite = about.get("suite")
     what = "tasks of a configuration" if suite is None else f"suite {suite}"
-    num_prompts, num_samples, seed = (settings[f"evaluation.{n}"] for n in MEASUREMENT)
+    num_prompts, num_samples, seed = (about["evaluation"][n] for n in MEASUREMENT)
     return (
         f"Entries of the {what}: {num_prompts} held-out prompts each, {num_samples} "
         f"episode{'s' * (num_samples > 1)} of a prompt, seed {seed}. Shares of "
@@ -384,14 +365,3 @@ def describe(board: Board) -> str:
         "play cannot be computed. Reference players have no rank; their mean is over "
         "what they can play."
     )
-
-
-def escape(text: str) -> str:
-    """Text without the markup of Markdown and HTML, on one line."""
-    text = " ".join(text.split())
-    return "".join(f"\\{x}" if x in "\\`*_[]<>|#~&" else x for x in text)
-
-
-def line(*cells: str) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(map(escape, cells))} |"

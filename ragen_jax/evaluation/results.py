@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from ragen_jax.runs.markdown import table
 from ragen_jax.runs.writer import write_text_atomically
 
 _INTERVALS = (
@@ -130,7 +131,7 @@ class Results:
         lines = [
             f"**{self._about['policy']}** ({settings}).",
             "",
-            *table(self.scores),
+            score_table(self.scores),
             "",
             _INTERVALS,
         ]
@@ -188,8 +189,8 @@ def _read_score(row: Mapping[str, Any]) -> Score:
     return score
 
 
-def table(scores: Sequence[Score]) -> list[str]:
-    """Lines of a Markdown table, one row per score."""
+def score_table(scores: Sequence[Score]) -> str:
+    """A Markdown table, one row per score."""
     ks = sorted(
         {
             int(name[len("pass@") : -len("_low")])
@@ -199,19 +200,18 @@ def table(scores: Sequence[Score]) -> list[str]:
         }
     )
     names = ["game", "success", "best possible", "regret", *(f"pass@{k}" for k in ks)]
-    lines = [_line([*names, "note"]), _line(["---"] * (len(names) + 1))]
-    for score in scores:
-        metrics = score.metrics
-        cells = [
+    rows = [
+        (
             score.name,
-            interval(metrics, "success"),
+            interval(metrics := score.metrics, "success"),
             best_possible(metrics),
             f"{metrics['regret']:.1%}" if "regret" in metrics else "unknown",
             *(interval(metrics, f"pass@{k}") for k in ks),
             f"{score.note}{_limits(metrics)}",
-        ]
-        lines.append(_line(cells))
-    return lines
+        )
+        for score in scores
+    ]
+    return table([*names, "note"], rows)
 
 
 def _limits(metrics: Mapping[str, float]) -> str:
@@ -237,7 +237,3 @@ def interval(metrics: Mapping[str, float], name: str) -> str:
     """A share and its confidence interval, as text."""
     low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
     return f"{metrics[name]:.1%} ({low:.1%} to {high:.1%})"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

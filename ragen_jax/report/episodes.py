@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.report.runs import RunData, is_drawable
+from ragen_jax.report.runs import MAX_NUMBER, RunData, is_drawable
 from ragen_jax.report.series import thin
-from ragen_jax.runs.reader import is_board
+from ragen_jax.rollout.record_fields import EPISODE, TURN, Field, wrong_field
 
 # However many episodes are asked for, a page that browsers open at once.
 MAX_CHARACTERS = 24_000_000
@@ -91,40 +91,53 @@ def _read_episodes(
 
 def episode_problem(record: Any) -> str | None:
     """Why the page cannot show a record, None if it can."""
-    if not isinstance(record, dict):
-        return "not a JSON object"
-    if problem := _wrong_field(record, _EPISODE_FIELDS):
+    if problem := wrong_field(record, EPISODE, filled=_EPISODE_NEEDS):
         return problem
     turns = record["turns"]
     if not 1 <= len(turns) <= MAX_TURNS:
         return f"not between 1 and {MAX_TURNS} turns"
     for turn in turns:
-        if not isinstance(turn, dict):
-            return "a turn is not a JSON object"
-        problem = _wrong_field(turn, _TURN_FIELDS)
-        if problem := problem or _wrong_tokens(turn):
+        if problem := wrong_field(turn, TURN, filled=_TURN_NEEDS):
+            return problem.replace("not a JSON object", "a turn is not a JSON object")
+        if problem := _wrong_tokens(turn) or _too_large(_known(turn, TURN)):
             return problem
-    return None
+    return _too_large(_known(record, EPISODE))
 
 
-def _wrong_field(record: Mapping[str, Any], fields: Mapping[str, tuple]) -> str | None:
-    for name, (is_required, what, is_right) in fields.items():
-        value = record.get(name)
-        if value is None and is_required:
-            return f"{name} is missing or null"
-        if value is not None and not is_right(value):
-            return f"{name} is not {what}"
+_EPISODE_NEEDS = (
+    *("row", "success", "truncated", "return", "tokens", "sampled_tokens", "turns"),
+)
+_TURN_NEEDS = (
+    *("observation", "reply", "actions", "reward", "penalty", "actions_left"),
+    *("listed", "valid", "effective", "reply_tokens", "log_prob"),
+    *("has_format", "is_cut"),
+)
+
+
+def _too_large(values: Mapping[str, Any]) -> str | None:
+    """A number or a list that the page cannot draw."""
+    for name, value in values.items():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(is_drawable(x) for x in numbers if isinstance(x, float)):
+            return f"{name} is beyond {MAX_NUMBER:g}"
+    boards = [values[name] for name in ("board",) if name in values]
+    boards += values.get("boards_after", [])
+    if len(boards) > MAX_TURNS or any(len(b) * len(b[0]) > MAX_CELLS for b in boards):
+        return f"more than {MAX_CELLS} cells, or {MAX_TURNS} boards of a turn"
+    lists = (values.get(name, []) for name in ("actions", "token_texts"))
+    if any(len(entries) > MAX_TOKENS for entries in lists):
+        return f"more than {MAX_TOKENS} actions or tokens of a turn"
     return None
 
 
 def _shown_fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the page reads; others may hold anything."""
-    turns = [_known(turn, _TURN_FIELDS) for turn in record["turns"]]
-    return _known(record, _EPISODE_FIELDS) | {"turns": turns}
+    """The fields that are declared; others may hold anything."""
+    turns = [_known(turn, TURN) for turn in record["turns"]]
+    return _known(record, EPISODE) | {"turns": turns}
 
 
-def _known(record: Mapping[str, Any], fields: Mapping[str, tuple]) -> dict[str, Any]:
-    return {k: v for k, v in record.items() if k in fields and v is not None}
+def _known(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k in fields and v is not None}
 
 
 def _wrong_tokens(turn: Mapping[str, Any]) -> str | None:
@@ -135,80 +148,6 @@ def _wrong_tokens(turn: Mapping[str, Any]) -> str | None:
     if texts is not None and len(texts) != len(log_probs):
         return "token_texts and token_log_probs are of unequal length"
     return None
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and is_drawable(value)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_board(value: Any) -> bool:
-    return is_board(value) and len(value) * len(value[0]) <= MAX_CELLS
-
-
-def _are_boards(value: Any) -> bool:
-    return _is_list(value) and len(value) <= MAX_TURNS and all(map(_is_board, value))
-
-
-def _is_legend(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
-
-
-def _are_texts(value: Any) -> bool:
-    return _is_list(value) and len(value) <= MAX_TOKENS and all(map(_is_text, value))
-
-
-def _are_numbers(value: Any) -> bool:
-    return _is_list(value) and len(value) <= MAX_TOKENS and all(map(is_drawable, value))
-
-
-_TEXT = ("a text", _is_text)
-_NUMBER = ("a finite number", is_drawable)
-_FLAG = ("true or false", _is_flag)
-# Field of a record -> (it must be there, what it is, test). Those that need not be
-# there are missing in runs of earlier versions, or of games without a board.
-_EPISODE_FIELDS = {
-    "row": (True, *_NUMBER),
-    "success": (True, *_FLAG),
-    "truncated": (True, *_FLAG),
-    "return": (True, *_NUMBER),
-    "tokens": (True, *_NUMBER),
-    "sampled_tokens": (True, *_NUMBER),
-    "turns": (True, "a list", _is_list),
-    "environment": (False, *_TEXT),
-    "legend": (False, "an object of texts", _is_legend),
-    # Of training's episodes: what the update made of them.
-    "group": (False, "a whole number", _is_whole),
-    "kept": (False, *_FLAG),
-}
-_TURN_FIELDS = {
-    **dict.fromkeys(("observation", "reply"), (True, *_TEXT)),
-    **dict.fromkeys(
-        ("reward", "penalty", "actions_left", "listed", "valid", "effective"),
-        (True, *_NUMBER),
-    ),
-    **dict.fromkeys(("reply_tokens", "log_prob"), (True, *_NUMBER)),
-    **dict.fromkeys(("has_format", "is_cut"), (True, *_FLAG)),
-    "actions": (True, f"a list of at most {MAX_TOKENS} numbers", _are_numbers),
-    "bonus": (False, *_NUMBER),
-    "advantage": (False, *_NUMBER),
-    "window": (False, *_TEXT),
-    "board": (False, f"rows of equal length with at most {MAX_CELLS} cells", _is_board),
-    "boards_after": (False, f"at most {MAX_TURNS} boards", _are_boards),
-    "token_texts": (False, f"a list of at most {MAX_TOKENS} texts", _are_texts),
-    "token_log_probs": (False, f"a list of at most {MAX_TOKENS} numbers", _are_numbers),
-}
 
 
 def _num_iterations(sizes: Mapping[int, int], share: int) -> int:

@@ -100,9 +100,18 @@ def _save(draws: Sequence[Callable], path: pathlib.Path, contents: Contents) -> 
     ]
     figure.legend(handles=lines, loc="upper center", ncols=2, frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0, 1, 0.94))
+    save_figure(figure, path, _DPI)
+
+
+def save_figure(figure, path: pathlib.Path, dpi: int) -> None:
+    """Write a whole PNG file or nothing, and close the figure."""
+    from matplotlib import pyplot
+
+    temporary = path.with_name(f".{path.name}.tmp")
     # No date, no version: the same runs give the same file.
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    figure.savefig(temporary, dpi=dpi, metadata={"Software": None}, format="png")
     pyplot.close(figure)
+    temporary.replace(path)
 
 
 def _draw_lines(axis, contents: Contents, panel: Contents) -> None:

@@ -16,7 +16,7 @@ from ragen_jax.runs import reader
 from ragen_jax.runs.metrics import TimeShares, tokens_per_second, when_compiled
 
 # Sums and differences of two of them are finite.
-_MAX_NUMBER = 1e300
+MAX_NUMBER = 1e300
 # A metric names its environment: "train/Sokoban/success".
 _GAME_METRIC = re.compile(r"train/([^/]+)/")
 
@@ -131,7 +131,7 @@ def _num_rows(settings: Mapping[str, Any]) -> float | None:
 
 def is_drawable(value: Any) -> bool:
     """True if a figure can show the value: a real number that is not too large."""
-    return is_number(value) and abs(value) <= _MAX_NUMBER  # false for NaN
+    return is_number(value) and abs(value) <= MAX_NUMBER  # false for NaN
 
 
 def _short_names(folders: Sequence[pathlib.Path]) -> list[str]:

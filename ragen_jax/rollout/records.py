@@ -32,17 +32,9 @@ def episodes(
 ) -> list[dict[str, Any]]:
     """Records of the first `count` rows (None: all), whole groups first.
 
-    Each holds `row`, `success`, `terminated`, `truncated`, `return` (rewards),
-    `penalty` (format penalties), `bonus` (see `ragen_jax.rollout.bonuses`), `tokens`
-    (in all), `sampled_tokens` and `turns`, a list with `observation` and `reply` (texts
-    with their markup), `actions` (the environment's numbers, as executed), `reward`,
-    `penalty`, `bonus`, `actions_left` (before the turn), `listed`, `valid` and
-    `effective` (counts), `has_format`, `is_cut`, `reply_tokens`, `log_prob` (of the
-    whole reply), `token_texts` and `token_log_probs` (of each of its tokens, see
-    `Tokenizer.spell`). Where the model did not see the whole dialogue a turn also has
-    `window`, what it read before its reply. Where the game shows a board a turn has it
-    as `board`, rows of symbols, and the episode has its `legend`, symbol to meaning;
-    `add_boards` adds what became of it, `add_credit` what the update made of it.
+    `record_fields` says what the fields are. Those of single tokens stand in records of
+    a rollout alone; `add_boards` adds what became of the board, `add_credit` what the
+    update made of the episode.
     """
     rows = slice(0, count)
     shown = jax.device_get(
@@ -113,8 +105,7 @@ def chat_record(
 ) -> dict[str, Any]:
     """The record of an episode in chat messages, a trajectory of one row.
 
-    It has the keys of `episodes` but those of single tokens, and the counts that the
-    API reports: `prompt_tokens` and `cached_tokens`, of a turn also `finish_reason`.
+    It has the fields of `episodes` but those of single tokens, and what the API says.
     """
     episode = jax.tree.map(lambda x: x[0], jax.device_get(trajectory))
     prompts = cut_messages(chat.wording)

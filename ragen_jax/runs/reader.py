@@ -16,10 +16,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ragen_jax.rollout.record_fields import (
+    EPISODE,
+    LARGEST_INTEGER,
+    REWARDS,
+    TURN,
+    is_number,
+    wrong_field,
+)
+
 # Section of `config.json` that is no setting: what the run has recorded of itself.
 RECORDED = "recorded"
-# Whole numbers are int64 in the event file.
-_LARGEST_INTEGER = 2**63 - 1
 _CURE = "restore the file from a copy, or use another --workdir"
 
 
@@ -128,7 +135,7 @@ def read_episodes(path: pathlib.Path) -> list[dict[str, Any]]:
     episodes = _read_lines(path, _episode_problem)
     for episode in episodes:
         for values in (episode, *episode["turns"]):
-            null = [name for name in _REWARDS if values.get(name, 0) is None]
+            null = [name for name in REWARDS if values.get(name, 0) is None]
             values |= dict.fromkeys(null, math.nan)
     return episodes
 
@@ -174,7 +181,7 @@ def _check_sections(path: pathlib.Path, section: Mapping, prefix: str = "") -> N
             raise ValueError(f"{path}: {prefix}{name!r} is no key; {_CURE}")
         if isinstance(value, dict):
             _check_sections(path, value, f"{prefix}{name}.")
-        elif isinstance(value, float | int) and not _is_number(value):
+        elif type(value) in (int, float) and not is_number(value):
             raise ValueError(
                 f"{path}: {prefix}{name} is no number of this size; {_CURE}"
             )
@@ -182,84 +189,28 @@ def _check_sections(path: pathlib.Path, section: Mapping, prefix: str = "") -> N
 
 def _metrics_problem(record: Mapping) -> str | None:
     iteration = record.get("iteration")
-    if type(iteration) is not int or not 0 <= iteration <= _LARGEST_INTEGER:
+    if type(iteration) is not int or not 0 <= iteration <= LARGEST_INTEGER:
         return f"iteration = {_shown(iteration)} is no whole number from 0"
-    if "time" in record and not _is_real(record["time"]):
+    if "time" in record and not is_number(record["time"]):
         return f"time = {_shown(record['time'])} is no number"
     for name, value in record.items():
-        is_list = isinstance(value, list) and all(map(_is_real, value))
-        if value is not None and not is_list and not _is_real(value):
+        is_list = isinstance(value, list) and all(map(is_number, value))
+        if value is not None and not is_list and not is_number(value):
             return f"{name} = {_shown(value)} is no number, list of numbers or null"
     return None
 
 
-_REWARDS = ("reward", "penalty", "bonus", "return")
-_TURN_TEXTS = ("observation", "reply")
-
-
 def _episode_problem(episode: Mapping) -> str | None:
-    turns = episode.get("turns")
-    if not isinstance(turns, list) or not all(isinstance(t, dict) for t in turns):
-        return "turns is no list of objects"
-    for name in ("return",):
-        if not _is_real_or_null(episode.get(name, "nothing")):
-            return f"{name} is no number or null"
-    if not isinstance(episode.get("success"), bool):
-        return "success is neither true nor false"
-    if not isinstance(episode.get("environment", ""), str):
-        return "environment is no text"
-    legend = episode.get("legend", {})
-    if not isinstance(legend, dict) or not _are_texts(legend.values()):
-        return "legend is no object of texts"
-    problems = ((i, _turn_problem(turn)) for i, turn in enumerate(turns, 1))
-    return next((f"turn {i}: {problem}" for i, problem in problems if problem), None)
-
-
-def _turn_problem(turn: Mapping) -> str | None:
-    for name in _TURN_TEXTS:
-        if not isinstance(turn.get(name), str):
-            return f"{name} is no text"
-    for name in ("reward", "penalty", "bonus"):
-        if not _is_real_or_null(turn.get(name, "nothing")):
-            return f"{name} is no number or null"
-    if "board" in turn and not is_board(turn["board"]):
-        return "board is no rectangle of symbols"
-    after = turn.get("boards_after", [])
-    if not isinstance(after, list) or not all(map(is_board, after)):
-        return "boards_after is no list of rectangles of symbols"
+    wrong = wrong_field(episode, EPISODE, needed=("turns", "return", "success"))
+    if wrong:
+        return wrong
+    for i, turn in enumerate(episode["turns"], 1):
+        if wrong := wrong_field(turn, TURN, needed=_TURN_NEEDS):
+            return f"turn {i}: {wrong}"
     return None
 
 
-def is_board(board: object) -> bool:
-    """Rows of one length, each a text or a list of texts."""
-    if not isinstance(board, list) or not board:
-        return False
-    rows = [isinstance(row, str) or _is_list_of_texts(row) for row in board]
-    return all(rows) and len(board[0]) > 0 and len({len(row) for row in board}) == 1
-
-
-def _is_list_of_texts(row: object) -> bool:
-    return isinstance(row, list) and _are_texts(row)
-
-
-def _are_texts(values) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _is_real_or_null(value: object) -> bool:
-    return value is None or _is_real(value)
-
-
-def _is_real(value: object) -> bool:
-    """A finite number; true and false are none."""
-    return type(value) in (int, float) and _is_number(value)
-
-
-def _is_number(value: float) -> bool:
-    """Finite, and of a size that 64 bits hold."""
-    if isinstance(value, int):
-        return abs(value) <= _LARGEST_INTEGER
-    return math.isfinite(value)
+_TURN_NEEDS = ("observation", "reply", "reward", "penalty", "bonus")
 
 
 def _shown(value: object) -> str:

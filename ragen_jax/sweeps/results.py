@@ -19,7 +19,7 @@ from ragen_jax.report.contents import make_contents
 from ragen_jax.report.page import make_page
 from ragen_jax.report.runs import RunData, read_run, read_runs
 from ragen_jax.report.series import make_series
-from ragen_jax.runs import reader
+from ragen_jax.runs import markdown, reader
 from ragen_jax.runs.figures import HELD_OUT, SUCCESS
 from ragen_jax.runs.metrics import STAGES
 from ragen_jax.runs.writer import write_text_atomically
@@ -200,22 +200,21 @@ def _mean(values: Sequence[float]) -> dict[str, float | None]:
 def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table, with what its numbers mean."""
     head = ("settings", "game", "runs", "before", "after", "gain", "seconds a run")
-    lines = [head, ("---",) * len(head)]
-    for row in rows:
-        lines.append(
-            (
-                row["cell"] or "as configured",
-                row["game"] + (" (training)" if row["source"] == "training" else ""),
-                str(len(row["runs"])),
-                f"{row['before']['mean']:.1%}",
-                _interval(row["after"], "{:.1%}"),
-                _interval(row["gain"], "{:+.1%}"),
-                f"{row['seconds']:.0f}",
-            )
+    cells = [
+        (
+            row["cell"] or "as configured",
+            row["game"] + (" (training)" if row["source"] == "training" else ""),
+            len(row["runs"]),
+            f"{row['before']['mean']:.1%}",
+            _interval(row["after"], "{:.1%}"),
+            _interval(row["gain"], "{:+.1%}"),
+            f"{row['seconds']:.0f}",
         )
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        for row in rows
+    ]
     return (
-        f"{table}\n\nSuccess on held-out levels, the mean over runs; in brackets its "
+        f"{markdown.table(head, cells)}\n\n"
+        "Success on held-out levels, the mean over runs; in brackets its "
         f"95 % bootstrap interval over three or more seeds ({NUM_RESAMPLES:,} "
         "resamples). Seconds include compiling, which one run does for all that share "
         "its program, and waiting for the runs that train at the same time.\n"

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from configs import leaderboard
-from launch.leaderboard_page import make_page
+from launch.leaderboard_page import make_leaderboard_page
 from ragen_jax.evaluation.harness import describe as describe_entry
 from ragen_jax.evaluation.harness import suite_configs
 from ragen_jax.evaluation.leaderboard import (
     OWN,
     Row,
     describe,
-    escape,
     markdown,
     mean_success,
     read_board,
 )
 from ragen_jax.evaluation.results import Score
 from ragen_jax.evaluation.statistics import summarize, wilson_interval
+from ragen_jax.runs.markdown import escape
 from ragen_jax.tasks import make_env
 from tests import commands
 
@@ -128,7 +128,7 @@ def test_the_order_of_the_files_does_not_matter(tmp_path):
     paths = [scores_file(tmp_path / f"{name}.json") for name in "cab"]
     boards = [read_board(paths), read_board(paths[::-1]), read_board([tmp_path])]
     assert len({markdown(board) for board in boards}) == 1
-    assert len({make_page(board) for board in boards}) == 1
+    assert len({make_leaderboard_page(board) for board in boards}) == 1
 
 
 def test_files_of_earlier_versions_are_read(tmp_path):
@@ -143,7 +143,7 @@ def test_files_of_earlier_versions_are_read(tmp_path):
     text = markdown(board)
     assert "* versions: unknown" in text
     assert "Command: unknown." in text
-    assert "Command unknown." in make_page(board)
+    assert "Command unknown." in make_leaderboard_page(board)
 
 
 def test_what_belongs_to_the_policy_may_differ(tmp_path):
@@ -203,7 +203,7 @@ def set_wins(wins):
         (of_three({"played": {"rows": 8}}), r"Walk: rows = 8, .* with nothing"),
         (of_three({"entries": ("Walk",)}), r"c.json lacks Run, which other files have"),
         (twice, r"a.json and .*c.json are of the same policy under the same settings"),
-        (namesakes, r"x/c.json would both be called c"),
+        (namesakes, r"c.json and .*x/c.json have the same name"),
         (set_wins("1 1 0 1"), r"the wins of Walk are not those of 4 prompts with a"),
         (set_wins("1 0 1"), r"the wins of Walk are not"),
         (set_wins("2 0 0 0"), r"the wins of Walk are not"),
@@ -217,19 +217,19 @@ def set_wins(wins):
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(success=float("nan"))),
-            r"Walk has a success of nan between",
+            r"success of Walk is nan, which is no share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=float("inf"))),
-            r"a ceiling or regret that is no share",
+            r"ceiling of Walk is .*, which is no share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=10**400)),
-            r"a ceiling or regret that is no share",
+            r"ceiling of Walk is .*, which is no share",
         ),
         (
             edited(lambda c: c["scores"][0]["played"].update({OWN: None})),
-            r"Walk was played with max_reply_tokens = None, which is no whole number",
+            r"max_reply_tokens of Walk is None, which is .* no whole number",
         ),
         (
             edited(lambda c: c["scores"].append(c["scores"][0])),
@@ -251,7 +251,7 @@ def test_names_of_others_are_no_markup(tmp_path):
     name = "<b>&x|`_"
     scores_file(tmp_path / f"{name}.json", policy="<script>alert(1)</script>\n# Top")
     board = read_board([tmp_path])
-    page, text = make_page(board), markdown(board)
+    page, text = make_leaderboard_page(board), markdown(board)
     assert "<b>" not in page
     assert "<script>alert" not in page
     assert "\\<script\\>alert(1)\\</script\\> \\# Top" in text
@@ -284,7 +284,7 @@ def test_the_command_writes_a_page_and_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "  1  50.0% (21.5% to 78.5%)  a\n" in done.stdout
     board = read_board([tmp_path])
-    assert page.read_text() == make_page(board)
+    assert page.read_text() == make_leaderboard_page(board)
     assert table.read_text() == markdown(board)
 
 
@@ -325,11 +325,11 @@ def test_the_committed_table_is_that_of_the_committed_files():
     """`python -m launch.leaderboard docs/leaderboard --table=... --output=...`."""
     board = read_board([DOCS / "leaderboard"])
     assert (DOCS / "leaderboard.md").read_text() == markdown(board)
-    assert (DOCS / "leaderboard.html").read_text() == make_page(board)
+    assert (DOCS / "leaderboard.html").read_text() == make_leaderboard_page(board)
     names = {row.name for row in board.rows}
     assert names >= {"pocket", "pocket-after-make-train", "solver", "random"}
-    assert board.settings["suite"] == "all"
-    assert describe(board) in make_page(board).replace("&#x27;", "'")
+    assert board.rows[0].about["suite"] == "all"
+    assert describe(board) in make_leaderboard_page(board).replace("&#x27;", "'")
     for row in board.rows:
         assert row.commands
         assert not re.search(r"(^|[ =])/", " ".join(row.commands)), "a machine's path"

@@ -1,29 +1,41 @@
 """The leaderboard in a real browser, opened from disk."""
 
+import pathlib
+
 import pytest
 
-from ragen_jax.report.leaderboard_page import Cell, PageRow, make_leaderboard_page
+from launch.leaderboard_page import make_leaderboard_page
+from ragen_jax.evaluation.leaderboard import MEASUREMENT, Board, Row, mean_success
+from ragen_jax.evaluation.results import Score
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
-def page_row(name, rank, share, **scores):
-    cells = {e: Cell(f"{x:.1%}", "0.0% to 100.0%", x) for e, x in scores.items()}
-    regret = {e: Cell(f"{1 - x:.1%}", value=1 - x) for e, x in scores.items()}
-    mean = Cell(f"{share:.1%}", "0.0% to 100.0%", share)
-    return PageRow(name, rank, mean, cells, regret, [("policy", name)], ["python -m x"])
+def row(name, **shares):
+    """A row of these shares by entry."""
+    scores = {}
+    for entry, x in shares.items():
+        metrics = {"success": x, "success_low": 0.0, "success_high": 1.0}
+        metrics |= {"ceiling": 1.0, "regret": 1 - x}
+        scores[entry] = Score(entry, {"max_reply_tokens": 8}, "", metrics, 1.0)
+    evaluation = dict.fromkeys(MEASUREMENT, 1) | {"temperature": 0.5}
+    about = {"policy": name, "evaluation": evaluation, "suite": "all"}
+    about |= (
+        {"player": name} if name == "chance" else {"prompt": {}, "context": ["full"]}
+    )
+    return Row(pathlib.Path(f"{name}.json"), about, scores)
 
 
 @pytest.fixture
 def page(driver, tmp_path):
     rows = [
-        page_row("Zoe", 1, 0.9, Walk=0.8, Run=1.0),
-        page_row("<i>Bo</i>", 2, 0.5, Walk=0.95, Run=0.05),
-        page_row("chance", None, 0.1, Walk=0.1),
+        row("Zoe", Walk=0.8, Run=1.0),
+        row("<i>Bo<i>", Walk=0.95, Run=0.05),
+        row("chance", Walk=0.1),
     ]
-    best = {"Walk": "100.0%", "Run": "unknown"}
+    board = Board(rows, list(map(mean_success, rows)), ["Walk", "Run"])
     path = tmp_path / "board.html"
-    path.write_text(make_leaderboard_page("What it is.", best, rows), encoding="utf-8")
+    path.write_text(make_leaderboard_page(board), encoding="utf-8")
     driver.get_log("browser")
     driver.get(path.as_uri())
     yield driver
@@ -49,14 +61,14 @@ def click(page, column):
 
 
 def test_a_click_sorts_and_another_turns_the_order(page):
-    assert names(page) == ["Zoe", "<i>Bo</i>", "chance"]
-    assert click(page, 3) == ("descending", ["<i>Bo</i>", "Zoe", "chance"])
-    assert click(page, 3) == ("ascending", ["chance", "Zoe", "<i>Bo</i>"])
+    assert names(page) == ["Zoe", "<i>Bo<i>", "chance"]
+    assert click(page, 3) == ("descending", ["<i>Bo<i>", "Zoe", "chance"])
+    assert click(page, 3) == ("ascending", ["chance", "Zoe", "<i>Bo<i>"])
     # What was not played stays last.
-    assert click(page, 5) == ("descending", ["Zoe", "<i>Bo</i>", "chance"])
-    assert click(page, 5) == ("ascending", ["<i>Bo</i>", "Zoe", "chance"])
-    assert click(page, 0) == ("ascending", ["<i>Bo</i>", "chance", "Zoe"])
-    assert click(page, 1) == ("ascending", ["Zoe", "<i>Bo</i>", "chance"])
+    assert click(page, 5) == ("descending", ["Zoe", "<i>Bo<i>", "chance"])
+    assert click(page, 5) == ("ascending", ["<i>Bo<i>", "Zoe", "chance"])
+    assert click(page, 0) == ("ascending", ["<i>Bo<i>", "chance", "Zoe"])
+    assert click(page, 1) == ("ascending", ["Zoe", "<i>Bo<i>", "chance"])
 
 
 def test_light_and_dark_and_a_phone(page):

@@ -16,6 +16,7 @@ from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program import build as program
 from ragen_jax.rollout.collect import make_collect
+from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
@@ -173,3 +174,14 @@ def collector(
         group_size=group_size,
         **settings | changes,
     )
+
+
+def declared(records):
+    """The records, after a look whether all they hold is declared, and of its kind."""
+    for record in records:
+        assert record.keys() <= EPISODE.keys()
+        assert wrong_field(record, EPISODE) is None
+        for turn in record["turns"]:
+            assert turn.keys() <= TURN.keys()
+            assert wrong_field(turn, TURN) is None
+    return records

@@ -113,7 +113,8 @@ def _played():
 
 def _records():
     _, dialogue = players.game("frozen_lake")
-    return episodes(_played(), players.tokenizer(), dialogue.prompts)
+    records = episodes(_played(), players.tokenizer(), dialogue.prompts)
+    return players.declared(records)
 
 
 def test_every_way_a_turn_can_end():

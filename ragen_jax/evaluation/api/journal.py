@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from ragen_jax.rollout.host.text import ChatReply
+from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
+from ragen_jax.runs.writer import write_text_atomically
 
 Place = tuple[str, int]  # name of a task, and a row
 # Beginning of every line in both files.
@@ -103,9 +105,7 @@ class Journal:
         )
         text = "".join(_line(self.finished[place]) for place in ordered)
         # The replies go last: after a kill in between they restore every conversation.
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self._path)
+        write_text_atomically(self._path, text)
         self._replies_path.unlink()
 
     @staticmethod
@@ -123,8 +123,8 @@ class Journal:
         return file
 
     def _read(self) -> None:
-        conversations = _whole_lines(self._output, self._path, _CONVERSATION)
-        journal = _whole_lines(self._journal, self._replies_path, _SETTINGS, _REPLY)
+        conversations = _whole_lines(self._output, self._path, _is_conversation)
+        journal = _whole_lines(self._journal, self._replies_path, _is_settings_or_reply)
         for record in conversations:
             place = (record["environment"], record["row"])
             self._settings.setdefault(place[0], record["settings"])
@@ -144,11 +144,19 @@ class Journal:
         os.fsync(file.fileno())
 
 
-# Types of the fields that are read again, in each kind of line.
-_NUMBER, _COUNT, _COUNT_OR_NONE = (int, float), (int,), (int, type(None))
-_PLACE = {"environment": (str,), "row": _COUNT}
+# Fields that are read again: there, or there and not null.
+_COUNTS = ("prompt_tokens", "cached_tokens", "sampled_tokens")
+_CONVERSATION = (
+    *("environment", "row", "settings", "success", "truncated"),
+    *("return", "penalty", "bonus", "turns"),
+)
+_TURN = ("actions", "effective", "valid", "has_format", "is_cut")
+# Types of the fields of the lines beside the conversations.
+_COUNT_OR_NONE = (int, type(None))
 _SETTINGS = {"environment": (str,), "settings": (dict,)}
-_REPLY = _PLACE | {
+_REPLY = {
+    "environment": (str,),
+    "row": (int,),
     "text": (str,),
     "finish_reason": (str,),
     "prompt_tokens": _COUNT_OR_NONE,
@@ -156,35 +164,29 @@ _REPLY = _PLACE | {
     "reply_tokens": _COUNT_OR_NONE,
     "model": (str,),
 }
-_CONVERSATION = _PLACE | {
-    "settings": (dict,),
-    "success": (bool,),
-    "truncated": (bool,),
-    "return": _NUMBER,
-    "penalty": _NUMBER,
-    "bonus": _NUMBER,
-    "prompt_tokens": _COUNT_OR_NONE,
-    "cached_tokens": _COUNT_OR_NONE,
-    "sampled_tokens": _COUNT_OR_NONE,
-    "turns": (list,),
-}
-_TURN = {
-    "actions": (list,),
-    "effective": _COUNT,
-    "valid": _COUNT,
-    "has_format": (bool,),
-    "is_cut": (bool,),
-    "reply_tokens": _COUNT_OR_NONE,
-}
+
+
+def _is_conversation(content: object) -> bool:
+    if wrong_field(content, EPISODE, needed=_COUNTS, filled=_CONVERSATION):
+        return False
+    return len(content["turns"]) > 0 and not any(
+        wrong_field(turn, TURN, needed=("reply_tokens",), filled=_TURN)
+        for turn in content["turns"]
+    )
+
+
+def _is_settings_or_reply(content: object) -> bool:
+    is_reply = _has_fields(content, _REPLY) and len(content) == len(_REPLY)
+    return is_reply or _has_fields(content, _SETTINGS)
 
 
 def _whole_lines(
-    file: BinaryIO, path: pathlib.Path, *kinds: Mapping[str, tuple[type, ...]]
+    file: BinaryIO, path: pathlib.Path, is_right: Callable[[object], bool]
 ) -> list[dict[str, Any]]:
     """The lines of a file without a torn last one, which is removed from the file.
 
     Raises:
-      ValueError: a line is of none of the kinds; the file is left as it is.
+      ValueError: a line is not right; the file is left as it is.
     """
     file.seek(0)
     *lines, torn = file.read().split(b"\n")
@@ -194,7 +196,7 @@ def _whole_lines(
             content = json.loads(line)
         except (ValueError, RecursionError):
             raise _foreign_line(path, number) from None
-        if not any(_is_kind(content, kind) for kind in kinds):
+        if not is_right(content):
             raise _foreign_line(path, number)
         contents.append(content)
     if torn and not (torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn)):
@@ -202,16 +204,6 @@ def _whole_lines(
     if torn:
         file.truncate(file.tell() - len(torn))
     return contents
-
-
-def _is_kind(content: object, kind: Mapping[str, tuple[type, ...]]) -> bool:
-    """Whether a line has the fields of a kind, with values of their types."""
-    if not _has_fields(content, kind) or (kind is _REPLY and len(content) != len(kind)):
-        return False
-    return kind is not _CONVERSATION or (
-        len(content["turns"]) > 0
-        and all(_has_fields(turn, _TURN) for turn in content["turns"])
-    )
 
 
 def _has_fields(content: object, fields: Mapping[str, tuple[type, ...]]) -> bool:

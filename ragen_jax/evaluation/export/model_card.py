@@ -8,7 +8,7 @@ out.
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from huggingface_hub import ModelCardData
 from ml_collections import ConfigDict
@@ -19,6 +19,7 @@ from ragen_jax.evaluation.load import Trained, read_run_config
 from ragen_jax.evaluation.results import best_possible, interval
 from ragen_jax.program.build import BUILT_IN
 from ragen_jax.runs import reader
+from ragen_jax.runs.markdown import table
 
 
 def model_card(
@@ -80,7 +81,7 @@ def _introduction(trained: Trained, base: str, has_adapters_only: bool) -> str:
             f"{kind}, trained with `ragen_jax` by reinforcement learning on whole "
             f"episodes of {names} in text.",
             "",
-            *_table(("", ""), rows),
+            table(("", ""), rows),
         ]
     )
 
@@ -126,7 +127,7 @@ def _success(trained: Trained) -> str:
             "the 95 % interval over levels. Best possible: what exact best play "
             "expects on the same levels; (ref.): what a strong player reaches.",
             "",
-            *_table(names, rows),
+            table(names, rows),
         ]
     )
 
@@ -152,11 +153,6 @@ def _score(name: str, values: Mapping[str, float]) -> tuple[str, ...]:
         f"{levels * samples}",
         f"{values['temperature']:g}",
     )
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    for cells in (names, ["---"] * len(names), *rows):
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _settings(trained: Trained, defaults: ConfigDict) -> str:

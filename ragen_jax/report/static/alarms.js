@@ -29,30 +29,18 @@ function alarmFigure(series) {
       const bottom = top + lane * lanes.length,
         height = bottom + 40;
       const end = Math.max(...DATA.alarms.map((a) => a.last), 1);
-      const box = { left: Math.min(140, width * 0.36), right: width - 14 };
-      const sx = (i) => box.left + (i / end) * (box.right - box.left),
-        tick = Math.max(2, (box.right - box.left) / end - 1);
-      root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      root.setAttribute("height", height);
+      const box = { left: Math.min(140, width * 0.36), right: width - 14, bottom };
+      const sx = xAxis(root, box, [0, end]);
+      const tick = Math.max(2, (box.right - box.left) / end - 1);
+      resize(root, width, height);
       lanes.forEach((name, k) => {
         const y = top + k * lane;
-        if (k % 2 === 0)
-          root.append(svg("rect", { x: 0, y, width, height: lane, fill: "var(--shade)" }));
-        root.append(svg("text", { x: 4, y: y + lane / 2 + 4 }, name.replaceAll("_", " ")));
+        if (k % 2 === 0) root.append(rectangle(0, y, width, lane, { fill: "var(--shade)" }));
+        root.append(caption(4, y + lane / 2 + 4, name.replaceAll("_", " ")));
         runs.forEach((run, j) =>
           strip(root, run, name, sx, y + 3 + ((lane - 6) / runs.length) * (j + 0.5), tick, series),
         );
       });
-      for (const t of ticks(0, end, (box.right - box.left) / 75)) {
-        if (Number.isInteger(t))
-          root.append(
-            svg("text", { x: sx(t), y: bottom + 16, "text-anchor": "middle" }, String(t)),
-          );
-      }
-      root.append(
-        svg("line", { class: "axis", x1: box.left, x2: box.right, y1: bottom, y2: bottom }),
-        svg("text", { x: box.right, y: bottom + 32, "text-anchor": "end" }, "iteration"),
-      );
       drawFalls(root, runs, sx, top, bottom);
       const stops = alarmStops(runs, end);
       cursor(
@@ -99,27 +87,12 @@ const alarmKeys = (series, runs) => [
 function strip(root, run, name, sx, y, tick, series) {
   if (name === "regime") {
     for (const [at, regime] of run.regimes)
-      root.append(
-        svg("rect", {
-          x: sx(at) - tick / 2,
-          y: y - 3,
-          width: tick,
-          height: 6,
-          fill: REGIME_COLORS[regime],
-        }),
-      );
+      root.append(rectangle(sx(at) - tick / 2, y - 3, tick, 6, { fill: REGIME_COLORS[regime] }));
     return;
   }
   for (const at of run.at[name] || [])
     root.append(
-      svg("rect", {
-        x: sx(at) - tick / 2,
-        y: y - 2.5,
-        width: tick,
-        height: 5,
-        fill: color(series),
-        opacity: 0.6,
-      }),
+      rectangle(sx(at) - tick / 2, y - 2.5, tick, 5, { fill: color(series), opacity: 0.6 }),
     );
   const first = run.first[name];
   if (first !== null && first !== undefined)
@@ -132,32 +105,24 @@ function drawFalls(root, runs, sx, top, bottom) {
   const falls = runs.filter((r) => r.fell !== null);
   for (const run of falls)
     root.append(
-      svg("line", {
-        x1: sx(run.fell),
-        x2: sx(run.fell),
-        y1: top,
-        y2: bottom,
+      segment(sx(run.fell), top, sx(run.fell), bottom, {
         stroke: "var(--bad)",
         "stroke-width": 1.8,
         "stroke-dasharray": "5 3",
       }),
     );
   root.append(
-    svg(
-      "text",
-      {
-        class: "label",
-        x: falls.length ? sx(Math.min(...falls.map((r) => r.fell))) : sx(0),
-        y: top - 8,
-        "text-anchor": falls.length ? "middle" : "start",
-      },
+    caption(
+      falls.length ? sx(Math.min(...falls.map((r) => r.fell))) : sx(0),
+      top - 8,
       falls.length ? "success fell" : "success did not fall",
+      { class: "label", "text-anchor": falls.length ? "middle" : "start" },
     ),
   );
 }
 
 function alarmRows(runs, names, at, series) {
-  const rows = [el("b", {}, `iteration ${at}`)];
+  const rows = [el("b", `iteration ${at}`)];
   for (const run of runs) {
     const on = names
       .filter((n) => (run.at[n] || []).includes(at))

@@ -14,13 +14,7 @@ function boardBlock(e) {
   if (!turn.board)
     return el(
       "div",
-      {},
-      el(
-        "section",
-        { class: "block" },
-        el("h4", {}, "State"),
-        el("div", { class: "prose" }, lastMessage(turn.observation)),
-      ),
+      el("section.block", el("h4", "State"), el("div.prose", lastMessage(turn.observation))),
     );
   const rows = boards[now].map((row) => Array.from(row)),
     legend = e.legend || {},
@@ -39,11 +33,7 @@ function boardBlock(e) {
       const cell = drawCell(legend[symbol], symbol, c, r);
       if (old && old[r] && old[r][c] !== symbol)
         cell.append(
-          svg("rect", {
-            x: c + 0.03,
-            y: r + 0.03,
-            width: 0.94,
-            height: 0.94,
+          rectangle(c + 0.03, r + 0.03, 0.94, 0.94, {
             fill: "none",
             stroke: "#d9480f",
             "stroke-width": 0.05,
@@ -55,21 +45,20 @@ function boardBlock(e) {
   );
   return el(
     "div",
-    {},
     board,
     boards.length > 1 ? actionStepper(turn, now) : null,
     el(
-      "ul",
-      { class: "boardkey" },
+      "ul.boardkey",
       used.map((s) =>
         el(
           "li",
-          {},
           svg("svg", { viewBox: "0 0 1 1", "aria-hidden": "true" }, drawCell(legend[s], s, 0, 0)),
           `${s} ${legend[s] || ""}`,
         ),
       ),
-      old ? el("li", {}, `dashed: changed since the last ${now || past.length > 1 ? "action" : "turn"}`) : null,
+      old
+        ? el("li", `dashed: changed since the last ${now || past.length > 1 ? "action" : "turn"}`)
+        : null,
     ),
   );
 }
@@ -77,15 +66,13 @@ function boardBlock(e) {
 // A button per board of the turn.
 function actionStepper(turn, now) {
   return el(
-    "div",
-    { class: "stepper", role: "group", "aria-label": "Actions of the turn" },
+    "div.stepper",
+    { role: "group", "aria-label": "Actions of the turn" },
     el(
       "ol",
-      {},
       boardsOf(turn).map((_, k) =>
         el(
           "li",
-          {},
           el(
             "button",
             {
@@ -100,7 +87,7 @@ function actionStepper(turn, now) {
         ),
       ),
     ),
-    el("span", { class: "muted" }, now ? `after action ${now} of ${turn.actions.length}` : "before the turn"),
+    el("span.muted", now ? `after action ${now} of ${turn.actions.length}` : "before the turn"),
   );
 }
 
@@ -120,14 +107,7 @@ function drawCell(meaning, symbol, c, r) {
   const ring = (stroke) =>
     svg("circle", { cx: x, cy: y, r: 0.33, fill: "none", stroke, "stroke-width": 0.09 });
   const line = (x1, y1, x2, y2) =>
-    svg("line", {
-      x1: c + x1,
-      y1: r + y1,
-      x2: c + x2,
-      y2: r + y2,
-      stroke: ink,
-      "stroke-width": 0.045,
-    });
+    segment(c + x1, r + y1, c + x2, r + y2, { stroke: ink, "stroke-width": 0.045 });
   if (look.shape === "bricks")
     parts.push(
       line(0, 0.33, 1, 0.33),
@@ -140,7 +120,7 @@ function drawCell(meaning, symbol, c, r) {
   else if (look.shape === "ring") parts.push(ring(ink), disc(ink, 0.1));
   else if (look.shape === "box")
     parts.push(
-      svg("rect", { x: c + 0.16, y: r + 0.16, width: 0.68, height: 0.68, rx: 0.07, fill: ink }),
+      rectangle(c + 0.16, r + 0.16, 0.68, 0.68, { rx: 0.07, fill: ink }),
       svg("path", {
         d: `M${c + 0.28} ${r + 0.28}L${c + 0.72} ${r + 0.72}M${c + 0.72} ${r + 0.28}L${c + 0.28} ${r + 0.72}`,
         stroke: "#fff",
@@ -159,26 +139,16 @@ function drawCell(meaning, symbol, c, r) {
   else if (look.shape === "text") {
     const size = Math.min(0.55, 1.4 / Array.from(symbol).length);
     parts.push(
-      svg(
-        "text",
-        {
-          x,
-          y: y + 0.36 * size,
-          "text-anchor": "middle",
-          style: null,
-          "font-size": size.toFixed(3),
-          class: "glyph",
-          fill: ink,
-        },
-        symbol,
-      ),
+      caption(x, y + 0.36 * size, symbol, {
+        "text-anchor": "middle",
+        style: null,
+        "font-size": size.toFixed(3),
+        class: "glyph",
+        fill: ink,
+      }),
     );
   }
-  const ground = svg("rect", {
-    x: c,
-    y: r,
-    width: 1,
-    height: 1,
+  const ground = rectangle(c, r, 1, 1, {
     fill: look.ground,
     stroke: look.shape === "bricks" ? "none" : "rgba(0,0,0,.10)",
     "stroke-width": 0.02,

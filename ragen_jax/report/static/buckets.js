@@ -4,7 +4,8 @@
 // Parts of the loss in the colour of their series, told apart by mark and shade.
 const PART_SHADES = { task: 100, entropy: 65, kl: 40 };
 const partColor = (series, part) => shadeOf(series, PART_SHADES[part]);
-const shadeOf = (series, percent) => `color-mix(in srgb, ${color(series)} ${percent}%, var(--line))`;
+const shadeOf = (series, percent) =>
+  `color-mix(in srgb, ${color(series)} ${percent}%, var(--line))`;
 
 const norm = (point) => (point.length ? short(point[0]) : "–");
 
@@ -23,43 +24,21 @@ function bucketFigure(series) {
     (root, width, tip) => {
       const height = 236,
         box = { left: 46, right: width - 10, top: 28, bottom: height - 40 };
-      root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      root.setAttribute("height", height);
+      resize(root, width, height);
       const values = DATA.buckets.means
         .flatMap((m) => parts.flatMap((p) => (m ? m[p].flat() : [])))
         .filter((v) => v > 0);
       if (!values.length) return;
       const low = Math.floor(Math.log10(Math.min(...values))),
         high = Math.ceil(Math.log10(Math.max(...values)) + 1e-9);
-      const sy = (v) =>
-        box.bottom - ((Math.log10(v) - low) / (high - low || 1)) * (box.bottom - box.top);
+      const y = { ends: [10 ** low, 10 ** high], isLog: true, unit: "L2 norm (log scale)" };
+      const sy = yAxis(root, box, y, "number");
       const sx = (k) => box.left + ((k + 0.5) / names.length) * (box.right - box.left);
-      for (let e = low; e <= high; e++) {
-        root.append(
-          svg("line", {
-            class: "rule",
-            x1: box.left,
-            x2: box.right,
-            y1: sy(10 ** e),
-            y2: sy(10 ** e),
-          }),
-          svg(
-            "text",
-            { x: box.left - 7, y: sy(10 ** e) + 4, "text-anchor": "end" },
-            short(10 ** e),
-          ),
-        );
-      }
       root.append(
-        svg("text", { x: 0, y: 11 }, "L2 norm (log scale)"),
-        svg(
-          "text",
-          { x: box.right, y: box.bottom + 33, "text-anchor": "end" },
-          "bucket, by reward spread",
-        ),
+        caption(box.right, box.bottom + 33, "bucket, by reward spread", { "text-anchor": "end" }),
       );
       labels.forEach((label, k) =>
-        root.append(svg("text", { x: sx(k), y: box.bottom + 17, "text-anchor": "middle" }, label)),
+        root.append(caption(sx(k), box.bottom + 17, label, { "text-anchor": "middle" })),
       );
       parts.forEach((part, j) => {
         const at = norms[part]
@@ -67,22 +46,17 @@ function bucketFigure(series) {
           .filter(([, v]) => v[0] > 0);
         const paint = partColor(series, part);
         root.append(
-          svg("polyline", {
-            points: at.map(([x, v]) => `${x},${sy(v[0])}`).join(" "),
-            fill: "none",
-            stroke: paint,
-            "stroke-width": 1.4,
-            opacity: 0.55,
-          }),
+          polyline(
+            at.map(([x, v]) => [x, sy(v[0])]),
+            paint,
+            1.4,
+            { opacity: 0.55 },
+          ),
         );
         for (const [x, v] of at) {
           if (v[1] > 0)
             root.append(
-              svg("line", {
-                x1: x,
-                x2: x,
-                y1: sy(v[1]),
-                y2: sy(v[2]),
+              segment(x, sy(v[1]), x, sy(v[2]), {
                 stroke: paint,
                 "stroke-width": 3,
                 opacity: 0.35,
@@ -96,7 +70,7 @@ function bucketFigure(series) {
         names.map((_, k) => sx(k)),
         (k) =>
           show(tip, sx(k), box.top, width, [
-            el("b", {}, `bucket ${labels[k]}`),
+            el("b", `bucket ${labels[k]}`),
             ...parts.map((p) => tipRow(partColor(series, p), p, norm(norms[p][k]))),
           ]),
         () => hide(tip),

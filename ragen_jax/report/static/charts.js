@@ -59,36 +59,37 @@ function dashOf(panel, line) {
   return own || STYLES[line.style].dash;
 }
 
-// Axes with ticks; returns the two scales. `y`: see verticalAxis.
-function axes(root, box, x, y, kind, xName = "iteration") {
-  const sx = (v) => box.left + ((v - x[0]) / (x[1] - x[0] || 1)) * (box.right - box.left);
+// The vertical axis, see verticalAxis: its grid and label; returns its scale.
+function yAxis(root, box, y, kind) {
   const height = y.isLog ? Math.log10 : (v) => v;
   const [low, high] = y.ends.map(height);
   const sy = (v) => box.bottom - ((height(v) - low) / (high - low)) * (box.bottom - box.top);
   for (const t of y.isLog ? logTicks(...y.ends) : ticks(...y.ends, 4)) {
+    const text = kind === "share" ? `${Number((100 * t).toPrecision(6))} %` : tickText(t);
     root.append(
-      svg("line", { class: "rule", x1: box.left, x2: box.right, y1: sy(t), y2: sy(t) }),
-      svg(
-        "text",
-        { x: box.left - 7, y: sy(t) + 4, "text-anchor": "end" },
-        kind === "share" ? `${Number((100 * t).toPrecision(6))} %` : tickText(t),
-      ),
+      segment(box.left, sy(t), box.right, sy(t), { class: "rule" }),
+      caption(box.left - 7, sy(t) + 4, text, { "text-anchor": "end" }),
     );
   }
-  const isWhole = xName === "iteration";
+  root.append(caption(0, 11, y.unit));
+  return sy;
+}
+
+// The horizontal axis from x[0] to x[1]: its ticks and name; returns its scale.
+function xAxis(root, box, x, name = "iteration") {
+  const sx = (v) => box.left + ((v - x[0]) / (x[1] - x[0] || 1)) * (box.right - box.left);
   for (const t of ticks(x[0], x[1], Math.max(2, (box.right - box.left) / 75))) {
-    if (isWhole && !Number.isInteger(t)) continue;
+    if (name === "iteration" && !Number.isInteger(t)) continue;
     root.append(
-      svg("line", { class: "axis", x1: sx(t), x2: sx(t), y1: box.bottom, y2: box.bottom + 4 }),
-      svg("text", { x: sx(t), y: box.bottom + 17, "text-anchor": "middle" }, tickText(t)),
+      segment(sx(t), box.bottom, sx(t), box.bottom + 4, { class: "axis" }),
+      caption(sx(t), box.bottom + 17, tickText(t), { "text-anchor": "middle" }),
     );
   }
   root.append(
-    svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
-    svg("text", { x: box.right, y: box.bottom + 33, "text-anchor": "end" }, xName),
-    svg("text", { x: 0, y: 11 }, y.unit),
+    segment(box.left, box.bottom, box.right, box.bottom, { class: "axis" }),
+    caption(box.right, box.bottom + 33, name, { "text-anchor": "end" }),
   );
-  return [sx, sy];
+  return sx;
 }
 
 function describe(panel, curves) {
@@ -106,15 +107,10 @@ function lineChart(panel, curvesOf = panelCurves, more = {}) {
   const draw = (root, width, tip) => {
     const curves = curvesOf(panel).map(smoothed),
       height = 236;
-    root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    root.setAttribute("height", height);
+    resize(root, width, height);
     if (!curves.length) {
       root.append(
-        svg(
-          "text",
-          { x: width / 2, y: 110, "text-anchor": "middle" },
-          "all series are switched off",
-        ),
+        caption(width / 2, 110, "all series are switched off", { "text-anchor": "middle" }),
       );
       return;
     }
@@ -125,13 +121,8 @@ function lineChart(panel, curvesOf = panelCurves, more = {}) {
     ]);
     const steps = curves.flatMap((c) => c.at);
     const box = { left: 46, right: width - 10, top: 28, bottom: height - 40 };
-    const [sx, sy] = axes(
-      root,
-      box,
-      [Math.min(...steps), Math.max(...steps)],
-      verticalAxis(values, panel.kind, panel.unit),
-      panel.kind,
-    );
+    const sx = xAxis(root, box, [Math.min(...steps), Math.max(...steps)]);
+    const sy = yAxis(root, box, verticalAxis(values, panel.kind, panel.unit), panel.kind);
     for (const c of curves) if (c.style === "main" && band(c)) drawBand(root, c, sx, sy);
     for (const c of curves)
       if (c.recorded && c.style === "main")
@@ -178,15 +169,15 @@ function drawCurve(root, curve, sx, sy, box) {
     ys.push(ys.at(-1));
   }
   root.append(
-    svg("polyline", {
-      points: xs.map((x, i) => `${x},${ys[i]}`).join(" "),
-      fill: "none",
-      stroke: curve.color,
-      "stroke-width": style.width,
-      "stroke-dasharray": curve.style === "recorded" ? null : curve.dash,
-      opacity: style.opacity,
-      "stroke-linejoin": "round",
-    }),
+    polyline(
+      xs.map((x, i) => [x, ys[i]]),
+      curve.color,
+      style.width,
+      {
+        "stroke-dasharray": curve.style === "recorded" ? null : curve.dash,
+        opacity: style.opacity,
+      },
+    ),
   );
   if (curve.style !== "main" || (xs.length > 24 && DATA.series.length === 1)) return;
   // Of a long line a few points: series are told apart without their colour.
@@ -200,11 +191,7 @@ function hover(root, tip, width, box, curves, sx, sy, format) {
   const steps = [...new Set(curves.flatMap((c) => c.at))].sort((a, b) => a - b);
   const layer = svg("g", {});
   root.append(
-    svg("rect", {
-      x: box.left,
-      y: box.top,
-      width: box.right - box.left,
-      height: box.bottom - box.top,
+    rectangle(box.left, box.top, box.right - box.left, box.bottom - box.top, {
       fill: "transparent",
     }),
     layer,
@@ -214,14 +201,10 @@ function hover(root, tip, width, box, curves, sx, sy, format) {
     steps.map(sx),
     (i) => {
       const step = steps[i],
-        rows = [el("b", {}, `iteration ${step}`)];
+        rows = [el("b", `iteration ${step}`)];
       layer.replaceChildren(
-        svg("line", {
+        segment(sx(step), box.top, sx(step), box.bottom, {
           class: "axis",
-          x1: sx(step),
-          x2: sx(step),
-          y1: box.top,
-          y2: box.bottom,
           "stroke-dasharray": "2 3",
         }),
       );
@@ -240,7 +223,8 @@ function hover(root, tip, width, box, curves, sx, sy, format) {
             "stroke-width": 1.5,
           }),
         );
-        const hasLines = c.line && c.name !== c.label && new Set(curves.map((o) => o.line)).size > 1;
+        const hasLines =
+          c.line && c.name !== c.label && new Set(curves.map((o) => o.line)).size > 1;
         const label = hasLines ? `${c.name}, ${c.label}` : c.name;
         const recorded = c.recorded ? `, recorded ${format(c.recorded[j])}` : "";
         rows.push(tipRow(c.color, label, format(c.mean[j]) + range + recorded));

@@ -17,10 +17,33 @@ function fill(node, attributes, children) {
   node.append(...children.flat().filter((c) => c !== null && c !== undefined));
   return node;
 }
-const el = (tag, attributes, ...children) =>
-  fill(document.createElement(tag), attributes, children);
+// `name`: "tag.class.class"; attributes, if any, come before the children.
+function el(name, ...parts) {
+  const [tag, ...classes] = name.split(".");
+  const hasAttributes = parts[0] && parts[0].constructor === Object;
+  const node = document.createElement(tag);
+  if (classes.length) node.className = classes.join(" ");
+  return fill(node, hasAttributes ? parts.shift() : {}, parts);
+}
 const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
+const segment = (x1, y1, x2, y2, more) => svg("line", { x1, y1, x2, y2, ...more });
+const rectangle = (x, y, width, height, more) => svg("rect", { x, y, width, height, ...more });
+const caption = (x, y, text, more) => svg("text", { x, y, ...more }, text);
+function resize(root, width, height) {
+  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  root.setAttribute("height", height);
+}
+// Lines through points [x, y].
+const polyline = (points, stroke, width, more) =>
+  svg("polyline", {
+    points: points.map((p) => p.join()).join(" "),
+    fill: "none",
+    stroke,
+    "stroke-width": width,
+    "stroke-linejoin": "round",
+    ...more,
+  });
 
 // Colours come back after six series, then with another mark.
 const color = (i) => `var(--s${i % 6})`;
@@ -43,25 +66,20 @@ const FORMATS = {
 function table(head, rows) {
   return el(
     "table",
-    {},
     el(
       "thead",
-      {},
       el(
         "tr",
-        {},
         head.map((x) => el("th", { scope: "col" }, x)),
       ),
     ),
     el(
       "tbody",
-      {},
       rows.map(([name, ...values]) =>
         el(
           "tr",
-          {},
           el("th", { scope: "row" }, name),
-          values.map((x) => el("td", {}, x)),
+          values.map((x) => el("td", x)),
         ),
       ),
     ),

@@ -1,39 +1,21 @@
 // Parts of every figure: caption, drawing, tooltip, cursor, table of numbers.
 "use strict";
 
+// Marks around (0, 0), as points.
+const OUTLINES = {
+  triangle: "0,-1.3 1.2,0.9 -1.2,0.9",
+  diamond: "0,-1.4 1.4,0 0,1.4 -1.4,0",
+  cross:
+    "-1,-0.4 -0.4,-0.4 -0.4,-1 0.4,-1 0.4,-0.4 1,-0.4 1,0.4 0.4,0.4 0.4,1 -0.4,1 -0.4,0.4 -1,0.4",
+};
+
 function mark(shape, x, y, r, attributes) {
   if (shape === "square")
     return svg("rect", { x: x - r, y: y - r, width: 2 * r, height: 2 * r, ...attributes });
-  const points = {
-    triangle: [
-      [0, -1.3],
-      [1.2, 0.9],
-      [-1.2, 0.9],
-    ],
-    diamond: [
-      [0, -1.4],
-      [1.4, 0],
-      [0, 1.4],
-      [-1.4, 0],
-    ],
-    cross: [
-      [-1, -0.4],
-      [-0.4, -0.4],
-      [-0.4, -1],
-      [0.4, -1],
-      [0.4, -0.4],
-      [1, -0.4],
-      [1, 0.4],
-      [0.4, 0.4],
-      [0.4, 1],
-      [-0.4, 1],
-      [-0.4, 0.4],
-      [-1, 0.4],
-    ],
-  }[shape];
+  const points = OUTLINES[shape];
   if (!points) return svg("circle", { cx: x, cy: y, r, ...attributes });
   return svg("polygon", {
-    points: points.map(([a, b]) => `${x + a * r},${y + b * r}`).join(" "),
+    points: points.replace(/(\S+),(\S+)/g, (_, a, b) => `${x + a * r},${y + b * r}`),
     ...attributes,
   });
 }
@@ -41,28 +23,21 @@ function mark(shape, x, y, r, attributes) {
 // A figure. `keys`: function that makes its legend, see `key`.
 function figure(title, alt, draw, { keys, numbers = null }) {
   const root = svg("svg", { role: "img", tabindex: "0", "aria-label": alt });
-  const tip = el("div", { class: "tip", role: "status", hidden: true });
-  const holder = el("div", {}, root);
-  const legend = el("div", { class: "legend" });
-  const node = el(
-    "figure",
-    {},
-    el("figcaption", {}, el("h3", {}, title), legend),
-    holder,
-    tip,
-  );
+  const tip = el("div.tip", { role: "status", hidden: true });
+  const holder = el("div", root);
+  const legend = el("div.legend");
+  const node = el("figure", el("figcaption", el("h3", title), legend), holder, tip);
   if (numbers) {
-    const box = el("div", {
-      class: "scroll",
+    const box = el("div.scroll", {
       tabindex: "0",
       role: "region",
       "aria-label": `Numbers of ${title}`,
     });
     node.append(
       el(
-        "details",
-        { class: "data", ontoggle: () => box.replaceChildren(numbers()) },
-        el("summary", {}, "Numbers"),
+        "details.data",
+        { ontoggle: () => box.replaceChildren(numbers()) },
+        el("summary", "Numbers"),
         box,
       ),
     );
@@ -78,8 +53,7 @@ function figure(title, alt, draw, { keys, numbers = null }) {
 }
 
 // Entries of a legend: a sample of what is drawn, and what it means.
-const key = (sample, text) =>
-  el("span", { class: "entry", title: text }, sample, el("span", { class: "what" }, text));
+const key = (sample, text) => el("span.entry", { title: text }, sample, el("span.what", text));
 const sampleBox = (...shapes) =>
   svg("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shapes);
 
@@ -92,13 +66,13 @@ function lineSample(style, dash = STYLES[style].dash, stroke = "currentColor") {
 // The colour and the mark of a series are the same on the whole page.
 const seriesSample = (i) =>
   sampleBox(
-    svg("line", { x1: 0, x2: 24, y1: 5, y2: 5, stroke: color(i), "stroke-width": 2 }),
+    segment(0, 5, 24, 5, { stroke: color(i), "stroke-width": 2 }),
     mark(shape(i), 12, 5, 3.4, { fill: color(i) }),
   );
 const seriesKey = (i) => key(seriesSample(i), DATA.series[i].name);
 const markKey = (name, text, attributes) =>
   key(sampleBox(mark(name, 12, 5, 3.6, { fill: "currentColor", ...attributes })), text);
-const colorKey = (paint, text) => key(el("span", { class: "swatch", "--c": paint }), text);
+const colorKey = (paint, text) => key(el("span.swatch", { "--c": paint }), text);
 
 const hide = (tip) => {
   tip.hidden = true;
@@ -116,10 +90,9 @@ function show(tip, x, y, width, rows) {
 const tipRow = (paint, name, value) =>
   el(
     "div",
-    {},
-    paint && el("span", { class: "swatch", "--c": paint }),
-    el("span", { class: "name" }, name),
-    el("b", { class: "value" }, value),
+    paint && el("span.swatch", { "--c": paint }),
+    el("span.name", name),
+    el("b.value", value),
   );
 
 // A cursor that stops at `stops` (in pixels): pointer, arrow keys, Home, End, Escape.

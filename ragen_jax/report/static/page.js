@@ -9,14 +9,7 @@ function start() {
   main.append(section("summary", "Summary", null, summaryTable()));
   for (const part of DATA.sections)
     main.append(section(part.key, part.title, part.lead, sectionBody(part)));
-  main.append(
-    section(
-      "explore",
-      "Any metric",
-      "Every recorded metric, by name.",
-      explorer(),
-    ),
-  );
+  main.append(section("explore", "Any metric", "Every recorded metric, by name.", explorer()));
   main.append(
     section(
       "episodes",
@@ -29,9 +22,8 @@ function start() {
   document.getElementById("nav").append(
     el(
       "ul",
-      {},
       [...main.querySelectorAll("section > h2")].map((h) =>
-        el("li", {}, el("a", { href: `#${h.parentNode.id}` }, h.textContent)),
+        el("li", el("a", { href: `#${h.parentNode.id}` }, h.textContent)),
       ),
     ),
     lookControls(),
@@ -49,7 +41,7 @@ const section = (id, title, lead, body) =>
     "section",
     { id, "aria-labelledby": `h-${id}` },
     el("h2", { id: `h-${id}` }, title),
-    lead && el("p", { class: "lead" }, lead),
+    lead && el("p.lead", lead),
     body,
   );
 
@@ -81,23 +73,20 @@ function head() {
   );
   return [
     el(
-      "div",
-      { class: "titlebar" },
+      "div.titlebar",
       el(
         "div",
-        {},
-        el("h1", {}, DATA.games.join(", ") || "Runs"),
+        el("h1", DATA.games.join(", ") || "Runs"),
         el(
-          "p",
-          { class: "muted" },
+          "p.muted",
           `${plural(DATA.series.length, "series").replace(/seriess$/, "series")}, ${plural(runs, "run")}`,
         ),
       ),
-      el("div", { class: "row" }, scheme),
+      el("div.row", scheme),
     ),
     el(
-      "div",
-      { class: "legend", role: "group", "aria-label": "Series shown" },
+      "div.legend",
+      { role: "group", "aria-label": "Series shown" },
       several
         ? DATA.series.map((s, i) =>
             el(
@@ -118,7 +107,7 @@ function head() {
           )
         : null,
     ),
-    el("div", { class: "cards" }, DATA.summary.map(card)),
+    el("div.cards", DATA.summary.map(card)),
   ];
 }
 
@@ -130,36 +119,25 @@ function card(row) {
     .sort((a, b) => a[1] - b[1]);
   const name = DATA.games.length > 1 ? `${row.series}: ${row.game}` : row.series;
   if (!row.last)
-    return el(
-      "div",
-      { class: "card", "--c": color(i) },
-      el("h3", {}, name),
-      el("p", { class: "sub" }, "no success recorded"),
-    );
+    return el("div.card", { "--c": color(i) }, el("h3", name), el("p.sub", "no success recorded"));
   const gain = 100 * (row.last[0] - row.first[0]);
   return el(
-    "div",
-    { class: "card", "--c": color(i) },
-    el("h3", {}, name),
-    el("div", { class: "big" }, percent(row.last[0])),
+    "div.card",
+    { "--c": color(i) },
+    el("h3", name),
+    el("div.big", percent(row.last[0])),
     el(
-      "div",
-      { class: "sub" },
+      "div.sub",
       `${row.source} success at the end, ${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`,
     ),
     el(
-      "div",
-      { class: "sub" },
+      "div.sub",
       row.ceiling === null
         ? ""
         : `${row.is_exact ? "best possible" : "reference play"} ${percent(row.ceiling)}`,
     ),
     alarms.length
-      ? el(
-          "div",
-          { class: "sub" },
-          `first alarm: ${alarms[0][0].replaceAll("_", " ")} at ${alarms[0][1]}`,
-        )
+      ? el("div.sub", `first alarm: ${alarms[0][0].replaceAll("_", " ")} at ${alarms[0][1]}`)
       : null,
   );
 }
@@ -172,11 +150,7 @@ function summaryTable() {
           " ",
           p[1] === p[2]
             ? ""
-            : el(
-                "span",
-                { class: "interval" },
-                `${(100 * p[1]).toFixed(1)}–${(100 * p[2]).toFixed(1)}`,
-              ),
+            : el("span.interval", `${(100 * p[1]).toFixed(1)}–${(100 * p[2]).toFixed(1)}`),
         ]
       : "–";
   const rows = DATA.summary.map((r) => [
@@ -186,15 +160,15 @@ function summaryTable() {
     String(r.iterations),
     show(r.first),
     show(r.last),
-    r.best ? [...show(r.best), el("span", { class: "interval" }, ` at ${r.best_at}`)] : "–",
+    r.best ? [...show(r.best), el("span.interval", ` at ${r.best_at}`)] : "–",
     r.ceiling === null ? "–" : `${percent(r.ceiling)}${r.is_exact ? "" : " (ref.)"}`,
     r.ceiling === null || !r.last ? "–" : `${(100 * (r.ceiling - r.last[0])).toFixed(1)} points`,
   ]);
   const sources = [...new Set(DATA.summary.map((r) => r.source))].join(" or ");
   return [
     el(
-      "div",
-      { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Summary table" },
+      "div.scroll.tall",
+      { tabindex: "0", role: "region", "aria-label": "Summary table" },
       table(
         [
           "series",
@@ -211,8 +185,7 @@ function summaryTable() {
       ),
     ),
     el(
-      "p",
-      { class: "muted" },
+      "p.muted",
       `Success is ${sources}. Small numbers: the 95 % interval of a single run, or the range over several seeds.`,
     ),
   ];
@@ -238,7 +211,7 @@ function sectionBody(part) {
     }
   }
   drawn.push(...part.panels.map((p) => lineChart(p)));
-  const note = part.absent ? el("p", { class: "note" }, `Not drawn: ${part.absent}.`) : null;
+  const note = part.absent ? el("p.note", `Not drawn: ${part.absent}.`) : null;
   const layouts = { alarms: "grid wide", plane: "grid plane" };
   const grid = layouts[part.special] || (part.key === "progress" ? "grid progress" : "grid");
   return [note, drawn.length ? el("div", { class: grid }, drawn) : null];
@@ -246,7 +219,7 @@ function sectionBody(part) {
 
 function explorer() {
   const names = Object.keys(DATA.curves).sort(),
-    place = el("div", { class: "grid wide" });
+    place = el("div.grid.wide");
   const draw = (name) =>
     place.replaceChildren(
       lineChart({
@@ -262,7 +235,7 @@ function explorer() {
     names.map((n) => el("option", { value: n }, n)),
   );
   draw(names[0]);
-  return [el("label", { class: "pick" }, "Metric", pick), place];
+  return [el("label.pick", "Metric", pick), place];
 }
 
 function settings() {
@@ -274,35 +247,24 @@ function settings() {
   return [
     keys.length
       ? el(
-          "div",
-          {
-            class: "scroll tall",
-            tabindex: "0",
-            role: "region",
-            "aria-label": "Settings that differ",
-          },
+          "div.scroll.tall",
+          { tabindex: "0", role: "region", "aria-label": "Settings that differ" },
           table(
             ["setting", ...DATA.series.map((s) => s.name)],
             keys.map((k) => [k, ...differing[k].map(text)]),
           ),
         )
-      : el("p", {}, "The runs differ in their seed only."),
+      : el("p", "The runs differ in their seed only."),
     el(
-      "p",
-      { class: "muted" },
+      "p.muted",
       `Common: ${shared.map(([k, v]) => `${k} = ${text(v)}`).join(", ") || "none of the main settings"}.`,
     ),
     el(
-      "div",
-      { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Runs" },
+      "div.scroll.tall",
+      { tabindex: "0", role: "region", "aria-label": "Runs" },
       table(
         ["run", "series", "seed", "iterations"],
-        DATA.runs.map((r) => [
-          r.name,
-          seriesKey(r.series),
-          text(r.seed),
-          String(r.iterations),
-        ]),
+        DATA.runs.map((r) => [r.name, seriesKey(r.series), text(r.seed), String(r.iterations)]),
       ),
     ),
   ];

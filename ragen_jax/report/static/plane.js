@@ -26,8 +26,7 @@ function planeFigure() {
     alt,
     (root, width, tip) => {
       const height = Math.min(600, Math.max(300, width * 0.74));
-      root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      root.setAttribute("height", height);
+      resize(root, width, height);
       const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i) && means[i].length);
       const points = shown.flatMap((i) => DATA.series[i].runs.flatMap((r) => ways[r]));
       if (!points.length) return;
@@ -42,24 +41,19 @@ function planeFigure() {
         return [l < 0 ? l * 1.1 : l, h + (h - l) * 0.12];
       };
       const box = { left: 46, right: width - 12, top: 24, bottom: height - 40 };
-      const x = spread(xs),
-        y = spread(ys);
-      const [sx, sy] = axes(
-        root,
-        box,
-        x,
-        { ends: y, isLog: false, unit: "I(X;Z), nats per token" },
-        "number",
-        "H(Z|X), nats per token",
-      );
+      const sx = xAxis(root, box, spread(xs), "H(Z|X), nats per token");
+      const y = { ends: spread(ys), isLog: false, unit: "I(X;Z), nats per token" };
+      const sy = yAxis(root, box, y, "number");
+      const place = (p) => [sx(p[1]), sy(p[2])];
       if (borders) drawRegimes(root, box, sx(borders.x), sy(borders.y), regimes);
       const stops = [];
       for (const i of shown) {
         for (const r of DATA.series[i].runs) {
-          if (DATA.series[i].runs.length > 1) root.append(path(ways[r], sx, sy, color(i), 1, 0.35));
+          if (DATA.series[i].runs.length > 1)
+            root.append(polyline(ways[r].map(place), color(i), 1, { opacity: 0.35 }));
         }
         const way = means[i];
-        root.append(path(way, sx, sy, color(i), 2.4, 1));
+        root.append(polyline(way.map(place), color(i), 2.4));
         way.forEach((p, k) => {
           const age = way.length > 1 ? k / (way.length - 1) : 1;
           root.append(
@@ -73,9 +67,7 @@ function planeFigure() {
           stops.push({ p, i });
         });
         const last = way.at(-1);
-        root.append(
-          svg("text", { class: "label", x: sx(last[1]) + 9, y: sy(last[2]) + 4 }, `${last[0]}`),
-        );
+        root.append(caption(sx(last[1]) + 9, sy(last[2]) + 4, `${last[0]}`, { class: "label" }));
       }
       planeCursor(root, tip, width, stops, sx, sy);
     },
@@ -122,45 +114,22 @@ function drawRegimes(root, box, x, y, regimes) {
     if (right <= left || bottom <= top) return;
     const isLeft = i > 1;
     root.append(
-      svg("rect", {
-        x: left,
-        y: top,
-        width: right - left,
-        height: bottom - top,
+      rectangle(left, top, right - left, bottom - top, { fill: REGIME_COLORS[i], opacity: 0.07 }),
+      caption(isLeft ? left + 6 : right - 6, i % 2 ? bottom - 8 : top + 16, regimes[i], {
+        "text-anchor": isLeft ? "start" : "end",
+        class: "label",
         fill: REGIME_COLORS[i],
-        opacity: 0.07,
+        opacity: 0.9,
       }),
-      svg(
-        "text",
-        {
-          x: isLeft ? left + 6 : right - 6,
-          y: i % 2 ? bottom - 8 : top + 16,
-          "text-anchor": isLeft ? "start" : "end",
-          class: "label",
-          fill: REGIME_COLORS[i],
-          opacity: 0.9,
-        },
-        regimes[i],
-      ),
     );
   });
   for (const [x1, x2, y1, y2] of [
     [x, x, box.top, box.bottom],
     [box.left, box.right, y, y],
   ]) {
-    root.append(svg("line", { x1, x2, y1, y2, stroke: "var(--muted)", "stroke-dasharray": "5 4" }));
+    root.append(segment(x1, y1, x2, y2, { stroke: "var(--muted)", "stroke-dasharray": "5 4" }));
   }
 }
-
-const path = (way, sx, sy, stroke, width, opacity) =>
-  svg("polyline", {
-    points: way.map((p) => `${sx(p[1])},${sy(p[2])}`).join(" "),
-    fill: "none",
-    stroke,
-    "stroke-width": width,
-    opacity,
-    "stroke-linejoin": "round",
-  });
 
 function planeCursor(root, tip, width, stops, sx, sy) {
   const layer = svg("g", {});
@@ -180,7 +149,7 @@ function planeCursor(root, tip, width, stops, sx, sy) {
       }),
     );
     show(tip, sx(p[1]), sy(p[2]), width, [
-      el("b", {}, `iteration ${p[0]}`),
+      el("b", `iteration ${p[0]}`),
       tipRow(color(i), DATA.series[i].name, regimeName(p)),
       tipRow(null, "H(Z|X)", short(p[1])),
       tipRow(null, "I(X;Z)", short(p[2])),

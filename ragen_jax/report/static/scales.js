@@ -33,7 +33,11 @@ function verticalAxis(values, kind, unit) {
     return { ends: domain(values, kind), isLog: false, unit: `${unit}, linear: not all above 0` };
   const [low, high] = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
   const room = (high - low) * 0.06 || 0.2;
-  return { ends: [10 ** (low - room), 10 ** (high + room)], isLog: true, unit: `${unit}, log axis` };
+  return {
+    ends: [10 ** (low - room), 10 ** (high + room)],
+    isLog: true,
+    unit: `${unit}, log axis`,
+  };
 }
 
 function domain(values, kind) {
@@ -93,8 +97,8 @@ function lookControls() {
     el("option", { value: "error" }, "band: standard error"),
   );
   return el(
-    "div",
-    { class: "look", role: "group", "aria-label": "All charts over iterations" },
+    "div.look",
+    { role: "group", "aria-label": "All charts over iterations" },
     el(
       "label",
       { title: "Weight of the past in a moving average; recorded values stay as a faint line" },

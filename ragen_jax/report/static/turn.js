@@ -15,12 +15,10 @@ function facts(t) {
     ["log-probability", `${t.log_prob.toFixed(2)} nats`],
   ];
   return el(
-    "table",
-    { class: "facts" },
+    "table.facts",
     el(
       "tbody",
-      {},
-      rows.map(([k, v]) => el("tr", {}, el("td", {}, k), el("td", {}, v))),
+      rows.map(([k, v]) => el("tr", el("td", k), el("td", v))),
     ),
   );
 }
@@ -32,8 +30,7 @@ const signed = (value) =>
 
 function replyBlocks(t, e) {
   const { thought, answer } = readReply(t);
-  const block = (title, ...content) =>
-    el("section", { class: "block" }, el("h4", {}, title), ...content);
+  const block = (title, ...content) => el("section.block", el("h4", title), ...content);
   const actions =
     answer === null
       ? []
@@ -44,15 +41,15 @@ function replyBlocks(t, e) {
   return [
     thought === null
       ? null
-      : block("Thought", el("div", { class: "prose", id: "thought" }, thought || "(empty)")),
+      : block("Thought", el("div.prose", { id: "thought" }, thought || "(empty)")),
     block(
       "Answer",
       answer === null
-        ? el("p", { class: "bad", id: "answer" }, "no answer in its tags")
+        ? el("p.bad", { id: "answer" }, "no answer in its tags")
         : el(
-            "div",
-            { class: "chips", id: "answer" },
-            actions.length ? actions.map((a) => el("span", { class: "chip" }, a)) : "(empty)",
+            "div.chips",
+            { id: "answer" },
+            actions.length ? actions.map((a) => el("span.chip", a)) : "(empty)",
           ),
     ),
     tokenBlock(t, e, block),
@@ -60,9 +57,8 @@ function replyBlocks(t, e) {
       ? null
       : el(
           "details",
-          {},
-          el("summary", {}, "Prompt that the model read (context window)"),
-          el("div", { class: "prose" }, t.window),
+          el("summary", "Prompt that the model read (context window)"),
+          el("div.prose", t.window),
         ),
   ];
 }
@@ -83,8 +79,7 @@ function readReply(t) {
 function tokenBlock(t, e, block) {
   const fate = e.kept === false ? "dropped, not in the loss" : "in the loss";
   const toggle = el(
-    "label",
-    { class: "row" },
+    "label.row",
     el("input", {
       type: "checkbox",
       id: "f-context",
@@ -96,26 +91,21 @@ function tokenBlock(t, e, block) {
     }),
     "show the prompt",
   );
-  const context = VIEW.context ? el("span", { class: "context" }, t.observation) : null;
+  const context = VIEW.context ? el("span.context", t.observation) : null;
   if (!t.token_texts) {
     return block(
       "Tokens",
-      el(
-        "p",
-        { class: "note" },
-        "This run recorded no single tokens: an earlier version made it.",
-      ),
-      el("div", { class: "legend" }, toggle),
-      el("div", { class: "prose" }, context, t.reply),
+      el("p.note", "This run recorded no single tokens: an earlier version made it."),
+      el("div.legend", toggle),
+      el("div.prose", context, t.reply),
     );
   }
   const tokens = t.token_texts.map((text, i) => {
     const logProb = t.token_log_probs[i];
     const note = `log-probability ${logProb.toFixed(3)}, probability ${percent(Math.exp(logProb))}, ${fate}`;
     return el(
-      "span",
+      "span.token",
       {
-        class: "token",
         title: text === "" ? `part of the next character; ${note}` : note,
         "--p": String(Math.round(Math.min(1, -logProb / 4) * 70)),
       },
@@ -125,19 +115,17 @@ function tokenBlock(t, e, block) {
   return block(
     "Tokens",
     el(
-      "div",
-      { class: "legend" },
+      "div.legend",
       el(
         "span",
-        {},
-        el("span", { class: "token", "--p": "0" }, `sampled: ${fate}`),
+        el("span.token", { "--p": "0" }, `sampled: ${fate}`),
         "p = 1",
-        el("span", { class: "ramp", "aria-hidden": "true" }),
+        el("span.ramp", { "aria-hidden": "true" }),
         "p < 0.02",
       ),
-      el("span", { class: "context" }, "prompt: not in the loss"),
+      el("span.context", "prompt: not in the loss"),
       toggle,
     ),
-    el("div", { class: "prose tokens", id: "tokens" }, context, tokens),
+    el("div.prose.tokens", { id: "tokens" }, context, tokens),
   );
 }

@@ -9,8 +9,7 @@ function viewer() {
   if (!chosen.length)
     return [
       el(
-        "p",
-        { class: "note" },
+        "p.note",
         "No episodes: the runs have no trajectories/, --max_episodes is 0, or no record can be shown.",
       ),
       skippedNote(),
@@ -18,7 +17,7 @@ function viewer() {
   const run = new Set(chosen.map((e) => e.run)),
     games = new Set(chosen.map((e) => e.environment).filter(Boolean));
   const steps = [...new Set(chosen.map((e) => e.iteration))].sort((a, b) => a - b);
-  const field = (label, control) => el("label", {}, label, control);
+  const field = (label, control) => el("label", label, control);
   const select = (id, all, options) =>
     el(
       "select",
@@ -31,9 +30,8 @@ function viewer() {
     "form",
     { onsubmit: (e) => e.preventDefault(), onreset: () => setTimeout(applyFilters) },
     el(
-      "fieldset",
-      { class: "filters" },
-      el("legend", {}, "Episodes to show"),
+      "fieldset.filters",
+      el("legend", "Episodes to show"),
       field(
         "Run",
         select(
@@ -85,28 +83,27 @@ function viewer() {
         "Text in a reply or state",
         input("f-text", "text", { placeholder: "search", autocomplete: "off" }),
       ),
-      el("label", { class: "check" }, input("f-format", "checkbox"), "invalid format only"),
+      el("label.check", input("f-format", "checkbox"), "invalid format only"),
       el("button", { type: "reset" }, "Reset"),
     ),
   );
   const left = total - chosen.length - skippedCount();
   return [
     form,
-    el("p", { class: "muted", id: "count", role: "status" }),
+    el("p.muted", { id: "count", role: "status" }),
     left > 0
       ? el(
-          "p",
-          { class: "muted", id: "left-out" },
+          "p.muted",
+          { id: "left-out" },
           `${left} of ${total} recorded episodes are left out to keep this file small, evenly over iterations (--max_episodes).`,
         )
       : null,
     skippedNote(),
     el(
-      "div",
-      { class: "viewer", onkeydown: viewerKeys },
-      el("ul", { class: "list", id: "list", "aria-label": "Episodes" }),
-      el("article", {
-        class: "episode",
+      "div.viewer",
+      { onkeydown: viewerKeys },
+      el("ul.list", { id: "list", "aria-label": "Episodes" }),
+      el("article.episode", {
         id: "episode",
         tabindex: "0",
         "aria-label": "Episode. Left and right arrow: turns. Up and down arrow: episodes.",
@@ -124,8 +121,8 @@ function skippedNote() {
   if (!reasons.length) return null;
   const list = reasons.map(([reason, count]) => `${reason} (${count})`).join("; ");
   return el(
-    "p",
-    { class: "note", id: "skipped" },
+    "p.note",
+    { id: "skipped" },
     `${plural(skippedCount(), "malformed episode record")} left out: ${list}.`,
   );
 }
@@ -173,16 +170,18 @@ function listEpisodes() {
         .map((e, k) =>
           el(
             "li",
-            {},
             el(
               "button",
               { type: "button", onclick: () => openEpisode(k) },
               outcomeMark(e),
-              el("span", { class: "entry" }, seriesSample(DATA.runs[e.run].series), `iteration ${e.iteration}, row ${e.row}`),
-              el("span", {}, short(e.return)),
               el(
-                "span",
-                { class: "sub" },
+                "span.entry",
+                seriesSample(DATA.runs[e.run].series),
+                `iteration ${e.iteration}, row ${e.row}`,
+              ),
+              el("span", short(e.return)),
+              el(
+                "span.sub",
                 [
                   DATA.runs[e.run].name,
                   e.environment,
@@ -202,8 +201,7 @@ function listEpisodes() {
 
 // Records of evaluations, and of earlier versions, say neither.
 const groupOf = (e) => (e.group === undefined ? null : `group ${e.group}`);
-const keptOf = (e) =>
-  e.kept === undefined ? null : e.kept ? "kept" : "dropped";
+const keptOf = (e) => (e.kept === undefined ? null : e.kept ? "kept" : "dropped");
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const outcomeMark = (e) =>
   el(
@@ -250,7 +248,7 @@ function showTurn(wanted, action = 0) {
   const box = document.getElementById("episode"),
     e = VIEW.shown[VIEW.episode];
   if (!e) {
-    box.replaceChildren(el("p", { class: "muted" }, "No episode passes the filters."));
+    box.replaceChildren(el("p.muted", "No episode passes the filters."));
     return;
   }
   VIEW.turn = Math.max(0, Math.min(wanted, e.turns.length - 1));
@@ -263,18 +261,16 @@ function showTurn(wanted, action = 0) {
     el("button", { type: "button", id, disabled: off, onclick: () => showTurn(to) }, text);
   box.replaceChildren(
     el(
-      "div",
-      { class: "row" },
+      "div.row",
       el(
         "span",
         { class: `badge ${e.success ? "good" : "bad"}` },
         e.success ? "success" : e.truncated ? "failure: out of budget" : "failure",
       ),
-      keptOf(e) && el("span", { class: "badge" }, `${keptOf(e)} by the filter`),
-      el("b", {}, `return ${short(e.return)}`),
+      keptOf(e) && el("span.badge", `${keptOf(e)} by the filter`),
+      el("b", `return ${short(e.return)}`),
       el(
-        "span",
-        { class: "muted entry" },
+        "span.muted.entry",
         seriesSample(DATA.runs[e.run].series),
         [
           DATA.runs[e.run].name,
@@ -289,16 +285,14 @@ function showTurn(wanted, action = 0) {
       ),
     ),
     el(
-      "div",
-      { class: "stepper", role: "group", "aria-label": "Turns" },
+      "div.stepper",
+      { role: "group", "aria-label": "Turns" },
       go("t-back", "◀ Back", VIEW.turn - 1, VIEW.turn === 0),
       el(
         "ol",
-        {},
         e.turns.map((t, k) =>
           el(
             "li",
-            {},
             el(
               "button",
               {
@@ -316,21 +310,15 @@ function showTurn(wanted, action = 0) {
       ),
       go("t-next", "Next ▶", VIEW.turn + 1, isLast),
       el(
-        "span",
-        { class: "muted", id: "t-now", role: "status" },
+        "span.muted",
+        { id: "t-now", role: "status" },
         `turn ${VIEW.turn + 1} of ${e.turns.length}`,
       ),
     ),
-    el(
-      "div",
-      { class: "turn" },
-      el("div", {}, boardBlock(e), facts(turn)),
-      el("div", {}, replyBlocks(turn, e)),
-    ),
+    el("div.turn", el("div", boardBlock(e), facts(turn)), el("div", replyBlocks(turn, e))),
     isLast
       ? el(
-          "p",
-          { class: "muted" },
+          "p.muted",
           e.success ? "This turn reached the goal." : "The episode ended here without the goal.",
         )
       : "",

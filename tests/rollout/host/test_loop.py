@@ -83,7 +83,8 @@ def play(game, level, noise_key, ask):
     """The trajectory and the record of an episode in chat messages."""
     episode = game.episode(level, noise_key)
     trajectory = asyncio.run(play_turns(episode, ask))
-    return trajectory, chat_record(trajectory, episode.turns, game.chat)
+    record = chat_record(trajectory, episode.turns, game.chat)
+    return trajectory, *players.declared([record])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,0 +1,122 @@
+"""What every benchmark does: time its contestants in turn, print tables, write a file.
+
+Contestants take turns, so that a busy machine is busy for all of them. Machines are
+noisy: the minimum tells what a program needs, the median what one gets.
+"""
+
+import json
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from ragen_jax.runs import markdown
+
+# A flag that is defined here belongs to the benchmark, and stands in its --help.
+flags.disclaim_key_flags()
+
+
+def define_json(default: str | None = None) -> flags.FlagHolder:
+    """The flag `--json` of `write_json`."""
+    text = "Also write the figures to this file."
+    return flags.DEFINE_string("json", default, text)
+
+
+def take_turns(
+    contestants: Mapping[Any, Callable],
+    repeats: int,
+    *,
+    warm_ups: int = 1,
+    prepare: Callable[[], tuple] = tuple,
+) -> tuple[dict[Any, list[float]], dict[Any, Any]]:
+    """Seconds of the calls of every contestant, and its last result.
+
+    Args:
+      contestants: by name; a call counts until its result is on the device.
+      repeats: measured calls of each.
+      warm_ups: calls before, which compile and do not count.
+      prepare: makes the arguments of a call, which does not count.
+    """
+    import jax
+
+    seconds: dict[Any, list[float]] = {name: [] for name in contestants}
+    results = {}
+    for turn in range(warm_ups + repeats):
+        for name, call in contestants.items():
+            arguments = jax.block_until_ready(prepare())
+            began = time.perf_counter()
+            results[name] = jax.block_until_ready(call(*arguments))
+            if turn >= warm_ups:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds, results
+
+
+def least_seconds(call: Callable, repeats: int) -> float:
+    """Of a call that has been compiled before."""
+    return min(take_turns({"": call}, repeats)[0][""])
+
+
+def times(seconds: Sequence[float], digits: int = 3) -> dict[str, str]:
+    """Two cells of a table, by column."""
+    found = {"min s": min(seconds), "median s": statistics.median(seconds)}
+    return {column: f"{value:.{digits}f}" for column, value in found.items()}
+
+
+def table(rows: Iterable[Mapping[str, object]]) -> str:
+    """Rows, cells by column, as a table in Markdown."""
+    rows = list(rows)
+    return markdown.table([*rows[0]] if rows else [], [[*row.values()] for row in rows])
+
+
+def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
+    """Print the table."""
+    print(table(rows), flush=True)
+
+
+def versions() -> dict[str, str]:
+    """What the figures belong to."""
+    import importlib.metadata
+    import os
+
+    import jax
+
+    packages = ("jax", "jaxlib", "flax", "torch", "transformers")
+    found = {d.metadata["Name"] for d in importlib.metadata.distributions()}
+    return {
+        "device": jax.devices()[0].device_kind,
+        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        **{p: importlib.metadata.version(p) for p in packages if p in found},
+    }
+
+
+def print_versions() -> None:
+    """The same in a line."""
+    print(", ".join(f"{name} {value}" for name, value in versions().items()))
+
+
+def report(figures: Mapping[str, Any], print_figures: Callable) -> int:
+    """Print versions, notes, the figures and problems; write the file.
+
+    Returns:
+      Exit status: 1 where there is a problem, and the figures are not to be trusted.
+    """
+    print_versions()
+    for note in figures["notes"]:
+        print(f"note: {note}")
+    print_figures(figures)
+    for problem in figures["problems"]:
+        print(f"problem: {problem}")
+    write_json(figures)
+    return 1 if figures["problems"] else 0
+
+
+def write_json(figures: Mapping[str, Any]) -> None:
+    """Write figures to the file of `--json`, if there is one."""
+    if path := flags.FLAGS.json:
+        text = json.dumps({"versions": versions(), **figures}, indent=2)
+        pathlib.Path(path).write_text(text + "\n")
