@@ -292,18 +292,3 @@ def test_text(env):
     )
     named = [env.action_text(a, state, env.default_params) for a in range(12)]
     assert tuple(named) == cube_tables.TURNS
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"min_distance": 0}, "min_distance=0 must be .* from 1 to 14"),
-        ({"max_distance": 15}, "max_distance=15 must be .* from 1 to 14"),
-        ({"max_distance": 4.0}, "max_distance=4.0 must be a whole number"),
-        ({"min_distance": 5}, "min_distance=5 is over max_distance=4"),
-        ({"symbols": "WOGRB"}, "6 different characters"),
-    ],
-)
-def test_bad_arguments_are_explained(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        envs.make("cube2x2", **kwargs)

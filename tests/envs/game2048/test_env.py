@@ -282,22 +282,6 @@ def test_text():
     assert words == [" Up-", " Right+", " Down.", " Left+"]
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"size": 5}, "size=5 must be one of 2, 3, 4"),
-        ({"size": True}, "size=True must be one of"),
-        ({"goal": 30}, "goal=30 must be a power of two from 8 to 1024"),
-        ({"goal": 4}, "goal=4 must be a power of two"),
-        ({"size": 2, "goal": 64}, "goal=64 must be a power of two from 8 to 32"),
-        ({"goal": 32.0}, "goal=32.0 must be a power of two"),
-    ],
-)
-def test_bad_arguments_are_explained(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        envs.make("game2048", **kwargs)
-
-
 def test_traced_numbers_are_refused():
     env = game(size=2, goal=8)
     states = states_of([((2, 2), (0, 0))])

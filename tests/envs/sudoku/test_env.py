@@ -273,20 +273,3 @@ def test_a_thought_states_the_solved_board(kwargs):
             for letter, digits in zip("abcdefghi", rows, strict=False)
         ]
         assert "".join(texts) == "".join(lines)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"size": 6}, "size=6 must be 4 or 9"),
-        ({"size": 4.0}, "size=4.0 must be 4 or 9"),
-        ({"min_blanks": 0}, "min_blanks=0 must be a whole number from 1 to 12"),
-        ({"min_blanks": 9}, "min_blanks=9 is over max_blanks=8"),
-        ({"max_blanks": 13}, "max_blanks=13 .* from 1 to 12"),
-        ({"size": 9, "max_blanks": 51}, "max_blanks=51 .* from 1 to 50"),
-        ({"max_blanks": True}, "max_blanks=True must be a whole number"),
-    ],
-)
-def test_bad_arguments_are_explained(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        envs.make("sudoku", **kwargs)
