@@ -1,12 +1,12 @@
 """Standard error without the compiler's alarms about slow compilation.
 
 XLA logs an alarm when a program takes two minutes to compile or a constant a second to
-fold, and suggests to file a bug. For a large network on a CPU both are usual. There is
-no switch for it (openxla/xla issue 9828) and C++ writes to the file descriptor, so a
-second process reads what is written there and passes on everything else. It is a
-process, not a thread, so that the last words of a crash are passed on, too.
+fold, and suggests to file a bug. For a large network on a CPU both are usual. They
+cannot be switched off (openxla/xla issue 9828), and C++ writes to the file descriptor.
+So a second process reads standard error and passes on everything else. It is a process
+and not a thread, so that the last message of a crash is passed on, too.
 
-Run as a program this file is that process: it filters its standard input.
+Run as a program, this file is that process: it filters its standard input.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _RULE, _ADVICE = b"*" * 32, b"attach the results."
 
 @contextlib.contextmanager
 def hidden_alarms() -> Iterator[None]:
-    """Whatever is written to standard error meanwhile loses its alarms."""
+    """Filter alarms from standard error while the block runs."""
     sys.stderr.flush()
     original = os.dup(2)
     passing = subprocess.Popen(
@@ -43,7 +43,7 @@ def hidden_alarms() -> Iterator[None]:
 
 
 def without_alarms(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a log that belong to no alarm."""
+    """The lines of a log that are not part of an alarm."""
     num_rules = None  # of the alarm that is being read
     for line in lines:
         if _BEGINNING.match(line):
@@ -58,8 +58,8 @@ def without_alarms(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Filter standard input as it comes."""
-    # An interrupt is for the process that writes; this one ends with its input.
+    """Filter standard input line by line."""
+    # Ctrl-C is for the process that writes; this one ends with its input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in without_alarms(sys.stdin.buffer):
         sys.stdout.buffer.write(line)

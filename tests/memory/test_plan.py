@@ -188,7 +188,7 @@ def test_a_folder_needs_no_weights_and_no_tokenizer(tmp_path):
     shutil.copy(POCKET / "config.json", tmp_path)
     model, tokenizer, notes = read_model(str(tmp_path))
     assert (model.hidden_size, tokenizer.folder) == (128, POCKET)
-    assert "holds no tokenizer" in notes[0]
+    assert "has no tokenizer" in notes[0]
     shutil.copy(POCKET / "tokenizer.json", tmp_path)
     _, tokenizer, notes = read_model(str(tmp_path))
     assert (tokenizer.folder, notes) == (tmp_path, [])

@@ -84,8 +84,8 @@ def test_processes_are_named_by_hand():
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("slrum", "none of auto, off, openmpi, slurm, kubernetes and HOST:PORT"),
-        ("node0,2,1", "none of auto"),
+        ("slrum", "not one of auto, off, openmpi, slurm, kubernetes or HOST:PORT"),
+        ("node0,2,1", "not one of auto"),
         ("node0:2100,2,2", "the number of this process 0 to 1"),
         ("node0:99999,2,0", "the port must be 1 to 65535"),
         ("slurm", "SLURM_STEP_NODELIST.*is not set: start the command with srun"),
@@ -136,5 +136,5 @@ def test_a_wrong_flag_is_one_sentence(tmp_path):
     words = commands.train_command("pocket", tmp_path / "run")
     refused = commands.call([*words, "--distributed=node0"])
     assert refused.returncode == 2
-    assert "error: --distributed='node0' is none of" in refused.stderr
+    assert "error: --distributed='node0' is not one of" in refused.stderr
     assert not (tmp_path / "run").exists()

@@ -91,7 +91,7 @@ def test_who_was_seen_to_arrive_must_not_vanish(tmp_path, capsys):
     ends = Ends()
     write_heartbeat(tmp_path, beat(1, attempt="before", count=9))
     write_heartbeat(tmp_path, beat(2, attempt="before", state=heartbeat.FAILED))
-    with watch(tmp_path, ends, total=4, is_arriving=True):
+    with watch(tmp_path, ends, total=4, is_starting=True):
         time.sleep(0.5)
         assert not ends.statuses
         write_heartbeat(tmp_path, beat(1, count=1))
