@@ -155,7 +155,6 @@ def actions_are_read_as_written(subject: Subject) -> None:
 
 
 def _written(env: TextEnvironment, fields) -> list[str]:
-    """The texts of a batch of `action_fields`."""
     return [env.action_template.render(row) for row in rows(fields)]
 
 

@@ -61,7 +61,6 @@ def _turned(lines: Sequence[Line], is_vertical: Bool[Array, ""]) -> list[Line]:
 
 
 def _mirrored(lines: Sequence[Line], is_backwards: Bool[Array, ""]) -> list[Line]:
-    """The lines reversed if `is_backwards`."""
     return [
         [jnp.where(is_backwards, *pair) for pair in zip(line[::-1], line, strict=True)]
         for line in lines

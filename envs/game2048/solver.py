@@ -127,7 +127,6 @@ def _look_up(
     goal_reward: Float[Array, ""],
     discount: Float[Array, ""],
 ) -> Float[Array, "B 4"]:
-    """Values of the slides from a value table."""
     slid = _slid(boards, goal)
     follows = discount * jnp.asarray(table)[slid.number]
     follows = jnp.where(slid.wins, goal_reward, follows)

@@ -295,7 +295,6 @@ class Sokoban(BoardGame):
         )
 
     def _num_covered(self, state: EnvState) -> Int[Array, ""]:
-        """Number of boxes on targets."""
         return state.targets[state.boxes].sum(dtype=jnp.int32)
 
 

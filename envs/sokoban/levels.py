@@ -300,7 +300,6 @@ def _stroll(
 
 
 def _distance(boxes, homes, cols: int) -> Int[Array, " boxes"]:
-    """Rows plus columns between each box and its home."""
     return abs(boxes // cols - homes // cols) + abs(boxes % cols - homes % cols)
 
 
@@ -322,7 +321,6 @@ def _interior(rows: int, cols: int) -> Bitboard:
 
 
 def _union(cells, words: int) -> Bitboard:
-    """The set of a short list of cells."""
     sets = [single(cell, words) for cell in cells]
     return functools.reduce(Bitboard.__or__, sets)
 
@@ -340,7 +338,6 @@ def _below(draw: Int[Array, ""], limit: int | Int[Array, ""]) -> Int[Array, ""]:
 
 
 def _is_chosen(draw: Int[Array, ""], probability) -> Bool[Array, ""]:
-    """True with the given probability."""
     return draw.astype(jnp.float32) < probability * 65536.0
 
 

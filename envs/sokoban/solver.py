@@ -211,7 +211,6 @@ class _RoomSearch:
 def _next_states(
     floor: Bitboard, offsets: Sequence[int], box: Int[Array, ""], player: Int[Array, ""]
 ) -> tuple[Int[Array, "4"], Int[Array, "4"]]:
-    """Box and player after each action."""
     steps = jnp.asarray(offsets, jnp.int32)
     ahead, beyond = player + steps, player + 2 * steps
     has_box = ahead == box

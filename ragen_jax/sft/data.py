@@ -332,7 +332,6 @@ def _play(
 
 
 def _with_noise(mixture: Mixture, demo: DemoTask) -> Mixture:
-    """The mixture with the noise of a task, if the task sets one."""
     if demo.noise is None:
         return mixture
     return mixture.replace(noise=jnp.full_like(mixture.noise, demo.noise))
@@ -380,7 +379,6 @@ def _episode_keys(draw: Draw) -> RolloutKeys:
 
 
 def _stack(blocks: list[Array], width: int) -> Array:
-    """Rows of all blocks, padded on the right."""
     return jnp.concatenate(
         [jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
     )

@@ -161,7 +161,6 @@ def _pipelined(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _by_program(runs: Sequence[PlannedRun]) -> dict[str, list[PlannedRun]]:
-    """The runs by `program_key`."""
     groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault(program_key(run.config), []).append(run)

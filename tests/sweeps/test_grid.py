@@ -124,9 +124,9 @@ def test_keys_that_no_file_lists():
     [
         (["optimizer.learning_rat=1"], "Did you mean 'optimizer.learning_rate'?"),
         (["optimizer.learning_rate=fast"], "takes values such as 0.0002"),
-        (["train.num_iterations=2.5"], "the value is of type float"),
+        (["train.num_iterations=2.5"], "the value has type float"),
         (["optimizer=3"], "no configuration key 'optimizer'"),
-        (["optimizer.learning_rate=True"], "the value is of type bool"),
+        (["optimizer.learning_rate=True"], "the value has type bool"),
         (["algo.strength=3"], "no configuration key 'algo.strength'"),
         (["optimizer.learning_rate=1e-4,0.0001"], "has learning_rate=0.0001 twice"),
         (["algo.lam=1,1.0"], "has lam=1.0 twice"),

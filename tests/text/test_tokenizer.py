@@ -139,7 +139,10 @@ def break_vocabulary(value):
         (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer file"),
         (lambda f: (f / "tokenizer.json").write_text("?"), "not valid JSON"),
         (lambda f: (f / "tokenizer_config.json").write_text("{"), "not valid JSON"),
-        (lambda f: (f / "generation_config.json").write_text("[]"), "no JSON object"),
+        (
+            lambda f: (f / "generation_config.json").write_text("[]"),
+            "not a JSON object",
+        ),
         (
             lambda f: (f / "generation_config.json").write_text(
                 '{"eos_token_id": "end"}'

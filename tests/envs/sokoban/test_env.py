@@ -105,18 +105,6 @@ def test_rewards_are_parameters():
     assert float(reward) == 31.0
 
 
-def test_the_time_limit_ends_the_game():
-    env = Sokoban(rows=3, cols=5)
-    state = state_of(("#####", "#PXO#", "#####"), time=100)
-    _, after, reward, terminated, info = env.step_env(
-        None, state, RIGHT, env.default_params
-    )
-    jax.tree.map(np.testing.assert_array_equal, after, state)
-    assert float(reward) == 0.0
-    assert not terminated
-    assert not info["effective"]
-
-
 PICTURE = ("######", "#S_√_#", "#_X__#", "#_O__#", "#____#", "######")
 
 
