@@ -1,4 +1,4 @@
-"""Who starts the processes, as the environment says it."""
+"""The place of a process according to its environment."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_the_first_host_of_slurms_list(hosts, first):
         {"JOB_COMPLETION_INDEX": "3"},
     ],
 )
-def test_otherwise_the_command_runs_alone(environ):
+def test_without_a_scheduler_the_command_runs_alone(environ):
     assert find_place("auto", environ) is None
 
 
@@ -93,12 +93,12 @@ def test_processes_are_named_by_hand():
         ("kubernetes", "JobSet"),
     ],
 )
-def test_what_is_no_place_is_refused(value, sentence):
+def test_malformed_places_are_refused(value, sentence):
     with pytest.raises(ValueError, match=sentence):
         find_place(value, {})
 
 
-def test_mpirun_without_an_address_is_told_what_to_do():
+def test_mpirun_without_an_address_is_refused_with_advice():
     environ = {k: v for k, v in OPENMPI.items() if "uri" not in k}
     with pytest.raises(ValueError, match="--distributed=HOST:PORT"):
         find_place("auto", environ)

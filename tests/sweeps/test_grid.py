@@ -103,7 +103,7 @@ def test_keys_that_end_alike_are_told_in_full():
     assert cell.label == "optimizer.learning_rate=0.0001, critic.learning_rate=0.001"
 
 
-def test_any_value_has_a_folder_of_its_own():
+def test_any_value_has_another_folder():
     values = "env.mix=(('bandit', 4), ('sokoban', 28)),(('bandit', 5), ('sokoban', 27))"
     names = [cell.name for cell in cells_of(values)]
     assert len(set(names)) == 2

@@ -105,7 +105,7 @@ def test_a_folder_without_generation_config_has_no_stop_ids(folder):
     assert load_tokenizer(folder).stop_ids is None
 
 
-def test_the_chat_template_may_be_a_file_of_its_own(folder, tokenizer):
+def test_the_chat_template_may_be_a_separate_file(folder, tokenizer):
     assert "<|im_start|>" in tokenizer.chat_template
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     assert load_tokenizer(folder).chat_template == "{{ messages }}"

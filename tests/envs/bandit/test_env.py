@@ -35,9 +35,9 @@ def test_names_are_single_words_and_disjoint():
 def test_the_high_arm_has_the_risky_name_unless_reversed(split, reverse):
     env = envs.make("bandit", split=split, reverse=reverse)
     states = reset_many(env, 200)
-    shown = jax.vmap(env.action_names, in_axes=(0, None))(states, env.default_params)
+    names_of = jax.vmap(env.action_names, in_axes=(0, None))(states, env.default_params)
     high_names = set()
-    for names, high_arm in zip(np.asarray(shown), states.high_arm, strict=True):
+    for names, high_arm in zip(np.asarray(names_of), states.high_arm, strict=True):
         high_names.add(env.action_vocabulary[names[high_arm]])
         pair = {env.action_vocabulary[i] for i in names}
         assert pair in [set(p) for p in NAME_PAIRS[split]]

@@ -155,7 +155,7 @@ def _expected(reply):
 
 
 @pytest.mark.parametrize("numbers", [(44, 19, 35), (7, 7, 3), (5, 7, 11, 13)])
-def test_what_is_written_is_read_and_keeps_its_value(numbers):
+def test_written_expressions_are_read_and_keep_their_value(numbers):
     env = Countdown(num_numbers=len(numbers))
     zero = jnp.int32(0)
     state = EnvState(zero, jnp.array(numbers, jnp.int32), zero, zero)

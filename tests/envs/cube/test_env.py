@@ -168,12 +168,12 @@ def test_solved_pays_in_every_hold(env):
 def test_levels_are_at_their_distances(table, low, high, count):
     env = envs.make("cube2x2", min_distance=low, max_distance=high)
     stickers = levels(env, count).stickers
-    found = np.bincount(table[np.asarray(numbers_of(stickers))], minlength=15)
-    assert found[low : high + 1].sum() == count
+    counts = np.bincount(table[np.asarray(numbers_of(stickers))], minlength=15)
+    assert counts[low : high + 1].sum() == count
     share = 1 / (high - low + 1)
     # 5 standard deviations on up to 6 counts: a false alarm once in 200,000 seeds.
     margin = 5 * np.sqrt(count * share * (1 - share))
-    assert (abs(found[low : high + 1] - count * share) <= margin).all()
+    assert (abs(counts[low : high + 1] - count * share) <= margin).all()
 
 
 def test_levels_are_uniform_at_a_distance(table):
@@ -273,10 +273,10 @@ def test_facts_say_where_stickers_belong(plan, hold):
     homes = [" " + "WOGRBY"[color] for color in solved[::4]]
     assert colors == [f"{h} {f}" for h, f in zip(homes, "ulfrbd", strict=True)]
     right, down = (4 * "ULFRBD".index(face) for face in "RD")
-    shown = [right, right + 1, right + 2, down, down + 1, down + 2]
+    places = [right, right + 1, right + 2, down, down + 1, down + 2]
     expected = [
         text
-        for i in shown
+        for i in places
         for text in (f" {'WOGRBY'[cube[i]]}", f" {'ulfrbd'[face_of[i]]}")
     ]
     assert stickers == expected

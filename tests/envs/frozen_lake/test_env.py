@@ -170,7 +170,7 @@ def test_coordinates_list_the_whole_board_wherever_the_player_is():
             )
 
 
-def test_rows_of_a_group_slip_on_their_own():
+def test_rows_of_a_group_slip_independently():
     shares = landings(place(5, goal=15), 2, 0.8, num_draws=64)
     # All 64 moves agree with probability 0.8^64 = 6e-7.
     assert (shares > 0).sum() > 1

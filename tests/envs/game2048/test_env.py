@@ -180,7 +180,7 @@ def test_fewest_actions_on_tiny_boards(goal):
     assert fewest == [NEVER if e is None else e for e in expected]
 
 
-def test_a_bound_on_the_fewest_actions_where_there_is_no_table():
+def test_boards_without_a_table_have_a_lower_bound_of_actions():
     """Of small boards, where the truth is known, it is never above it."""
     env = game(goal=16)
     states = states_of(boards_met(16, 200, size=3))

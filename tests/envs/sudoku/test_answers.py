@@ -99,7 +99,7 @@ def test_replies_are_read_as_by_regular_expressions(size):
     )
 
 
-def test_what_is_written_is_read():
+def test_written_placements_are_read():
     """On 9x9; the contract has 4x4."""
     env = Sudoku(size=9)
     actions = jnp.arange(env.num_actions, dtype=jnp.int32)

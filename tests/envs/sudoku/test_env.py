@@ -74,7 +74,7 @@ def test_random_play_is_that_of_the_rules(kwargs):
     played = jax.device_get(
         jax.jit(lambda s, a: jax.lax.scan(play, s, a))(start, actions)
     )
-    boards, found, terminated, info = played[1]
+    boards, rewards_paid, terminated, info = played[1]
     for game in range(num_games):
         board, solution = flat(start.board[game]), flat(start.solution[game])
         givens = set(np.flatnonzero(np.asarray(start.givens[game])).tolist())
@@ -86,7 +86,7 @@ def test_random_play_is_that_of_the_rules(kwargs):
                     board, givens, solution, action, env.size, rewards
                 )
             assert flat(boards[i, game]) == after
-            assert np.isclose(found[i, game], reward)
+            assert np.isclose(rewards_paid[i, game], reward)
             assert info["effective"][i, game] == (after != board)
             assert info["success"][i, game] == terminated[i, game]
             assert terminated[i, game] == (after == solution)
