@@ -42,17 +42,17 @@ def solver_problems(
     With chance the search tries only some outcomes, so the solver may do better.
     """
     params, depth = env.default_params, budget.max_actions_per_episode
-    found = search(env, params, levels, depth)
+    searched = search(env, params, levels, depth)
     fewest = np.asarray(env.fewest_actions(levels, params))
-    if (fewest > found.fewest).any():
+    if (fewest > searched.fewest).any():
         yield "fewest_actions is more than a way to win takes"
-    if not found.is_deterministic:
+    if not searched.is_deterministic:
         return
-    if ((fewest < found.fewest) & (fewest <= found.depth)).any():
+    if ((fewest < searched.fewest) & (fewest <= searched.depth)).any():
         yield "fewest_actions is less than any way to win takes"
     best = env.solve(levels, params, budget=budget, discount=1.0).best_success
-    is_enough = found.fewest <= depth
-    if found.depth == depth and not np.isclose(best, is_enough).all():
+    is_enough = searched.fewest <= depth
+    if searched.depth == depth and not np.isclose(best, is_enough).all():
         yield (
             "best_success must be 1 where a way to win fits the budget, and 0 elsewhere"
         )

@@ -144,10 +144,12 @@ def actions_are_read_as_written(subject: Subject) -> None:
         padded = [text.encode().ljust(env.answer_bytes, b"\0") for text in texts]
         table = np.stack([np.frombuffer(row, np.uint8) for row in padded])
         sizes = jnp.array([len(text) for text in texts], jnp.int32)
-        found = read(jnp.asarray(table), sizes, states, params)
-        expect(found.dtype == jnp.int32, "read_action must return int32")
-        expect(found >= 0, "read_action does not read what action_template writes")
-        again = _written(env, write(found, states, params))
+        actions_read = read(jnp.asarray(table), sizes, states, params)
+        expect(actions_read.dtype == jnp.int32, "read_action must return int32")
+        expect(
+            actions_read >= 0, "read_action does not read what action_template writes"
+        )
+        again = _written(env, write(actions_read, states, params))
         expect(
             [a == b for a, b in zip(texts, again, strict=True)],
             "read_action reads another action than action_template writes",

@@ -113,7 +113,7 @@ def make_plan(
     config.rollout.part_rows = None
     parts = build_parts(config, model, tokenizer, devices)
     learner, batch = parts.learner, describe_batch(config, parts)
-    kept = activations(config, parts, batch)
+    saved = activations(config, parts, batch)
     memory = dict(known or {})
     is_evaluated = config.evaluation.every is not None
     for name in PROGRAMS:
@@ -124,7 +124,7 @@ def make_plan(
                 memory[name] = compiled_use(parts, name, batch)
         else:
             memory[name] = estimated_use(
-                config, parts, name, batch, kept, on_cpu=on_cpu
+                config, parts, name, batch, saved, on_cpu=on_cpu
             )
     trained = tree_bytes(trained_params(learner.state))
     acting_snapshot = tree_bytes(learner.state.acting_snapshot)
@@ -135,7 +135,7 @@ def make_plan(
             has_reference=config.kl.placement is not None,
         ),
         holdings=_weight_bytes(learner)
-        | _batch_bytes(config, parts, batch, kept)
+        | _batch_bytes(config, parts, batch, saved)
         | {"gradients": trained},
         memory=memory,
         elsewhere=_elsewhere(config, parts, memory, batch),
@@ -257,7 +257,7 @@ def _weight_bytes(learner: Learner) -> dict[str, int]:
 
 
 def _batch_bytes(
-    config: ConfigDict, parts: Parts, batch: Trajectory, kept: Activations
+    config: ConfigDict, parts: Parts, batch: Trajectory, saved: Activations
 ) -> dict[str, int]:
     """Bytes of the arrays that grow with the number of rows."""
     num_rows = config.rollout.num_groups * config.rollout.group_size
@@ -267,8 +267,8 @@ def _batch_bytes(
         "KV cache of a rollout": cache_bytes(playing(parts), num_rows),
         "KV cache of an evaluation": cache_bytes(parts, num_tested),
         "trajectories": tree_bytes(batch),
-        "activations kept for one backward pass": kept.beside
-        + parts.model.num_hidden_layers * kept.of_layer,
+        "activations kept for one backward pass": saved.beside
+        + parts.model.num_hidden_layers * saved.of_layer,
     }
 
 

@@ -112,17 +112,17 @@ def estimated_use(
     parts: Parts,
     name: str,
     batch: Trajectory,
-    kept: Activations,
+    saved: Activations,
     *,
     on_cpu: bool,
 ) -> MemoryUse:
     """Memory of a program by formula, for a CPU or for an accelerator.
 
     Args:
-      kept: of a microbatch of the batch.
+      saved: of a microbatch of the batch.
     """
     if name == "update":
-        return _estimate_update(config, parts, batch, kept, on_cpu)
+        return _estimate_update(config, parts, batch, saved, on_cpu)
     if name == "evaluation":
         num_prompts = config.evaluation.num_prompts
         sizes = [(num_prompts, num_prompts)] * len(parts.tasks)
@@ -211,13 +211,13 @@ def _estimate_update(
     config: ConfigDict,
     parts: Parts,
     batch: Trajectory,
-    kept: Activations,
+    saved: Activations,
     on_cpu: bool,
 ) -> MemoryUse:
     """Bytes of gradient, activations, one layer's work, logits, stacks of weights."""
     learner, how = parts.learner, {}
     is_widened = on_cpu and parts.policy.dtype != jnp.float32
-    layer = kept.of_layer
+    layer = saved.of_layer
     if config.model.remat is not None or is_widened:
         how = {"dtype": "float32"} if is_widened else {}
         layer = activations(config, parts, batch, remat=None, **how).of_layer
@@ -225,7 +225,7 @@ def _estimate_update(
     # The backward pass of a layer, and its forward pass if that is computed again or
     # widened, as shares of its activations.
     at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
-    network = parts.model.num_hidden_layers * kept.of_layer + kept.beside
+    network = parts.model.num_hidden_layers * saved.of_layer + saved.beside
     if not on_cpu and config.model.remat is not None and _is_flash(config, parts):
         network += _layer_without_scores(config, parts, batch) // 2
     else:

@@ -77,8 +77,10 @@ class Programs:
 def program_key(config: ConfigDict) -> str:
     """Equal for configurations that can share a program."""
     leaves = flatten(config)
-    kept = {key: value for key, value in leaves.items() if key not in FREE_VALUES}
-    return json.dumps(kept, sort_keys=True)
+    compiled_in = {
+        key: value for key, value in leaves.items() if key not in FREE_VALUES
+    }
+    return json.dumps(compiled_in, sort_keys=True)
 
 
 def restart(program: Program, config: ConfigDict) -> Program:
