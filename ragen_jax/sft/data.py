@@ -173,11 +173,11 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
 
 
 def _env_spec(name: str, section: ConfigDict, config: ConfigDict) -> EnvSpec:
-    world = section.host
+    host_game = section.host
     # In validation a failed game counts as lost. A failed demonstration is an error.
-    host = world and config.host.to_dict() | {"max_failed_fraction": 1.0}
+    host = host_game and config.host.to_dict() | {"max_failed_fraction": 1.0}
     return EnvSpec(
-        world or section.name,
+        host_game or section.name,
         num_groups=section.episodes,
         kwargs=section.kwargs,
         params=section.params,

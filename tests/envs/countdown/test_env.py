@@ -12,6 +12,7 @@ import envs
 from envs.base import NEVER, PlayBudget
 from envs.countdown import env as countdown
 from envs.countdown.env import EnvState, expressions
+from tests.envs.levels import sample
 from tests.reference import countdown_oracle as oracle
 
 ONE = PlayBudget(1, 1, 1)
@@ -44,12 +45,6 @@ def test_answers_are_compared_with_the_target_without_overflow(target):
     outcomes = countdown._outcome(values, jnp.int32(target))
     expected = [oracle.outcome(tree, target) for tree in trees(numbers)]
     np.testing.assert_array_equal(outcomes, expected)
-
-
-def sample(env, num_levels, seed=0):
-    keys = jax.random.split(jax.random.key(seed), num_levels)
-    reset = jax.jit(jax.vmap(env.reset_env, (0, None)))
-    return reset(keys, env.default_params)[1]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import envs
 from envs.base import NEVER, PlayBudget
 from envs.sudoku.env import EnvState
+from tests.envs.levels import sample
 from tests.reference import sudoku_oracle as oracle
 
 AMPLE = PlayBudget(1000, 1, 1000)
@@ -43,11 +44,6 @@ def without(cells):
 
 def flat(board):
     return tuple(np.asarray(board).reshape(-1).tolist())
-
-
-def sample(env, num_levels, seed=0):
-    keys = jax.random.split(jax.random.key(seed), num_levels)
-    return jax.jit(jax.vmap(env.reset_env, (0, None)))(keys, env.default_params)[1]
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"size": 9, "max_blanks": 40}])
