@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import envs
+from envs.base import TextEnvironment
 from envs.contract import checks as contract
 from envs.contract import text_checks as contract_text
 from envs.contract.subject import Subject, problem, rows
@@ -225,6 +226,14 @@ def test_a_game_that_misreads_is_found(fault, sentence):
     assert (
         problem(contract_text.actions_are_read_as_written, Subject(Countdown())) is None
     )
+
+
+def test_a_game_without_action_names_says_how_many_actions_it_has():
+    class Nameless(TextEnvironment):
+        """Reads answers, and lacks `num_actions`."""
+
+    with pytest.raises(NotImplementedError, match="sets num_actions"):
+        Nameless().action_space()
 
 
 @pytest.mark.parametrize("env_id", envs.GYMNAX_IDS)
