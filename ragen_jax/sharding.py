@@ -41,12 +41,6 @@ def make_mesh(
     return _mesh_of(devices[:needed], (data, fsdp, tensor))
 
 
-def _mesh_of(devices: Sequence[jax.Device], shape: tuple[int, int, int]) -> Mesh:
-    # JAX's default, Explicit, would refuse sharding constraints inside a program.
-    types = (AxisType.Auto,) * len(MESH_AXES)
-    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
-
-
 def platform_of(mesh: Mesh) -> str:
     """Platform of a mesh's devices, as JAX names it."""
     return mesh.devices.flat[0].platform
@@ -286,6 +280,12 @@ def on_each_device(function: Callable, mesh: Mesh) -> Callable:
         )(params, *arrays)
 
     return mapped
+
+
+def _mesh_of(devices: Sequence[jax.Device], shape: tuple[int, int, int]) -> Mesh:
+    # JAX's default, Explicit, would refuse sharding constraints inside a program.
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
 
 def _partition(
