@@ -181,7 +181,7 @@ class AnswerParser:
     ) -> tuple[Pieces, Int[Array, ""]]:
         """`_read_pieces` of an answer of any length, with literals in it."""
         num_bytes = text.shape[0] - self._tail
-        # Padded, or the slice would be moved forward at the end of the text.
+        # Padded, since a slice that exceeds the text would begin too early.
         padded = jnp.pad(text, (0, num_bytes))
         answer = lax.dynamic_slice(padded, (start,), (num_bytes + self._margin,))
         answer, size = _remove_literals(answer, num_bytes, stop - start)
