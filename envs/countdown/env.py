@@ -37,9 +37,9 @@ OUTCOMES = (
 )
 SMALLEST_MAX_NUMBER = 9
 LARGEST_TARGET = 9_999
-# Draws of numbers and an expression per level; the first that fits is taken. By default
-# 12 % fit, with four numbers and targets up to 99 6 %: no draw fits once in 20 million
-# levels, or once in 2,000.
+# Draws of numbers and an expression per level; the first that fits is taken. 12 % fit
+# by default, 6 % with four numbers and targets up to 99: no draw fits in one of 20
+# million levels, or in one of 2,000.
 LEVEL_TRIES = 128
 # Results of first steps that a thought can state; others are "?".
 STATED_RESULTS = range(-LARGEST_NUMBER, 1_000)
