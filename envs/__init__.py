@@ -23,23 +23,23 @@ def make(name: str | type[TextEnvironment], **kwargs) -> TextEnvironment:
     """An environment, built with its constructor's keyword arguments.
 
     Args:
-      name: key of `ENVIRONMENTS`, or a class of your own.
+      name: key of `ENVIRONMENTS`, or a class derived from `TextEnvironment`.
       kwargs: arguments of the constructor.
 
     Raises:
-      ValueError: the table has no such name, it is no environment, the constructor has
-        no such argument, or it refuses a value.
+      ValueError: the table has no such name, the class is not an environment, or the
+        constructor does not take an argument or refuses its value.
     """
     if isinstance(name, str) and name not in ENVIRONMENTS:
         raise ValueError(
             f"no environment {name!r}{_suggest(name, ENVIRONMENTS)}; "
-            f"choose one of {', '.join(ENVIRONMENTS)}, or package.module:Name for a "
-            "class of yours"
+            f"choose one of {', '.join(ENVIRONMENTS)}, or package.module:Name for your "
+            "own class"
         )
     environment = ENVIRONMENTS[name] if isinstance(name, str) else name
     if not (inspect.isclass(environment) and issubclass(environment, TextEnvironment)):
         raise ValueError(
-            f"{environment!r} is no environment: it must be a class derived from "
+            f"{environment!r} is not an environment: it must be a class derived from "
             "envs.base.TextEnvironment (docs/architecture.md has a complete one)"
         )
     name = name if isinstance(name, str) else environment.__name__

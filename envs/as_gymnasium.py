@@ -1,4 +1,4 @@
-"""Our games as environments of Gymnasium; importing this module registers them.
+"""The array games as Gymnasium environments; importing this module registers them.
 
     import gymnasium, envs.as_gymnasium
     env = gymnasium.make("ragen_jax/Sokoban-v0")
@@ -26,7 +26,7 @@ from envs.templates import Cells, Choice, Grid, Number, Passage, Template
 
 # How actions are given.
 INDEX, TEXT = ACTIONS = ("index", "text")
-# What an answer of a model can be made of, with what the names of actions have.
+# Characters of answers, together with those of the action names.
 _ASCII = "".join(map(chr, range(32, 127))) + "\t\n\r"
 # White space around an action does not count; as on the device, only that of ASCII.
 _BLANKS = " \t\n\r\f\v"
@@ -42,8 +42,8 @@ class GymnasiumText(gymnasium.Env):
     shows.
 
     `info` has `success` (the goal has been reached), `effective` (the action changed
-    the player's situation) and `valid` (the action was one). An action that is none, as
-    only a text can be, changes nothing and pays nothing.
+    the player's situation) and `valid` (the text was an action). A text that is not an
+    action changes nothing and pays nothing.
 
     The end of a game of a single step is `terminated`, though the array game calls a
     failed attempt `truncated`: to Gymnasium's checker that is an error.
@@ -64,8 +64,8 @@ class GymnasiumText(gymnasium.Env):
         Args:
           game: key of `envs.ENVIRONMENTS`.
           actions: "index": a number; "text": what a model would answer. None: "index"
-            where names of actions are the same in every level, else "text".
-          render_mode: "ansi": `render` returns the observation. None: it is not called.
+            if action names are the same in every level, else "text".
+          render_mode: "ansi": `render` returns the observation. None: no rendering.
           params: fields of the game's `EnvParams`, such as rewards and the time limit;
             None: the defaults.
           kwargs: of the game's constructor.
@@ -129,7 +129,7 @@ class GymnasiumText(gymnasium.Env):
         """Take an action.
 
         Raises:
-          ValueError: it is a number, and none of an action.
+          ValueError: it is a number that does not stand for an action.
         """
         index = self._read(action) if self._takes_text else self._check(action)
         if index is None:
@@ -159,7 +159,7 @@ class GymnasiumText(gymnasium.Env):
         return self._text
 
     def _check(self, action: int) -> int:
-        # Arrays would take the nearest action for one that does not exist.
+        # JAX clips indices: a number out of range would run another action.
         if not self.action_space.contains(action):
             raise ValueError(
                 f"action={action!r}; use a number from 0 to {self.game.num_actions - 1}"
@@ -242,7 +242,7 @@ def _text_space(template: Template) -> spaces.Text:
 
 
 def _longest(part: Any) -> tuple[int, set[str]]:
-    """Characters of the longest text of a part, and which ones texts can have."""
+    """Length of the longest text of a part, and the characters its texts can have."""
     match part:
         case str():
             return len(part), set(part)
@@ -262,10 +262,10 @@ def _longest(part: Any) -> tuple[int, set[str]]:
             return longest + 1, set(part.label) | set(":(), 0123456789\n")
         case Passage():
             raise ValueError(
-                f"the text of {part.name!r} is known to the host only; play this game "
-                "as the game in Python that it is"
+                f"the text of {part.name!r} is known to the host only; use the host "
+                "game itself"
             )
-    raise TypeError(f"a template has no part like {part!r}")
+    raise TypeError(f"{part!r} is not a part of a template")
 
 
 def _answer_space(game: TextEnvironment) -> spaces.Text:

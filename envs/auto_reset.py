@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, PyTree
 
 # A batch is this share of the rows: about what ends at a step of games of 64 actions.
 BATCH_SHARE = 64
-# Smaller batches take no less time than one of so many rows.
+# Batches below this size take as long as one of this size.
 SMALLEST_BATCH = 8
 # If more than this share of the rows takes the branch, one batch of all rows is faster.
 DENSE_SHARE = 4
@@ -22,10 +22,10 @@ DENSE_SHARE = 4
 def replace_where(
     condition: Bool[Array, ""], make: Callable, arguments: tuple, otherwise: PyTree
 ) -> PyTree:
-    """`make(*arguments)` where `condition` holds, `otherwise` where not.
+    """`make(*arguments)` where `condition` holds, else `otherwise`.
 
-    Exactly what a select of the two gives, also under `vmap`, nested or not. `make`
-    must not use arrays that are batched other than through `arguments`.
+    Equal to a select of the two, also under `vmap`, nested or not. `make` must use
+    batched arrays through `arguments` only.
 
     Args:
       condition: of one row.
@@ -59,7 +59,7 @@ def replace_where(
 
 
 def _replace_rows(condition, make_rows: Callable, arguments, otherwise):
-    """The same for rows, on the first axis of every array."""
+    """`replace_where` for rows, on the first axis of every array."""
     num_rows = condition.shape[0]
     batch = max(num_rows // BATCH_SHARE, SMALLEST_BATCH)
 
@@ -74,7 +74,8 @@ def _replace_rows(condition, make_rows: Callable, arguments, otherwise):
         return jax.lax.cond(
             condition.any(), replace_at_once, lambda otherwise: otherwise, otherwise
         )
-    # Not `cumsum`, which takes four times as long on a CPU.
+    # `ranks[i]`: rows up to `i` that take the branch. `cumsum` would take four times as
+    # long on a CPU.
     ranks = jax.lax.associative_scan(jnp.add, condition.astype(jnp.int32))
 
     def replace_batch(carry):

@@ -1,11 +1,11 @@
-"""The contract of our games: a gymnax Environment that can also be read and answered.
+"""The contract of array games: a gymnax Environment that is also read and answered.
 
 In: keys, states and integer actions. Out: states, rewards, and the text interface: what
 a state looks like in words, which words name the actions, and the exact best play. No
 prompts, tokens or models in here.
 
 The dynamics are gymnax's (`reset_env`, `step_env`, `observe`, spaces, `EnvParams`), so
-any gymnax user can train on the games without our text. Rollouts drive `step_env`: in
+any gymnax user can train on the games without their text. Rollouts drive `step_env`: in
 them a game that ends stays over.
 """
 
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment
+from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
 from envs.auto_reset import replace_where
@@ -32,22 +32,22 @@ EnvState = environment.EnvState
 EnvParams = environment.EnvParams
 
 
-# More actions than any level takes: it cannot be won.
+# More actions than any level takes; stands for "cannot be won".
 NEVER = 1 << 20
 
-# What a solver finds: best play, or the play of a strong reference.
+# What `solve` finds: best play, the play of a strong reference player, or nothing.
 EXACT, REFERENCE, UNKNOWN = SOLVERS = ("exact", "reference", "unknown")
 
-# Parts of the levels of a game. A level belongs to one of them by a hash of what it
-# looks like, so that training never meets a validation level under another key.
+# Parts of the levels of a game. A hash of what a level looks like decides where it
+# belongs, so that training never meets a validation level under another key.
 TRAINING, VALIDATION = SPLITS = ("training", "validation")
 # Hashes below this bound, a quarter of all, belong to validation. Fewer would leave
 # more levels for training, but keep validation searching for longer.
 VALIDATION_BOUND = 1 << 30
 # A game with fewer levels holds none out: too few would be left on either side.
 FEWEST_LEVELS = 64
-# Levels drawn for one of a split. All of 128 miss a quarter once in 10**16 times; what
-# is drawn last is then kept.
+# Draws to find a level of a split. All of 128 miss a quarter once in 10**16 times; the
+# last one is then taken.
 SPLIT_TRIES = 128
 
 
@@ -122,7 +122,7 @@ class StateFacts:
     read: Callable[[EnvState, EnvParams], Int[Array, " W"]]
 
 
-# For demonstrators that never think.
+# The facts of demonstrators that never think.
 NO_FACTS = StateFacts((), (), (), lambda state, params: jnp.zeros(0, jnp.int32))
 
 
@@ -130,7 +130,8 @@ class TextEnvironment(environment.Environment):
     """A gymnax environment with a text interface.
 
     What shapes arrays (sizes, numbers of boxes, symbols) is a constructor argument;
-    `EnvParams` holds traced numbers only.
+    `EnvParams` holds traced numbers only; `default_params = EnvParams()` in the body of
+    the class names the defaults.
 
     Contract, tested for every entry of the table in `envs/__init__.py`: methods that
     take a key are pure, jit once and vmap; the same key gives the same state; stepping
@@ -144,8 +145,8 @@ class TextEnvironment(environment.Environment):
     Attributes set by subclasses:
       instruction: what the game is and what its symbols mean, made from the same symbol
         table as the template; ends without a newline.
-      action_vocabulary: every name an action can have in any level; empty in a game
-        that reads answers itself.
+      action_vocabulary: every name an action can have in any level, by default one per
+        action, in their order; empty in a game that reads answers itself.
       action_hint: sentence that says how an action is written, in place of a list of
         names. A game that has one defines `read_action`, `action_template` and
         `action_fields`; `action_names` is for the others.
@@ -155,14 +156,12 @@ class TextEnvironment(environment.Environment):
       hurry_discount: discount for `solve` under which no detour is optimal; 1 will do
         where actions cost something.
       solves_on_device: `solve` is an array program, fast for thousands of states.
-      takes_any_text: any text is an action, however long; what it says is read
-        elsewhere.
-      solves: one of `SOLVERS`: whether `solve` is best play, or a strong reference
-        where best play cannot be computed, or knows nothing of it.
-      landmarks: what a thought can place on the board that `observe` returns, if the
-        game has one.
-      holds_out_levels: the game has enough levels to keep some from training. Where it
-        has not, `reset_split` gives any level.
+      takes_any_text: any text is an action, however long; the game reads it elsewhere.
+      solves: one of `SOLVERS`: `solve` is best play, or a strong reference player where
+        best play cannot be computed, or is not defined.
+      landmarks: what a thought can place on the board that `observe` returns.
+      holds_out_levels: the game has enough levels to keep some from training. If not,
+        `reset_split` gives any level.
     """
 
     hurry_discount: float = 0.99
@@ -180,17 +179,18 @@ class TextEnvironment(environment.Environment):
 
     @functools.partial(jax.jit, static_argnames=("self",))
     def step(self, key, state, action, params=None):
-        """gymnax's `step`, to the bit: games that end go on with a new level.
+        """gymnax's `step`, to the bit: a game that ends continues with a new level.
 
         Under `vmap` levels are made for the rows whose games ended, not for all.
 
         Returns:
           Observation and state, of the new level where the game ended; reward;
-          terminated; truncated; what `step_env` tells, with both ends and the
-          `final_observation`, of before the new level.
+          terminated; truncated; the info of `step_env` with both ends and the
+          `final_observation`, the one before the new level.
         """
         params = self.default_params if params is None else params
-        # The first key of `split(key)`; the second is made where a game ended.
+        # gymnax splits the key in two. The second half is made below, and only for the
+        # games that ended.
         step_key = jax.random.split(key, 1)[0]
         seen, stepped, reward, terminated, info = self.step_env(
             step_key, state, action, params
@@ -233,7 +233,7 @@ class TextEnvironment(environment.Environment):
 
         copied = copy.copy(self)
         copied.reset_env = draw_level
-        # Searching a few levels for one of a split could fail.
+        # The few levels may have none of a split, so splits keep the full generator.
         copied.reset_split = self.reset_split
         return copied
 
@@ -273,16 +273,30 @@ class TextEnvironment(environment.Environment):
     def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether a level, as `reset_env` returns it, belongs to validation.
 
-        Its observation decides, which must show all of the level.
+        The hash of its observation decides, which must show all of the level.
         """
         observation = self.observe(None, level, None, params)
         return hash_arrays(observation)[0] < jnp.uint32(VALIDATION_BOUND)
 
+    @property
+    def num_actions(self) -> int:
+        """Number of actions: by default one for each name of `action_vocabulary`."""
+        if not self.action_vocabulary:
+            raise NotImplementedError("a game without action names sets num_actions")
+        return len(self.action_vocabulary)
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
+        """The actions, from 0."""
+        return spaces.Discrete(self.num_actions)
+
     def action_names(
         self, state: EnvState, params: EnvParams
     ) -> Int[Array, " num_actions"]:
-        """Index into `action_vocabulary` of each action's name in this state."""
-        raise NotImplementedError
+        """Index into `action_vocabulary` of each action's name in this state.
+
+        By default the names are the same in every state.
+        """
+        return jnp.arange(self.num_actions, dtype=jnp.int32)
 
     def read_action(
         self,
@@ -294,9 +308,9 @@ class TextEnvironment(environment.Environment):
         """The action that a text asks for in a state, int32; -1 if there is none.
 
         Args:
-          text: what stands between two separators of an answer, without the white
-            space around it; zeros behind.
-          size: its length in bytes, 1 to `answer_bytes`. Longer texts are no action.
+          text: bytes between two separators of an answer, without the white space
+            around them, padded with zeros.
+          size: its length in bytes, 1 to `answer_bytes`. Longer texts are not actions.
         """
         raise NotImplementedError
 
@@ -304,7 +318,7 @@ class TextEnvironment(environment.Environment):
     def action_template(self) -> Template:
         """How an action is written: only `Choice`s, each with "" as its first option.
 
-        Where all of them are at 0 nothing is written.
+        With all of them at 0 nothing is written.
         """
         return Template((Choice("name", ("", *self.action_vocabulary)),))
 
@@ -322,15 +336,26 @@ class TextEnvironment(environment.Environment):
     def text_fields(
         self, state: EnvState, params: EnvParams
     ) -> dict[str, Int[Array, "..."]]:
-        """Values of the template's fields for one state."""
-        raise NotImplementedError
+        """Values of the template's fields for one state.
+
+        By default the observation is the template's only field, `board`.
+        """
+        return {"board": self.observe(None, state, None, params)}
 
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether the goal of the game has been reached."""
         raise NotImplementedError
 
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the rules end the game: by default, with success alone."""
+        return self.is_success(state, params)
+
+    def steps_left(self, state: EnvState, params: EnvParams) -> Int[Array, "..."]:
+        """Actions until the time limit, for one state or for a batch of them."""
+        return jnp.maximum(params.max_steps_in_episode - state.time, 0)
+
     def params_problem(self, params: EnvParams) -> str | None:
-        """Why a game with such numbers means nothing; None: it does."""
+        """Why these numbers make no sense for the game; None: they do."""
         return range_problem(params)
 
     def solve(
@@ -346,7 +371,7 @@ class TextEnvironment(environment.Environment):
     def fewest_actions(self, states: Any, params: EnvParams) -> Int[Array, " B"]:
         """Fewest actions that can win from each state, all chance being favourable.
 
-        0 where it is won, `NEVER` where it cannot be. Call it as `solve`.
+        0 where it is won, `NEVER` where it cannot be won. Called as `solve` is.
         """
         raise NotImplementedError
 
@@ -370,9 +395,9 @@ class TextEnvironment(environment.Environment):
 def make_ceiling(
     env: TextEnvironment, params: EnvParams, budget: PlayBudget
 ) -> Callable[[EnvState], float | None]:
-    """Success of the solver on levels; None where it knows nothing of best play.
+    """Build `ceiling(levels) -> success of the solver`, None without a solver.
 
-    The last answer is kept: validation asks about the same levels every time, and
+    The latest result is cached: validation asks about the same levels every time, and
     solving them may take as long as playing them.
     """
     solved: dict[bytes, float] = {}

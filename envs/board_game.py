@@ -21,7 +21,7 @@ class BoardGame(TextEnvironment):
 
     Attributes set by subclasses:
       rules: first line of the instruction.
-      meanings: what each symbol stands for.
+      meanings: a name for each symbol.
     """
 
     rules: str
@@ -48,7 +48,7 @@ class BoardGame(TextEnvironment):
           border: the symbol that always fills the outermost ring, if there is one.
 
         Raises:
-          ValueError: an unknown observation, or symbols that cannot be told apart.
+          ValueError: an unknown observation, or symbols that cannot be distinguished.
         """
         symbols = tuple(symbols)
         _check_text(observation, symbols, self.meanings)
@@ -95,7 +95,6 @@ class BoardGame(TextEnvironment):
         return StateFacts(tuple(words), statements, is_shallow, self._landmark_words)
 
     def _landmark_words(self, state: EnvState, params: EnvParams) -> Int[Array, " W"]:
-        """True values of the words of `facts`."""
         cells = self.observe(None, state, None, params).reshape(-1)
         num_cols = self._board_shape[1]
         values = []

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, UInt32
 
-# Two unrelated odd multipliers (from the digits of the golden ratio and of xxHash): the
-# words are hashes of their own.
+# Two unrelated odd multipliers (from the digits of the golden ratio and of xxHash), so
+# that the two words are independent hashes.
 _MULTIPLIERS = (0x9E3779B9, 0x85EBCA77)
 
 
@@ -22,6 +22,7 @@ def hash_arrays(arrays: PyTree[Int[Array, "..."]]) -> UInt32[Array, " 2"]:
     words = [jnp.ravel(x).astype(jnp.uint32) for x in jax.tree.leaves(arrays)]
     words = jnp.concatenate(words)
     places = jnp.arange(words.shape[0], dtype=jnp.uint32)
+    # A sum, since it does not depend on the order in which a device adds.
     hashes = [
         jnp.sum(_mix(_mix(words + 1) + m * (places + 1)), dtype=jnp.uint32)
         for m in (jnp.uint32(m) for m in _MULTIPLIERS)

@@ -1,9 +1,9 @@
 """Templates: literal text with symbol fields, rendered to a string on the host.
 
-In: the parts of a template and one array per field. Out: the exact text a model
-reads. A template knows nothing about tokens; `ragen_jax.text.token_templates` compiles
-the same parts into token tables, so what the host prints and what the device feeds
-to the model are the same by construction.
+In: the parts of a template and one array per field. Out: the exact text a model reads.
+A template knows nothing about tokens; `ragen_jax.text.token_templates` compiles the
+same parts into token tables, so the host prints exactly what the device feeds to the
+model.
 """
 
 import dataclasses
@@ -34,9 +34,9 @@ class Grid:
     """A board, every row followed by a newline. Field: int[rows, cols] of symbol ids.
 
     `border` is the id of the symbol that always fills the outermost ring, or None; a
-    tokenization by rows then needs to tabulate the interior only. `meanings` say what
-    each symbol stands for; drawings of the board use them, play does not. `separator`
-    stands between the cells of a row, which symbols of several characters need.
+    tokenization by rows then tabulates the interior only. `meanings` name the symbols,
+    for drawings of the board. `separator` stands between the cells of a row; symbols of
+    several characters need one.
 
     Raises:
       ValueError: a symbol contains the separator.
@@ -84,7 +84,7 @@ class Number:
     """A decimal number. Field: int scalar in units of 10**-decimals.
 
     `minimum` and `maximum` bound the field (same unit). Trailing zeros and a bare
-    decimal point are never shown: 1090 with two decimals is "10.9", -10 is "-0.1".
+    decimal point are left out: 1090 with two decimals is "10.9", -10 is "-0.1".
     """
 
     name: str
@@ -134,9 +134,9 @@ class Cells:
 class Passage:
     """A text made on the host, which is tokenized there and not tabulated.
 
-    Field: int[max_tokens + 1], ids padded with zeros, then how many they are; or the
-    text itself, where there are no tokens. Literals of the template must stand around
-    it: nothing checks how it joins them.
+    Field: int[max_tokens + 1], ids padded with zeros, then their number; or the text
+    itself, where there are no tokens. Put literals of the template around it: nothing
+    checks how its tokens join others.
     """
 
     name: str
@@ -146,8 +146,8 @@ class Passage:
         if isinstance(value, str):
             return value
         raise ValueError(
-            "a text of a game in Python is known as tokens alone here; launch.play and "
-            "launch.evaluate --output=FILE show its episodes"
+            "the text of a host game is known as tokens alone here; to read its "
+            "episodes use launch.play or launch.evaluate --output=FILE"
         )
 
     @property
@@ -187,7 +187,7 @@ class Template:
     def read_boards(self, text: str) -> list[list[list[str]]] | None:
         """The boards of a rendered text, one per `Grid`, as rows of symbols.
 
-        None where the text is not one of this template's.
+        None if this template cannot render the text.
         """
         grids = [part for part in self.parts if isinstance(part, Grid)]
         pattern = "".join(
@@ -197,4 +197,4 @@ class Template:
         match = re.fullmatch(pattern, text)
         if match is None:
             return None
-        return [g.read(shown) for g, shown in zip(grids, match.groups(), strict=True)]
+        return [g.read(board) for g, board in zip(grids, match.groups(), strict=True)]

@@ -3,8 +3,8 @@
 python -m launch.export --run=runs/sokoban --output=exported/sokoban
 python -m launch.export --run=runs/lora --output=exported/adapters --adapters
 
-The folder has a model card (README.md) that says how to prompt the policy, and the
-run's chat template.
+The folder contains a model card (README.md) that says how to prompt the policy, and
+the run's chat template.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ _DTYPE = flags.DEFINE_enum(
 _ADAPTERS = flags.DEFINE_bool(
     "adapters",
     False,
-    "Write the adapters alone, for PEFT and vLLM, not the merged model; needs a run "
+    "Write only the adapters, for PEFT and vLLM, instead of the merged model; for runs "
     "with lora.rank.",
 )
 
@@ -106,7 +106,7 @@ def _base(trained) -> str:
 
     path = trained.config.model.path
     folder = BUILT_IN.get(path, pathlib.Path(path))
-    # A hub id stays as it is.
+    # Otherwise it is a hub id.
     return str(folder.absolute()) if folder.is_dir() else path
 
 

@@ -1,4 +1,4 @@
-"""The console command `ragen-jax`: everything ragen_jax does, from any folder.
+"""The console command `ragen-jax`: all commands of ragen_jax, from any folder.
 
 ragen-jax train --config=sokoban:grpo --workdir=runs/sokoban
 ragen-jax report runs/sokoban
@@ -27,7 +27,7 @@ COMMANDS = (
 
 
 def main() -> None:
-    """Run the command that the first word names."""
+    """Run the command named by the first argument."""
     words = sys.argv[1:]
     if not words or words[0] in ("help", "--help", "-h"):
         print(f"{__doc__}\nCommands, each with its own --help\n{_listed()}")
@@ -35,7 +35,7 @@ def main() -> None:
     name, *rest = words
     if name not in COMMANDS:
         print(
-            f"error: there is no command {name!r}; choose one of {', '.join(COMMANDS)}",
+            f"error: {name!r} is not a command; choose one of {', '.join(COMMANDS)}",
             file=sys.stderr,
         )
         sys.exit(2)

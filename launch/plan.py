@@ -30,27 +30,27 @@ _DEVICE = flags.DEFINE_string(
 _COMPILE = flags.DEFINE_bool(
     "compile",
     False,
-    "Compile the programs and take XLA's count in place of the estimate; minutes for a "
-    "large model.",
+    "Compile the programs and report XLA's count instead of the estimate; takes "
+    "minutes for a large model.",
 )
 _TARGET = flags.DEFINE_string(
     "target",
     None,
-    "Compile for this GPU, e.g. h100, on any machine that has the extra [cuda], and "
-    "take XLA's count.",
+    "Compile for this GPU, e.g. h100, on any machine with the extra [cuda], and report "
+    "XLA's count.",
 )
 _TOPOLOGY = flags.DEFINE_string(
     "topology",
     "1x1x1",
-    "With --target: 1xHOSTSxGPUS, e.g. 1x1x8 for a host of eight; mesh.data x "
-    "mesh.fsdp x mesh.tensor is their number.",
+    "With --target: 1xHOSTSxGPUS, e.g. 1x1x8 for a host of eight GPUs; their number "
+    "must be mesh.data x mesh.fsdp x mesh.tensor.",
 )
 _SEARCH = flags.DEFINE_bool(
-    "search", True, "If it does not fit, search for a smaller setting that does."
+    "search", True, "If the run does not fit, search for smaller settings that do."
 )
 
 GIB = 2**30
-# Of a program, see `ragen_jax/memory/programs.py`.
+# Largest error of an estimate, see `ragen_jax/memory/programs.py`; as in the messages.
 ESTIMATE_ERROR = 0.25
 
 
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     overrides = command.overridden_keys(argv)
     notes += _without_gpu(config, devices)
     validate(config, overrides)
-    # An unknown name is refused before anything is compiled.
+    # Before anything is compiled, since the name may be unknown.
     name = _DEVICE.value or _TARGET.value
     device = named_device(name) if name else detected_device()
     model, tokenizer, more_notes = read_model(config.model.path)
@@ -76,8 +76,8 @@ def main(argv: list[str]) -> int:
         _say(f"note: {note}")
     if _is_compiled():
         _say(
-            "compiling the programs; of a 0.5B model about 3 minutes each (XLA then "
-            'asks "Very slow compile?" and suggests to file a bug: ignore that)'
+            "compiling the programs; about 3 minutes each for a 0.5B model (ignore "
+            "XLA's \"Very slow compile?\")"
         )
     how = {
         "compiled": _is_compiled(),
@@ -100,7 +100,7 @@ def main(argv: list[str]) -> int:
     print("searching for a smaller setting that fits")
     fix = find_fix(config, model, tokenizer, plan, limit, report=_report, **how)
     if fix is None:
-        print("no option of the list in ragen_jax/memory/reduce.py makes it fit")
+        print("none of the options in ragen_jax/memory/reduce.py makes it fit")
         return 1
     _say(_verdict(fix.plan, device, limit, "this fits"))
     _say(f"  {' '.join(f'--config.{k}={v}' for k, v in fix.changes.items())}")
@@ -113,7 +113,7 @@ def _is_compiled() -> bool:
 
 
 def _say(text: str) -> None:
-    """Print a line, folded between words where a terminal ends."""
+    """Print a line, wrapped between words to the width of a terminal."""
     if sys.stdout.isatty():
         text = fold(text, shutil.get_terminal_size().columns)
     print(text, flush=True)
@@ -127,31 +127,31 @@ def _num_devices(config) -> int:
 
 
 def _offer_devices(config) -> None:
-    """Let a CPU stand for all devices of a mesh."""
+    """Let JAX split a CPU into as many devices as the mesh has."""
     import jax
 
     if "mesh" not in config:
-        return  # another command's configuration, which `validate` refuses
+        return  # the configuration of another command, which `validate` refuses
     num_devices = _num_devices(config)
     if num_devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
 def _described_devices(config) -> tuple[list | None, list[str]]:
-    """Devices that `--target` describes, None for JAX's own; and notes of it."""
+    """Devices that `--target` describes, None for those of JAX; and notes."""
     from ragen_jax.memory import targets
 
     if _TARGET.value is None and _TOPOLOGY.present:
         raise ValueError(
-            f"--topology={_TOPOLOGY.value} needs --target, the GPU that it is made of, "
-            f"one of {', '.join(targets.TARGETS)}"
+            f"--topology={_TOPOLOGY.value} needs --target, the kind of its GPUs: one "
+            f"of {', '.join(targets.TARGETS)}"
         )
     if _TARGET.value is None or "mesh" not in config:
         return None, []
     if config.rollout.ahead:
         raise ValueError(
-            f"--target={_TARGET.value} counts the programs of one mesh, and "
-            "rollout.ahead = 1 plays beside it; leave --target out, which estimates "
+            f"--target={_TARGET.value} counts the programs of one mesh, but "
+            "rollout.ahead = 1 plays on another one; leave --target out to estimate "
             "both, or add --config.rollout.ahead=0"
         )
     target = targets.named_target(_TARGET.value)
@@ -160,17 +160,17 @@ def _described_devices(config) -> tuple[list | None, list[str]]:
         targets.prepare_compiler()
         return targets.describe_devices(target, _TOPOLOGY.value), []
     return None, [
-        "without XLA's compiler for NVIDIA's GPUs this counts the CPU's programs; for "
-        f"those of {target.name}: {targets.INSTALL}"
+        "XLA's compiler for NVIDIA's GPUs is not installed: these are counts of the "
+        f"CPU's programs; for those of {target.name}: {targets.INSTALL}"
     ]
 
 
-# Keys and values of theirs that cannot be built without a GPU.
+# Keys, and their values that cannot be built without a GPU.
 NEED_A_GPU = {"model.attention": "cudnn", "rollout.decode_attention": "triton"}
 
 
 def _without_gpu(config, devices: list | None) -> list[str]:
-    """Leave attention that cannot be built here to the device; returns notes of it."""
+    """Replace attention that cannot be built here by "auto"; returns notes."""
     import jax
 
     from ragen_jax.models.attention import AUTO
@@ -190,13 +190,13 @@ def _without_gpu(config, devices: list | None) -> list[str]:
 
 
 def _accuracy(device, devices: list | None) -> str:
-    """What the numbers were made for, and in which direction they err."""
+    """How the numbers were made, and how far they may be off."""
     import jax
 
     if devices is not None:
         return (
-            f"XLA's count for {len(devices)} x {devices[0].device_kind}, described: "
-            "what it tunes by measuring keeps its defaults"
+            f"XLA's count for {len(devices)} x {devices[0].device_kind} by description:"
+            " settings that XLA tunes by measuring keep their defaults"
         )
     backend = jax.default_backend()
     if not _is_compiled() and device.kind == "cpu":
@@ -214,7 +214,7 @@ def _accuracy(device, devices: list | None) -> str:
         return f"XLA's count for the {backend} of this machine"
     return (
         f"XLA's count for a {backend}, not for {device.name}: bfloat16 is widened "
-        "there, so that updates are too high, by up to 1.8 times; rollouts are within "
+        "there, so that updates are too high by up to 1.8 times; rollouts are within "
         "5 % of the count for an H100"
     )
 
@@ -255,7 +255,7 @@ def _print_plan(plan) -> None:
 
 def _verdict(plan, device, limit: int, word: str) -> str:
     is_close = not _is_compiled() and abs(plan.peak / limit - 1) < ESTIMATE_ERROR
-    close = ", closer than the error of the estimate" if is_close else ""
+    close = ", but within the estimate's 25 % error: not certain" if is_close else ""
     count = "counted" if _is_compiled() else "estimated"
     return (
         f"{word}: {plan.peak / GIB:.3f} GiB at most ({plan.largest}; {count}) of "

@@ -4,7 +4,7 @@ Fine-tune a checkpoint on solved episodes:
 
     python -m launch.sft --config=configs/sft.py --workdir=runs/sft
 
-Make the pocket model from nothing:
+Make the pocket model:
 
     python -m launch.sft --config=configs/pocket.py --workdir=runs/pocket
 """

@@ -4,9 +4,9 @@ python -m launch.sweep --config=configs/sokoban.py --seeds=0:5 --workdir=runs/sw
 python -m launch.sweep --config=configs/sokoban.py --seeds=0:5 \
     --set "optimizer.learning_rate=1e-4,2e-4" --workdir=runs/rates
 
-Every run has a folder of its own below --workdir, as launch.train would make it. The
-same command goes on with a sweep that was interrupted. At the end: a table (sweep.md,
-sweep.json) and a report (report.html) of all runs below --workdir.
+Every run has its own folder below --workdir, as launch.train would make it. Run the
+same command again to continue an interrupted sweep. At the end there are a table
+(sweep.md, sweep.json) and a report (report.html) of all runs below --workdir.
 
 Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a signal
 stopped them.
@@ -22,14 +22,16 @@ from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of the runs; an interrupted sweep goes on."
+    "workdir", None, "Folder of the runs; an interrupted sweep is continued."
 )
-_SEEDS = flags.DEFINE_string("seeds", "0:5", "Seeds: 0:5 are 0 to 4; or 1,4,9.")
+_SEEDS = flags.DEFINE_string(
+    "seeds", "0:5", "Seeds of each setting: 0:5 (0 to 4) or 1,4,9."
+)
 _SET = flags.DEFINE_multi_string(
     "set",
     [],
-    'Values of a key, "KEY=A,B"; given several times, all combinations are trained. '
-    "Commas in brackets or quotes belong to a value",
+    'Values of a key, "KEY=A,B"; with several --set all combinations are trained. '
+    "Commas in brackets or quotes belong to a value.",
 )
 
 

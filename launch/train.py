@@ -4,7 +4,7 @@ python -m launch.train --config=configs/sokoban.py --workdir=runs/sokoban
 python -m launch.train --reproduce=runs/sokoban
 
 Exit status: 0 when the run is finished, 1 when --reproduce ends with other bits, 130 or
-143 when a signal stopped it, 3 when another process of it is gone.
+143 when a signal stopped it, 3 when another of its processes is lost.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run res
 _REPRODUCE = flags.DEFINE_string(
     "reproduce",
     None,
-    "Folder of a finished run: train it again in --workdir (default: that folder with "
+    "Folder of a finished run: train it again in --workdir (default: its name with "
     "-again) and compare the final parameters bit for bit.",
 )
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", cluster.HELP)

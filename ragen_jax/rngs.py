@@ -57,7 +57,7 @@ def environment_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
 
 
 def rows(key: Key[Array, ""], num_rows: int) -> Key[Array, " num_rows"]:
-    """One key per row; row `i` gets the same key whatever `num_rows` is."""
+    """One key per row; the key of row `i` does not depend on `num_rows`."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(num_rows))
 
 

@@ -1,9 +1,8 @@
 """Placement of arrays: the mesh, and the only map from logical axes to its axes.
 
 Models name the axes of their parameters; `LOGICAL_AXES` maps the names to axes of the
-mesh. The mesh has three axes: `data` (copies of the
-parameters, rows split), `fsdp` (parameters and rows split) and `tensor` (heads, inner
-widths and vocabulary split).
+mesh. The mesh has three axes: `data` (copies of the parameters, rows split), `fsdp`
+(parameters and rows split) and `tensor` (heads, inner widths and vocabulary split).
 """
 
 import math
@@ -39,12 +38,7 @@ def make_mesh(
         for problem in mesh_problems({"data": data, "fsdp": fsdp, "tensor": tensor}):
             raise ValueError(problem)
         devices = jax.devices()
-    return jax.make_mesh(
-        (data, fsdp, tensor),
-        MESH_AXES,
-        axis_types=(AxisType.Auto,) * len(MESH_AXES),
-        devices=devices[:needed],
-    )
+    return _mesh_of(devices[:needed], (data, fsdp, tensor))
 
 
 def platform_of(mesh: Mesh) -> str:
@@ -53,15 +47,15 @@ def platform_of(mesh: Mesh) -> str:
 
 
 def kernel_platform(mesh: Mesh) -> str:
-    """Platform of a mesh, but the name of a GPU that cannot run our kernels.
+    """Platform of a mesh, but the name of the device for a GPU without our kernels.
 
-    Ours and cuDNN's compute in bfloat16 on matrix units: those of NVIDIA's GPUs of
-    compute capability 8 and more.
+    They and cuDNN's compute in bfloat16 on matrix units, which NVIDIA's GPUs have from
+    compute capability 8 on.
     """
     device = mesh.devices.flat[0]
     if device.platform != "gpu":
         return device.platform
-    # Of AMD's GPUs a name such as "gfx942".
+    # AMD's GPUs report a name such as "gfx942".
     capability = re.fullmatch(r"(\d+)\.\d+", str(device.compute_capability))
     is_enough = capability is not None and int(capability[1]) >= 8
     return "gpu" if is_enough else device.device_kind
@@ -83,7 +77,7 @@ def mesh_problems(mesh: Mapping[str, int]) -> Iterator[str]:
         yield (
             f"mesh.data x mesh.fsdp x mesh.tensor = {needed} devices, but the "
             f"{jax.process_count()} processes have {available}, and each must take "
-            "part with all of its own; use larger factors"
+            "part with all of its devices; use larger factors"
         )
 
 
@@ -104,7 +98,7 @@ def row_problems(name: str, num_rows: int, mesh: Mapping[str, int]) -> Iterator[
 
 
 def check_network(mesh: Mapping[str, int], model: object) -> None:
-    """Refuse a mesh that cannot split the network evenly, heads left whole.
+    """Refuse a mesh that cannot split the network evenly between whole heads.
 
     Args:
       mesh: devices by the name of their axis.
@@ -127,7 +121,7 @@ def check_network(mesh: Mapping[str, int], model: object) -> None:
 def device_memory() -> int | None:
     """Bytes of the first device; for a CPU, of the machine, which all devices share.
 
-    None: the device does not report them (JAX's "platform" allocator does not).
+    None if the device does not report them (JAX's "platform" allocator does not).
     """
     device = jax.local_devices()[0]
     if device.platform == "cpu":
@@ -144,24 +138,20 @@ def mesh_memory(mesh: Mesh) -> int | None:
 def make_players(
     mesh: Mesh, count: int, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-    """A mesh over the `count` devices behind those of another, split like it.
+    """A mesh over the `count` devices after those of another, split like it.
 
-    Its axes `fsdp` and `tensor` are the other's: every slice of a parameter that a
-    device of it holds is on a device of the other, and moves without the host.
+    The sizes of `fsdp` and `tensor` are equal, so that a device of one mesh holds the
+    same slices of parameters as one of the other: they move without the host.
 
     Args:
       mesh: of `make_mesh`, over the first of the devices.
       count: devices, see `player_problems`.
-      devices: that the other was made of.
+      devices: the devices from which `mesh` was made.
     """
     devices = jax.devices() if devices is None else devices
     fsdp, tensor = mesh.shape["fsdp"], mesh.shape["tensor"]
-    return jax.make_mesh(
-        (count // (fsdp * tensor), fsdp, tensor),
-        MESH_AXES,
-        axis_types=(AxisType.Auto,) * len(MESH_AXES),
-        devices=devices[mesh.size : mesh.size + count],
-    )
+    devices = devices[mesh.size : mesh.size + count]
+    return _mesh_of(devices, (count // (fsdp * tensor), fsdp, tensor))
 
 
 def player_problems(
@@ -196,17 +186,17 @@ def player_problems(
 
 
 def on_mesh(tree: PyTree, mesh: Mesh) -> PyTree[NamedSharding]:
-    """The split of every leaf of a tree, of arrays or descriptions, on another mesh."""
+    """The sharding of every leaf of a tree, moved to another mesh."""
     return jax.tree.map(lambda x: NamedSharding(mesh, x.sharding.spec), tree)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device."""
+    """Whole copies on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """The leading axis, a batch's rows, split; the rest whole."""
+    """The leading axis, the rows of a batch, split; other axes whole."""
     return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
@@ -244,15 +234,15 @@ def param_shardings(
 def gather_vocab_tables(
     shardings: PyTree[NamedSharding], logical_axes: PyTree
 ) -> PyTree:
-    """The same, but tables of the vocabulary split along the vocabulary alone.
+    """The shardings with vocabulary tables split along the vocabulary only.
 
-    The other axis is gathered once before the table is read. XLA would otherwise gather
-    the vocabulary at every lookup, and the other axis for every chunk of the output
-    head.
+    Their other axis is gathered once, before the table is read. XLA would otherwise
+    gather the vocabulary at every lookup, and the other axis for every chunk of the
+    output head.
 
     Args:
       shardings: of `param_shardings`.
-      logical_axes: those it was made from.
+      logical_axes: those the shardings were made from.
     """
 
     def whole(sharding: NamedSharding, names: tuple[str | None, ...]) -> NamedSharding:
@@ -265,14 +255,14 @@ def gather_vocab_tables(
 
 
 def num_row_shards(mesh: Mesh) -> int:
-    """Parts that rows are split into."""
+    """Number of parts into which rows are split."""
     return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def on_each_device(function: Callable, mesh: Mesh) -> Callable:
-    """`function(params, rows, ...)`, each device computing it for the rows it holds.
+    """`function(params, rows, ...)`, computed by each device for the rows it holds.
 
-    Sums over rows for a gradient of `params` are added up between devices once, at the
+    For a gradient of `params`, sums over rows are added up between devices once, at the
     end, and not at every step of the function's loops. `tensor` stays automatic.
     """
     if num_row_shards(mesh) == 1:
@@ -290,6 +280,12 @@ def on_each_device(function: Callable, mesh: Mesh) -> Callable:
         )(params, *arrays)
 
     return mapped
+
+
+def _mesh_of(devices: Sequence[jax.Device], shape: tuple[int, int, int]) -> Mesh:
+    # JAX's default, Explicit, would refuse sharding constraints inside a program.
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
 
 def _partition(
@@ -335,7 +331,7 @@ def _by_path(leaves):
     return ((jax.tree_util.keystr(path), leaf) for path, leaf in leaves)
 
 
-# Logical axis of a parameter -> mesh axis (None: whole on every device).
+# Logical axis of a parameter -> mesh axis; None: whole on every device.
 LOGICAL_AXES = {
     "vocab": "tensor",
     "embed": "fsdp",
@@ -346,8 +342,8 @@ LOGICAL_AXES = {
     "rank": None,
 }
 
-# Mesh axis -> sizes of a network that it splits. The parameters' own axes are heads x
-# head size: they may divide where the number of heads does not.
+# Mesh axis -> sizes of a network that it splits. An axis of a parameter is heads x head
+# size: it may divide although the number of heads does not.
 SPLIT_SIZES = {
     "tensor": (
         "num_attention_heads",

@@ -22,7 +22,7 @@ from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.sft.train import train as fine_tune
 from ragen_jax.sweeps.grid import Cell
 from ragen_jax.sweeps.results import is_finished, run_folder
-from ragen_jax.sweeps.sweep import say_failures, train_cells
+from ragen_jax.sweeps.sweep import report_failures, train_cells
 from studies.arms import GAMES, Arm
 from studies.measures import SUCCESS
 from studies.records import (
@@ -64,7 +64,7 @@ def run_arms(
     status, failures = train_cells(cells, workdir)
     if status > 1:
         return status
-    say_failures(failures)
+    report_failures(failures)
     failed = {run.folder: sentence for run, sentence in failures}
     for arm, config in trained:
         folders = _folders(arm, workdir)

@@ -1,13 +1,13 @@
-"""Bandit: one choice between two arms that only their names tell apart.
+"""Bandit: one choice between two arms that differ in nothing visible but their names.
 
 One arm pays a small constant, the other pays 1 or nothing and more on average. A level
 is a pair of names and their order; the payout is drawn when the arm is played. The
 names suggest which arm takes risks, so a player that reads them can do better than
 chance on names it never trained on.
 
-Source: the bi-arm bandits of RAGEN (arXiv 2504.20073); the names are our own. The paper
-pays 0.15 on the low arm, the repository 0.1, which is the default here. Unlike the
-repository's, our levels depend on the level key alone, so a group shares its prompt.
+Source: the bi-arm bandits of RAGEN (arXiv 2504.20073), with other names. The paper pays
+0.15 on the low arm, the repository 0.1, which is the default here. Unlike the
+repository's, levels depend on the level key alone, so a group shares its prompt.
 """
 
 import jax
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base
 from envs.base import PlayBudget, Solution, StateFacts
-from envs.parameters import number
+from envs.parameters import check_flag, number
 from envs.templates import Choice, Template
 
 # Pairs of names: one that sounds safe, one that sounds risky.
@@ -90,11 +90,12 @@ class EnvParams(base.EnvParams):
 class Bandit(base.TextEnvironment):
     """Two named arms, one choice. Actions: 0 the arm named first, 1 the other.
 
-    Success is having chosen the high arm, whatever it paid.
+    Success is having chosen the high arm, even if it paid nothing.
     """
 
-    # Two dozen levels; what generalizes is measured with the other set of names.
+    # Two dozen levels; generalization is measured with the other set of names.
     holds_out_levels = False
+    default_params = EnvParams()
 
     def __init__(self, split: str = "train", reverse: bool = False):
         """Builds the game.
@@ -108,16 +109,15 @@ class Bandit(base.TextEnvironment):
         """
         if split not in NAME_PAIRS:
             raise ValueError(
-                f"split={split!r} is no set of arm names; "
+                f"split={split!r} is not a set of arm names; "
                 f"choose one of {', '.join(NAME_PAIRS)}"
             )
-        if not isinstance(reverse, bool):
-            raise ValueError(f"reverse={reverse!r} must be True or False")
+        check_flag("reverse", reverse)
         self.num_pairs = len(NAME_PAIRS[split])
         self.reverse = reverse
         self.instruction = INSTRUCTION
         self.action_vocabulary = tuple(n for pair in NAME_PAIRS[split] for n in pair)
-        # Every option owns the blank before it, as pre-tokenizers of words want it.
+        # Every option begins with its blank, since pre-tokenizers join it to the word.
         names = tuple(f" {name}" for name in self.action_vocabulary)
         taken = ("", *(f"You took {name}.\n" for name in self.action_vocabulary))
         self.template = Template(
@@ -130,10 +130,6 @@ class Bandit(base.TextEnvironment):
                 Choice("taken_arm", taken),
             )
         )
-
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
 
     @property
     def num_actions(self) -> int:
@@ -171,7 +167,7 @@ class Bandit(base.TextEnvironment):
         return obs, state, reward, self.is_terminated(state, params), info
 
     def observe(self, key, state, action, params) -> Int[Array, "2"]:
-        """Index into `action_vocabulary` of the two names shown."""
+        """Index into `action_vocabulary` of the two names, in their order."""
         return self.action_names(state, params)
 
     def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
@@ -191,7 +187,7 @@ class Bandit(base.TextEnvironment):
     def text_fields(
         self, state: EnvState, params: EnvParams
     ) -> dict[str, Int[Array, ""]]:
-        """Names in order, and the name of the arm taken."""
+        """Names in order, and the name of the chosen arm, 0 before there is one."""
         names = self.action_names(state, params)
         taken = jnp.where(state.chosen == 0, names[0], names[1]) + 1
         return {
@@ -237,10 +233,6 @@ class Bandit(base.TextEnvironment):
         over = jax.vmap(self.is_finished, in_axes=(0, None))(states, params)
         return jnp.where(won, 0, jnp.where(over, base.NEVER, 1)).astype(jnp.int32)
 
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """The two arms."""
-        return spaces.Discrete(self.num_actions)
-
     def observation_space(self, params: EnvParams) -> spaces.Box:
         """Pairs of indices into `action_vocabulary`."""
         return spaces.Box(0, 2 * self.num_pairs - 1, (2,), jnp.int32)
@@ -270,7 +262,7 @@ def solve_bandit(
 
     Args:
       high_arm: the action that plays the high arm.
-      finished: games that pay nothing any more; all their values are 0.
+      finished: games that are over; all their values are 0.
       success: games in which the high arm has been chosen.
       low_arm_reward: what the low arm pays.
       high_arm_probability: chance of 1 on the high arm, its mean.

@@ -1,8 +1,8 @@
-"""The contract of an environment, as checks that anybody's environment can be put to.
+"""The contract of an environment, as checks for any environment.
 
 In: an environment. Out: nothing, or a `ContractError` that says what is broken. Each
-check is an entry of `CHECKS`; the tests run them on every game of the table, and
-`launch.check` on a class of yours. Play is random, from fixed keys.
+check is an entry of `CHECKS`; the tests run them on every game of the table,
+`launch.check` runs them on a user's class. Play is random, from fixed keys.
 """
 
 import functools
@@ -30,7 +30,7 @@ _BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=2, max_actions_per_episod
 
 
 def same_key_same_level(subject: Subject) -> None:
-    """The same key gives the same level, whatever the neighbouring rows."""
+    """A level depends on its key alone, not on the neighbouring rows."""
     once, again = subject.reset(5), subject.reset(5)
     expect(are_equal(once, again), "reset_env gives another level for the same key")
     backwards = rows(subject.reset(5, backwards=True)[1])[::-1]

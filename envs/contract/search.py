@@ -1,7 +1,7 @@
 """Shortest ways to win by trying every action: an oracle for solvers, slow and plain.
 
-In: a game and a few of its states. Out: the fewest actions that win, as `step_env` has
-it, and what a game's own `fewest_actions` and `solve` claim against it.
+In: a game and a few of its states. Out: the fewest actions that win according to
+`step_env`, and sentences where `fewest_actions` and `solve` of the game disagree.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 
 from envs.base import NEVER, EnvParams, EnvState, PlayBudget, TextEnvironment
 
-# Outcomes of chance that are tried of every action.
+# Random outcomes that are tried for every action.
 NUM_CHANCES = 4
 _CHUNK = 512
 _MOST_STATES = 20_000
@@ -21,11 +21,11 @@ _MOST_STATES = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
       fewest: actions to a win from each state, `NEVER` where none was found.
-      depth: every way of at most so many actions was tried.
+      depth: every sequence of at most this many actions was tried.
       is_deterministic: no outcome depended on chance.
     """
 
@@ -37,23 +37,22 @@ class Search:
 def solver_problems(
     env: TextEnvironment, levels: EnvState, budget: PlayBudget
 ) -> Iterator[str]:
-    """Sentences about a solver that claims something else than a search finds.
+    """Sentences where a solver disagrees with the search.
 
-    Where chance plays a part the search tries only some of its outcomes: then a claim
-    may be better than what it finds.
+    With chance the search tries only some outcomes, so the solver may do better.
     """
     params, depth = env.default_params, budget.max_actions_per_episode
-    found = search(env, params, levels, depth)
+    searched = search(env, params, levels, depth)
     fewest = np.asarray(env.fewest_actions(levels, params))
-    if (fewest > found.fewest).any():
+    if (fewest > searched.fewest).any():
         yield "fewest_actions is more than a way to win takes"
-    if not found.is_deterministic:
+    if not searched.is_deterministic:
         return
-    if ((fewest < found.fewest) & (fewest <= found.depth)).any():
+    if ((fewest < searched.fewest) & (fewest <= searched.depth)).any():
         yield "fewest_actions is less than any way to win takes"
     best = env.solve(levels, params, budget=budget, discount=1.0).best_success
-    is_enough = found.fewest <= depth
-    if found.depth == depth and not np.isclose(best, is_enough).all():
+    is_enough = searched.fewest <= depth
+    if searched.depth == depth and not np.isclose(best, is_enough).all():
         yield (
             "best_success must be 1 where a way to win fits the budget, and 0 elsewhere"
         )
@@ -107,7 +106,7 @@ def search(
 
 
 def _make_successors(env: TextEnvironment, params: EnvParams) -> Callable:
-    """`states -> (after, is_won, is_over)`, by row, action and outcome of chance."""
+    """Build `states -> (after, is_won, is_over)`, by row, action and random outcome."""
     keys = jax.random.split(jax.random.key(0), NUM_CHANCES)
     actions = jnp.arange(env.num_actions, dtype=jnp.int32)
 
@@ -124,7 +123,7 @@ def _make_successors(env: TextEnvironment, params: EnvParams) -> Callable:
 
 
 def _names(states: EnvState) -> list[bytes]:
-    """The bytes of each state, its time apart."""
+    """The bytes of each state without its time."""
     leaves = []
     for leaf in jax.tree.leaves(states.replace(time=None)):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

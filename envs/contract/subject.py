@@ -20,7 +20,7 @@ _TIME_LIMIT = 7
 
 
 class ContractError(AssertionError):
-    """What an environment does against its contract."""
+    """A violation of the contract of an environment."""
 
 
 def expect(holds: object, sentence: str) -> None:
@@ -30,7 +30,7 @@ def expect(holds: object, sentence: str) -> None:
 
 
 def problem(check: "Check", subject: "Subject") -> str | None:
-    """What a check finds, None if nothing; an error of the environment counts."""
+    """Sentence of a check that fails, None if it holds; any error is a failure."""
     try:
         check(subject)
     except ContractError as error:

@@ -1,4 +1,4 @@
-"""The contract of an environment's text: states as they are shown, actions as written.
+"""The contract of an environment's text: states as displayed, actions as written.
 
 In: a `Subject`. Out: nothing, or a `ContractError` that says what is broken.
 """
@@ -61,7 +61,7 @@ def _field_problems(part, value: np.ndarray) -> Iterator[str]:
 
 
 def the_legend_explains_the_picture(subject: Subject) -> None:
-    """The instruction names every symbol, and a rendered board has no other."""
+    """The instruction names every symbol of a rendered board."""
     env = subject.env
     expect(env.instruction, "there is no instruction")
     expect(not env.instruction.endswith("\n"), "the instruction ends with a newline")
@@ -87,12 +87,12 @@ def text_is_whole_lines(subject: Subject) -> None:
 
 
 def action_names_are_distinct_words(subject: Subject) -> None:
-    """The vocabulary has no word twice, and a level gives every action another one."""
+    """The words of the vocabulary differ, and so do the names of a level's actions."""
     env = subject.env
     if env.answer_bytes:
         expect(
             env.action_hint and not env.action_vocabulary,
-            "a game that reads answers itself has an action_hint, and no "
+            "a game that reads answers itself has an action_hint, but not an "
             "action_vocabulary",
         )
         return
@@ -144,10 +144,12 @@ def actions_are_read_as_written(subject: Subject) -> None:
         padded = [text.encode().ljust(env.answer_bytes, b"\0") for text in texts]
         table = np.stack([np.frombuffer(row, np.uint8) for row in padded])
         sizes = jnp.array([len(text) for text in texts], jnp.int32)
-        found = read(jnp.asarray(table), sizes, states, params)
-        expect(found.dtype == jnp.int32, "read_action must return int32")
-        expect(found >= 0, "read_action does not read what action_template writes")
-        again = _written(env, write(found, states, params))
+        actions_read = read(jnp.asarray(table), sizes, states, params)
+        expect(actions_read.dtype == jnp.int32, "read_action must return int32")
+        expect(
+            actions_read >= 0, "read_action does not read what action_template writes"
+        )
+        again = _written(env, write(actions_read, states, params))
         expect(
             [a == b for a, b in zip(texts, again, strict=True)],
             "read_action reads another action than action_template writes",
@@ -155,7 +157,6 @@ def actions_are_read_as_written(subject: Subject) -> None:
 
 
 def _written(env: TextEnvironment, fields) -> list[str]:
-    """The texts of a batch of `action_fields`."""
     return [env.action_template.render(row) for row in rows(fields)]
 
 

@@ -5,9 +5,8 @@ and exact best play. How expressions are numbered, valued and read is in
 `envs.countdown.expressions`.
 
 A level is three or four numbers and a target that some expression over them makes. An
-answer is one whole expression; the player may have one attempt or several. What an
-answer is, is decided by a grammar and by exact arithmetic; nothing is evaluated as
-code.
+answer is one whole expression; the player may have one attempt or several. Answers are
+read by a grammar and valued by exact arithmetic; nothing is evaluated as code.
 
 Source: the countdown task of RAGEN (arXiv 2504.20073), which keeps problems that signs
 alone solve: `signs_only`.
@@ -24,9 +23,10 @@ from envs.base import VALIDATION_BOUND, StateFacts
 from envs.countdown import expressions
 from envs.countdown.expressions import LARGEST_NUMBER, OPERATORS
 from envs.hashing import hash_arrays
+from envs.parameters import check_flag, check_whole
 from envs.templates import Choice, Number, Template
 
-# What became of the last answer.
+# Outcome of the last answer.
 NONE, TOO_LOW, TOO_HIGH, NO_VALUE, SOLVED = range(5)
 OUTCOMES = (
     "",
@@ -37,11 +37,11 @@ OUTCOMES = (
 )
 SMALLEST_MAX_NUMBER = 9
 LARGEST_TARGET = 9_999
-# Draws of numbers and an expression per level, of which the first that fits is taken.
-# 12 in a hundred fit by default, 6 with four numbers and targets up to 99: none of them
-# does once in 20 million levels, or once in 2,000.
+# Draws of numbers and an expression per level; the first that fits is taken. 12 % fit
+# by default, 6 % with four numbers and targets up to 99: no draw fits in one of 20
+# million levels, or in one of 2,000.
 LEVEL_TRIES = 128
-# First steps whose result a thought can state; it says "?" for others.
+# Results of first steps that a thought can state; others are "?".
 STATED_RESULTS = range(-LARGEST_NUMBER, 1_000)
 
 INSTRUCTION = (
@@ -53,13 +53,13 @@ INSTRUCTION = (
 
 @struct.dataclass
 class EnvState(base.EnvState):
-    """A level and what became of the last answer.
+    """A level and the outcome of the last answer.
 
     Attributes:
       time: answers given, int32.
       numbers: to be used, each once, int32[num_numbers].
-      target: what to make of them, int32.
-      outcome: `NONE` before the first answer, else what the last one was, int32.
+      target: number to make of them, int32.
+      outcome: of the last answer, `NONE` before the first, int32.
     """
 
     numbers: Int[Array, " n"]
@@ -72,9 +72,10 @@ class EnvParams(base.EnvParams):
     """Traced numbers of the game.
 
     Attributes:
-      solved_reward: what an episode pays in all if the target is made.
-      numbers_reward: what it pays if only the numbers were right. It is paid for the
-        first answer and taken off `solved_reward` later: failing first earns nothing.
+      solved_reward: total reward of an episode that makes the target.
+      numbers_reward: total reward if only the numbers were right. It is paid for the
+        first answer and deducted from `solved_reward` later, so that failing first
+        earns nothing.
       max_steps_in_episode: attempts.
     """
 
@@ -91,6 +92,7 @@ class Countdown(base.TextEnvironment):
         "equals sign."
     )
     answer_bytes = 64
+    default_params = EnvParams()
 
     def __init__(
         self,
@@ -117,8 +119,8 @@ class Countdown(base.TextEnvironment):
         self.max_target = max_target
         self.signs_only = signs_only
         self.instruction = INSTRUCTION
-        shown = [f"number_{i}" for i in range(num_numbers)]
-        parts = [(" ", Number(name, 1, max_number)) for name in shown]
+        names = [f"number_{i}" for i in range(num_numbers)]
+        parts = [(" ", Number(name, 1, max_number)) for name in names]
         self.template = Template(
             (
                 "Target: ",
@@ -129,10 +131,6 @@ class Countdown(base.TextEnvironment):
                 Choice("last_answer", OUTCOMES),
             )
         )
-
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
 
     @property
     def num_actions(self) -> int:
@@ -165,25 +163,21 @@ class Countdown(base.TextEnvironment):
         return obs, state, reward, self.is_terminated(state, params), info
 
     def observe(self, key, state, action, params) -> Int[Array, " n_and_2"]:
-        """Target, numbers, and what became of the last answer."""
-        ends = (state.target[None], state.numbers, state.outcome[None])
-        return jnp.concatenate(ends)
+        """Target, numbers, and the outcome of the last answer."""
+        parts = (state.target[None], state.numbers, state.outcome[None])
+        return jnp.concatenate(parts)
 
     def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Decided by the target and the numbers, whatever their order."""
+        """Decided by the target and the set of numbers, not by their order."""
         facts = (level.target, jnp.sort(level.numbers))
         return hash_arrays(facts)[0] < jnp.uint32(VALIDATION_BOUND)
-
-    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the target has been made."""
-        return self.is_success(state, params)
 
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether the target has been made."""
         return state.outcome == SOLVED
 
     def read_action(self, text, size, state, params) -> Int[Array, ""]:
-        """The expression that a text writes, -1 if it writes none over these numbers.
+        """Index of the expression in a text, -1 if it is not one over these numbers.
 
         The grammar is that of `expressions.read_expression`.
         """
@@ -204,26 +198,26 @@ class Countdown(base.TextEnvironment):
     def action_fields(
         self, action: Int[Array, ""], state: EnvState, params: EnvParams
     ) -> dict[str, Int[Array, ""]]:
-        """The expression with as few parentheses as keep its value."""
+        """The expression with the fewest parentheses that keep its value."""
         around, _ = expressions.writing(self.num_numbers)
         texts, numbers = expressions.written_fields(action, state.numbers)
         fields = {f"number_{i}": number for i, number in enumerate(numbers)}
         for i, options in enumerate(around):
-            # Sorted: an empty text comes first, and is option 0 already.
+            # `options` are sorted: if there is an empty text it is option 0 already.
             fields[f"around_{i}"] = texts[i] + (0 if options[0] == "" else 1)
         return fields
 
     def text_fields(
         self, state: EnvState, params: EnvParams
     ) -> dict[str, Int[Array, ""]]:
-        """Target, numbers, and what became of the last answer."""
+        """Target, numbers, and the outcome of the last answer."""
         fields = {f"number_{i}": x for i, x in enumerate(state.numbers)}
         return {**fields, "target": state.target, "last_answer": state.outcome}
 
     def facts(self) -> StateFacts:
         """The first step of an expression that makes the target, such as 44+19=63.
 
-        Of several expressions it is the one of the lowest index.
+        Of several expressions, that of the lowest index.
         """
         numbers = ("", *map(str, range(1, self.max_number + 1)))
         results = (*(f"={result}" for result in STATED_RESULTS), "=?")
@@ -251,9 +245,9 @@ class Countdown(base.TextEnvironment):
     ) -> base.Solution:
         """Values of all expressions, exact for any number of attempts.
 
-        Values respect the attempts left in the episode; `best_success` respects the
-        budget, too. With a discount of 1 and an attempt to spare, failing first costs
-        nothing: give a smaller one to have the player hurry.
+        Values respect the attempts left in the episode; `best_success` also respects
+        the budget. With a discount of 1 and an attempt to spare, failing first costs
+        nothing: a smaller discount makes the player hurry.
         """
         is_affordable = budget.num_actions > 0
         gamma = jnp.float32(discount)
@@ -261,6 +255,7 @@ class Countdown(base.TextEnvironment):
         def solve_one(state):
             finished = self.is_finished(state, params)
             wins = self._wins(state)
+            # The state after any wrong answer, which of them does not matter.
             later = state.replace(outcome=jnp.int32(TOO_LOW), time=state.time + 1)
             may_retry = jnp.any(wins) & ~self.is_truncated(later, params)
             on_retry = jnp.maximum(self._reward(later, True, params), 0.0)
@@ -284,10 +279,6 @@ class Countdown(base.TextEnvironment):
 
         return jax.vmap(fewest)(states).astype(jnp.int32)
 
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """The expressions."""
-        return spaces.Discrete(self.num_actions)
-
     def observation_space(self, params: EnvParams) -> spaces.Box:
         """Target, numbers and outcome."""
         return spaces.Box(0, self.max_target, (self.num_numbers + 2,), jnp.int32)
@@ -307,14 +298,14 @@ class Countdown(base.TextEnvironment):
     def _level(self, key: Key[Array, ""]) -> tuple[Int[Array, " n"], Int[Array, ""]]:
         """Numbers and target: the first of many draws whose target fits.
 
-        Where none does, the sum of the last draw's numbers, made small enough.
+        If none fits: the last draw's numbers, reduced until their sum is a target.
         """
         n = self.num_numbers
         draws = jax.random.uniform(key, (LEVEL_TRIES, n + 1))
         numbers = 1 + (draws[:, :n] * self.max_number).astype(jnp.int32)
         indices = (draws[:, n] * self.num_actions).astype(jnp.int32)
         if self.signs_only:
-            # Of an operator's two bits the higher one says times or divided.
+            # An operator has two bits; the higher one is set for * and /.
             indices &= ~sum(2 * 4**i for i in range(n - 1))
         over, under = jax.vmap(expressions.evaluate)(indices, numbers)
         targets = over // jnp.maximum(under, 1)
@@ -329,7 +320,7 @@ class Countdown(base.TextEnvironment):
     def _reward(
         self, state: EnvState, wins: Bool[Array, "..."], params: EnvParams
     ) -> Float[Array, "..."]:
-        """What an answer pays in a state that is not over."""
+        """Reward of an answer in a state that is not over."""
         paid = jnp.where(state.outcome == NONE, 0.0, params.numbers_reward)
         earned = jnp.where(wins, params.solved_reward, params.numbers_reward)
         return (earned - paid).astype(jnp.float32)
@@ -340,9 +331,10 @@ class Countdown(base.TextEnvironment):
 
 
 def _outcome(value: expressions.Fraction, target: Int[Array, ""]) -> Int[Array, "..."]:
-    """What an answer of this value is.
+    """Outcome of an answer with this value.
 
-    The value is rounded down, since target times denominator might not fit int32.
+    The value is rounded down and compared, since target times denominator might not fit
+    int32.
     """
     numerator, denominator = value
     whole = numerator // jnp.maximum(denominator, 1)
@@ -353,7 +345,6 @@ def _outcome(value: expressions.Fraction, target: Int[Array, ""]) -> Int[Array, 
 
 
 def _first_step_words(index: Int[Array, ""], numbers: Int[Array, " n"]):
-    """Values of the words of `facts`."""
     left, operator, right = expressions.first_step(index, numbers)
     is_even = left % right == 0
     results = jnp.stack([left + right, left - right, left * right, left // right])
@@ -367,17 +358,9 @@ def _first_step_words(index: Int[Array, ""], numbers: Int[Array, " n"]):
 def _check_arguments(num_numbers, max_number, max_target, signs_only) -> None:
     if num_numbers not in expressions.TREES or not isinstance(num_numbers, int):
         raise ValueError(
-            f"num_numbers={num_numbers!r} must be 3 or 4: more numbers make too many "
-            "expressions"
+            f"num_numbers={num_numbers!r} must be 3 or 4: with more numbers there are "
+            "too many expressions"
         )
-    for name, value, least, most in (
-        ("max_number", max_number, SMALLEST_MAX_NUMBER, LARGEST_NUMBER),
-        ("max_target", max_target, max_number, LARGEST_TARGET),
-    ):
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not least <= value <= most:
-            raise ValueError(
-                f"{name}={value!r} must be a whole number from {least} to {most}"
-            )
-    if not isinstance(signs_only, bool):
-        raise ValueError(f"signs_only={signs_only!r} must be True or False")
+    check_whole("max_number", max_number, SMALLEST_MAX_NUMBER, LARGEST_NUMBER)
+    check_whole("max_target", max_target, max_number, LARGEST_TARGET)
+    check_flag("signs_only", signs_only)

@@ -13,7 +13,7 @@ one leading. That makes 192 expressions over 3 numbers and 7,680 over 4.
 
 Values are pairs of int32, numerator over denominator, never reduced: with four numbers
 up to `LARGEST_NUMBER` no entry exceeds 3 * 99**4 = 288,178,803 in size. A denominator
-of 0 stands for "no value", which comes from a division by 0 and stays.
+of 0 stands for "no value": it comes from a division by 0, and every operation keeps it.
 """
 
 import functools
@@ -28,16 +28,16 @@ from jaxtyping import Array, Int, UInt8
 
 OPERATORS = "+-*/"
 LARGEST_NUMBER = 99
-# Of every tree: which neighbours are combined first, then which of the values left.
-# With four numbers a b c d: ((a b) c) d, (a (b c)) d, (a b) (c d), a ((b c) d),
-# a (b (c d)).
+# Every tree as a list of places: the operator there combines its two neighbours, then
+# one of the operators left does, and so on. With four numbers a b c d:
+# ((a b) c) d, (a (b c)) d, (a b) (c d), a ((b c) d), a (b (c d)).
 TREES = {
     3: ((0, 0), (1, 0)),
     4: ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (2, 1, 0)),
 }
 # In (a b) (c d) either product may come first.
 _SAME_TREE = {(2, 0, 0): (0, 1, 0)}
-# What a number of three and more digits is read as: no number of ours.
+# Numbers of three or more digits are read as this one, which a level never has.
 _TOO_LARGE = 10 * (LARGEST_NUMBER + 1) - 1
 
 # A value as numerator and denominator.
@@ -45,7 +45,7 @@ Fraction = tuple[Int[Array, ""], Int[Array, ""]]
 
 
 def num_expressions(num_numbers: int) -> int:
-    """Number of expressions over so many numbers."""
+    """Number of expressions over `num_numbers` numbers."""
     trees, orders = len(TREES[num_numbers]), math.factorial(num_numbers)
     return trees * orders * _num_signs(num_numbers)
 
@@ -81,7 +81,7 @@ def evaluate_all(numbers: Int[Array, " n"]) -> tuple[Int[Array, " E"], Int[Array
 def first_step(
     index: Int[Array, ""], numbers: Int[Array, " n"]
 ) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
-    """What an expression combines first: number, operator, number."""
+    """Number, operator and number of the first operation of an expression."""
     tree, ordered, operators = _parts(index, numbers)
     place = _entry([order[0] for order in TREES[numbers.shape[0]]], tree)
     left, right = _pick(ordered, place)[0], _pick(ordered[1:], place)[0]
@@ -89,7 +89,7 @@ def first_step(
 
 
 class _Reading(NamedTuple):
-    """What has been read of a text. Numbers and operators fill up from the left."""
+    """State of the reader. Numbers and operators fill up from the left."""
 
     is_fine: Array
     follows_operand: Array
@@ -104,7 +104,7 @@ class _Reading(NamedTuple):
 def read_expression(
     text: UInt8[Array, " bytes"], size: Int[Array, ""], numbers: Int[Array, " n"]
 ) -> Int[Array, ""]:
-    """Index of the expression that a text writes; -1 where it writes none.
+    """Index of the expression in a text; -1 if the text is not one.
 
         sum     = product, then any number of ("+" or "-") and a product
         product = operand, then any number of ("*" or "/") and an operand
@@ -113,7 +113,7 @@ def read_expression(
 
     Blanks and tabs may stand between these, and nothing else anywhere. The numbers in
     the text must be those given, in any order. Operators of a kind bind to the left.
-    Where numbers are equal, the expression is the first that fits.
+    With equal numbers, the index is the lowest that fits.
 
     Args:
       text: bytes; those from `size` on do not count.
@@ -135,6 +135,7 @@ def read_expression(
     fits = jnp.stack(
         [jnp.all(numbers[np.array(order)] == read.numbers) for order in orders]
     )
+    # The text ends after an operand, outside all parentheses.
     is_fine = read.is_fine & read.follows_operand & (read.depth == 0)
     is_fine &= (read.count == n) & jnp.any(fits)
     order = jnp.argmax(fits).astype(jnp.int32)
@@ -147,6 +148,7 @@ def read_expression(
 
 
 def _read_byte(read: _Reading, code: Int[Array, ""]) -> _Reading:
+    """The state of the reader after one more byte."""
     is_digit = (code >= ord("0")) & (code <= ord("9"))
     is_open, is_close = code == ord("("), code == ord(")")
     operator = _place(code, [ord(c) for c in OPERATORS])
@@ -156,10 +158,12 @@ def _read_byte(read: _Reading, code: Int[Array, ""]) -> _Reading:
     is_misplaced = jnp.where(
         read.follows_operand, begins | is_open, is_operator | is_close
     )
+    # A number must not begin with 0, nor a parenthesis close before it was opened.
     depth = read.depth + is_open.astype(jnp.int32) - is_close.astype(jnp.int32)
     is_wrong = ~is_known | is_misplaced | (begins & (code == ord("0"))) | (depth < 0)
     count = read.count + begins.astype(jnp.int32)
     is_current = jnp.arange(read.numbers.shape[0]) == count - 1
+    # Capped, or a long row of digits would overflow.
     value = jnp.minimum(10 * read.numbers + code - ord("0"), _TOO_LARGE)
     priority = 2 * depth + (operator >= OPERATORS.index("*")).astype(jnp.int32)
     return _Reading(
@@ -175,10 +179,11 @@ def _read_byte(read: _Reading, code: Int[Array, ""]) -> _Reading:
 
 
 def _tree_of(priorities: list[Int[Array, ""]]) -> Int[Array, ""]:
-    """The tree in which operators of higher priority come first, the left of equals."""
+    """The tree that applies operators of higher priority first, equal ones leftmost."""
     trees = TREES[len(priorities) + 1]
     orders: list = []
     while priorities:
+        # `argmax` takes the first of several: operators of a kind bind to the left.
         place = jnp.argmax(jnp.stack(priorities)).astype(jnp.int32)
         orders.append(place)
         _, priorities = _pick(priorities, place)
@@ -197,12 +202,12 @@ def _twins(trees) -> list[tuple[int, tuple[int, ...]]]:
 
 @functools.cache
 def writing(num_numbers: int) -> tuple[tuple[tuple[str, ...], ...], np.ndarray]:
-    """How expressions are written, with as few parentheses as keep their values.
+    """How expressions are written, with the fewest parentheses that keep their values.
 
     Returns:
-      What can stand before, between and behind the numbers: of each of the `n + 1`
-      places its texts; and for every tree and operators the index of the text at each
-      place, int32[trees, 4**(n - 1), n + 1].
+      The texts that can stand at each of the `n + 1` places before, between and after
+      the numbers; and for every tree and operators the index of the text at each place,
+      int32[trees, 4**(n - 1), n + 1].
     """
     written = [
         [
@@ -231,7 +236,7 @@ def written_fields(
 
 def _write(tree: tuple[int, ...], operators: list[str]) -> str:
     """An expression with `#` for every number."""
-    # Of every part its text and the operator that it applies last.
+    # Every part is its text and the operator that it applies last.
     parts = [("#", "")] * (len(operators) + 1)
     operators = list(operators)
     for place in tree:
@@ -265,12 +270,12 @@ def _combine(left: Fraction, right: Fraction, operator: Int[Array, ""]) -> Fract
     across, back, below = a * d, c * b, b * d
     numerator = _entry([across + back, across - back, a * c, across], operator)
     denominator = jnp.where(operator == OPERATORS.index("/"), back, below)
-    # Dividing by what has no value must not make it a value again.
+    # c/d without a value, d = 0: a division would swap its 0 into the numerator.
     return numerator, jnp.where(d == 0, 0, denominator)
 
 
 def _pick(items: list, place: Int[Array, ""]) -> tuple:
-    """The item at a place, and the others. Selections, for gathers are slow."""
+    """The item at a place, and the others; by selections, since gathers are slow."""
     rest = [_where(place <= i, items[i + 1], items[i]) for i in range(len(items) - 1)]
     return _entry(items, place), rest
 
@@ -287,7 +292,7 @@ def _where(condition, first, second):
 
 
 def _place(value: Int[Array, ""], values: list[int]) -> Int[Array, ""]:
-    """Where a value stands among constants, -1 where it does not."""
+    """Index of a value among constants, -1 if it is not one of them."""
     place = jnp.int32(-1)
     for i, constant in enumerate(values):
         place = jnp.where(value == constant, i, place)

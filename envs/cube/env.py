@@ -1,8 +1,8 @@
 """The 2x2x2 cube: turn its faces until each shows one colour.
 
-A level is a cube a few quarter turns from solved, held any way round. A turn is a
-quarter turn of one face; where the whole cube is held does not matter, so turning a
-face and turning the opposite one back come to the same.
+A level is a cube a few quarter turns from solved, in any orientation. A turn is a
+quarter turn of one face. The orientation of the whole cube does not matter, so turning
+a face one way and the opposite face the other way have the same effect.
 
 Source: the Rubik's cube game of RAGEN's repository (arXiv 2504.20073), with its order
 of stickers and turns. Unlike there, levels are drawn at a distance and not by random
@@ -21,10 +21,12 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 from envs import base
 from envs.board_game import BoardGame
 from envs.cube import tables as cube_tables
+from envs.parameters import check_order, check_whole
 from envs.templates import Choice
 
-# A level is taken from a list if its distance has at most so many states, and found by
-# trial if it has more: the fewest, 90,280 at distance 13, are 2.5 % of all states.
+# Levels at a distance with at most this many states are taken from a list. At others
+# they are found by trial: even 90,280 at distance 13, the fewest, are 2.5 % of all
+# states.
 MAX_LISTED = 40_000
 # States drawn per trial: one of those 2.5 % is among them half of the time.
 TRIES_AT_ONCE = 32
@@ -63,6 +65,8 @@ class Cube2x2(BoardGame):
     nothing else.
     """
 
+    action_vocabulary = cube_tables.TURNS
+    default_params = EnvParams()
     rules = (
         "You hold a cube of 2x2x2 small cubes. Turn its faces until every face shows "
         "one color; how the whole cube is held does not matter. The state has six "
@@ -84,40 +88,34 @@ class Cube2x2(BoardGame):
 
         Args:
           min_distance: fewest quarter turns that solve a level, at least 1.
-          max_distance: most of them, at most 14; all in between are equally frequent.
+          max_distance: most of them, at most 14; all distances are equally frequent.
           symbols: what the text shows for white, orange, green, red, blue and yellow;
             one character each.
 
         Raises:
           ValueError: an argument is outside its range.
         """
-        _check_distances(min_distance, max_distance)
+        largest = cube_tables.MAX_DISTANCE
+        why = " quarter turns, the largest distance there is"
+        check_whole("min_distance", min_distance, 1, largest, why=why)
+        check_whole("max_distance", max_distance, 1, largest, why=why)
+        check_order("min_distance", min_distance, "max_distance", max_distance)
         self.min_distance, self.max_distance = min_distance, max_distance
-        self.action_vocabulary = cube_tables.TURNS
         by_distance = itertools.islice(
             cube_tables.numbers_by_distance(), min_distance, max_distance + 1
         )
         lists = [x if x.size <= MAX_LISTED else x[:0] for x in by_distance]
-        # A list is never empty: programs look its entries up before they know whether
-        # they need them.
+        # Programs look an entry up before they know whether they need it, so that the
+        # list must not be empty.
         self._listed = np.concatenate([*lists, np.zeros(1, np.int32)])
         self._list_sizes = np.array([x.size for x in lists], np.uint32)
         super().__init__(rows=6, cols=4, observation="grid", symbols=symbols, marks={})
 
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
-
-    @property
-    def num_actions(self) -> int:
-        """Number of quarter turns."""
-        return len(cube_tables.TURNS)
-
     def reset_env(
         self, key: Key[Array, ""], params: EnvParams
     ) -> tuple[Int[Array, "6 4"], EnvState]:
-        """A distance, a state at it and a way to hold it, each with equal chance."""
-        # The remainder of 32 random bits favours none by more than one in 100,000.
+        """A distance, a state at it and an orientation, each with equal chance."""
+        # Remainders of 32 random bits are uniform to one part in 100,000.
         bits = jax.random.bits(key, (3,), jnp.uint32)
         number = self._draw_number(key, bits[0] % len(self._list_sizes), bits[1])
         held = jnp.asarray(cube_tables.ROTATIONS)[bits[2] % 24]
@@ -135,7 +133,7 @@ class Cube2x2(BoardGame):
         state = state.replace(stickers=stickers, time=time)
         success = self.is_success(state, params)
         reward = jnp.where(success & ~finished, params.solved_reward, 0.0)
-        # A turn moves four corners, no two of which look alike.
+        # A turn moves four corners, no two of which look alike: it is never idle.
         info = {"success": success, "effective": ~finished}
         obs = self.observe(key, state, action, params)
         return obs, state, reward.astype(jnp.float32), success, info
@@ -144,37 +142,23 @@ class Cube2x2(BoardGame):
         """Colours of the stickers, one row for each face."""
         return state.stickers.reshape(6, 4)
 
-    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the cube is solved."""
-        return self.is_success(state, params)
-
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether every face shows one colour."""
         faces = state.stickers.reshape(6, 4)
         return jnp.all(faces == faces[:, :1])
 
-    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "12"]:
-        """The names are the same in every level."""
-        return jnp.arange(self.num_actions, dtype=jnp.int32)
-
-    def text_fields(
-        self, state: EnvState, params: EnvParams
-    ) -> dict[str, Int[Array, "6 4"]]:
-        """The stickers."""
-        return {"board": self.observe(None, state, None, params)}
-
     def facts(self) -> base.StateFacts:
-        """The color that each face has to be, and where stickers belong.
+        """The color that each face has to get, and where stickers belong.
 
-        If the right back down corner stays put, as it does when the up, left and front
-        face are turned. " W u R l" says that up has to be white and left red; the same
-        of stickers of the right and the down face says where they belong.
+        This holds if the right back down corner does not move, as when only the up,
+        left and front faces are turned. " W u R l" says that up has to be white and
+        left red; for stickers of the right and the down face it says where they belong.
         """
 
         def read(state, params):
             faces = cube_tables.faces_of_colors(state.stickers)
-            shown = state.stickers[stickers]
-            pairs = jnp.stack([shown, faces[shown]], axis=1)
+            colors = state.stickers[stickers]
+            pairs = jnp.stack([colors, faces[colors]], axis=1)
             return 1 + jnp.concatenate([jnp.argsort(faces), pairs.reshape(-1)])
 
         right, down = (4 * cube_tables.FACES.index(face) for face in "RD")
@@ -206,7 +190,7 @@ class Cube2x2(BoardGame):
         """
         return _solve(
             states.stickers,
-            self._turns_left(states, params),
+            self.steps_left(states, params),
             cube_tables.distances(),
             jnp.asarray(params.solved_reward, jnp.float32),
             jnp.asarray(discount, jnp.float32),
@@ -216,12 +200,8 @@ class Cube2x2(BoardGame):
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
         """The distance; `NEVER` where fewer turns are left."""
         distances = _distances_of(states.stickers, cube_tables.distances())
-        is_enough = distances <= self._turns_left(states, params)
+        is_enough = distances <= self.steps_left(states, params)
         return jnp.where((distances == 0) | is_enough, distances, base.NEVER)
-
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """The quarter turns."""
-        return spaces.Discrete(self.num_actions)
 
     def state_space(self, params: EnvParams) -> spaces.Dict:
         """Ranges of the state's fields."""
@@ -231,9 +211,6 @@ class Cube2x2(BoardGame):
                 "stickers": spaces.Box(0, 5, (cube_tables.NUM_STICKERS,), jnp.int32),
             }
         )
-
-    def _turns_left(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
-        return jnp.maximum(params.max_steps_in_episode - states.time, 0)
 
     def _draw_number(self, key, choice, bits) -> Int[Array, ""]:
         """A state at distance `min_distance + choice`, all of them equally likely."""
@@ -250,7 +227,7 @@ class Cube2x2(BoardGame):
             return ~carry[0]
 
         def draw(carry):
-            # Ends, for every trial hits with a chance of at least a half.
+            # The loop ends: every trial succeeds with a chance of at least a half.
             _, tries, _ = carry
             shape = (TRIES_AT_ONCE,)
             trial = jax.random.fold_in(key, tries)
@@ -271,7 +248,7 @@ def _solve(
     discount: Float[Array, ""],
     allowed: Int[Array, ""],
 ) -> base.Solution:
-    """Values of the turns, and whether the distance fits what is allowed."""
+    """Values of the turns, and whether the distance is within the allowed turns."""
     distances = _distances_of(stickers, table)
     after = jnp.swapaxes(stickers[:, cube_tables.TURN_TABLE], 0, 1)
     after = jax.vmap(_distances_of, in_axes=(0, None), out_axes=1)(after, table)
@@ -291,18 +268,3 @@ def _distances_of(
     stickers: Int[Array, "B 24"], table: UInt8[Array, " states"]
 ) -> Int[Array, " B"]:
     return jax.vmap(cube_tables.distance, in_axes=(0, None))(stickers, table)
-
-
-def _check_distances(min_distance, max_distance) -> None:
-    for name, value in (("min_distance", min_distance), ("max_distance", max_distance)):
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not 1 <= value <= cube_tables.MAX_DISTANCE:
-            raise ValueError(
-                f"{name}={value!r} must be a whole number of quarter turns from 1 to "
-                f"{cube_tables.MAX_DISTANCE}, the largest distance there is"
-            )
-    if min_distance > max_distance:
-        raise ValueError(
-            f"min_distance={min_distance} is over max_distance={max_distance}; give "
-            "the smaller number first"
-        )

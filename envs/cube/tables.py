@@ -1,9 +1,10 @@
 """The 2x2x2 cube as arrays: turns, rotations, numbers of states, their distances.
 
-In: stickers. Out: permutations of the stickers, the number of a state whatever way the
-whole cube is held, and the fewest quarter turns that solve it. Knows no rewards and no
-text. Everything follows from where the stickers are in space (axes: x right, y up, z
-towards the viewer), and the distances from a breadth-first search at first use.
+In: stickers. Out: permutations of the stickers, the number of a state, which does not
+depend on the cube's orientation, and the fewest quarter turns that solve it. Knows no
+rewards and no text. Everything follows from where the stickers are in space (axes: x
+right, y up, z towards the viewer); the distances come from a breadth-first search at
+first use.
 
 Stickers are numbered by face (U, L, F, R, B, D), each read row by row as one looks at
 it from outside; a solved cube shows the face's number as its colour.
@@ -21,14 +22,14 @@ FACES = "ULFRBD"
 TURNS = ("U", "U'", "D", "D'", "L", "L'", "R", "R'", "F", "F'", "B", "B'")
 NUM_STICKERS = 24
 MAX_DISTANCE = 14
-# States at each distance, whatever way the cube is held (quarter turns; the counts are
-# common knowledge, the search below finds them, a test compares).
+# States at each distance in quarter turns, all orientations being one state (well-known
+# counts; a test compares them with the search below).
 STATES_AT = (1, 6, 27, 120, 534, 2256, 8969, 33058, 114149, 360508, 930588)
 STATES_AT = (*STATES_AT, 1350852, 782536, 90280, 276)
 NUM_ORDERS, NUM_TWISTS = 5040, 729
 NUM_STATES = NUM_ORDERS * NUM_TWISTS
 
-# Of each face: the direction it looks in, and where its rows and lines run to.
+# Of each face: the direction it faces, that of its rows, and that of its columns.
 _LOOKS = {
     "U": ((0, 1, 0), (1, 0, 0), (0, 0, 1)),
     "L": ((-1, 0, 0), (0, 0, 1), (0, -1, 0)),
@@ -37,18 +38,18 @@ _LOOKS = {
     "B": ((0, 0, -1), (-1, 0, 0), (0, -1, 0)),
     "D": ((0, -1, 0), (1, 0, 0), (0, 0, -1)),
 }
-# Colours that tell the corners apart: one of each pair of opposite faces.
+# Colours that identify the corners: one of each pair of opposite faces.
 _D, _B, _L = (FACES.index(face) for face in "DBL")
-_HOME = 7  # the corner of D, B and L, which holds still in every numbered state
+_HOME = 7  # the corner of D, B and L, which is in its place in every numbered state
 _RIGHT_BACK_DOWN = 6
 # By face, or by its colour.
 _OPPOSITE = np.array([FACES.index(face) for face in "DRBLFU"], np.int32)
-# Turns that leave the corner at home alone reach every state, up to rotation.
+# Turns that do not move the home corner reach every state, up to rotation.
 _FREE_TURNS = ("U", "U'", "R", "R'", "F", "F'")
 
 
 def _geometry() -> tuple[Int[np.ndarray, "24 3"], Int[np.ndarray, "24 3"]]:
-    """Of each sticker: its corner, coordinates of -1 and 1, and where it looks."""
+    """Of each sticker: its corner, in coordinates of -1 and 1, and its direction."""
     corners, normals = [], []
     for face in FACES:
         normal, right, down = (np.array(v) for v in _LOOKS[face])
@@ -62,7 +63,7 @@ def _rotated(face: str, *, whole: bool) -> Int[np.ndarray, "24"]:
     """Where each sticker comes from in a clockwise quarter turn of a face.
 
     Args:
-      whole: the rest of the cube turns along.
+      whole: the whole cube turns with the face.
     """
     corners, normals = _geometry()
     axis = np.array(_LOOKS[face][0])
@@ -93,15 +94,15 @@ def _turns() -> Int[np.ndarray, "12 24"]:
 
 
 def _rotations() -> Int[np.ndarray, "24 24"]:
-    """The ways to hold the whole cube, ordered by the sticker they take to place 0."""
-    found = {tuple(range(NUM_STICKERS))}
+    """The orientations of the cube, ordered by the sticker they take to place 0."""
+    orientations = {tuple(range(NUM_STICKERS))}
     generators = [_rotated("U", whole=True), _rotated("F", whole=True)]
-    frontier = list(found)
+    frontier = list(orientations)
     while frontier:
-        held = [np.array(p)[g] for p in frontier for g in generators]
-        frontier = list({tuple(map(int, p)) for p in held} - found)
-        found |= set(frontier)
-    return np.array(sorted(found), np.int32)
+        turned = [np.array(p)[g] for p in frontier for g in generators]
+        frontier = list({tuple(map(int, p)) for p in turned} - orientations)
+        orientations |= set(frontier)
+    return np.array(sorted(orientations), np.int32)
 
 
 def _corners() -> Int[np.ndarray, "8 3"]:
@@ -132,8 +133,8 @@ SOLVED = np.repeat(np.arange(6, dtype=np.int32), 4)
 _ORDERS = np.array(list(itertools.permutations(range(_HOME))), np.int8)
 _PLACE_VALUES = np.array([720, 120, 24, 6, 2, 1, 1], np.int32)
 _TWIST_VALUES = 3 ** np.arange(5, -1, -1, dtype=np.int32)
-# By the sticker, in the order of `CORNERS`, that should be the first of the home
-# corner: the stickers, in that order, of the cube held so that it is.
+# For each sticker, in the order of `CORNERS`: the stickers, in that order, of the cube
+# in the orientation that makes this sticker the first of the home corner.
 _HOLDS = np.stack(
     [
         ROTATIONS[np.flatnonzero(ROTATIONS[:, CORNERS[_HOME, 0]] == sticker)[0]][
@@ -145,14 +146,17 @@ _HOLDS = np.stack(
 
 
 def state_number(stickers: Int[Array, "24"]) -> Int[Array, ""]:
-    """Number of a state from 0 to `NUM_STATES` - 1, the same however it is held."""
+    """Number of a state from 0 to `NUM_STATES` - 1, equal in every orientation."""
     colors = stickers[CORNERS.reshape(-1)].reshape(8, 3)
     is_home = _corner_numbers(colors) == _HOME
     where = jnp.argmax((is_home[:, None] & (colors == _D)).reshape(-1))
     # The first sticker of the corner at home shows D; this is where it is.
     held = stickers[jnp.asarray(_HOLDS)[where]].reshape(8, 3)[:_HOME]
     order = _corner_numbers(held)
+    # A corner's twist is the slot of its U or D sticker. Six twists give the seventh:
+    # their sum is a multiple of 3.
     twists = jnp.argmax((held == 0) | (held == _D), axis=1).astype(jnp.int32)
+    # The rank of the order among all permutations (Lehmer code).
     is_later = np.triu(np.ones((_HOME, _HOME), bool), 1)
     smaller = jnp.sum((order[None, :] < order[:, None]) & is_later, axis=1)
     rank = jnp.sum(smaller.astype(jnp.int32) * _PLACE_VALUES)
@@ -184,9 +188,9 @@ def distances() -> UInt8[np.ndarray, " states"]:
 
 
 def numbers_by_distance() -> Iterator[Int[np.ndarray, " n"]]:
-    """Numbers of the states 0, 1, 2, ... quarter turns from solved, in order each.
+    """Numbers of the states 0, 1, 2, ... quarter turns from solved, each sorted.
 
-    A breadth-first search; it goes as far as it is asked to.
+    A breadth-first search, as far as the caller iterates.
     """
     orders, twists = _free_turns()
     is_seen = np.zeros(NUM_STATES, bool)
@@ -209,9 +213,9 @@ def distance(
 
 
 def faces_of_colors(stickers: Int[Array, "24"]) -> Int[Array, "6"]:
-    """The face that each colour has to be on if the right back down corner stays put.
+    """The face that each colour belongs to if the right back down corner does not move.
 
-    Turns of the up, left and front face leave that corner alone, and solve any cube.
+    Turns of the up, left and front face do not move that corner, and solve any cube.
     """
     stays = CORNERS[_RIGHT_BACK_DOWN]
     colors, faces = stickers[stays], stays // 4
@@ -221,16 +225,15 @@ def faces_of_colors(stickers: Int[Array, "24"]) -> Int[Array, "6"]:
 
 
 def _corner_numbers(colors: Int[Array, "n 3"]) -> Int[Array, " n"]:
-    """Which corner shows three colours: the bits say whether D, B and L are there."""
+    """The corner with three colours: its bits say whether D, B and L are among them."""
     bits = [jnp.any(colors == c, axis=1).astype(jnp.int32) for c in (_D, _B, _L)]
     return 4 * bits[0] + 2 * bits[1] + bits[2]
 
 
 def _free_turns() -> tuple[Int[np.ndarray, "6 5040"], Int[np.ndarray, "6 729"]]:
-    """What each free turn makes of the order of the corners, and of their twists.
+    """The order of the corners and their twists after each free turn.
 
-    The two do not depend on one another. In NumPy, which also works while a program is
-    traced.
+    Neither depends on the other. In NumPy, which also works while a program is traced.
     """
     place_of, slot_of = np.divmod(np.argsort(CORNERS.reshape(-1)), 3)
     order_codes = _ORDERS @ 8 ** np.arange(_HOME - 1, -1, -1)

@@ -5,11 +5,11 @@ be reached. The player moves to a neighbouring tile; on slippery ice the move go
 one of the two sides of the intended direction instead. Moves off the board stay.
 
 Source: gymnasium's FrozenLake with RAGEN's random start and goal (arXiv 2504.20073).
-The chance of going where one wants is 1/3 in the paper, 0.8 in its repository (the
-default here) and 1.0 in its training configuration: `EnvParams.success_rate`.
+The chance of going where one wants (`EnvParams.success_rate`) is 1/3 in the paper, 0.8
+in its repository (the default here) and 1.0 in its training configuration.
 
-Levels have the distribution of that reference's rejection sampling, conditioned on one
-of `LEVEL_TRIES` boards being accepted; else the last board is repaired (see `_level`).
+Levels have the distribution of the reference's rejection sampling if one of
+`LEVEL_TRIES` boards is accepted; else the last board is repaired (see `_level`).
 """
 
 import functools
@@ -24,7 +24,7 @@ from envs import base, bitboards
 from envs.base import Landmark
 from envs.board_game import BoardGame
 from envs.frozen_lake import solver as frozen_lake_solver
-from envs.parameters import number
+from envs.parameters import check_whole, number
 
 PLAYER, FROZEN, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = range(6)
 # Actions in gym order; the sides of action `a` are `a - 1` and `a + 1`, modulo 4.
@@ -72,6 +72,8 @@ class FrozenLake(BoardGame):
     Pays 1 on reaching the goal and nothing else. The goal and the holes end the game.
     """
 
+    action_vocabulary = ACTIONS
+    default_params = EnvParams()
     rules = (
         "You are on a frozen lake. Walk to the goal and do not step into a hole. The "
         "ice may be slippery: a move can end up to the left or to the right of the "
@@ -109,7 +111,6 @@ class FrozenLake(BoardGame):
         self.frozen_probability = frozen_probability
         # Even without holes there are as many levels as pairs of start and goal.
         self.holds_out_levels = size**2 * (size**2 - 1) >= base.FEWEST_LEVELS
-        self.action_vocabulary = ACTIONS
         super().__init__(
             rows=size,
             cols=size,
@@ -124,15 +125,6 @@ class FrozenLake(BoardGame):
                 "holes": ("Holes", size * size - 2),
             },
         )
-
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
-
-    @property
-    def num_actions(self) -> int:
-        """Number of directions."""
-        return 4
 
     def reset_env(
         self, key: Key[Array, ""], params: EnvParams
@@ -181,10 +173,6 @@ class FrozenLake(BoardGame):
         """Whether the player is on the goal."""
         return state.position == state.goal
 
-    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "4"]:
-        """The names are the same in every level."""
-        return jnp.arange(4, dtype=jnp.int32)
-
     def text_fields(
         self, state: EnvState, params: EnvParams
     ) -> dict[str, Int[Array, "size size"]]:
@@ -215,13 +203,13 @@ class FrozenLake(BoardGame):
 
         The values ignore the time limit, `best_success` respects it. With a discount of
         1 detours cost nothing, and an optimal action may make no progress: give a
-        smaller one to have the player hurry.
+        smaller one to make the player hurry.
         """
         return frozen_lake_solver.solve_frozen_lake(
             states.holes.reshape(-1, self.size, self.size),
             states.goal,
             states.position,
-            jnp.maximum(params.max_steps_in_episode - states.time, 0),
+            self.steps_left(states, params),
             success_rate=jnp.float32(params.success_rate),
             discount=jnp.float32(discount),
             budget=budget,
@@ -232,10 +220,6 @@ class FrozenLake(BoardGame):
         return frozen_lake_solver.shortest_ways(
             states.holes.reshape(-1, self.size, self.size), states.goal, states.position
         )
-
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """The four directions."""
-        return spaces.Discrete(self.num_actions)
 
     def state_space(self, params: EnvParams) -> spaces.Dict:
         """Ranges of the state's fields."""
@@ -252,7 +236,7 @@ class FrozenLake(BoardGame):
 
 
 def _slip(key, action: Int[Array, ""], success_rate) -> Int[Array, ""]:
-    """The direction a move really takes, from one uniform draw."""
+    """The direction in which a move goes, from one uniform draw."""
     draw = jax.random.uniform(key)
     to_one_side = draw < (1.0 + success_rate) / 2.0
     side = jnp.where(to_one_side, action + 3, action + 1) % 4
@@ -282,7 +266,7 @@ def _level(
     """
     tiles = size * size
     tile = jnp.arange(tiles)[None, :]
-    # One draw for everything: a level costs one call of the generator.
+    # One draw for everything, since each call of the generator costs about the same.
     draws = jax.random.uniform(key, (LEVEL_TRIES, tiles + 2))
     start = (draws[:, tiles] * tiles).astype(jnp.int32)
     goal = (start + 1 + (draws[:, tiles + 1] * (tiles - 1)).astype(jnp.int32)) % tiles
@@ -298,7 +282,7 @@ def _level(
 def _has_path(
     holes: Bool[Array, " tiles"], start: Int[Array, ""], goal: Int[Array, ""], *, size
 ) -> Bool[Array, ""]:
-    """Whether sure steps over ice lead from start to goal."""
+    """Whether steps over ice, without slipping, lead from start to goal."""
     # A ring around the board keeps moves from wrapping into the next row.
     free = bitboards.from_mask(jnp.pad(~holes.reshape(size, size), 1))
     cols = size + 2
@@ -313,7 +297,7 @@ def _has_path(
 
 
 def _elbow(start: Int[Array, ""], goal: Int[Array, ""], size: int) -> Bool[Array, "t"]:
-    """Tiles on the way that first walks along the start's column, then to the goal."""
+    """Tiles on the way along the start's column, then along the goal's row."""
     tile = jnp.arange(size * size)
     row, col = tile // size, tile % size
 
@@ -326,11 +310,7 @@ def _elbow(start: Int[Array, ""], goal: Int[Array, ""], size: int) -> Bool[Array
 
 
 def _check_arguments(size, frozen_probability) -> None:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 2:
-        raise ValueError(
-            f"size={size!r} must be a whole number of tiles, at least 2: "
-            "start and goal need two different tiles"
-        )
+    check_whole("size", size, 2, why=": start and goal need two different tiles")
     if not 0.0 <= frozen_probability <= 1.0:
         raise ValueError(
             f"frozen_probability={frozen_probability!r} must lie between 0 and 1"

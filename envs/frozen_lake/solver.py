@@ -1,8 +1,7 @@
 """Exact values and best play of FrozenLake, as array programs.
 
-In: batches of levels as plain arrays. Out: `Solution`. Used for demonstrations, for
-the ceiling a learning curve is drawn against, and for regret. Knows no environment
-class.
+In: batches of levels as plain arrays. Out: `Solution`, for demonstrations, regret, and
+the ceiling of learning curves. Knows no environment class.
 """
 
 import functools
@@ -13,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from envs.base import NEVER, PlayBudget, Solution
 
-# Plan values of one level that `solve_frozen_lake` agrees to hold at once (64 MiB), and
-# how many it holds when it can choose how many levels to take at a time (16 MiB).
+# Most plan values of one level that `solve_frozen_lake` accepts (64 MiB), and how many
+# of several levels it computes at a time (16 MiB).
 MAX_PLAN_VALUES = 2**24
 CHUNK_PLAN_VALUES = 2**22
 
@@ -81,8 +80,8 @@ def shortest_ways(
 ) -> Int[Array, ""]:
     """Moves from a position to the goal around the holes; `NEVER` without a way.
 
-    Of a batch: every argument has a leading axis. Terminates: every pass but the last
-    shortens a distance, and none is below 0.
+    Every argument has a leading batch axis. The loop ends: every pass but the last
+    shortens a distance, and none gets below 0.
     """
     is_goal = jnp.arange(holes.size).reshape(holes.shape) == goal
 
@@ -112,7 +111,8 @@ def _iterate_values(
 
     def action_values(values):
         on_arrival = _on_arrival(discount * values, holes, is_goal)
-        # Rounded weights may sum to more than 1; the cap keeps the iteration bounded.
+        # Rounded weights may sum to more than 1; without the cap values could grow for
+        # ever.
         return jnp.minimum(_moved(on_arrival, success_rate), 1.0)
 
     def improve(carry):
@@ -133,7 +133,7 @@ def _best_chances(
 ) -> Float[Array, "actions n n"]:
     """Best chance of reaching the goal with all turns and 0, 1, ... actions left.
 
-    A turn is a plan of 1 to A actions made without seeing where they lead; the player
+    A turn is a plan of 1 to A actions, made without seeing where they lead; the player
     sees the board between turns. With `c(k, n)` the chances over tiles with `k` turns
     and `n` actions left, and `T_a f` the mean of `f` after moving in direction `a`,
 

@@ -1,12 +1,12 @@
 """2048: slide tiles that merge in pairs until one reaches the goal.
 
 A level is an empty board with two tiles. Every slide moves all tiles as far as they go
-and merges pairs, each tile once; after one that changed something a tile appears at
-random. The game is won with the goal tile and lost when no slide changes anything.
+and merges pairs, each tile once; if it changed the board a tile appears in a random
+cell. The game is won with the goal tile and lost when no slide changes anything.
 
-Source: the 2048 game of RAGEN's repository (arXiv 2504.20073), whose rewards these are.
-Unlike there, boards can be small, the goal ends the game, and a slide that changes
-nothing really costs what it should.
+Source: the 2048 game of RAGEN's repository (arXiv 2504.20073), with its rewards. Unlike
+there, boards can be small, the goal ends the game, and the penalty of a slide that
+changes nothing is paid.
 """
 
 import jax
@@ -45,10 +45,10 @@ class EnvParams(base.EnvParams):
 
     Attributes:
       two_probability: chance that a new tile is a 2; else it is a 4.
-      idle_reward: what a slide pays that changes nothing; not above 0.
-      goal_reward: what making the goal tile pays on top. Without it best play puts off
-        the win, as merging goes on to pay, and often loses instead: with the goal 64 it
-        wins 44 % of its games, 96 % with a reward of 5 and 99 % with 10.
+      idle_reward: reward of a slide that changes nothing; not above 0.
+      goal_reward: extra reward for the goal tile. Without it best play delays the win,
+        since merging pays until then, and often loses: with the goal 64 it wins 44 % of
+        its games, 96 % with a reward of 5 and 99 % with 10.
       max_steps_in_episode: the game's own time limit, in slides.
     """
 
@@ -65,6 +65,9 @@ class Game2048(base.TextEnvironment):
     changes nothing `idle_reward`, others 0. The goal tile pays `goal_reward` more and
     ends the game, and so does a board on which no slide changes anything.
     """
+
+    action_vocabulary = ACTIONS
+    default_params = EnvParams()
 
     def __init__(self, size: int = 3, goal: int = 32):
         """Builds the game.
@@ -84,25 +87,15 @@ class Game2048(base.TextEnvironment):
         # Two tiles, of two kinds each.
         num_levels = 2 * size**2 * (size**2 - 1)
         self.holds_out_levels = num_levels >= base.FEWEST_LEVELS
-        self.action_vocabulary = ACTIONS
         numbers = tuple(str(2**i) for i in range(1, self.goal + 1))
         self.instruction = _instruction(size, numbers)
         meanings = ("empty cell", *(f"tile of {number}" for number in numbers))
         board = Grid(
             "board", (".", *numbers), size, size, meanings=meanings, separator=" "
         )
-        # As in RAGEN, since idle slides are the commonest mistake.
+        # As in RAGEN: idle slides are the most common mistake.
         valid = (Choice(name, ("", f" {name}")) for name in ACTIONS)
         self.template = Template((board, "Valid:", *valid, "\n"))
-
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
-
-    @property
-    def num_actions(self) -> int:
-        """Number of directions."""
-        return len(ACTIONS)
 
     def reset_env(
         self, key: Key[Array, ""], params: EnvParams
@@ -146,10 +139,6 @@ class Game2048(base.TextEnvironment):
         """Whether the board has the goal tile."""
         return jnp.any(state.board == self.goal)
 
-    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "4"]:
-        """The names are the same in every level."""
-        return jnp.arange(self.num_actions, dtype=jnp.int32)
-
     def text_fields(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
         """The board, and for each direction whether its slide changes it."""
         effects = _effects(state.board)
@@ -159,7 +148,7 @@ class Game2048(base.TextEnvironment):
         return {"board": state.board} | changes
 
     def facts(self) -> base.StateFacts:
-        """What each slide does: it changes nothing, moves tiles or merges some."""
+        """The effect of each slide: it changes nothing, moves tiles or merges some."""
 
         def read(state, params):
             return _effects(state.board)
@@ -185,11 +174,11 @@ class Game2048(base.TextEnvironment):
         to the goal 64. The table of a discount is made once per process, in a second
         for the goal 32 and five for 64; `best_success` takes a sweep over all boards
         for each allowed action, 0.02 and 0.1 seconds. The values ignore the time limit,
-        `best_success` respects it; both take turns to be of one action.
+        `best_success` respects it; both assume turns of one action.
 
-        Else the values are ratings of `game2048_player`, and `best_success` is how
-        often that player wins, estimated from a few games of fixed keys. `params` and
-        `discount` must be known when a program that calls this is traced.
+        On larger boards the values are ratings of `game2048_player`, and `best_success`
+        is how often that player wins, estimated from a few games with fixed keys.
+        `params` and `discount` must be known when a program that calls this is traced.
         """
         solver = (
             game2048_solver.solve_small
@@ -199,7 +188,7 @@ class Game2048(base.TextEnvironment):
         return solver(
             states.board,
             jax.vmap(self.is_finished, in_axes=(0, None))(states, params),
-            jnp.minimum(self._slides_left(states, params), budget.num_actions),
+            jnp.minimum(self.steps_left(states, params), budget.num_actions),
             goal=self.goal,
             two_probability=params.two_probability,
             idle_reward=params.idle_reward,
@@ -208,19 +197,15 @@ class Game2048(base.TextEnvironment):
         )
 
     def fewest_actions(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
-        """Slides of the luckiest win; where there is no table, a bound below it."""
+        """Slides of the luckiest win; on boards without a table, a lower bound."""
         if self.solves == base.EXACT:
             fewest = game2048_solver.fewest_slides(states.board, self.goal)
         else:
             fewest = _fewest_by_sum(states.board, self.goal)
         won = jax.vmap(self.is_success, in_axes=(0, None))(states, params)
         over = jax.vmap(self.is_terminated, in_axes=(0, None))(states, params)
-        is_late = fewest > self._slides_left(states, params)
+        is_late = fewest > self.steps_left(states, params)
         return jnp.where(won, 0, jnp.where(over | is_late, base.NEVER, fewest))
-
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """The four directions."""
-        return spaces.Discrete(self.num_actions)
 
     def observation_space(self, params: EnvParams) -> spaces.Box:
         """Boards of exponents."""
@@ -235,12 +220,9 @@ class Game2048(base.TextEnvironment):
             }
         )
 
-    def _slides_left(self, states: EnvState, params: EnvParams) -> Int[Array, " B"]:
-        return jnp.maximum(params.max_steps_in_episode - states.time, 0)
-
 
 def _effects(board: Int[Array, "size size"]) -> Int[Array, "4"]:
-    """Of each direction's slide: 1 changes nothing, 2 moves tiles, 3 merges some."""
+    """Effect of each slide: 1 changes nothing, 2 moves tiles, 3 merges some."""
 
     def effect(action):
         slid, merged = slides.slide(board, action)
@@ -265,7 +247,7 @@ def _instruction(size: int, numbers: tuple[str, ...]) -> str:
 
 
 def _fewest_by_sum(boards: Int[Array, "B n n"], goal: int) -> Int[Array, " B"]:
-    """No win is shorter: a slide adds 4 at most, and what the last adds is no help."""
+    """Lower bound: each slide adds at most 4, and the last tile added cannot help."""
     tiles = jnp.where(boards > 0, jnp.int32(1) << boards, 0)
     missing = jnp.maximum((1 << goal) - jnp.sum(tiles, axis=(1, 2)), 0)
     return 1 + (missing + 3) // 4
@@ -283,5 +265,5 @@ def _check_arguments(size, goal) -> None:
     if not is_whole or goal.bit_count() != 1 or not 8 <= goal <= largest:
         raise ValueError(
             f"goal={goal!r} must be a power of two from 8 to {largest}, the largest "
-            f"tile that a board of size {size} has room for"
+            f"tile possible on a board of size {size}"
         )

@@ -1,10 +1,11 @@
 """A player of 2048 for boards that are too large to tabulate.
 
 In: batches of boards. Out: ratings of the slides, and how often the player wins. It
-looks one slide, one new tile and one more slide ahead and rates what it sees by its
-empty cells and by how its tiles lie: the largest in a corner, others in falling order
-along a snake from there. Not best play: it makes 2048 on a 4x4 board in 80 % of its
-games, on a 3x3 board 64 in 99 % and 128 in 84 %. Knows no environment class.
+looks one slide, one new tile and one more slide ahead and rates the boards it reaches
+by their empty cells and the order of their tiles: the largest in a corner, others in
+falling order along a snake from there. Not best play: it makes 2048 on a 4x4 board in
+80 % of its games, on a 3x3 board 64 in 99 % and 128 in 84 %. Knows no environment
+class.
 """
 
 import functools
@@ -20,12 +21,13 @@ from envs.game2048 import slides
 # Games per state that estimate how often the player wins: standard error up to 0.25 of
 # one state, 0.03 of the mean of 64.
 NUM_GAMES = 4
-# Ratings: each cell along the snake counts so much less than the one before it.
+# Weight of a cell along the snake, as a share of the weight of the one before it.
 SNAKE_RATIO = 0.5
+# Weight of the share of empty cells in a rating.
 EMPTY_WEIGHT = 0.1
 # States rated at a time.
 _CHUNK = 1024
-# Games that have been won or lost count as this rating.
+# Ratings of games that are won or lost, and of a slide that changes nothing.
 _WON, _LOST = 1.0, 0.0
 _IDLE = -1.0
 
@@ -43,14 +45,14 @@ def rate(
 ) -> Solution:
     """Ratings of the slides, and estimated success.
 
-    Ratings compare the slides of one board: 1 wins at once, -1 changes nothing, and
-    what is between stands for the prospects. They are no returns.
+    Ratings compare the slides of one board: 1 wins at once, -1 changes nothing, others
+    lie between. They are not returns.
 
     Args:
       boards, is_over, actions_left, goal: see `game2048_solver.solve_small`.
       two_probability: chance that a new tile is a 2.
-      idle_reward, goal_reward: of no concern to a player that is out to win.
-      discount: factor of all that does not win at once.
+      idle_reward, goal_reward: not used, since the player only tries to win.
+      discount: factor of ratings that do not win at once.
     """
     del idle_reward, goal_reward
     numbers = (jnp.asarray(x, jnp.float32) for x in (two_probability, discount))
@@ -94,7 +96,7 @@ def _play(
     goal: int,
     two_probability: Float[Array, ""],
 ) -> Float[Array, " G"]:
-    """Which games the player wins, with so many slides each."""
+    """The games that the player wins within `limits` slides."""
     ratings = jax.vmap(_ratings, in_axes=(0, None, None))
     slide = jax.vmap(slides.slide)
     add_tile = jax.vmap(slides.add_tile, in_axes=(0, 0, None))
@@ -118,7 +120,7 @@ def _play(
 def _ratings(
     board: Int[Array, "n n"], goal: int, two_probability: Float[Array, ""]
 ) -> Float[Array, "4"]:
-    """Rating of each slide of one board: the mean over its new tile."""
+    """Rating of each slide of one board: the mean over the new tile after it."""
     after, is_idle = _slides_of(board)
     cells = after.reshape(4, -1)
     num_cells = cells.shape[1]
@@ -137,7 +139,7 @@ def _ratings(
 
 
 def _best_next(board: Int[Array, "n n"], *, goal: int) -> Float[Array, ""]:
-    """Rating of a board before a slide: the best of those after one."""
+    """Rating of a board before a slide: the best rating after one."""
     after, is_idle = _slides_of(board)
     ratings = jax.vmap(functools.partial(_look, goal=goal))(after)
     ratings = jnp.where(jnp.any(after == goal, axis=(1, 2)), _WON, ratings)
@@ -154,7 +156,8 @@ def _slides_of(
 
 
 def _look(board: Int[Array, "n n"], *, goal: int) -> Float[Array, ""]:
-    """Rating of a board by its look, above 0 and below 1."""
+    """Rating of a board by its tiles and empty cells, above 0 and below 1."""
+    # Relative to the goal, so that the sum along a snake is below 1.
     tiles = jnp.where(board > 0, jnp.exp2((board - goal).astype(jnp.float32)), 0.0)
     along = jnp.sum(tiles.reshape(1, -1) * _snakes(board.shape[0]), axis=1)
     num_empty = jnp.mean((board == 0).astype(jnp.float32))

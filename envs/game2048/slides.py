@@ -1,7 +1,7 @@
 """How the tiles of 2048 slide, merge and appear, on one board.
 
 In: boards of exponents (0 empty, 1 a tile of 2, 2 a tile of 4, ...) and actions. Out:
-boards, and the sum of what was merged. Knows no goal and no reward.
+boards, and the sum of the tiles made by merging. Knows no goal and no reward.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Line = list[Int[Array, "*m"]]
 def slide(
     board: Int[Array, "n n"], action: Int[Array, ""]
 ) -> tuple[Int[Array, "n n"], Int[Array, ""]]:
-    """The board after a slide, and the sum of the tiles that merging made."""
+    """The board after a slide, and the sum of the tiles made by merging."""
     is_vertical = (action == UP) | (action == DOWN)
     is_backwards = (action == RIGHT) | (action == DOWN)
     # Cell by cell: XLA then makes one loop of a slide, without turned copies.
@@ -43,7 +43,7 @@ def _slide_cells(cells: Line) -> tuple[Line, Int[Array, "*m"]]:
     cells = _packed(cells)
     merged = jnp.zeros_like(cells[0])
     for i in range(len(cells) - 1):
-        # A pair leaves an empty cell behind, so no tile merges twice.
+        # The second cell of a pair becomes empty, so that no tile merges twice.
         is_pair = (cells[i] == cells[i + 1]) & (cells[i] > 0)
         cells[i] = cells[i] + is_pair.astype(jnp.int32)
         cells[i + 1] = jnp.where(is_pair, 0, cells[i + 1])
@@ -52,7 +52,7 @@ def _slide_cells(cells: Line) -> tuple[Line, Int[Array, "*m"]]:
 
 
 def _turned(lines: Sequence[Line], is_vertical: Bool[Array, ""]) -> list[Line]:
-    """The lines of a board as its columns, or as they are."""
+    """The columns of a board if `is_vertical`, else its lines."""
     columns = zip(*lines, strict=True)
     return [
         [jnp.where(is_vertical, *pair) for pair in zip(column, row, strict=True)]
@@ -61,7 +61,6 @@ def _turned(lines: Sequence[Line], is_vertical: Bool[Array, ""]) -> list[Line]:
 
 
 def _mirrored(lines: Sequence[Line], is_backwards: Bool[Array, ""]) -> list[Line]:
-    """The lines from their ends, or as they are."""
     return [
         [jnp.where(is_backwards, *pair) for pair in zip(line[::-1], line, strict=True)]
         for line in lines
@@ -85,15 +84,16 @@ def add_tile(
 
 
 def can_slide(board: Int[Array, "n n"]) -> Bool[Array, ""]:
-    """Whether a slide changes something; of a board with tiles."""
+    """Whether a slide changes a board, which has tiles."""
     across = jnp.any(board[:, 1:] == board[:, :-1])
     along = jnp.any(board[1:] == board[:-1])
     return jnp.any(board == 0) | across | along
 
 
 def _packed(cells: Line) -> Line:
-    """Cells with the empty ones moved behind the others."""
+    """Cells with the empty ones moved to the end."""
     cells = list(cells)
+    # Exchanges of neighbours: lines are short, and no gather is needed.
     for end in range(len(cells) - 1, 0, -1):
         for i in range(end):
             is_empty = cells[i] == 0

@@ -1,11 +1,11 @@
 """Exact best play of 2048 on boards that are small enough to tabulate.
 
 In: batches of boards as plain arrays. Out: values of the slides, chances of success,
-fewest slides. All of them are read from tables: of every board without the goal tile,
-in the place after a slide and before the new tile, how good it is. Slides keep the sum
-of the tiles and new tiles raise it, so that one pass from large sums to small ones
-fills a table; chances with few slides left take a sweep over all boards per slide.
-Knows no environment class. By symmetry all slides are slides to the left.
+fewest slides. All are read from tables, which rate every board without the goal tile as
+it is after a slide, before the new tile. Slides keep the sum of the tiles and new tiles
+raise it, so that one pass from large sums to small ones fills a table; chances with few
+slides left take a sweep over all boards per slide. By symmetry all slides are slides to
+the left. Knows no environment class.
 
 Sizes: 3x3 has 5**9 = 1,953,125 boards for the goal 32 and 6**9 = 10,077,696 for 64. The
 goal 128 would need minutes and gigabytes.
@@ -26,7 +26,7 @@ from envs.game2048 import slides
 
 # Boards of the largest table that is exact: 3x3 up to the goal 64.
 MAX_BOARDS = 6**9
-# What merging pays per factor of 2 of the new tiles' sum, and one.
+# Reward of merging: this times log2(1 + sum of the new tiles).
 MERGE_REWARD = 0.1
 
 
@@ -66,7 +66,7 @@ def is_small(size: int, goal: int) -> bool:
 
 
 def merge_reward(merged: Int[Array, "..."]) -> Float[Array, "..."]:
-    """What a slide pays for the sum of the tiles that it made."""
+    """Reward of a slide for the sum of the tiles that it made."""
     return MERGE_REWARD * jnp.log2(merged.astype(jnp.float32) + 1.0)
 
 
@@ -85,13 +85,13 @@ def solve_small(
 
     Args:
       boards: exponents.
-      is_over: games that pay nothing any more.
+      is_over: games that are over; their values are 0.
       actions_left: slides allowed; the chances respect them, the values do not.
       goal: exponent of the goal tile.
       two_probability: chance that a new tile is a 2.
-      idle_reward: what a slide pays that changes nothing; best play makes none, so it
-        must not be above 0.
-      goal_reward: what making the goal tile pays on top.
+      idle_reward: reward of a slide that changes nothing; not above 0, since best play
+        makes none.
+      goal_reward: extra reward for the goal tile.
       discount: factor per slide.
     """
     size = boards.shape[1]
@@ -113,7 +113,7 @@ def solve_small(
 
 
 def fewest_slides(boards: Int[Array, "B n n"], goal: int) -> Int[Array, " B"]:
-    """Slides of the luckiest win, all tiles coming as wanted; `NEVER` without one."""
+    """Slides of the luckiest win, with the best new tiles; `NEVER` without a win."""
     table = _fewest_table(boards.shape[1], goal)
     return _fewest(boards, table, goal)
 
@@ -127,7 +127,6 @@ def _look_up(
     goal_reward: Float[Array, ""],
     discount: Float[Array, ""],
 ) -> Float[Array, "B 4"]:
-    """Values of the slides from a settled table."""
     slid = _slid(boards, goal)
     follows = discount * jnp.asarray(table)[slid.number]
     follows = jnp.where(slid.wins, goal_reward, follows)
@@ -155,9 +154,10 @@ def _chances(
     goal: int,
     two_probability: Float[Array, ""],
 ) -> Float[Array, " B"]:
-    """Best chance to make the goal tile with so many slides, by a sweep for each.
+    """Best chance to make the goal tile within `actions_left`, by a sweep per slide.
 
-    Boards that have fewer slides than others are read from the tables before the last.
+    The table of `n` slides gives the table of `n + 1`. A board is read from the table
+    of its number of slides, on the way to the largest number.
     """
     slid = _slid(boards, goal)
     size = boards.shape[1]
@@ -186,15 +186,18 @@ def _swept(
     goal: int,
     two_probability: Float[Array, ""],
 ) -> Float[Array, " S"]:
-    """The table of chances with one slide more: the best of four, then its new tile."""
+    """The table of chances with one more slide: the best of four, then a new tile."""
     after = jnp.append(table, jnp.float32(1.0))[moves.left]
     chances = jnp.where(moves.merged < 0, 0.0, after)
     chances = chances.reshape((goal,) * (size * size))
+    # The maximum over two symmetries, applied in turn, is the maximum over all four
+    # directions: the board itself, mirrored, and both with rows and columns exchanged.
     for symmetry in _symmetries(size):
         chances = jnp.maximum(chances, chances.transpose(symmetry))
     total = jnp.zeros(table.size, jnp.float32)
     for cell in range(size * size):
-        # The cell is empty on the first of `goal` slices of the boards, then a 2, a 4.
+        # Of the `goal` slices along a cell's axis the first has it empty; the second
+        # has a 2 there and the third a 4, the boards that a new tile leads to.
         slices = chances.reshape(goal**cell, goal, -1)
         twos, fours = slices[:, 1:2], slices[:, 2:3]
         mean = two_probability * twos + (1.0 - two_probability) * fours
@@ -204,7 +207,7 @@ def _swept(
 
 
 def _known(*numbers) -> tuple[float, ...]:
-    """The numbers that tables are kept under.
+    """The numbers as floats, under which tables are cached.
 
     Raises:
       ValueError: a number is an argument of the program that is being traced.
@@ -231,7 +234,7 @@ def _value_table(
 
 @functools.cache
 def _fewest_table(size: int, goal: int) -> Float[np.ndarray, " S"]:
-    """Slides to the luckiest win after each slide, negative; -`NEVER` without one."""
+    """Slides to the luckiest win after each slide, negated; -`NEVER` without a win."""
     payoffs = np.full(goal ** (size * size), -1.0)
     return _fill(payoffs, 1.0, None, size, goal)
 
@@ -243,19 +246,20 @@ def _fill(
     size: int,
     goal: int,
 ) -> Float[np.ndarray, " S"]:
-    """A table, from the largest sum of tiles to the smallest.
+    """Fill a table from the largest sum of tiles to the smallest.
 
     Args:
       payoffs: of each slide to the left.
-      discount: of what follows it.
-      two_probability: chance that a new tile is a 2; None if it is as one would wish
-        and a lost board is worth -`NEVER`, not 0.
+      discount: of the value after it.
+      two_probability: chance that a new tile is a 2; None: the best tile comes, and a
+        lost board is worth -`NEVER` instead of 0.
     """
     moves = _moves(size, goal)
     payoffs = np.where(moves.merged < 0, -np.inf, payoffs).astype(np.float32)
     mirrors = _mirrors(size, goal)
     worst = np.float32(0.0 if two_probability is not None else -NEVER)
-    # After a slide, the last entry being all boards with the goal tile; before one.
+    # Values after a slide (the last entry: all boards with the goal tile) and before
+    # one.
     after, before = np.zeros(payoffs.size + 1, np.float32), np.full_like(payoffs, worst)
     for boards in _by_sum(size, goal):
         total = np.full(boards.size, worst)
@@ -272,6 +276,7 @@ def _fill(
         if two_probability is not None:
             total /= np.maximum(moves.num_empty[boards], 1)
         after[boards] = total
+        # The slide to the left of each of the four images is one of the four slides.
         mirrored = [boards]
         for image in mirrors:
             mirrored += [image[numbers] for numbers in mirrored]
@@ -293,8 +298,8 @@ def _by_sum(size: int, goal: int) -> Iterator[Int[np.ndarray, " n"]]:
 def _mirrors(size: int, goal: int) -> list[Int[np.ndarray, " S"]]:
     """Number of each board's image in the symmetries, in the order to apply them.
 
-    A slide down is one to the left of the board with rows and columns exchanged first,
-    and mirrored then.
+    A slide down is one to the left, of the board with rows and columns exchanged and
+    then mirrored.
     """
     numbers = np.arange(goal ** (size * size), dtype=np.int32)
     numbers = numbers.reshape((goal,) * (size * size))
@@ -309,7 +314,7 @@ def _symmetries(size: int) -> tuple[Int[np.ndarray, " cells"], ...]:
 
 @functools.cache
 def _moves(size: int, goal: int) -> Moves:
-    """Slides of all boards, put together from the slides of all rows."""
+    """Slides of all boards, combined from the slides of all rows."""
     digits = goal ** np.arange(size - 1, -1, -1, dtype=np.int32)
     rows = np.array(list(itertools.product(range(goal), repeat=size)), np.int32)
     with jax.ensure_compile_time_eval():
@@ -343,6 +348,6 @@ def _slid(boards: Int[Array, "B n n"], goal: int) -> Slid:
     digits = goal ** np.arange(cells.shape[2] - 1, -1, -1, dtype=np.int32)
     wins = jnp.any(cells == goal, axis=2)
     is_idle = jnp.all(after == boards[:, None], axis=(2, 3))
-    # Boards with the goal tile have no number; 0 stands in.
+    # Boards with the goal tile are not in the tables; 0 is a placeholder.
     number = jnp.sum(cells * digits[None, None, :], axis=2)
     return Slid(jnp.where(wins, 0, number), merged, wins, is_idle)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from envs import base
 from envs.base import Landmark
 from envs.board_game import BoardGame
+from envs.parameters import check_whole
 from envs.sokoban import solver as sokoban_solver
 from envs.sokoban.levels import generate_room
 from envs.sokoban.sizes import check_size, has_many_levels
@@ -50,9 +51,9 @@ class EnvParams(base.EnvParams):
     """Traced numbers of the game.
 
     Attributes:
-      step_reward: paid for every action, also a blocked one. Negative: the solver
-        takes the shortest solution for the best.
-      box_reward: paid for a box pushed onto a target, taken back when it leaves one.
+      step_reward: paid for every action, also a blocked one. Must be negative, since
+        the solver takes the shortest solution for the best.
+      box_reward: paid for a box pushed onto a target, deducted when it leaves one.
       solve_reward: paid on top when every box is on a target.
       max_steps_in_episode: the game's own time limit, in actions.
     """
@@ -70,6 +71,8 @@ class Sokoban(BoardGame):
     """
 
     hurry_discount = 1.0
+    action_vocabulary = ACTIONS
+    default_params = EnvParams()
     rules = (
         "You are playing Sokoban. Push every box onto a target. Walk into a box to "
         "push it: the cell behind it must be free of walls and boxes. You can push "
@@ -105,19 +108,20 @@ class Sokoban(BoardGame):
           num_boxes: boxes, and as many targets.
           observation: the text shows a picture ("grid"), lists of coordinates
             ("coord"), or both ("grid_coord").
-          symbols: what the picture shows for wall, floor, target, box on target, box,
-            player and player on target; one character each.
+          symbols: characters for wall, floor, target, box on target, box, player and
+            player on target, one each.
 
         Raises:
           ValueError: an argument is outside its range.
         """
-        _check_whole_numbers(rows=rows, cols=cols, num_boxes=num_boxes)
+        sizes = {"rows": rows, "cols": cols, "num_boxes": num_boxes}
+        for name, value in sizes.items():
+            check_whole(name, value, 1)
         check_size(rows, cols, num_boxes)
         self.rows = rows
         self.cols = cols
         self.num_boxes = num_boxes
         self.holds_out_levels = has_many_levels(rows, cols, num_boxes)
-        self.action_vocabulary = ACTIONS
         super().__init__(
             rows=rows,
             cols=cols,
@@ -132,15 +136,6 @@ class Sokoban(BoardGame):
                 "player_on_target": ("Player on target", 1),
             },
         )
-
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
-
-    @property
-    def num_actions(self) -> int:
-        """Number of directions."""
-        return len(ACTIONS)
 
     def reset_env(
         self, key: Key[Array, ""], params: EnvParams
@@ -197,17 +192,9 @@ class Sokoban(BoardGame):
         board = jnp.where(state.walls, WALL, board).astype(jnp.int32)
         return board.reshape(self.rows, self.cols)
 
-    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether every box is on a target."""
-        return self.is_success(state, params)
-
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether every box is on a target."""
         return self._num_covered(state) == self.num_boxes
-
-    def action_names(self, state: EnvState, params: EnvParams) -> Int[Array, "4"]:
-        """The names are the same in every level."""
-        return jnp.arange(len(ACTIONS), dtype=jnp.int32)
 
     def text_fields(
         self, state: EnvState, params: EnvParams
@@ -233,15 +220,16 @@ class Sokoban(BoardGame):
         budget: base.PlayBudget,
         discount: float,
     ) -> base.Solution:
-        """Shortest solutions and what they pay.
+        """Shortest solutions and their returns.
 
-        The values ignore the time limit, `best_success` respects it. A state that is
-        finished pays nothing any more. Needs a negative step reward (else dawdling
-        would pay) and, with several boxes, a discount of 1: how a discount weighs the
-        boxes depends on the order in which they reach their targets.
+        The values ignore the time limit, `best_success` respects it; those of finished
+        states are 0. Needs a negative step reward (else detours would pay) and, with
+        several boxes, a discount of 1: how a discount weighs the boxes depends on the
+        order in which they reach their targets.
 
         Raises:
-          ValueError: the above, or more boxes and floor than the host can search.
+          ValueError: a discount with several boxes, or more boxes and floor than the
+            host can search.
         """
         if self.num_boxes > 1 and discount != 1.0:
             raise ValueError(
@@ -249,7 +237,7 @@ class Sokoban(BoardGame):
                 "several boxes need discount=1.0"
             )
         distances = self.action_distances(states)
-        steps_left = jnp.maximum(params.max_steps_in_episode - states.time, 0)
+        steps_left = self.steps_left(states, params)
         covered = jax.vmap(self._num_covered)(states)
         finished = (covered == self.num_boxes) | (steps_left == 0)
         values = _action_values(
@@ -266,8 +254,8 @@ class Sokoban(BoardGame):
     def action_distances(self, states: EnvState) -> Int[Array, "B 4"]:
         """Length of the shortest solution that begins with each action.
 
-        `base.NEVER` where no solution begins so; 0 when the level is solved.
-        Outside `jit`, like `solve`; inside, with one box, `vmap`
+        `base.NEVER` if there is none; 0 when the level is solved. Call it outside
+        `jit`, like `solve`; inside, with one box, `vmap`
         `sokoban_solver.action_distances`.
         """
         shape = (-1, self.rows, self.cols)
@@ -290,12 +278,8 @@ class Sokoban(BoardGame):
 
     @property
     def solves_on_device(self) -> bool:
-        """Several boxes are searched for on the host."""
+        """Whether the search is an array program; with several boxes it is not."""
         return self.num_boxes == 1
-
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """The four directions."""
-        return spaces.Discrete(self.num_actions)
 
     def state_space(self, params: EnvParams) -> spaces.Dict:
         """Ranges of the state's fields."""
@@ -311,13 +295,13 @@ class Sokoban(BoardGame):
         )
 
     def _num_covered(self, state: EnvState) -> Int[Array, ""]:
-        """Boxes on targets."""
         return state.targets[state.boxes].sum(dtype=jnp.int32)
 
 
 def _cells_ahead(player, action, cols: int):
-    """The cell the player would enter, and the cell behind it."""
+    """The cell the player would enter, and the one after it."""
     action = jnp.asarray(action, jnp.int32)
+    # Arithmetic in place of a table: gathers are slow.
     step = jnp.where(action < 2, (2 * action - 1) * cols, 2 * action - 5)
     return player + step, player + 2 * step
 
@@ -328,9 +312,9 @@ def _action_values(
     params: EnvParams,
     discount: Float[Array, ""],
 ) -> Float[Array, "B 4"]:
-    """Return of the shortest solutions: every action's cost, the boxes, the solution.
+    """Return of the shortest solutions: cost of the actions, boxes and solution.
 
-    A solution pays each uncovered box once in all, whatever the detours. With a
+    A solution pays each uncovered box once in total, even after detours. With a
     discount (one box only) the box pays together with the solution, at the last action.
     """
     solvable = distances < base.NEVER
@@ -346,9 +330,3 @@ def _action_values(
 
 
 _batched_distances = jax.jit(jax.vmap(sokoban_solver.action_distances))
-
-
-def _check_whole_numbers(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number, at least 1")

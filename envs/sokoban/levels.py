@@ -4,7 +4,7 @@ In: a key and the size of the level. Out: walls, targets, boxes and player. Leve
 made backwards (RAGEN's recipe as an array program): carve a room by a random walk that
 stamps small patterns, stand every box on its target, then *pull* boxes around and keep
 the state whose boxes are furthest from home. Whatever was pulled can be pushed back, so
-every level has a solution; only states with every box off the targets are kept. All
+every level has a solution; only states with every box off the targets are used. All
 loops are bounded: generation always ends, and a batch of keys is one compiled program.
 
 The sizes of the loops (the constants below) are tuned so that 6x6 levels with one box
@@ -33,16 +33,15 @@ TURN_PROBABILITY = 0.35
 PULLS_PER_BOX = 12
 # How far the player looks for a box to pull, in moves.
 FLOOD_STEPS = 12
-# Several boxes may stand in each other's way, so that one cannot be pulled off its
-# target: one attempt in six or so at 8x8 with two boxes, three in four at 6x6 with
-# three. Attempts made at once, and how often that many are made before the open room
-# is taken; its boxes are off their targets for sure.
+# Several boxes may block each other, so that one cannot be pulled off its target: in
+# about one attempt in six at 8x8 with two boxes, in three of four at 6x6 with three.
+# Attempts made at once, and rounds of them before the open room is taken.
 ATTEMPTS = 4
 MAX_ROUNDS = 16
 # Added to the score of levels without a box on any target; more than any other score.
 ALL_UNCOVERED = 1 << 20
-# Chance that the player strolls away from the box, by default and when the boxes are
-# only one cell from home in all, and the chance to walk on after a step (RAGEN's).
+# Chance that the player walks away from the box, by default and when the boxes are only
+# one cell from home in total, and the chance to continue after a step (RAGEN's).
 STROLL_PROBABILITY = 0.5
 SHORT_STROLL_PROBABILITY = 0.8
 STROLL_ON_PROBABILITY = 0.5
@@ -107,7 +106,7 @@ def generate_room(
 def _first_uncovered(
     key, *, rows: int, cols: int, num_boxes: int, attempts: int
 ) -> tuple[Room, Bool[Array, ""]]:
-    """The first of several random levels without a box on a target; if there is one."""
+    """The first of several random levels without a box on a target, if there is one."""
     num_draws = sum(_num_draws(rows, cols, num_boxes))
     draws = _draws(key, attempts * num_draws).reshape(attempts, num_draws, 2)
     make = functools.partial(_attempt, rows=rows, cols=cols, num_boxes=num_boxes)
@@ -127,7 +126,7 @@ def _first_uncovered(
 def _attempt(
     draws: Int[Array, "n 2"], *, rows: int, cols: int, num_boxes: int
 ) -> tuple[Room, Int[Array, ""]]:
-    """A random level and its score; 0 says that it is not usable."""
+    """A random level and its score, 0 if it cannot be used."""
     ends = np.cumsum(_num_draws(rows, cols, num_boxes))
     carving, placing, pulling, strolling = jnp.split(draws, ends[:-1])
     floor = _carve(carving, rows, cols)
@@ -154,8 +153,8 @@ def _num_draws(rows: int, cols: int, num_boxes: int) -> tuple[int, ...]:
 def _carve(draws: Int[Array, "n 2"], rows: int, cols: int) -> Bitboard:
     """Floor of a random room.
 
-    A walker wanders over the interior, changes direction now and then and opens one of
-    the stamps around itself after every move.
+    A walker moves over the interior, sometimes changes direction, and opens one of the
+    stamps around itself after every move.
     """
     start = (
         1 + _below(draws[0, 0], rows - 2),
@@ -195,7 +194,10 @@ def _stamp(
 
 
 def _place_targets(draws, floor: Bitboard, cols: int, num_boxes: int):
-    """Random cells a box can be pulled from, Int[boxes]; whether there were enough."""
+    """Random cells a box can be pulled from, Int[boxes]; whether there were enough.
+
+    A box is pulled one cell, to where the player was, and the player moves one further.
+    """
     starts = empty(len(floor.words))
     for offset in neighbour_offsets(cols):
         starts |= floor & floor.shift(-offset) & floor.shift(-2 * offset)
@@ -213,9 +215,9 @@ def _place_targets(draws, floor: Bitboard, cols: int, num_boxes: int):
 def _pull_boxes(draws, floor: Bitboard, homes, cols: int) -> _Play:
     """Plays backwards from the solved state and returns the best state on the way.
 
-    At each step one of the pulls the player can walk to is drawn, of boxes that are
-    still at home if there are any. The first may be any pull: the forward game ends
-    wherever its last push leaves the player.
+    Each step draws one of the pulls the player can walk to, of boxes still at home if
+    there are any. The first may be any pull, since the forward game may end with the
+    player anywhere.
     """
     offsets = neighbour_offsets(cols)
     words = len(floor.words)
@@ -257,15 +259,15 @@ def _pull_boxes(draws, floor: Bitboard, homes, cols: int) -> _Play:
 def _prefer(
     options: Bool[Array, "directions boxes"], is_preferred: Bool[Array, " boxes"]
 ) -> Bool[Array, "directions boxes"]:
-    """The options that are preferred; all of them if none is."""
+    """The preferred options, or all of them if none is preferred."""
     preferred = options & is_preferred[None, :]
     return jnp.where(preferred.any(), preferred, options)
 
 
 def _score(boxes, homes, targets: Bitboard, num_swaps, cols: int) -> Int[Array, ""]:
-    """How good a level is: distance from home, times the changes between boxes.
+    """Score of a level: distance from home, times the changes between boxes (RAGEN's).
 
-    0 where the level is solved; a level with every target uncovered beats any other.
+    0 if the level is solved; a level with every target uncovered beats any other.
     """
     moved = _distance(boxes, homes, cols).sum(dtype=jnp.int32)
     covered = targets.contains(boxes)
@@ -276,7 +278,7 @@ def _score(boxes, homes, targets: Bitboard, num_swaps, cols: int) -> Int[Array, 
 def _stroll(
     draws: Int[Array, "n 2"], floor: Bitboard, play: _Play, homes, cols: int
 ) -> Int[Array, ""]:
-    """Where the player begins: near the last pull, or some steps away from there."""
+    """The player's first cell: that after the last pull, or some steps from there."""
     words = len(floor.words)
     is_near = _distance(play.boxes, homes, cols).sum() == 1
     chance = jnp.where(is_near, SHORT_STROLL_PROBABILITY, STROLL_PROBABILITY)
@@ -298,7 +300,6 @@ def _stroll(
 
 
 def _distance(boxes, homes, cols: int) -> Int[Array, " boxes"]:
-    """Rows plus columns between each box and its home."""
     return abs(boxes // cols - homes // cols) + abs(boxes % cols - homes % cols)
 
 
@@ -320,7 +321,6 @@ def _interior(rows: int, cols: int) -> Bitboard:
 
 
 def _union(cells, words: int) -> Bitboard:
-    """The set of a short list of cells."""
     sets = [single(cell, words) for cell in cells]
     return functools.reduce(Bitboard.__or__, sets)
 
@@ -338,7 +338,6 @@ def _below(draw: Int[Array, ""], limit: int | Int[Array, ""]) -> Int[Array, ""]:
 
 
 def _is_chosen(draw: Int[Array, ""], probability) -> Bool[Array, ""]:
-    """True with the given probability."""
     return draw.astype(jnp.float32) < probability * 65536.0
 
 

@@ -1,7 +1,7 @@
-"""Sizes of Sokoban levels: which ones hold a level, and one that is sure for each.
+"""Sizes of Sokoban levels: which sizes have levels, and a certain level for each.
 
-In: rows, columns and boxes. Out: errors for sizes that hold no level, and the open
-room, a level of the size whose boxes are all off their targets. No randomness.
+In: rows, columns and boxes. Out: errors for sizes without levels, and the open room, a
+level of the size with every box off the targets. No randomness.
 """
 
 from typing import NamedTuple
@@ -33,10 +33,10 @@ class Room(NamedTuple):
 
 
 def max_boxes(rows: int, cols: int) -> int:
-    """Most boxes a level of this size may have: what the open room surely holds.
+    """Most boxes a level of this size may have: as many as the open room can hold.
 
     The open room has a target row, a box row and a row to push from (or the same with
-    columns), all of it full; or several such strips with one lane left to walk in.
+    columns), all full; or several such strips with one free lane to walk in.
     """
     best = 0
     for depth, width in ((rows - 2, cols - 2), (cols - 2, rows - 2)):
@@ -67,13 +67,13 @@ def check_size(rows: int, cols: int, num_boxes: int) -> None:
 def has_many_levels(rows: int, cols: int, num_boxes: int) -> bool:
     """Whether this size has `envs.base.FEWEST_LEVELS` levels or more.
 
-    Boxes and targets leave little to vary where they fill most of the room.
+    If boxes and targets fill most of the room, few levels differ.
     """
     return (rows - 2) * (cols - 2) - 2 * num_boxes >= FEWEST_SPARE_CELLS
 
 
 def open_room(rows: int, cols: int, num_boxes: int) -> Room:
-    """A level without inner walls that is solvable for sure, the last resort.
+    """A level without inner walls that is certainly solvable, the last resort.
 
     Every box is one push from its target, and the cell to push it from is free.
     """

@@ -4,9 +4,9 @@ In: walls, targets, boxes and player. Out: how many actions the shortest solutio
 after each possible action. With one box the search is an array program for one level,
 to be `vmap`ped and jitted; with more boxes it runs on the host in NumPy.
 
-Both search from the solved states backwards. What leads to a state (box cells, player)
-is a step of the player from a neighbouring cell, or a push, undone by a pull. A state
-is reached in as many rounds as its shortest solution has actions.
+Both search backwards from the solved states. A state (box cells, player) is preceded by
+a step of the player from a neighbouring cell, or by a push, which a pull undoes. A
+state is reached in as many rounds as its shortest solution has actions.
 """
 
 import math
@@ -45,9 +45,9 @@ def action_distances(
         the game can bring them.
 
     Returns:
-      At least 1 per action; `NEVER` where no solution begins so; all 0 when the
-      level is solved. A blocked action wastes one move. The smallest entry is the
-      length of the shortest solution.
+      At least 1 per action; `NEVER` if no solution begins with it; all 0 when the level
+      is solved. A blocked action wastes one move. The smallest entry is the length of
+      the shortest solution.
     """
     _, cols = walls.shape
     offsets = neighbour_offsets(cols)
@@ -55,7 +55,8 @@ def action_distances(
     floor = from_mask(~walls.reshape(-1))
     boxes, players = _next_states(floor, offsets, box, player)
 
-    # Sets of player cells, one for every cell the box may be in.
+    # Sets of player cells, one for every cell of the box: `known` holds all states that
+    # are at most `rounds` actions from solved.
     cells = jnp.arange(walls.size)
     box_cells = single(cells, words)
     free = (floor & ~box_cells).where(floor.contains(cells))
@@ -72,8 +73,8 @@ def action_distances(
         known, distances, rounds, _ = carry
         reached = known | known.spread(offsets)
         for offset in offsets:
-            # Before the push the box was here and the player behind it; after it the
-            # box is one cell further and the player where the box was.
+            # Before the push the box is here and the player on its other side; after it
+            # the box is one cell further and the player where the box was.
             further = Bitboard(tuple(jnp.roll(w, -offset) for w in known.words))
             is_pushed = (further & box_cells).is_nonempty()
             reached |= box_cells.shift(-offset).where(is_pushed)
@@ -210,7 +211,6 @@ class _RoomSearch:
 def _next_states(
     floor: Bitboard, offsets: Sequence[int], box: Int[Array, ""], player: Int[Array, ""]
 ) -> tuple[Int[Array, "4"], Int[Array, "4"]]:
-    """Box and player after each action."""
     steps = jnp.asarray(offsets, jnp.int32)
     ahead, beyond = player + steps, player + 2 * steps
     has_box = ahead == box

@@ -33,14 +33,14 @@ FORMS = {
     "(n,n,n)": (0, 1, 2),
     "n,n,n": (0, 1, 2),
 }
-# No text of a form has begun, and none will come of it.
+# States of the automaton: nothing read yet, and not the beginning of any form.
 _BEGIN, _DEAD = 0, 1
 
 
 def read_placement(
     text: UInt8[Array, " bytes"], size: Int[Array, ""]
 ) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
-    """Row, column and digit that a text names, from 0 to 9; each -1 if it is none.
+    """Row, column and digit in a text, from 0 to 9; all -1 if it is not a placement.
 
     Args:
       text: bytes; those from `size` on do not count.
@@ -55,6 +55,8 @@ def read_placement(
     def read(carry, code):
         state, follows_word, follows_blank, count, numbers = carry
         kind, in_word = jnp.asarray(classes)[code], jnp.asarray(is_word)[code]
+        # Blanks are skipped, except the one between two words: the automaton reads that
+        # one when the second word begins.
         needs_blank = follows_word & follows_blank & in_word
         spaced = jnp.where(needs_blank, jnp.asarray(table)[state, blank], state)
         is_blank = kind == blank
@@ -78,22 +80,21 @@ def read_placement(
     no, nothing = jnp.bool_(False), jnp.full(3, -1, jnp.int32)
     start = (jnp.int32(_BEGIN), no, no, jnp.int32(0), nothing)
     state, _, _, _, numbers = jax.lax.scan(read, start, codes)[0]
-    found = jnp.asarray(places)[state]
+    place = jnp.asarray(places)[state]
     row, col, digit = (
-        jnp.sum(jnp.where(jnp.arange(3) == found[i], numbers, 0)) for i in range(3)
+        jnp.sum(jnp.where(jnp.arange(3) == place[i], numbers, 0)) for i in range(3)
     )
-    is_form = found[0] >= 0
+    is_form = place[0] >= 0
     row, col, digit = (jnp.where(is_form, x, -1) for x in (row, col, digit))
     return row, col, digit
 
 
 @functools.cache
 def _byte_classes() -> tuple[np.ndarray, np.ndarray]:
-    """Of every byte its column in the automaton, and whether words are made of it."""
+    """The automaton's column of every byte, and whether the byte occurs in words."""
     classes, is_word = np.full(256, len(_alphabet()), np.int32), np.zeros(256, bool)
     for i, character in enumerate(_alphabet()):
-        # Every digit counts as the letter that stands for them, which itself does not
-        # occur in the words.
+        # Every digit counts as `n`, a letter that the forms use for digits only.
         spelled = "0123456789" if character == "n" else {character, character.upper()}
         for code in map(ord, spelled):
             classes[code] = i
@@ -109,10 +110,10 @@ def _alphabet() -> str:
 
 @functools.cache
 def _automaton() -> tuple[np.ndarray, np.ndarray]:
-    """State after state and class of byte, and per state where its numbers are.
+    """The next state by state and class of byte, and per state where its numbers are.
 
-    A state is a beginning of a form; the last class is that of all other bytes, and
-    places are -1 in states that are no form.
+    A state is a beginning of a form; the last class is that of all other bytes. Places
+    are -1 in states that are not a whole form.
     """
     begun = {form[:i] for form in FORMS for i in range(1, len(form) + 1)}
     states = ["", None, *sorted(begun)]

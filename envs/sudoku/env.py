@@ -9,8 +9,8 @@ player may overwrite its own digits, so no mistake is final; a cell pays for its
 digit only.
 
 Source: the Sudoku task of RAGEN, with its rewards. Unlike there a level has a unique
-solution, invalid moves count as steps, and a cell pays once: otherwise it could be
-overwritten for ever, for pay.
+solution, invalid moves count as steps, and a cell pays once: otherwise overwriting it
+again and again would pay.
 """
 
 import jax
@@ -20,7 +20,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from envs import base
-from envs.parameters import number
+from envs.parameters import check_order, check_whole, number
 from envs.sudoku import answers as sudoku_answers
 from envs.sudoku.levels import MOST_BLANKS, in_sight, sample_level, side_of_box
 from envs.templates import Choice, Grid, Template
@@ -28,12 +28,12 @@ from envs.templates import Choice, Grid, Template
 
 @struct.dataclass
 class EnvState(base.EnvState):
-    """A level and what stands in its cells. Axis `n`: rows and columns.
+    """A level and the digits in its cells. Axis `n`: rows and columns.
 
     Attributes:
       time: actions taken, int32.
       board: digits, 0 where a cell is empty, int32[n, n].
-      givens: cells of the level, which stay as they are, bool[n, n].
+      givens: cells given by the level, which cannot change, bool[n, n].
       solution: the only solution, int32[n, n].
     """
 
@@ -47,9 +47,8 @@ class EnvParams(base.EnvParams):
     """Traced numbers of the game.
 
     Attributes:
-      correct_reward: for the first digit in a cell if it is that of the solution.
-      legal_reward: for the first digit in a cell if it is another one; at most
-        `correct_reward`.
+      correct_reward: for the first digit in a cell if the solution has it there.
+      legal_reward: for another first digit in a cell; at most `correct_reward`.
       solved_reward: for the solution, in addition.
       invalid_reward: for a digit on or against a given one.
       max_steps_in_episode: the game's own time limit, in actions.
@@ -74,14 +73,15 @@ class Sudoku(base.TextEnvironment):
         "column 3."
     )
     answer_bytes = 64
+    default_params = EnvParams()
 
     def __init__(self, size: int = 4, min_blanks: int = 4, max_blanks: int = 8):
         """Builds the game.
 
         Args:
           size: digits, and cells along a side: 4 or 9.
-          min_blanks, max_blanks: a level has so many empty cells, each number with
-            equal chance; at most 12 of the 16 cells, or 50 of the 81.
+          min_blanks, max_blanks: range of the number of empty cells, all numbers being
+            equally likely; at most 12 of the 16 cells, or 50 of the 81.
 
         Raises:
           ValueError: an argument is outside its range.
@@ -103,10 +103,6 @@ class Sudoku(base.TextEnvironment):
         meanings = ("empty", *digits)
         picture = Grid("board", self.symbols, size, size, meanings=meanings)
         self.template = Template((picture,))
-
-    @property
-    def default_params(self) -> EnvParams:
-        return EnvParams()
 
     @property
     def num_actions(self) -> int:
@@ -154,10 +150,6 @@ class Sudoku(base.TextEnvironment):
         """The digits, 0 where a cell is empty."""
         return state.board
 
-    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the grid is solved."""
-        return self.is_success(state, params)
-
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether the grid is solved."""
         return jnp.all(state.board == state.solution)
@@ -189,16 +181,10 @@ class Sudoku(base.TextEnvironment):
         places = {"row": action // (n * n), "col": action // n % n, "digit": action % n}
         return {name: 1 + jnp.asarray(x, jnp.int32) for name, x in places.items()}
 
-    def text_fields(
-        self, state: EnvState, params: EnvParams
-    ) -> dict[str, Int[Array, "n n"]]:
-        """The board."""
-        return {"board": state.board}
-
     def facts(self) -> base.StateFacts:
         """The solved board, row by row, each after its letter: "a3421b2134" and so on.
 
-        The letters tell where a digit stands, which an answer has to look up.
+        The letters mark the rows, in which an answer has to look digits up.
         """
 
         def read(state, params):
@@ -214,7 +200,7 @@ class Sudoku(base.TextEnvironment):
         return base.StateFacts(tuple(words), (1,) * len(words), is_first_row, read)
 
     def params_problem(self, params: EnvParams) -> str | None:
-        """Also where a wrong digit pays more than the right one: see `solve`."""
+        """Also refuses a wrong digit that pays more than the right one: see `solve`."""
         problem = super().params_problem(params)
         if problem is None and params.legal_reward > params.correct_reward:
             problem = (
@@ -234,17 +220,15 @@ class Sudoku(base.TextEnvironment):
         """Best play: fill what is empty, then correct what is wrong.
 
         Exact within the ranges of `EnvParams`. The values ignore the time limit,
-        `best_success` respects it. With a discount of 1 detours cost nothing: give a
-        smaller one to have the player hurry.
+        `best_success` respects it. With a discount of 1 detours cost nothing: a smaller
+        one makes the player hurry.
         """
 
         def solve_one(state):
             values = self._action_values(state, params, jnp.float32(discount))
             finished = self.is_finished(state, params)
-            left = jnp.minimum(
-                budget.num_actions, params.max_steps_in_episode - state.time
-            )
-            can_win = self._num_missing(state) <= jnp.maximum(left, 0)
+            left = jnp.minimum(budget.num_actions, self.steps_left(state, params))
+            can_win = self._num_missing(state) <= left
             values = jnp.where(finished, 0.0, values)
             return values, can_win.astype(jnp.float32)
 
@@ -257,14 +241,10 @@ class Sudoku(base.TextEnvironment):
 
         def fewest(state):
             missing = self._num_missing(state)
-            left = jnp.maximum(params.max_steps_in_episode - state.time, 0)
-            return jnp.where(missing <= left, missing, base.NEVER)
+            is_late = missing > self.steps_left(state, params)
+            return jnp.where(is_late, base.NEVER, missing)
 
         return jax.vmap(fewest)(states).astype(jnp.int32)
-
-    def action_space(self, params: EnvParams | None = None) -> spaces.Discrete:
-        """A digit in a cell."""
-        return spaces.Discrete(self.num_actions)
 
     def observation_space(self, params: EnvParams) -> spaces.Box:
         """Boards of digits."""
@@ -300,7 +280,11 @@ class Sudoku(base.TextEnvironment):
     def _action_values(
         self, state: EnvState, params: EnvParams, discount: Float[Array, ""]
     ) -> Float[Array, " num_actions"]:
-        """What each action and best play after it earn, in a state that is not over."""
+        """Return of each action with best play after it, in a state that is not over.
+
+        The number of empty and of wrong cells decides: `values` has best play's return
+        for both.
+        """
         is_empty = state.board == 0
         is_wrong = (state.board != state.solution) & ~is_empty
         num_empty, num_wrong = (
@@ -326,9 +310,10 @@ class Sudoku(base.TextEnvironment):
     def _values(
         self, params: EnvParams, discount: Float[Array, ""]
     ) -> Float[Array, "empty wrong"]:
-        """What best play earns by the cells that are empty and wrong; 0 with neither.
+        """Return of best play by the numbers of empty and of wrong cells.
 
-        The empty ones are filled first, for they pay; the last action solves.
+        Empty cells are filled first, since they pay; the last action solves. 0 with
+        neither.
         """
         count = jnp.arange(self.size**2 + 1, dtype=jnp.int32)
         powers = discount ** count.astype(jnp.float32)
@@ -357,16 +342,10 @@ def _placement_words(numbers: tuple[str, ...]) -> tuple[Choice, ...]:
 def _check_arguments(size, min_blanks, max_blanks) -> None:
     if not isinstance(size, int) or size not in MOST_BLANKS:
         raise ValueError(f"size={size!r} must be 4 or 9 digits")
-    for name, value in (("min_blanks", min_blanks), ("max_blanks", max_blanks)):
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not 1 <= value <= MOST_BLANKS[size]:
-            raise ValueError(
-                f"{name}={value!r} must be a whole number from 1 to "
-                f"{MOST_BLANKS[size]}: with more empty cells than that the generator "
-                f"cannot promise one solution on {size}x{size}"
-            )
-    if min_blanks > max_blanks:
-        raise ValueError(
-            f"min_blanks={min_blanks} is over max_blanks={max_blanks}; give both, the "
-            "smaller number first"
-        )
+    why = (
+        ": with more empty cells than that the generator cannot promise one solution "
+        f"on {size}x{size}"
+    )
+    check_whole("min_blanks", min_blanks, 1, MOST_BLANKS[size], why=why)
+    check_whole("max_blanks", max_blanks, 1, MOST_BLANKS[size], why=why)
+    check_order("min_blanks", min_blanks, "max_blanks", max_blanks)

@@ -4,8 +4,8 @@ In: keys. Out: grids and masks of the cells given. Knows no rules of play.
 
 A solved grid is a stored one shuffled by the symmetries of the rules: digits renamed,
 rows exchanged within bands, columns within stacks, bands, stacks, and the diagonal. The
-stored 4x4 grids yield all 288 with equal chance. The stored 9x9 grid has no symmetry of
-its own (tried) and yields 1.2 * 10**12 of the 6.7 * 10**21 there are.
+stored 4x4 grids yield all 288 with equal chance. The stored 9x9 grid is not symmetric
+itself (all symmetries were tried) and yields 1.2 * 10**12 of the 6.7 * 10**21 grids.
 
 Then cells are visited in a random order and emptied where the digits still given force
 the digit taken out: no other digit fits the cell (naked single), or no other cell of
@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
-# Under the symmetries the 288 grids of 4x4 fall into a class of 96 and one of 192: the
-# second is stored twice.
+# Under the symmetries the 288 grids of 4x4 fall into a class of 96 and one of 192; the
+# second is stored twice, so that all grids are equally likely.
 GRIDS = {
     4: ("1234341221434321", "1234341223414123", "1234341223414123"),
     9: (
@@ -39,22 +39,22 @@ KNOWN_ORDERS = {
     ),
 }
 # fmt: on
-# The generator reaches so many blanks for certain. On 4x4 there is no level with more;
-# on 9x9 random orders end at 43 to 52, one in seven at 50 or above.
+# Blanks that the generator certainly reaches. No 4x4 level has more; on 9x9 random
+# orders end at 43 to 52, one in seven at 50 or above.
 MOST_BLANKS = {4: 12, 9: 50}
-# Random orders that are tried before the known one. Most levels take one; of those with
-# 50 blanks on 9x9, the known order makes one in two hundred.
+# Random orders that are tried before the known one. Most levels need one; with 50
+# blanks on 9x9 the known order makes one level in two hundred.
 ORDER_TRIES = 32
 
 
 def sample_level(
     key: Key[Array, ""], size: int, num_blanks: Int[Array, ""]
 ) -> tuple[Int[Array, "n n"], Bool[Array, "n n"]]:
-    """A solved grid, and the cells given of it.
+    """A solved grid, and the cells of it that are given.
 
     Args:
       size: 4 or 9.
-      num_blanks: cells not given, up to `MOST_BLANKS`; exactly so many there will be.
+      num_blanks: exact number of cells that are not given, up to `MOST_BLANKS`.
     """
     grid_key, order_key = jax.random.split(key)
     grid, origins = sample_grid(grid_key, size)
@@ -85,7 +85,7 @@ def side_of_box(size: int) -> int:
 def sample_grid(
     key: Key[Array, ""], size: int
 ) -> tuple[Int[Array, "n n"], Int[Array, "n n"]]:
-    """A solved grid, digits from 1, and the cell of the stored grid each comes from."""
+    """A solved grid, digits from 1, and each cell's origin in the stored grid."""
     side = side_of_box(size)
     stored = np.array([list(map(int, grid)) for grid in GRIDS[size]], np.int32)
     keys = jax.random.split(key, 4)
@@ -109,14 +109,15 @@ def _line_order(key: Key[Array, ""], side: int) -> Int[Array, " n"]:
 def dig(
     grid: Int[Array, "n n"], order: Int[Array, " cells"], num_blanks: Int[Array, ""]
 ) -> Bool[Array, "n n"]:
-    """Cells that stay given when others are emptied in an order, if they are forced.
+    """The given cells after forced cells were emptied in an order.
 
-    Of a cell that is not forced early on, less is known later: one pass is enough.
+    One pass is enough: with fewer cells given, a cell that was not forced cannot become
+    forced.
 
     Args:
       grid: solved.
-      order: cells, row by row, in which to try.
-      num_blanks: empty cells wanted; fewer are left if no more can be forced.
+      order: numbers of the cells, in the order in which they are tried.
+      num_blanks: most cells to empty; fewer if no more are forced.
     """
     size = grid.shape[0]
     cells = jnp.arange(size * size, dtype=jnp.int32).reshape(size, size)
@@ -135,7 +136,7 @@ def dig(
 def is_forced(
     givens: Bool[Array, "n n"], grid: Int[Array, "n n"], is_cell: Bool[Array, "n n"]
 ) -> Bool[Array, ""]:
-    """Whether the digits given leave one digit for a cell, or one cell for its digit.
+    """Whether the given digits leave one digit for a cell, or one cell for its digit.
 
     Args:
       givens: cells whose digits are given; the cell is not among them.
@@ -147,6 +148,7 @@ def is_forced(
     units = [unit(is_cell) for unit in (in_row, in_col, in_box)]
     seen = givens & (units[0] | units[1] | units[2])
     bits = jnp.where(seen, jnp.left_shift(1, grid), 0).astype(jnp.int32)
+    # Bit `d` is set if the digit `d` is in sight of the cell.
     digits_seen = jax.lax.reduce(bits, np.int32(0), jax.lax.bitwise_or, (0, 1))
     is_naked = jax.lax.population_count(digits_seen) == size - 1
     holds = givens & (grid == digit)

@@ -1,7 +1,7 @@
 """Devices and how much memory they have.
 
 In: a name, or nothing for the device that JAX computes on. Out: bytes that a run may
-use there. Nothing here depends on a configuration.
+use there. Reads no configuration.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Device:
         if not is_shared or not DEFAULT_SHARE * self.memory < peak <= self.limit:
             return ""
         return (
-            f"; JAX takes {DEFAULT_SHARE:.0%} of a GPU by itself, so start the run "
+            f"; JAX takes {DEFAULT_SHARE:.0%} of a GPU by default, so start the run "
             f"with XLA_PYTHON_CLIENT_MEM_FRACTION={USABLE['gpu']}"
         )
 
@@ -78,7 +78,7 @@ def detected_device() -> Device:
         )
     if device.platform == "cpu":
         return Device("this machine's CPU", "cpu", memory, int(memory * USABLE["cpu"]))
-    # JAX has taken a share of it already: an exact limit.
+    # JAX has taken its share already, so the limit is exact.
     return Device(device.device_kind, device.platform, memory, memory)
 
 

@@ -1,10 +1,9 @@
 """The memory that a run needs, planned before anything is allocated.
 
 In: a validated configuration, the model's shape, a tokenizer. Out: a `Plan`: numbers of
-parameters, bytes of everything that is kept, and the peak of each program, by formula
-or by XLA's own count. The programs are those that a run compiles
-(`program.build_parts`), lowered for descriptions in place of arrays. All bytes are of
-one device.
+parameters, bytes of all arrays that are kept, and the peak of each program, by formula
+or by XLA's count. The programs are those that a run compiles (`program.build_parts`),
+lowered for descriptions in place of arrays. All bytes are of one device.
 """
 
 import contextlib
@@ -57,8 +56,8 @@ class Plan:
     Attributes:
       counts: network -> number of parameters.
       holdings: purpose -> bytes.
-      memory: program -> its use of memory; the largest where there are several games.
-      elsewhere: program -> bytes that are held beside it while it runs.
+      memory: program -> its use of memory; with several games the largest.
+      elsewhere: program -> bytes outside the program while it runs.
       floor: bytes without which no update is possible: state, frozen weights, gradient.
     """
 
@@ -69,7 +68,7 @@ class Plan:
     floor: int
 
     def peak_of(self, program: str) -> int:
-        """Bytes held while a program runs, at most."""
+        """Most bytes held while a program runs."""
         return self.memory[program].peak + self.elsewhere[program]
 
     @property
@@ -79,7 +78,7 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Most bytes a device has to hold."""
+        """Most bytes that a device has to hold."""
         return self.peak_of(self.largest)
 
 
@@ -109,12 +108,12 @@ def make_plan(
     Raises:
       ValueError: the configuration cannot be built.
     """
-    # All rows at once: those parts that a CPU plays at a time need no more.
+    # All rows at once, since playing them in parts needs less.
     config = copy.deepcopy(config)
     config.rollout.part_rows = None
     parts = build_parts(config, model, tokenizer, devices)
     learner, batch = parts.learner, describe_batch(config, parts)
-    kept = activations(config, parts, batch)
+    saved = activations(config, parts, batch)
     memory = dict(known or {})
     is_evaluated = config.evaluation.every is not None
     for name in PROGRAMS:
@@ -125,7 +124,7 @@ def make_plan(
                 memory[name] = compiled_use(parts, name, batch)
         else:
             memory[name] = estimated_use(
-                config, parts, name, batch, kept, on_cpu=on_cpu
+                config, parts, name, batch, saved, on_cpu=on_cpu
             )
     trained = tree_bytes(trained_params(learner.state))
     acting_snapshot = tree_bytes(learner.state.acting_snapshot)
@@ -136,7 +135,7 @@ def make_plan(
             has_reference=config.kl.placement is not None,
         ),
         holdings=_weight_bytes(learner)
-        | _batch_bytes(config, parts, batch, kept)
+        | _batch_bytes(config, parts, batch, saved)
         | {"gradients": trained},
         memory=memory,
         elsewhere=_elsewhere(config, parts, memory, batch),
@@ -147,12 +146,12 @@ def make_plan(
 
 
 def _on_learners(parts: Parts) -> TrainState:
-    """The part of the state that is surely on the devices that learn."""
+    """The part of the state that is always on the devices that learn."""
     return parts.learner.state.replace(acting_snapshot=None)
 
 
 def _is_split(parts: Parts) -> bool:
-    """Whether devices that play do not learn."""
+    """Whether other devices play than learn."""
     return parts.players != parts.batch_sharding.mesh
 
 
@@ -162,43 +161,45 @@ def _elsewhere(
     memory: Mapping[str, MemoryUse],
     batch: Trajectory,
 ) -> dict[str, int]:
-    """Bytes that are held beside each program while it runs."""
+    """Bytes outside each program while it runs."""
     learner, is_whole = parts.learner, config.lora.rank is None
     frozen, played = tree_bytes(learner.frozen), tree_bytes(learner.played)
     tables = [tree_bytes(task.dialogue) for task in parts.tasks]
-    # A rollout reads the tables of its game.
+    # A rollout has its game's tables among its arguments; these are the others.
     others = sum(tables) - max(tables)
     beside = tree_bytes(_on_learners(parts)) + frozen
-    # The plain policy that plays is part of the state, or a copy of its own.
+    # The playing policy is an argument of the rollout. Without adapters it is part of
+    # the state, with adapters a merged copy.
     beside_play = beside - (played if is_whole else 0) + others
-    found = {
+    sizes = {
         "rollout": beside_play,
         "evaluation": beside_play + tree_bytes(batch),
         "update": sum(tables) + (0 if is_whole else played),
     }
     if learner.state.acting_snapshot is None:
-        return found
+        return sizes
     adapters = 0 if is_whole else tree_bytes(learner.state.acting_snapshot)
     if _is_split(parts):
-        # Nothing that learns; adapters are merged into a copy of what is frozen.
-        found["rollout"] = others + adapters + (0 if is_whole else played)
-        found["update"] = sum(tables)
-        return found
-    # What plays is a copy of its own, and plays while the others run.
-    found["rollout"] = beside + others + adapters
+        # Playing devices hold no learner state; adapters are merged into a copy of the
+        # frozen weights.
+        sizes["rollout"] = others + adapters + (0 if is_whole else played)
+        sizes["update"] = sum(tables)
+        return sizes
+    # With `rollout.ahead` the snapshot plays while the other programs run.
+    sizes["rollout"] = beside + others + adapters
     for name in ("update", "evaluation"):
-        found[name] += memory["rollout"].peak + adapters
-    return found
+        sizes[name] += memory["rollout"].peak + adapters
+    return sizes
 
 
 def read_model(path: str) -> tuple[ModelConfig, Tokenizer, list[str]]:
     """Shape and tokenizer of a `model.path`; weights are neither read nor fetched.
 
     Returns:
-      Shape, tokenizer, and notes for the user where either is a substitute.
+      Shape, tokenizer, and notes for the user if either is a substitute.
 
     Raises:
-      ValueError: there is no such model, and its shape is not in `PUBLISHED_MODELS`.
+      ValueError: the model does not exist, and its shape is not in `PUBLISHED_MODELS`.
     """
     if path in BUILT_IN:
         return load_config(BUILT_IN[path]), load_tokenizer(BUILT_IN[path]), []
@@ -211,16 +212,21 @@ def read_model(path: str) -> tuple[ModelConfig, Tokenizer, list[str]]:
     except ValueError as error:
         if path not in PUBLISHED_MODELS:
             raise
+        # Imported here: it is slow, and not needed for a local folder.
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        # The hub's client says in a paragraph that it has no connection.
+        is_offline = isinstance(error.__cause__, LocalEntryNotFoundError)
         reason = str(error.__cause__ or error).split("\n")[0]
         notes = [
-            f"{path} is not here ({reason}): its published shape is used, and "
-            f"{stand_in}"
+            f"{path} could not be fetched ({'no connection' if is_offline else reason})"
+            f": its published shape is used, and {stand_in}"
         ]
         return PUBLISHED_MODELS[path], load_tokenizer(POCKET), notes
     model = load_config(folder)
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         return model, load_tokenizer(folder), []
-    return model, load_tokenizer(POCKET), [f"{path} holds no tokenizer: {stand_in}"]
+    return model, load_tokenizer(POCKET), [f"{path} has no tokenizer: {stand_in}"]
 
 
 def _counts(parts: Parts, *, has_adapters: bool, has_reference: bool) -> dict[str, int]:
@@ -251,9 +257,9 @@ def _weight_bytes(learner: Learner) -> dict[str, int]:
 
 
 def _batch_bytes(
-    config: ConfigDict, parts: Parts, batch: Trajectory, kept: Activations
+    config: ConfigDict, parts: Parts, batch: Trajectory, saved: Activations
 ) -> dict[str, int]:
-    """Bytes of what grows with the number of rows."""
+    """Bytes of the arrays that grow with the number of rows."""
     num_rows = config.rollout.num_groups * config.rollout.group_size
     is_evaluated = config.evaluation.every is not None
     num_tested = config.evaluation.num_prompts * len(parts.tasks) * is_evaluated
@@ -261,8 +267,8 @@ def _batch_bytes(
         "KV cache of a rollout": cache_bytes(playing(parts), num_rows),
         "KV cache of an evaluation": cache_bytes(parts, num_tested),
         "trajectories": tree_bytes(batch),
-        "activations kept for one backward pass": kept.beside
-        + parts.model.num_hidden_layers * kept.of_layer,
+        "activations kept for one backward pass": saved.beside
+        + parts.model.num_hidden_layers * saved.of_layer,
     }
 
 
@@ -280,5 +286,5 @@ def changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
 
 
 def memory_without(programs: Collection[str], plan: Plan) -> dict[str, MemoryUse]:
-    """Memory of a plan's programs, without those that a change affects."""
+    """Memory of a plan's programs without those that a change affects."""
     return {name: m for name, m in plan.memory.items() if name not in programs}

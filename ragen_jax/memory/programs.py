@@ -1,10 +1,10 @@
-"""What one compiled program takes: by the compiler's count, or by formula.
+"""Memory of one compiled program, by the compiler's count or by formula.
 
 In: the `Parts` of a run. Out: the `MemoryUse` of its rollout, evaluation or update.
-`compiled_use` asks XLA, after minutes for a large model. `estimated_use` adds up the
-parts that dominate, in a second. Arguments and outputs are exact either way; the
-formula is about the temporaries. Its constants come from programs that were compiled
-for CPUs and for an H100 (docs/devices.md has both counts side by side).
+`compiled_use` asks XLA, which takes minutes for a large model. `estimated_use` adds up
+the largest parts, in a second. Arguments and outputs are exact either way; only the
+temporaries are estimated, with constants from programs that were compiled for CPUs and
+for an H100 (docs/devices.md has both counts side by side).
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from ragen_jax.tasks import Task, env_specs
 from ragen_jax.types import Params, Trajectory
 
 PROGRAMS = ("rollout", "evaluation", "update")
-# Machine code is as long, and buffers are the same, however hard LLVM tries.
+# LLVM's optimizations take time and change neither the buffers nor the code's size.
 _FAST_ON_CPU = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -41,7 +41,7 @@ _FLOAT32 = 4
 
 @dataclasses.dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of a compiled program, as XLA's memory analysis has them.
+    """Bytes of a compiled program by XLA's memory analysis.
 
     Attributes:
       arguments, outputs, temporaries: see `CompiledMemoryStats`.
@@ -112,17 +112,17 @@ def estimated_use(
     parts: Parts,
     name: str,
     batch: Trajectory,
-    kept: Activations,
+    saved: Activations,
     *,
     on_cpu: bool,
 ) -> MemoryUse:
     """Memory of a program by formula, for a CPU or for an accelerator.
 
     Args:
-      kept: of a microbatch of the batch.
+      saved: of a microbatch of the batch.
     """
     if name == "update":
-        return _estimate_update(config, parts, batch, kept, on_cpu)
+        return _estimate_update(config, parts, batch, saved, on_cpu)
     if name == "evaluation":
         num_prompts = config.evaluation.num_prompts
         sizes = [(num_prompts, num_prompts)] * len(parts.tasks)
@@ -144,16 +144,16 @@ def estimated_use(
 def _rollout_temporaries(
     config: ConfigDict, parts: Parts, task: Task, rows: int, prompts: int, on_cpu: bool
 ) -> int:
-    """The cache, copies of the weights, and what reading the longest message takes."""
+    """Bytes of the cache, of copies of weights and of reading the longest message."""
     dialogue, reply = task.dialogue, config.rollout.max_reply_tokens
     slots, opening = dialogue.max_window_tokens + 1, dialogue.opening.max_tokens
-    # Tokens that are read in one pass.
+    # Most tokens that are read in one pass.
     most = config.rollout.read_chunk_tokens or slots
     how = on_cpu, not on_cpu and _has_kernel(config, parts)
     reading = [_reading(parts, prompts, min(most, opening), opening, *how)]
     if on_cpu:
-        # The first messages are read into a cache of their size, which then grows: on
-        # a GPU layer by layer, as the small one is let go.
+        # The first messages are read into a cache of their size, which then grows. On a
+        # GPU it grows layer by layer, and the small one is freed.
         reading[0] += cache_bytes(parts, prompts, opening)
     if dialogue.windows is not None:
         seen = slots - reply
@@ -164,17 +164,17 @@ def _rollout_temporaries(
         following = min(most, following)
         reading.append(_reading(parts, rows, following, seen, *how))
     cache = cache_bytes(parts, rows, slots)
-    # Each compaction continues with half of the rows, in a cache of their own.
+    # Each compaction continues with half of the rows, in a new cache.
     halves = sum(0.5**i for i in range(1, (config.rollout.compactions or 0) + 1))
     copies = _weight_copies(parts.learner.played, parts.policy.dtype, on_cpu)
     if on_cpu and parts.policy.dtype != jnp.float32:
-        # Of one layer at a time, its keys and values in float32.
+        # Keys and values in float32, of one layer at a time.
         copies += 2 * cache // parts.model.num_hidden_layers
     return cache + copies + max(*reading, int(halves * cache))
 
 
 def _weight_copies(played: Params, dtype: jnp.dtype, on_cpu: bool) -> int:
-    """Weights in the dtype of the computation; a CPU widens those twice."""
+    """Bytes of weights in the computation's dtype; a CPU widens those twice."""
     if dtype == jnp.float32:
         return 0
     weights = tree_bytes(played)
@@ -186,9 +186,9 @@ def _reading(
 ) -> int:
     """Bytes at the widest point of a layer that reads `tokens` tokens of each row.
 
-    That is the inner layer of the MLP with what it is made of, or attention's scores,
-    their softmax, and its copy in the dtype of the computation, where no kernel of ours
-    attends.
+    That is the inner layer of the MLP with its inputs, or, without our attention
+    kernel, the scores of attention, their softmax and its copy in the computation's
+    dtype.
     """
     model, dtype = parts.model, parts.policy.dtype
     tensor = parts.batch_sharding.mesh.shape["tensor"]
@@ -211,20 +211,21 @@ def _estimate_update(
     config: ConfigDict,
     parts: Parts,
     batch: Trajectory,
-    kept: Activations,
+    saved: Activations,
     on_cpu: bool,
 ) -> MemoryUse:
-    """The gradient, activations, one layer at work, logits, and stacks of weights."""
+    """Bytes of gradient, activations, one layer's work, logits, stacks of weights."""
     learner, how = parts.learner, {}
     is_widened = on_cpu and parts.policy.dtype != jnp.float32
-    layer = kept.of_layer
+    layer = saved.of_layer
     if config.model.remat is not None or is_widened:
         how = {"dtype": "float32"} if is_widened else {}
         layer = activations(config, parts, batch, remat=None, **how).of_layer
     has_trunk = config.critic.trunk == "separate" and learner.state.critic is not None
-    # The backward pass of a layer; its forward pass is computed again, or widened.
+    # The backward pass of a layer, and its forward pass if that is computed again or
+    # widened, as shares of its activations.
     at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
-    network = parts.model.num_hidden_layers * kept.of_layer + kept.beside
+    network = parts.model.num_hidden_layers * saved.of_layer + saved.beside
     if not on_cpu and config.model.remat is not None and _is_flash(config, parts):
         network += _layer_without_scores(config, parts, batch) // 2
     else:
@@ -239,7 +240,7 @@ def _estimate_update(
     of_policy, of_critic = map(tree_bytes, trained_params(learner.state))
     temporaries = of_policy + network + logits
     if has_trunk:
-        # After the policy's gradient the critic's, whose network has no logits.
+        # The critic's gradient comes after the policy's; its network has no logits.
         temporaries = max(temporaries, of_policy + of_critic + network)
     else:
         temporaries += of_critic
@@ -250,20 +251,20 @@ def _estimate_update(
 
 
 def _has_kernel(config: ConfigDict, parts: Parts) -> bool:
-    """Whether rows attend to their cache by our kernel on the GPU of the estimate."""
+    """Whether our kernel attends to the cache on the GPU of the estimate."""
     tensor = parts.batch_sharding.mesh.shape["tensor"]
     name, head_dim = config.rollout.decode_attention, parts.model.head_dim
     return uses_kernel(name, head_dim, "gpu", tensor)
 
 
 def _is_flash(config: ConfigDict, parts: Parts) -> bool:
-    """Whether rows attend by cuDNN on the GPU that the estimate is for."""
+    """Whether cuDNN attends on the GPU of the estimate."""
     how = parts.policy.dtype, parts.model.head_dim, "gpu"
     return choose_attention(config.model.attention, *how) == "cudnn"
 
 
 def _layer_without_scores(config: ConfigDict, parts: Parts, batch: Trajectory) -> int:
-    """Bytes of what a layer computes of a microbatch, scores of attention left out."""
+    """Bytes that a layer computes for a microbatch, without attention's scores."""
     model, tensor = parts.model, parts.batch_sharding.mesh.shape["tensor"]
     tokens = local_rows(parts, config.learner.microbatch_rows) * batch.tokens.shape[1]
     numbers = 6 * model.hidden_size + 3 * model.intermediate_size // tensor

@@ -1,8 +1,8 @@
 """Settings that need less memory, the least harmful first.
 
 In: a configuration that does not fit a device. Out: the first setting that fits, as
-changes by dotted key, or None. The list is short and explicit: options that cost time
-come first, then those that change an algorithm, then those that change the experiment.
+changes by dotted key, or None. The list is short and explicit: first options that cost
+time, then those that change an algorithm, then those that change the experiment.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ LEAST_CHUNK_TOKENS, LEAST_PROMPTS = 256, 64
 
 @dataclasses.dataclass(frozen=True)
 class MemoryOption:
-    """A way to need less memory.
+    """A change that saves memory.
 
     Attributes:
       cost: its disadvantage, in words.
-      change: leaves of a configuration -> smaller values; None: it is exhausted.
+      change: leaves of a configuration -> smaller values; None: no further change.
       relieves: the program that needs less.
       programs: programs that it changes, which have to be compiled again.
-      shrinks_state: it makes the state smaller, which is held beside every program.
+      shrinks_state: it makes the state smaller, which every program has beside it.
     """
 
     cost: str
@@ -93,8 +93,8 @@ def find_fix(
             costs.append(option.cost)
         smaller = changed(config, changes)
         validate(smaller)
-        kept = memory_without(option.programs, plan)
-        plan = make_plan(smaller, model, tokenizer, kept, **how)
+        unchanged = memory_without(option.programs, plan)
+        plan = make_plan(smaller, model, tokenizer, unchanged, **how)
         tried = " ".join(f"{key}={value}" for key, value in more.items())
         report(f"{tried}: {plan.peak / 2**30:.3f} GiB ({plan.largest})")
     return Fix(changes, tuple(costs), plan)
@@ -103,10 +103,10 @@ def find_fix(
 def _next(
     leaves: Leaves, plan: Plan, limit: int
 ) -> tuple[MemoryOption, Mapping[str, object]] | None:
-    """The cheapest option for the program that needs most, and its change."""
+    """The cheapest option for the program with the highest peak, and its change."""
     direct = [option for option in MEMORY_OPTIONS if option.relieves == plan.largest]
     of_state = [option for option in MEMORY_OPTIONS if option.shrinks_state]
-    # Without a smaller state nothing else can help.
+    # If the state alone is too large, only a smaller state helps.
     candidates = of_state if plan.floor > limit else [*direct, *of_state]
     for option in candidates:
         change = option.change(leaves)

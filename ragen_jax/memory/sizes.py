@@ -1,8 +1,7 @@
-"""Sizes of the arrays of a run, from descriptions of them.
+"""Sizes of the arrays of a run, from descriptions.
 
 In: the `Parts` of a program, or a tree of arrays or descriptions. Out: bytes of one
-device. Nothing is allocated or compiled, and no network of more than two layers is
-traced.
+device. Nothing is allocated or compiled, and networks are traced with two layers.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ def tree_bytes(tree: PyTree) -> int:
 
 
 def _leaf_bytes(leaf) -> int:
-    # A description made by `eval_shape` alone has no sharding.
+    # Descriptions from `eval_shape` have no sharding.
     is_whole = leaf.sharding is None
     shape = leaf.shape if is_whole else leaf.sharding.shard_shape(leaf.shape)
     return math.prod(shape) * jnp.dtype(leaf.dtype).itemsize
@@ -50,7 +49,7 @@ def describe_batch(config: ConfigDict, parts: Parts) -> Trajectory:
 
 
 def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
-    """A rollout that ends before its first turn: its arrays are those of any other.
+    """A rollout that ends before its first turn; its arrays have the usual shapes.
 
     No network is traced, which would take seconds.
     """
@@ -82,7 +81,7 @@ def local_rows(parts: Parts, num_rows: int) -> int:
 
 
 def playing(parts: Parts) -> Parts:
-    """The same, with rows split over the devices that play training's rollouts."""
+    """The parts with rows split over the devices that play training rollouts."""
     return dataclasses.replace(parts, batch_sharding=by_rows(parts.players))
 
 
@@ -102,15 +101,16 @@ class Activations:
 def activations(
     config: ConfigDict, parts: Parts, batch: Trajectory, **how
 ) -> Activations:
-    """What a forward pass of a microbatch of the plain network keeps.
+    """Activations of the plain network's forward pass of a microbatch.
 
     Args:
-      batch: that an update learns from.
+      batch: of an update.
       how: replaces keyword arguments of `build_policy`.
     """
     rows = local_rows(parts, config.learner.microbatch_rows)
     read = batch if batch.windows is None else batch.windows
     row_tokens = read.tokens.shape[-1]
+    # The difference of two layers and one is what a layer keeps.
     one, two = (
         _kept(_thin_policy(config, parts, layers, **how), (rows, row_tokens))
         for layers in (1, 2)
@@ -131,7 +131,7 @@ def _thin_policy(config: ConfigDict, parts: Parts, num_layers: int, **how) -> Po
 
 
 def _kept(policy: Policy, shape: tuple[int, int]) -> int:
-    """Bytes that a forward pass keeps beside the weights."""
+    """Bytes that a forward pass keeps, without the weights."""
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     params = policy.shapes
 
@@ -142,8 +142,8 @@ def _kept(policy: Policy, shape: tuple[int, int]) -> int:
         return jax.vjp(forward, params)[1]
 
     residuals = jax.eval_shape(kept, params, tokens, tokens)
-    # Copies of the weights are no activations; neither are stacks of them, which a loop
-    # over the layers makes.
+    # Neither copies of the weights nor stacks of them, which a loop over the layers
+    # makes, are activations.
     weights = {leaf.shape for leaf in jax.tree.leaves(params)}
     weights |= {(policy.config.num_hidden_layers, *shape) for shape in weights}
     leaves = jax.tree.leaves(residuals)

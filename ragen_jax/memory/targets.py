@@ -1,9 +1,9 @@
-"""GPUs that programs are compiled for where there are none.
+"""GPUs for which programs are compiled on machines without them.
 
-In: a name such as "h100", and how many of them there are. Out: described devices: XLA
-compiles, schedules and assigns buffers for them on any machine that has the extra
-`[cuda]`, with or without a GPU. Nothing runs or is allocated on a described device, and
-what XLA tunes by measuring keeps its defaults.
+In: a name such as "h100", and the number of GPUs. Out: described devices: XLA compiles,
+schedules and assigns buffers for them on any machine that has the extra `[cuda]`, with
+or without a GPU. Nothing runs or is allocated on a described device, and XLA keeps the
+defaults of what it would tune by measuring.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import re
 
 import jax
 
-# What one slice of a topology is, is up to the network; here all hosts are in one.
+# The first number of a topology counts slices; here all hosts are in one.
 _TOPOLOGY = re.compile(r"1x([1-9]\d*)x([1-9]\d*)")
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 ONE_DEVICE = "1x1x1"
@@ -34,7 +34,7 @@ class Target:
       clock: GHz.
       memory: bytes.
       l2: bytes of cache that all cores share.
-      shared: bytes of memory that the threads of a core share; of a block, at most.
+      shared: bytes of memory shared by the threads of a core, and most of a block.
       bandwidth: bytes per second of its memory.
       matrix_rate: floating point operations per second, dense bfloat16 matrices.
       link_rate: bytes per second between the GPUs of a host, each way (NVLink).
@@ -97,7 +97,7 @@ def named_target(name: str) -> Target:
     if name not in TARGETS:
         raise ValueError(
             f"no target {name!r}: programs are compiled for {', '.join(TARGETS)}; "
-            "for other devices --device takes their memory and estimates"
+            "for other devices use --device, which estimates by formula"
         )
     return TARGETS[name]
 
@@ -108,7 +108,7 @@ def has_compiler() -> bool:
 
 
 def require_compiler(target: Target) -> None:
-    """Refuse to go on without that compiler.
+    """Refuse a target without XLA's compiler for it.
 
     Raises:
       ValueError: it is not installed.
@@ -121,7 +121,7 @@ def require_compiler(target: Target) -> None:
 
 
 def prepare_compiler() -> None:
-    """Settings under which the compiler needs no GPU. Before JAX looks for devices."""
+    """Let the compiler work without a GPU; call it before JAX looks for devices."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     jax.config.update("jax_platforms", "cpu")

@@ -1,10 +1,10 @@
-"""Several processes that compute one run, and what they exchange on the host.
+"""What the processes of one run exchange on the host.
 
 In: values of this process. Out: the same values on every process. Programs that are
-split over all devices exchange their numbers themselves; this file has what is left:
-arrays that a host reads whole, rows that it holds, agreement on texts and signals. With
-one process nothing is exchanged. Where a docstring says "together", every process must
-make the call, in the same order as its other calls.
+split over all devices exchange their numbers themselves; this file has the rest: arrays
+that a host reads whole, rows that it holds, agreement on texts and signals. With one
+process nothing is exchanged. Where a docstring says "together", every process must make
+the call, in the same order as its other calls.
 """
 
 import collections
@@ -72,7 +72,7 @@ def local_rows(array: Array) -> np.ndarray:
 
 
 def local_row_numbers(sharding: NamedSharding, num_rows: int) -> np.ndarray:
-    """Numbers of the rows of `local_rows` of an array of so many, from 0."""
+    """Numbers, from 0, of the rows that `local_rows` gives of `num_rows` rows."""
     parts = sharding.addressable_devices_indices_map((num_rows,)).values()
     indices = {index[0].indices(num_rows) for index in parts}
     return np.concatenate([np.arange(*index) for index in sorted(indices)])
@@ -145,7 +145,7 @@ def first_does(action: Callable[[], T]) -> T | None:
 
 
 def check_equal(here: dict[str, Any]) -> None:
-    """Refuse to go on where processes differ in what must be equal; together.
+    """Refuse values that differ between processes and must be equal; together.
 
     Args:
       here: JSON-able values of this process by name.

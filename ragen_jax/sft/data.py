@@ -2,9 +2,9 @@
 
 In: the sections `games`, `demonstrators` and `mixture` of the configuration. Out:
 batches of dialogue tokens with the replies marked, and the texts that a new tokenizer
-has to cover. Array games are played on the device at every step; those in Python before
-the first (`worlds.py`), and a step takes its episodes from them. Knows no model and no
-loss.
+has to cover. Array games are played on the device at every step; host games are played
+before the first (`host_games.py`), and a step takes its episodes from these. Knows no
+model and no loss.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Trajectory
 
-# A new tokenizer gets the words that so many of the episodes of a game in Python have.
+# A new tokenizer gets the words that at least this share of a host game's episodes has.
 COMMON_SHARE = 0.05
 
 
@@ -96,7 +96,7 @@ class Batch:
 
 @struct.dataclass
 class DataSet:
-    """Episodes of a game in Python. Axis `N`: episodes, `R`: rows of an episode.
+    """Episodes of a host game. Axis `N`: episodes, `R`: rows of an episode.
 
     Attributes:
       rows: a `Batch` whose arrays have the leading axes `N`, `R`.
@@ -111,7 +111,7 @@ def build_demo_tasks(config: ConfigDict, tokenizer: Tokenizer) -> dict[str, Demo
     """The tasks of `config.games` with their demonstrations.
 
     Raises:
-      ValueError: an environment or a parameter does not exist, or a thought shall state
+      ValueError: an environment or a parameter does not exist, or thoughts should state
         facts of a game that defines none.
     """
     tasks = build_tasks(config, tokenizer, config.max_reply_tokens)
@@ -136,7 +136,7 @@ def build_demo_tasks(config: ConfigDict, tokenizer: Tokenizer) -> dict[str, Demo
 def build_tasks(
     config: ConfigDict, tokenizer: Tokenizer, max_reply_tokens: int
 ) -> dict[str, Task]:
-    """The tasks of `config.games` with replies of at most so many tokens."""
+    """The tasks of `config.games` with replies of at most `max_reply_tokens`."""
     return {
         name: make_task(
             _env_spec(name, section, config),
@@ -173,12 +173,11 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
 
 
 def _env_spec(name: str, section: ConfigDict, config: ConfigDict) -> EnvSpec:
-    world = section.host
-    # Of validation's games, whose failures count as not won; a demonstration that fails
-    # is an error.
-    host = world and config.host.to_dict() | {"max_failed_fraction": 1.0}
+    host_game = section.host
+    # In validation a failed game counts as lost. A failed demonstration is an error.
+    host = host_game and config.host.to_dict() | {"max_failed_fraction": 1.0}
     return EnvSpec(
-        world or section.name,
+        host_game or section.name,
         num_groups=section.episodes,
         kwargs=section.kwargs,
         params=section.params,
@@ -225,7 +224,7 @@ def build_mixtures(
 def build_data_sets(
     tasks: Mapping[str, DemoTask], mixture: Mixture, root: Key[Array, ""]
 ) -> dict[str, DataSet]:
-    """Episodes of a mixture's demonstrators, for every game in Python."""
+    """Episodes of a mixture's demonstrators, for every host game."""
     data_sets = {}
     for index, (name, demo) in enumerate(tasks.items()):
         if not isinstance(demo.task.env, World):
@@ -254,10 +253,9 @@ def make_demonstrate(
     """Build `demonstrate(draws, mixture, dialogues, data) -> (batch, success by task)`.
 
     The function is pure and not jitted. It takes the tasks' dialogues and the data sets
-    of games in Python as arguments, because a compiled program would hold a copy of
-    them. Rows are in the order of `tasks`: an episode each, or one for each of its
-    turns where a player does not see the whole dialogue. Those outside a draw's mask
-    have length 0.
+    of host games as arguments, because a compiled program would hold a copy of them.
+    Rows are in the order of `tasks`: one per episode, or one per turn if the player
+    does not see the whole dialogue. Those outside a draw's mask have length 0.
     """
 
     replies = {
@@ -334,7 +332,6 @@ def _play(
 
 
 def _with_noise(mixture: Mixture, demo: DemoTask) -> Mixture:
-    """The mixture with the noise of a task that has its own."""
     if demo.noise is None:
         return mixture
     return mixture.replace(noise=jnp.full_like(mixture.noise, demo.noise))
@@ -354,7 +351,7 @@ def _take(data: DataSet, draw: Draw) -> tuple[Batch, Bool[Array, " E"]]:
 
 
 def _rows(rollout: Trajectory, mask: Bool[Array, " E"]) -> Batch:
-    """What a player read and wrote: the dialogue, or every turn's window."""
+    """What a player read and wrote: the dialogue, or the window of every turn."""
     windows = rollout.windows
     if windows is None:
         return Batch(
@@ -382,7 +379,6 @@ def _episode_keys(draw: Draw) -> RolloutKeys:
 
 
 def _stack(blocks: list[Array], width: int) -> Array:
-    """Rows of all blocks, padded on the right."""
     return jnp.concatenate(
         [jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks]
     )

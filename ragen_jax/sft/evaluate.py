@@ -18,7 +18,7 @@ from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks import Task, make_task_collect
 from ragen_jax.types import Params, Trajectory
 
-# Tokens decoded between two checks; changes the speed only, as `decode_chunk_tokens`.
+# Tokens decoded between two checks; like `decode_chunk_tokens` it affects only speed.
 CHUNK_TOKENS = 8
 
 
@@ -65,7 +65,7 @@ def make_score(
 
 
 def thought_scores(task: Task, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
-    """Shares of the episodes with a thought, and their success (NaN without any).
+    """Shares of the episodes with a thought, and their success (NaN if there are none).
 
     Returns:
       `thinking`: episodes whose first reply contains a thought; `success_thinking` and
@@ -74,7 +74,7 @@ def thought_scores(task: Task, trajectory: Trajectory) -> dict[str, Float[Array,
     """
     turns, success = trajectory.turns, trajectory.success
     first = jnp.take_along_axis(trajectory.tokens, turns.reply_start[:, :1], axis=1)
-    # This token ends a thought; as the first of a reply it leaves the thought empty.
+    # This token ends a thought. If it comes first, the thought is empty.
     end_of_thought = task.tokenizer.encode("</think>")[0]
     thinks = task.dialogue.thinking & (first[:, 0] != end_of_thought)
     is_bad = ~turns.has_format | (turns.num_valid == 0)

@@ -1,8 +1,8 @@
-"""The model that is fine-tuned: made from nothing, or loaded from a checkpoint.
+"""The model that is fine-tuned: newly initialised, or loaded from a checkpoint.
 
 In: the sections `model` and `lora` of the configuration. Out: an `SFTModel`: network,
-tokenizer, and the part of the network that is trained. Only
-`SFTModel.write_tokenizer` writes files.
+tokenizer, and the part of the network that is trained. Only `SFTModel.write_tokenizer`
+writes files.
 """
 
 import dataclasses
@@ -41,10 +41,10 @@ class SFTModel:
       tokenizer: its tokenizer.
       tokenizer_folder: the tokenizer's files; those of a new model are written by
         `write_tokenizer`.
-      identity: see `hf_files.identity`.
+      identity: see `models.hf.files.identity`.
       trainable: the part that is trained.
       weights: float32 parameters of the checkpoint; None: a new model.
-      frozen: the same in the computation's dtype, under adapters; None: all of the
+      frozen: `weights` in the computation's dtype, under adapters; None: the whole
         network is trained.
     """
 
@@ -59,7 +59,7 @@ class SFTModel:
 
     @property
     def is_new(self) -> bool:
-        """Made from nothing: it cannot play before it is trained."""
+        """Newly initialised: it cannot play before it is trained."""
         return self.weights is None
 
     def init(self, key: Array) -> Params:
@@ -132,7 +132,7 @@ def _new_model(config: ConfigDict, folder: pathlib.Path) -> SFTModel:
             pocket_tokenizer.save_tokenizer(backend, source)
         tokenizer = load_tokenizer(source)
         model = _describe_new(tokenizer, **config.model)
-        # Read here: the temporary files are gone afterwards.
+        # Computed here, before the temporary files are deleted.
         owner = identity(model, source, tokenizer.stop_ids)
     policy = build_policy(model)
     return SFTModel(

@@ -4,11 +4,11 @@ In: the texts of the model's dialogues. Out: a tokenizer in Hugging Face format.
 the 256 bytes, so that any text encodes; every word of the texts; Qwen's special tokens;
 and the tags and the separator of answers. The same texts always give the same file.
 
-A word is a piece that Qwen's pre-tokenizer cuts out. It becomes one token by being an
-added token, as `<tool_call>` is one of Qwen's: merges that build each word from its
-bytes would need a token for every intermediate piece. Symbols outside ASCII do get the
-merges of their bytes. `transformers` builds its tokenizer for Qwen models from the
-vocabulary, the merges and the added tokens alone, so nothing else is used here.
+A word is a piece that Qwen's pre-tokenizer cuts out. It becomes one token as an added
+token, like Qwen's `<tool_call>`: merges that build a word from its bytes would need a
+token for every intermediate piece. Only symbols outside ASCII have merges of their
+bytes. `transformers` builds its tokenizer for Qwen models from vocabulary, merges and
+added tokens only, so nothing else is used here.
 """
 
 import collections
@@ -34,7 +34,7 @@ END_OF_TEXT = "<|endoftext|>"
 SPECIAL_TOKENS = (END_OF_TEXT, chat.START, chat.END)
 # Not special tokens: they are text that the parser reads.
 MARKUP = ("<think>", "</think>", "<answer>", "</answer>", f" {SEPARATOR} ")
-# Of Qwen-2.5: contractions, words with the character before them, single digits,
+# Qwen-2.5's cuts: contractions, words with the character before them, single digits,
 # punctuation with the line ends after it, line ends, blanks.
 WORD_BORDERS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -59,7 +59,7 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """
     cut = _cutter()
     pieces = [word for text in texts for word in _words(cut, text)]
-    symbols = dict.fromkeys(word for word in pieces if _is_foreign_symbol(word))
+    symbols = dict.fromkeys(word for word in pieces if _is_non_ascii_symbol(word))
     words = dict.fromkeys(_text(word) for word in pieces if word not in symbols)
     merges = [(s[:i], s[i]) for s in symbols for i in range(1, len(s))]
     entries = [*_bytes_in_order(), *dict.fromkeys("".join(pair) for pair in merges)]
@@ -78,9 +78,9 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def common_words(texts: Sequence[str], share: float) -> list[str]:
-    """Words that at least this share of the texts have, in a fixed order.
+    """Words that occur in at least this share of the texts, in a fixed order.
 
-    Rare names are left to the bytes, in which unseen ones are spelled, too.
+    Rare names are spelled in bytes, like names that the texts do not contain.
     """
     cut = _cutter()
     counts = collections.Counter(
@@ -133,12 +133,12 @@ def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
 
 
 def _is_whole_word(word: str) -> bool:
-    """True for words and foreign symbols, not for single bytes and punctuation."""
+    """True for words and symbols outside ASCII, not for bytes and punctuation."""
     is_word = len(word) > 1 and any(c.isascii() and c.isalpha() for c in word)
-    return is_word or _is_foreign_symbol(word)
+    return is_word or _is_non_ascii_symbol(word)
 
 
-def _is_foreign_symbol(word: str) -> bool:
+def _is_non_ascii_symbol(word: str) -> bool:
     """True for one character outside ASCII, which has several bytes."""
     text = _text(word)
     return len(text) == 1 and not text.isascii()

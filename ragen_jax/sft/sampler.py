@@ -1,14 +1,14 @@
 """The episodes of each step: new ones, or the next of a data set.
 
 In: demonstrated tasks, a root key, a step. Out: per task the random keys of the step's
-episodes. Since an episode is determined by its key and its number, a data set of N
-demonstrations is the numbers 0 to N - 1 under one key: a demonstration is the same
-whenever it is played again, and none is stored but those of games in Python.
+episodes. An episode is determined by its key and its number, so a data set of N
+demonstrations is the numbers 0 to N - 1 under one key. They are played again at every
+use; only those of host games are stored.
 
-A data set is read as one stream of numbers: epoch after epoch, each in its own random
-order, cut into steps. A step may hold the end of one epoch and the start of the next;
-only the last step, after `num_epochs`, may hold fewer demonstrations than the others.
-Every demonstration is therefore trained on exactly `num_epochs` times.
+A data set is read as one stream of numbers, epoch after epoch, each in another random
+order, cut into steps. A step may contain the end of one epoch and the start of the
+next; only the last step, after `num_epochs`, may have fewer demonstrations than the
+others. So every demonstration is trained on exactly `num_epochs` times.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ def draw_episodes(
     position = (step - 1) * task.episodes + places
     epoch, place = jnp.divmod(position, task.num_demonstrations)
     first = epoch[0]
-    # A step is no longer than an epoch, so it touches two epochs at most.
+    # A step has at most as many episodes as an epoch, so it touches at most two.
     orders = jnp.stack(
         [
             jax.random.permutation(

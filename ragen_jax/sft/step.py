@@ -1,4 +1,4 @@
-"""One step: play demonstrations, take one optimizer step on them.
+"""One step of fine-tuning: play demonstrations, take one optimizer step on them.
 
 In: a train state, a draw of episodes and a mixture of demonstrators. Out: the next
 state and metrics, from one compiled program. Reads no files and no configuration.
@@ -65,7 +65,7 @@ def build_optimizer(
 ) -> optax.GradientTransformation:
     """Gradient clipping, AdamW, linear warm-up from 0 and cosine decay.
 
-    Unlike the learner's optimizer it holds its schedule: checkpoints have this form.
+    Unlike the learner's optimizer it contains its schedule, and so do its checkpoints.
     """
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, learning_rate, warmup_steps, num_steps, learning_rate * final_fraction
@@ -120,7 +120,7 @@ def make_step(
         metrics |= {f"demonstrated/{name}": rate for name, rate in success.items()}
         return state, metrics
 
-    # The same layout as the argument's, or the second call would compile anew.
+    # The result has the layout of the argument, or the second call would compile again.
     layout = (state_shardings(description), None)
     return jax.jit(step, donate_argnums=1, out_shardings=layout)
 
@@ -147,7 +147,7 @@ def batch_gradient(
       batch: a multiple of `microbatch_episodes` episodes.
       microbatch_episodes: episodes per forward and backward pass.
       logprob_chunk_tokens: see `dialogue_loss`.
-      prompt_loss_weight: of the tokens outside replies; a reply token has 1.
+      prompt_loss_weight: weight of tokens outside replies; that of reply tokens is 1.
     """
     _, max_tokens = batch.tokens.shape
     order = jnp.argsort(batch.lengths)
@@ -207,8 +207,8 @@ def dialogue_loss(
 
     Args:
       prompt_weight: of tokens outside replies.
-      chunk_tokens: tokens whose logits exist at a time; the backward pass computes them
-        again. None: all logits at once, faster where the vocabulary is small.
+      chunk_tokens: number of tokens whose logits exist at a time; the backward pass
+        computes them again. None: all logits at once, faster for small vocabularies.
     """
     hidden = hidden_states(policy, params, batch.tokens[:, :-1])
     targets, is_reply = batch.tokens[:, 1:], batch.loss_mask[:, 1:]

@@ -5,11 +5,11 @@ Face layout with its tokenizer, and `<workdir>/scores.json`. Every step plays ep
 on the device, through the dialogue of the rollouts, and trains on the replies, their
 end-of-turn token included; messages of the environment are never in the loss.
 
-A small model made from nothing learns from new episodes of a mixture of demonstrators
-at every step (`configs/pocket.py`); a checkpoint is fine-tuned, whole or in adapters,
-on a data set of solved episodes (`configs/sft.py`). The two differ in the model
-(`model.py`) and in the episodes of a step (`sampler.py`). Train state, run folder,
-display and statistics are those of `ragen_jax.train`.
+A small new model learns from new episodes of a mixture of demonstrators at every step
+(`configs/pocket.py`); a checkpoint is fine-tuned, whole or in adapters, on a data set
+of solved episodes (`configs/sft.py`). The two differ in the model (`model.py`) and in
+the episodes of a step (`sampler.py`). Train state, run folder, display and statistics
+are those of `ragen_jax.train`.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ class SFTProgram:
 
 
 def train(config: ConfigDict, workdir: pathlib.Path) -> int:
-    """Train on demonstrations, write the model and its scores; an old run is resumed.
+    """Train on demonstrations, write the model and its scores; resumes an old run.
 
     Returns:
       Exit status: 0 when done, 143 (or 130) when a signal asked to stop and the state
@@ -103,10 +103,10 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
       ValueError: the configuration or the run folder does not allow it.
     """
     validate(config)
-    worlds = [s.host for s in config.games.values() if s.host is not None]
+    host_games = [s.host for s in config.games.values() if s.host is not None]
     doing = "loading the model and the games"
-    if worlds:
-        doing += f" and playing demonstrations of {', '.join(worlds)}"
+    if host_games:
+        doing += f" and playing demonstrations of {', '.join(host_games)}"
     with working(doing):
         program = build_program(config, workdir / "tokenizer")
     model, total = program.model, program.num_steps
@@ -187,7 +187,7 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     def step(state: TrainState, number: int):
         return compiled_step(model.frozen, state, *demonstrations(number))
 
-    # Traced before anything is written: some values only the demonstrators can refuse.
+    # Traced before anything is written, since only the demonstrators check some values.
     jax.eval_shape(lambda state: step(state, 1), abstract)
     return SFTProgram(
         tasks=demos,
@@ -210,7 +210,7 @@ def _make_demonstrations(
 ) -> Callable[[int], tuple]:
     """Build `demonstrations(step) -> arguments of demonstrate`; steps count from 1.
 
-    Games in Python are played here, before the first step.
+    Host games are played here, before the first step.
     """
     mixtures = build_mixtures(config.demonstrators, redraw=config.mixture.redraw)
     first_part = config.mixture.first_part * total
@@ -235,7 +235,7 @@ def _train(
     stop: StopRequest,
     display: Display,
 ) -> TrainState:
-    """All steps that are not done yet, or those up to a stop; saves at intervals.
+    """The remaining steps, or those up to a stop; saves at intervals.
 
     Args:
       program: built.
@@ -267,7 +267,8 @@ def _train(
         is_last = done == total or stop.requested
         if done % settings.log_every == 0 or done == total:
             display.iteration(done, _means(records, metrics, settings.log_every))
-        # The success of a task is not finite after its data set, which is no news.
+        # A task's success is not finite once its data set is used up: nothing to
+        # report.
         if not math.isfinite(metrics["loss"]):
             display.say(*news)
         if done % settings.checkpoint_every == 0 or is_last:
@@ -281,12 +282,12 @@ def _train(
 def _means(
     records: Sequence[Mapping], names: Iterable[str], every: int
 ) -> dict[str, float]:
-    """Means over the steps since the last line, an interrupted run's included."""
-    shown = (records[-1]["iteration"] - 1) // every * every
-    rows = [record for record in records if record["iteration"] > shown]
+    """Means over the steps since the last line, those before a resume included."""
+    reported = (records[-1]["iteration"] - 1) // every * every
+    rows = [record for record in records if record["iteration"] > reported]
 
     def value(row: Mapping, name: str) -> float:
-        # A task without demonstrations in a step has no success: null in the record.
+        # A task without demonstrations in a step has null for its success.
         return math.nan if row.get(name) is None else row[name]
 
     return {name: sum(value(row, name) for row in rows) / len(rows) for name in names}
@@ -324,7 +325,7 @@ def _score(
 
 
 def _read_scores(path: pathlib.Path) -> dict:
-    """Scores of an earlier call; none if there is no file."""
+    """Scores of an earlier call; empty without a file."""
     if not path.exists():
         return {}
     try:
@@ -344,6 +345,6 @@ def _check_context(tasks: Mapping[str, Task], model: ModelConfig, limit: str) ->
             raise ValueError(
                 f"an episode of {name} may need {needed} tokens, more than "
                 f"model.max_position_embeddings = {model.max_position_embeddings}; "
-                "raise it (or take a model with a longer context), or lower "
+                "raise it (or use a model with a longer context), or lower "
                 f"{limit} or games.{name}.max_turns"
             )

@@ -18,7 +18,7 @@ from ragen_jax.runs.progress import Clock
 
 
 class SweepDisplay:
-    """What all runs of a sweep show. Use it as a context manager.
+    """Console of all runs of a sweep. Use it as a context manager.
 
     Args:
       num_iterations: of every run that is not finished yet, by its title.
@@ -27,7 +27,7 @@ class SweepDisplay:
     def __init__(self, num_iterations: Mapping[str, int]):
         self._console = Console(highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
-        # Iterations to come by run, and those that were done since `_began`.
+        # Iterations that remain, by run, and those done since `_began`.
         self._left, self._num_done = dict(num_iterations), 0
         self._began: float | None = None
         self.bars = Progress(
@@ -54,7 +54,7 @@ class SweepDisplay:
         self._console.print(text, markup=False)
 
     def expect(self, title: str, left: int, *, num_done: int = 0) -> None:
-        """A run has `num_done` iterations more behind it, and `left` before it."""
+        """Note that a run has done `num_done` more iterations, and `left` remain."""
         with self._lock:
             self._left[title] = left
             if self._began is None:
@@ -64,7 +64,7 @@ class SweepDisplay:
                 self._num_done += num_done
 
     def time_left(self) -> str:
-        """Time until all runs have ended, in words; empty before it can be told."""
+        """Time until all runs have ended, in words; empty before it is known."""
         with self._lock:
             num_left = sum(self._left.values())
             if not self._num_done or not num_left:
@@ -76,13 +76,13 @@ class SweepDisplay:
 
 
 class RunDisplay:
-    """What one run shows: takes the place of `runs.console.Display`.
+    """Console of one run of a sweep, in place of `runs.console.Display`.
 
     Args:
-      sweep: of all runs.
+      sweep: display of all runs.
       title: of the run.
-      on_iteration: called after every iteration but the evaluation before them.
-      on_stage: told where the run stands when a stage begins.
+      on_iteration: called after every iteration, but not after the first evaluation.
+      on_stage: called with the stage when one begins.
       start, total: iterations done before, and in all.
     """
 
@@ -111,11 +111,11 @@ class RunDisplay:
         self._sweep.bars.remove_task(self._bar)
 
     def say(self, text: str) -> None:
-        """Print lines, the first of them behind the run's title."""
+        """Print lines, the first of them after the run's title."""
         self._sweep.say(f"{self._title}: {text}")
 
     def conclude(self, text: str) -> None:
-        """Nothing: the sweep says how its runs have ended."""
+        """Prints nothing: the sweep reports how its runs ended."""
 
     @contextlib.contextmanager
     def timed(self, timings: dict[str, float], stage: str) -> Iterator[None]:
@@ -130,7 +130,7 @@ class RunDisplay:
     def iteration(
         self, done: int, metrics: Mapping[str, float], news: Sequence[str] = ()
     ) -> None:
-        """Move the bar; print news, alarms for example."""
+        """Move the bar and print news, for example alarms."""
         del metrics
         for text in news:
             self.say(text)

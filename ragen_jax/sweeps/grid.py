@@ -33,8 +33,8 @@ class Cell:
     """One combination of the values of a grid.
 
     Attributes:
-      name: of its folder; "" where the grid has no keys.
-      label: for people, with short keys.
+      name: of its folder; "" if the grid has no keys.
+      label: for the console and tables, with short keys.
       settings: values by dotted key.
       config: the configuration with these values.
     """
@@ -68,7 +68,9 @@ def parse_seeds(text: str) -> list[int]:
         start = int(match[1])
         last = start if match[2] is None else int(match[2]) - 1
         if last >= _SEED_LIMIT:
-            raise ValueError(f"--seeds={text}: {last} is no seed; use 0 to 2**32 - 1")
+            raise ValueError(
+                f"--seeds={text}: {last} is not a seed; use 0 to 2**32 - 1"
+            )
         if last - start >= _MAX_SEEDS:
             raise ValueError(
                 f"--seeds={text} names more than {_MAX_SEEDS:,} seeds; each is a run"
@@ -79,8 +81,8 @@ def parse_seeds(text: str) -> list[int]:
         raise ValueError(f"--seeds={text} names {twice[0]} twice; name each seed once")
     if not seeds:
         raise ValueError(
-            f"--seeds={text} names no seed; the second number of a range is not one of "
-            "it: 0:5 are 0 to 4"
+            f"--seeds={text} does not name a seed; the second number of a range is "
+            "excluded: 0:5 are 0 to 4"
         )
     return seeds
 
@@ -91,19 +93,19 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[object]]:
     Commas within brackets or quotes belong to a value.
 
     Raises:
-      ValueError: a text has another form, or a key comes twice.
+      ValueError: a text has another form, or a key is set twice.
     """
     grid: dict[str, list[object]] = {}
     for text in texts:
         match = _SETTING.fullmatch(text)
         if not match:
             raise ValueError(
-                f"--set {text!r} sets nothing; write --set KEY=VALUE,VALUE, e.g. "
+                f"--set {text!r} is not a setting; write --set KEY=VALUE,VALUE, e.g. "
                 '--set "optimizer.learning_rate=1e-4,2e-4"'
             )
         key, values = match.groups()
         if key == "seed":
-            raise ValueError(f"--set {text!r}: the seeds are those of --seeds")
+            raise ValueError(f"--set {text!r}: give seeds by --seeds, not by --set")
         if key in grid:
             raise ValueError(
                 f"--set names {key} twice; give all of its values in one, KEY=A,B"
@@ -144,12 +146,11 @@ def make_cells(config: ConfigDict, grid: Mapping[str, Sequence[object]]) -> list
     """The product of a grid; values of the last key change first.
 
     Args:
-      config: of everything that the grid does not set.
+      config: with the values that the grid does not set.
       grid: values by dotted key; empty for a single cell.
 
     Raises:
-      ValueError: there is no such key, it does not take a value, or two values of a key
-        are the same.
+      ValueError: a key does not exist, does not take a value, or has one value twice.
     """
     cells = []
     for values in itertools.product(*grid.values()):
@@ -168,7 +169,7 @@ def make_cell(config: ConfigDict, settings: Mapping[str, object]) -> Cell:
     """A configuration with some values changed, named by them.
 
     Raises:
-      ValueError: there is no such key, or it does not take a value.
+      ValueError: a key does not exist, or does not take a value.
     """
     config = copy.deepcopy(config)
     options = {}
@@ -193,17 +194,16 @@ def check_cells(cells: Sequence[Cell], overrides: Collection[str] = ()) -> None:
     """Validate the configuration of every cell.
 
     Args:
-      cells: of the grid; options of the user's functions that a configuration lacks are
-        added.
+      cells: of the grid; missing options of the user's functions are added.
       overrides: dotted paths that were set for all cells.
 
     Raises:
-      ValueError: names the first bad cell, the rule and the cure.
+      ValueError: names the first bad cell, the rule and what to do.
     """
     for key in overrides:
         if key == "seed":
             raise ValueError(
-                "--config.seed sets one seed; those of a sweep are --seeds"
+                "--config.seed sets a single seed; give those of a sweep by --seeds"
             )
         if any(key in cell.settings for cell in cells):
             raise ValueError(
@@ -217,27 +217,27 @@ def check_cells(cells: Sequence[Cell], overrides: Collection[str] = ()) -> None:
 
 
 def named(cell: Cell, error: Exception) -> ValueError:
-    """The error with the name of its cell before it."""
+    """The error, preceded by the name of its cell."""
     return ValueError(f"{cell.label}: {error}" if cell.label else str(error))
 
 
 def _set(config: ConfigDict, key: str, value: object) -> bool:
-    """Set a key; False if it may be an option of a function of the user's.
+    """Set a key; False if it may be an option of the user's own function.
 
     Raises:
-      ValueError: there is no such key, or it takes values of another type.
+      ValueError: the key does not exist, or takes values of another type.
     """
     known = flatten(config)
     section, _, name = key.rpartition(".")
     if key in known:
         try:
             if isinstance(value, bool) and type(known[key]) in (int, float):
-                raise TypeError("True and False would be taken for 1 and 0")
+                raise TypeError("True and False would count as 1 and 0")
             config.update_from_flattened_dict({key: value})
         except TypeError as error:
             raise ValueError(
-                f"--set {key}={value}: the value is of type {type(value).__name__}, "
-                f"{key} takes another, as in {known[key]!r}"
+                f"--set {key}={value}: the value has type {type(value).__name__}, but "
+                f"{key} takes values such as {known[key]!r}"
             ) from error
         return True
     if section in _OPEN_SECTIONS:
@@ -262,7 +262,7 @@ def _text(value: object) -> str:
 
 
 def _folder_name(text: str) -> str:
-    """A name for a folder; what cannot be in one is replaced, and told by a digest."""
+    """A folder name; if characters had to be replaced, a digest keeps it unique."""
     plain = text.replace(", ", ",")
     name = re.sub(r"[^\w.=,+-]+", "_", plain)[:_MAX_NAME]
     if name == plain:

@@ -1,8 +1,8 @@
-"""Programs that runs share: what is compiled once for all seeds and learning rates.
+"""Programs that runs share: compiled once for all seeds and learning rates.
 
 In: validated configurations, one after the other. Out: a `Program` each. Loading and
-compiling take a run of the pocket model half a minute; configurations that differ in
-`FREE_VALUES` alone have the same compiled functions, which take those values as data.
+compiling take half a minute for the pocket model. Configurations that differ only in
+`FREE_VALUES` share the compiled functions, which take those values as data.
 """
 
 import dataclasses
@@ -29,18 +29,20 @@ from ragen_jax.text.tokenizer import load_tokenizer
 
 # Keys whose values a program takes as data, see `restart`.
 FREE_VALUES = ("seed", "optimizer.learning_rate", "critic.learning_rate")
-# Parameters of a model up to which several runs at a time are faster on a CPU: products
-# of larger ones fill the cores, and their states may not fit in memory together.
+# Most parameters of a model of which several runs at a time are faster on a CPU:
+# products of larger ones fill the cores, and their states may not fit in memory
+# together.
 _SMALL_PARAMS = 20_000_000
-# At a time; on two cores five take 5 % less than two (docs/benchmarks-evidence.md).
+# Number of such runs; on two cores five take 5 % less time than two
+# (docs/benchmarks-evidence.md).
 _AT_ONCE = 5
 
 
 class Programs:
-    """The latest programs, kept for the configurations that can use them.
+    """Cache of the latest programs.
 
     Args:
-      num_kept: so many; each holds a model's weights.
+      num_kept: programs in the cache; each holds a model's weights.
     """
 
     def __init__(self, num_kept: int = 1):
@@ -62,12 +64,12 @@ class Programs:
             while len(self._programs) >= self._num_kept:
                 del self._programs[next(iter(self._programs))]
             program = build_program(config)
-            # The run takes the state away.
+            # The run gets the state; updates donate its buffers.
             self._programs[key] = dataclasses.replace(program, state=None)
             return program
 
     def forget(self) -> None:
-        """Build the next programs anew: a run has failed in one of these."""
+        """Empty the cache after a run has failed in one of its programs."""
         with self._lock:
             self._programs.clear()
 
@@ -75,16 +77,18 @@ class Programs:
 def program_key(config: ConfigDict) -> str:
     """Equal for configurations that can share a program."""
     leaves = flatten(config)
-    kept = {key: value for key, value in leaves.items() if key not in FREE_VALUES}
-    return json.dumps(kept, sort_keys=True)
+    compiled_in = {
+        key: value for key, value in leaves.items() if key not in FREE_VALUES
+    }
+    return json.dumps(compiled_in, sort_keys=True)
 
 
 def restart(program: Program, config: ConfigDict) -> Program:
     """The program with the first state of another run; nothing is compiled again.
 
     Args:
-      program: of a configuration that differs from `config` in `FREE_VALUES` alone. Its
-        own state may be gone.
+      program: of a configuration that differs from `config` only in `FREE_VALUES`. Its
+        state is not used.
       config: validated.
     """
     _, params = load_checkpoint(model_folder(config.model.path))
@@ -98,7 +102,7 @@ def restart(program: Program, config: ConfigDict) -> Program:
 
 
 def check_program(config: ConfigDict) -> int:
-    """Refuse what `build_program` would refuse; no weights are read.
+    """Raise the errors of `build_program` without reading weights.
 
     Args:
       config: validated.
@@ -114,7 +118,7 @@ def check_program(config: ConfigDict) -> int:
     parts = build_parts(config, model, load_tokenizer(folder))
     check_memory(config, parts)
     mesh = parts.batch_sharding.mesh
-    # Games in Python and the user's functions may not be made for two threads.
+    # Host games and the user's functions may not support two threads.
     is_ours = config.env.host is None and not references(config)
     if mesh.size > 1 or platform_of(mesh) != "cpu" or not is_ours:
         return 1

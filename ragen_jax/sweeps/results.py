@@ -35,7 +35,7 @@ class Score:
     """Success of a run in a game.
 
     Attributes:
-      source: "held-out", or "training" where nothing was held out.
+      source: "held-out", or "training" if no level was held out.
       before, after: of the first and the last measurement, from 0 to 1.
     """
 
@@ -83,11 +83,11 @@ def check_folder(workdir: pathlib.Path) -> None:
 
 
 def is_finished(folder: pathlib.Path, config: ConfigDict) -> bool:
-    """Whether a run with exactly these settings has come to its end.
+    """Whether a run with exactly these settings is finished.
 
     Raises:
-      ValueError: it has, and was evaluated in another way: going on with it would
-        measure nothing and change what its numbers are said to be of.
+      ValueError: it is, but was evaluated with other settings: resuming it would
+        measure nothing and record settings that its numbers were not measured with.
     """
     if not (folder / "config.json").is_file():
         return False
@@ -125,7 +125,7 @@ def read_result(folder: pathlib.Path, cell: str) -> RunResult:
     """Result of a finished run."""
     run = read_run(folder, folder.name)
     recorded = reader.read_recorded(folder).result
-    # As recorded: figures leave out the time of iterations that compiled.
+    # From the records, since the figures leave out iterations that compiled.
     records = reader.read_metrics(folder)
     seconds = (record.get(f"timing_s/{s}") for record in records for s in STAGES)
     return RunResult(
@@ -245,7 +245,7 @@ def write_results(workdir: pathlib.Path, results: Sequence[RunResult]) -> str:
 
 
 def write_reports(workdir: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[str]:
-    """A report of all runs; one for each game where they play different ones.
+    """A report of all runs, or one for each game if they play different games.
 
     Returns:
       Names of the files.
@@ -262,6 +262,6 @@ def write_reports(workdir: pathlib.Path, folders: Sequence[pathlib.Path]) -> lis
         write_text_atomically(workdir / name, make_page(contents))
         names.append(name)
     if REPORT not in names:
-        # Of the time when all runs played the same games.
+        # An earlier sweep into this folder may have written one report for all runs.
         (workdir / REPORT).unlink(missing_ok=True)
     return names

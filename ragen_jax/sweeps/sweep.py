@@ -1,9 +1,9 @@
 """Several runs in one process: a grid of settings, each with several seeds.
 
-In: cells and seeds. Out: a run folder for each of them, as `ragen_jax.train` makes it,
-to the bit, and the results over all. Runs that can share a program do, see `programs`.
-On a CPU several small runs train at a time, each on a thread of its own: one computes
-where the others wait. What a run gets does not depend on that.
+In: cells and seeds. Out: a run folder for each pair, bit for bit that of
+`ragen_jax.train`, and the results of all. Runs share programs where they can, see
+`programs`. On a CPU several small runs train at a time, each on its own thread: one
+computes while others wait. Results do not depend on that.
 """
 
 import concurrent.futures
@@ -33,7 +33,7 @@ class PlannedRun:
     """A run that is not finished yet.
 
     Attributes:
-      title: what the console calls it: "run 3/10: learning_rate=0.0001 seed 2".
+      title: its name on the console: "run 3/10: learning_rate=0.0001 seed 2".
       cell, seed, folder, config: of the run.
     """
 
@@ -44,7 +44,7 @@ class PlannedRun:
     config: ConfigDict
 
 
-# Runs, each with the sentence it failed with.
+# Failed runs, each with its error message.
 Failures = Sequence[tuple[PlannedRun, str]]
 
 
@@ -74,12 +74,12 @@ def sweep(
         with working("reading the runs"):
             text = results.write_results(workdir, results.read_results(workdir))
         print(text)
-    say_failures(failures)
+    report_failures(failures)
     return status
 
 
-def say_failures(failures: Failures) -> None:
-    """Say on standard error which runs failed, and why."""
+def report_failures(failures: Failures) -> None:
+    """Print the failed runs and the reasons on standard error."""
     if failures:
         print(f"runs that failed: {len(failures)}", file=sys.stderr)
     for run, sentence in failures:
@@ -115,7 +115,7 @@ def train_cells(
             ):
                 session.train(list(group), count)
         if stop.requested:
-            print("the same command goes on with the sweep")
+            print("run the same command again to continue the sweep")
             return stop.exit_status, []
         failures = session.failures
     return int(bool(failures)), failures
@@ -124,7 +124,7 @@ def train_cells(
 def plan(
     cells: Sequence[tuple[Cell, Sequence[int]]], workdir: pathlib.Path
 ) -> list[PlannedRun]:
-    """The runs that are not finished, those that share a program one after the other.
+    """The runs that are not finished, grouped by the program they share.
 
     Args:
       cells: validated, each with its seeds.
@@ -148,9 +148,9 @@ def plan(
 
 
 def _pipelined(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Runs of one program after the other, the next one's first run ahead of its turn.
+    """Runs grouped by program, but the first run of the next program comes early.
 
-    That run compiles on one core, beside runs whose program is there.
+    It compiles on one core while the runs of the compiled program train.
     """
     first, *others = _by_program(runs).values()
     ordered, waiting = first[:1], first[1:]
@@ -161,7 +161,6 @@ def _pipelined(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _by_program(runs: Sequence[PlannedRun]) -> dict[str, list[PlannedRun]]:
-    """The runs by what `program_key` says of them."""
     groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault(program_key(run.config), []).append(run)
@@ -188,7 +187,7 @@ class _Session:
 
     Args:
       display: of the sweep.
-      stop: what may stop it.
+      stop: request to stop it.
 
     Attributes:
       failures: see `Failures`.
@@ -212,20 +211,20 @@ class _Session:
         return self._stop.exit_status
 
     def train(self, runs: Sequence[PlannedRun], run_concurrently: int) -> None:
-        """Train runs in their order, so many at a time."""
+        """Train runs in their order, `run_concurrently` at a time."""
         if run_concurrently == 1 or len(runs) == 1:
             for run in runs:
                 self._train(run)
             return
-        # The one in use, and the one that is compiled meanwhile.
+        # The program in use, and the next one, which is compiled meanwhile.
         self._programs = Programs(num_kept=2)
         runs, is_compiled = _pipelined(runs), {}
         with concurrent.futures.ThreadPoolExecutor(run_concurrently) as threads:
             futures, last = [], None
             for run in runs:
                 key = program_key(run.config)
-                # The first run of a program compiles it for the others; after the
-                # program before it, with which it may share parts.
+                # The first run of a program compiles it for the others. It waits for
+                # the program before it, with which it may share compiled parts.
                 before = is_compiled.get(key, last)
                 if key not in is_compiled:
                     last = is_compiled[key] = threading.Event()
@@ -242,7 +241,7 @@ class _Session:
         on_iteration: Callable[[], object] = lambda: None,
         wait: Callable[[], object] | None = None,
     ) -> None:
-        """One run; what it fails with is noted."""
+        """Train one run; a failure is recorded."""
         try:
             if wait is not None:
                 wait()
@@ -264,7 +263,7 @@ class _Session:
                     make_stop=lambda _: contextlib.nullcontext(self),
                 )
         except (ValueError, OSError) as error:
-            # What has failed may have left a game's processes behind it.
+            # The failed run may have left processes of host games in its program.
             self._programs.forget()
             self.failures.append((run, str(error)))
             self._end(run, f"failed: {error}")

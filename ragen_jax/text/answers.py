@@ -2,24 +2,24 @@
 
 In: the ids of one reply and how many count. Out: `ParsedAnswer`. The ids become bytes
 through a table, so how a reply was cut into tokens never matters, and the bytes are
-searched with vector operations. Knows names, not games: whether a name is an action of
-the present level is the caller's question.
+searched with vector operations. Knows names, not games: the caller decides whether a
+name is an action of the present level.
 
 The rules, for the text `<think>` + reply (the prefix is forced by the prompt):
 
 1. It has the form if `<think>(.*?)</think>\\s*<answer>(.*?)</answer>` is found in it.
-   Tags are case-sensitive. Without the form nothing is listed. Where no thought is
-   asked for, the prefix is `<answer>` and the form `<answer>(.*?)</answer>`.
+   Tags are case-sensitive. Without the form nothing is listed. If no thought is asked
+   for, the prefix is `<answer>` and the form `<answer>(.*?)</answer>`.
 2. From the answer, the literals of `REMOVED` are deleted, in that order, each in one
    pass over what the passes before it left.
 3. The rest is split at `||` from the left, the pieces are stripped, empty ones dropped.
 4. The first `max_actions_per_turn` pieces count. Each is compared with the names of the
-   vocabulary, capital letters being equal to small ones. Where a game reads answers
-   itself, it gets their bytes instead (`TextEnvironment.read_action`).
+   vocabulary, capital letters being equal to small ones. A game that reads answers
+   itself gets their bytes instead (`TextEnvironment.read_action`).
 
-White space and case are ASCII's. Special tokens hold no bytes for the parser.
+White space and case are ASCII's. Special tokens have no bytes for the parser.
 `tests/reference/answer_oracle.py` states the same rules as a regex. Source: RAGEN's
-context manager; the forced prefix cannot take part in another match than the first.
+context manager; the forced prefix can take part in the first match only.
 
 Letters: `R` reply tokens, `A` actions per turn, `M` bytes per token, `N = R * M` bytes
 of a reply, `V` vocabulary, `C` action names, `E` bytes of the longest action.
@@ -50,12 +50,12 @@ REMOVED = (
 )
 SEPARATOR = b"||"
 
-# Fields of `ParsedAnswer` of a piece, or with a leading axis of several.
+# Fields of `ParsedAnswer` for one piece, or for several on a leading axis.
 Pieces = dict[str, Array]
 
 
 class HasTokenBytes(Protocol):
-    """What the parser needs of a tokenizer: the bytes of every id."""
+    """The part of a tokenizer that the parser needs: the bytes of every id."""
 
     token_bytes: Sequence[bytes]
 
@@ -65,11 +65,11 @@ class AnswerParser:
     """Tables of a parser; a pytree, so that it can be an argument of a jitted function.
 
     Attributes:
-      token_bytes: bytes of each token, zeros behind; the last row is the empty token
-        that stands for ids out of range and for positions past a reply's length.
+      token_bytes: bytes of each token, zero-padded; the last row is the empty token,
+        for ids out of range and for positions past a reply's length.
       token_lengths: bytes of each token.
-      name_bytes: the action vocabulary in small letters, zeros behind; None, like
-        `name_lengths`, where the game reads answers itself.
+      name_bytes: the action vocabulary in small letters, zero-padded; None, like
+        `name_lengths`, if the game reads answers itself.
       name_lengths: bytes of each name.
       piece_bytes: bytes of the longest action (`E`).
       thinking: the form asks for a thought before the answer.
@@ -108,8 +108,8 @@ class AnswerParser:
         find = _find_answer if self.thinking else _find_answer_alone
         has_format, start, stop = find(text, num_bytes)
         answer = lax.dynamic_slice(text, (start,), (self._window + self._margin,))
-        # Deleting literals moves all bytes behind them and needs the whole text. Nearly
-        # all answers fit in the window and hold no markup. The others are read again,
+        # Deleting literals moves all bytes after them and needs the whole text. Nearly
+        # all answers fit in the window and have no markup. The others are read again,
         # from the whole text, in a branch that is taken only if some row needs it.
         parsed = self._read_pieces(answer, self._window, stop - start)
         inside = jnp.arange(answer.shape[0]) < stop - start
@@ -133,7 +133,7 @@ class AnswerParser:
 
     @property
     def _margin(self) -> int:
-        """Cells behind a text so that a tag or name begun in it can be compared."""
+        """Cells after a text, so that a tag or name at its end can be compared."""
         return max(self.piece_bytes, *map(len, REMOVED))
 
     @property
@@ -151,7 +151,7 @@ class AnswerParser:
     ) -> tuple[Pieces, Int[Array, ""]]:
         """The pieces of `answer[:size]`, `size <= num_bytes`.
 
-        Returns what `ParsedAnswer` has of those that count, and the number of all.
+        Returns the fields of `ParsedAnswer` of those that count, and the number of all.
         """
         content, begins = _split(answer[:num_bytes], size)
         num_words = content.shape[0]
@@ -160,15 +160,16 @@ class AnswerParser:
             begins: UInt32[Array, " W"], _: None
         ) -> tuple[UInt32[Array, " W"], Pieces]:
             start = byte_strings.first(begins)
-            behind = begins & ~byte_strings.below(start + 1, num_words)
-            # Behind the last piece the size is not positive: no action has it.
+            later = begins & ~byte_strings.below(start + 1, num_words)
+            # A piece ends at the last content before the next one begins. After the
+            # last piece the size is not positive, which no action has.
             end = byte_strings.last(
-                content & byte_strings.below(byte_strings.first(behind), num_words)
+                content & byte_strings.below(byte_strings.first(later), num_words)
             )
             piece = lax.dynamic_slice(answer, (start,), (self.piece_bytes,))
-            return behind, self._describe(piece, end - start + 1)
+            return later, self._describe(piece, end - start + 1)
 
-        # A scan, for it is traced and compiled once for all pieces.
+        # A scan is traced and compiled once for all pieces.
         _, pieces = lax.scan(read, begins, length=self.max_actions)
         return pieces, byte_strings.count(begins)
 
@@ -180,13 +181,14 @@ class AnswerParser:
     ) -> tuple[Pieces, Int[Array, ""]]:
         """`_read_pieces` of an answer of any length, with literals in it."""
         num_bytes = text.shape[0] - self._tail
+        # Padded, since a slice that exceeds the text would begin too early.
         padded = jnp.pad(text, (0, num_bytes))
         answer = lax.dynamic_slice(padded, (start,), (num_bytes + self._margin,))
         answer, size = _remove_literals(answer, num_bytes, stop - start)
         return self._read_pieces(answer, num_bytes, size)
 
     def _describe(self, piece: UInt8[Array, " E"], size: Int[Array, ""]) -> Pieces:
-        """The piece `piece[:size]`, whose size may exceed E: its name, or its bytes."""
+        """Name or bytes of the piece `piece[:size]`; its size may exceed E."""
         is_padding = jnp.arange(piece.shape[0]) >= size
         if self.name_bytes is None:
             text = jnp.where(is_padding, jnp.uint8(0), piece)
@@ -250,7 +252,7 @@ def build_parser(
 
 
 def _check_names(action_vocabulary: Sequence[str]) -> list[bytes]:
-    """The names as bytes in small letters; ValueError for those no reply can hold."""
+    """The names as bytes in small letters; ValueError if no reply can contain one."""
     names = [name.encode().lower() for name in action_vocabulary]
     if not names:
         raise ValueError("the action vocabulary is empty; name at least one action")
@@ -259,7 +261,7 @@ def _check_names(action_vocabulary: Sequence[str]) -> list[bytes]:
         if not name or name != name.strip() or re.search(rb"[<>|\0]", name):
             raise ValueError(
                 f"the action name {given!r} cannot be found in a reply: a name must "
-                "not be empty, begin or end with white space, or hold < > | or NUL"
+                "not be empty, begin or end with white space, or contain < > | or NUL"
             )
         if name in names[:index]:
             raise ValueError(
@@ -274,21 +276,22 @@ def _find_answer(
 ) -> tuple[Bool[Array, ""], Int[Array, ""], Int[Array, ""]]:
     """Whether the text has the form, and the answer's first byte and the one after it.
 
-    Found are the first `</think>` that has an `<answer>` behind it, and the first
-    `</answer>` after both. Without such an `</answer>` no later pair of tags would have
-    one either, so that no other pair needs to be tried. 0, 0 without an answer.
+    These are of the first `</think>` that is followed by an `<answer>`, and of the
+    first `</answer>` after both. Without such an `</answer>` no later pair of tags
+    would have one either, so that no other pair needs to be tried. 0, 0 without an
+    answer.
     """
     begins, ends_thought, ends = (
         byte_strings.pack(byte_strings.find(text, tag, num_bytes))
         for tag in (ANSWER_BEGIN, THINK_END, ANSWER_END)
     )
-    # White space between the tags, without a loop: added to a run of set bits, a bit
-    # at its beginning carries through it into the first clear bit behind. The runs are
-    # white space, the added bits lie behind each `</think>`; answers begin where the
-    # carries end.
+    # White space between the tags, skipped without a loop: added to a run of set bits,
+    # a bit at its beginning carries through it into the first clear bit after it. The
+    # runs are white space, the added bits follow each `</think>`; answers begin where
+    # the carries end.
     white = byte_strings.pack(byte_strings.is_white(text[:num_bytes]))
-    behind_thought = byte_strings.raised(ends_thought, len(THINK_END))
-    reached = byte_strings.add(white, behind_thought) & ~white
+    after_thought = byte_strings.raised(ends_thought, len(THINK_END))
+    reached = byte_strings.add(white, after_thought) & ~white
     start = byte_strings.first(begins & reached) + len(ANSWER_BEGIN)
     ends &= ~byte_strings.below(start, ends.shape[0])
     has_format = jnp.any(ends != 0)
@@ -303,7 +306,7 @@ def _find_answer(
 def _find_answer_alone(
     text: UInt8[Array, " Y"], num_bytes: int
 ) -> tuple[Bool[Array, ""], Int[Array, ""], Int[Array, ""]]:
-    """The same where the forced prefix has begun the answer already."""
+    """`_find_answer` without a thought: the forced prefix has begun the answer."""
     ends = byte_strings.pack(byte_strings.find(text, ANSWER_END, num_bytes))
     has_format = jnp.any(ends != 0)
     zero = jnp.zeros((), jnp.int32)
@@ -333,7 +336,7 @@ def _remove_literals(
         text, size = state
         width = widths[i]
         starts = byte_strings.find_row(text, literals[i], num_bytes)
-        # A literal holds `<` only in front, so its occurrences never overlap.
+        # `<` is only at the front of a literal, so its occurrences never overlap.
         starts &= jnp.arange(num_bytes) + width <= size
         return byte_strings.rarely(jnp.any(starts), remove, state, starts, width)
 
@@ -343,18 +346,18 @@ def _remove_literals(
 def _split(
     text: UInt8[Array, " X"], size: Int[Array, ""]
 ) -> tuple[UInt32[Array, " W"], UInt32[Array, " W"]]:
-    """Cells of `text[:size]` that hold content, and those of them that begin a piece.
+    """Cells of `text[:size]` with content, and those of them that begin a piece.
 
     In a run of bars, the first and second make a separator, the third and fourth, and
-    so on; the last of an odd run is content. That is how a split from the left works,
-    and all runs are handled at once, in a fixed number of operations on words.
+    so on; the last of an odd run is content, as in a split from the left. All runs are
+    handled at once, in a fixed number of operations on words.
     """
     bars = byte_strings.pack(text == SEPARATOR[0])
     inside = byte_strings.below(size, bars.shape[0])
     bars &= inside
     # Which bars are the second, fourth, ... of their run? In a run that begins at an
-    # even cell those at odd cells, and the reverse. To know where each bar's run began,
-    # add the beginnings at even cells: the carry clears exactly the bars of their runs.
+    # even cell those at odd cells, and vice versa. To find the runs that begin at even
+    # cells, add their beginnings: the carry clears exactly the bars of these runs.
     begins_run = bars & ~byte_strings.raised(bars, 1)
     of_even_run = bars & ~byte_strings.add(bars, begins_run & byte_strings.EVEN)
     of_odd_run = bars & ~of_even_run

@@ -1,8 +1,8 @@
 """Byte strings on the device: tables of tokens' bytes, search, and bit sets.
 
-In: token ids of a reply. Out: its bytes, and the positions at which given strings
-stand, as sets of bits: one 32-bit word holds 32 positions, so a string of `n` bytes is
-found in `n` operations on whole words.
+In: token ids of a reply. Out: its bytes, and the positions of given strings, as sets of
+bits: one 32-bit word holds 32 positions, so a string of `n` bytes is found in `n`
+operations on whole words.
 """
 
 import functools
@@ -65,7 +65,7 @@ def remove(
 ) -> UInt8[Array, " Y"]:
     """Removes the `width` cells from each start on and closes the gaps.
 
-    What is removed must not overlap. The freed cells at the end become 0.
+    Removed cells must not overlap. The cells freed at the end become 0.
     """
     (num_cells,) = text.shape
     pad = (max_width - 1, num_cells - starts.shape[0])
@@ -85,11 +85,11 @@ def rarely(
     state: State,
     *inputs: Array,
 ) -> State:
-    """`function(state, *inputs)` where needed, else `state`; free if no row needs it.
+    """`function(state, *inputs)` if needed, else `state`; free if no row needs it.
 
-    Under `vmap` a `cond` turns into a selection that always computes both sides. This
-    function stays a branch of the whole batch, taken when any row needs it. Everything
-    traced that `function` depends on must be an argument.
+    Under `vmap` a `cond` becomes a selection that always computes both sides. This
+    function stays one branch of the whole batch, taken if any row needs it. All traced
+    values that `function` depends on must be arguments.
     """
 
     @jax.custom_batching.custom_vmap
@@ -126,7 +126,7 @@ _ONES = jnp.uint32(0xFFFFFFFF)
 
 
 def pack(mask: Bool[Array, " X"]) -> UInt32[Array, " W"]:
-    """The cells of a mask; those behind its end are not in the set."""
+    """Packs a mask into words, zero-padded."""
     num_words = -(-mask.shape[0] // WORD_BITS)
     padded = jnp.pad(mask, (0, num_words * WORD_BITS - mask.shape[0]))
     cells = padded.reshape(num_words, WORD_BITS).astype(jnp.uint32)
@@ -136,21 +136,21 @@ def pack(mask: Bool[Array, " X"]) -> UInt32[Array, " W"]:
 def below(index: Int[Array, ""], num_words: int) -> UInt32[Array, " W"]:
     """The cells before `index`, which may lie outside the buffer."""
     size = index - WORD_BITS * jnp.arange(num_words)
-    # Shifting by the width of a word is undefined, so never by more than 31.
+    # Shifting by the width of a word is undefined, so shift by at most 31.
     some = (jnp.uint32(1) << (size.astype(jnp.uint32) % WORD_BITS)) - 1
     return jnp.where(size >= WORD_BITS, _ONES, jnp.where(size > 0, some, 0))
 
 
 def raised(bits: UInt32[Array, " W"], by: int) -> UInt32[Array, " W"]:
-    """Every cell `by` cells further on, `0 < by < 32`; what leaves is dropped."""
+    """Every cell moved up by `by` cells, `0 < by < 32`; those past the end are lost."""
     from_before = jnp.pad(bits[:-1], (1, 0)) >> (WORD_BITS - by)
     return (bits << by) | from_before
 
 
 def lowered(bits: UInt32[Array, " W"], by: int) -> UInt32[Array, " W"]:
-    """Every cell `by` cells earlier, `0 < by < 32`; what leaves is dropped."""
-    from_behind = jnp.pad(bits[1:], (0, 1)) << (WORD_BITS - by)
-    return (bits >> by) | from_behind
+    """Every cell moved down by `by` cells, `0 < by < 32`; those below 0 are lost."""
+    from_next = jnp.pad(bits[1:], (0, 1)) << (WORD_BITS - by)
+    return (bits >> by) | from_next
 
 
 def add(
@@ -161,8 +161,8 @@ def add(
     total = a + b
     if num_words == 1:
         return total + jnp.uint32(carry)
-    # A word passes a carry on if it made one or is all ones. Which words get one is
-    # the same question again, asked of one bit per word.
+    # A word carries if it overflows, or if it is all ones and gets a carry. Which words
+    # get one is a sum again, of one bit per word.
     overflows, passes = pack(total < a), pack(total == _ONES)
     incoming = raised(overflows, 1) | below(jnp.int32(carry), overflows.shape[0])
     incoming = add(passes, incoming) ^ passes
@@ -177,6 +177,7 @@ def unpack(bits: UInt32[Array, " W"], num_cells: int) -> Bool[Array, " X"]:
 
 def first(bits: UInt32[Array, " W"]) -> Int[Array, ""]:
     """The first cell of a set, `32 * W` if it is empty."""
+    # The zeros below the lowest set bit, counted as the ones of `~bits & (bits - 1)`.
     trailing = lax.population_count(~bits & (bits - 1)).astype(jnp.int32)
     (num_words,) = bits.shape
     cells = WORD_BITS * jnp.arange(num_words) + trailing
@@ -208,9 +209,9 @@ def _places() -> UInt32[Array, "1 32"]:
     return jnp.arange(WORD_BITS, dtype=jnp.uint32)[None, :]
 
 
-# A token longer than this is shortened where that cannot change any parse.
+# Tokens longer than this are shortened if that cannot change any parse.
 LONG_TOKEN_BYTES = 16
-# Longer than the inside of any literal (`im_start`).
+# Longer than the inside of any literal (`im_start`), see `shorten_token`.
 MIN_KEPT_BYTES = 10
 
 
@@ -232,13 +233,13 @@ def join(
     *,
     tail: int,
 ) -> UInt8[Array, " N+tail"]:
-    """The bytes of a reply, zeros behind: `N = R * M` and `tail` cells.
+    """The bytes of a reply, zero-padded to `N = R * M` and `tail` cells.
 
     Args:
       token_bytes, token_lengths: see `tabulate`; the last row is the empty token.
       tokens: ids; those outside the table count as empty.
       length: how many of them count.
-      tail: cells behind the longest possible reply.
+      tail: cells after the longest possible reply.
     """
     num_tokens, width = token_bytes.shape[0] - 1, token_bytes.shape[1]
     counts = jnp.arange(tokens.shape[0]) < length
@@ -256,16 +257,16 @@ def join(
 
 
 def shorten_token(token: bytes, *, longest_name: int) -> bytes:
-    """A token with the same effect on every parse, short where that can be had.
+    """A token with the same effect on every parse, shortened if possible.
 
-    Real vocabularies hold some tokens of up to 128 bytes (blanks, dashes), and every
-    token of a reply gets as many bytes of buffer as the longest token needs. Only two
-    kinds of runs inside long tokens lose their middle; neither can matter, whatever
-    text is around the token. `k` bytes of a run are kept, more than any name has.
+    Real vocabularies have some tokens of up to 128 bytes (blanks, dashes), and every
+    token of a reply takes as many bytes of buffer as the longest token. Two kinds of
+    runs inside long tokens lose their middle, which changes no parse of any text around
+    the token. `k` bytes of a run are kept, more than any name has.
 
-    * Runs of white space. White space is in no literal and in no separator. At the
-      border of a piece it is stripped; inside a piece, `k` bytes already make the
-      piece longer than any name. Between tags any amount is equal.
+    * Runs of white space. No literal or separator contains white space. At the border
+      of a piece it is stripped; inside a piece, `k` bytes already make the piece longer
+      than any name. Between tags any amount is equal.
     * Runs without `<`, `>` and `|` that neither begin nor end with white space. No
       literal or separator can overlap such a run: it would have to span it, and `k`
       bytes are too many for that. The run is neither removed nor split; between tags it

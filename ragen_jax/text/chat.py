@@ -1,8 +1,8 @@
 """Chat markup of Qwen-2.5 (ChatML), cut where the turns of a dialogue meet.
 
-In: the content of messages, as templates. Out: the same with their markup around them.
-The ids of a dialogue are never made from its text again, so the markup is cut at the
-two places where the model and the template take turns:
+In: the content of messages, as templates. Out: the same with markup around it. The ids
+of a dialogue are never made from its text again, so the markup is cut at the two places
+where model and template alternate:
 
     opening    system message, first user message, header of the assistant's message
                with a forced `<think>`, or `<answer>` where no thought is asked for
@@ -22,8 +22,8 @@ END = "<|im_end|>"
 SYSTEM_HEADER = f"{START}system\n"
 USER_HEADER = f"{START}user\n"
 REPLY_HEADER = f"{START}assistant\n"
-# Of a dialogue in messages. A reply may come with or without the forced tag, since a
-# text that was generated behind the tag lacks it. Thoughts of earlier turns stay.
+# Template of a dialogue in messages. A reply may come with or without the forced tag,
+# since text that was generated after the tag lacks it. Thoughts of earlier turns stay.
 _JINJA = """\
 {%- for message in messages -%}
     {%- set content = message['content'] -%}

@@ -3,7 +3,7 @@
 In: the wording of a game and the name of a context. Out: `WindowPrompts` for the host
 and, compiled, `WindowTemplates` for the device. A window is
 
-    beginning, then for each earlier turn that is still shown
+    beginning, then for each earlier turn that it contains
         before_reply  the reply, as sampled  after_reply
     and ending
 
@@ -11,14 +11,14 @@ Contexts:
 
 - "full": no windows. The model reads the dialogue as it grows.
 - "last_k": the same dialogue without its oldest turns. A turn's message has two pieces:
-  the result of the turn before, and the turn's state. The first belongs to the turn
-  before and leaves with it, so every window starts with a state, never with the reward
-  of something the model cannot see.
+  the result of the turn before, and the turn's state. The first is dropped together
+  with the turn before, so every window starts with a state, never with the reward of
+  something the model cannot see.
 - "single_turn": one user message that contains the earlier turns, replies included, and
   asks for the next reply.
 
 Replies are the recorded ids; nothing is ever tokenized again. In "single_turn" a reply
-loses its stop token: it stands inside a message.
+loses its stop token, since it is inside a message.
 """
 
 import dataclasses
@@ -47,8 +47,8 @@ class WindowPrompts:
     """The pieces of a window as text.
 
     Attributes:
-      beginning, ending: around the earlier turns; field `has_past`, 1 where there are
-        any. The other fields of `ending` are those of the turn to be answered.
+      beginning, ending: around the earlier turns; field `has_past`, 1 if there are any.
+        The other fields of `ending` are those of the turn to be answered.
       before_reply, after_reply: around an earlier turn's reply, fields of that turn.
       shows_stop: replies of earlier turns keep their stop token.
     """
@@ -65,9 +65,9 @@ class WindowTemplates:
     """`WindowPrompts`, compiled; a pytree. Its functions are for one row.
 
     Attributes:
-      num_past: earlier turns shown, at most.
-      max_past_tokens: no earlier turn takes more, reply included.
-      max_tokens: `W`, no window takes more, the reply it asks for included.
+      num_past: most earlier turns in a window.
+      max_past_tokens: most tokens of an earlier turn, reply included.
+      max_tokens: `W`, most tokens of a window, the reply it asks for included.
     """
 
     beginning: DeviceTemplate
@@ -82,12 +82,12 @@ class WindowTemplates:
     def past_turn(
         self, fields: Fields, reply: TokenSpan, was_stopped: Int[Array, ""]
     ) -> TokenSpan:
-        """A turn as later windows show it: `max_past_tokens` wide.
+        """A turn as part of later windows: `max_past_tokens` wide.
 
         Args:
           fields: of the turn, before its reply and after.
           reply: as sampled; `R` wide.
-          was_stopped: 1 where its last token is a stop token.
+          was_stopped: 1 if its last token is a stop token.
         """
         length = reply.length if self.shows_stop else reply.length - was_stopped
         middle = Segments(reply.tokens[None, :], length[None])
@@ -95,12 +95,12 @@ class WindowTemplates:
         return concatenate([*before, middle, *self.after_reply.segments(fields)])
 
     def prompt(self, fields: Fields, past: TokenSpan) -> TokenSpan:
-        """A window without its reply: what the model reads before it writes.
+        """A window without its reply: the tokens that the model reads.
 
         Args:
           fields: of the turn to be answered.
-          past: [num_past, max_past_tokens] earlier turns, the oldest first; of length 0
-            where there are fewer.
+          past: [num_past, max_past_tokens] earlier turns, the oldest first; missing
+            ones have length 0.
         """
         has_past = jnp.any(past.length > 0).astype(jnp.int32)
         fields = fields | {"has_past": has_past}
@@ -159,7 +159,7 @@ def build_windows(
 
 
 def count_past(context: str, context_turns: int | None, max_turns: int) -> int:
-    """Earlier turns the model sees, at most.
+    """Most earlier turns that the model sees.
 
     Args:
       context: entry of `CONTEXTS`.
@@ -184,8 +184,8 @@ def count_past(context: str, context_turns: int | None, max_turns: int) -> int:
             f"context_turns={context_turns!r}: context={context!r} needs the number of "
             "turns that the model sees, at least 1 (the turn to be answered alone)"
         )
-    shown = max_turns if context_turns is None else min(context_turns, max_turns)
-    return shown - 1
+    num_seen = max_turns if context_turns is None else min(context_turns, max_turns)
+    return num_seen - 1
 
 
 def full(wording: Wording, num_past: int) -> None:
@@ -219,7 +219,7 @@ def single_turn(wording: Wording, num_past: int) -> WindowPrompts:
 
 
 def _if_past(heading: str, num_past: int) -> Template:
-    """A heading, shown if there are earlier turns; empty if windows never have any."""
+    """A heading if there are earlier turns; no text if windows never have any."""
     is_needed = heading and num_past
     return Template((Choice("has_past", ("", heading)),) if is_needed else ())
 

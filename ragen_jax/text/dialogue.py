@@ -1,7 +1,7 @@
 """Dialogue of a game, ready for the device: its messages and the parser of replies.
 
 In: an environment, a tokenizer and the settings of the prompt. Out: a `Dialogue`, one
-pytree with the compiled messages and the parser. It holds no state: the rollout records
+pytree with the compiled messages and the parser. It has no state: the rollout records
 the messages and replies of an episode.
 """
 
@@ -45,14 +45,14 @@ class Dialogue:
     Attributes:
       opening, following: the messages (see `ragen_jax.text.prompts`).
       parser: reads the replies.
-      stop_tokens: ids that end a reply: the end-of-turn token and whatever else the
+      stop_tokens: ids that end a reply: the end-of-turn token and others that the
         checkpoint names.
       prompts: the same messages as text, for the host.
       stop_token: id of the end-of-turn token, the one the template appends to a reply
         that was cut.
-      max_trajectory_tokens: `T`, no dialogue is longer.
-      windows: what the model reads before a reply; None where it reads the whole
-        dialogue (see `ragen_jax.text.context`).
+      max_trajectory_tokens: `T`, most tokens of a dialogue.
+      windows: templates of what the model reads before a reply; None if it reads the
+        whole dialogue (see `ragen_jax.text.context`).
       facts: reads which cells thoughts name; None if no bonus needs it.
     """
 
@@ -97,7 +97,7 @@ def build_dialogue(
       budget: turns and actions of an episode.
       max_reply_tokens: `R`, the stop token included.
       context: how much of the dialogue the model sees, an entry of `context.CONTEXTS`.
-      context_turns: turns it sees then, the one to be answered included; None for
+      context_turns: number of turns it sees, the one to be answered included; None for
         "full".
       prompt: fields of `PromptOptions`.
 
@@ -153,7 +153,6 @@ def _parser(
     max_reply_tokens: int,
     thinking: bool,
 ) -> AnswerParser:
-    """The parser of the replies."""
     return build_parser(
         tokenizer,
         env.action_vocabulary,

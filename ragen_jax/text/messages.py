@@ -42,7 +42,7 @@ class DialogueTurn:
 
 
 def strip_prefix(reply: str, prefix: str) -> str:
-    """A reply without the prefix it may begin with."""
+    """A reply without the prefix, if it begins with it."""
     begun = reply.lstrip()
     return begun.removeprefix(prefix) if begun.startswith(prefix) else reply
 
@@ -55,33 +55,33 @@ def chat_messages(
     Args:
       wording: of the game.
       turns: all so far, the oldest first; the last has no reply yet.
-      context, num_past: entry of `context.CONTEXTS`; earlier turns it shows, at most.
+      context, num_past: entry of `context.CONTEXTS`, and most earlier turns in it.
     """
-    shown = turns[-(num_past + 1) :]
+    turns = turns[-(num_past + 1) :]
     write = _in_one_message if context == "single_turn" else _turn_by_turn
     system = {"role": "system", "content": wording.system.render({})}
-    return [system, *write(wording, shown)]
+    return [system, *write(wording, turns)]
 
 
 def add_images(
     messages: Sequence[Message], images: Sequence[Sequence[str]]
 ) -> list[Message]:
-    """Chat messages that show the images of turns beside their texts.
+    """Chat messages with the images of turns beside their texts.
 
     Args:
-      messages: of `chat_messages`. One message for all turns shows the last turn's.
+      messages: of `chat_messages`. One message for all turns gets the last turn's.
       images: of each turn so far, PNG files in base64.
     """
     users = [i for i, message in enumerate(messages) if message["role"] == "user"]
-    shown = list(messages)
+    with_images = list(messages)
     # The last message of the user belongs to the last turn.
     for i, of_turn in zip(reversed(users), reversed(images), strict=False):
         if of_turn:
             urls = [f"data:image/png;base64,{image}" for image in of_turn]
             parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
             text = {"type": "text", "text": messages[i]["content"]}
-            shown[i] = {"role": "user", "content": [text, *parts]}
-    return shown
+            with_images[i] = {"role": "user", "content": [text, *parts]}
+    return with_images
 
 
 def in_markup(messages: Sequence[Message], prefix: str) -> str:
@@ -90,12 +90,12 @@ def in_markup(messages: Sequence[Message], prefix: str) -> str:
     return "".join(texts) + chat.REPLY_HEADER + prefix
 
 
-def _turn_by_turn(wording: Wording, shown: Sequence[DialogueTurn]) -> list[Message]:
+def _turn_by_turn(wording: Wording, turns: Sequence[DialogueTurn]) -> list[Message]:
     messages = []
-    for i, turn in enumerate(shown):
+    for i, turn in enumerate(turns):
         user = wording.turn.render(turn.fields)
         if i:
-            user = wording.result.render(shown[i - 1].result) + user
+            user = wording.result.render(turns[i - 1].result) + user
         messages.append({"role": "user", "content": user})
         if turn.reply is not None:
             reply = wording.reply_prefix + turn.reply
@@ -103,8 +103,8 @@ def _turn_by_turn(wording: Wording, shown: Sequence[DialogueTurn]) -> list[Messa
     return messages
 
 
-def _in_one_message(wording: Wording, shown: Sequence[DialogueTurn]) -> list[Message]:
-    *past, last = shown
+def _in_one_message(wording: Wording, turns: Sequence[DialogueTurn]) -> list[Message]:
+    *past, last = turns
     history = "".join(
         wording.past_turn.render(turn.fields)
         + turn.reply
@@ -127,7 +127,7 @@ def parse_text(
     thinking: bool,
     answer_bytes: int = 0,
 ) -> ParsedAnswer:
-    """Reads a reply; the forced prefix may be there or not.
+    """Parse a reply, with or without the forced prefix.
 
     Args:
       reply: any text.
@@ -141,23 +141,23 @@ def parse_text(
     answer = answer or b""
     for literal in REMOVED:
         answer = answer.replace(literal, b"")
-    pieces = (piece.strip() for piece in answer.split(SEPARATOR))
-    listed = [piece for piece in pieces if piece]
+    stripped = (piece.strip() for piece in answer.split(SEPARATOR))
+    listed = [piece for piece in stripped if piece]
     counted = listed[:max_actions]
     if answer_bytes:
         texts = np.zeros((max_actions, answer_bytes), np.uint8)
         sizes = np.zeros(max_actions, np.int32)
         for i, piece in enumerate(counted):
-            shown = piece[:answer_bytes]
-            texts[i, : len(shown)], sizes[i] = list(shown), len(piece)
-        found = {"texts": texts, "sizes": sizes}
+            head = piece[:answer_bytes]
+            texts[i, : len(head)], sizes[i] = list(head), len(piece)
+        pieces = {"texts": texts, "sizes": sizes}
     else:
         known = {name.encode().lower(): i for i, name in enumerate(vocabulary)}
         names = np.full(max_actions, -1, np.int32)
         names[: len(counted)] = [known.get(piece.lower(), -1) for piece in counted]
-        found = {"names": names}
+        pieces = {"names": names}
     return ParsedAnswer(
-        **found,
+        **pieces,
         num_names=np.int32(len(counted)),
         num_listed=np.int32(len(listed)),
         has_format=np.bool_(has_format),
@@ -165,9 +165,9 @@ def parse_text(
 
 
 def find_answer(reply: bytes, thinking: bool) -> bytes | None:
-    """What a reply has between the tags of its answer, None without one.
+    """Text between the answer tags of a reply, None without an answer.
 
-    The forced prefix may be there or not. A single pass over the reply.
+    The reply may have the forced prefix or not. It is read in a single pass.
     """
     start = 0
     if thinking:

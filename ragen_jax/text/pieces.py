@@ -1,17 +1,17 @@
 """Cuts a template into pieces and checks that they may be tokenized separately.
 
 In: the parts of a template. Out: `Layout`s: for each part its tables of entries, an
-entry being the pieces shown for one value, and its `Joints`: which pieces can touch.
-A piece is tokenized once and always has the same ids, so the cuts must lie where the
-tokenizer would cut too. Qwen's pre-tokenizer does so if
+entry being the pieces of one value, and its `Joints`: which pieces can touch. A piece
+is tokenized once and always has the same ids, so the cuts must be where the tokenizer
+cuts, too. With Qwen's pre-tokenizer they are if
 
-- a board row owns its newline, and no piece after it starts with one;
+- a board row includes its newline, and no piece after it starts with one;
 - `), (` is one piece, digits are one piece each;
 - a blank before a field that starts with a word or a sign belongs to that field;
 - line ends belong to the piece before them unless that ends in a digit or a letter.
 
-The first three are done here; the last is a rule for the wording of templates. In any
-case `check_joints` refuses a template whose pieces would merge, at start-up.
+The first three are done here; the last is a rule for the wording of templates. At
+start-up `check_joints` refuses every template whose pieces would merge.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from ragen_jax.text.tokenizer import Tokenizer
 
 Entry = tuple[str, ...]
 
-# Rows a table may hold; 6 free cells of 7 symbols (Sokoban 8 wide) are 117,649.
+# Most rows of a table; 6 free cells of 7 symbols (Sokoban 8 wide) are 117,649.
 MAX_ROWS = 2**18
-# Whole part of the largest number a table may hold.
+# Largest whole part of a number in a table.
 MAX_WHOLE = 99_999
 MAX_DECIMALS = 4
-# Sets of touching pieces up to this size are checked in full, larger ones by
+# Sets of pieces at a border up to this size are checked in full, larger ones by
 # representatives.
 FULL_CHECK_PIECES = 64
 
@@ -67,10 +67,10 @@ class Joints:
         return dataclasses.replace(self, may_vanish=True)
 
     def representatives(self, ids: Mapping[str, Sequence[int]]) -> "Joints":
-        """The same, with one piece for all that look alike at the border.
+        """These joints with one piece for all that are alike at the border.
 
-        Alike: the same two characters and the same token there. A merge over a border
-        starts from the characters next to it and joins the tokens next to it.
+        Pieces are alike if they have the same two characters and the same token there:
+        a merge over a border depends on the characters and the tokens next to it.
         """
         first, last = self.first, self.last
         if len(first) > FULL_CHECK_PIECES:
@@ -88,9 +88,9 @@ class Layout:
 
     Attributes:
       part: the field, or the literal.
-      tables: one or more tables of entries; which ones depends on the kind of part.
-      joints: how the pieces of one element touch.
-      repeats: the part is one or more of those elements in a row (rows of a board).
+      tables: tables of entries; their number and order depend on the kind of part.
+      joints: where the pieces of one element touch.
+      repeats: the part is one or more such elements in a row (rows of a board).
     """
 
     part: Part
@@ -114,7 +114,7 @@ def cut(parts: Sequence[Part], tokenization: str) -> list[Layout]:
     """Cuts the parts of a template.
 
     Raises:
-      ValueError: a table would grow too large (the message names the cure).
+      ValueError: a table would be too large.
     """
     if tokenization == "rows":
         parts = [piece for part in parts for piece in _without_border(part)]
@@ -136,10 +136,10 @@ def cut(parts: Sequence[Part], tokenization: str) -> list[Layout]:
 def encode_pieces(
     layouts: Sequence[Layout], tokenizer: Tokenizer, ids: dict[str, list[int]]
 ) -> None:
-    """Adds the ids of every piece to `ids`, where they are not yet known.
+    """Adds the ids of every piece to `ids`, unless they are known already.
 
     Raises:
-      ValueError: the tokenizer does not give a piece back when it decodes its ids.
+      ValueError: the tokenizer decodes the ids of a piece to another text.
     """
     pieces = dict.fromkeys(p for layout in layouts for p in layout.pieces)
     pieces = [piece for piece in pieces if piece not in ids]
@@ -161,8 +161,8 @@ def check_joints(
 ) -> None:
     """Checks every two pieces that can touch.
 
-    "rows": the ids of the two together are the ids of each. "symbols": ids are the
-    pieces' by definition; decoded together they give the two texts.
+    "rows": tokenized together, two pieces have the ids of each. "symbols": the ids are
+    those of the pieces by definition; decoded together they must give the two texts.
 
     Raises:
       ValueError: two pieces merge; the message names them.
@@ -181,8 +181,8 @@ def check_joints(
     for (a, b), right, wrong in zip(pairs, expected, together, strict=True):
         if right != wrong:
             raise ValueError(
-                f"{_owner(a, layouts)} {_shown(a)} and {_owner(b, layouts)} "
-                f"{_shown(b)} may touch, but tokenized together they are not the "
+                f"{_owner(a, layouts)} {_quoted(a)} and {_owner(b, layouts)} "
+                f"{_quoted(b)} may touch, but tokenized together they are not the "
                 "tokens of each: reword the text (line ends belong to the piece before "
                 "them) or set prompt.tokenization='symbols'"
             )
@@ -192,7 +192,7 @@ def _owner(piece: str, layouts: Sequence[Layout]) -> str:
     return next(layout.name for layout in layouts if piece in layout.pieces)
 
 
-def _shown(piece: str) -> str:
+def _quoted(piece: str) -> str:
     return repr(piece) if len(piece) <= 60 else f"{piece[:28]!r}...{piece[-28:]!r}"
 
 
@@ -203,12 +203,12 @@ def _product(a: Iterable[str], b: Iterable[str]) -> dict[tuple[str, str], None]:
 def _one_of(entries: Iterable[Entry]) -> Joints:
     """Any of the entries."""
     entries = list(entries)
-    shown = [entry for entry in entries if entry]
+    texts = [entry for entry in entries if entry]
     return Joints(
-        dict.fromkeys(entry[0] for entry in shown),
-        dict.fromkeys(entry[-1] for entry in shown),
-        dict.fromkeys(pair for entry in shown for pair in itertools.pairwise(entry)),
-        len(shown) < len(entries),
+        dict.fromkeys(entry[0] for entry in texts),
+        dict.fromkeys(entry[-1] for entry in texts),
+        dict.fromkeys(pair for entry in texts for pair in itertools.pairwise(entry)),
+        len(texts) < len(entries),
     )
 
 
@@ -224,7 +224,7 @@ def _merged(parts: Sequence[Part]) -> list[Part]:
 
 
 def _split_lead(literal: str, following: Part) -> tuple[str, str]:
-    """Takes a last blank off a literal where the next field should own it."""
+    """Splits a last blank from a literal if it should belong to the next field."""
     wants_blank = isinstance(following, Choice) or (
         isinstance(following, Number) and following.minimum < 0
     )
@@ -234,7 +234,7 @@ def _split_lead(literal: str, following: Part) -> tuple[str, str]:
 
 
 def _without_border(part: Part) -> list[Part]:
-    """A board with a border as literal, rows without the first and last, literal."""
+    """A board with a border as three parts: a literal, the inner rows, a literal."""
     if not isinstance(part, Grid) or part.border is None:
         return [part]
     wall = part.separator.join([part.symbols[part.border]] * part.cols) + "\n"
@@ -273,7 +273,7 @@ def _number(part: Number, lead: str) -> Layout:
 
 
 def _rows(part: Grid, lead: str) -> Layout:
-    """Table: every row there can be, ordered as base-n numbers over its free cells."""
+    """Table: all possible rows, ordered as base-n numbers over their free cells."""
     del lead
     free = part.cols if part.border is None else part.cols - 2
     if len(part.symbols) ** free > MAX_ROWS:
@@ -318,7 +318,7 @@ def _cells(part: Cells, lead: str) -> Layout:
 
 
 def _passage(part: Passage, lead: str) -> Layout:
-    """No table, and no piece that could be checked."""
+    """No table and no pieces: its tokens come from the host."""
     del lead
     return Layout(part, (), Joints({}, {}, {}, False))
 

@@ -1,16 +1,16 @@
 """Wording of a game: its messages as templates.
 
 In: an environment and the play budget. Out: `Prompts`, the opening of a dialogue and
-what follows each reply, chat markup included. Tokens and parsing are other modules'.
+the message after each reply, chat markup included. Knows no tokens and no parsing.
 
 Styles: "full" explains everything, for models that have never seen the game; "terse"
-spends as few tokens as it can, for the pocket model that was trained on it. Changing a
-single word of "terse" invalidates the shipped pocket model: it must be trained anew
+uses as few tokens as possible, for the pocket model, which was trained on it. If a
+single word of "terse" changes, the shipped pocket model must be trained again
 (`tests/sft/test_pocket.py` fails then).
 
 Fields besides the environment's: `turn` (from 1), `actions_left`; in texts about a
-past turn also `reward_hundredths` (that turn's reward, penalty not included),
-`was_invalid` (1 where its reply held no valid action) and `was_cut` (see
+past turn also `reward_hundredths` (that turn's reward without the penalty),
+`was_invalid` (1 if its reply had no valid action) and `was_cut` (see
 `chat.rest_of_reply`).
 
 What the messages carry follows RAGEN (arXiv 2504.20073); the wording is original.
@@ -22,7 +22,7 @@ from envs.base import PlayBudget, TextEnvironment
 from envs.templates import Choice, Number, Template
 from ragen_jax.text import answers, chat
 
-# Rewards shown lie within +-999.99.
+# Rewards in texts are within +-999.99.
 MAX_REWARD_HUNDREDTHS = 99_999
 # Between the actions of one answer.
 SEPARATOR = answers.SEPARATOR.decode()
@@ -35,9 +35,9 @@ class Wording:
     Attributes:
       system: the system message.
       turn: number, state and limits of a turn; nothing about other turns.
-      result: result of the turn before; stands before `turn`.
-      past_heading, turn_heading: stand before the past turns and before `turn` in a
-        message that contains both.
+      result: result of the turn before; precedes `turn`.
+      past_heading, turn_heading: headings of the past turns and of `turn` in a message
+        that contains both.
       past_turn: a past turn in such a message, up to its reply.
       past_result: the rest of a past turn, from the end of its reply on.
       reply_prefix: the tag that the template writes before a reply.
@@ -77,9 +77,9 @@ def build_wording(
     """Builds the texts of a game.
 
     Args:
-      env: whose instruction and state template are shown.
+      env: gives the instruction and the template of states.
       style: entry of `PROMPT_STYLES`.
-      budget: limits in the text, and bounds of the numbers shown.
+      budget: limits in the text, and bounds of its numbers.
       length_hint_words: longest reply asked for; the terse style asks for none.
       thinking: a reply is a thought and an answer; False: an answer alone.
 

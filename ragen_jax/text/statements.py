@@ -1,7 +1,9 @@
 """Statements in a thought: its tokens, and the landmark positions it names.
 
-In: the token ids of a reply. Out: how long its thought is, and which positions of
-landmarks ("player at (1, 2)") it states.
+In: the token ids of a reply. Out: the length of its thought, and the positions of
+landmarks ("player at (1, 2)") that it states. A statement is a landmark's name, a short
+gap, a row, a short gap and a column; or a name with two or four digits directly after
+it. Everything is done on sets of bits (`byte_strings`), one bit per byte of the text.
 """
 
 import functools
@@ -17,9 +19,11 @@ from envs.base import Landmark, TextEnvironment
 from ragen_jax.text import byte_strings
 from ragen_jax.text.answers import THINK_END, AnswerParser, HasTokenBytes
 
+# Most bytes between a name and its row, and between row and column.
 MAX_GAP_BYTES = 32
 MAX_BETWEEN_BYTES = 16
 MAX_DIGITS = 3
+# Characters that end a sentence; no statement extends over one.
 STOPS = b".;\n"
 _TAIL = max(MAX_DIGITS + 1, len(THINK_END))
 
@@ -30,7 +34,7 @@ class Statements:
 
     Attributes:
       is_stated: a cell was named.
-      row, col: of that cell, from 0; may lie off the board. 0 where none was named.
+      row, col: of that cell, from 0; may be off the board. 0 if none was named.
     """
 
     is_stated: Bool[Array, "... M"]
@@ -43,7 +47,7 @@ class FactReader:
     """Tables of a reader; a pytree, so that it can be an argument of a jitted function.
 
     Attributes:
-      token_bytes: bytes of each token, zeros behind; the last row is the empty token.
+      token_bytes: bytes of each token, zero-padded; the last row is the empty token.
       token_lengths: bytes of each token.
       names: of each landmark: its symbol, then its words in small letters.
     """
@@ -68,7 +72,7 @@ class FactReader:
 
     @property
     def _tail(self) -> int:
-        """Cells behind a text so that whatever begins in it can be compared."""
+        """Cells after a text, so that a name at its end can be compared."""
         longest = max(len(name) for names in self.names for name in names)
         return max(_TAIL, longest + 1)
 
@@ -82,7 +86,8 @@ def build_fact_reader(
       tokenizer: its `token_bytes` gives the bytes of every id, b"" for special tokens.
       names: of each landmark: its symbol, and the words for it.
     """
-    # Long tokens stay whole, unlike the answer parser's: the length of gaps counts.
+    # Unlike in the answer parser long tokens stay whole, since the length of gaps
+    # counts.
     table, lengths = byte_strings.tabulate([*tokenizer.token_bytes, b""])
     spelled = tuple(
         (symbol.encode(), *(word.lower().encode() for word in words))
@@ -97,9 +102,10 @@ class _Marks:
 
     Attributes:
       digits: ASCII digits.
-      borders: cells that no gap may hold besides digits: stops and starts of names.
-      starts, ends: of each landmark's names; an end is the cell behind.
-      thought_end: first cell that is no part of the thought, 0 where there is none.
+      borders: cells besides digits that a gap must not contain: stops and first cells
+        of names.
+      starts, ends: of each landmark's names; an end is the cell after the last one.
+      thought_end: first cell after the thought, 0 without a thought.
     """
 
     digits: UInt32[Array, " W"]
@@ -114,7 +120,7 @@ def _mark(
 ) -> _Marks:
     lower = byte_strings.to_lower(text)
     is_letter = lower - jnp.uint8(ord("a")) < 26
-    # All sets have a cell for the end of the text.
+    # All sets have one cell more than the text, for names that end with it.
     letters = byte_strings.pack(is_letter[: num_bytes + 1])
 
     def pack(mask: Bool[Array, " X"]) -> UInt32[Array, " W"]:
@@ -122,17 +128,19 @@ def _mark(
 
     starts, ends = [], []
     for symbol, *words in names:
-        begins, behind = jnp.zeros_like(letters), jnp.zeros_like(letters)
+        begins, after = jnp.zeros_like(letters), jnp.zeros_like(letters)
+        # Symbols are compared as they are, words without regard to case.
         for name, where in [(symbol, text), *((word, lower) for word in words)]:
             matches = pack(byte_strings.find(where, name, num_bytes))
+            # Whole words only: no letter directly before or after.
             if name[:1].isalpha():
                 matches &= ~byte_strings.raised(letters, 1)
             if name[-1:].isalpha():
                 matches &= ~byte_strings.lowered(letters, len(name))
             begins |= matches
-            behind |= byte_strings.raised(matches, len(name))
+            after |= byte_strings.raised(matches, len(name))
         starts.append(begins)
-        ends.append(behind)
+        ends.append(after)
     stops = [text[:num_bytes] == stop for stop in STOPS]
     borders = pack(functools.reduce(jnp.logical_or, stops))
     for begins in starts:
@@ -149,7 +157,7 @@ def _mark(
 
 
 def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Statements:
-    """The first of a landmark's names that states a cell: one row, one landmark."""
+    """The first statement about one landmark in one row."""
 
     def goes_on(carry):
         left, statement = carry
@@ -159,7 +167,7 @@ def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Sta
         left, _ = carry
         begin = byte_strings.first(left)
         ends = _from(marks.ends[index], begin + 1)
-        statement = _statement_behind(text, marks, byte_strings.first(ends))
+        statement = _statement_after(text, marks, byte_strings.first(ends))
         return _from(left, begin + 1), statement
 
     zero = jnp.int32(0)
@@ -176,13 +184,13 @@ def _first_statement(text: UInt8[Array, " Y"], marks: _Marks, index: int) -> Sta
     )
 
 
-def _statement_behind(
+def _statement_after(
     text: UInt8[Array, " Y"], marks: _Marks, end: Int[Array, ""]
 ) -> Statements:
-    """Statement of a name that ends before cell `end`."""
+    """Statement about a name that ends before cell `end`."""
     first, first_end = _digits_from(marks, end)
     second, second_end = _digits_from(marks, first_end)
-    # At once: the digits in two halves.
+    # Digits directly after the name: half of them are the row, half the column.
     size = first_end - first
     is_pair = (first == end) & ((size == 2) | (size == 4))
     middle = first + size // 2
@@ -202,7 +210,7 @@ def _statement_behind(
 def _digits_from(
     marks: _Marks, start: Int[Array, ""]
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """First run of digits from a cell on: its first cell and the one behind it."""
+    """First run of digits from a cell on: its first cell and the one after it."""
     begin = byte_strings.first(_from(marks.digits, start))
     return begin, byte_strings.first(_from(~marks.digits, begin))
 
@@ -210,14 +218,13 @@ def _digits_from(
 def _is_gap(
     marks: _Marks, begin: Int[Array, ""], end: Int[Array, ""], most: int
 ) -> Bool[Array, ""]:
-    """Whether the cells from `begin` up to `end` may lie between two parts."""
+    """Whether the cells from `begin` up to `end` may separate two parts."""
     border = byte_strings.first(_from(marks.borders, begin))
     size = end - begin
     return (size >= 1) & (size <= most) & (end <= border) & (end < marks.thought_end)
 
 
 def _from(cells: UInt32[Array, " W"], start: Int[Array, ""]) -> UInt32[Array, " W"]:
-    """The cells of a set from `start` on."""
     return cells & ~byte_strings.below(start, cells.shape[0])
 
 
@@ -295,9 +302,9 @@ def is_there(
         jnp.minimum(place, size - 1)
         for place, size in ((statements.row, rows), (statements.col, cols))
     )
-    shown = board[row, col]
-    is_shown = [
-        jnp.any(shown[i] == jnp.array(landmark.shown_as, shown.dtype))
+    symbols = board[row, col]
+    is_right = [
+        jnp.any(symbols[i] == jnp.array(landmark.shown_as, symbols.dtype))
         for i, landmark in enumerate(landmarks)
     ]
-    return is_on_board & jnp.stack(is_shown)
+    return is_on_board & jnp.stack(is_right)

@@ -5,9 +5,9 @@ time, under jit and vmap. Out: a `TokenSpan` whose ids decode to exactly the tex
 `Template.render` gives. What the text says is not decided here.
 
 A part becomes a block of token tables. For one row, each block looks its values up and
-gives segments of known width of which a first few tokens count. The segments' widths
-are static, so they are laid side by side; then every output position counts the slack
-(width - length) of the segments that end before it and reads from that much further on.
+gives segments of static width, of which the first tokens count. The segments are laid
+side by side; then every output position adds up the slack (width - length) of the
+segments that end before it and reads from that much further on.
 """
 
 import jax
@@ -30,7 +30,7 @@ class Segments:
 
     Attributes:
       tokens: ids, padded with zeros.
-      lengths: how many of each segment count; None where all of them do.
+      lengths: how many of each segment count; None: all.
     """
 
     tokens: Int[Array, "n width"]
@@ -42,8 +42,8 @@ class TokenTable:
     """The ids of strings that are looked up by index.
 
     Attributes:
-      rows: per entry its ids, padded with zeros, then how many they are: one look-up
-        finds both.
+      rows: per entry its ids, padded with zeros, then their number: one look-up finds
+        both.
       is_uniform: no entry is padded.
     """
 
@@ -55,7 +55,7 @@ class TokenTable:
         return self.rows.shape[0]
 
     def look_up(self, index: Int[Array, " n"]) -> Segments:
-        """Segments of the entries. Indices past an end mean the entry there."""
+        """Segments of the entries. Indices out of range are clipped."""
         entries = _take(self.rows, index)
         lengths = None if self.is_uniform else entries[:, -1]
         return Segments(entries[:, :-1], lengths)
@@ -84,7 +84,7 @@ class ChoiceBlock:
 
 @struct.dataclass
 class NumberBlock:
-    """Sign, whole part and fraction; values outside the bounds show the bound."""
+    """Sign, whole part and fraction; values outside the bounds are clipped."""
 
     name: str = struct.field(pytree_node=False)
     minimum: int = struct.field(pytree_node=False)
@@ -157,7 +157,7 @@ class CellsBlock:
 
     def segments(self, fields: Fields) -> list[Segments]:
         is_marked = fields[self.name].reshape(-1) != 0
-        # Entry of the j-th marked cell: 1 + its number; 0 where there are fewer.
+        # Entry of the j-th marked cell: 1 + its number; 0 if there are fewer.
         rank = jnp.cumsum(is_marked) - 1
         is_jth = is_marked[None, :] & (
             rank[None, :] == jnp.arange(self.max_cells)[:, None]
@@ -200,7 +200,7 @@ class DeviceTemplate:
     Attributes:
       blocks: one per part.
       fields: names of the fields it reads.
-      max_tokens: `O`, no message is longer.
+      max_tokens: `O`, most tokens of a message.
     """
 
     blocks: tuple[Block, ...]
@@ -220,7 +220,7 @@ class DeviceTemplate:
         return concatenate(self.segments(fields))
 
     def segments(self, fields: Fields) -> list[Segments]:
-        """The same before it is joined, for texts with something else in them."""
+        """Like `tokens`, unjoined, for texts that embed other tokens."""
         values = {name: jnp.asarray(fields[name]) for name in self.fields}
         return [s for block in self.blocks for s in block.segments(values)]
 
@@ -235,16 +235,16 @@ def compile_template(
     """Token tables of a template.
 
     Args:
-      template: what to show.
+      template: the text.
       tokenizer: the model's.
       tokenization: "symbols" (one piece per board cell, any board size) or "rows" (a
-        piece per board row; the ids of a message are the tokenizer's own).
-      known_ids: ids of pieces, filled as it goes. Templates that share boards compile
-        faster when they share it; it belongs to one tokenizer.
+        piece per board row; a message has the ids that the tokenizer gives it).
+      known_ids: ids of pieces, to which new ones are added. Templates that share boards
+        compile faster when they share it; it belongs to one tokenizer.
 
     Raises:
-      ValueError: an unknown tokenization, tables that would grow too large, or pieces
-        that touch and do not keep their own tokens.
+      ValueError: an unknown tokenization, tables that would be too large, or pieces
+        that touch and do not keep their tokens.
     """
     if tokenization not in TOKENIZATIONS:
         raise ValueError(
@@ -269,13 +269,13 @@ def check_neighbours(
     tokenization: str,
     known_ids: dict[str, list[int]],
 ) -> None:
-    """Checks that two templates, compiled separately, may stand side by side.
+    """Checks that two templates, compiled separately, may follow one another.
 
     Args:
       known_ids: ids of all their pieces, see `compile_template`.
 
     Raises:
-      ValueError: pieces that touch there do not keep their own tokens.
+      ValueError: pieces that touch there do not keep their tokens.
     """
     layouts = [
         layout
@@ -286,7 +286,7 @@ def check_neighbours(
 
 
 def concatenate(segments: list[Segments]) -> TokenSpan:
-    """Joins the segments of one row, leaving out what does not count."""
+    """Joins the segments of one row without the tokens that do not count."""
     source = jnp.concatenate([s.tokens.reshape(-1) for s in segments])
     width = source.shape[0]
     num_fixed = _leading_fixed(segments)
@@ -307,12 +307,12 @@ def concatenate(segments: list[Segments]) -> TokenSpan:
 
 
 def _take(array: Int[Array, "m ..."], index: Int[Array, " n"]) -> Int[Array, "n ..."]:
-    """Rows of an array; without the wrap of negative indices, which costs time."""
+    """Rows of an array; negative indices do not wrap, which would cost time."""
     return array.at[index].get(mode="clip", wrap_negative_indices=False)
 
 
 def _leading_fixed(segments: list[Segments]) -> int:
-    """Tokens before the first segment of changing length."""
+    """Tokens before the first segment of variable length, which never move."""
     total = 0
     for segment in segments:
         if segment.lengths is not None:

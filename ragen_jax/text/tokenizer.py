@@ -25,11 +25,10 @@ class Tokenizer:
     """A byte-level BPE tokenizer.
 
     Attributes:
-      backend: the `tokenizers` object that does the work.
-      token_bytes: what each id spells; `b""` for special tokens and unused ids.
-      stop_ids: `eos_token_id` of the checkpoint's generation config; None where the
-        folder has none.
-      chat_template: the checkpoint's Jinja template, None where it has none.
+      backend: the tokenizer of the library `tokenizers`.
+      token_bytes: bytes of each id; `b""` for special tokens and unused ids.
+      stop_ids: `eos_token_id` of the checkpoint's generation config, or None.
+      chat_template: the checkpoint's Jinja template, or None.
       folder: where it was read from.
     """
 
@@ -41,7 +40,7 @@ class Tokenizer:
 
     @functools.cached_property
     def plain(self) -> tokenizers.Tokenizer:
-        """A copy of the backend to which special tokens are letters like any others."""
+        """A copy of the backend that encodes special tokens as ordinary text."""
         copied = tokenizers.Tokenizer.from_str(self.backend.to_str())
         copied.encode_special_tokens = True
         return copied
@@ -61,7 +60,7 @@ class Tokenizer:
         return [e.ids for e in encode(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens included, nothing tidied up."""
+        """Text of ids, special tokens included, exactly as they spell it."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -71,8 +70,8 @@ class Tokenizer:
     def spell(self, ids: Sequence[int]) -> list[str]:
         """Text of each id; joined they are `decode(ids)`.
 
-        A character spelled by several tokens belongs to the last of them, those before
-        have an empty text. Bytes that make no character show as U+FFFD.
+        A character spelled by several tokens belongs to the last of them; the others
+        have an empty text. Bytes that are not a character become U+FFFD.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         texts = [decoder.decode(self._bytes_of(int(i))) for i in ids]
@@ -80,7 +79,7 @@ class Tokenizer:
         return [*texts[:-1], texts[-1] + rest] if texts else []
 
     def _bytes_of(self, token_id: int) -> bytes:
-        """What an id spells, special tokens included; nothing for unused ids."""
+        """Bytes of an id, special tokens included; none for unused ids."""
         if token_id < self.vocab_size and self.token_bytes[token_id]:
             return self.token_bytes[token_id]
         return (self.backend.id_to_token(token_id) or "").encode("utf-8")
@@ -101,10 +100,10 @@ class Tokenizer:
 
 
 def check_vocabulary(path: str, tokenizer: Tokenizer, num_ids: int) -> None:
-    """Refuse a tokenizer whose ids a model of `num_ids` ids does not have.
+    """Refuse a tokenizer with more ids than a model of `num_ids` ids.
 
     Raises:
-      ValueError: the tokenizer has others; `path` is named in the message.
+      ValueError: it has more; `path` is named in the message.
     """
     if tokenizer.vocab_size > num_ids:
         raise ValueError(
@@ -155,7 +154,7 @@ def _read_backend(path: pathlib.Path) -> tokenizers.Tokenizer:
 
 
 def _check_backend(path: pathlib.Path, content: dict) -> None:
-    """Raises ValueError for values that make the library abort the process."""
+    """Raises ValueError for values with which the library would abort the process."""
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError(f"{path} is not a tokenizer file: it has no model")
@@ -176,7 +175,7 @@ def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
     # Imported here: it takes seconds, and checkpoints of today do not need it.
     import transformers
 
-    # The library raises whatever a file of the wrong shape makes its code stumble over.
+    # The library does not check the files' shapes: any exception of its code may come.
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True
@@ -198,7 +197,9 @@ def _read_json(path: pathlib.Path) -> dict | None:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no JSON object but a {type(value).__name__}")
+        raise ValueError(
+            f"{path} is not a JSON object but a {type(value).__name__}; copy it again"
+        )
     return value
 
 
@@ -253,10 +254,10 @@ def _stop_ids(folder: pathlib.Path) -> tuple[int, ...] | None:
 
 @functools.cache
 def byte_alphabet() -> dict[str, int]:
-    """The character byte-level BPE writes for each byte, inverted.
+    """Byte by the character that byte-level BPE writes for it.
 
-    Printable characters of Latin-1 stand for their own code; the other bytes, in
-    order, for the characters from U+0100 on. Source: GPT-2's released encoder.
+    Printable characters of Latin-1 stand for the byte of their code; those from U+0100
+    on for the other bytes, in order. Source: GPT-2's released encoder.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in set(printable)]

@@ -1,4 +1,4 @@
-"""Our games as environments of Gymnasium play as the array games do."""
+"""The games as Gymnasium environments play like the array games."""
 
 import subprocess
 import sys
@@ -77,13 +77,15 @@ def test_play_is_that_of_the_array_game(name, kwargs):
         for i in range(20):
             action = int(draw.integers(game.num_actions))
             key = jax.random.fold_in(noise_key, i)
-            _, state, reward, terminated, told = step_env(key, state, action, params)
+            _, state, reward, terminated, expected = step_env(
+                key, state, action, params
+            )
             text, paid, is_terminated, is_truncated, info = env.step(action)
             fields = jax.device_get(text_fields(state, params))
             assert text == game.template.render(fields)
             assert text in env.observation_space
             assert paid == float(reward)
-            assert info == {**{n: bool(v) for n, v in told.items()}, "valid": True}
+            assert info == {**{n: bool(v) for n, v in expected.items()}, "valid": True}
             is_over = bool(game.is_finished(state, params))
             assert (is_terminated or is_truncated) == is_over
             if params.max_steps_in_episode > 1:
@@ -112,7 +114,7 @@ def test_texts_and_numbers_are_the_same_actions(name, kwargs):
         assert by_text.step(f" {text.upper()}\n") == by_number.step(action)
 
 
-def test_answers_that_are_too_long_or_empty_are_no_actions():
+def test_answers_that_are_too_long_or_empty_are_not_actions():
     for name in ("ragen_jax/Countdown-v0", "ragen_jax/Sokoban-v0"):
         env = gymnasium.make(name, actions="text", disable_env_checker=True)
         env.reset(seed=0)
@@ -148,7 +150,7 @@ def test_validation_levels_are_held_out():
             assert is_held_out == (split == "validation")
 
 
-def test_resets_without_a_seed_go_on():
+def test_resets_without_a_seed_continue_the_stream():
     first, second = (gymnasium.make("ragen_jax/Sokoban-v0") for _ in range(2))
     levels = []
     for env in (first, second):

@@ -107,7 +107,7 @@ def test_one_game_and_default_parameters(raw):
 @pytest.mark.parametrize("raw", [False, True], ids=["typed", "raw"])
 @pytest.mark.parametrize("are_batched", [False, True], ids=["shared", "own"])
 def test_runs_of_many_games(raw, are_batched):
-    """Seeds x games, each seed with parameters of its own or all with the same."""
+    """Seeds x games, each seed with other parameters or all with the same."""
     env, params = game("walk")
     states = start(env, params, 3 * NUM_ROWS)
     keys = jax.random.split(jax.random.key(4), 3 * NUM_ROWS)
@@ -144,7 +144,7 @@ def test_shared_states_and_keys():
     assert sorted(np.asarray(ours[3]).tolist()) == [False, True]
 
 
-def test_every_device_with_games_of_its_own():
+def test_every_device_with_other_games():
     env, params = game("walk")
     mesh = jax.make_mesh((8,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     states = start(env, params, 8 * NUM_ROWS)
@@ -247,7 +247,7 @@ def test_levels_made_beforehand():
 
 
 @pytest.mark.parametrize("chosen", [0, slice(0, 0)], ids=["one state", "no state"])
-def test_levels_that_are_no_set_are_refused(chosen):
+def test_levels_without_an_axis_are_refused(chosen):
     env, params = game("walk")
     states = start(env, params)
     with pytest.raises(ValueError, match="states on one axis, at least one"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import envs
+from envs.base import TextEnvironment
 from envs.contract import checks as contract
 from envs.contract import text_checks as contract_text
 from envs.contract.subject import Subject, problem, rows
@@ -227,6 +228,14 @@ def test_a_game_that_misreads_is_found(fault, sentence):
     )
 
 
+def test_a_game_without_action_names_says_how_many_actions_it_has():
+    class Nameless(TextEnvironment):
+        """Reads answers, and lacks `num_actions`."""
+
+    with pytest.raises(NotImplementedError, match="sets num_actions"):
+        Nameless().action_space()
+
+
 @pytest.mark.parametrize("env_id", envs.GYMNAX_IDS)
 def test_gymnax_users_can_play(env_id):
     env, params = gymnax.make(env_id)
@@ -250,32 +259,3 @@ def test_registration_leaves_present_ids_alone():
     envs.register_with_gymnax()
     assert gymnax.registered_envs == before
     assert all(before.count(env_id) == 1 for env_id in envs.GYMNAX_IDS)
-
-
-@pytest.mark.parametrize(
-    ("name", "kwargs", "message"),
-    [
-        ("frozenlake", {}, "did you mean 'frozen_lake'.*choose one of bandit"),
-        ("chess", {}, "no environment 'chess'; choose one of bandit"),
-        ("bandit", {"slit": "test"}, "'slit' .did you mean 'split'.*split, reverse"),
-        ("bandit", {"split": "validation"}, "choose one of train, test"),
-        ("bandit", {"reverse": 1}, "reverse=1 must be True or False"),
-        ("frozen_lake", {"self": 1}, "takes no argument 'self'"),
-        ("frozen_lake", {"size": 1}, "size=1 must be a whole number .* at least 2"),
-        ("frozen_lake", {"size": 4.0}, "size=4.0 must be a whole number"),
-        ("frozen_lake", {"frozen_probability": 90}, "must lie between 0 and 1"),
-        ("frozen_lake", {"observation": "image"}, "one of grid, coord, grid_coord"),
-        ("frozen_lake", {"symbols": "PPOGX√"}, "6 different characters"),
-        ("frozen_lake", {"symbols": "P_O"}, "6 different characters"),
-        ("frozen_lake", {"symbols": "P OGX√"}, "one visible character"),
-        ("frozen_lake", {"symbols": ("P", "__", *"OGX√")}, "one visible character"),
-        ("sokoban", {"rows": 2}, "2 rows x 6 cols has no room"),
-        ("sokoban", {"num_boxes": 0}, "num_boxes=0"),
-        ("sokoban", {"observation": "image"}, "one of grid, coord, grid_coord"),
-        ("sokoban", {"symbols": "#_O"}, "7"),
-        ("sokoban", {"size": 6}, "takes no argument 'size'.*rows, cols"),
-    ],
-)
-def test_bad_arguments_are_explained(name, kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        envs.make(name, **kwargs)

@@ -1,6 +1,6 @@
 """The rules of games against libraries that have them, too.
 
-They are no requirement of the program; continuous integration installs them.
+The program does not require them; continuous integration installs them.
 """
 
 import jax

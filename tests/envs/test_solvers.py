@@ -9,6 +9,7 @@ import pytest
 
 import envs
 from envs.base import PlayBudget
+from tests.envs import levels
 from tests.reference import frozen_lake_oracle as oracle
 
 NUM_LEVELS = 8
@@ -20,15 +21,9 @@ def lake(size):
     return envs.make("frozen_lake", size=size, frozen_probability=0.75)
 
 
-@functools.cache
-def reset_function(env):
-    return jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
-
-
 def sample(env, num_levels=NUM_LEVELS, *, anywhere=True):
     """Levels; with `anywhere` the player stands on a random tile, even a final one."""
-    keys = jax.random.split(jax.random.key(2), num_levels)
-    states = reset_function(env)(keys, env.default_params)[1]
+    states = levels.sample(env, num_levels, seed=2)
     if not anywhere:
         return states
     tiles = jax.random.randint(jax.random.key(3), (num_levels,), 0, env.size**2)

@@ -108,7 +108,7 @@ def test_numbers_have_no_trailing_zeros(units, decimals, text):
     assert Number("n", -2000, 2000, decimals).render(units) == text
 
 
-def test_cells_without_marks_are_no_text():
+def test_cells_without_marks_have_no_text():
     assert Cells("boxes", "Boxes", 2, 2, 4).render(np.zeros((2, 2))) == ""
 
 

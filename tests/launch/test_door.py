@@ -108,7 +108,7 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
             [f"algo.advantage={MINE}:scaled_grpo", "algo.lam=0.9"],
             "algo.lam has no effect here",
         ),
-        ([f"env.name={MINE}:shaped"], "is no environment"),
+        ([f"env.name={MINE}:shaped"], "is not an environment"),
         (["env.name=nowhere:Game"], "env: there is no module nowhere"),
     ],
 )

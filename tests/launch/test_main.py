@@ -56,9 +56,9 @@ def test_commands_are_listed_and_misspelt_ones_refused(hostile):
     [
         (["--config=sokoban:nope"], "no preset 'nope'; presets are size: pocket"),
         (["--config=configs/sokoban.py:nope"], "no preset 'nope'"),
-        (["--config=own.py"], "is no environment"),
+        (["--config=own.py"], "is not an environment"),
         (["--config=missing.py"], "there is no configuration file missing.py"),
-        (["--config=sokoban", "--config.env.name=mine:none"], "is no environment"),
+        (["--config=sokoban", "--config.env.name=mine:none"], "is not an environment"),
     ],
 )
 def test_our_configurations_and_theirs_are_found(hostile, words, message):

@@ -38,7 +38,7 @@ def test_stopped_by_sigterm_then_killed_a_sweep_goes_on(model, tmp_path):
     process.send_signal(signal.SIGTERM)
     stopped, _ = process.communicate(timeout=120)
     assert process.returncode == 143, stopped
-    assert "the same command goes on with the sweep" in stopped
+    assert "run the same command again to continue the sweep" in stopped
     assert not (cut / "sweep.md").exists()
     first = reader.read_metrics(cut / "seed-0")[-1]["iteration"]
     assert (cut / "seed-0" / "checkpoints" / str(first)).is_dir()
@@ -68,7 +68,7 @@ def test_stopped_by_sigterm_then_killed_a_sweep_goes_on(model, tmp_path):
     [
         (["--seeds=x"], "'x' is neither a seed nor a range"),
         (["--set", "algo.lam=0.9", "--config.algo.lam=1"], "set the same key"),
-        (["--config.seed=3"], "--config.seed sets one seed"),
+        (["--config.seed=3"], "--config.seed sets a single seed"),
         (["--set=optimizer.learning_rate=1e-4,-1"], "learning_rate=-1"),
         (["--set", "optimizer.learning_rat=1"], "Did you mean"),
     ],

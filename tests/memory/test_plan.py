@@ -152,8 +152,8 @@ def test_an_estimate_follows_the_published_counts_for_an_h100():
     plan = make_plan(config, model, tokenizer)
     counted = {"rollout": 6.60, "evaluation": 12.21, "update": 6.67}
     for name, temporaries in counted.items():
-        found = plan.memory[name].temporaries / 2**30
-        assert found == pytest.approx(temporaries, rel=0.03), name
+        size = plan.memory[name].temporaries / 2**30
+        assert size == pytest.approx(temporaries, rel=0.03), name
     assert plan.memory["update"].peak / 2**30 == pytest.approx(17.72, rel=0.03)
 
 
@@ -188,7 +188,7 @@ def test_a_folder_needs_no_weights_and_no_tokenizer(tmp_path):
     shutil.copy(POCKET / "config.json", tmp_path)
     model, tokenizer, notes = read_model(str(tmp_path))
     assert (model.hidden_size, tokenizer.folder) == (128, POCKET)
-    assert "holds no tokenizer" in notes[0]
+    assert "has no tokenizer" in notes[0]
     shutil.copy(POCKET / "tokenizer.json", tmp_path)
     _, tokenizer, notes = read_model(str(tmp_path))
     assert (tokenizer.folder, notes) == (tmp_path, [])

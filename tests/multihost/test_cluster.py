@@ -1,4 +1,4 @@
-"""Who starts the processes, as the environment says it."""
+"""The place of a process according to its environment."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_the_first_host_of_slurms_list(hosts, first):
         {"JOB_COMPLETION_INDEX": "3"},
     ],
 )
-def test_otherwise_the_command_runs_alone(environ):
+def test_without_a_scheduler_the_command_runs_alone(environ):
     assert find_place("auto", environ) is None
 
 
@@ -84,8 +84,8 @@ def test_processes_are_named_by_hand():
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("slrum", "none of auto, off, openmpi, slurm, kubernetes and HOST:PORT"),
-        ("node0,2,1", "none of auto"),
+        ("slrum", "not one of auto, off, openmpi, slurm, kubernetes or HOST:PORT"),
+        ("node0,2,1", "not one of auto"),
         ("node0:2100,2,2", "the number of this process 0 to 1"),
         ("node0:99999,2,0", "the port must be 1 to 65535"),
         ("slurm", "SLURM_STEP_NODELIST.*is not set: start the command with srun"),
@@ -93,12 +93,12 @@ def test_processes_are_named_by_hand():
         ("kubernetes", "JobSet"),
     ],
 )
-def test_what_is_no_place_is_refused(value, sentence):
+def test_malformed_places_are_refused(value, sentence):
     with pytest.raises(ValueError, match=sentence):
         find_place(value, {})
 
 
-def test_mpirun_without_an_address_is_told_what_to_do():
+def test_mpirun_without_an_address_is_refused_with_advice():
     environ = {k: v for k, v in OPENMPI.items() if "uri" not in k}
     with pytest.raises(ValueError, match="--distributed=HOST:PORT"):
         find_place("auto", environ)
@@ -136,5 +136,5 @@ def test_a_wrong_flag_is_one_sentence(tmp_path):
     words = commands.train_command("pocket", tmp_path / "run")
     refused = commands.call([*words, "--distributed=node0"])
     assert refused.returncode == 2
-    assert "error: --distributed='node0' is none of" in refused.stderr
+    assert "error: --distributed='node0' is not one of" in refused.stderr
     assert not (tmp_path / "run").exists()

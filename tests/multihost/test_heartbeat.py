@@ -1,4 +1,4 @@
-"""Signs of life: what a process does when another one is gone, fails or hangs."""
+"""Heartbeats: what a process does when another one is lost, fails or hangs."""
 
 import dataclasses
 import json
@@ -86,12 +86,12 @@ def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_who_was_seen_to_arrive_must_not_vanish(tmp_path, capsys):
-    """Whoever has not come may still come; files of an earlier start are nobody."""
+def test_a_process_that_was_seen_to_start_must_not_vanish(tmp_path, capsys):
+    """Others may still be starting; files of an earlier start do not count."""
     ends = Ends()
     write_heartbeat(tmp_path, beat(1, attempt="before", count=9))
     write_heartbeat(tmp_path, beat(2, attempt="before", state=heartbeat.FAILED))
-    with watch(tmp_path, ends, total=4, is_arriving=True):
+    with watch(tmp_path, ends, total=4, is_starting=True):
         time.sleep(0.5)
         assert not ends.statuses
         write_heartbeat(tmp_path, beat(1, count=1))
@@ -100,7 +100,7 @@ def test_who_was_seen_to_arrive_must_not_vanish(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("state", [heartbeat.RUNNING, heartbeat.FINISHED])
-def test_beats_and_an_orderly_end_are_no_loss(tmp_path, state):
+def test_heartbeats_and_an_orderly_end_are_not_a_loss(tmp_path, state):
     ends = Ends()
     with watch(tmp_path, ends):
         for count in range(40):
@@ -181,7 +181,7 @@ def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
     assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
 
 
-def test_an_error_of_the_runtime_is_no_sentence(tmp_path, capsys):
+def test_an_error_of_the_runtime_waits_for_the_loss(tmp_path, capsys):
     ends = Ends()
     write_heartbeat(tmp_path, beat(count=1))
     with pytest.raises(SystemExit), watch(tmp_path, ends):
@@ -220,7 +220,7 @@ def test_a_start_beside_another_one_is_refused(tmp_path, there, is_refused):
         start(wait)
 
 
-def test_what_is_lost_are_those_that_beat_no_more(tmp_path):
+def test_processes_that_stopped_beating_are_lost(tmp_path):
     mine = beat(0, count=5)
     others = [
         beat(1, count=3),
@@ -261,7 +261,7 @@ def test_a_run_that_hangs_ends_itself(tmp_path):
     assert "process 0 (" in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_gives_a_warning(tmp_path, capsys):
     (tmp_path / heartbeat.FOLDER).write_text("a file in the way")
     with watch(tmp_path, Ends(), number=1):
         time.sleep(0.05)

@@ -1,149 +1,99 @@
-"""The shipped model: its wording, its tokenizer, its files and its abilities."""
+"""The shipped models: their wording, tokenizers and files."""
 
+import dataclasses
 import hashlib
+from types import ModuleType
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import envs
-from configs import pocket
+from configs import (
+    countdown,
+    cube2x2,
+    game2048,
+    lean,
+    mathqa,
+    pocket,
+    pocket_host,
+    pocket_worlds,
+    search,
+    sudoku,
+)
+from ragen_jax.config import validate
 from ragen_jax.models.hf.weights import load_checkpoint
-from ragen_jax.models.policy import build_policy
-from ragen_jax.program.build import POCKET
-from ragen_jax.sft.data import build_demo_tasks, dialogue_texts
+from ragen_jax.program.build import BUILT_IN
+from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.sft.pocket_tokenizer import build_tokenizer, save_tokenizer
-from ragen_jax.text.tokenizer import load_tokenizer
 
 MAX_BYTES = 8_000_000
-# Of all texts of its games' messages and replies.
-WORDING = "0442b9d4e9cbdb62a99eb8b83eeed79b9d1bc043fd7f38bfacfe18a97585513c"
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MARKUP = ("<think>", "</think>", "<answer>", "</answer>", " || ")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(POCKET)
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A shipped model.
+
+    Attributes:
+      config: of its training.
+      tasks: configurations whose preset "pocket" names it.
+      wording: SHA-256 of all texts of its games' messages and replies.
+    """
+
+    config: ModuleType
+    tasks: tuple[ModuleType, ...]
+    wording: str
 
 
-@pytest.fixture(scope="module")
-def tasks(tokenizer):
-    return build_demo_tasks(pocket.get_config(), tokenizer)
+MODELS = {
+    "pocket": Model(
+        pocket,
+        (),
+        "0442b9d4e9cbdb62a99eb8b83eeed79b9d1bc043fd7f38bfacfe18a97585513c",
+    ),
+    "pocket_worlds": Model(
+        pocket_worlds,
+        (countdown, cube2x2, game2048, sudoku),
+        "36143c03cc38dcbc5c4de12aba2b316993e3c19f9ad129178688978108a7337c",
+    ),
+    "pocket_host": Model(
+        pocket_host,
+        (lean, mathqa, search),
+        "489f944c11952c54ee2030ca0e76d3fa906e8b243955fa8584eb6677569c0df3",
+    ),
+}
 
 
-def test_the_wording_is_that_of_its_training():
+@pytest.mark.parametrize("name", MODELS)
+def test_wording_and_tokenizer_are_those_of_its_training(name, tmp_path):
     """A word the model never saw in training makes it play badly, without an error."""
-    texts = "\n".join(dialogue_texts(pocket.get_config()))
-    assert hashlib.sha256(texts.encode()).hexdigest() == WORDING, (
+    texts = dialogue_texts(MODELS[name].config.get_config())
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    assert digest == MODELS[name].wording, (
         "the terse wording, the games' words or the demonstrated replies have changed: "
-        "the shipped pocket model was trained on the old ones; take the change back, "
-        "or train the model anew (python -m launch.sft --config=configs/pocket.py "
-        "--workdir=runs/pocket), copy runs/pocket/model to ragen_jax/pocket, measure "
-        "it again and put the new digest here"
+        "undo the change, or train the model again (python -m launch.sft "
+        f"--config=configs/{name}.py --workdir=runs/{name}), copy runs/{name}/model "
+        f"to ragen_jax/{name}, measure it again and put the new digest here"
     )
+    save_tokenizer(build_tokenizer(texts), tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / file).read_bytes() == (BUILT_IN[name] / file).read_bytes()
 
 
-def single_tokens(tasks):
-    for demo in tasks.values():
-        yield from demo.task.env.action_vocabulary
-    for name in ("sokoban", "frozen_lake"):
-        yield from envs.make(name).symbols
-    yield from (*SPECIAL, *MARKUP, *"0123456789", "\n", "Turn", "Reward", "Invalid")
-
-
-def test_words_of_the_games_are_single_tokens(tokenizer, tasks):
-    for text in single_tokens(tasks):
-        assert len(tokenizer.encode(text)) == 1, text
-
-
-def test_symbols_stay_single_tokens_side_by_side(tokenizer):
-    text = "#_√√X\n_O√P#\n"
-    assert [tokenizer.decode([i]) for i in tokenizer.encode(text)] == list(text)
-
-
-def test_markup_is_text_and_special_tokens_are_not(tokenizer):
-    assert all(tokenizer.token_bytes[tokenizer.id_of(t)] == b"" for t in SPECIAL)
-    for text in MARKUP:
-        assert tokenizer.token_bytes[tokenizer.id_of(text)] == text.encode()
-    assert tokenizer.stop_ids == (tokenizer.id_of("<|im_end|>"),)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.text(max_size=30))
-def test_any_text_survives(tokenizer, text):
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    if not any(special in text for special in SPECIAL):
-        assert b"".join(tokenizer.token_bytes[i] for i in ids) == text.encode()
-
-
-def test_every_byte_is_a_token(tokenizer):
-    assert [tokenizer.token_bytes[i] for i in range(256)] == [
-        bytes([i]) for i in range(256)
-    ]
-
-
-def test_transformers_loads_the_same_tokenizer(tokenizer):
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(POCKET, local_files_only=True)
-    message = [{"role": "user", "content": "Turn 1\n#_√P#\nLeft 10"}]
-    chat = theirs.apply_chat_template(
-        message, tokenize=False, add_generation_prompt=True
-    )
-    assert chat == (
-        "<|im_start|>user\nTurn 1\n#_√P#\nLeft 10<|im_end|>\n<|im_start|>assistant\n"
-    )
-    for text in (chat, "<think>P12</think><answer>Up || Down</answer>", "é 日本\n\n x"):
-        ids = theirs.encode(text, add_special_tokens=False)
-        assert ids == tokenizer.encode(text)
-        assert theirs.decode(ids, clean_up_tokenization_spaces=False) == text
-
-
-def test_the_tokenizer_is_the_one_that_the_games_ask_for(tmp_path):
-    save_tokenizer(build_tokenizer(dialogue_texts(pocket.get_config())), tmp_path)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        ours, shipped = ((f / name).read_bytes() for f in (tmp_path, POCKET))
-        assert hashlib.sha256(ours).digest() == hashlib.sha256(shipped).digest()
-
-
-def test_the_files_are_small_and_described():
-    assert (POCKET / "model.safetensors").stat().st_size < MAX_BYTES
-    readme = (POCKET / "README.md").read_text()
-    assert "python -m launch.sft --config=configs/pocket.py" in readme
-    config, _ = load_checkpoint(POCKET)
-    sizes = pocket.get_config().model
+@pytest.mark.parametrize("name", MODELS)
+def test_the_files_are_small_and_described(name):
+    folder = BUILT_IN[name]
+    assert (folder / "model.safetensors").stat().st_size < MAX_BYTES
+    readme = (folder / "README.md").read_text()
+    assert f"python -m launch.sft --config=configs/{name}.py" in readme
+    config, _ = load_checkpoint(folder)
+    sizes = MODELS[name].config.get_config().model
     assert config.hidden_size == sizes.hidden_size
     assert config.num_hidden_layers == sizes.num_hidden_layers
 
 
-@pytest.mark.slow
-def test_it_can_read_the_board(tokenizer, tasks):
-    """If it thinks, it names player, box and target where they are."""
-    config, params = load_checkpoint(POCKET)
-    policy = build_policy(config)
-    task, facts = tasks["sokoban"].task, tasks["sokoban"].facts
-    env, env_params = task.env, task.params
-    keys = jax.random.split(jax.random.key(99), 32)
-    _, states = jax.vmap(env.reset_env, (0, None))(keys, env_params)
-    names = jax.vmap(facts.read, (0, None))(states, env_params)
-    fields = jax.device_get(jax.vmap(env.text_fields, (0, None))(states, env_params))
-    rows, thoughts = [], []
-    for i in range(32):
-        shown = {k: v[i] for k, v in fields.items()} | {"turn": 1, "actions_left": 10}
-        words = zip(facts.words, names[i], strict=True)
-        thought = "".join(word.options[int(n)] for word, n in words)
-        thoughts.append([tokenizer.encode(letter)[0] for letter in thought])
-        prompt = tokenizer.encode(task.dialogue.prompts.opening.render(shown))
-        rows.append(prompt + thoughts[-1])
-    tokens = jnp.array(rows, jnp.int32)
-    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
-    hidden, _ = policy.forward(params, tokens, positions, None)
-    logits = policy.logits(params, hidden[:, -len(thoughts[0]) - 1 : -1])
-    is_right = np.asarray(jnp.argmax(logits, axis=-1)) == np.array(thoughts)
-    is_digit = np.array([0, 1, 1] * 3, bool)
-    assert is_right[:, is_digit].mean() > 0.8
+@pytest.mark.parametrize("name", MODELS)
+def test_its_games_use_it_and_real_models_stay(name):
+    for task in MODELS[name].tasks:
+        config = task.get_config("pocket")
+        validate(config)
+        assert config.model.path == name
+        path = task.get_config("qwen2.5-0.5b").model.path
+        assert path == "Qwen/Qwen2.5-0.5B-Instruct"

@@ -99,11 +99,11 @@ def test_a_number_is_the_same_episode_in_every_epoch(lake):
     assert sorted(episodes) == list(range(6))
     assert all(len(set(copies)) == 1 for copies in episodes.values())
     assert max(map(len, episodes.values())) > 1
-    # Two of six levels with the same noise in play and thought are no accident.
+    # Two of six levels with the same noise in play and thought are not a coincidence.
     assert len({copies[0] for copies in episodes.values()}) == 6
 
 
-def test_what_does_not_count_is_not_learned(lake):
+def test_masked_episodes_are_not_learned(lake):
     draw, play = lake
     # 3 epochs of 6 are 4 steps of 4 and one of 2.
     last = draw(5)["frozen_lake"]

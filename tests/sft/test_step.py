@@ -99,7 +99,7 @@ def test_messages_are_learned_with_their_weight(model, batch, plain, chunk_token
     )(params)
     weighted = jax.grad(lambda p: plain_loss(policy, p, batch, 0.25))
     chex.assert_trees_all_close(computed, jax.jit(weighted)(params), atol=1e-6)
-    # What is shown stays that of replies.
+    # The reported loss is still that of replies.
     np.testing.assert_allclose(metrics["loss"], plain[0], rtol=1e-5)
 
 

@@ -56,14 +56,14 @@ def test_a_new_model_resumes_to_the_same_bits(tmp_path, capsys):
     assert digests(whole / "model") == digests(parts / "model")
     assert record_of(whole) == record_of(parts)
     # A mean over two steps, of which one was taken before the interruption.
-    assert shown(whole_lines, step=4) == shown(lines, step=4)
+    assert last_line(whole_lines, step=4) == last_line(lines, step=4)
 
     changed = tiny.new_config(optimizer__learning_rate=1.0)
     with pytest.raises(ValueError, match=r"optimizer\.learning_rate: 0\.002 -> 1\.0"):
         sft.train(changed, whole)
 
 
-def shown(lines, step):
+def last_line(lines, step):
     """Loss and accuracy on the last line of a step."""
     return re.findall(rf"^ +{step}/5 +loss (\S+) +accuracy (\S+)", lines, re.M)[-1]
 

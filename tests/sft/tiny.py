@@ -89,7 +89,7 @@ def _changed(config: ConfigDict, changes: dict[str, object]) -> ConfigDict:
 
 
 def new_tokenizer(config: ConfigDict) -> Tokenizer:
-    """The tokenizer of a model made from nothing."""
+    """The tokenizer of a new model."""
     backend = pocket_tokenizer.build_tokenizer(dialogue_texts(config))
     with tempfile.TemporaryDirectory() as folder:
         pocket_tokenizer.save_tokenizer(backend, folder)

@@ -30,10 +30,10 @@ def test_seeds(text, seeds):
         ("a:b", "'a:b' is neither"),
         ("-1", "'-1' is neither"),
         ("0:5:2", "'0:5:2' is neither"),
-        ("3:3", "names no seed"),
+        ("3:3", "does not name a seed"),
         ("0:3,2", "names 2 twice"),
-        ("1,4294967296", "4294967296 is no seed; use 0 to 2**32 - 1"),
-        ("0:99999999999", "99999999998 is no seed"),
+        ("1,4294967296", "4294967296 is not a seed; use 0 to 2**32 - 1"),
+        ("0:99999999999", "99999999998 is not a seed"),
         ("0:4000000000", "names more than 10,000 seeds"),
     ],
 )
@@ -63,13 +63,13 @@ def test_values(text, values):
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["optimizer.learning_rate"], "sets nothing; write --set KEY=VALUE"),
+        (["optimizer.learning_rate"], "is not a setting; write --set KEY=VALUE"),
         (["a=1,,2"], "has an empty value"),
         (["a="], "has an empty value"),
         (["a=(1, 2"], "lacks a closing )"),
         (["a='x"], "lacks a closing '"),
         (["a=1", "a=2"], "names a twice"),
-        (["seed=1,2"], "the seeds are those of --seeds"),
+        (["seed=1,2"], "give seeds by --seeds"),
     ],
 )
 def test_bad_texts(texts, words):
@@ -103,7 +103,7 @@ def test_keys_that_end_alike_are_told_in_full():
     assert cell.label == "optimizer.learning_rate=0.0001, critic.learning_rate=0.001"
 
 
-def test_any_value_has_a_folder_of_its_own():
+def test_any_value_has_another_folder():
     values = "env.mix=(('bandit', 4), ('sokoban', 28)),(('bandit', 5), ('sokoban', 27))"
     names = [cell.name for cell in cells_of(values)]
     assert len(set(names)) == 2
@@ -123,10 +123,10 @@ def test_keys_that_no_file_lists():
     ("texts", "words"),
     [
         (["optimizer.learning_rat=1"], "Did you mean 'optimizer.learning_rate'?"),
-        (["optimizer.learning_rate=fast"], "takes another, as in 0.0002"),
-        (["train.num_iterations=2.5"], "the value is of type float"),
+        (["optimizer.learning_rate=fast"], "takes values such as 0.0002"),
+        (["train.num_iterations=2.5"], "the value has type float"),
         (["optimizer=3"], "no configuration key 'optimizer'"),
-        (["optimizer.learning_rate=True"], "the value is of type bool"),
+        (["optimizer.learning_rate=True"], "the value has type bool"),
         (["algo.strength=3"], "no configuration key 'algo.strength'"),
         (["optimizer.learning_rate=1e-4,0.0001"], "has learning_rate=0.0001 twice"),
         (["algo.lam=1,1.0"], "has lam=1.0 twice"),
@@ -147,7 +147,7 @@ def test_bad_keys_and_values(texts, words):
             "advantage=grpo, learning_rate=0.001: critic.learning_rate has no effect",
         ),
         (["algo.lam=0.9"], ["algo.lam"], "set the same key"),
-        ([], ["seed"], "--config.seed sets one seed"),
+        ([], ["seed"], "--config.seed sets a single seed"),
     ],
 )
 def test_bad_cells_are_named(texts, overrides, words):

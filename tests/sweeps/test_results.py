@@ -78,7 +78,7 @@ def test_the_table_shows_them():
     )
 
 
-def test_runs_of_different_games_get_reports_of_their_own(tmp_path):
+def test_each_game_gets_a_report(tmp_path):
     folders = []
     for name, game in (("a", "Sokoban"), ("b", "Bandit"), ("c", "Sokoban")):
         folders.append(fake_runs.write_run(tmp_path / name, game=game, iterations=2))

@@ -124,7 +124,7 @@ def test_a_finished_sweep_trains_nothing_again(swept, model, monkeypatch, capsys
     assert written["sweep.md"] in capsys.readouterr().out
 
 
-def test_a_run_that_fails_is_said_and_the_others_go_on(model, tmp_path, capsys):
+def test_a_failed_run_is_reported_and_the_others_continue(model, tmp_path, capsys):
     """A run folder belongs to other settings."""
     keys = {"evaluation__every": None, "diagnostics__every": None}
     cells = cells_of(model, **keys)
@@ -160,13 +160,13 @@ def test_bad_cells_are_refused_before_the_first_run(model, tmp_path, grid, words
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_finished_run_is_not_said_to_be_of_other_evaluations(swept, model):
+def test_a_finished_run_refuses_other_evaluations(swept, model):
     cells = cells_of(model, *GRID, evaluation__num_prompts=8)
     with pytest.raises(ValueError, match=r"evaluated with evaluation.num_prompts = 4"):
         sweeps.sweep(cells, SEEDS, swept)
 
 
-def test_what_would_hide_the_results_is_said_before_the_runs(model, tmp_path):
+def test_unusable_folders_are_refused_before_the_runs(model, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file; name a folder"):
         sweeps.sweep(cells_of(model), SEEDS, tmp_path / "file")

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.byte_strings import LONG_TOKEN_BYTES, shorten_token
@@ -22,7 +20,7 @@ NUM_ROWS = 2048
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The one thing the parser asks of a tokenizer."""
+    """The part of a tokenizer that the parser needs."""
 
     token_bytes: list[bytes]
 
@@ -74,16 +72,17 @@ def tokenize(reply: bytes, draw: random.Random) -> list[int]:
 
 
 def hostile_reply(draw: random.Random) -> list[int]:
-    """Tokens of a reply near to, in or beyond the form."""
+    """Tokens of a reply near to, in or beyond the form, with some random bytes."""
     reply = draw.choice(OPENINGS)
     reply += b"".join(draw.choices(FRAGMENTS, k=draw.randrange(9)))
+    reply += draw.randbytes(draw.choice([0, 0, 0, 1, 3]))
     if draw.random() < 0.7:
         reply += b"</answer>" + draw.choice([b"", b"</answer>", b" more"])
     return tokenize(reply, draw)
 
 
 def pad(rows: list[list[int]], num_tokens: int) -> tuple[jax.Array, jax.Array]:
-    """Rows cut at the length limit, with junk behind what counts."""
+    """Rows cut at the length limit, with junk after their tokens."""
     tokens = np.full((len(rows), num_tokens), ord("|"), np.int32)
     lengths = np.array([min(len(row), num_tokens) for row in rows], np.int32)
     for i, row in enumerate(rows):
@@ -182,23 +181,6 @@ def test_hostile_batches_equal_the_oracle(parser):
         assert NUM_ROWS // 4 < num_formed < NUM_ROWS
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=3), max_size=9),
-        min_size=8,
-        max_size=8,
-    ),
-    st.sampled_from(OPENINGS),
-    st.randoms(use_true_random=False),
-)
-def test_any_reply_equals_the_oracle(parser, replies, opening, draw):
-    replies = [opening + b"".join(reply) + b"</answer>" for reply in replies]
-    rows = [tokenize(reply, draw) for reply in replies]
-    rows += [[]] * (NUM_ROWS - len(rows))
-    assert_agrees(parser, VOCABULARY, NAMES, rows, MAX_TOKENS)
-
-
 def test_the_limit_in_the_middle_of_a_tag(parser):
     """One reply cut after each of its tokens: the form is there only when whole."""
     reply = tokenize(b"ab</think> <answer>Up</answer>", random.Random(3))
@@ -207,7 +189,7 @@ def test_the_limit_in_the_middle_of_a_tag(parser):
     assert assert_agrees(parser, VOCABULARY, NAMES, rows, MAX_TOKENS) == 1
 
 
-def test_special_and_foreign_tokens_hold_no_bytes(parser):
+def test_special_and_unknown_tokens_have_no_bytes(parser):
     """Special ids and ids beyond the tokenizer's (a padded head) split nothing."""
     beyond = len(VOCABULARY.token_bytes) + 7
     row = []
@@ -272,7 +254,7 @@ def test_long_tokens_change_no_parse():
 
 @pytest.mark.parametrize("longest_name", [2, 5, 12, 24])
 def test_shortening_in_any_surroundings(longest_name):
-    """The oracle itself cannot tell a shortened token from the whole one."""
+    """The oracle reads a shortened token as it reads the whole one."""
     draw = random.Random(longest_name)
     bytes_of_runs = [b" ", b"-", b"\n", b"a ", b"|", b"<", b">", b"<think>"]
     num_shortened = 0

@@ -1,4 +1,4 @@
-"""What windows say: they start with a state, tell past turns whole, and always fit."""
+"""Windows: they start with a state, contain whole past turns, and always fit."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,9 +47,9 @@ def prompt(tokenizer, dialogue, num_past):
     padded = jnp.asarray(reply + [0] * (REPLY_TOKENS - len(reply)), jnp.int32)
     said = TokenSpan(padded, jnp.int32(len(reply)))
     turn = templates.past_turn(fields | {"turn": jnp.int32(2)}, said, jnp.int32(1))
-    shown = jnp.arange(templates.num_past) >= templates.num_past - num_past
+    is_past = jnp.arange(templates.num_past) >= templates.num_past - num_past
     tokens = jnp.broadcast_to(turn.tokens, (templates.num_past, *turn.tokens.shape))
-    past = TokenSpan(tokens, jnp.where(shown, turn.length, 0))
+    past = TokenSpan(tokens, jnp.where(is_past, turn.length, 0))
     span = templates.prompt(fields, past)
     assert span.tokens.shape[0] + REPLY_TOKENS == dialogue.max_window_tokens
     return tokenizer.decode(np.asarray(span.tokens)[: int(span.length)].tolist())
@@ -70,15 +70,15 @@ def test_last_k_is_the_dialogue_without_its_oldest_turns(tokenizer):
 def test_single_turn_tells_the_past_in_one_message(tokenizer):
     dialogue = build(tokenizer, context="single_turn", context_turns=3)
     reply = REPLY.removesuffix("<|im_end|>")
-    told = f"Turn 2\n{BOARD}Left 5\n<think>{reply}\nReward -0.2\nInvalid\n"
+    past = f"Turn 2\n{BOARD}Left 5\n<think>{reply}\nReward -0.2\nInvalid\n"
     start = "<|im_start|>system\nfrozenlake<|im_end|>\n<|im_start|>user\n"
     now = f"Turn 3\n{BOARD}Left 5<|im_end|>\n<|im_start|>assistant\n<think>"
     for num_past in range(3):
         text = prompt(tokenizer, dialogue, num_past)
-        assert text == start + told * num_past + now
+        assert text == start + past * num_past + now
 
 
-def test_full_style_says_what_is_past_and_what_is_not(tokenizer):
+def test_full_style_marks_the_past_turns(tokenizer):
     dialogue = build(tokenizer, style="full", context="single_turn", context_turns=2)
     opening = dialogue.prompts.opening.render(FIELDS)
     assert prompt(tokenizer, dialogue, 0) == opening

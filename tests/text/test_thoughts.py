@@ -46,12 +46,12 @@ def test_hostile_replies():
         pieces = draw.choices(FRAGMENTS, k=draw.randint(0, 6))
         rows.append(test_answers.tokenize(b"".join(pieces), draw))
     tokens, lengths = test_answers.pad(rows, MAX_TOKENS)
-    found = jax.device_get(count_rows(parser_of(vocabulary), tokens, lengths))
+    counts = jax.device_get(count_rows(parser_of(vocabulary), tokens, lengths))
     spelled = vocabulary.token_bytes
-    for row, count in zip(rows, found, strict=True):
+    for row, count in zip(rows, counts, strict=True):
         pieces = [spelled[token] for token in row[:MAX_TOKENS]]
         assert count == spelled_thought(pieces), pieces
-    assert 100 < (found > 0).sum() < 1900
+    assert 100 < (counts > 0).sum() < 1900
 
 
 @pytest.mark.parametrize(

@@ -180,14 +180,14 @@ def test_boards_with_separators(tokenizer, separator, border, rows, cols):
         check(template, tokenizer, tokenization, fields)
 
 
-def test_separators_are_shownof_their_own(tokenizer):
-    """So a symbol has the same tokens wherever it stands in a row."""
+def test_separators_are_separate_pieces(tokenizer):
+    """So a symbol has the same tokens at every place in a row."""
     board = random_boards(NUMBERS, 1)
     (ids,) = run(Template((NUMBERS,)), tokenizer, "symbols", {"board": board})
     (rows,) = Template((NUMBERS,)).read_boards(NUMBERS.render(board[0]))
-    shown = [p for row in rows for cell in row for p in (cell, " ")]
-    shown[2 * NUMBERS.cols - 1 :: 2 * NUMBERS.cols] = ["\n"] * NUMBERS.rows
-    assert ids == [i for piece in shown for i in tokenizer.encode(piece)]
+    texts = [p for row in rows for cell in row for p in (cell, " ")]
+    texts[2 * NUMBERS.cols - 1 :: 2 * NUMBERS.cols] = ["\n"] * NUMBERS.rows
+    assert ids == [i for text in texts for i in tokenizer.encode(text)]
 
 
 def test_symbols_of_several_tokens(tmp_path):
@@ -261,7 +261,7 @@ def test_cells(tokenizer, rows, cols, max_cells):
     agrees()
 
 
-def test_shownthat_merge_are_refused_by_name(tmp_path):
+def test_pieces_that_merge_are_refused_by_name(tmp_path):
     """Without a pre-tokenizer the line ends merge with the next row."""
     tokenizer = load_tokenizer(train_uncut(tmp_path / "uncut"))
     template = Template(("State:\n", OPEN))
@@ -284,7 +284,7 @@ def test_shownthat_merge_are_refused_by_name(tmp_path):
     ],
 )
 def test_cuts_inside_a_token_are_refused(tmp_path, parts, names):
-    # Enough merges that whatever the pre-tokenizer leaves together is merged.
+    # Enough merges to merge everything that the pre-tokenizer leaves together.
     texts = ("yes.\nB", "A\n\nyes", "goup", " PP", "0.!")
     folder = train_qwen_style(tmp_path / "t", texts=texts, vocab_size=900)
     tokenizer = load_tokenizer(folder)
@@ -316,7 +316,7 @@ def test_a_text_the_tokenizer_changes_is_refused(qwen_folder, tmp_path):
             compile_template(Template((OPEN,)), tokenizer, tokenization)
 
 
-def test_tables_over_the_limit_name_the_cure(tokenizer):
+def test_tables_over_the_limit_say_what_to_do(tokenizer):
     wide = Grid("board", WALLED.symbols, 4, 9, border=0)
     with pytest.raises(ValueError, match=r"823543 entries.*tokenization='symbols'"):
         compile_template(Template((wide,)), tokenizer, "rows")

@@ -105,7 +105,7 @@ def test_a_folder_without_generation_config_has_no_stop_ids(folder):
     assert load_tokenizer(folder).stop_ids is None
 
 
-def test_the_chat_template_may_be_a_file_of_its_own(folder, tokenizer):
+def test_the_chat_template_may_be_a_separate_file(folder, tokenizer):
     assert "<|im_start|>" in tokenizer.chat_template
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     assert load_tokenizer(folder).chat_template == "{{ messages }}"
@@ -139,7 +139,10 @@ def break_vocabulary(value):
         (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer file"),
         (lambda f: (f / "tokenizer.json").write_text("?"), "not valid JSON"),
         (lambda f: (f / "tokenizer_config.json").write_text("{"), "not valid JSON"),
-        (lambda f: (f / "generation_config.json").write_text("[]"), "no JSON object"),
+        (
+            lambda f: (f / "generation_config.json").write_text("[]"),
+            "not a JSON object",
+        ),
         (
             lambda f: (f / "generation_config.json").write_text(
                 '{"eos_token_id": "end"}'

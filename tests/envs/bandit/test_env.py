@@ -7,11 +7,7 @@ import pytest
 
 import envs
 from envs.bandit.env import NAME_PAIRS
-
-
-def reset_many(env, num_levels, seed=0):
-    keys = jax.random.split(jax.random.key(seed), num_levels)
-    return jax.vmap(env.reset_env, in_axes=(0, None))(keys, env.default_params)[1]
+from tests.envs.levels import sample
 
 
 def play_many(env, states, actions, params, seed=1):
@@ -34,10 +30,10 @@ def test_names_are_single_words_and_disjoint():
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_high_arm_has_the_risky_name_unless_reversed(split, reverse):
     env = envs.make("bandit", split=split, reverse=reverse)
-    states = reset_many(env, 200)
-    shown = jax.vmap(env.action_names, in_axes=(0, None))(states, env.default_params)
+    states = sample(env, 200)
+    names_of = jax.vmap(env.action_names, in_axes=(0, None))(states, env.default_params)
     high_names = set()
-    for names, high_arm in zip(np.asarray(shown), states.high_arm, strict=True):
+    for names, high_arm in zip(np.asarray(names_of), states.high_arm, strict=True):
         high_names.add(env.action_vocabulary[names[high_arm]])
         pair = {env.action_vocabulary[i] for i in names}
         assert pair in [set(p) for p in NAME_PAIRS[split]]
@@ -46,7 +42,7 @@ def test_the_high_arm_has_the_risky_name_unless_reversed(split, reverse):
 
 
 def test_both_orders_are_equally_likely():
-    high_arm = np.asarray(reset_many(envs.make("bandit"), 10_000).high_arm)
+    high_arm = np.asarray(sample(envs.make("bandit"), 10_000).high_arm)
     # 5 standard deviations: a false alarm once in 1.7 million seeds.
     assert abs(high_arm.mean() - 0.5) < 5 * 0.5 / 100
 
@@ -55,7 +51,7 @@ def test_both_orders_are_equally_likely():
 def test_payouts(low_arm_reward):
     env = envs.make("bandit")
     params = env.default_params.replace(low_arm_reward=low_arm_reward)
-    states = reset_many(env, 10_000)
+    states = sample(env, 10_000)
     _, after, reward, terminated, info = play_many(
         env, states, 1 - states.high_arm, params
     )

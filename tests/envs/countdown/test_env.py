@@ -12,6 +12,7 @@ import envs
 from envs.base import NEVER, PlayBudget
 from envs.countdown import env as countdown
 from envs.countdown.env import EnvState, expressions
+from tests.envs.levels import sample
 from tests.reference import countdown_oracle as oracle
 
 ONE = PlayBudget(1, 1, 1)
@@ -44,12 +45,6 @@ def test_answers_are_compared_with_the_target_without_overflow(target):
     outcomes = countdown._outcome(values, jnp.int32(target))
     expected = [oracle.outcome(tree, target) for tree in trees(numbers)]
     np.testing.assert_array_equal(outcomes, expected)
-
-
-def sample(env, num_levels, seed=0):
-    keys = jax.random.split(jax.random.key(seed), num_levels)
-    reset = jax.jit(jax.vmap(env.reset_env, (0, None)))
-    return reset(keys, env.default_params)[1]
 
 
 @pytest.mark.parametrize(
@@ -219,20 +214,3 @@ def test_a_thought_states_the_first_step_of_a_solution(num_numbers):
             pairs = [(value, numbers[0]), (numbers[0], value)]
             ends = [oracle.value((s, *pair)) for s in "+-*/" for pair in pairs]
             assert int(target) in ends
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"num_numbers": 5}, "num_numbers=5 must be 3 or 4"),
-        ({"num_numbers": 3.0}, r"num_numbers=3.0 must be 3 or 4"),
-        ({"max_number": 100}, "max_number=100 must be a whole number from 9 to 99"),
-        ({"max_number": 8}, "max_number=8 .* from 9 to 99"),
-        ({"max_target": 98}, "max_target=98 .* from 99 to 9999"),
-        ({"max_target": 10_000}, "max_target=10000 .* from 99 to 9999"),
-        ({"signs_only": 1}, "signs_only=1 must be True or False"),
-    ],
-)
-def test_bad_arguments_are_explained(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        envs.make("countdown", **kwargs)

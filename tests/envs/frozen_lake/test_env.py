@@ -7,6 +7,7 @@ import pytest
 
 import envs
 from envs.frozen_lake.env import EnvState
+from tests.envs.levels import sample
 from tests.reference import frozen_lake_oracle as oracle
 
 
@@ -23,9 +24,7 @@ def place(position, *, size=4, holes=(), goal=0, start=0):
 
 def levels(env, num_levels, seed=0):
     """[(holes, start, goal)] as the oracle writes them."""
-    keys = jax.random.split(jax.random.key(seed), num_levels)
-    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
-    states = jax.device_get(reset(keys, env.default_params)[1])
+    states = jax.device_get(sample(env, num_levels, seed))
     for holes, start, goal in zip(states.holes, states.start, states.goal, strict=True):
         tiles = [divmod(int(t), env.size) for t in np.flatnonzero(holes)]
         yield set(tiles), divmod(int(start), env.size), divmod(int(goal), env.size)
@@ -170,7 +169,7 @@ def test_coordinates_list_the_whole_board_wherever_the_player_is():
             )
 
 
-def test_rows_of_a_group_slip_on_their_own():
+def test_rows_of_a_group_slip_independently():
     shares = landings(place(5, goal=15), 2, 0.8, num_draws=64)
     # All 64 moves agree with probability 0.8^64 = 6e-7.
     assert (shares > 0).sum() > 1

@@ -105,18 +105,6 @@ def test_rewards_are_parameters():
     assert float(reward) == 31.0
 
 
-def test_the_time_limit_ends_the_game():
-    env = Sokoban(rows=3, cols=5)
-    state = state_of(("#####", "#PXO#", "#####"), time=100)
-    _, after, reward, terminated, info = env.step_env(
-        None, state, RIGHT, env.default_params
-    )
-    jax.tree.map(np.testing.assert_array_equal, after, state)
-    assert float(reward) == 0.0
-    assert not terminated
-    assert not info["effective"]
-
-
 PICTURE = ("######", "#S_√_#", "#_X__#", "#_O__#", "#____#", "######")
 
 
@@ -144,21 +132,3 @@ def test_legend_and_picture_follow_the_symbols():
     legend = "W wall, . floor, G target, C box on target, B box, A you, @ you on a"
     assert legend in env.instruction
     assert "Symbols" not in Sokoban(observation="coord").instruction
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"rows": 3, "cols": 4}, "no room to push"),
-        ({"num_boxes": 9}, "takes 1 to 4 boxes"),
-        ({"rows": 6.0}, "whole number"),
-        ({"num_boxes": True}, "whole number"),
-        ({"observation": "rgb"}, "grid, coord, grid_coord"),
-        ({"symbols": tuple("#_OX")}, "7 different characters"),
-        ({"symbols": tuple("#_O√XPP")}, "7 different characters"),
-        ({"symbols": ("#", "_", "O", "√", "X", "P", " ")}, "visible character"),
-    ],
-)
-def test_bad_arguments_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        Sokoban(**kwargs)

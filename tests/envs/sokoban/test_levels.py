@@ -10,7 +10,7 @@ import pytest
 
 from envs.base import NEVER
 from envs.sokoban.levels import generate_room
-from envs.sokoban.sizes import check_size, max_boxes, open_room
+from envs.sokoban.sizes import max_boxes, open_room
 from envs.sokoban.solver import action_distances, host_action_distances
 
 # Rows, columns, boxes; and how many levels are made.
@@ -134,17 +134,3 @@ def test_max_boxes_counts_both_layouts():
     assert max_boxes(3, 5) == max_boxes(5, 3) == 1
     assert max_boxes(11, 4) == max_boxes(4, 11) == 3
     assert max_boxes(4, 4) == 0
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        ((4, 4, 1), "no room to push a box"),
-        ((2, 9, 1), "no room to push a box"),
-        ((6, 6, 5), "takes 1 to 4 boxes"),
-        ((6, 6, 0), "takes 1 to 4 boxes"),
-    ],
-)
-def test_impossible_sizes_are_refused(size, message):
-    with pytest.raises(ValueError, match=message):
-        check_size(*size)

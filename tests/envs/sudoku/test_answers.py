@@ -4,24 +4,20 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envs.sudoku.env import Sudoku
+from tests.envs import answers
 from tests.reference import sudoku_oracle as oracle
 
-GOOD = (
-    """
+GOOD = answers.listed("""
 place 4 at row 2 col 3|PLACE 4 At\tRow 2 cOL 3|place  4  at  row  2  col  3
 place 4 at (2,3)|place 4 at( 2 , 3 )|place 4 at 2,3|place 4 at 2 ,3|4 at 2,3|4 AT 2\t, 3
 (2,3,4)|( 2, 3, 4 )|2,3,4|2 , 3 , 4
-""".strip()
-    .replace("\n", "|")
-    .split("|")
-)
-BAD = """place 4 at row 2, col 3|place4 at row 2 col 3|place 4 at row2 col 3
+""")  # fmt: skip
+BAD = answers.listed("""
+place 4 at row 2, col 3|place4 at row 2 col 3|place 4 at row2 col 3
 place 4 at row 2 col3|place 4 at row 2 column 3|place 4 at row 2
 place 4 at row (2) col 3|row 2 col 3|at 2,3|place 4 at 2 3|place 4 at (2,3
 place 4 at 2,3)|place 4 at ((2,3))|4 at (2,3)|4at 2,3|4 at2,3|place 4 on 2,3
@@ -30,7 +26,7 @@ put 4 at 2,3|place 4 at 2,3.|place 4 at 2,3 now|please place 4 at 2,3|(2,3,4|2,3
 2,0,4|2,3,0|5,3,4|2,5,4|2,3,5|-2,3,4|2.0,3,4|[2,3,4]|place|(|,|4|٢,٣,٤|2，3，4|2\x00,3,4
 2,\n3,4|place 4 at row 2 col 3 col 3|place place 4 at 2,3|place 4 at at 2,3
 pl ace 4 at 2,3|place 4 a t 2,3|place 4 at r ow 2 col 3|2,3,4 2,3,4
-""".strip().replace("\n", "|").split("|")  # fmt: skip
+""")  # fmt: skip
 
 
 @functools.cache
@@ -43,27 +39,18 @@ def reader(size):
 
 
 def read(texts, size):
-    table = np.zeros((len(texts), 64), np.uint8)
-    for row, text in zip(table, texts, strict=True):
-        row[: len(text)] = list(text)
-    lengths = jnp.array([len(text) for text in texts], jnp.int32)
-    return np.asarray(reader(size)(jnp.asarray(table), lengths)).tolist()
+    return answers.read(reader(size), texts)
 
 
 def test_the_six_forms_are_read():
-    texts = [text.encode() for text in GOOD]
-    assert read(texts, 4) == [(1 * 4 + 2) * 4 + 3] * len(texts)
-    assert read(texts, 9) == [(1 * 9 + 2) * 9 + 3] * len(texts)
+    assert read(GOOD, 4) == [(1 * 4 + 2) * 4 + 3] * len(GOOD)
+    assert read(GOOD, 9) == [(1 * 9 + 2) * 9 + 3] * len(GOOD)
     assert read([b"5 at 9,8", b"9,8,5"], 9) == [(8 * 9 + 7) * 9 + 4] * 2
 
 
-def test_everything_else_is_no_placement():
-    texts = [
-        text.replace("\\x00", "\x00").replace("\\n", "\n").encode() for text in BAD
-    ]
-    assert len(texts) > 50
-    found = read(texts, 4)
-    assert not [t for t, i in zip(texts, found, strict=True) if i != -1]
+def test_everything_else_is_not_a_placement():
+    assert len(BAD) > 50
+    assert not [t for t, i in zip(BAD, read(BAD, 4), strict=True) if i != -1]
 
 
 @st.composite
@@ -104,37 +91,18 @@ def hostile_replies(draw):
 
 @pytest.mark.parametrize("size", [4, 9])
 def test_replies_are_read_as_by_regular_expressions(size):
-    num_replies = num_read = 0
-
-    @settings(
-        max_examples=25,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+    answers.check_replies(
+        hostile_replies(),
+        lambda replies: read(replies, size),
+        lambda reply: oracle.read(reply, size),
+        num_read=100,
     )
-    @given(st.lists(hostile_replies(), min_size=64, max_size=64))
-    def check(replies):
-        nonlocal num_replies, num_read
-        expected = [oracle.read(text, size) for text in replies]
-        assert read(replies, size) == expected
-        num_replies += len(replies)
-        num_read += sum(i >= 0 for i in expected)
-
-    check()
-    assert num_replies >= 1_500
-    assert num_read >= 100
 
 
-@pytest.mark.parametrize("size", [4, 9])
-def test_what_is_written_is_read(size):
-    env = Sudoku(size=size)
+def test_written_placements_are_read():
+    """On 9x9; the contract has 4x4."""
+    env = Sudoku(size=9)
     actions = jnp.arange(env.num_actions, dtype=jnp.int32)
     fields = jax.device_get(env.action_fields(actions, None, env.default_params))
-    rows = [
-        dict(zip(fields, x, strict=True)) for x in zip(*fields.values(), strict=True)
-    ]
-    texts = [env.action_template.render(row).encode() for row in rows]
-    assert read(texts, size) == actions.tolist()
-    nothing = dict.fromkeys(env.action_template.fields, 0)
-    assert env.action_template.render(nothing) == ""
+    texts = [text.encode() for text in answers.rendered(env, fields)]
+    assert read(texts, 9) == actions.tolist()

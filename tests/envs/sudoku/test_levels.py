@@ -94,7 +94,7 @@ def test_levels_have_one_solution_that_singles_find(
 
 
 @pytest.mark.parametrize("size", [4, 9])
-def test_the_known_order_reaches_what_is_promised(size):
+def test_the_known_order_reaches_the_promised_blanks(size):
     """On every stored grid; symmetries carry that over to all others."""
     order = [*sudoku_levels.KNOWN_ORDERS[size]]
     order += sorted(set(range(size**2)) - set(order))

@@ -1,6 +1,10 @@
-"""Answers of games that read them: the bytes of each piece, on device and host."""
+"""Replies parsed as text on the host, and answers of games that read their bytes.
+
+The oracle is the regex parser, which the device's parser equals (`test_answers`).
+"""
 
 import random
+import time
 
 import jax
 import numpy as np
@@ -8,12 +12,26 @@ import pytest
 
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.messages import parse_text
-from tests.reference.answer_oracle import list_pieces
-from tests.text.test_answers import MAX_ACTIONS, VOCABULARY, hostile_reply, pad
+from tests.reference.answer_oracle import list_pieces, parse_reply
+from tests.text.test_answers import (
+    MAX_ACTIONS,
+    MAX_TOKENS,
+    NAMES,
+    VOCABULARY,
+    hostile_reply,
+    pad,
+)
 
-MAX_TOKENS = 24
 ANSWER_BYTES = 12
 NUM_REPLIES = 2048
+
+
+def hostile_texts(count):
+    draw = random.Random(5)
+    for _ in range(count):
+        tokens = hostile_reply(draw)
+        reply = b"".join(VOCABULARY.token_bytes[token] for token in tokens)
+        yield reply.decode("utf-8", "replace")
 
 
 def expected_of(reply: bytes, thinking: bool):
@@ -30,12 +48,12 @@ def assert_equal(parsed, row, reply: bytes, thinking: bool) -> None:
     assert bool(parsed.has_format[row]) == has_format, reply
     for i, piece in enumerate(counted):
         size = int(parsed.sizes[row, i])
-        # Of a piece that is too long only that counts.
+        # If a piece is too long, only that matters.
         assert (size > ANSWER_BYTES) == (len(piece) > ANSWER_BYTES), reply
         if len(piece) <= ANSWER_BYTES:
             assert size == len(piece), reply
-            shown = bytes(parsed.texts[row, i].tolist())
-            assert shown == piece.ljust(ANSWER_BYTES, b"\0"), reply
+            text = bytes(parsed.texts[row, i].tolist())
+            assert text == piece.ljust(ANSWER_BYTES, b"\0"), reply
 
 
 @pytest.mark.parametrize("thinking", [True, False])
@@ -61,11 +79,7 @@ def test_pieces_equal_the_oracles_on_hostile_replies(thinking):
 
 @pytest.mark.parametrize("thinking", [True, False])
 def test_replies_as_text_have_the_same_pieces(thinking):
-    draw = random.Random(8)
-    for _ in range(1000):
-        tokens = hostile_reply(draw)
-        reply = b"".join(VOCABULARY.token_bytes[token] for token in tokens)
-        text = reply.decode("utf-8", "replace")
+    for text in hostile_texts(1000):
         parsed = parse_text(
             text,
             (),
@@ -75,3 +89,37 @@ def test_replies_as_text_have_the_same_pieces(thinking):
         )
         rows = jax.tree.map(lambda x: np.asarray(x)[None], parsed)
         assert_equal(rows, 0, text.encode(), thinking)
+
+
+def names_of(reply, thinking=True):
+    parsed = parse_text(reply, NAMES, max_actions=MAX_ACTIONS, thinking=thinking)
+    assert parsed.names.shape == (MAX_ACTIONS,)
+    assert np.all(parsed.names[parsed.num_names :] == -1)
+    names = parsed.names[: parsed.num_names].tolist()
+    return names, int(parsed.num_listed), bool(parsed.has_format)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_names_equal_the_oracles_on_hostile_replies(thinking):
+    num_formed = 0
+    for text in hostile_texts(4000):
+        expected = parse_reply(text.encode(), NAMES, MAX_ACTIONS, thinking=thinking)
+        assert names_of(text, thinking) == expected, text
+        # Endpoints may write the prefix themselves.
+        prefix = "<think>" if thinking else "<answer>"
+        assert names_of(prefix + text, thinking) == expected, text
+        num_formed += expected[2]
+    assert 400 < num_formed < 3600
+
+
+def test_a_hostile_reply_takes_no_time():
+    """A backtracking search would take minutes."""
+    hostile = ("<think></think>" + " " * 40 + "<answer") * 5000
+    began = time.perf_counter()
+    assert names_of(hostile) == ([], 0, False)
+    assert names_of(hostile + "</think><answer>Up")[2] is False
+    assert time.perf_counter() - began < 2
+
+
+def test_half_characters_are_read():
+    assert names_of("\ud800</think><answer>Up</answer>") == ([0], 1, True)
