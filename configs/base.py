@@ -1,509 +1,550 @@
-"""Defaults of every key; no other file has any.
+"""Every setting, declared once: default, meaning, source, range; no other file has any.
 
-A task file (`configs/sokoban.py`) imports `get_config` from here and changes a few
-lines. Override any key on the command line: `--config.rollout.num_groups=16`. The names
-of the keys are fixed: scripts rely on them.
+`--help`, the checks before a run and the documentation follow from this list. A task
+file (`configs/sokoban.py`) imports `get_config` from here and changes a few lines.
+Override any key on the command line: `--config.rollout.num_groups=16`. The names of the
+keys are fixed: scripts rely on them. `ragen_jax/registry/settings.py` defines the words
+of the list: `count` is a whole number from 1, `none` says what None means, `one_of` and
+`entry_of` name the allowed values, and `needs` says where a key is read.
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+
+from ragen_jax.registry.settings import (
+    Settings,
+    count,
+    number,
+    section,
+    switch,
+    text,
+    values,
+)
 
 
 def get_config() -> ConfigDict:
     """The default configuration: StarPO-S with GRPO, sized for the pocket model."""
-    config = ConfigDict()
-
-    # Root of all randomness. Same seed, same machine: same bits.
-    config.seed = 0
-
-    config.env = ConfigDict()
-    # Name in the table of `envs/__init__.py`, or "package.module:Name" of a class.
-    config.env.name = "sokoban"
-    # Constructor arguments of that environment (sizes, symbols, observation, ...);
-    # on the command line "--config.env.kwargs={'num_boxes': 2}".
-    config.env.kwargs = ConfigDict()
-    # Values of its `EnvParams` that differ from the environment's defaults: numbers.
-    config.env.params = ConfigDict()
-    # Several environments in one batch, in place of the three keys above: entries
-    # (name, groups), in the order of the rows; the groups add up to
-    # `rollout.num_groups`. On the command line
-    # "--config.env.mix=(('sokoban', 16), ('frozen_lake', 16))". The third item of an
-    # entry may be {'kwargs': {...}, 'params': {...}, 'label': name in the metrics}.
-    # All share `rollout` and `evaluation`. None: only `env.name`.
-    config.env.mix = placeholder(tuple)
-
-    # A game in Python in place of `env.name`: an entry of HOST_GAMES in
-    # `ragen_jax/host_games/__init__.py`, or "package.module:Class"; `env.kwargs` are
-    # its constructor's. None: a game of arrays.
-    config.env.host = placeholder(str)
-
-    config.host = ConfigDict()
-    # Wrappers around that game, from the inside out: pairs of an entry of WRAPPERS in
-    # `ragen_jax/host_games/wrappers.py` and its argument. On the command line
-    # "--config.host.wrappers=(('split', 4), ('budget', 10))". None: none.
-    config.host.wrappers = placeholder(tuple)
-    # Tokens of an observation of a game in Python; longer ones are cut in the middle.
-    config.host.max_observation_tokens = 256
-    # The key-value cache is as long as the shortest of so many lengths that holds the
-    # episodes: powers of two and the longest possible, each compiled when it is first
-    # needed. Prompts are read 64 tokens at a time. 1: the longest, and whole prompts.
-    config.host.num_widths = 4
-    # Worker processes that play it. None: one for each processor.
-    config.host.num_workers = placeholder(int)
-    # Seconds after which a step has failed, and its process is killed.
-    config.host.step_seconds = 10.0
-    # Bytes of memory that a worker may take. None: no limit.
-    config.host.max_worker_bytes = placeholder(int)
-
-    config.prompt = ConfigDict()
-    # Wording: "full" for real models, "terse" for the pocket model.
-    config.prompt.style = "terse"
-    # "symbols": one token per cell, any board. "rows": one piece per board row, ids
-    # equal to the tokenizer's own; for checkpoints pre-trained on such text.
-    config.prompt.tokenization = "symbols"
-    # A reply is a thought and an answer. False: an answer alone, without a thought.
-    config.prompt.thinking = True
-    # Length hint shown to the model in the full wording (words).
-    config.prompt.length_hint_words = 100
-
-    config.model = ConfigDict()
-    # "pocket", "pocket_worlds" or "pocket_host" (the built-in models), a folder in
-    # Hugging Face layout, or a hub id.
-    config.model.path = "pocket"
-    # Computation dtype of the network; parameters and moments stay float32.
-    config.model.dtype = "float32"
-    # Activations of each layer that the learner keeps, an entry of REMAT_POLICIES
-    # in `ragen_jax/models/decoder.py`: "layers" (least memory), "attention" or
-    # "projections"; the rest is computed again. None: all are kept, which is fastest.
-    config.model.remat = placeholder(str)
-    # How tokens attend in those passes, an entry of CAUSAL_ATTENTIONS in
-    # `ragen_jax/models/attention.py`: "blocks" (ours), "xla" or "cudnn" (JAX's own).
-    # "auto": "cudnn" on NVIDIA GPUs with dtype "bfloat16", elsewhere "blocks".
-    config.model.attention = "auto"
-
-    config.lora = ConfigDict()
-    # Train adapters of this rank (RAGEN: 64) over the frozen model, in the policy and
-    # in a separate critic, at about ten times the learning rates. None: train all.
-    config.lora.rank = placeholder(int)
-    # The product of an adapter's matrices is multiplied by alpha / rank.
-    config.lora.alpha = 64.0
-    # "all", or names of linear layers separated by commas: "q_proj,v_proj".
-    config.lora.targets = "all"
-
-    config.rollout = ConfigDict()
-    # Groups per iteration (P in the paper): each plays one level.
-    config.rollout.num_groups = 16
-    # Rollouts per group (N in the paper).
-    config.rollout.group_size = 8
-    # Replies per episode.
-    config.rollout.max_turns = 3
-    # Actions run from one reply; the rest is dropped without penalty.
-    config.rollout.max_actions_per_turn = 4
-    # Actions run in one episode.
-    config.rollout.max_actions_per_episode = 10
-    # Tokens sampled per reply, the stop token included.
-    config.rollout.max_reply_tokens = 24
-    # Temperature of sampling in training.
-    config.rollout.temperature = 1.0
-    # How much of the dialogue the model sees, an entry of CONTEXTS in
-    # `ragen_jax/text/context.py`: "full", "last_k" (the last turns) or "single_turn"
-    # (one message that repeats them). With the last two the rows of a minibatch are
-    # turns, each with the window it was sampled in. See `docs/context.md`.
-    config.rollout.context = "full"
-    # Turns in the window, the turn to be answered included. None with "full".
-    config.rollout.context_turns = placeholder(int)
-    # Sample from the k most likely tokens only; training with it needs
-    # `loss.importance_cap`. None: off.
-    config.rollout.top_k = placeholder(int)
-    # Sample from the fewest tokens that hold this share of the probability; training
-    # with it needs `loss.importance_cap`. None: off.
-    config.rollout.top_p = placeholder(float)
-    # Added once per turn when no listed action is valid or one is unknown.
-    config.rollout.format_penalty = -0.1
-    # Tokens decoded between two checks whether all rows are done.
-    config.rollout.decode_chunk_tokens = 8
-    # On a single CPU device: rows that are played together, several such parts at once
-    # on threads of their own (compiled games only). Few rows are fast while the weights
-    # are small, which every part reads. None: all rows.
-    config.rollout.part_rows = 8
-    # How tokens of messages and replies attend to the cache: "plain" (XLA's programs),
-    # "triton" (kernels of ours for NVIDIA GPUs, over filled slots only) or "auto", the
-    # kernels where they can run.
-    config.rollout.decode_attention = "auto"
-    # Tokens of a message read in one pass. Fewer take less memory for the scores of
-    # attention: rows x heads x these tokens x slots. None: the whole message.
-    config.rollout.read_chunk_tokens = placeholder(int)
-    # Times per reply that the unfinished rows are moved into a batch of half the size,
-    # as soon as they fit: for long replies of very different lengths. Each compiles the
-    # decoding step once more. None: rows stay where they are.
-    config.rollout.compactions = placeholder(int)
-    # Share of the games in Python of a rollout that may fail (raise, hang, die); their
-    # episodes are not trained on. More of them stop the run.
-    config.rollout.max_failed_fraction = 0.1
-
-    # Iterations that rollouts are ahead of the updates. 1: the next rollout is played
-    # while an update runs, with the parameters before it, which needs
-    # `loss.importance_cap`; with a game in Python, or with `devices`. 0: one after the
-    # other (`docs/devices.md`).
-    config.rollout.ahead = 0
-    # With `ahead`: devices that play, beside those of `mesh.*`, which learn; a multiple
-    # of mesh.fsdp x mesh.tensor. None: the device that learns plays, too.
-    config.rollout.devices = placeholder(int)
-
-    config.bonus = _bonus()
-    config.algo = _credit()
-    config.kl = _kl()
-    config.filter = _filter()
-    config.loss = _loss()
-    config.critic = _critic()
-    config.optimizer = _optimizer()
-    config.schedule = _schedule()
-
-    config.learner = ConfigDict()
-    # Rows per optimizer step (paper: 32). Fixed: a last, partial minibatch is padded.
-    config.learner.minibatch_rows = 32
-    # Rows per forward and backward pass. Small is fast on CPUs (cache), large on GPUs.
-    config.learner.microbatch_rows = 8
-    # Rows of similar lengths share a pass, which runs at the shortest of so many widths
-    # that holds them; each is compiled. Above 1 it saves padding where lengths differ.
-    config.learner.num_widths = 1
-    # Passes over the kept rows per update.
-    config.learner.epochs = 1
-    # Updates per rollout batch (the paper's Online-k: k). Each filters the batch,
-    # computes log-probabilities and assigns credit again; metrics are of the last one.
-    # 1 is on-policy.
-    config.learner.updates_per_rollout = 1
-    # Tokens whose logits exist at a time.
-    config.learner.logprob_chunk_tokens = 1024
-
-    config.mesh = ConfigDict()
-    # Devices that share the rows; the product of the three axes is the number of
-    # devices used (`docs/devices.md`).
-    config.mesh.data = 1
-    # Devices that share the rows, and every parameter, gradient and moment.
-    config.mesh.fsdp = 1
-    # Devices that share heads, inner units and the vocabulary.
-    config.mesh.tensor = 1
-
-    config.train = ConfigDict()
-    # Iterations of the run: rollout, filter, update. A finished run goes on when this
-    # is raised.
-    config.train.num_iterations = 40
-    # Stop after this many updates in a row that were skipped (non-finite gradient).
-    config.train.max_skipped_updates = 5
-    # An error when the learner's log-probabilities of the sampled tokens differ from
-    # the sampler's by more than this in the mean, before any step: about 1e-6 in
-    # float32, below 0.02 in bfloat16. None: no bound.
-    config.train.max_sampler_difference = 0.1
-    # A run whose stage has not changed for so many seconds has hung: it says where each
-    # process stands, and ends. A first iteration compiles for minutes. None: it waits.
-    config.train.stall_seconds = placeholder(float)
-    # Stop after this many iterations in a row in which the filter kept nothing.
-    config.train.max_empty_iterations = 5
-    # Early stop: the mean reward spread of the groups stayed below this share of its
-    # mean over the first `collapse_window` iterations, for as many iterations in a row
-    # (RAGEN: 0.1). None: off.
-    config.train.min_spread_fraction = placeholder(float)
-    # Iterations of `min_spread_fraction`.
-    config.train.collapse_window = 10
-    # Early stop: held-out success was below this in `failure_window` evaluations in a
-    # row (RAGEN: 0.01). None: off.
-    config.train.min_success = placeholder(float)
-    # Evaluations of `min_success`.
-    config.train.failure_window = 5
-
-    config.warning = _warning()
-
-    config.evaluation = ConfigDict()
-    # Iterations between evaluations; also before the first and after the last.
-    # None = off.
-    config.evaluation.every = 10
-    # Prompts, of each environment.
-    config.evaluation.num_prompts = 256
-    # Episodes of each prompt.
-    config.evaluation.num_samples = 1
-    # Report pass@k (at least one of k samples succeeds) for these k, at most
-    # `num_samples`: "--config.evaluation.pass_at=(1, 4, 8)". None: for all samples.
-    config.evaluation.pass_at = placeholder(tuple)
-    # Temperature of sampling on validation prompts; 0 is greedy.
-    config.evaluation.temperature = 0.5
-    # Root seed of the validation levels, separate from `seed`.
-    config.evaluation.seed = 123
-
-    config.diagnostics = ConfigDict()
-    # Iterations between diagnostics of the sampling policy, the first included
-    # (RAGEN: 5). None: off.
-    config.diagnostics.every = 5
-    # Thoughts that are scored under each other's prompts (RAGEN: 64), in two samples:
-    # of first turns, and of any turns.
-    config.diagnostics.num_samples = 64
-    # Pairs of thought and prompt scored at a time. Few are fast on CPUs (cache), many
-    # on GPUs.
-    config.diagnostics.chunk_rows = 64
-    # Iterations between measurements of the gradient by reward spread: of every part
-    # of the loss, over all groups, which costs as many passes as several updates
-    # (RAGEN: 50). None: off.
-    config.diagnostics.gradient_every = placeholder(int)
-    # Buckets of groups, by the standard deviation of their rewards.
-    config.diagnostics.gradient_buckets = 6
-    # Borders of the buckets: "quantile" (equal numbers of groups) or "fixed" (0 to 1,
-    # 1 to 2, ...; the last takes the rest).
-    config.diagnostics.gradient_bucket_mode = "quantile"
-
-    config.checkpoint = ConfigDict()
-    # Iterations between checkpoints; the last iteration is always saved.
-    config.checkpoint.every = 10
-    # Checkpoints kept.
-    config.checkpoint.keep = 2
-
-    config.logging = ConfigDict()
-    # Iterations between trajectory files and TensorBoard samples. None = off.
-    config.logging.trajectories_every = 1
-    # Episodes written each time (of each environment), whole groups first.
-    config.logging.trajectories_per_iteration = 8
-    # "package.module:Name" of a function of a `Trajectory` that returns further
-    # metrics, {name: number}, recorded as train/<Env>/<name> and val-env/<Env>/<name>.
-    # None: none.
-    config.logging.metrics = placeholder(str)
-    # TensorBoard event files.
-    config.logging.tensorboard = True
-
-    return config
+    return SETTINGS.make_config()
 
 
-def _bonus() -> ConfigDict:
-    """Bonuses per turn for how its reply is written.
+# A table, a key in two or three lines; the formatter would make it six.
+# fmt: off
+SETTINGS = Settings({
+    "seed": number(0,
+        "Root of all randomness: the same seed on the same machine gives the same "
+        "bits.", least=0, below=2**32),
 
-    The first keys are weights of BONUSES in `ragen_jax/rollout/bonuses.py`; None: not
-    paid. The learner sees them like format penalties; the filter and success do not.
-    """
-    bonus = ConfigDict()
-    # Weight of the bonus for a reply with thought and answer in their tags.
-    bonus.format = placeholder(float)
-    # Weight of the bonus for a reply of `min_tokens` to `max_tokens` tokens, its stop
-    # token included.
-    bonus.length = placeholder(float)
-    # Weight of the share of the landmarks (player, box, target, goal) that the thought
-    # places correctly: "P12" or "the box is in row 2, column 3", counted from 0.
-    bonus.facts = placeholder(float)
-    # "package.module:Name" of a further bonus, called like the entries of BONUSES in
-    # `ragen_jax/rollout/bonuses.py`; its result is paid as it is. None: none.
-    bonus.custom = placeholder(str)
-    # Shortest reply that `bonus.length` pays for.
-    bonus.min_tokens = placeholder(int)
-    # Longest reply that `bonus.length` pays for.
-    bonus.max_tokens = placeholder(int)
-    return bonus
+    "env": section("The environment that is played"),
+    "env.name": text("sokoban",
+        "Name of an array game in `envs/__init__.py`, or `package.module:Name` of a "
+        "class.", needs=("env.mix is None", "env.host is None")),
+    "env.kwargs": section(
+        "Constructor arguments of the environment (sizes, symbols, observation, ...); "
+        "on the command line \"--config.env.kwargs={'num_boxes': 2}\".", is_open=True),
+    "env.params": section(
+        "Numbers of the environment's `EnvParams` that differ from its defaults.",
+        is_open=True),
+    "env.mix": values(None,
+        "Several array games in one batch: entries (name, groups), whose groups add "
+        "up to `rollout.num_groups`, as in \"--config.env.mix=(('sokoban', 16), "
+        "('frozen_lake', 16))\". A third item may be {'kwargs': {...}, 'params': "
+        "{...}, 'label': name in the metrics}. All share `rollout` and `evaluation`.",
+        none="`env.name` alone"),
+    "env.host": text(None,
+        "Game in Python in place of `env.name`: an entry of HOST_GAMES in "
+        "`ragen_jax/host_games/__init__.py`, or `package.module:Class`; `env.kwargs` "
+        "are its constructor's.", none="an array game"),
 
+    "host": section("Games in Python (docs/host_games.md)", needs="env.host is not None"),
+    "host.wrappers": values(None,
+        "Wrappers around a game in Python, innermost first: pairs of an entry of "
+        "WRAPPERS in `ragen_jax/host_games/wrappers.py` and its argument, as in "
+        "\"--config.host.wrappers=(('split', 4), ('budget', 10))\".",
+        none="no wrapper"),
+    "host.max_observation_tokens": count(256,
+        "Tokens of an observation; longer observations are cut in the middle."),
+    "host.num_widths": count(4,
+        "Number of cache lengths to compile. A rollout uses the shortest that holds "
+        "its episodes: powers of two and the longest possible, compiled when first "
+        "needed; prompts are read 64 tokens at a time. 1: the longest length and whole "
+        "prompts."),
+    "host.num_workers": count(None,
+        "Worker processes that play the games.", none="one for each processor"),
+    "host.step_seconds": number(10.0,
+        "Seconds after which a step of a game counts as failed and its process is "
+        "killed.", above=0),
+    "host.max_worker_bytes": count(None,
+        "Bytes of memory that a worker process may use.", none="no limit"),
 
-def _credit() -> ConfigDict:
-    """Credit assignment, from rewards to advantages; see `docs/algorithms.md`."""
-    algo = ConfigDict()
-    # "package.module:Name" of a function of a `Trajectory` whose result, Float[B, K],
-    # is learned from in place of what the game pays for each turn. None: the game's.
-    algo.reward = placeholder(str)
-    # Entry of ADVANTAGES in `ragen_jax/algo/advantages.py`, or "package.module:Name".
-    algo.advantage = "grpo"
-    # Discount per token, or per turn where the estimator counts turns (RAGEN: 1).
-    algo.gamma = 1.0
-    # Lambda of GAE (RAGEN: 1).
-    algo.lam = 1.0
-    # Discount between turns of "bi_level_gae" (RAGEN: 0.95).
-    algo.high_level_gamma = 0.95
-    # Weight of the step advantage of "gigpo" (its paper: 1).
-    algo.step_weight = 1.0
-    # "episode": all reward at the last sampled token. "turn": at each turn's last.
-    algo.reward_placement = "episode"
-    # With `reward_placement` "episode": entry of NORMALIZATIONS in
-    # `ragen_jax/algo/rewards.py`, over the rows of one `grouping`.
-    algo.normalization = "identity"
-    # Rows normalised together: "state" (the group), "batch" or "environment".
-    algo.grouping = "state"
-    # Multiply a group's advantages by its reward std over the largest (soft filter).
-    algo.weigh_groups = False
-    # Divide a row's advantages by its length over the mean length.
-    algo.weigh_lengths = False
-    # Ablation: no task advantage, only entropy and KL terms are left.
-    algo.zero_task = False
-    return algo
+    "prompt": section("Wording of the prompts"),
+    "prompt.style": text("terse",
+        'Wording of the prompts: "full" for real models, "terse" for the pocket model.',
+        one_of="ragen_jax.text.prompts:PROMPT_STYLES"),
+    "prompt.tokenization": text("symbols",
+        'Tokens of a board. "symbols": one per cell, for any board. "rows": one piece '
+        "per row, with the tokenizer's ids, for models pre-trained on such text.",
+        one_of="ragen_jax.text.token_templates:TOKENIZATIONS"),
+    "prompt.thinking": switch(True, "Whether a reply has a thought before its answer."),
+    "prompt.length_hint_words": count(100,
+        "Length of a reply, in words, that the full wording asks for.",
+        needs="prompt.style != 'terse'"),
 
+    "model": section("The network"),
+    "model.path": text("pocket",
+        'Weights of the policy: "pocket", "pocket_worlds" or "pocket_host" (built-in '
+        "models), a folder in Hugging Face layout, or a hub id."),
+    "model.dtype": text("float32",
+        "Type in which the network computes; parameters and moments stay float32.",
+        one_of=("float32", "bfloat16")),
+    "model.remat": text(None,
+        "Activations of each layer that the learner keeps; it computes the others "
+        'again. "layers" takes the least memory.',
+        none="all are kept, which is fastest",
+        one_of="ragen_jax.models.decoder:REMAT_POLICIES"),
+    "model.attention": text("auto",
+        "Attention of the learner's passes: \"blocks\" (this library's), \"xla\" or "
+        "\"cudnn\" (JAX's). \"auto\": \"cudnn\" on NVIDIA GPUs with bfloat16, else "
+        '"blocks".', one_of=("auto", "ragen_jax.models.attention:CAUSAL_ATTENTIONS")),
 
-def _kl() -> ConfigDict:
-    """KL penalty, which holds the policy near its starting point."""
-    kl = ConfigDict()
-    # "loss": a term of the loss. "reward": taken off every token's reward. None: off,
-    # and no reference model is kept (StarPO-S).
-    kl.placement = placeholder(str)
-    # Weight of the KL penalty (vanilla StarPO: 0.001); where it adapts, the weight at
-    # the start.
-    kl.coeff = 0.001
-    # Entry of KL_ESTIMATORS in `ragen_jax/algo/losses.py`.
-    kl.estimator = "k3"
-    # Adapt the weight so that the KL per token stays near this (veRL: 0.1). None: it
-    # is fixed.
-    kl.target = placeholder(float)
-    # Episodes over which an adaptive weight changes.
-    kl.horizon = 10_000
-    return kl
+    "lora": section("Adapters in place of all weights", needs="lora.rank is not None"),
+    "lora.rank": count(None,
+        "Rank of the adapters that are trained over the frozen policy and a separate "
+        "critic, at about ten times the learning rates (RAGEN: 64).",
+        none="all weights are trained"),
+    "lora.alpha": number(64.0,
+        "Scale of the adapters: the product of an adapter's matrices is multiplied by "
+        "alpha / rank.", above=0),
+    "lora.targets": text("all",
+        'Linear layers that get adapters: "all", or names such as "q_proj,v_proj".'),
 
+    "rollout": section("The episodes of an iteration"),
+    "rollout.num_groups": count(16,
+        "Groups of an iteration (P in the paper); each plays one level."),
+    "rollout.group_size": count(8, "Episodes of a group (N in the paper)."),
+    "rollout.max_turns": count(3, "Replies of an episode."),
+    "rollout.max_actions_per_turn": count(4,
+        "Actions run from one reply; the rest is dropped without a penalty."),
+    "rollout.max_actions_per_episode": count(10, "Actions run in one episode."),
+    "rollout.max_reply_tokens": count(24,
+        "Tokens sampled for a reply, the stop token included."),
+    "rollout.temperature": number(1.0,
+        "Sampling temperature of training rollouts.", above=0, note="sampling"),
+    "rollout.context": text("full",
+        'Part of the dialogue that the model sees: "full", "last_k" (the last turns) '
+        'or "single_turn" (one message that repeats them). With the last two the rows '
+        "of a minibatch are turns, each with the window it was sampled in "
+        "(docs/context.md).", one_of="ragen_jax.text.context:CONTEXTS"),
+    "rollout.context_turns": count(None,
+        'Turns in the window of "last_k" and "single_turn", the turn to be answered '
+        "included.", none='with "full"'),
+    "rollout.top_k": count(None,
+        "Number of most likely tokens to sample from; training with it needs "
+        "`loss.importance_cap`.", none="all tokens"),
+    "rollout.top_p": number(None,
+        "Share of the probability to sample from: the fewest tokens that hold it; "
+        "training with it needs `loss.importance_cap`.", none="all tokens", above=0,
+        below=1, note="all of the probability: None"),
+    "rollout.format_penalty": number(-0.1,
+        "Reward added once per turn without a valid action or with an unknown one.",
+        most=0, note="it is added"),
+    "rollout.decode_chunk_tokens": count(8,
+        "Tokens decoded between two checks whether all replies have ended."),
+    "rollout.part_rows": count(8,
+        "Rows of a rollout that are played together on a single CPU device, as one of "
+        "several parts on threads. Few rows are fast while the weights, which every "
+        "part reads, are small.", none="all rows", needs="env.host is None"),
+    "rollout.decode_attention": text("auto",
+        'Attention of replies to the cache: "plain" (XLA), "triton" (kernels for '
+        'NVIDIA GPUs that read filled slots only), or "auto": the kernels where they '
+        "run.", one_of="ragen_jax.models.kernels.decode:DECODE_ATTENTIONS"),
+    "rollout.read_chunk_tokens": count(None,
+        "Tokens of a message read in one pass. Fewer take less memory for attention: "
+        "rows x heads x these tokens x slots.", none="the whole message"),
+    "rollout.compactions": count(None,
+        "Times per reply that the unfinished rows move into a batch of half the size, "
+        "as soon as they fit: for long replies of very different lengths. Each "
+        "compiles the decoding step once more.", none="rows stay where they are"),
+    "rollout.max_failed_fraction": number(0.1,
+        "Share of the games in Python of a rollout that may fail (raise, hang, die); "
+        "their episodes are not trained on. More failures stop the run.", least=0,
+        below=1, needs="env.host is not None"),
+    "rollout.ahead": number(0,
+        "Iterations that rollouts run ahead of the updates. 1: the next rollout is "
+        "played during an update, with the parameters before it, which needs "
+        "`loss.importance_cap`, and a game in Python or `rollout.devices` "
+        "(docs/devices.md).", one_of=(0, 1)),
+    "rollout.devices": count(None,
+        "Devices that play rollouts, beside those of `mesh`, which learn; a multiple "
+        "of mesh.fsdp x mesh.tensor.", none="the devices that learn play, too",
+        needs="rollout.ahead == 1"),
 
-def _filter() -> ConfigDict:
-    """The rollout filter, which selects groups (`ragen_jax/algo/filters.py`)."""
-    keep = ConfigDict()
-    # Entry of SCORES, of a group's raw rewards (never of normalised ones).
-    keep.score = "reward_std"
-    # Entry of FILTERS, or "package.module:Name". Options of the rule must be set, those
-    # of other rules None.
-    keep.rule = "top_fraction"
-    # "top_fraction": share of the groups kept (StarPO-S: 0.25); 1.0 keeps all.
-    keep.keep_fraction = 0.25
-    # "top_k": number of groups kept.
-    keep.top_k = placeholder(int)
-    # "top_p", "top_p_softmax": share of the score's mass kept (RAGEN-2: 0.9).
-    keep.top_p = placeholder(float)
-    # "min_p": groups that score at least this share of the best are kept.
-    keep.min_p = placeholder(float)
-    # "quantile_band": lowest quantile of the scores that is kept.
-    keep.quantile_low = placeholder(float)
-    # "quantile_band": highest quantile of the scores that is kept.
-    keep.quantile_high = placeholder(float)
-    # "within_group": rows kept of every group, those with extreme rewards.
-    keep.rows_per_group = placeholder(int)
-    # "top_p": the mass kept may miss its goal by this much (RAGEN: 0.01).
-    keep.top_p_epsilon = 0.01
-    # Keep the groups with the "largest" or the "smallest" scores.
-    keep.direction = "largest"
-    # Groups whose score is 0 may be kept.
-    keep.keep_zero = True
-    # Factor on the advantages: entry of FILTER_LOSS_SCALES in
-    # `ragen_jax/algo/credit.py`, of the share of groups kept.
-    keep.loss_scale = "none"
-    return keep
+    "bonus": section(
+        "Rewards of a turn for how its reply is written: weights of BONUSES in "
+        "`ragen_jax/rollout/bonuses.py`. The learner sees them like format penalties; "
+        "the filter and success do not"),
+    "bonus.format": number(None,
+        "Reward of a reply with its thought and its answer in their tags.",
+        none="not paid", never=0),
+    "bonus.length": number(None,
+        "Reward of a reply of `bonus.min_tokens` to `bonus.max_tokens` tokens, its "
+        "stop token included.", none="not paid", never=0),
+    "bonus.facts": number(None,
+        "Reward of a thought that places all landmarks (player, box, target, goal), "
+        'paid by the share placed correctly: "P12" or "the box is in row 2, column 3", '
+        "counted from 0.", none="not paid", never=0),
+    "bonus.custom": text(None,
+        "`package.module:Name` of a further bonus, called like the entries of BONUSES; "
+        "its result is paid as it is.", none="not paid",
+        entry_of="ragen_jax.rollout.bonuses:CUSTOM_BONUSES"),
+    "bonus.min_tokens": count(None,
+        "Shortest reply that `bonus.length` pays for.", none="without `bonus.length`"),
+    "bonus.max_tokens": count(None,
+        "Longest reply that `bonus.length` pays for.", none="without `bonus.length`"),
 
+    "algo": section("Credit, from rewards to advantages (docs/algorithms.md)"),
+    "algo.reward": text(None,
+        "`package.module:Name` of a function of a `Trajectory` whose result, Float[B, "
+        "K], replaces the reward of each turn in learning.", none="the game's rewards",
+        entry_of="ragen_jax.algo.rewards:REWARDS"),
+    "algo.advantage": text("grpo",
+        "Advantage estimator.", entry_of="ragen_jax.algo.advantages:ADVANTAGES"),
+    "algo.gamma": number(1.0,
+        "Discount per token, or per turn where the estimator counts turns (RAGEN: 1).",
+        least=0, most=1),
+    "algo.lam": number(1.0, "Lambda of GAE (RAGEN: 1).", least=0, most=1),
+    "algo.high_level_gamma": number(0.95,
+        'Discount between turns of "bi_level_gae" (RAGEN: 0.95).', least=0, most=1,
+        needs="rollout.max_turns > 1"),
+    "algo.step_weight": number(1.0,
+        'Weight of the step advantage of "gigpo" (its paper: 1).', least=0),
+    "algo.reward_placement": text("episode",
+        'Tokens that rewards are paid at. "episode": all at the last sampled token; '
+        '"turn": at the last token of each turn.',
+        entry_of="ragen_jax.algo.rewards:REWARD_PLACEMENTS"),
+    "algo.normalization": text("identity",
+        "Normalisation of episode rewards over the rows of one `algo.grouping`.",
+        entry_of="ragen_jax.algo.rewards:NORMALIZATIONS"),
+    "algo.grouping": text("state",
+        'Rows whose rewards are normalised together: "state" (a group), "batch" or '
+        '"environment".', entry_of="ragen_jax.algo.rewards:GROUPINGS",
+        needs="algo.normalization != 'identity'"),
+    "algo.weigh_groups": switch(False,
+        "Multiply the advantages of a group by its reward std over the largest (soft "
+        "filter)."),
+    "algo.weigh_lengths": switch(False,
+        "Divide the advantages of a row by its length over the mean length."),
+    "algo.zero_task": switch(False,
+        "Ablation: every advantage is 0, so that only entropy and KL terms are left."),
 
-def _loss() -> ConfigDict:
-    """The policy's loss."""
-    loss = ConfigDict()
-    # Entry of POLICY_LOSSES in `ragen_jax/algo/losses.py`.
-    loss.policy = "ppo"
-    # The ratio is clipped from below at 1 - clip_low.
-    loss.clip_low = 0.2
-    # The ratio is clipped from above at 1 + clip_high (StarPO-S: 0.28).
-    loss.clip_high = 0.28
-    # "ppo": bound on the ratio of tokens with a negative advantage (RAGEN: 3). None:
-    # off.
-    loss.dual_clip = 3.0
-    # Entry of AGGREGATIONS: the weights of a minibatch's tokens.
-    loss.aggregation = "token_mean"
-    # Weight of the entropy bonus (RAGEN: 0.001).
-    loss.entropy_coeff = 0.001
-    # Source of the ratio's old log-probabilities: the "sampler", recorded by the
-    # rollout, or the "learner", by one more forward pass over the kept rows.
-    # `train.max_sampler_difference` bounds their difference.
-    loss.old_log_probs = "sampler"
-    # Truncated importance weights: cap on pi_old / pi_sampled, with the learner's old
-    # log-probabilities. None = off.
-    loss.importance_cap = placeholder(float)
-    return loss
+    "kl": section(
+        "KL penalty, which holds the policy near its start",
+        needs="kl.placement is not None"),
+    "kl.placement": text(None,
+        'Place of the KL penalty. "loss": a term of the loss; "reward": taken off the '
+        "reward of every token.", none="off, and no reference model is kept (StarPO-S)",
+        one_of="ragen_jax.algo.credit:KL_PLACEMENTS"),
+    "kl.coeff": number(0.001,
+        "Weight of the KL penalty (vanilla StarPO: 0.001), or its first weight where "
+        "it adapts.", above=0, note="to switch it off: kl.placement = None"),
+    "kl.estimator": text("k3",
+        "Estimator of the KL divergence.",
+        entry_of="ragen_jax.algo.losses:KL_ESTIMATORS"),
+    "kl.target": number(None,
+        "KL per token near which the weight of the penalty adapts to stay (veRL: 0.1).",
+        none="the weight is fixed", above=0),
+    "kl.horizon": number(10_000,
+        "Episodes over which an adaptive weight of the KL penalty changes.", above=0,
+        needs="kl.target is not None"),
 
+    "filter": section("Selection of groups (`ragen_jax/algo/filters.py`)"),
+    "filter.score": text("reward_std",
+        "Score of a group, from its raw rewards (never from normalised ones).",
+        entry_of="ragen_jax.algo.filters:SCORES"),
+    "filter.rule": text("top_fraction",
+        "Rule that selects groups by their scores. Its options must be set, those of "
+        "other rules None.", entry_of="ragen_jax.algo.filters:FILTERS"),
+    "filter.keep_fraction": number(0.25,
+        'Rule "top_fraction": share of the groups kept (StarPO-S: 0.25); 1.0 keeps '
+        "all.", none="for other rules", above=0, most=1, note="all groups"),
+    "filter.top_k": count(None,
+        'Rule "top_k": number of groups kept.', none="for other rules"),
+    "filter.top_p": number(None,
+        "Rules \"top_p\" and \"top_p_softmax\": share of the score's mass kept "
+        "(RAGEN-2: 0.9).", none="for other rules", above=0, most=1,
+        note="all of the score's mass"),
+    "filter.min_p": number(None,
+        'Rule "min_p": groups are kept that score at least this share of the best.',
+        none="for other rules", above=0, most=1, note="as good as the best"),
+    "filter.quantile_low": number(None,
+        'Rule "quantile_band": lowest quantile of the scores that is kept.',
+        none="for other rules", least=0, most=1),
+    "filter.quantile_high": number(None,
+        'Rule "quantile_band": highest quantile of the scores that is kept.',
+        none="for other rules", least=0, most=1),
+    "filter.rows_per_group": count(None,
+        'Rule "within_group": rows kept of every group, those with extreme rewards.',
+        none="for other rules"),
+    "filter.top_p_epsilon": number(0.01,
+        'Rule "top_p": how far the mass kept may miss its goal (RAGEN: 0.01).',
+        least=0),
+    "filter.direction": text("largest",
+        "End of the scores that the filter keeps.",
+        one_of="ragen_jax.algo.filters:DIRECTIONS"),
+    "filter.keep_zero": switch(True, "Whether groups whose score is 0 may be kept."),
+    "filter.loss_scale": text("none",
+        "Factor on the advantages, from the share of groups that the filter kept.",
+        entry_of="ragen_jax.algo.credit:FILTER_LOSS_SCALES"),
 
-def _critic() -> ConfigDict:
-    """The critic; only where `algo.advantage` reads values ("gae", "bi_level_gae")."""
-    critic = ConfigDict()
-    # Entry of TRUNKS in `ragen_jax/models/critic.py`: "separate" or "shared".
-    critic.trunk = "separate"
-    # Learning rate of the critic.
-    critic.learning_rate = 1e-5
-    # Bound on a value's change from its old estimate (RAGEN: 0.5). None: no bound.
-    critic.clip_value = 0.5
-    # Weight of the critic's loss; with a separate trunk it matters to gradient clipping
-    # only.
-    critic.loss_coeff = 1.0
-    # Updates at the start in which only the critic is trained.
-    critic.warmup_updates = 0
-    return critic
+    "loss": section("Loss of the policy"),
+    "loss.policy": text("ppo",
+        "Policy loss.", entry_of="ragen_jax.algo.losses:POLICY_LOSSES"),
+    "loss.clip_low": number(0.2,
+        "The ratio is clipped from below at 1 - clip_low.", above=0, most=1),
+    "loss.clip_high": number(0.28,
+        "The ratio is clipped from above at 1 + clip_high (StarPO-S: 0.28).", above=0),
+    "loss.dual_clip": number(3.0,
+        'Bound on the ratio of tokens with a negative advantage, in "ppo" (RAGEN: 3).',
+        none="no bound", above=1),
+    "loss.aggregation": text("token_mean",
+        "Weights of the tokens of a minibatch in the loss.",
+        entry_of="ragen_jax.algo.losses:AGGREGATIONS"),
+    "loss.entropy_coeff": number(0.001,
+        "Weight of the entropy bonus (RAGEN: 0.001).", least=0),
+    "loss.old_log_probs": text("sampler",
+        "Source of the ratio's old log-probabilities: the \"sampler\", recorded by the "
+        'rollout, or the "learner", by one more forward pass over the kept rows. '
+        "`train.max_sampler_difference` bounds their difference.",
+        one_of="ragen_jax.learner.loss:OLD_LOG_PROBS"),
+    "loss.importance_cap": number(None,
+        "Cap on truncated importance weights pi_old / pi_sampled, with old "
+        "log-probabilities of the learner.", none="no weights", least=1),
 
+    "critic": section(
+        'Values of tokens, only where `algo.advantage` reads them ("gae", '
+        '"bi_level_gae")'),
+    "critic.trunk": text("separate",
+        'Trunk of the critic: its "separate" network, or one "shared" with the policy.',
+        entry_of="ragen_jax.models.critic:TRUNKS"),
+    "critic.learning_rate": number(1e-5, "Learning rate of the critic.", above=0),
+    "critic.clip_value": number(0.5,
+        "Bound on the change of a value from its old estimate (RAGEN: 0.5).",
+        none="no bound", above=0),
+    "critic.loss_coeff": number(1.0,
+        "Weight of the critic's loss; with a separate trunk it matters to gradient "
+        "clipping only.", above=0),
+    "critic.warmup_updates": number(0,
+        "Updates at the start in which the critic alone is trained.", least=0),
 
-def _optimizer() -> ConfigDict:
-    """AdamW, of the policy and of the critic."""
-    optimizer = ConfigDict()
-    # Learning rate of the policy.
-    optimizer.learning_rate = 2e-4
-    # Decay of AdamW's mean of the gradients.
-    optimizer.beta1 = 0.9
-    # Decay of AdamW's mean of their squares.
-    optimizer.beta2 = 0.999
-    # Decoupled weight decay of AdamW.
-    optimizer.weight_decay = 0.01
-    # Bound on the global norm of the gradient, of each network separately.
-    optimizer.max_grad_norm = 1.0
-    return optimizer
+    "optimizer": section("AdamW, of the policy and of the critic"),
+    "optimizer.learning_rate": number(2e-4, "Learning rate of the policy.", above=0),
+    "optimizer.beta1": number(0.9,
+        "Decay of AdamW's mean of the gradients.", least=0, below=1),
+    "optimizer.beta2": number(0.999,
+        "Decay of AdamW's mean of the squared gradients.", least=0, below=1),
+    "optimizer.weight_decay": number(0.01, "Decoupled weight decay of AdamW.", least=0),
+    "optimizer.max_grad_norm": number(1.0,
+        "Bound on the global norm of the gradient, of each network separately.",
+        above=0),
 
+    "schedule": section("Learning-rate schedule, in updates (see `learner`)"),
+    "schedule.shape": text("constant",
+        "Course of the learning rate.", entry_of="ragen_jax.learner.state:SCHEDULES"),
+    "schedule.warmup_updates": number(0,
+        "Updates in which the learning rate rises from 0.", least=0),
+    "schedule.decay_updates": count(None,
+        "Update at which the learning rate reaches `schedule.final_fraction`.",
+        none='with "constant"'),
+    "schedule.final_fraction": number(0.0,
+        'Share of the learning rate that is left at the end of "linear" and "cosine".',
+        least=0, most=1, needs="schedule.shape != 'constant'"),
 
-def _schedule() -> ConfigDict:
-    """Learning-rate schedule, by updates (one per iteration, see `learner`)."""
-    schedule = ConfigDict()
-    # Course of the learning rate, an entry of SCHEDULES in
-    # `ragen_jax/learner/state.py`: "constant", "linear" or "cosine".
-    schedule.shape = "constant"
-    # Updates in which the learning rate rises from 0.
-    schedule.warmup_updates = 0
-    # Update at which `final_fraction` is reached; None where the rate is constant.
-    schedule.decay_updates = placeholder(int)
-    # Share of the learning rate at the end of "linear" and "cosine".
-    schedule.final_fraction = 0.0
-    return schedule
+    "learner": section("Passes over the kept rows"),
+    "learner.minibatch_rows": count(32,
+        "Rows of an optimizer step (paper: 32); a last, partial minibatch is padded."),
+    "learner.microbatch_rows": count(8,
+        "Rows of a forward and backward pass. Small is fast on CPUs (cache), large on "
+        "GPUs."),
+    "learner.num_widths": count(1,
+        "Number of widths to compile for passes. Rows of similar lengths share a pass "
+        "at the shortest width that holds them, which saves padding where lengths "
+        "differ."),
+    "learner.epochs": count(1, "Passes over the kept rows per update."),
+    "learner.updates_per_rollout": count(1,
+        "Updates of a rollout (the paper's Online-k: k); 1 is on-policy. Each filters "
+        "the batch, computes log-probabilities and assigns credit again; metrics are "
+        "of the last one."),
+    "learner.logprob_chunk_tokens": count(1024,
+        "Tokens of a pass whose logits exist at a time."),
 
+    "mesh": section(
+        "Devices of each axis; their product is the number used (docs/devices.md)"),
+    "mesh.data": count(1, "Devices that share the rows."),
+    "mesh.fsdp": count(1,
+        "Devices that share the rows, and every parameter, gradient and moment."),
+    "mesh.tensor": count(1,
+        "Devices that share the heads, the inner units and the vocabulary."),
 
-def _warning() -> ConfigDict:
-    """Early warnings of collapse (`ragen_jax/diagnostics/early_warning.py`).
+    "train": section("Length of the run, and what stops it early"),
+    "train.num_iterations": count(40,
+        "Iterations of the run (rollout, filter, update); raise it to continue a "
+        "finished run."),
+    "train.max_skipped_updates": count(5,
+        "Updates in a row that may be skipped (non-finite gradient) before the run "
+        "stops."),
+    "train.max_sampler_difference": number(0.1,
+        "Largest mean difference between the learner's log-probabilities of the "
+        "sampled tokens and the sampler's, before any step; more is an error. About "
+        "1e-6 in float32, below 0.02 in bfloat16.", none="no bound", above=0,
+        needs=("rollout.ahead == 0", "learner.updates_per_rollout == 1")),
+    "train.stall_seconds": number(None,
+        "Seconds without a new stage after which a run counts as hung: it says where "
+        "each process stands, and ends. A first iteration compiles for minutes.",
+        none="it waits", above=0),
+    "train.max_empty_iterations": count(5,
+        "Iterations in a row in which the filter may keep nothing before the run "
+        "stops."),
+    "train.min_spread_fraction": number(None,
+        "Early stop: the mean reward spread of the groups stayed below this share of "
+        "its mean over the first `train.collapse_window` iterations, for as many "
+        "iterations in a row (RAGEN: 0.1).", none="off", above=0, most=1),
+    "train.collapse_window": count(10,
+        "Iterations that `train.min_spread_fraction` looks at.",
+        needs="train.min_spread_fraction is not None"),
+    "train.min_success": number(None,
+        "Early stop: held-out success was below this in `train.failure_window` "
+        "evaluations in a row (RAGEN: 0.01).", none="off", above=0, most=1),
+    "train.failure_window": count(5,
+        "Evaluations that `train.min_success` looks at.",
+        needs="train.min_success is not None"),
 
-    An indicator alarms while its metric is outside its band for some measurements in a
-    row. Bounds are shares of the metric's mean over the first iterations; None: open.
-    In runs that learn, entropy falls to a third and the reward spread to two thirds.
-    """
-    warning = ConfigDict()
-    # Iterations of that mean; alarms begin after them.
-    warning.baseline_iterations = 5
-    # Measurements in a row outside the band; 1 for the gradient norm.
-    warning.persistence = 3
-    # Alarm below this share of the first rollout/in_group_reward_std.
-    warning.spread_low = 0.5
-    # Alarm below this share of the first actor/entropy: collapse.
-    warning.entropy_low = 0.2
-    # Alarm above this multiple of the first actor/entropy: drift into noise.
-    warning.entropy_high = 2.0
-    # Alarm above this multiple of the first actor/grad_norm.
-    warning.grad_norm_high = 3.0
-    # Alarm below this share of the first train/<Env>/reply_length, mean of the games.
-    warning.reply_length_low = 0.5
-    # Alarm above this multiple of it.
-    warning.reply_length_high = 2.0
-    # Alarm below this share of the first rollout/distinct_3gram.
-    warning.distinct_low = 0.5
-    # Alarm above this multiple of the first rollout/top_reply_share.
-    warning.top_reply_high = 5.0
-    # Alarm below this share of the first train/<Env>/format, mean of the games, and
-    # of collapse/valid_thinking_rate.
-    warning.format_low = 0.8
-    # The information of the thoughts is low below this share of its first measurement.
-    # With their entropy it decides `collapse/regime` (0 diverse, 1 template collapse, 2
-    # compressed, 3 low-entropy collapse).
-    warning.information_regime_low = 0.5
-    # The entropy of the thoughts is low below this share of its first measurement.
-    warning.entropy_regime_low = 0.5
-    # Iterations of the means that the summary at the end of a run compares.
-    warning.success_window = 5
-    # The summary reports that success fell when its training mean is below this share
-    # of the highest such mean.
-    warning.success_low = 0.5
-    # Effect of an alarm: "stop" saves and ends the run; "cut_learning_rate" multiplies
-    # the policy's learning rate, once per alarm. None: no effect.
-    warning.action = placeholder(str)
-    # Indicators with that effect: "all", or names of `INDICATORS`, with commas.
-    warning.act_on = "all"
-    # Factor on the learning rate, for "cut_learning_rate".
-    warning.learning_rate_factor = 0.5
-    # Iterations after a cut in which no other follows.
-    warning.cooldown_iterations = 10
-    return warning
+    "warning": section(
+        "Early warnings of collapse (docs/metrics.md). An indicator alarms while its "
+        "metric is outside its band; bounds are shares of the metric's mean over the "
+        "first iterations. In runs that learn, entropy falls to a third and the reward "
+        "spread to two thirds"),
+    "warning.baseline_iterations": count(5,
+        "Iterations over which the first mean of every indicator is taken; alarms "
+        "begin after them."),
+    "warning.persistence": count(3,
+        "Measurements in a row outside the band that raise an alarm; 1 for the "
+        "gradient norm."),
+    "warning.spread_low": number(0.5,
+        "Alarm when rollout/in_group_reward_std is below this share of its first mean.",
+        none="no bound", above=0, below=1, needs="rollout.group_size > 1"),
+    "warning.entropy_low": number(0.2,
+        "Alarm (collapse) when actor/entropy is below this share of its first mean.",
+        none="no bound", above=0, below=1),
+    "warning.entropy_high": number(2.0,
+        "Alarm (drift into noise) when actor/entropy is above this multiple of its "
+        "first mean.", none="no bound", above=1),
+    "warning.grad_norm_high": number(3.0,
+        "Alarm when actor/grad_norm is above this multiple of its first mean.",
+        none="no bound", above=1),
+    "warning.reply_length_low": number(0.5,
+        "Alarm when train/<Env>/reply_length, averaged over the games, is below this "
+        "share of its first mean.", none="no bound", above=0, below=1),
+    "warning.reply_length_high": number(2.0,
+        "Alarm when train/<Env>/reply_length, averaged over the games, is above this "
+        "multiple of its first mean.", none="no bound", above=1),
+    "warning.distinct_low": number(0.5,
+        "Alarm when rollout/distinct_3gram is below this share of its first mean.",
+        none="no bound", above=0, below=1),
+    "warning.top_reply_high": number(5.0,
+        "Alarm when rollout/top_reply_share is above this multiple of its first mean.",
+        none="no bound", above=1),
+    "warning.format_low": number(0.8,
+        "Alarm when train/<Env>/format, averaged over the games, or "
+        "collapse/valid_thinking_rate is below this share of its first mean.",
+        none="no bound", above=0, below=1),
+    "warning.information_regime_low": number(0.5,
+        "Share of its first measurement below which the information of the thoughts "
+        "counts as low. With their entropy it decides `collapse/regime` (0 diverse, 1 "
+        "template collapse, 2 compressed, 3 low-entropy collapse).", above=0, below=1,
+        needs=("diagnostics.every is not None", "prompt.thinking is True")),
+    "warning.entropy_regime_low": number(0.5,
+        "Share of its first measurement below which the entropy of the thoughts counts "
+        "as low in `collapse/regime`.", above=0, below=1,
+        needs=("diagnostics.every is not None", "prompt.thinking is True")),
+    "warning.success_window": count(5,
+        "Iterations of the success means that the summary at the end of a run "
+        "compares."),
+    "warning.success_low": number(0.5,
+        "The summary reports that success fell when its training mean is below this "
+        "share of the highest such mean.", above=0, below=1),
+    "warning.action": text(None,
+        'Effect of an alarm: "stop" saves and ends the run; "cut_learning_rate" '
+        "multiplies the policy's learning rate, once per alarm.", none="no effect",
+        one_of="ragen_jax.diagnostics.early_warning:ACTIONS"),
+    "warning.act_on": text("all",
+        'Indicators whose alarms have that effect (`warning.action`): "all", or names '
+        "of INDICATORS in `ragen_jax/diagnostics/early_warning.py`, separated by "
+        "commas.", needs="warning.action is not None"),
+    "warning.learning_rate_factor": number(0.5,
+        "Factor on the learning rate at an alarm.", above=0, below=1,
+        needs="warning.action == 'cut_learning_rate'"),
+    "warning.cooldown_iterations": count(10,
+        "Iterations after a cut of the learning rate in which no other cut follows.",
+        needs="warning.action == 'cut_learning_rate'"),
+
+    "evaluation": section(
+        "Evaluation on held-out prompts", needs="evaluation.every is not None"),
+    "evaluation.every": count(10,
+        "Iterations between evaluations; also before the first and after the last.",
+        none="no evaluation"),
+    "evaluation.num_prompts": count(256, "Validation prompts of each environment."),
+    "evaluation.num_samples": count(1, "Episodes of each validation prompt."),
+    "evaluation.pass_at": values(None,
+        "Values of k for which pass@k is reported (at least one of k samples "
+        "succeeds), at most `evaluation.num_samples`, as in "
+        '"--config.evaluation.pass_at=(1, 4, 8)".', none="the number of samples"),
+    "evaluation.temperature": number(0.5,
+        "Sampling temperature on validation prompts; 0 is greedy.", least=0,
+        note="0 is greedy"),
+    "evaluation.seed": number(123,
+        "Root seed of the validation levels, separate from `seed`.", least=0,
+        below=2**32),
+
+    "diagnostics": section("Diagnostics of the sampling policy (docs/collapse.md)"),
+    "diagnostics.every": count(5,
+        "Iterations between diagnostics of the thoughts, the first included (RAGEN: "
+        "5).", none="off", needs="prompt.thinking is True"),
+    "diagnostics.num_samples": count(64,
+        "Thoughts that are scored under each other's prompts (RAGEN: 64), in two "
+        "samples: of first turns, and of any turns.",
+        needs=("diagnostics.every is not None", "prompt.thinking is True")),
+    "diagnostics.chunk_rows": count(64,
+        "Pairs of a thought and a prompt scored at a time. Few are fast on CPUs "
+        "(cache), many on GPUs.",
+        needs=("diagnostics.every is not None", "prompt.thinking is True")),
+    "diagnostics.gradient_every": count(None,
+        "Iterations between measurements of the gradient by reward spread: of every "
+        "part of the loss, over all groups, at the cost of several updates (RAGEN: "
+        "50).", none="off", needs="rollout.group_size > 1"),
+    "diagnostics.gradient_buckets": count(6,
+        "Buckets that groups are sorted into by the standard deviation of their "
+        "rewards.",
+        needs=("diagnostics.gradient_every is not None", "rollout.group_size > 1")),
+    "diagnostics.gradient_bucket_mode": text("quantile",
+        'Borders of the buckets of groups: "quantile" (equal numbers of groups) or '
+        '"fixed" (0 to 1, 1 to 2, ...; the last takes the rest).',
+        entry_of="ragen_jax.diagnostics.gradient_buckets:BUCKET_MODES",
+        needs=("diagnostics.gradient_every is not None", "rollout.group_size > 1")),
+
+    "checkpoint": section("Checkpoints"),
+    "checkpoint.every": count(10,
+        "Iterations between checkpoints; the last iteration is always saved."),
+    "checkpoint.keep": count(2, "Number of checkpoints kept."),
+
+    "logging": section("Records of the run"),
+    "logging.trajectories_every": count(1,
+        "Iterations between trajectory files and TensorBoard samples.", none="off"),
+    "logging.trajectories_per_iteration": count(8,
+        "Episodes written each time (of each environment), whole groups first.",
+        needs="logging.trajectories_every is not None"),
+    "logging.metrics": text(None,
+        "`package.module:Name` of a function of a `Trajectory` that returns further "
+        "metrics, {name: number}, recorded as train/<Env>/<name> and "
+        "val-env/<Env>/<name>.", none="no further metrics",
+        entry_of="ragen_jax.rollout.metrics:METRIC_FUNCTIONS"),
+    "logging.tensorboard": switch(True, "Whether TensorBoard event files are written."),
+})
+# fmt: on

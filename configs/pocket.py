@@ -9,25 +9,20 @@ command made. Writes a Hugging Face folder, `runs/pocket/model`.
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from configs import bandit, base, frozen_lake, sokoban
+from ragen_jax.registry.settings import (
+    Settings,
+    count,
+    number,
+    section,
+    text,
+)
 
 
 def get_config() -> ConfigDict:
     """Model, games, demonstrators and schedule."""
-    defaults = base.get_config()
-    config = ConfigDict()
-    config.seed = 0
-
-    # Wording of the rollouts that the model is made for: the defaults of base.py.
-    config.prompt = defaults.prompt
-    config.max_reply_tokens = defaults.rollout.max_reply_tokens
-
-    config.model = _model()
-
-    # Episodes of each game per step.
-    config.games = ConfigDict()
+    config = (SETTINGS | NEW_MODEL).make_config()
     config.games.sokoban = game(sokoban.get_config(), episodes=22)
     config.games.frozen_lake = game(frozen_lake.get_config(), episodes=10)
     # The solver plans a turn as if the ice were not slippery.
@@ -39,132 +34,22 @@ def get_config() -> ConfigDict:
     config.games.bandit_test = game(bandit.get_config(), episodes=2)
     config.games.bandit_test.kwargs = {"split": "test"}
     config.games.bandit_test.noise = 1.0
-
-    # Of games in Python, see `configs/base.py`; these have none.
-    config.host = defaults.host
-
-    config.demonstrators = _demonstrators()
-
-    config.mixture = ConfigDict()
-    # Chance, per turn after the first, that a newly drawn demonstrator takes over.
-    config.mixture.redraw = 0.15
-    # The first part of the steps uses `first_share`, to teach how to play; the rest
-    # uses `share`, to make the model mediocre.
-    config.mixture.first_part = 0.6
-    # Discount of the solver: below 1 it prefers short paths where actions are free.
-    config.mixture.discount = 0.95
-
-    config.optimizer = _optimizer()
-
-    config.train = ConfigDict()
-    # Optimizer steps. None: as many as `num_epochs` take.
-    config.train.num_steps = 800
-    # Passes over the data sets. None: `num_steps` decides.
-    config.train.num_epochs = placeholder(int)
-    # Episodes per forward and backward pass, after sorting them by length.
-    config.train.microbatch_episodes = 6
-    # Tokens whose logits exist at a time; the backward pass computes them again. None:
-    # all of a microbatch at once, faster for a small vocabulary.
-    config.train.logprob_chunk_tokens = placeholder(int)
-    # Weight in the loss of the tokens outside replies; a reply token has 1. Above 0
-    # messages are learned, too, which teaches a new model to copy names.
-    config.train.prompt_loss_weight = 0.0
-    # Steps between lines on the console.
-    config.train.log_every = 20
-    # Steps between checkpoints.
-    config.train.checkpoint_every = 50
-
-    # Validation prompts that the model plays after training.
-    config.evaluation = ConfigDict()
-    config.evaluation.num_prompts = defaults.evaluation.num_prompts
-    config.evaluation.max_reply_tokens = defaults.rollout.max_reply_tokens
-    # Temperature of sampling on validation prompts.
-    config.evaluation.temperature = defaults.evaluation.temperature
-    config.evaluation.seed = defaults.evaluation.seed
-
-    return config
-
-
-def _model() -> ConfigDict:
-    """A small Qwen-2.5; the keys are those of its config.json.
-
-    The vocabulary is the tokenizer's; the output head is tied to the embedding.
-    """
-    model = ConfigDict()
-    model.hidden_size = 128
-    model.intermediate_size = 384
-    model.num_hidden_layers = 4
-    model.num_attention_heads = 4
-    model.num_key_value_heads = 2
-    model.rope_theta = 10_000.0
-    model.max_position_embeddings = 2048
-    model.initializer_range = 0.06
-    return model
-
-
-def _demonstrators() -> ConfigDict:
-    """The mixture; the styles: `ragen_jax/rollout/demonstrators.py`."""
-    demonstrators = ConfigDict()
+    demonstrators = config.demonstrators
     demonstrators.solver = demonstrator("reading", 0.0, share=0.25, first=0.88)
     demonstrators.guesser = demonstrator("none", 0.9, share=0.61, first=0.06)
     demonstrators.skimmer = demonstrator("shallow", 0.7, share=0.09, first=0.04)
     demonstrators.pretender = demonstrator("misreading", 0.9, share=0.05, first=0.02)
-    return demonstrators
-
-
-def _optimizer() -> ConfigDict:
-    """AdamW with linear warm-up and a cosine down to `final_fraction` of the peak."""
-    optimizer = ConfigDict()
-    # Highest learning rate.
-    optimizer.learning_rate = 2e-3
-    # Steps in which the learning rate rises from 0.
-    optimizer.warmup_steps = 50
-    # Share of the learning rate at the last step, after a cosine.
-    optimizer.final_fraction = 0.05
-    # Decay of AdamW's mean of the gradients.
-    optimizer.beta1 = 0.9
-    # Decay of AdamW's mean of their squares.
-    optimizer.beta2 = 0.98
-    # Decoupled weight decay of AdamW.
-    optimizer.weight_decay = 0.01
-    # Bound on the global norm of the gradient.
-    optimizer.max_grad_norm = 1.0
-    return optimizer
+    return config
 
 
 def game(task: ConfigDict, *, episodes: int) -> ConfigDict:
     """A game with the rules of its task file, `episodes` of it per step."""
-    game = ConfigDict()
-    # Name in the table of `envs/__init__.py`.
-    game.name = task.env.name
-    # A game in Python in its place, see `configs/base.py`. Its episodes are played
-    # before the first step, and demonstrators write no thoughts.
-    game.host = placeholder(str)
-    game.host = task.env.host
-    # Constructor arguments of that environment.
-    game.kwargs = task.env.kwargs.to_dict()
-    # Episodes per step.
-    game.episodes = episodes
-    # Episodes of the data set. None: every step plays new episodes.
-    game.num_demonstrations = placeholder(int)
-    # Replies per episode.
-    game.max_turns = task.rollout.max_turns
-    # Actions run from one reply.
-    game.max_actions_per_turn = task.rollout.max_actions_per_turn
-    # Actions run in one episode.
-    game.max_actions_per_episode = task.rollout.max_actions_per_episode
-    # What a player sees of the dialogue, see `configs/base.py`. Other than "full",
-    # every turn is a row of the batch, with its prompt.
-    game.context = task.rollout.context
-    # Turns it sees; None for "full".
-    game.context_turns = placeholder(int)
-    game.context_turns = task.rollout.context_turns
-    # Values of `EnvParams` that differ from the environment's defaults.
-    game.params = task.env.params.to_dict()
-    # Further values, which the demonstrators plan with.
-    game.planning_params = {}
-    # Replaces the noise of every demonstrator. None: keep theirs.
-    game.noise = placeholder(float)
+    game = GAME.make_config()
+    game.update(name=task.env.name, host=task.env.host, episodes=episodes)
+    game.kwargs, game.params = task.env.kwargs.to_dict(), task.env.params.to_dict()
+    for name in ("turns", "actions_per_turn", "actions_per_episode"):
+        game[f"max_{name}"] = task.rollout[f"max_{name}"]
+    game.context, game.context_turns = task.rollout.context, task.rollout.context_turns
     return game
 
 
@@ -172,14 +57,129 @@ def demonstrator(
     thought: str, noise: float, *, share: float, first: float
 ) -> ConfigDict:
     """A style of thought, a chance of random actions, and shares of the episodes."""
-    demonstrator = ConfigDict()
-    # What the thought says, an entry of THOUGHTS in
-    # `ragen_jax/rollout/demonstrators.py`.
-    demonstrator.thought = thought
-    # Chance that an action is random instead of the solver's.
-    demonstrator.noise = noise
-    # Share of the episodes that it plays, after the first part.
-    demonstrator.share = share
-    # Share of the episodes in the first part of the steps.
-    demonstrator.first_share = first
+    demonstrator = DEMONSTRATOR.make_config()
+    demonstrator.update(thought=thought, noise=noise, share=share, first_share=first)
     return demonstrator
+
+
+# fmt: off
+SETTINGS = Settings({
+    **base.SETTINGS.only("seed", "prompt"),
+    **base.SETTINGS.changed("rollout.max_reply_tokens", "max_reply_tokens"),
+    "model": section("The network"),
+    "games": section("Games that are demonstrated, each with the keys of a game"),
+    **base.SETTINGS.only("host"),
+    "demonstrators": section("Players of the demonstrations (docs/finetuning.md)"),
+
+    "mixture": section("Who plays which turn"),
+    "mixture.redraw": number(0.15,
+        "Chance, per turn after the first, that a newly drawn demonstrator takes over.",
+        least=0, most=1),
+    "mixture.first_part": number(0.6,
+        "Share of the steps, from the first, in which demonstrators play by "
+        "`first_share`, to teach how to play; in the others they play by `share`, to "
+        "make the model mediocre.", least=0, most=1),
+    "mixture.discount": number(0.95,
+        "Discount of the solver: below 1 it prefers short paths where actions are "
+        "free.", above=0, most=1),
+
+    "optimizer": section("AdamW with linear warm-up and a cosine at the end"),
+    "optimizer.learning_rate": number(2e-3, "Highest learning rate.", above=0),
+    "optimizer.warmup_steps": number(50,
+        "Steps in which the learning rate rises from 0.", least=0),
+    "optimizer.final_fraction": number(0.05,
+        "Share of the learning rate that is left at the last step, after a cosine.",
+        least=0, most=1),
+    **base.SETTINGS.only("optimizer.beta1"),
+    **base.SETTINGS.changed("optimizer.beta2", default=0.98),
+    **base.SETTINGS.only("optimizer.weight_decay"),
+    **base.SETTINGS.changed("optimizer.max_grad_norm",
+        meaning="Bound on the global norm of the gradient."),
+
+    "train": section("Steps, batches and checkpoints"),
+    "train.num_steps": count(800,
+        "Optimizer steps.", none="as many as `train.num_epochs` take"),
+    "train.num_epochs": count(None,
+        "Passes over the data sets.", none="`train.num_steps` decides"),
+    "train.microbatch_episodes": count(6,
+        "Episodes of a forward and backward pass, after sorting them by length."),
+    "train.logprob_chunk_tokens": count(None,
+        "Tokens whose logits exist at a time; the backward pass computes them again.",
+        none="all of a microbatch at once, faster for a small vocabulary"),
+    "train.prompt_loss_weight": number(0.0,
+        "Weight in the loss of the tokens outside replies; a reply token has 1. Above "
+        "0 messages are learned, too, which teaches a new model to copy names.",
+        least=0, most=1),
+    "train.log_every": count(20, "Steps between lines on the console."),
+    "train.checkpoint_every": count(50, "Steps between checkpoints."),
+
+    "evaluation": section("Validation prompts, played after training"),
+    **base.SETTINGS.only("evaluation.num_prompts"),
+    **base.SETTINGS.changed("rollout.max_reply_tokens", "evaluation.max_reply_tokens"),
+    **base.SETTINGS.only("evaluation.temperature", "evaluation.seed"),
+})
+
+# A model that is made from nothing: a small Qwen-2.5, whose keys are those of its
+# config.json. The vocabulary is the tokenizer's; the output head is tied to the
+# embedding.
+NEW_MODEL = Settings({
+    "model.hidden_size": count(128, "Width of the network."),
+    "model.intermediate_size": count(384, "Inner units of an MLP."),
+    "model.num_hidden_layers": count(4, "Layers of the network."),
+    "model.num_attention_heads": count(4, "Heads of the queries."),
+    "model.num_key_value_heads": count(2, "Heads of the keys and values."),
+    "model.rope_theta": number(10_000.0, "Base of the rotary frequencies.", above=0),
+    "model.max_position_embeddings": count(2048, "Longest sequence, in tokens."),
+    "model.initializer_range": number(0.06,
+        "Standard deviation of the first weights.", above=0),
+})
+
+# A model that is loaded, with adapters or without.
+LOADED_MODEL = base.SETTINGS.only("model", "lora")
+
+# Keys of an entry of `games`.
+GAME = Settings({
+    "name": text("sokoban", "Name of the array game in `envs/__init__.py`."),
+    "host": text(None,
+        "Game in Python in place of the array game (see `env.host` of "
+        "configs/base.py). Its episodes are played before the first step, and "
+        "demonstrators write no thoughts.", none="an array game"),
+    "kwargs": section("Constructor arguments of the game.", is_open=True),
+    "episodes": count(1, "Episodes of the game per step."),
+    "num_demonstrations": count(None,
+        "Episodes of the data set of the game.", none="every step plays new episodes"),
+    "max_turns": count(3, "Replies of an episode."),
+    "max_actions_per_turn": count(4, "Actions run from one reply."),
+    "max_actions_per_episode": count(10, "Actions run in one episode."),
+    "context": text("full",
+        "Part of the dialogue that a player sees (see `rollout.context` of "
+        'configs/base.py). With any but "full", every turn is a row of the batch, with '
+        "its prompt.", one_of="ragen_jax.text.context:CONTEXTS"),
+    "context_turns": count(None,
+        "Turns in the window that a player sees.", none='with "full"'),
+    "params": section(
+        "Numbers of the game's `EnvParams` that differ from its defaults.",
+        is_open=True),
+    "planning_params": section(
+        "Further numbers of `EnvParams`, which the demonstrators alone plan with.",
+        is_open=True),
+    "noise": number(None,
+        "Chance of a random action in this game, in place of the demonstrators' "
+        "`noise`.", none="theirs", least=0, most=1),
+})
+
+# Keys of an entry of `demonstrators`.
+DEMONSTRATOR = Settings({
+    "thought": text("none",
+        "What the thought of the demonstrator says.",
+        one_of="ragen_jax.rollout.demonstrators:THOUGHTS"),
+    "noise": number(0.0,
+        "Chance that an action is random instead of the solver's.", least=0, most=1),
+    "share": number(1.0,
+        "Share of the episodes that the demonstrator plays after the first part.",
+        least=0, most=1),
+    "first_share": number(1.0,
+        "Share of the episodes that the demonstrator plays in the first part of the "
+        "steps.", least=0, most=1),
+})
+# fmt: on

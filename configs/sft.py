@@ -27,9 +27,9 @@ TASKS = {"sokoban": sokoban, "frozen_lake": frozen_lake, "bandit": bandit}
 
 def get_config(words: str = "") -> ConfigDict:
     """Fine-tuning on solved episodes; `words` name the task and the size."""
-    name, size = _read(words)
+    chosen = {"task": "sokoban", "size": "qwen2.5-0.5b"}
+    name, size = sizes.choose(words, PRESETS, chosen).values()
     task = TASKS[name].get_config(size)
-    # Keys that are not set here are explained in configs/pocket.py.
     config = pocket.get_config()
 
     config.prompt = task.prompt
@@ -37,9 +37,8 @@ def get_config(words: str = "") -> ConfigDict:
     # the thoughts of "reading".
     config.max_reply_tokens = min(32, task.rollout.max_reply_tokens)
 
-    # `path` and `dtype`: see `configs/base.py`.
     config.model = task.model
-    # See `configs/base.py`. Rank None: fine-tune all of the model.
+    # With rank None all of the model is tuned.
     config.lora = task.lora
     config.lora.rank = 64
     config.lora.alpha = 32.0
@@ -83,25 +82,4 @@ def _pocket(config: ConfigDict) -> None:
     config.optimizer.learning_rate = 2e-3
 
 
-def _read(words: str) -> tuple[str, str]:
-    """Task and size out of words separated by commas.
-
-    Raises:
-      ValueError: a word is neither, or there are two of a kind.
-    """
-    chosen = {"task": "sokoban", "size": "qwen2.5-0.5b"}
-    given = set()
-    for word in filter(None, words.split(",")):
-        kind = next((k for k, table in _KINDS.items() if word in table), None)
-        if kind is None or kind in given:
-            problem = "unknown word" if kind is None else f"a second {kind},"
-            raise ValueError(
-                f"{problem} {word!r}; give one of each kind: "
-                + "; ".join(f"{k}: {', '.join(table)}" for k, table in _KINDS.items())
-            )
-        given.add(kind)
-        chosen[kind] = word
-    return chosen["task"], chosen["size"]
-
-
-_KINDS = {"task": TASKS, "size": sizes.SIZES}
+PRESETS = {"task": TASKS, "size": sizes.SIZES}

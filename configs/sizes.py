@@ -6,11 +6,13 @@ commas: a size, a variant and an estimator (`configs/algorithms.py`), as in
 `:pocket,starpo_s,grpo`.
 """
 
-import difflib
+import itertools
+from collections.abc import Collection, Mapping
 
 from ml_collections import ConfigDict
 
 from configs import algorithms
+from ragen_jax.registry.functions import did_you_mean
 
 
 def pocket(config: ConfigDict) -> None:
@@ -110,7 +112,7 @@ def qwen_half_billion(config: ConfigDict) -> None:
 
 
 def qwen_half_billion_24gb(config: ConfigDict) -> None:
-    """The same on a card of 24 GB: all weights are trained, half the groups.
+    """Qwen2.5-0.5B-Instruct on a card of 24 GB: all weights trained, half the groups.
 
     Policy and critic share a trunk, passes are smaller. By `launch.plan`; see
     `docs/devices.md`.
@@ -133,7 +135,7 @@ def qwen_three_billion(config: ConfigDict) -> None:
 
 
 def qwen_three_billion_8gpus(config: ConfigDict) -> None:
-    """The same on a host of eight GPUs of 80 GB, parameters and rows split over them.
+    """Qwen2.5-3B-Instruct, rows and parameters split over eight GPUs of 80 GB.
 
     PPO takes 20 GiB of each by `launch.plan --target=h100 --topology=1x1x8`.
     """
@@ -177,20 +179,29 @@ def apply_presets(config: ConfigDict, names: str) -> None:
     Raises:
       ValueError: there is no such preset, or two of one kind; the message lists them.
     """
-    kinds = {
-        "size": SIZES,
-        "variant": algorithms.VARIANTS,
-        "estimator": algorithms.ESTIMATORS,
-    }
-    listed = "; ".join(f"{kind}: {', '.join(table)}" for kind, table in kinds.items())
-    chosen = {"size": "pocket"}
-    given = {}
+    for kind, name in choose(names, PRESETS, {"size": "pocket"}).items():
+        PRESETS[kind][name](config)
+
+
+def choose(
+    names: str, kinds: Mapping[str, Collection[str]], chosen: Mapping[str, str]
+) -> dict[str, str]:
+    """One preset of each kind, in the order of the kinds.
+
+    Args:
+      names: separated by commas.
+      kinds: the names of each kind.
+      chosen: names that count where `names` has none of their kind.
+
+    Raises:
+      ValueError: there is no such preset, or two of one kind; the message lists them.
+    """
+    listed = "; ".join(f"{kind}: {', '.join(known)}" for kind, known in kinds.items())
+    given: dict[str, str] = {}
     for name in filter(None, names.split(",")):
-        kind = next((k for k, table in kinds.items() if name in table), None)
+        kind = next((k for k, known in kinds.items() if name in known), None)
         if kind is None:
-            known = [known for table in kinds.values() for known in table]
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, itertools.chain(*kinds.values()))
             raise ValueError(f"no preset {name!r}; presets are {listed}.{hint}")
         if kind in given:
             raise ValueError(
@@ -198,8 +209,8 @@ def apply_presets(config: ConfigDict, names: str) -> None:
                 f"one of each kind ({listed})"
             )
         given[kind] = name
-    for kind, name in (chosen | given).items():
-        kinds[kind][name](config)
+    chosen = {**chosen, **given}
+    return {kind: chosen[kind] for kind in kinds if kind in chosen}
 
 
 SIZES = {
@@ -215,4 +226,11 @@ SIZES = {
     "qwen3-1.7b": qwen3_two_billion,
     "qwen3-4b": qwen3_four_billion,
     "qwen3-8b": qwen3_eight_billion,
+}
+
+# In the order in which they are applied.
+PRESETS = {
+    "size": SIZES,
+    "variant": algorithms.VARIANTS,
+    "estimator": algorithms.ESTIMATORS,
 }

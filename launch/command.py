@@ -3,7 +3,6 @@
 import ast
 import atexit
 import contextlib
-import difflib
 import functools
 import gc
 import os
@@ -18,8 +17,9 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import configs
-from launch.help import help_parts, wants_help
-from ragen_jax.registry.functions import did_you_mean, read_literal
+from launch.help import help_parts, help_topic
+from ragen_jax.registry.functions import did_you_mean, is_reference, read_literal
+from ragen_jax.registry.settings import add_options, flatten, unknown_key
 from ragen_jax.runs.stop import prompt_interrupt
 
 
@@ -74,16 +74,6 @@ _RULES_OF_VALUES = {
 }
 
 
-def _same_last_part(path: str) -> str:
-    """A suggestion for a key that lacks its section: `iterations`."""
-    from configs import base
-    from ragen_jax.registry.settings import flatten
-
-    by_last = {key.split(".")[-1]: key for key in flatten(base.get_config())}
-    close = difflib.get_close_matches(path.split(".")[-1], by_last, n=1)
-    return f" Did you mean {by_last[close[0]]!r}?" if close else ""
-
-
 def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
     """One line about the user's input, from an error of absl or ml_collections."""
     lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
@@ -94,9 +84,8 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
         # The error names a part of the path.
         paths = [key for key in keys if name in key.split(".")]
         path = paths[0] if paths else name
-        hint = f" Did you mean {path.replace(name, close)!r}?" if close else ""
-        hint = hint or _same_last_part(path)
-        return f"no configuration key {path!r}.{hint}"
+        known = [path.replace(name, close)] if close else flatten(defaults())
+        return str(unknown_key(path, known))
     value = re.match(r"flag (--[\w.]+)=(.*?): (.*)", last, re.DOTALL)
     if value:
         flag, text, complaint = value.groups()
@@ -116,28 +105,31 @@ _OPEN_KEY = re.compile(
 )
 # Sections whose keys may name functions of the user's, which have options there.
 _SECTIONS_OF_FUNCTIONS = ("algo", "filter", "loss", "kl", "bonus", "logging")
-HINT = "(--help lists the flags, the presets and every configuration key)"
+HINT = (
+    "(--help lists flags, presets and all keys; --help=rollout the keys of a section)"
+)
+# The command line of ml_collections, which reads it in `_parse_flags`.
+_config_words: list[str] = []
 # Flags defined here belong to the command, whose --help lists them.
 flags.disclaim_key_flags()
 
 
 def define_config() -> flags.FlagHolder:
-    """Define `--config=FILE[:PRESET]` with `--config.key=value` overrides.
-
-    A file that is not there is looked up among those of this project, so that
-    `--config=sokoban:grpo` works in any folder.
-    """
-    sys.argv[:] = [_find_config(word) for word in sys.argv]
+    """Define `--config=FILE[:PRESET]` with `--config.key=value` overrides."""
     return config_flags.DEFINE_config_file(
         "config",
         None,
         "Configuration file, e.g. configs/sokoban.py[:PRESET].",
-        sys_argv=[word for word in sys.argv if not _is_read_here(word)],
+        sys_argv=_config_words,
     )
 
 
 def _find_config(word: str) -> str:
-    """The word; in `--config=NAME` with the path of a file of this project's."""
+    """The word; in `--config=NAME` with the path of a file of this project's.
+
+    That is where no file has that path, so that `--config=sokoban:grpo` works in any
+    folder.
+    """
     match = re.fullmatch(r"(--?config=)([^:]+)(:.*)?", word, re.DOTALL)
     if not match or os.path.exists(match.group(2)):
         return word
@@ -241,15 +233,12 @@ def read_optional_config(
 
 def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
     """Set options of functions of the user's, and add those that are not set."""
-    from ragen_jax.registry.functions import is_reference
-    from ragen_jax.registry.settings import add_options, flatten
-
     if not options and not any(map(is_reference, flatten(config).values())):
         return
-    from ragen_jax.config import RULES, check_kind
+    from ragen_jax.config import check_kind, declared
 
     check_kind(config)
-    add_options(config, RULES.tables, options)
+    add_options(config, declared().tables, options)
 
 
 def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
@@ -292,22 +281,17 @@ def _needs_value(key: str, following: str) -> bool:
     """Whether a key without a sign of equality lacks its value: no flag is one."""
     if _OPEN_KEY.fullmatch(key) or _may_be_option(key):
         return True
-    from ragen_jax.registry.settings import flatten
-
     is_switch = isinstance(flatten(defaults()).get(key, True), bool)
     return following.startswith("-") and not is_switch
 
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
     """Set a key to None, or a key of an open section to any value."""
-    from ragen_jax.registry.settings import flatten
-
     known = flatten(config)
     *sections, name = key.split(".")
     is_open = _OPEN_KEY.fullmatch(key) and _has(config, sections)
     if key not in known and not is_open:
-        hint = did_you_mean(key, known)
-        raise ValueError(f"no configuration key {key!r}.{hint}")
+        raise unknown_key(key, known)
     section = functools.reduce(ConfigDict.__getitem__, sections, config)
     with section.unlocked(), section.ignore_type():
         section[name] = value
@@ -354,11 +338,16 @@ def enable_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def run(main: Callable[[list[str]], int], *, config: str = "") -> None:
+def run(
+    main: Callable[[list[str]], int],
+    *,
+    config: str = "",
+    rewrite: Callable[[list[str]], list[str]] = list,
+) -> None:
     """Parse the flags, call `main(argv)`, exit with its status.
 
     `config` is the kind of its configuration, for `--help`: "training", "fine-tuning"
-    or "" for none.
+    or "" for none; `rewrite` replaces words of the command line.
 
     Errors with a sentence for the user (`ValueError`, `OSError`, bad flags) are printed
     as one line and exit with status 2; `RAGEN_JAX_TRACEBACK=1` shows their traceback.
@@ -373,12 +362,12 @@ def run(main: Callable[[list[str]], int], *, config: str = "") -> None:
             )
         return main(argv)
 
-    _exit_with(call, main, config)
+    _exit_with(call, main, rewrite(sys.argv), config)
 
 
 def run_on_words(main: Callable[[list[str]], int]) -> None:
     """Like `run`, for a command that takes words besides flags: `main(words)`."""
-    _exit_with(lambda argv: main(_parse_flags(argv)), main)
+    _exit_with(lambda argv: main(_parse_flags(argv)), main, sys.argv)
 
 
 def _avoid_single_thread() -> None:
@@ -394,20 +383,19 @@ def _avoid_single_thread() -> None:
 
 
 def _exit_with(
-    call: Callable[[list[str]], int], main: Callable, config: str = ""
+    call: Callable[[list[str]], int],
+    main: Callable,
+    words: list[str],
+    config: str = "",
 ) -> None:
-    if wants_help(sys.argv):
-        try:
-            for part in help_parts(main, config):
-                print(f"{part}\n", flush=True)
-        except BrokenPipeError:
-            # A pager was closed; what is left to flush goes nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    argv = [_find_config(word) for word in words]
+    topic = help_topic(argv)
     _avoid_single_thread()
     try:
         with prompt_interrupt():
-            status = call(list(sys.argv))
+            status = (
+                call(argv) if topic is None else _print_help(main, argv, config, topic)
+            )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         status = 130
@@ -420,6 +408,16 @@ def _exit_with(
     # Nothing is left to lose: Ctrl-C during the shutdown of Python needs no traceback.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     sys.exit(status)
+
+
+def _print_help(main: Callable, argv: list[str], config: str, topic: str) -> int:
+    try:
+        for part in help_parts(main, argv, config, topic):
+            print(f"{part}\n", flush=True)
+    except BrokenPipeError:
+        # A pager was closed; what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -440,6 +438,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
                 "--config=FILE, e.g. --config=configs/sokoban.py"
             )
     words = [word for word in argv if not _is_read_here(word)]
+    _config_words[:] = words
     check_config_files(words)
     try:
         rest = flags.FLAGS(words)

@@ -1,27 +1,24 @@
 """The text of `--help`: what a command does, its flags, its presets, all keys.
 
-The meaning of a configuration key is the comment above it in `configs/`, so that help
-and file cannot say two things.
+Headings and entries of the keys are the declarations in `configs/`, so that help and
+checks cannot say two things. `--help=rollout` shows one section, `--help=rollout.max`
+the keys that begin so.
 """
 
-import ast
-import functools
 import inspect
 import os
-import pathlib
 import re
 import runpy
 import shutil
-import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
 from ml_collections import ConfigDict
 
 if TYPE_CHECKING:
-    from ragen_jax.registry.settings import Rules
+    from ragen_jax.registry.settings import Section, Setting, Settings
 
 # Flags of a configuration, described here in place of the library's words.
 _CONFIG_TEXT = (
@@ -34,37 +31,63 @@ _VALUES = {
     "float": "=NUMBER",
     "comma separated list of strings": "=A,B,...",
 }
+_MAX_COLUMNS = 80
 
 
-def help_parts(main: Callable, kind: str = "") -> Iterator[str]:
+def help_parts(
+    main: Callable, argv: Sequence[str], kind: str = "", topic: str = ""
+) -> Iterator[str]:
     """Help of a command, part by part: the last one takes seconds to look up.
 
     Args:
       main: of the command, whose file says what it does and how to call it.
+      argv: the command line.
       kind: of the configuration, a key of `_KINDS`; "": it takes none.
+      topic: beginning of the keys to show, such as a section; "": everything.
+
+    Raises:
+      ValueError: no key begins like `topic`.
     """
     module = main.__globals__
-    yield inspect.cleandoc(module["__doc__"])
-    yield "\n".join(["Flags", *_flags(module["__name__"])])
-    if kind:
-        presets, keys = _KINDS[kind]
+    if not topic:
+        yield from map(_filled, inspect.cleandoc(module["__doc__"]).split("\n\n"))
+        yield "\n".join(["Flags", *_flags(module["__name__"], argv[0])])
+    if not kind:
+        if topic:
+            raise ValueError(
+                f"--help={topic}: this command has no keys; --help lists its flags"
+            )
+        return
+    presets, declared = _KINDS[kind]
+    chosen, config = _chosen_config(argv)
+    settings, config = declared(config)
+    if not topic:
         yield presets()
-        chosen, config = _chosen_config(sys.argv)
-        heading = (
+        yield _filled(
             f"Keys, set by --config.KEY=VALUE, with their values in {chosen}"
             if chosen
             else "Keys, set by --config.KEY=VALUE, with their defaults; task files and "
-            "presets\nchange some: add --config=FILE:PRESETS to see theirs"
+            "presets change some: add --config=FILE:PRESETS to see theirs"
         )
-        yield "\n".join([heading, *keys(config)])
+    sections = list(_sections(settings, config, topic))
+    if not sections:
+        from ragen_jax.registry.functions import did_you_mean
+
+        raise ValueError(
+            f"--help={topic}: no key begins like this.{did_you_mean(topic, settings)}"
+        )
+    yield from sections
 
 
-def wants_help(argv: list[str]) -> bool:
-    """Whether the command line asks for help."""
-    return any(word in ("--help", "-help", "-h", "--helpfull") for word in argv)
+def help_topic(argv: Sequence[str]) -> str | None:
+    """What the command line asks help about; "": everything; None: it does not ask."""
+    for word in argv:
+        if match := re.fullmatch(r"-h|--?help(?:full)?(?:=(.*))?", word):
+            return match.group(1) or ""
+    return None
 
 
-def _chosen_config(argv: list[str]) -> tuple[str, ConfigDict | None]:
+def _chosen_config(argv: Sequence[str]) -> tuple[str, ConfigDict | None]:
     """`FILE:PRESETS` of the command line and its configuration, if it names a file."""
     for word in argv:
         match = re.fullmatch(r"--?config=([^:]+)(?::(.*))?", word)
@@ -75,8 +98,11 @@ def _chosen_config(argv: list[str]) -> tuple[str, ConfigDict | None]:
     return "", None
 
 
-def _flags(module: str) -> Iterator[str]:
-    names = {flag.name: flag for flag in _own_flags(module)}
+def _flags(module: str, program: str) -> Iterator[str]:
+    # Of a file that runs as a program absl knows the first word only.
+    owners = (module, program, "launch.command")
+    every = flags.FLAGS.flags_by_module_dict()
+    names = {flag.name: flag for owner in owners for flag in every.get(owner, [])}
     for name, flag in sorted(names.items()):
         if name == "config":
             yield _entry("--config=FILE[:PRESETS]", _CONFIG_TEXT)
@@ -90,39 +116,68 @@ def _flags(module: str) -> Iterator[str]:
         yield _entry(f"--{name}{value}", f"{_sentence(text)}{default}")
 
 
-def _own_flags(module: str) -> list[flags.Flag]:
-    """Flags that the command defines, sections such as `--api.*` included."""
-    every = flags.FLAGS.flags_by_module_dict()
-    # Of a file that runs as a program absl knows the first word only.
-    owners = (module, sys.argv[0], "launch.command")
-    return [flag for owner in owners for flag in every.get(owner, [])]
+def _sections(
+    settings: "Settings", config: ConfigDict, topic: str = ""
+) -> Iterator[str]:
+    """Text of every section: its heading and the keys that begin like `topic`."""
+    from ragen_jax.registry.settings import Section, flatten
+
+    leaves, parts, shown = flatten(config), {}, set()
+
+    def add(key: str, value: object, text: str) -> None:
+        if key.startswith(topic):
+            name = key.partition(".")[0] if "." in key else ""
+            entry = _entry(f"{key} = {value!r}", text)
+            parts.setdefault(name, []).append(entry)
+
+    for key, entry in settings.items():
+        if not isinstance(entry, Section):
+            add(key, leaves[key], _text(entry, leaves))
+            shown.add(key)
+        elif entry.is_open:
+            below = [leaf for leaf in leaves if leaf.startswith(f"{key}.")]
+            values = {leaf.removeprefix(f"{key}."): leaves[leaf] for leaf in below}
+            add(key, values, entry.meaning)
+            shown.update(below)
+        elif "." not in key:
+            heading = f"{_sentence(entry.meaning)}{_needs(entry, leaves)}"
+            parts[key] = [key, "-" * len(key), _filled(heading)]
+    # Options of functions of the user's.
+    for key in leaves.keys() - shown:
+        add(key, leaves[key], "")
+    for name, part in parts.items():
+        if name == "" or len(part) > 3:
+            yield "\n".join(part)
 
 
-def _entry(name: str, text: str) -> str:
-    """A name, and its text below it."""
-    width = min(shutil.get_terminal_size((80, 24)).columns, 100)
-    lines = textwrap.wrap(
-        text, width - 6, break_on_hyphens=False, break_long_words=False
-    )
-    return "\n".join([f"  {name}", *(f"      {line}" for line in lines)])
+def _needs(entry: "Section | Setting", leaves: Mapping[str, object]) -> str:
+    # Conditions on keys of another command's configuration do not hold here.
+    needs = [need for need in entry.needs if need.split(" ")[0] in leaves]
+    return f" Read only if {' and '.join(needs)}." if needs else ""
 
 
-def _sentence(text: str) -> str:
-    """One line that ends with a full stop."""
-    text = " ".join(text.split())
-    return text if text.endswith((".", ")")) else f"{text}."
+def _text(setting: "Setting", leaves: Mapping[str, object]) -> str:
+    """All that a declaration says of a key."""
+    from ragen_jax.registry.functions import Table
+
+    words = [setting.meaning]
+    if setting.none:
+        words.append(f"None: {setting.none}.")
+    choices = setting.choices
+    if choices:
+        names = ", ".join(map(str, sorted(choices)))
+        is_open = isinstance(choices, Table)
+        words.append(f"One of {names}{', or package.module:Name' * is_open}.")
+    elif setting.range and setting.least != 1:
+        words.append(f"{setting.range[0].upper()}{setting.range[1:]}.")
+    return " ".join(words) + _needs(setting, leaves)
 
 
 def _training_presets() -> str:
-    from configs import algorithms, sizes
+    from configs import sizes
 
-    kinds = {
-        "size": sizes.SIZES,
-        "variant": algorithms.VARIANTS,
-        "estimator": algorithms.ESTIMATORS,
-    }
     lines = ["Presets, at most one of each kind, with commas: --config=FILE:A,B,C"]
-    for kind, table in kinds.items():
+    for kind, table in sizes.PRESETS.items():
         lines += [
             _entry(f"{name}  ({kind})", _first_sentence(preset))
             for name, preset in table.items()
@@ -131,105 +186,72 @@ def _training_presets() -> str:
 
 
 def _tuning_presets() -> str:
-    from configs import sft, sizes
+    from configs import sft
 
     return "\n".join(
         [
             "Presets of configs/sft.py, at most one of each kind, with commas",
-            _entry("game", ", ".join(sft.TASKS)),
-            _entry("size", ", ".join(sizes.SIZES)),
+            *(_entry(kind, ", ".join(table)) for kind, table in sft.PRESETS.items()),
         ]
     )
+
+
+def _training_keys(config: ConfigDict | None) -> tuple["Settings", ConfigDict]:
+    from configs import base
+    from ragen_jax.config import check_kind
+
+    config = config or base.get_config()
+    check_kind(config)
+    return base.SETTINGS, config
+
+
+def _tuning_keys(config: ConfigDict | None) -> tuple["Settings", ConfigDict]:
+    from configs import sft
+    from ragen_jax.sft.rules import declared
+
+    config = config or sft.get_config()
+    return declared(config), config
+
+
+def _columns() -> int:
+    return min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS)
+
+
+def _filled(text: str) -> str:
+    """A paragraph within the columns; commands keep their lines."""
+    options = {"break_on_hyphens": False, "break_long_words": False}
+    if "\n " not in text and not text.startswith((" ", "python ")):
+        return textwrap.fill(text, _columns(), **options)
+    lines = []
+    for line in text.splitlines():
+        parts = textwrap.wrap(line, _columns() - 2, subsequent_indent="    ", **options)
+        lines.append(" \\\n".join(parts) if len(line) > _columns() else line)
+    return "\n".join(lines)
+
+
+def _entry(name: str, text: str) -> str:
+    """A name, and its text below it."""
+    options = {"break_on_hyphens": False, "break_long_words": False}
+    head = textwrap.wrap(
+        name, _columns(), initial_indent="  ", subsequent_indent="    ", **options
+    )
+    lines = textwrap.wrap(
+        text, _columns(), initial_indent=" " * 6, subsequent_indent=" " * 6, **options
+    )
+    return "\n".join([*head, *lines])
+
+
+def _sentence(text: str) -> str:
+    """One line that ends with a full stop."""
+    text = " ".join(text.split())
+    return text if text.endswith((".", ")")) else f"{text}."
 
 
 def _first_sentence(function: Callable) -> str:
     return inspect.getdoc(function).split("\n\n")[0].replace("\n", " ")
 
 
-def _training_keys(config: ConfigDict | None) -> Iterator[str]:
-    from configs import base
-    from ragen_jax.config import RULES
-
-    yield from _keys(config or base.get_config(), key_comments("base"), RULES)
-
-
-def _tuning_keys(config: ConfigDict | None) -> Iterator[str]:
-    from configs import sft
-    from ragen_jax.sft.rules import RULES
-
-    comments = key_comments("base") | key_comments("pocket") | key_comments("sft")
-    yield from _keys(config or sft.get_config(), comments, RULES)
-
-
-def _keys(
-    config: ConfigDict, comments: Mapping[str, str], rules: "Rules"
-) -> Iterator[str]:
-    choices = {**rules.choices, **rules.tables}
-    # In the order of the file, since a comment may speak of the key before it.
-    order = {key: i for i, key in enumerate(comments)}
-    leaves = _leaves(config)
-    for key in sorted(leaves, key=lambda key: order.get(key, len(order))):
-        value, text = leaves[key], comments.get(key, "")
-        if choices.get(key):
-            text += f" One of {', '.join(map(str, sorted(choices[key])))}."
-        yield _entry(f"{key} = {value!r}", text)
-
-
-def _leaves(config: ConfigDict, prefix: str = "") -> dict[str, object]:
-    """Values by dotted path; an empty section is a value."""
-    leaves = {}
-    for name, value in config.items():
-        if isinstance(value, ConfigDict) and len(value):
-            leaves |= _leaves(value, f"{prefix}{name}.")
-        else:
-            empty = {} if isinstance(value, ConfigDict) else value
-            leaves[prefix + name] = empty
-    return leaves
-
-
-@functools.cache
-def key_comments(name: str) -> dict[str, str]:
-    """The comment above every key that a file of `configs/` sets, by dotted path."""
-    import configs
-
-    path = pathlib.Path(configs.__path__[0]) / f"{name}.py"
-    source = path.read_text(encoding="utf-8")
-    functions = {
-        node.name: node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    lines, comments = source.splitlines(), {}
-
-    def read(function: ast.FunctionDef, prefix: str) -> None:
-        for statement in ast.walk(function):
-            if not isinstance(statement, ast.Assign):
-                continue
-            target = ast.unparse(statement.targets[0])
-            if "." not in target or "[" in target:
-                continue
-            key = prefix + target.split(".", 1)[1]
-            if text := _comment_above(lines, statement.lineno - 1):
-                comments.setdefault(key, text)
-            value = statement.value
-            called = value.func if isinstance(value, ast.Call) else None
-            if isinstance(called, ast.Name) and called.id in functions:
-                read(functions[called.id], f"{key}.")
-
-    read(functions["get_config"], "")
-    return comments
-
-
-def _comment_above(lines: list[str], row: int) -> str:
-    """Text of the comment lines that end directly above a line."""
-    words = []
-    while row > 0 and (match := re.match(r"\s*# ?(.*)", lines[row - 1])):
-        words.append(match.group(1))
-        row -= 1
-    return " ".join(reversed(words))
-
-
-# Kind of configuration -> text about presets, entries of the keys.
+# Kind of configuration -> text about presets; declarations and values of keys.
 _KINDS = {
     "training": (_training_presets, _training_keys),
     "fine-tuning": (_tuning_presets, _tuning_keys),

@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     if _is_compiled():
         _say(
             "compiling the programs; about 3 minutes each for a 0.5B model (ignore "
-            "XLA's \"Very slow compile?\")"
+            'XLA\'s "Very slow compile?")'
         )
     how = {
         "compiled": _is_compiled(),

@@ -15,7 +15,6 @@ import contextlib
 import math
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -56,7 +55,6 @@ def _as_config(words: Sequence[str]) -> list[str]:
     return [words[0], f"--config={path}", *words[1:]]
 
 
-sys.argv[:] = _as_config(sys.argv)
 _CONFIG = command.define_config()
 _ENV = flags.DEFINE_string(
     "env", None, "Game to serve; --env.kwargs.NAME=VALUE sets an option of it."
@@ -199,4 +197,4 @@ def _reach(host: str) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, rewrite=_as_config)

@@ -1,10 +1,10 @@
 """Checks a configuration before anything is built from it.
 
 In: the ConfigDict of a config file. Out: nothing, or one `ValueError` that names the
-key, its value, the rule and the cure. Rules stand beside the options they check, in the
-`rules.py` of each package; here are those of the other sections. Defaults live in
-`configs/base.py` and nowhere else. Rules that need the model or the environment
-(context length, constructor arguments) are checked where those are built.
+key, its value, the rule and the cure. Every key is declared in `configs/base.py`, with
+its default and its range. Rules between keys stand in the `rules.py` of the learner and
+the diagnostics; here are those of the other sections. Rules that need the model or the
+environment (context length, constructor arguments) are checked where those are built.
 """
 
 import json
@@ -12,30 +12,28 @@ import math
 import re
 from collections.abc import Collection, Iterator
 
+import jax
 from ml_collections import ConfigDict
 
 from ragen_jax import sharding
 from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
-from ragen_jax.models.attention import AUTO, CAUSAL_ATTENTIONS
-from ragen_jax.models.decoder import REMAT_POLICIES
-from ragen_jax.models.kernels.decode import DECODE_ATTENTIONS
+from ragen_jax.registry.functions import load_reference
 from ragen_jax.registry.settings import (
     Leaves,
-    Rules,
+    Settings,
     add_options,
     check,
     flatten,
     is_integer,
 )
-from ragen_jax.rollout import rules as rollout_rules
-from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
-from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
 from ragen_jax.tasks import mix_problems
-from ragen_jax.text.context import CONTEXTS, count_past
-from ragen_jax.text.prompts import PROMPT_STYLES
-from ragen_jax.text.token_templates import TOKENIZATIONS
+from ragen_jax.text.context import count_past
+
+# The list of all keys, by reference: the library takes configurations as arguments and
+# imports none of their files.
+DECLARED = "configs.base:SETTINGS"
 
 # Keys a resumed run may change: they do not touch what is learned (another mesh,
 # attention or part rounds differently, and `changed_keys` knows when alarms do).
@@ -59,6 +57,11 @@ MUTABLE_ON_RESUME = (
 )
 
 
+def declared() -> Settings:
+    """The declarations of all keys of a training configuration."""
+    return load_reference(DECLARED)
+
+
 def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
     """Check every key and every pair of keys that depend on each other.
 
@@ -72,8 +75,9 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
       ValueError: the first rule that is broken, and the cure.
     """
     check_kind(config)
-    add_options(config, RULES.tables, {})
-    check(flatten(config), RULES, overrides)
+    settings = declared()
+    add_options(config, settings.tables, {})
+    check(flatten(config), settings, checks=_CHECKS, idle=_IDLE, overrides=overrides)
 
 
 def check_kind(config: ConfigDict) -> None:
@@ -83,7 +87,7 @@ def check_kind(config: ConfigDict) -> None:
       ValueError: a key that training needs is missing.
     """
     leaves = flatten(config)
-    missing = [key for key in RULES.keys if key not in leaves]
+    missing = [key for key in declared().keys_of_values if key not in leaves]
     if missing:
         raise ValueError(
             f"this is not a training configuration: it lacks {missing[0]}; use a task "
@@ -175,133 +179,60 @@ def _host(leaves: Leaves) -> Iterator[str]:
         )
 
 
-def _no_effect(leaves: Leaves) -> Iterator[tuple[str, str]]:
-    if leaves["evaluation.every"] is None:
-        yield "evaluation.", "evaluation.every is None"
-    if leaves["logging.trajectories_every"] is None:
-        reason = "logging.trajectories_every is None"
-        yield "logging.trajectories_per_iteration", reason
-    if leaves["env.mix"] is not None:
-        yield "env.name", "env.mix names the environments"
-    if leaves["env.host"] is None:
-        reason = "env.host is None: no game in Python is played"
-        yield "host.", reason
-        yield "rollout.max_failed_fraction", reason
-    else:
-        yield "env.name", "env.host names the game"
-        yield "rollout.part_rows", "games in Python are played in two halves"
+def _ahead(leaves: Leaves) -> Iterator[str]:
+    if leaves["rollout.ahead"] == 0:
+        return
+    mesh = {axis: leaves[f"mesh.{axis}"] for axis in sharding.MESH_AXES}
+    num_learners, num_players = math.prod(mesh.values()), leaves["rollout.devices"]
+    if jax.process_count() > 1:
+        yield (
+            f"rollout.ahead = 1 plays in a thread, and {jax.process_count()} processes "
+            "would not start the programs they share in one order; use one process, or "
+            "rollout.ahead = 0"
+        )
+    if leaves["loss.importance_cap"] is None:
+        yield (
+            "rollout.ahead = 1 plays with the parameters before the latest update, and "
+            "loss.importance_cap = None corrects nothing of that; set it (2.0 is "
+            "usual) and loss.old_log_probs = 'learner', or rollout.ahead to 0"
+        )
+    if num_players is not None:
+        num_rows = leaves["rollout.num_groups"] * leaves["rollout.group_size"]
+        yield from sharding.player_problems(num_players, num_rows, mesh)
+    elif num_learners > 1:
+        yield (
+            f"rollout.ahead = 1 would play and learn on the same {num_learners} "
+            "devices of mesh.*, whose exchanges must not overlap; set rollout.devices "
+            "to a number of further devices that play, or rollout.ahead to 0"
+        )
+    elif leaves["env.host"] is None:
+        yield (
+            "rollout.ahead = 1 gains nothing where one device both plays a compiled "
+            "game and learns; set rollout.devices to a number of further devices that "
+            "play, play a game in Python (env.host), or set rollout.ahead to 0"
+        )
+
+
+def _idle_parts(leaves: Leaves) -> Iterator[tuple[str, str]]:
     axes = (leaves[f"mesh.{axis}"] for axis in sharding.MESH_AXES)
     if (leaves["rollout.devices"] or math.prod(axes)) > 1:
         reason = "the rows are split over the devices of mesh.* or rollout.devices"
         yield "rollout.part_rows", reason
-    if leaves["prompt.style"] == "terse":
-        reason = "the terse wording has no length hint"
-        yield "prompt.length_hint_words", reason
 
 
-_NOT_ZERO = ("above or below 0, or None", lambda x: x != 0)
-_SEED = ("at least 0 and below 2**32", lambda x: 0 <= x < 2**32)
-
-# Of every key that has a rule.
-RULES = (
-    Rules(
-        optional=(
-            "env.mix",
-            "env.host",
-            "host.wrappers",
-            "host.num_workers",
-            "host.max_worker_bytes",
-            "model.remat",
-            "rollout.top_k",
-            "rollout.top_p",
-            "rollout.context_turns",
-            "rollout.compactions",
-            "rollout.read_chunk_tokens",
-            "rollout.part_rows",
-            "bonus.format",
-            "bonus.length",
-            "bonus.facts",
-            "bonus.custom",
-            "logging.metrics",
-            "bonus.min_tokens",
-            "bonus.max_tokens",
-            "evaluation.every",
-            "evaluation.pass_at",
-            "logging.trajectories_every",
-        ),
-        positive_integers=(
-            "host.max_observation_tokens",
-            "host.num_widths",
-            "host.num_workers",
-            "host.max_worker_bytes",
-            "rollout.num_groups",
-            "rollout.group_size",
-            "rollout.max_turns",
-            "rollout.max_actions_per_turn",
-            "rollout.max_actions_per_episode",
-            "rollout.max_reply_tokens",
-            "rollout.decode_chunk_tokens",
-            "rollout.read_chunk_tokens",
-            "rollout.part_rows",
-            "rollout.compactions",
-            "rollout.context_turns",
-            "rollout.top_k",
-            "bonus.min_tokens",
-            "bonus.max_tokens",
-            "mesh.data",
-            "mesh.fsdp",
-            "mesh.tensor",
-            "train.num_iterations",
-            "evaluation.every",
-            "evaluation.num_prompts",
-            "evaluation.num_samples",
-            "checkpoint.every",
-            "checkpoint.keep",
-            "logging.trajectories_every",
-            "logging.trajectories_per_iteration",
-            "prompt.length_hint_words",
-        ),
-        ranges={
-            "seed": _SEED,
-            "host.step_seconds": ("above 0", lambda x: x > 0),
-            "rollout.max_failed_fraction": ("from 0 to below 1", lambda x: 0 <= x < 1),
-            "rollout.temperature": ("above 0 (sampling)", lambda x: x > 0),
-            "rollout.top_p": (
-                "above 0 and below 1 (all of the probability: None)",
-                lambda x: 0 < x < 1,
-            ),
-            "rollout.format_penalty": ("at most 0 (it is added)", lambda x: x <= 0),
-            "bonus.format": _NOT_ZERO,
-            "bonus.length": _NOT_ZERO,
-            "bonus.facts": _NOT_ZERO,
-            "evaluation.seed": _SEED,
-            "evaluation.temperature": ("at least 0 (0 is greedy)", lambda x: x >= 0),
-        },
-        choices={
-            "rollout.context": CONTEXTS,
-            "prompt.style": PROMPT_STYLES,
-            "prompt.tokenization": TOKENIZATIONS,
-            "model.dtype": ("float32", "bfloat16"),
-            "model.remat": REMAT_POLICIES,
-            "model.attention": (AUTO, *CAUSAL_ATTENTIONS),
-            "rollout.decode_attention": DECODE_ATTENTIONS,
-        },
-        tables={"bonus.custom": CUSTOM_BONUSES, "logging.metrics": METRIC_FUNCTIONS},
-        checks=(
-            _mesh,
-            _context,
-            _truncated_sampling,
-            _bonus,
-            _pass_at,
-            _host,
-            mix_problems,
-        ),
-        no_effect=(_no_effect,),
-    )
-    | rollout_rules.RULES
-    | learner_rules.RULES
-    | diagnostics_rules.RULES
+_CHECKS = (
+    _mesh,
+    _context,
+    _truncated_sampling,
+    _bonus,
+    _pass_at,
+    _host,
+    mix_problems,
+    _ahead,
+    *learner_rules.CHECKS,
+    *diagnostics_rules.CHECKS,
 )
+_IDLE = (_idle_parts, *learner_rules.IDLE, *diagnostics_rules.IDLE)
 
 
 def refuse_unread(overrides: Collection[str], known: Collection[str], where: str):

@@ -13,6 +13,7 @@ from configs import (
     frozen_lake,
     game2048,
     leaderboard,
+    mix,
     sizes,
     sokoban,
     sudoku,
@@ -27,6 +28,7 @@ TASKS = {
     "frozen_lake": frozen_lake,
     "game2048": game2048,
     "leaderboard": leaderboard,
+    "mix": mix,
     "sokoban": sokoban,
     "sudoku": sudoku,
 }
@@ -113,3 +115,8 @@ def test_presets_add_no_key():
             k for k in flatten(config) if not k.startswith(("env.kwargs", "env.pa"))
         }
         assert keys == flatten(base.get_config()).keys()
+
+
+def test_unknown_preset_lists_the_choices():
+    with pytest.raises(ValueError, match="pocket, study, qwen2"):
+        sokoban.get_config("gpt-5")

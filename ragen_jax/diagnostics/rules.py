@@ -1,14 +1,13 @@
-"""Rules of the configuration sections `diagnostics` and `warning`, and of early stops.
+"""Rules between the keys of `diagnostics` and `warning`, and those of early stops.
 
 The options are those of `schedule.py`, `early_warning.py` and `early_stopping.py`.
 """
 
 from collections.abc import Iterator
 
-from ragen_jax.diagnostics.early_warning import ACTIONS, EVERY_INDICATOR, INDICATORS
-from ragen_jax.diagnostics.gradient_buckets import BUCKET_MODES
+from ragen_jax.diagnostics.early_warning import EVERY_INDICATOR, INDICATORS
 from ragen_jax.learner.rules import keeps_something
-from ragen_jax.registry.settings import Leaves, Rules
+from ragen_jax.registry.settings import Leaves
 
 # Measured with the information in thoughts alone.
 _THINKING = "valid_thinking_rate"
@@ -108,47 +107,19 @@ def _early_stops(leaves: Leaves) -> Iterator[str]:
         )
 
 
-def _no_effect_of_warning(leaves: Leaves) -> Iterator[tuple[str, str]]:
-    if leaves["warning.action"] is None:
-        yield "warning.act_on", "warning.action is None"
-    if leaves["warning.action"] != "cut_learning_rate":
-        reason = "warning.action is not 'cut_learning_rate'"
-        yield "warning.learning_rate_factor", reason
-        yield "warning.cooldown_iterations", reason
-    if not reads_thoughts(leaves):
-        reason = "no thoughts are read (diagnostics.every)"
-        yield "warning.information_regime_low", reason
-        yield "warning.entropy_regime_low", reason
-    if leaves["rollout.group_size"] == 1:
-        yield "warning.spread_low", "a group of one has no spread"
+def _idle_alarms(leaves: Leaves) -> Iterator[tuple[str, str]]:
     first, last = leaves["warning.baseline_iterations"], leaves["train.num_iterations"]
     if first >= last:
         reason = (
             f"alarms begin after warning.baseline_iterations = {first}, and "
             f"train.num_iterations = {last}"
         )
-        for key in ("warning.baseline_iterations", "warning.persistence", *_BOUNDS):
-            yield key, reason
+        names = [name for i in INDICATORS.values() for name in (i.low, i.high) if name]
+        for name in ("baseline_iterations", "persistence", *names):
+            yield f"warning.{name}", reason
 
 
-def _no_effect_of_diagnostics(leaves: Leaves) -> Iterator[tuple[str, str]]:
-    thoughts, reason = ("every", "num_samples", "chunk_rows"), None
-    if leaves["diagnostics.every"] is None:
-        reason = "diagnostics.every is None"
-    elif not leaves["prompt.thinking"]:
-        reason = "diagnostics read thoughts, and prompt.thinking = False asks for none"
-    for name in thoughts if reason else ():
-        yield f"diagnostics.{name}", reason
-    gradients, reason = ("every", "buckets", "bucket_mode"), None
-    if leaves["diagnostics.gradient_every"] is None:
-        reason = "diagnostics.gradient_every is None"
-    elif leaves["rollout.group_size"] == 1:
-        reason = "a group of one has no reward spread"
-    for name in gradients if reason else ():
-        yield f"diagnostics.gradient_{name}", reason
-
-
-def _no_effect_of_early_stops(leaves: Leaves) -> Iterator[tuple[str, str]]:
+def _idle_stops(leaves: Leaves) -> Iterator[tuple[str, str]]:
     key = "train.max_empty_iterations"
     if keeps_something(leaves):
         rule = leaves["filter.rule"]
@@ -156,57 +127,7 @@ def _no_effect_of_early_stops(leaves: Leaves) -> Iterator[tuple[str, str]]:
     last = _last_decision(leaves)
     if leaves[key] > last:
         yield key, f"{last} iterations come before the last one"
-    if leaves["train.min_spread_fraction"] is None:
-        yield "train.collapse_window", "train.min_spread_fraction is None"
-    if leaves["train.min_success"] is None:
-        yield "train.failure_window", "train.min_success is None"
 
 
-_LOWS = tuple(f"warning.{i.low}" for i in INDICATORS.values() if i.low)
-_HIGHS = tuple(f"warning.{i.high}" for i in INDICATORS.values() if i.high)
-_BOUNDS = (*_LOWS, *_HIGHS)
-_BELOW_ONE = ("above 0 and below 1", lambda x: 0 < x < 1)
-_SHARE = ("above 0 and at most 1", lambda x: 0 < x <= 1)
-
-RULES = Rules(
-    optional=(
-        "diagnostics.every",
-        "diagnostics.gradient_every",
-        "train.min_spread_fraction",
-        "train.min_success",
-        "warning.action",
-        *_BOUNDS,
-    ),
-    positive_integers=(
-        "diagnostics.every",
-        "diagnostics.num_samples",
-        "diagnostics.chunk_rows",
-        "diagnostics.gradient_every",
-        "diagnostics.gradient_buckets",
-        "train.max_empty_iterations",
-        "train.collapse_window",
-        "train.failure_window",
-        "warning.baseline_iterations",
-        "warning.persistence",
-        "warning.success_window",
-        "warning.cooldown_iterations",
-    ),
-    ranges={
-        "train.min_spread_fraction": _SHARE,
-        "train.min_success": _SHARE,
-        **dict.fromkeys(_LOWS, _BELOW_ONE),
-        **dict.fromkeys(_HIGHS, ("above 1", lambda x: x > 1)),
-        "warning.information_regime_low": _BELOW_ONE,
-        "warning.entropy_regime_low": _BELOW_ONE,
-        "warning.success_low": _BELOW_ONE,
-        "warning.learning_rate_factor": _BELOW_ONE,
-    },
-    choices={"warning.action": ACTIONS},
-    tables={"diagnostics.gradient_bucket_mode": BUCKET_MODES},
-    checks=(_act_on, _action, _early_stops),
-    no_effect=(
-        _no_effect_of_warning,
-        _no_effect_of_diagnostics,
-        _no_effect_of_early_stops,
-    ),
-)
+CHECKS = (_act_on, _action, _early_stops)
+IDLE = (_idle_alarms, _idle_stops)

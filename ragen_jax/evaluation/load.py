@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import RULES, check_kind
+from ragen_jax.config import check_kind, declared
 from ragen_jax.learner.state import TrainState
 from ragen_jax.models.attention import AUTO
 from ragen_jax.program.build import Program, build_program
@@ -210,8 +210,8 @@ def _forget_training(config: ConfigDict) -> None:
     # Of the learner, over whole rows; one that was asked for may need a GPU.
     config.model.attention = AUTO
     with config.ignore_type():
-        names = [key.removeprefix("bonus.") for key in RULES.optional]
-        config.bonus.update({n: None for n in names if n in config.bonus})
+        names = [name for name in config.bonus if f"bonus.{name}" in declared()]
+        config.bonus.update(dict.fromkeys(names))
 
 
 def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> None:

@@ -1,28 +1,20 @@
-"""Rules of the configuration keys that choose the algorithm.
+"""Rules between the configuration keys that choose the algorithm.
 
-The sections `algo`, `kl`, `loss`, `critic`, `lora`, `optimizer`, `schedule`,
-`filter` and `learner`. The signatures of a table's entries say which option belongs to
-which entry.
+The sections `algo`, `kl`, `loss`, `critic`, `schedule`, `filter` and `learner`. The
+signatures of a table's entries say which option belongs to which entry.
 """
 
 from collections.abc import Callable, Iterator
 
-from ragen_jax.algo import filters
 from ragen_jax.algo.advantages import ADVANTAGES
-from ragen_jax.algo.credit import FILTER_LOSS_SCALES, KL_PLACEMENTS
-from ragen_jax.algo.filters import DIRECTIONS, SCORES
-from ragen_jax.algo.losses import AGGREGATIONS, KL_ESTIMATORS, POLICY_LOSSES
-from ragen_jax.algo.rewards import (
-    GROUPINGS,
-    NORMALIZATIONS,
-    REWARD_PLACEMENTS,
-    REWARDS,
-)
-from ragen_jax.learner.loss import OLD_LOG_PROBS
-from ragen_jax.learner.state import SCHEDULES
-from ragen_jax.models.critic import TRUNKS
+from ragen_jax.algo.credit import FILTER_LOSS_SCALES
+from ragen_jax.algo.filters import FILTERS, SCORES
+from ragen_jax.algo.rewards import REWARD_PLACEMENTS
 from ragen_jax.registry.functions import Table, data_names, option_names
-from ragen_jax.registry.settings import LARGEST_INTEGER, Leaves, Rules
+from ragen_jax.registry.settings import LARGEST_INTEGER, Leaves
+
+# Options of filter rules that have a default; the others are None for other rules.
+_WITH_DEFAULTS = {"filter.direction", "filter.keep_zero", "filter.top_p_epsilon"}
 
 
 def compares_rows(entry: Callable) -> bool:
@@ -71,12 +63,10 @@ def keeps_something(leaves: Leaves) -> bool:
 
 def _options(leaves: Leaves) -> Iterator[str]:
     rule, scale = leaves["filter.rule"], leaves["filter.loss_scale"]
-    of_rule = {f"filter.{name}" for name in option_names(filters.FILTERS[rule])}
+    of_rule = {f"filter.{name}" for name in option_names(FILTERS[rule])}
     of_scale = {f"filter.{n}" for n in option_names(FILTER_LOSS_SCALES[scale])}
     of_rules = {
-        f"filter.{name}"
-        for entry in filters.FILTERS.values()
-        for name in option_names(entry)
+        f"filter.{name}" for entry in FILTERS.values() for name in option_names(entry)
     }
     for key in sorted(of_rule):
         if leaves[key] is None:
@@ -84,7 +74,7 @@ def _options(leaves: Leaves) -> Iterator[str]:
                 f"filter.rule = {rule!r} needs {key}, which is None; set it, or choose "
                 "another rule"
             )
-    for key in sorted(of_rules & set(_FILTER_RULES.optional) - of_rule - of_scale):
+    for key in sorted(of_rules - _WITH_DEFAULTS - of_rule - of_scale):
         if leaves[key] is not None:
             yield (
                 f"{key} = {leaves[key]} is no option of filter.rule = {rule!r}; set it "
@@ -134,39 +124,6 @@ def _no_effect_of_filter(leaves: Leaves) -> Iterator[tuple[str, str]]:
     yield "filter.top_p_epsilon", reason
     if leaves["filter.keep_zero"]:
         yield "filter.loss_scale", reason
-
-
-_SHARE = ("above 0 and at most 1", lambda x: 0 < x <= 1)
-_ZERO_TO_ONE = ("between 0 and 1", lambda x: 0 <= x <= 1)
-
-_FILTER_RULES = Rules(
-    optional=(
-        "filter.keep_fraction",
-        "filter.top_k",
-        "filter.top_p",
-        "filter.min_p",
-        "filter.quantile_low",
-        "filter.quantile_high",
-        "filter.rows_per_group",
-    ),
-    positive_integers=("filter.top_k", "filter.rows_per_group"),
-    ranges={
-        "filter.keep_fraction": (f"{_SHARE[0]} (all groups)", _SHARE[1]),
-        "filter.top_p": (f"{_SHARE[0]} (all of the score's mass)", _SHARE[1]),
-        "filter.min_p": (f"{_SHARE[0]} (as good as the best)", _SHARE[1]),
-        "filter.quantile_low": _ZERO_TO_ONE,
-        "filter.quantile_high": _ZERO_TO_ONE,
-        "filter.top_p_epsilon": ("at least 0", lambda x: x >= 0),
-    },
-    choices={"filter.direction": DIRECTIONS},
-    tables={
-        "filter.score": SCORES,
-        "filter.rule": filters.FILTERS,
-        "filter.loss_scale": FILTER_LOSS_SCALES,
-    },
-    checks=(_options, _filtered_group_of_one),
-    no_effect=(_no_effect_of_filter,),
-)
 
 
 def needs_critic(leaves: Leaves) -> bool:
@@ -272,9 +229,7 @@ def _no_effect_of_credit(leaves: Leaves) -> Iterator[tuple[str, str]]:
     advantage, normalization = leaves["algo.advantage"], leaves["algo.normalization"]
     if not needs_critic(leaves):
         yield "critic.", f"algo.advantage = {advantage!r} has no critic"
-    if normalization == "identity":
-        yield "algo.grouping", "algo.normalization is 'identity'"
-    elif _is_undone(leaves):
+    if normalization != "identity" and _is_undone(leaves):
         reason = (
             f"algo.advantage = {advantage!r} normalises rewards inside each group "
             f"again, which undoes algo.normalization = {normalization!r}"
@@ -283,7 +238,6 @@ def _no_effect_of_credit(leaves: Leaves) -> Iterator[tuple[str, str]]:
         yield "algo.grouping", reason
     if leaves["rollout.max_turns"] == 1:
         reason = "rollout.max_turns = 1: an episode is one turn"
-        yield "algo.high_level_gamma", reason
         if advantage == "gigpo":
             yield "algo.gamma", f"{reason}, and gigpo discounts per turn"
         if leaves["algo.reward_placement"] == "turn":
@@ -327,107 +281,14 @@ def _is_undone(leaves: Leaves) -> bool:
     )
 
 
-def _no_effect_of_others(leaves: Leaves) -> Iterator[tuple[str, str]]:
-    if leaves["lora.rank"] is None:
-        yield "lora.", "lora.rank is None"
-    if leaves["kl.placement"] is None:
-        yield "kl.", "kl.placement is None"
-    elif leaves["kl.target"] is None:
-        yield "kl.horizon", "kl.target is None: the weight is fixed"
-    if leaves["schedule.shape"] == "constant":
-        yield "schedule.final_fraction", "schedule.shape is 'constant'"
-    if leaves["learner.updates_per_rollout"] > 1:
-        yield (
-            "train.max_sampler_difference",
-            "with learner.updates_per_rollout above 1 the parameters that are compared "
-            "are not the sampler's",
-        )
-
-
-_FROM_ZERO = ("at least 0", lambda x: x >= 0)
-_ABOVE_ZERO = ("above 0", lambda x: x > 0)
-
-RULES = (
-    Rules(
-        optional=(
-            "algo.reward",
-            "kl.placement",
-            "kl.target",
-            "loss.dual_clip",
-            "loss.importance_cap",
-            "critic.clip_value",
-            "lora.rank",
-            "schedule.decay_updates",
-            "train.max_sampler_difference",
-            "train.stall_seconds",
-        ),
-        positive_integers=(
-            "learner.minibatch_rows",
-            "learner.microbatch_rows",
-            "learner.num_widths",
-            "learner.epochs",
-            "learner.logprob_chunk_tokens",
-            "learner.updates_per_rollout",
-            "lora.rank",
-            "schedule.decay_updates",
-            "train.max_skipped_updates",
-        ),
-        ranges={
-            "algo.gamma": _ZERO_TO_ONE,
-            "algo.lam": _ZERO_TO_ONE,
-            "algo.high_level_gamma": _ZERO_TO_ONE,
-            "algo.step_weight": _FROM_ZERO,
-            "kl.coeff": (
-                "above 0 (to switch it off: kl.placement = None)",
-                lambda x: x > 0,
-            ),
-            "kl.target": _ABOVE_ZERO,
-            "kl.horizon": _ABOVE_ZERO,
-            "loss.clip_low": _SHARE,
-            "loss.clip_high": _ABOVE_ZERO,
-            "loss.dual_clip": ("above 1", lambda x: x > 1),
-            "loss.entropy_coeff": _FROM_ZERO,
-            "loss.importance_cap": ("at least 1", lambda x: x >= 1),
-            "lora.alpha": _ABOVE_ZERO,
-            "critic.learning_rate": _ABOVE_ZERO,
-            "critic.clip_value": _ABOVE_ZERO,
-            "critic.loss_coeff": _ABOVE_ZERO,
-            "critic.warmup_updates": _FROM_ZERO,
-            "optimizer.learning_rate": _ABOVE_ZERO,
-            "optimizer.beta1": ("at least 0 and below 1", lambda x: 0 <= x < 1),
-            "optimizer.beta2": ("at least 0 and below 1", lambda x: 0 <= x < 1),
-            "optimizer.weight_decay": _FROM_ZERO,
-            "optimizer.max_grad_norm": _ABOVE_ZERO,
-            "schedule.warmup_updates": _FROM_ZERO,
-            "schedule.final_fraction": _ZERO_TO_ONE,
-            "train.max_sampler_difference": _ABOVE_ZERO,
-            "train.stall_seconds": _ABOVE_ZERO,
-        },
-        choices={
-            "kl.placement": KL_PLACEMENTS,
-            "loss.old_log_probs": OLD_LOG_PROBS,
-        },
-        tables={
-            "algo.reward": REWARDS,
-            "algo.advantage": ADVANTAGES,
-            "algo.reward_placement": REWARD_PLACEMENTS,
-            "algo.normalization": NORMALIZATIONS,
-            "algo.grouping": GROUPINGS,
-            "kl.estimator": KL_ESTIMATORS,
-            "loss.policy": POLICY_LOSSES,
-            "loss.aggregation": AGGREGATIONS,
-            "critic.trunk": TRUNKS,
-            "schedule.shape": SCHEDULES,
-        },
-        checks=(
-            _group_of_one,
-            _credit,
-            _old_log_probs,
-            _kl,
-            _minibatches,
-            _schedule,
-        ),
-        no_effect=(_no_effect_of_credit, _no_effect_of_others),
-    )
-    | _FILTER_RULES
+CHECKS = (
+    _group_of_one,
+    _credit,
+    _old_log_probs,
+    _kl,
+    _minibatches,
+    _schedule,
+    _options,
+    _filtered_group_of_one,
 )
+IDLE = (_no_effect_of_credit, _no_effect_of_filter)

@@ -1,22 +1,32 @@
-"""Rules of configuration keys, and the check that applies them.
+"""Declarations of settings, and the check that applies them.
 
-In: all keys of a configuration by their paths. Out: nothing, or one `ValueError` that
-names the key, its value, the rule and the cure. Packages list the rules of their
-options; an option that the chosen entry of a table does not read is refused.
+A configuration key is declared once, by `count`, `number`, `text`, `switch` or `values`
+in a list such as `configs/base.py`; from the declaration follow its default, the text
+of `--help` and the check of its value. In: all keys of a configuration by their paths.
+Out: nothing, or one `ValueError` that names the key, its value, the rule and the cure.
+Rules between keys are functions beside the code that needs them; an option that the
+chosen entry of a table does not read is refused.
 """
 
+import ast
 import dataclasses
+import difflib
 import functools
 import inspect
 import itertools
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from ragen_jax.registry.functions import (
     Table,
     did_you_mean,
     is_reference,
+    load_reference,
     option_names,
     resolve,
 )
@@ -29,87 +39,317 @@ LARGEST_FLOAT = 3.4e38
 # All keys of a configuration by their dotted paths, with their values.
 Leaves = Mapping[str, Any]
 
-# Rule in words, test of a value.
-Range = tuple[str, Callable[[float], bool]]
+# A rule between keys: a sentence for each way in which it is broken, with what, why and
+# the cure.
+Check = Callable[[Leaves], Iterator[str]]
+
+# Keys without effect in a configuration: the beginning of their paths and the reason.
+Idle = Callable[[Leaves], Iterator[tuple[str, str]]]
+
+_CONDITION = re.compile(r"([\w.]+) (is not|is|==|!=|>) (.+)")
+_HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "is": lambda value, other: value is other,
+    "is not": lambda value, other: value is not other,
+    "==": lambda value, other: value == other,
+    "!=": lambda value, other: value != other,
+    ">": lambda value, other: value > other,
+}
+_WANTED = {bool: "True or False", str: "a text", tuple: "a list of values"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
-    """Rules of some configuration keys; `check` applies them.
+class Section:
+    """Declaration of a group of keys.
 
     Attributes:
-      optional: keys that may be None, which means "off". The other rules hold where
-        they are not.
-      positive_integers: keys whose values are whole numbers from 1.
-      ranges: key -> `Range`.
-      choices: key -> allowed values.
-      tables: key -> table whose entry it names; the options of the entries are keys of
-        the same section.
-      checks: rules between keys; each yields a sentence for every rule that is broken,
-        with what, why and the cure.
-      no_effect: each yields, for keys that change nothing in this configuration, the
-        beginning of their paths and the reason.
+      meaning: its heading; of an open section, the meaning of its keys.
+      needs: see `Setting`, for all keys of the section.
+      is_open: its keys are those of the environment, and not declared.
     """
 
-    optional: Collection[str] = ()
-    positive_integers: Collection[str] = ()
-    ranges: Mapping[str, Range] = dataclasses.field(default_factory=dict)
-    choices: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
-    tables: Mapping[str, Table] = dataclasses.field(default_factory=dict)
-    checks: Collection[Callable[[Leaves], Iterator[str]]] = ()
-    no_effect: Collection[Callable[[Leaves], Iterator[tuple[str, str]]]] = ()
+    meaning: str
+    needs: tuple[str, ...] = ()
+    is_open: bool = False
 
-    def only(self, keys: Collection[str]) -> "Rules":
-        """The rules of these single keys, for another configuration that has them."""
-        return Rules(
-            optional=[key for key in self.optional if key in keys],
-            positive_integers=[key for key in self.positive_integers if key in keys],
-            ranges={key: x for key, x in self.ranges.items() if key in keys},
-            choices={key: x for key, x in self.choices.items() if key in keys},
-            tables={key: x for key, x in self.tables.items() if key in keys},
-        )
 
-    def __or__(self, other: "Rules") -> "Rules":
-        return Rules(
-            optional=(*self.optional, *other.optional),
-            positive_integers=(*self.positive_integers, *other.positive_integers),
-            ranges={**self.ranges, **other.ranges},
-            choices={**self.choices, **other.choices},
-            tables={**self.tables, **other.tables},
-            checks=(*self.checks, *other.checks),
-            no_effect=(*self.no_effect, *other.no_effect),
-        )
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Declaration of one key.
+
+    Attributes:
+      default: its value where nothing sets another.
+      meaning: sentences for `--help`: what it is, unit, source; each understood alone.
+      kind: type of its values.
+      none: what None means; "": the key may not be None. Other rules hold where it is
+        not None.
+      least, above, most, below: bounds of a number; None: open.
+      never: a number that the value may not be.
+      note: on the bounds, for the error.
+      one_of: allowed values, and references to tables of them (`package.module:NAME`).
+      entry_of: reference to a table of functions whose entry the key names; the options
+        of the entries are keys of the same section.
+      needs: conditions on other keys, all of which hold where this key is read, such as
+        "env.host is None". The operators are is, is not, ==, != and >.
+    """
+
+    default: Any
+    meaning: str
+    kind: type
+    none: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    never: float | None = None
+    note: str = ""
+    one_of: tuple[Any, ...] = ()
+    entry_of: str = ""
+    needs: tuple[str, ...] = ()
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Every key that a rule of a single key names."""
-        several = (self.optional, self.positive_integers, self.ranges)
-        return tuple(itertools.chain(*several, self.choices, self.tables))
+    def choices(self) -> Collection[Any]:
+        """The allowed values; empty where a rule says what is allowed."""
+        if self.entry_of:
+            return load_reference(self.entry_of)
+        several = (load_reference(x) if is_reference(x) else (x,) for x in self.one_of)
+        return list(itertools.chain(*several))
+
+    @property
+    def range(self) -> str:
+        """The bounds in words; "" without any."""
+        if self.least is not None and self.most is not None:
+            words = f"between {self.least} and {self.most}"
+        elif self.never is not None:
+            words = f"above or below {self.never}, or None"
+        else:
+            bounds = {"at least": self.least, "above": self.above}
+            bounds |= {"at most": self.most, "below": self.below}
+            given = ((word, x) for word, x in bounds.items() if x is not None)
+            words = " and ".join(f"{word} {_bound(x)}" for word, x in given)
+        return f"{words} ({self.note})" if self.note else words
+
+    def problem(self, key: str, value: object) -> str | None:
+        """Why the key may not have this value, with the cure; None: it may."""
+        if value is None:
+            return None if self.none else f"{key} may not be None; give it a value"
+        if self.entry_of or self.one_of:
+            return choice_problem(key, value, self.choices)
+        if self.kind in (int, float):
+            return self._number_problem(key, value)
+        allowed = (tuple, list) if self.kind is tuple else self.kind
+        if not isinstance(value, allowed):
+            return f"{key} = {value!r}; it must be {_WANTED[self.kind]}"
+        return None
+
+    def _number_problem(self, key: str, value: object) -> str | None:
+        if self.kind is int and not is_integer(value):
+            return f"{key} = {value!r}; it must be a whole number, {self.range}"
+        if not is_number(value) or not (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+            and (self.never is None or value != self.never)
+        ):
+            return f"{key} = {value!r}; it must be {self.range}"
+        return None
 
 
-def check(leaves: Leaves, rules: Rules, overrides: Collection[str] = ()) -> None:
+def _bound(number: float) -> str:
+    power = int(number).bit_length() - 1
+    return f"2**{power}" if power > 30 and number == 2**power else str(number)
+
+
+def _declare(default: Any, meaning: str, kind: type, **rules: Any) -> Setting:
+    for name in ("needs", "one_of"):
+        if isinstance(rules.get(name), str):
+            rules[name] = (rules[name],)
+    return Setting(default, meaning, kind, **rules)
+
+
+def count(default: int | None, meaning: str, **rules: Any) -> Setting:
+    """A whole number from 1; `rules` are attributes of `Setting`."""
+    bounds = {"least": 1, "below": LARGEST_INTEGER + 1}
+    return _declare(default, meaning, int, **bounds, **rules)
+
+
+def number(default: float | None, meaning: str, **rules: Any) -> Setting:
+    """A number, whole if its default is."""
+    kind = int if is_integer(default) else float
+    return _declare(default, meaning, kind, **rules)
+
+
+def text(default: str | None, meaning: str, **rules: Any) -> Setting:
+    """A text, such as the name of a choice."""
+    return _declare(default, meaning, str, **rules)
+
+
+def switch(default: bool, meaning: str, **rules: Any) -> Setting:
+    """True or False."""
+    return _declare(default, meaning, bool, **rules)
+
+
+def values(default: tuple | None, meaning: str, **rules: Any) -> Setting:
+    """Several values; a list where they are read from JSON."""
+    return _declare(default, meaning, tuple, **rules)
+
+
+def section(
+    meaning: str, *, needs: str | tuple[str, ...] = (), is_open: bool = False
+) -> Section:
+    """A group of keys."""
+    return Section(meaning, (needs,) if isinstance(needs, str) else needs, is_open)
+
+
+class Settings(dict[str, Section | Setting]):
+    """Declarations by dotted path, in the order of their list; sections come first."""
+
+    def __or__(self, other: Mapping[str, Section | Setting]) -> "Settings":
+        return Settings({**self, **other})
+
+    # Lists are shared: `|=` makes another, too.
+    __ior__ = __or__
+
+    def only(self, *names: str) -> "Settings":
+        """The declarations of these keys, and of all keys of these sections."""
+        return Settings(
+            {
+                key: entry
+                for key, entry in self.items()
+                if any(f"{key}.".startswith(f"{name}.") for name in names)
+            }
+        )
+
+    def under(self, prefix: str) -> "Settings":
+        """The same declarations for the keys of a section."""
+        return Settings({f"{prefix}.{key}": entry for key, entry in self.items()})
+
+    def changed(
+        self, key: str, path: str | None = None, **attributes: Any
+    ) -> dict[str, Setting]:
+        """The declaration of a key with another path, or some other attributes."""
+        return {path or key: dataclasses.replace(self[key], **attributes)}
+
+    @property
+    def keys_of_values(self) -> list[str]:
+        """All keys that are no sections."""
+        return [key for key, entry in self.items() if isinstance(entry, Setting)]
+
+    @property
+    def tables(self) -> dict[str, Mapping[str, Callable]]:
+        """By key, the table of functions whose entry it names."""
+        return {
+            key: entry.choices
+            for key, entry in self.items()
+            if isinstance(entry, Setting) and entry.entry_of
+        }
+
+    def make_config(self) -> ConfigDict:
+        """The configuration of all defaults."""
+        config = ConfigDict()
+        for key, entry in self.items():
+            *path, name = key.split(".")
+            place = functools.reduce(ConfigDict.__getitem__, path, config)
+            if isinstance(entry, Section):
+                place[name] = ConfigDict()
+            else:
+                is_off = entry.default is None
+                place[name] = placeholder(entry.kind) if is_off else entry.default
+        return config
+
+    def unmet(self, key: str, leaves: Leaves) -> str | None:
+        """Why nothing reads a key in this configuration, as far as `needs` say."""
+        words = key.split(".")
+        owners = (".".join(words[:i]) for i in range(1, len(words) + 1))
+        for owner in filter(self.__contains__, owners):
+            for condition in self[owner].needs:
+                other, operator, value = _CONDITION.fullmatch(condition).groups()
+                if not _HOLDS[operator](leaves[other], ast.literal_eval(value)):
+                    return (
+                        f"it is read only if {condition}, and {other} = "
+                        f"{leaves[other]!r}"
+                    )
+        return None
+
+
+def check(
+    leaves: Leaves,
+    settings: Settings,
+    *,
+    checks: Collection[Check] = (),
+    idle: Collection[Idle] = (),
+    overrides: Collection[str] = (),
+) -> None:
     """Apply every rule: of single keys, between keys, then about keys without effect.
 
     Args:
-      leaves: all keys and their values.
-      rules: see `Rules`; every key they name is in `leaves`.
+      leaves: all keys and their values, those of `settings` among them.
+      settings: the declarations.
+      checks: rules between keys.
+      idle: further keys without effect.
       overrides: paths of the keys the user set.
 
     Raises:
       ValueError: the first rule that is broken, and the cure.
     """
-    for problem in _single_key_problems(leaves, rules):
+    problems = itertools.chain(
+        _single_key_problems(leaves, settings), *(rule(leaves) for rule in checks)
+    )
+    for problem in problems:
         raise ValueError(problem)
-    for rule in rules.checks:
-        for problem in rule(leaves):
-            raise ValueError(problem)
-    idle = [pair for rule in rules.no_effect for pair in rule(leaves)]
-    idle += unread_options(leaves, rules.tables)
+    reasons = [pair for rule in idle for pair in rule(leaves)]
+    reasons += unread_options(leaves, settings.tables)
     for key in overrides:
-        for prefix, reason in idle:
-            is_idle = key == prefix or (prefix[-1] == "." and key.startswith(prefix))
-            if is_idle and leaves.get(key) is not None:
-                raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+        reason = settings.unmet(key, leaves) or next(
+            (
+                reason
+                for prefix, reason in reasons
+                if key == prefix or (prefix[-1] == "." and key.startswith(prefix))
+            ),
+            None,
+        )
+        if reason and leaves.get(key) is not None:
+            raise ValueError(f"{key} has no effect here: {reason}; leave it out")
+
+
+def _single_key_problems(leaves: Leaves, settings: Settings) -> Iterator[str]:
+    for key, value in leaves.items():
+        if is_number(value) and not abs(value) <= LARGEST_FLOAT:
+            yield f"{key} = {value}; it must be a finite number (32 bits)"
+        if key not in settings and value is None:
+            yield f"{key} may not be None; give it a value"
+        if key in settings and (problem := settings[key].problem(key, value)):
+            yield problem
+
+
+def choice_problem(key: str, value: object, allowed: Collection) -> str | None:
+    """Why a value is not one of a key's choices, with the nearest; None: it is."""
+    if value in allowed:
+        return None
+    if isinstance(allowed, Table) and is_reference(value):
+        try:
+            resolve(allowed, value)
+        except ValueError as error:
+            return f"{key} = {value!r}: {error}"
+        return None
+    names = ", ".join(sorted(map(str, allowed)))
+    if isinstance(allowed, Table):
+        names += ", or package.module:Name for a function of yours"
+    hint = did_you_mean(value, map(str, allowed))
+    return f"{key} = {value!r}; choose one of {names.removeprefix(', or ')}.{hint}"
+
+
+def unknown_key(key: str, known: Collection[str]) -> ValueError:
+    """The error about a key that does not exist, with the nearest that does.
+
+    That is the nearest path, or the path whose last part is nearest: `iterations`.
+    """
+    by_last = {path.split(".")[-1]: path for path in known}
+    hint = did_you_mean(key, known)
+    if not hint:
+        for last in difflib.get_close_matches(key.split(".")[-1], by_last, n=1):
+            hint = f" Did you mean {by_last[last]!r}?"
+    return ValueError(f"no configuration key {key!r}.{hint}")
 
 
 def unread_options(
@@ -152,7 +392,7 @@ def add_options(
     for key, table in tables.items():
         if not is_reference(known.get(key)):
             continue
-        for problem in _choice_problems(key, known[key], table):
+        if problem := choice_problem(key, known[key], table):
             raise ValueError(problem)
         section = key.rsplit(".", 1)[0]
         parameters = inspect.signature(table[known[key]]).parameters
@@ -164,8 +404,7 @@ def add_options(
                 )
     for path in values:
         if path not in added:
-            hint = did_you_mean(path, [*known, *added])
-            raise ValueError(f"no configuration key {path!r}.{hint}")
+            raise unknown_key(path, [*known, *added])
     with config.unlocked():
         for path, value in added.items():
             section, name = path.rsplit(".", 1)
@@ -203,43 +442,6 @@ def option_value(
     if isinstance(default, bool):
         wanted = "True or False"
     raise ValueError(f"{path} = {value!r}; it must be {wanted}")
-
-
-def _single_key_problems(leaves: Leaves, rules: Rules) -> Iterator[str]:
-    for key, value in leaves.items():
-        if value is None and key not in rules.optional:
-            yield f"{key} may not be None; give it a value"
-        if is_number(value) and not abs(value) <= LARGEST_FLOAT:
-            yield f"{key} = {value}; it must be a finite number (32 bits)"
-    for key in rules.positive_integers:
-        value = leaves[key]
-        if value is not None and not is_integer(value):
-            yield f"{key} = {value!r}; it must be a whole number, at least 1"
-        if value is not None and not 1 <= value <= LARGEST_INTEGER:
-            yield f"{key} = {value}; it must be at least 1 and below 2**31"
-    for key, (rule, holds) in rules.ranges.items():
-        value = leaves[key]
-        if value is not None and not (is_number(value) and holds(value)):
-            yield f"{key} = {value!r}; it must be {rule}"
-    for key, allowed in {**rules.choices, **rules.tables}.items():
-        if leaves[key] is not None:
-            yield from _choice_problems(key, leaves[key], allowed)
-
-
-def _choice_problems(key: str, value: object, allowed: Collection) -> Iterator[str]:
-    if value in allowed:
-        return
-    if isinstance(allowed, Table) and is_reference(value):
-        try:
-            resolve(allowed, value)
-        except ValueError as error:
-            yield f"{key} = {value!r}: {error}"
-        return
-    names = ", ".join(sorted(allowed))
-    if isinstance(allowed, Table):
-        names += ", or package.module:Name for a function of yours"
-    hint = did_you_mean(value, allowed)
-    yield f"{key} = {value!r}; choose one of {names.removeprefix(', or ')}.{hint}"
 
 
 def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:

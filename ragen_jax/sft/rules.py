@@ -1,9 +1,9 @@
-"""Rules of the configuration of supervised fine-tuning.
+"""Rules between the keys of supervised fine-tuning, and their check.
 
 In: the ConfigDict of `configs/pocket.py` or `configs/sft.py`. Out: nothing, or one
-`ValueError` that names the key, its value, the rule and the cure. Rules that need a
-game, a model or a tokenizer are checked where those are built, before anything is
-written.
+`ValueError` that names the key, its value, the rule and the cure. `configs/pocket.py`
+declares the keys. Rules that need a game, a model or a tokenizer are checked where
+those are built, before anything is written.
 """
 
 import re
@@ -11,10 +11,8 @@ from collections.abc import Container, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from ragen_jax import config as training
-from ragen_jax.registry.settings import Leaves, Rules, check, flatten
-from ragen_jax.rollout.demonstrators import THOUGHTS
-from ragen_jax.text.context import CONTEXTS
+from ragen_jax.registry.functions import load_reference
+from ragen_jax.registry.settings import Leaves, Settings, check, flatten
 
 _SECTIONS = (
     "prompt",
@@ -29,21 +27,38 @@ _SECTIONS = (
 )
 
 
+def declared(config: ConfigDict) -> Settings:
+    """The declarations of a configuration's keys, its games' and players' included.
+
+    Raises:
+      ValueError: it is not a configuration of fine-tuning.
+    """
+    _check_there(config, _SECTIONS)
+
+    def load(name: str) -> Settings:
+        # By reference, see `ragen_jax/config.py`.
+        return load_reference(f"configs.pocket:{name}")
+
+    settings = load("SETTINGS")
+    settings = settings | load(
+        "LOADED_MODEL" if "path" in config.model else "NEW_MODEL"
+    )
+    for section, entry in {"games": "GAME", "demonstrators": "DEMONSTRATOR"}.items():
+        for name in config[section]:
+            settings = settings | load(entry).under(f"{section}.{name}")
+    return settings
+
+
 def validate(config: ConfigDict) -> None:
     """Check every key and every pair of keys that depend on each other.
 
     Raises:
       ValueError: the first rule that is broken, and the cure.
     """
-    _check_there(config, _SECTIONS)
-    leaves = flatten(config)
-    rules = RULES | (LOADED_RULES if "path" in config.model else NEW_RULES)
-    for name in config.games:
-        rules = rules | _game_rules(f"games.{name}")
-    for name in config.demonstrators:
-        rules = rules | _demonstrator_rules(f"demonstrators.{name}")
-    _check_there(leaves, rules.keys)
-    check(leaves, rules)
+    leaves, settings = flatten(config), declared(config)
+    _check_there(leaves, settings.keys_of_values)
+    is_new = "path" not in config.model
+    check(leaves, settings, checks=(*_CHECKS, *([_heads] if is_new else ())))
 
 
 def num_steps(config: ConfigDict) -> int:
@@ -55,7 +70,7 @@ def _check_there(present: Container[str], names: Iterable[str]) -> None:
     missing = [name for name in names if name not in present]
     if missing:
         raise ValueError(
-            f"this is no configuration of launch.sft, it lacks {missing[0]}; use "
+            f"this is not a configuration of launch.sft, it lacks {missing[0]}; use "
             "configs/pocket.py or configs/sft.py (task files such as "
             "configs/sokoban.py are for launch.train)"
         )
@@ -173,91 +188,4 @@ def _worlds(leaves: Leaves) -> Iterator[str]:
                 yield f"{key} has no effect: {world} plans by its own solution"
 
 
-_CHANCE = ("between 0 and 1", lambda x: 0 <= x <= 1)
-_ABOVE_ZERO = ("above 0", lambda x: x > 0)
-
-RULES = training.RULES.only(
-    (
-        "seed",
-        "prompt.style",
-        "prompt.tokenization",
-        "prompt.length_hint_words",
-        "optimizer.learning_rate",
-        "optimizer.beta1",
-        "optimizer.beta2",
-        "optimizer.weight_decay",
-        "optimizer.max_grad_norm",
-        "evaluation.num_prompts",
-        "evaluation.seed",
-        "evaluation.temperature",
-        "host.wrappers",
-        "host.max_observation_tokens",
-        "host.num_workers",
-        "host.step_seconds",
-        "host.max_worker_bytes",
-    )
-) | Rules(
-    optional=("train.num_steps", "train.num_epochs", "train.logprob_chunk_tokens"),
-    positive_integers=(
-        "max_reply_tokens",
-        "train.num_steps",
-        "train.num_epochs",
-        "train.microbatch_episodes",
-        "train.logprob_chunk_tokens",
-        "train.log_every",
-        "train.checkpoint_every",
-        "evaluation.max_reply_tokens",
-    ),
-    ranges={
-        "optimizer.warmup_steps": ("at least 0", lambda x: x >= 0),
-        "optimizer.final_fraction": _CHANCE,
-        "train.prompt_loss_weight": _CHANCE,
-        "mixture.redraw": _CHANCE,
-        "mixture.first_part": _CHANCE,
-        "mixture.discount": ("above 0 and at most 1", lambda x: 0 < x <= 1),
-    },
-    checks=(_length, _microbatches, _warmup, _shares, _data_sets, _worlds),
-)
-
-# A model that is loaded, with adapters or without.
-LOADED_RULES = training.RULES.only(
-    ("lora.rank", "lora.alpha", "model.dtype", "model.remat", "model.attention")
-)
-
-# A model that is made from nothing.
-NEW_RULES = Rules(
-    positive_integers=(
-        "model.hidden_size",
-        "model.intermediate_size",
-        "model.num_hidden_layers",
-        "model.num_attention_heads",
-        "model.num_key_value_heads",
-        "model.max_position_embeddings",
-    ),
-    ranges={"model.rope_theta": _ABOVE_ZERO, "model.initializer_range": _ABOVE_ZERO},
-    checks=(_heads,),
-)
-
-
-def _game_rules(game: str) -> Rules:
-    """Rules of one entry of `games`."""
-    integers = ("episodes", "num_demonstrations", "max_turns")
-    integers += ("max_actions_per_turn", "max_actions_per_episode", "context_turns")
-    optional = ("host", "num_demonstrations", "noise", "context_turns")
-    return Rules(
-        optional=[f"{game}.{key}" for key in optional],
-        positive_integers=[f"{game}.{key}" for key in integers],
-        ranges={f"{game}.noise": _CHANCE},
-        choices={f"{game}.context": CONTEXTS},
-    )
-
-
-def _demonstrator_rules(demonstrator: str) -> Rules:
-    """Rules of one entry of `demonstrators`."""
-    return Rules(
-        ranges={
-            f"{demonstrator}.{key}": _CHANCE
-            for key in ("noise", "share", "first_share")
-        },
-        choices={f"{demonstrator}.thought": THOUGHTS},
-    )
+_CHECKS = (_length, _microbatches, _warmup, _shares, _data_sets, _worlds)

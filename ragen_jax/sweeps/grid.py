@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import RULES, validate
-from ragen_jax.registry.functions import did_you_mean, read_literal
-from ragen_jax.registry.settings import add_options, flatten
+from ragen_jax.config import declared, validate
+from ragen_jax.registry.functions import read_literal
+from ragen_jax.registry.settings import add_options, flatten, unknown_key
 
 _SETTING = re.compile(r"\s*([\w.]+)\s*=(.*)", re.DOTALL)
 _SEEDS = re.compile(r"(\d+)(?::(\d+))?")
@@ -177,7 +177,7 @@ def make_cell(config: ConfigDict, settings: Mapping[str, object]) -> Cell:
         if not _set(config, key, value):
             options[key] = value
     if options:
-        add_options(config, RULES.tables, options)
+        add_options(config, declared().tables, options)
     known = flatten(config)
     settings = {key: known[key] for key in settings}
     short = [key.rsplit(".", 1)[-1] for key in settings]
@@ -245,11 +245,9 @@ def _set(config: ConfigDict, key: str, value: object) -> bool:
         with place.unlocked():
             place[name] = value
         return True
-    if any(
-        key.rpartition(".")[0] == table.rpartition(".")[0] for table in RULES.tables
-    ):
+    if any(section == table.rpartition(".")[0] for table in declared().tables):
         return False
-    raise ValueError(f"no configuration key {key!r}.{did_you_mean(key, known)}")
+    raise unknown_key(key, known)
 
 
 def _listed(keys: Collection[str], values: Collection[object]) -> str:

@@ -262,7 +262,7 @@ def test_refused_with_the_cure():
         check(**acting, warning__act_on="spread")
     with pytest.raises(ValueError, match="waits for an alarm of distinct_3gram, whose"):
         check(**acting, warning__act_on="distinct_3gram", warning__distinct_low=None)
-    with pytest.raises(ValueError, match=r"warning.action is not 'cut_learning_rate'"):
+    with pytest.raises(ValueError, match=r"warning.action == 'cut_learning_rate', and"):
         check(["warning.cooldown_iterations"], warning__action="stop")
     unread = {"warning__action": "stop", "warning__act_on": "valid_thinking_rate"}
     check(**unread)
@@ -273,9 +273,9 @@ def test_refused_with_the_cure():
             check(**unread, **changes)
     with pytest.raises(ValueError, match=r"baseline_iterations = 40, and train.num"):
         check(warning__action="stop", warning__baseline_iterations=40)
-    with pytest.raises(ValueError, match=r"regime_low has no effect here: no thoughts"):
+    with pytest.raises(ValueError, match=r"regime_low has no effect here: .*thinking"):
         check(["warning.entropy_regime_low"], prompt__thinking=False)
-    with pytest.raises(ValueError, match=r"act_on has no effect here: warning.action"):
+    with pytest.raises(ValueError, match=r"act_on has no effect here: .*action = None"):
         check(["warning.act_on"])
     with pytest.raises(ValueError, match=r"entropy_high = 0.5; it must be above 1"):
         check(warning__entropy_high=0.5)

@@ -57,7 +57,7 @@ def test_a_run_is_the_same_with_them(model, tmp_path, capsys):
 
 def test_refused_where_they_are_not_made():
     config, key = sokoban.get_config(), "diagnostics.gradient_buckets"
-    with pytest.raises(ValueError, match=f"{key} has no effect.*every is None"):
+    with pytest.raises(ValueError, match=f"{key} has no effect.*every = None"):
         validate(config, [key])
     config.diagnostics.gradient_every = 5
     validate(config, [key])

@@ -84,7 +84,7 @@ def test_the_first_iteration_and_every_so_many_are_due():
 
 def test_keys_of_diagnostics_that_are_not_made_are_refused():
     """The defaults are not: no override asked for them."""
-    changes, words = {"prompt.thinking": False}, "prompt.thinking = False asks for none"
+    changes, words = {"prompt.thinking": False}, "prompt.thinking = False"
     config = sokoban.get_config()
     config.update_from_flattened_dict(changes)
     config_lib.validate(config, list(changes))

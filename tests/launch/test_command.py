@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from configs import base, sft
-from launch.help import key_comments
 from ragen_jax.registry.settings import flatten
+from ragen_jax.sft import rules
 from tests import commands
 
 PROBE = """
@@ -177,7 +177,7 @@ def test_help_has_flags_presets_and_keys(name, words):
     assert done.returncode == 0
     for word in words:
         assert word in done.stdout
-    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
 def test_help_of_a_task_file_has_its_values_in_the_order_of_the_file():
@@ -188,16 +188,37 @@ def test_help_of_a_task_file_has_its_values_in_the_order_of_the_file():
     assert "  rollout.max_turns = 1" in lines
     assert "  algo.advantage = 'gae'" in lines
     names = [line.split(" = ")[0].strip() for line in lines if " = " in line]
-    comments = list(key_comments("base"))
-    places = [comments.index(name) for name in names if name in comments]
+    places = [*base.SETTINGS]
+    places = [places.index(name) for name in names if name in places]
     assert places == sorted(places)
     assert "One of ." not in said
 
 
-@pytest.mark.parametrize("files", [("base",), ("base", "pocket", "sft")])
-def test_every_key_has_a_meaning(files):
-    comments = {}
-    for name in files:
-        comments |= key_comments(name)
-    config = {"base": base, "sft": sft}[files[-1]].get_config()
-    assert [key for key in flatten(config) if not comments.get(key)] == []
+@pytest.mark.parametrize(
+    ("topic", "keys", "others"),
+    [
+        ("rollout", ["rollout.num_groups = 16"], ["learner.epochs", "Flags"]),
+        ("algo.ga", ["algo.gamma = 1.0"], ["algo.lam"]),
+    ],
+)
+def test_help_about_a_section_shows_its_keys_alone(topic, keys, others):
+    done = commands.call(commands.command("train", f"--help={topic}"))
+    assert done.returncode == 0
+    assert all(key in done.stdout for key in keys)
+    assert not any(word in done.stdout for word in others)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("train", "Did you mean 'rollout'?"), ("report", "this command has no keys")],
+)
+def test_help_about_nothing_is_refused(command, words):
+    done = commands.call(commands.command(command, "--help=rolout"))
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("config", [base.get_config(), sft.get_config("pocket")])
+def test_every_key_has_a_meaning(config):
+    declared = base.SETTINGS if "algo" in config else rules.declared(config)
+    assert [key for key in flatten(config) if not declared[key].meaning] == []

@@ -15,7 +15,7 @@ from ragen_jax.config import validate
 from ragen_jax.learner.batch import named_arrays
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.registry.functions import from_section
-from ragen_jax.registry.settings import flatten
+from ragen_jax.registry.settings import flatten, number
 from tests.algo.calls import options_of
 from tests.learner import tiny
 
@@ -48,12 +48,6 @@ BROKEN = [
     (
         {"kl.placement": "reward", "kl.estimator": "k3+"},
         ("kl.estimator = 'k3+'", "gradient only", "kl.placement = 'loss'"),
-    ),
-    ({"kl.coeff": 0.0}, ("kl.coeff = 0.0", "above 0", "kl.placement = None")),
-    (TOP_P | {"filter.top_p": 1.2}, ("filter.top_p = 1.2", "mass", "at most 1")),
-    (
-        {"filter.keep_fraction": 1.2},
-        ("filter.keep_fraction = 1.2", "all groups", "at most 1"),
     ),
     (
         {"rollout.group_size": 1},
@@ -144,7 +138,6 @@ BROKEN = [
         {"learner.epochs": 10**9},
         ("learner.epochs = 1000000000", "4000000000 optimizer steps", "at most 5368"),
     ),
-    ({"learner.epochs": 10**12}, ("learner.epochs = 1000000000000", "below 2**31")),
     (
         {"train.min_success": 0.1, "evaluation.every": None},
         ("train.min_success = 0.1", "needs held-out", "set that to a number"),
@@ -185,13 +178,8 @@ USELESS = [
     ({"algo.advantage": "gae"}, ["algo.high_level_gamma", "algo.step_weight"]),
     ({"algo.advantage": "reinforce"}, ["algo.lam"]),
     ({}, ["critic.trunk", "critic.learning_rate", "critic.warmup_updates"]),
-    ({}, ["kl.coeff", "kl.estimator", "kl.horizon"]),
-    ({"kl.placement": "loss"}, ["kl.horizon"]),
-    ({}, ["algo.grouping", "filter.top_p_epsilon", "schedule.final_fraction"]),
-    (
-        {"algo.advantage": "gae", "algo.reward_placement": "turn"},
-        ["algo.grouping"],
-    ),
+    ({}, ["filter.top_p_epsilon"]),
+    ({"algo.reward_placement": "turn"}, ["algo.normalization"]),
     ({"filter.keep_fraction": 1.0}, ["filter.direction", "filter.loss_scale"]),
     (TOP_P | {"filter.top_p": 1.0}, ["filter.top_p_epsilon", "filter.direction"]),
     (
@@ -204,7 +192,6 @@ USELESS = [
     ),
     ({"loss.policy": "gspo"}, ["loss.dual_clip"]),
     ({"loss.policy": "cispo"}, ["loss.dual_clip"]),
-    ({}, ["train.collapse_window", "train.failure_window"]),
     ({}, ["train.max_empty_iterations"]),
     (TOP_P | {"filter.top_p": 1.0}, ["train.max_empty_iterations"]),
     (rule("min_p", min_p=0.5), ["train.max_empty_iterations"]),
@@ -250,10 +237,6 @@ USELESS = [
             "loss.importance_cap": 2.0,
         },
         ["loss.importance_cap"],
-    ),
-    (
-        ONE_TURN | {"algo.advantage": "bi_level_gae"},
-        ["algo.high_level_gamma"],
     ),
     (ONE_TURN | {"algo.advantage": "gigpo"}, ["algo.gamma"]),
     (ONE_TURN | {"algo.reward_placement": "turn"}, ["algo.reward_placement"]),
@@ -356,15 +339,10 @@ def test_a_new_estimator_is_a_function_and_a_line(monkeypatch):
 def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
     """The learner builds one, passes its values on, and trains it.
 
-    Its option is new, too: a default in `configs/base.py` is all that it needs.
+    Its option is new, too: a declaration in `configs/base.py` is all that it needs.
     """
     seen = []
-    defaults = base._credit
-
-    def with_sharpness():
-        algo = defaults()
-        algo.sharpness = 1.0
-        return algo
+    sharpness = {"algo.sharpness": number(1.0, "Sharpness of the estimate.")}
 
     def centred(rewards, mask, *, values, group_size, lam, sharpness):
         seen.append((lam, sharpness))
@@ -372,7 +350,7 @@ def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
         return estimate.replace(returns=values * 0.0 + 1.0)
 
     monkeypatch.setitem(ADVANTAGES, "centred", centred)
-    monkeypatch.setattr(base, "_credit", with_sharpness)
+    monkeypatch.setattr(base, "SETTINGS", base.SETTINGS | sharpness)
     settings = {"advantage": "centred", "lam": 0.75, "sharpness": 3.0}
     validate(tiny.make_config(**settings), ["algo.sharpness"])
     with pytest.raises(ValueError, match=r"algo\.sharpness has no effect here"):
