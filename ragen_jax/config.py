@@ -32,7 +32,7 @@ from ragen_jax.registry.settings import (
 from ragen_jax.rollout import rules as rollout_rules
 from ragen_jax.rollout.bonuses import CUSTOM_BONUSES
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
-from ragen_jax.tasks import mix_problems
+from ragen_jax.tasks.specs import mix_problems
 from ragen_jax.text.context import CONTEXTS, count_past
 from ragen_jax.text.prompts import PROMPT_STYLES
 from ragen_jax.text.token_templates import TOKENIZATIONS

@@ -13,7 +13,7 @@ import numpy as np
 from envs.base import EXACT, TextEnvironment
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.program.build import Program
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
 
 

@@ -25,14 +25,9 @@ from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.program.build import BUILT_IN, bind_policy
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import (
-    EnvSpec,
-    Task,
-    build_task,
-    check_fit,
-    env_specs,
-    play_rules,
-)
+from ragen_jax.tasks.build import build_task, check_fit, play_rules
+from ragen_jax.tasks.specs import EnvSpec, env_specs
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params
 
 Records = list[dict[str, Any]]

@@ -39,7 +39,9 @@ from ragen_jax.rollout.actions import run_actions
 from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.host.games import check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, validation_keys
-from ragen_jax.tasks import Task, make_env, play_rules
+from ragen_jax.tasks.build import play_rules
+from ragen_jax.tasks.specs import make_env
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import EnvState
 
 # Keys that an evaluation of these players reads.

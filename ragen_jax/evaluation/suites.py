@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.evaluation.results import Played
 from ragen_jax.registry.functions import did_you_mean
-from ragen_jax.tasks import EnvSpec
+from ragen_jax.tasks.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)

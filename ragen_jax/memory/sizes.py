@@ -22,7 +22,8 @@ from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.sharding import by_rows
-from ragen_jax.tasks import Task, env_specs
+from ragen_jax.tasks.specs import env_specs
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Trajectory
 
 

@@ -42,14 +42,9 @@ from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.records import add_credit
-from ragen_jax.tasks import (
-    Task,
-    build_collect,
-    build_task,
-    check_fit,
-    check_names,
-    env_specs,
-)
+from ragen_jax.tasks.build import build_collect, build_task, check_fit
+from ragen_jax.tasks.specs import env_specs
+from ragen_jax.tasks.task import Task, check_names
 from ragen_jax.text.statements import FactReader, build_facts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params, Trajectory

@@ -15,7 +15,7 @@ from ragen_jax.host_games import ADAPTERS, HOST_GAMES
 from ragen_jax.registry.functions import did_you_mean, is_reference, load_reference
 from ragen_jax.rollout.host.env import World
 from ragen_jax.serve.games import ArrayGame, Game, WorldGame
-from ragen_jax.tasks import env_specs, make_env
+from ragen_jax.tasks.specs import env_specs, make_env
 
 # Keys of a configuration that change what is served: of a game in Python, of arrays.
 WORLD_KEYS = (

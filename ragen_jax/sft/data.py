@@ -33,7 +33,9 @@ from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.host_games import play_demonstrations, sample_texts
 from ragen_jax.sft.pocket_tokenizer import common_words, template_texts
-from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
+from ragen_jax.tasks.build import make_task
+from ragen_jax.tasks.specs import EnvSpec, env_params, make_env
+from ragen_jax.tasks.task import Task
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.token_templates import DeviceTemplate

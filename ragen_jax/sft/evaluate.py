@@ -15,7 +15,8 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Task, make_task_collect
+from ragen_jax.tasks.build import make_task_collect
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
 
 # Tokens decoded between two checks; changes the speed only, as `decode_chunk_tokens`.

@@ -13,7 +13,8 @@ from ragen_jax.evaluation import players, suites
 from ragen_jax.host_games.base import HostGame, MissingRequirement, Observation, Step
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.tasks import EnvSpec, Task, make_env
+from ragen_jax.tasks.specs import EnvSpec, make_env
+from ragen_jax.tasks.task import Task
 from tests import commands
 
 BUDGET = (3, 4, 10)

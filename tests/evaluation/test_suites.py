@@ -33,14 +33,8 @@ from ragen_jax.host_games.echo import Echo
 from ragen_jax.models.hf.weights import load_config
 from ragen_jax.program.build import POCKET
 from ragen_jax.rollout.keys import validation_keys
-from ragen_jax.tasks import (
-    EnvSpec,
-    build_task,
-    check_fit,
-    env_specs,
-    make_env,
-    play_rules,
-)
+from ragen_jax.tasks.build import build_task, check_fit, play_rules
+from ragen_jax.tasks.specs import EnvSpec, env_specs, make_env
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.rollout import players

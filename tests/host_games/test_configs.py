@@ -11,7 +11,8 @@ from ragen_jax.evaluation.load import open_trained
 from ragen_jax.evaluation.terminal import host_games as play_world
 from ragen_jax.models.hf.weights import load_config
 from ragen_jax.program.build import BUILT_IN
-from ragen_jax.tasks import build_task, check_fit, env_specs
+from ragen_jax.tasks.build import build_task, check_fit
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.train import train
 from tests import commands

@@ -13,7 +13,7 @@ from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.serve.build import build_game
 from ragen_jax.serve.games import ArrayGame, GameError, read_answer
-from ragen_jax.tasks import env_specs
+from ragen_jax.tasks.specs import env_specs
 
 
 def make(module, **rollout):

@@ -46,7 +46,9 @@ from ragen_jax.rollout.host.text_games import WorldChatGame, check_chats
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.rollout.replay import make_boards_after
-from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules
+from ragen_jax.tasks.build import play_rules
+from ragen_jax.tasks.specs import EnvSpec, make_env
+from ragen_jax.tasks.task import Task
 from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import Message
 from ragen_jax.text.prompts import build_wording

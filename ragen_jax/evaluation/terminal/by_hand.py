@@ -25,7 +25,7 @@ from ragen_jax.registry.functions import did_you_mean
 from ragen_jax.rollout.actions import run_actions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.replay import grid_of
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 
 LEAVE = "q"
 # Characters of a word that its hint repeats.

@@ -22,7 +22,8 @@ from ragen_jax.rollout.host.loop import ArrayGame, play_turns
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, Responder
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Task, build_collect
+from ragen_jax.tasks.build import build_collect
+from ragen_jax.tasks.task import Task
 from ragen_jax.text import chat
 from ragen_jax.types import Reply, Trajectory
 

@@ -14,7 +14,7 @@ from envs.templates import Grid
 from ragen_jax.rollout.replay import replay
 from ragen_jax.runs.boards import color_board
 from ragen_jax.runs.console import fold
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import EnvState, Trajectory
 
 _COLUMNS = 80

@@ -15,7 +15,7 @@ from envs.base import PlayBudget
 from ragen_jax.evaluation.terminal import by_hand, scenes
 from ragen_jax.rollout.keys import fold_turn, rollout_keys
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from tests import commands
 
 KEYS = rollout_keys(jax.random.key(2), 1, 1)

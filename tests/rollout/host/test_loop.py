@@ -27,7 +27,8 @@ from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import chat_record, episodes
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import build_task, env_specs
+from ragen_jax.tasks.build import build_task
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.context import count_past
 from ragen_jax.text.messages import in_markup, strip_prefix
 from ragen_jax.text.prompts import build_wording
