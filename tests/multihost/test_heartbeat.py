@@ -136,7 +136,7 @@ def test_a_stall_says_where_every_process_stands(tmp_path, capfd):
     assert "iteration 4 of 9, rollout, for 0 s" in error
     assert "process 1 (node1, pid 7): iteration 3 of 9, update, for 80 s" in error
     # The stacks of the threads name the line that waits.
-    assert "test_beats.py" in error
+    assert "test_heartbeat.py" in error
 
 
 def test_a_run_that_moves_does_not_stall_nor_one_without_a_limit(tmp_path):

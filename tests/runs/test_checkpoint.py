@@ -149,7 +149,7 @@ def test_a_checkpoint_without_digests_still_opens(run, tmp_path):
     """As written before there were digests: by Orbax alone."""
     manager = ocp.CheckpointManager(tmp_path / "checkpoints")
     fields = vars(tiny_state(4)).copy()
-    del fields["behind"]  # states were without it then
+    del fields["acting_snapshot"]  # states were without it then
     items = ocp.args.Composite(
         state=ocp.args.StandardSave(fields), model=ocp.args.JsonSave(IDENTITY)
     )
