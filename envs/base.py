@@ -126,7 +126,90 @@ class StateFacts:
 NO_FACTS = StateFacts((), (), (), lambda state, params: jnp.zeros(0, jnp.int32))
 
 
-class TextEnvironment(environment.Environment):
+class TextGame:
+    """A game as messages and turns see it, whoever steps it.
+
+    Attributes set by subclasses:
+      name: in messages, metrics and errors.
+      instruction: what the game is and what its symbols mean, made from the same symbol
+        table as the template; ends without a newline.
+      action_vocabulary: every name an action can have in any level; empty in a game
+        that reads answers itself.
+      action_hint: sentence that says how an action is written, in place of a list of
+        names.
+      action_template: how an action is written, see `TextEnvironment`.
+      answer_bytes: longest text of an action of a game that reads answers itself.
+      template: text of a state; its fields are those of `text_fields`; ends with a
+        newline.
+      solves_on_device: `solve` is an array program, fast for thousands of states.
+      solves: one of `SOLVERS`: whether best play is known, or a strong reference where
+        it cannot be computed, or nothing of it.
+      lists_actions: its actions are numbers with values, which a solver, a replay or a
+        random player can run; False: what a reply says is the game's business alone.
+      landmarks: what a thought can place on the board that `observe` returns, if the
+        game has one.
+      holds_out_levels: the game has enough levels to keep some from training. Where it
+        has not, `reset_split` gives any level.
+    """
+
+    solves_on_device: bool = True
+    solves: str = EXACT
+    lists_actions: bool = True
+    action_hint: str | None = None
+    answer_bytes: int = 0
+    landmarks: tuple[Landmark, ...] = ()
+    holds_out_levels: bool = True
+
+    instruction: str
+    action_vocabulary: tuple[str, ...] = ()
+    action_template: Template
+    template: Template
+
+    def reset_split(
+        self, key: Key[Array, ""], params: EnvParams, split: str
+    ) -> EnvState:
+        """A level of one split; `vmap` it over keys for many. `split`: in `SPLITS`."""
+        raise NotImplementedError
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "..."]]:
+        """Values of the template's fields for one state."""
+        raise NotImplementedError
+
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the game has ended by its rules."""
+        raise NotImplementedError
+
+    def is_truncated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether its time limit has ended the game."""
+        raise NotImplementedError
+
+    def is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the game has ended, by its rules or by its time limit."""
+        return self.is_terminated(state, params) | self.is_truncated(state, params)
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the goal of the game has been reached."""
+        raise NotImplementedError
+
+    def params_problem(self, params: EnvParams) -> str | None:
+        """Why a game with such numbers means nothing; None: it does."""
+        return range_problem(params)
+
+    def facts(self) -> StateFacts:
+        """Facts that the thoughts of demonstrators state.
+
+        Raises:
+          ValueError: the game defines none.
+        """
+        raise ValueError(
+            f"demonstrators cannot think about {type(self).__name__}: it defines no "
+            "facts; override its method `facts`, or let thoughts be 'none'"
+        )
+
+
+class TextEnvironment(environment.Environment, TextGame):
     """A gymnax environment with a text interface.
 
     What shapes arrays (sizes, numbers of boxes, symbols) is a constructor argument;
@@ -141,42 +224,15 @@ class TextEnvironment(environment.Environment):
     during play comes from the key given to `step_env`. `reset_split` draws levels for
     training or for validation; no level is in both.
 
-    Attributes set by subclasses:
-      instruction: what the game is and what its symbols mean, made from the same symbol
-        table as the template; ends without a newline.
-      action_vocabulary: every name an action can have in any level; empty in a game
-        that reads answers itself.
-      action_hint: sentence that says how an action is written, in place of a list of
-        names. A game that has one defines `read_action`, `action_template` and
-        `action_fields`; `action_names` is for the others.
-      answer_bytes: longest text that `read_action` is given.
-      template: text of a state; its fields are those of `text_fields`; ends with a
-        newline.
+    A game with an `action_hint` defines `read_action`, `action_template` and
+    `action_fields`; `action_names` is for the others.
+
+    Attributes set by subclasses, beside those of `TextGame`:
       hurry_discount: discount for `solve` under which no detour is optimal; 1 will do
         where actions cost something.
-      solves_on_device: `solve` is an array program, fast for thousands of states.
-      takes_any_text: any text is an action, however long; what it says is read
-        elsewhere.
-      solves: one of `SOLVERS`: whether `solve` is best play, or a strong reference
-        where best play cannot be computed, or knows nothing of it.
-      landmarks: what a thought can place on the board that `observe` returns, if the
-        game has one.
-      holds_out_levels: the game has enough levels to keep some from training. Where it
-        has not, `reset_split` gives any level.
     """
 
     hurry_discount: float = 0.99
-    solves_on_device: bool = True
-    solves: str = EXACT
-    action_hint: str | None = None
-    answer_bytes: int = 0
-    takes_any_text: bool = False
-    landmarks: tuple[Landmark, ...] = ()
-    holds_out_levels: bool = True
-
-    instruction: str
-    action_vocabulary: tuple[str, ...] = ()
-    template: Template
 
     @functools.partial(jax.jit, static_argnames=("self",))
     def step(self, key, state, action, params=None):
@@ -266,10 +322,6 @@ class TextEnvironment(environment.Environment):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.while_loop(is_missing, draw, (jnp.int32(0), blank))[1]
 
-    def is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the game has ended, by its rules or by its time limit."""
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
-
     def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether a level, as `reset_env` returns it, belongs to validation.
 
@@ -319,20 +371,6 @@ class TextEnvironment(environment.Environment):
         fields = self.action_fields(jnp.int32(action), state, params)
         return self.action_template.render(jax.device_get(fields))
 
-    def text_fields(
-        self, state: EnvState, params: EnvParams
-    ) -> dict[str, Int[Array, "..."]]:
-        """Values of the template's fields for one state."""
-        raise NotImplementedError
-
-    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the goal of the game has been reached."""
-        raise NotImplementedError
-
-    def params_problem(self, params: EnvParams) -> str | None:
-        """Why a game with such numbers means nothing; None: it does."""
-        return range_problem(params)
-
     def solve(
         self, states: Any, params: EnvParams, *, budget: PlayBudget, discount: float
     ) -> Solution:
@@ -349,17 +387,6 @@ class TextEnvironment(environment.Environment):
         0 where it is won, `NEVER` where it cannot be. Call it as `solve`.
         """
         raise NotImplementedError
-
-    def facts(self) -> StateFacts:
-        """Facts that the thoughts of demonstrators state.
-
-        Raises:
-          ValueError: the game defines none.
-        """
-        raise ValueError(
-            f"demonstrators cannot think about {type(self).__name__}: it defines no "
-            "facts; override its method `facts`, or let thoughts be 'none'"
-        )
 
     def render(self, state: EnvState, params: EnvParams) -> str:
         """Text of one state, on the host."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
+from envs.base import TRAINING
 from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
@@ -57,7 +58,8 @@ def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
     """
     context = RolloutContext(task.env, task.params, task.dialogue, None, task.rules)
     keys = rollout_keys(jax.random.key(0), num_groups, group_size)
-    _, level = jax.eval_shape(task.env.reset_env, keys.level[0], task.params)
+    reset = functools.partial(task.env.reset_split, split=TRAINING)
+    level = jax.eval_shape(reset, keys.level[0], task.params)
     num_rows = num_groups * group_size
     states = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), level)
     return to_trajectory(context, start_from(context, states), states, keys.noise)

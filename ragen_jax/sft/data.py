@@ -2,8 +2,8 @@
 
 In: the sections `games`, `demonstrators` and `mixture` of the configuration. Out:
 batches of dialogue tokens with the replies marked, and the texts that a new tokenizer
-has to cover. Array games are played on the device at every step; those in Python before
-the first (`worlds.py`), and a step takes its episodes from them. Knows no model and no
+has to cover. Array games are played on the device at every step; host games before the
+first (`host_games.py`), and a step takes its episodes from them. Knows no model and no
 loss.
 """
 
@@ -17,7 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 from ml_collections import ConfigDict
 
-from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextEnvironment
+from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextGame
 from ragen_jax import rngs
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
@@ -28,7 +28,6 @@ from ragen_jax.rollout.demonstrators import (
     compile_replies,
     reply_template,
 )
-from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.host_games import play_demonstrations, sample_texts
@@ -42,7 +41,7 @@ from ragen_jax.text.token_templates import DeviceTemplate
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Trajectory
 
-# A new tokenizer gets the words that so many of the episodes of a game in Python have.
+# A new tokenizer gets the words that this share of a host game's episodes have.
 COMMON_SHARE = 0.05
 
 
@@ -98,7 +97,7 @@ class Batch:
 
 @struct.dataclass
 class DataSet:
-    """Episodes of a game in Python. Axis `N`: episodes, `R`: rows of an episode.
+    """Episodes of a host game. Axis `N`: episodes, `R`: rows of an episode.
 
     Attributes:
       rows: a `Batch` whose arrays have the leading axes `N`, `R`.
@@ -138,7 +137,7 @@ def build_demo_tasks(config: ConfigDict, tokenizer: Tokenizer) -> dict[str, Demo
 def build_tasks(
     config: ConfigDict, tokenizer: Tokenizer, max_reply_tokens: int
 ) -> dict[str, Task]:
-    """The tasks of `config.games` with replies of at most so many tokens."""
+    """The tasks of `config.games` with replies of at most `max_reply_tokens`."""
     return {
         name: make_task(
             _env_spec(name, section, config),
@@ -169,18 +168,17 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
         replies = reply_template(env, budget, facts, thinking=prompt.thinking)
         for template in (prompts.opening, prompts.following, replies):
             texts += template_texts(template)
-        if isinstance(env, World):
+        if section.host is not None:
             texts += common_words(sample_texts(env), COMMON_SHARE)
     return texts
 
 
 def _env_spec(name: str, section: ConfigDict, config: ConfigDict) -> EnvSpec:
-    world = section.host
     # Of validation's games, whose failures count as not won; a demonstration that fails
     # is an error.
-    host = world and config.host.to_dict() | {"max_failed_fraction": 1.0}
+    host = section.host and config.host.to_dict() | {"max_failed_fraction": 1.0}
     return EnvSpec(
-        world or section.name,
+        section.host or section.name,
         num_groups=section.episodes,
         kwargs=section.kwargs,
         params=section.params,
@@ -197,7 +195,7 @@ def _budget(section: ConfigDict) -> PlayBudget:
     )
 
 
-def _facts(config: ConfigDict, env: TextEnvironment) -> StateFacts:
+def _facts(config: ConfigDict, env: TextGame) -> StateFacts:
     thoughts = {spec.thought for spec in config.demonstrators.values()}
     return NO_FACTS if thoughts <= {THOUGHTS[NONE]} else env.facts()
 
@@ -227,10 +225,10 @@ def build_mixtures(
 def build_data_sets(
     tasks: Mapping[str, DemoTask], mixture: Mixture, root: Key[Array, ""]
 ) -> dict[str, DataSet]:
-    """Episodes of a mixture's demonstrators, for every game in Python."""
+    """Episodes of a mixture's demonstrators, for every host game."""
     data_sets = {}
     for index, (name, demo) in enumerate(tasks.items()):
-        if not isinstance(demo.task.env, World):
+        if demo.task.env.lists_actions:
             continue
         numbers = jnp.arange(demo.num_demonstrations, dtype=jnp.int32)
         draw = Draw(data_set_key(root, index), numbers, jnp.ones(numbers.shape, bool))
@@ -256,7 +254,7 @@ def make_demonstrate(
     """Build `demonstrate(draws, mixture, dialogues, data) -> (batch, success by task)`.
 
     The function is pure and not jitted. It takes the tasks' dialogues and the data sets
-    of games in Python as arguments, because a compiled program would hold a copy of
+    of host games as arguments, because a compiled program would hold a copy of
     them. Rows are in the order of `tasks`: an episode each, or one for each of its
     turns where a player does not see the whole dialogue. Those outside a draw's mask
     have length 0.
@@ -272,7 +270,7 @@ def make_demonstrate(
             thinking=demo.task.dialogue.thinking,
         )
         for name, demo in tasks.items()
-        if not isinstance(demo.task.env, World)
+        if demo.task.env.lists_actions
     }
 
     def demonstrate(

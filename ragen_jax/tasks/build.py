@@ -20,7 +20,7 @@ from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
 from ragen_jax.rollout.replay import make_boards_after
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks.specs import EnvSpec, make_env
-from ragen_jax.tasks.task import Task
+from ragen_jax.tasks.task import HostTask, Task
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.statements import build_facts
 from ragen_jax.text.tokenizer import Tokenizer, check_vocabulary
@@ -66,7 +66,8 @@ def make_task(
       context, context_turns: see `build_dialogue`.
       bonus: settings of `build_bonus`; None: `rules.bonus`.
     """
-    env, params = make_env(spec)
+    task = new_task(spec, rules)
+    env, params = task.env, task.params
     dialogue = build_dialogue(
         env,
         tokenizer,
@@ -80,8 +81,21 @@ def make_task(
         if bonus["facts"] is not None:
             dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
         rules = dataclasses.replace(rules, bonus=build_bonus(env, params, **bonus))
-    task = Task(spec.label or env.name, env, params, rules, tokenizer, dialogue)
-    return dataclasses.replace(task, boards_after=make_boards_after(env, params))
+    return dataclasses.replace(
+        task, rules=rules, tokenizer=tokenizer, dialogue=dialogue
+    )
+
+
+def new_task(spec: EnvSpec, rules: EpisodeLimits) -> Task:
+    """A task without words.
+
+    Raises:
+      ValueError: the game, an argument or a parameter does not exist.
+    """
+    env, params = make_env(spec)
+    kind = Task if spec.host is None else HostTask
+    boards_after = make_boards_after(env, params)
+    return kind(spec.label or env.name, env, params, rules, boards_after=boards_after)
 
 
 def play_rules(config: ConfigDict) -> EpisodeLimits:
@@ -105,21 +119,11 @@ def build_collect(
     **sampling: float | None,
 ) -> Collect:
     """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
-    names = ("temperature", "top_k", "top_p", "compactions")
+    names = ("temperature", "top_k", "top_p", "compactions", "part_rows")
     names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
-    if not isinstance(task.env, World):
-        names += ("part_rows",)
     decoding = {name: config.rollout[name] for name in names} | sampling
     sizes = {"num_groups": num_groups, "group_size": group_size}
-    return make_task_collect(task, policy, mesh=mesh, **sizes, **decoding)
-
-
-def make_task_collect(task: Task, policy: Policy, **arguments: Any) -> Collect:
-    """Rollouts of a task; further arguments as of `make_collect`, but for the rules."""
-    make = make_collect
-    if isinstance(task.env, World):
-        make = functools.partial(make_world_collect, tokenizer=task.tokenizer)
-    return make(task.env, task.params, policy, rules=task.rules, **arguments)
+    return task.make_collect(policy, mesh=mesh, **sizes, **decoding)
 
 
 def check_fit(config: ConfigDict, task: Task, model: ModelConfig) -> None:

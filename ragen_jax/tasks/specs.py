@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from ml_collections import ConfigDict
 
 import envs
-from envs.base import EnvParams, TextEnvironment
+from envs.base import EnvParams, TextGame
 from ragen_jax.registry.functions import is_reference, load_reference
 from ragen_jax.registry.settings import number_problem
-from ragen_jax.rollout.host.env import make_world
+from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.sharding import MESH_AXES, row_problems
 
 _SETTINGS = ("kwargs", "params", "label")
@@ -37,7 +37,7 @@ class EnvSpec:
       kwargs, params: constructor arguments; changed values of its `EnvParams`.
       label: name in metrics; None: the environment's `name`.
       path: place in the configuration, for error messages.
-      host: settings of a game in Python, the section `host`; None for the others.
+      host: settings of a host game, the section `host`; None: an array environment.
     """
 
     name: str
@@ -62,7 +62,7 @@ def env_specs(config: ConfigDict) -> tuple[EnvSpec, ...]:
     return tuple(_read_entry(i, entry) for i, entry in enumerate(env.mix))
 
 
-def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
+def make_env(spec: EnvSpec) -> tuple[TextGame, EnvParams]:
     """The environment and its parameters.
 
     Raises:
@@ -75,7 +75,7 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
     }
     try:
         if spec.host is not None:
-            env = make_world(spec.name, kwargs, **spec.host)
+            env = make_host_game(spec.name, kwargs, **spec.host)
         else:
             name = load_reference(spec.name) if is_reference(spec.name) else spec.name
             env = envs.make(name, **kwargs)
@@ -85,7 +85,7 @@ def make_env(spec: EnvSpec) -> tuple[TextEnvironment, EnvParams]:
 
 
 def env_params(
-    env: TextEnvironment,
+    env: TextGame,
     changes: Mapping[str, object],
     *,
     path: str,

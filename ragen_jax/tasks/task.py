@@ -1,18 +1,24 @@
-"""A task: an environment with its dialogue, its rules and its ceiling.
+"""A task: a game with its dialogue, its rules and its ceiling.
 
-In: an environment, its text and, later, a policy's rollouts. Out: episodes, their
-metrics and their records.
+In: a game, its text and, later, a policy's rollouts. Out: episodes, their metrics and
+their records. `Task` is of an array environment, `HostTask` of a host game: each knows
+how it is played on tokens and in text.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from jaxtyping import Array, Key
 
-from envs.base import EnvParams, TextEnvironment, make_ceiling
-from ragen_jax.rollout.collect import Rollouts
+from envs.base import EnvParams, TextGame, make_ceiling
+from ragen_jax.models.policy import Policy
+from ragen_jax.rollout.collect import Collect, Rollouts, make_collect
+from ragen_jax.rollout.host.env import HostGameEnv
+from ragen_jax.rollout.host.games import HostCollector
+from ragen_jax.rollout.host.text import Chat, ChatGame, HostChatGame
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of
@@ -24,11 +30,11 @@ from ragen_jax.types import EnvState, Params, Trajectory
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """An environment and how it is played.
+    """A game and how it is played.
 
     Attributes:
       name: name in metrics and records.
-      env, params: the environment and its parameters.
+      env, params: the game and its parameters.
       rules: budget, reply length, penalties and bonuses of an episode.
       tokenizer, dialogue: how states become tokens and replies become actions; None
         for a model behind an API, which exchanges text.
@@ -39,7 +45,7 @@ class Task:
     """
 
     name: str
-    env: TextEnvironment
+    env: TextGame
     params: EnvParams
     rules: EpisodeLimits
     tokenizer: Tokenizer | None = None
@@ -68,7 +74,9 @@ class Task:
         if self.more_metrics is not None:
             more = self.more_metrics(rollout)
             if not isinstance(more, Mapping) or more.keys() & values.keys():
-                raise ValueError(f"logging.metrics: {more!r} has no names of its own")
+                raise ValueError(
+                    f"logging.metrics: {more!r} is not a mapping of new names"
+                )
             values |= more
         return {name: float(value) for name, value in jax.device_get(values).items()}
 
@@ -89,6 +97,48 @@ class Task:
     def ceiling(self) -> Callable[[EnvState], float | None]:
         """Success of the solver on levels, given their states; None: unknown."""
         return make_ceiling(self.env, self.params, self.rules.budget)
+
+    def make_collect(self, policy: Policy, **arguments: Any) -> Collect:
+        """Rollouts by a policy; arguments as of `make_collect`, but for the rules."""
+        return make_collect(
+            self.env, self.params, policy, rules=self.rules, **arguments
+        )
+
+    def make_chat(self, chat: Chat) -> ChatGame:
+        """Episodes in text."""
+        return ChatGame(self.env, self.params, self.rules, chat)
+
+    def stop_games(self) -> None:
+        """End the games that a training rollout in another thread waits for."""
+
+
+class HostTask(Task):
+    """A host game and how it is played."""
+
+    env: HostGameEnv
+
+    @property
+    def ceiling(self) -> Callable[[EnvState], float | None]:
+        """Success of the game's own solutions, of whatever levels; None: unknown."""
+        return lambda levels: self.env.ceiling(self.rules.budget)
+
+    def make_collect(self, policy: Policy, **arguments: Any) -> HostCollector:
+        # All rows are in memory while their games step: there are no parts.
+        arguments.pop("part_rows", None)
+        return HostCollector(
+            self.env,
+            self.params,
+            policy,
+            tokenizer=self.tokenizer,
+            rules=self.rules,
+            **arguments,
+        )
+
+    def make_chat(self, chat: Chat) -> HostChatGame:
+        return HostChatGame(self.env, self.params, self.rules, chat)
+
+    def stop_games(self) -> None:
+        self.training.collect.close()
 
 
 def check_names(tasks: Sequence[Task]) -> None:

@@ -27,7 +27,7 @@ from configs import (
 )
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.evaluation.results import Played, Results
+from ragen_jax.evaluation.results import EvalResult, Results
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.models.hf.weights import load_config
@@ -238,12 +238,12 @@ def counting_evaluation(name, played):
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())
         records = [{"row": 0, "success": True}]
-        return Played(metrics, np.array([1, 0]), lambda: records)
+        return EvalResult(metrics, np.array([1, 0]), lambda: records)
 
     return suites.EvalTask(
         EnvSpec(name, label=name),
         note="A note.",
-        played={"environment": name},
+        settings={"environment": name},
         play=play,
     )
 
