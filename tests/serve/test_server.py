@@ -205,10 +205,6 @@ def test_a_game_that_thinks_is_not_idle_and_pings_are_answered():
     [
         ("raise", "RuntimeError: broken on purpose"),
         ("die", "killed by SIGKILL"),
-        ("pay nan", "not a finite number"),
-        ("answer too much", "it is longer than"),
-        ("leave", "its process ended with status 3"),
-        ("leave a child", "its process ended with status 0"),
     ],
 )
 def test_a_game_that_breaks_ends_its_episode_alone(fault, words):
