@@ -41,7 +41,7 @@ def measure_rollouts(config, setup, figures):
     from ragen_jax import rngs
     from ragen_jax.rollout.keys import rollout_keys
     from ragen_jax.rollout.parts import run_concurrently
-    from ragen_jax.tasks import build_collect
+    from ragen_jax.tasks.build import build_collect
 
     parts, sizes = setup.parts, config.rollout
     (task,) = parts.tasks

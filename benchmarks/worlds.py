@@ -24,7 +24,7 @@ from ragen_jax.program.build import build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs import markdown
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import build_collect
+from ragen_jax.tasks.build import build_collect
 
 NUM_ROWS, NUM_TURNS = 32, 4
 

@@ -54,7 +54,8 @@ SETTINGS = Settings({
         "`ragen_jax/host_games/__init__.py`, or `package.module:Class`; `env.kwargs` "
         "are its constructor's.", none="an array game"),
 
-    "host": section("Games in Python (docs/host_games.md)", needs="env.host is not None"),
+    "host": section(
+        "Games in Python (docs/host_games.md)", needs="env.host is not None"),
     "host.wrappers": values(None,
         "Wrappers around a game in Python, innermost first: pairs of an entry of "
         "WRAPPERS in `ragen_jax/host_games/wrappers.py` and its argument, as in "

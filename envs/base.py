@@ -126,7 +126,89 @@ class StateFacts:
 NO_FACTS = StateFacts((), (), (), lambda state, params: jnp.zeros(0, jnp.int32))
 
 
-class TextEnvironment(environment.Environment):
+class TextGame:
+    """A game as messages and turns see it: an array game or a host game.
+
+    Attributes set by subclasses:
+      name: in messages, metrics and errors.
+      instruction: what the game is and what its symbols mean, made from the same symbol
+        table as the template; ends without a newline.
+      action_vocabulary: every name an action can have in any level, by default one per
+        action, in their order; empty in a game that reads answers itself.
+      action_hint: sentence that says how an action is written, in place of a list of
+        names.
+      action_template: how an action is written, see `TextEnvironment`.
+      answer_bytes: longest text of an action of a game that reads answers itself.
+      template: text of a state; its fields are those of `text_fields`; ends with a
+        newline.
+      solves_on_device: `solve` is an array program, fast for thousands of states.
+      solves: one of `SOLVERS`: best play is known, or the play of a strong reference
+        player where it cannot be computed, or neither.
+      lists_actions: its actions are numbers with values, which a solver, a replay or a
+        random player can run; False: only the game itself can read a reply.
+      landmarks: what a thought can place on the board that `observe` returns.
+      holds_out_levels: the game has enough levels to keep some from training. If not,
+        `reset_split` gives any level.
+    """
+
+    solves_on_device: bool = True
+    solves: str = EXACT
+    lists_actions: bool = True
+    action_hint: str | None = None
+    answer_bytes: int = 0
+    landmarks: tuple[Landmark, ...] = ()
+    holds_out_levels: bool = True
+
+    instruction: str
+    action_vocabulary: tuple[str, ...] = ()
+    action_template: Template
+    template: Template
+
+    def reset_split(
+        self, key: Key[Array, ""], params: EnvParams, split: str
+    ) -> EnvState:
+        """A level of one split; `vmap` it over keys for many. `split`: in `SPLITS`."""
+        raise NotImplementedError
+
+    def text_fields(
+        self, state: EnvState, params: EnvParams
+    ) -> dict[str, Int[Array, "..."]]:
+        """Values of the template's fields for one state."""
+        raise NotImplementedError
+
+    def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the game has ended by its rules."""
+        raise NotImplementedError
+
+    def is_truncated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether its time limit has ended the game."""
+        raise NotImplementedError
+
+    def is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the game has ended, by its rules or by its time limit."""
+        return self.is_terminated(state, params) | self.is_truncated(state, params)
+
+    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
+        """Whether the goal of the game has been reached."""
+        raise NotImplementedError
+
+    def params_problem(self, params: EnvParams) -> str | None:
+        """Why these numbers make no sense for the game; None: they do."""
+        return range_problem(params)
+
+    def facts(self) -> StateFacts:
+        """Facts that the thoughts of demonstrators state.
+
+        Raises:
+          ValueError: the game defines none.
+        """
+        raise ValueError(
+            f"demonstrators cannot think about {type(self).__name__}: it defines no "
+            "facts; override its method `facts`, or let thoughts be 'none'"
+        )
+
+
+class TextEnvironment(environment.Environment, TextGame):
     """A gymnax environment with a text interface.
 
     What shapes arrays (sizes, numbers of boxes, symbols) is a constructor argument;
@@ -142,40 +224,15 @@ class TextEnvironment(environment.Environment):
     during play comes from the key given to `step_env`. `reset_split` draws levels for
     training or for validation; no level is in both.
 
-    Attributes set by subclasses:
-      instruction: what the game is and what its symbols mean, made from the same symbol
-        table as the template; ends without a newline.
-      action_vocabulary: every name an action can have in any level, by default one per
-        action, in their order; empty in a game that reads answers itself.
-      action_hint: sentence that says how an action is written, in place of a list of
-        names. A game that has one defines `read_action`, `action_template` and
-        `action_fields`; `action_names` is for the others.
-      answer_bytes: longest text that `read_action` is given.
-      template: text of a state; its fields are those of `text_fields`; ends with a
-        newline.
+    A game with an `action_hint` defines `read_action`, `action_template` and
+    `action_fields`; `action_names` is for the others.
+
+    Attributes set by subclasses, beside those of `TextGame`:
       hurry_discount: discount for `solve` under which no detour is optimal; 1 will do
         where actions cost something.
-      solves_on_device: `solve` is an array program, fast for thousands of states.
-      takes_any_text: any text is an action, however long; the game reads it elsewhere.
-      solves: one of `SOLVERS`: `solve` is best play, or a strong reference player where
-        best play cannot be computed, or is not defined.
-      landmarks: what a thought can place on the board that `observe` returns.
-      holds_out_levels: the game has enough levels to keep some from training. If not,
-        `reset_split` gives any level.
     """
 
     hurry_discount: float = 0.99
-    solves_on_device: bool = True
-    solves: str = EXACT
-    action_hint: str | None = None
-    answer_bytes: int = 0
-    takes_any_text: bool = False
-    landmarks: tuple[Landmark, ...] = ()
-    holds_out_levels: bool = True
-
-    instruction: str
-    action_vocabulary: tuple[str, ...] = ()
-    template: Template
 
     @functools.partial(jax.jit, static_argnames=("self",))
     def step(self, key, state, action, params=None):
@@ -266,10 +323,6 @@ class TextEnvironment(environment.Environment):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.while_loop(is_missing, draw, (jnp.int32(0), blank))[1]
 
-    def is_finished(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the game has ended, by its rules or by its time limit."""
-        return self.is_terminated(state, params) | self.is_truncated(state, params)
-
     def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether a level, as `reset_env` returns it, belongs to validation.
 
@@ -342,10 +395,6 @@ class TextEnvironment(environment.Environment):
         """
         return {"board": self.observe(None, state, None, params)}
 
-    def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
-        """Whether the goal of the game has been reached."""
-        raise NotImplementedError
-
     def is_terminated(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether the rules end the game: by default, with success alone."""
         return self.is_success(state, params)
@@ -353,10 +402,6 @@ class TextEnvironment(environment.Environment):
     def steps_left(self, state: EnvState, params: EnvParams) -> Int[Array, "..."]:
         """Actions until the time limit, for one state or for a batch of them."""
         return jnp.maximum(params.max_steps_in_episode - state.time, 0)
-
-    def params_problem(self, params: EnvParams) -> str | None:
-        """Why these numbers make no sense for the game; None: they do."""
-        return range_problem(params)
 
     def solve(
         self, states: Any, params: EnvParams, *, budget: PlayBudget, discount: float
@@ -374,17 +419,6 @@ class TextEnvironment(environment.Environment):
         0 where it is won, `NEVER` where it cannot be won. Called as `solve` is.
         """
         raise NotImplementedError
-
-    def facts(self) -> StateFacts:
-        """Facts that the thoughts of demonstrators state.
-
-        Raises:
-          ValueError: the game defines none.
-        """
-        raise ValueError(
-            f"demonstrators cannot think about {type(self).__name__}: it defines no "
-            "facts; override its method `facts`, or let thoughts be 'none'"
-        )
 
     def render(self, state: EnvState, params: EnvParams) -> str:
         """Text of one state, on the host."""

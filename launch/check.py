@@ -5,7 +5,7 @@ python -m launch.check my_games:Riddle    # a game in Python, docs/host_games.md
 python -m launch.check my_algorithms:my_estimator strength=0.5
 python -m launch.check sokoban --kind=environment
 
-A class is checked as an environment, or as a game in Python if it is a `HostGame`: the
+A class is checked as an environment, or as a host game if it is a `HostGame`: the
 contract that the built-in games pass, and an environment's words under the pocket
 model's tokenizer. A function is tried on random episodes, with
 its options as further words; --kind names its place where the parameters do not.
@@ -111,21 +111,21 @@ def _environment(
     yield from _outcomes(CHECKS, lambda check: filter(None, [problem(check, built)]))
     with working("its words under the pocket model's tokenizer"):
         found = _words_problem(built.env)
-    yield "Its states and actions can be written and read.", [found] if found else []
+    yield "The tokenizer covers all states and actions.", [found] if found else []
 
 
 def _host_game(
     name: str, subject: type, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Every check of a game in Python."""
+    """Every check of a host game."""
     from configs import base
     from ragen_jax.host_games.base import SPLITS
     from ragen_jax.host_games.contract import CHECKS, Subject
-    from ragen_jax.rollout.host.env import build_game, make_world
+    from ragen_jax.rollout.host.env import build_game, make_host_game
 
     del subject
     settings = base.get_config().host.to_dict()
-    spec = make_world(name, options, max_failed_fraction=1.0, **settings).spec
+    spec = make_host_game(name, options, max_failed_fraction=1.0, **settings).spec
     built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
     yield from _outcomes(CHECKS, lambda check: check(built))
 

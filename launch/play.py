@@ -8,7 +8,7 @@ python -m launch.play --run=runs/mix --env=FrozenLake
 On a terminal arrow keys, W A S D, numbers and first letters act at once; q, Ctrl-D or
 Ctrl-C leaves. Where input or output is no terminal, and on Windows, type one action per
 line. Either way a key or word that is no action costs nothing. The level, the rewards
-and the number of actions are those of the policy. A game in Python gets every line as a
+and the number of actions are those of the policy. A host game gets every line as a
 reply, which may cost something.
 """
 
@@ -44,7 +44,6 @@ def main(argv: list[str]) -> int:
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import open_trained
         from ragen_jax.evaluation.terminal.scenes import describe_level
-        from ragen_jax.rollout.host.env import World
         from ragen_jax.rollout.replay import grid_of
 
         trained = open_trained(
@@ -57,12 +56,11 @@ def main(argv: list[str]) -> int:
         trained = trained.only(_ENV.value)
     if _GIF.value and grid_of(trained.program.task.env) is None:
         raise ValueError("--gif: this game shows no board; leave it out")
-    players = WORLD_PLAYERS if isinstance(trained.program.task.env, World) else PLAYERS
-    if _RAW.value and players is WORLD_PLAYERS:
-        raise ValueError(
-            "--raw: a game in Python is always shown as it is; leave it out"
-        )
-    if not _RAW.value and players is PLAYERS:
+    is_array = trained.program.task.env.lists_actions
+    players = ARRAY_PLAYERS if is_array else HOST_PLAYERS
+    if _RAW.value and not is_array:
+        raise ValueError("--raw: a host game is always shown as it is; leave it out")
+    if not _RAW.value and is_array:
         solver = f"the {trained.program.task.env.solves} solver"
         names = {"human": "you", "solver": solver}
         player = names.get(_PLAYER.value, f"the weights of {trained.name}")
@@ -183,40 +181,35 @@ def _write_gif(boards: Sequence, env) -> None:
     print(f"{path} written: {len(boards)} boards")
 
 
-def _world_human(trained, level: int) -> None:
-    from ragen_jax.evaluation.terminal import host_games as play_world
+def _host_human(trained, level: int) -> None:
+    from ragen_jax.evaluation.terminal.episodes import play_host_game
 
-    def read_line() -> str:
+    def read_line(rows, output) -> str:
         # As in rollouts, an empty reply does not reach the game.
         while not (line := input("> ").strip()):
             pass
         return line
 
-    play_world.by_hand(trained, level, read_line, print)
+    play_host_game(trained, level, read_line, print)
 
 
-def _world_policy(trained, level: int) -> None:
-    from ragen_jax.evaluation.terminal import host_games as play_world
+def _host_policy(trained, level: int) -> None:
+    from ragen_jax.evaluation.terminal.episodes import say_policy_episode
 
     with working("playing; the first time compiles it, about 20 seconds"):
         lines: list[str] = []
-        play_world.by_policy(trained, level, lines.append)
+        say_policy_episode(trained, level, lines.append)
     print("\n".join(lines))
 
 
-def _world_solver(trained, level: int) -> None:
-    from ragen_jax.evaluation.terminal import host_games as play_world
+def _host_solver(trained, level: int) -> None:
+    from ragen_jax.evaluation.terminal.episodes import play_host_game, solver_of
 
-    play_world.by_solution(trained, level, print)
+    play_host_game(trained, level, solver_of(trained, print), print)
 
 
-PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}
-# Of games in Python.
-WORLD_PLAYERS = {
-    "human": _world_human,
-    "policy": _world_policy,
-    "solver": _world_solver,
-}
+ARRAY_PLAYERS = {"human": _human, "policy": _policy, "solver": _solver}
+HOST_PLAYERS = {"human": _host_human, "policy": _host_policy, "solver": _host_solver}
 
 if __name__ == "__main__":
     command.run(main, config="training")

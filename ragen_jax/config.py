@@ -28,7 +28,7 @@ from ragen_jax.registry.settings import (
     flatten,
     is_integer,
 )
-from ragen_jax.tasks import mix_problems
+from ragen_jax.tasks.specs import mix_problems
 from ragen_jax.text.context import count_past
 
 # The list of all keys, by reference: the library takes configurations as arguments and

@@ -25,7 +25,7 @@ from ragen_jax.multihost import exchange
 from ragen_jax.multihost.heartbeat import watch_processes
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.program.prefetch import RolloutPrefetcher
-from ragen_jax.rollout.host.games import GamesFailed
+from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.machine import describe_run

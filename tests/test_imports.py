@@ -63,6 +63,11 @@ FLOOR_OF = {place: i for i, places in enumerate(FLOORS) for place in places}
 FORBIDDEN = {
     "ragen_jax": ("configs",),
     "ragen_jax.host_games": ("envs", "configs", "ragen_jax.types", "ragen_jax.rngs"),
+    # Host games are played through `rollout/host`.
+    **{
+        f"ragen_jax.{place}": ("ragen_jax.host_games",)
+        for place in ("evaluation", "program", "sft", "tasks")
+    },
     "ragen_jax.models": ("envs",),
     "ragen_jax.algo": ("envs", "ragen_jax.types"),
     "ragen_jax.learner": ("envs", "ragen_jax.text"),

@@ -18,7 +18,7 @@ from ragen_jax.models.hf.weights import Texts, load_checkpoint, save_checkpoint
 from ragen_jax.program.build import POCKET, Program, build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs.checkpoint import Checkpointer
-from ragen_jax.tasks import build_collect
+from ragen_jax.tasks.build import build_collect
 from ragen_jax.types import Trajectory
 
 # What is promised is rounding of the programs that users run.

@@ -19,7 +19,7 @@ from ragen_jax.program.build import build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs import reader
 from ragen_jax.runs.console import Display
-from ragen_jax.tasks import env_specs
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.train import train
 from tests import commands
 

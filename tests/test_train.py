@@ -9,7 +9,7 @@ import pytest
 from configs import sokoban
 from ragen_jax import train as train_module
 from ragen_jax.program.build import Program, build_program
-from ragen_jax.rollout.host.games import GamesFailed
+from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.train import train
 from tests import commands
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from envs.base import EXACT, TextEnvironment
+from envs.base import EXACT, TextGame
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.program.build import Program
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
 
 
@@ -40,7 +40,7 @@ def evaluate(
     return metrics, rollouts
 
 
-def level_facts(env: TextEnvironment, *, has_ceiling: bool) -> dict[str, float]:
+def level_facts(env: TextGame, *, has_ceiling: bool) -> dict[str, float]:
     """Metrics that say what success on the levels of a game means.
 
     Args:

@@ -16,23 +16,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from envs.base import TextEnvironment
+from envs.base import TextGame
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
-from ragen_jax.evaluation.results import Played, Results, Score
+from ragen_jax.evaluation.results import EvalResult, Results, Score
 from ragen_jax.evaluation.suites import EvalTask, configure, find_suite
-from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.program.build import BUILT_IN, bind_policy
+from ragen_jax.rollout.host.env import MissingRequirement
 from ragen_jax.runs.progress import working
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import (
-    EnvSpec,
-    Task,
-    build_task,
-    check_fit,
-    env_specs,
-    play_rules,
-)
+from ragen_jax.tasks.build import build_task, check_fit, play_rules
+from ragen_jax.tasks.specs import EnvSpec, env_specs
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params
 
 Records = list[dict[str, Any]]
@@ -85,7 +80,7 @@ def run_evaluations(
     """
     records: Records = []
     total = len(evaluations)
-    known = [results.find(x.name, x.played) for x in evaluations]
+    known = [results.find(x.name, x.settings) for x in evaluations]
     is_due = [score is None or keep_episodes for score in known]
     due = [x for x, is_one in zip(evaluations, is_due, strict=True) if is_one]
     scores = _scores(due, keep_episodes, run_concurrently)
@@ -141,7 +136,7 @@ def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records
     episodes = found.records() if keep_episodes else []
     score = Score(
         evaluation.name,
-        evaluation.played,
+        evaluation.settings,
         evaluation.note,
         found.metrics,
         seconds=time.perf_counter() - began,
@@ -187,7 +182,7 @@ def warn_skipped(entry: EvalTask, reason: object) -> None:
     print(f"note: {entry.name} is left out: {reason}", file=sys.stderr)
 
 
-def describe(config: ConfigDict, spec: EnvSpec, env: TextEnvironment) -> dict[str, Any]:
+def describe(config: ConfigDict, spec: EnvSpec, env: TextGame) -> dict[str, Any]:
     """Environment, levels, budget and reply length of an evaluation, JSON-able."""
     rules = play_rules(config)
     # Scores of before levels were held out by content lack this, so that none of
@@ -210,7 +205,7 @@ def playable(
     entries: Sequence[tuple[ConfigDict, EvalTask]],
     bind: Callable[[ConfigDict, EvalTask], EvalTask],
 ) -> list[EvalTask]:
-    """The entries with their players; several without those that cannot be played here.
+    """Binds a player to each entry; of several, those lacking requirements are skipped.
 
     Raises:
       ValueError: of `bind`, for another reason than what this machine lacks.
@@ -227,7 +222,7 @@ def playable(
 
 
 def _is_missing_requirement(error: BaseException | None) -> bool:
-    """Whether this machine is the reason of an error: a package that it lacks, say."""
+    """Whether the error is a missing requirement of this machine, such as a package."""
     while error is not None and not isinstance(error, ImportError | MissingRequirement):
         error = error.__cause__
     return error is not None
@@ -257,13 +252,13 @@ def _evaluation(
     """An entry with its player."""
     program = dataclasses.replace(trained.program, tasks=(task,))
 
-    def play(params: Params = trained.params) -> Played:
+    def play(params: Params = trained.params) -> EvalResult:
         metrics, rollouts = evaluate(program, params)
         prefix = f"val-env/{task.name}/"
         plain = {key.removeprefix(prefix): value for key, value in metrics.items()}
         success = np.asarray(jax.device_get(rollouts[0].success))
         wins = success.reshape(program.validation["num_prompts"], -1).sum(axis=1)
-        return Played(plain, wins, lambda: program.episodes(rollouts))
+        return EvalResult(plain, wins, lambda: program.episodes(rollouts))
 
     is_pocket = trained.config.model.path == "pocket"
     notes = (entry.note, entry.pocket_note if is_pocket else "")
@@ -271,7 +266,7 @@ def _evaluation(
         entry,
         spec=dataclasses.replace(entry.spec, label=task.name),
         note=" ".join(filter(None, notes)),
-        played=describe(config, entry.spec, task.env),
+        settings=describe(config, entry.spec, task.env),
         play=play,
     )
 

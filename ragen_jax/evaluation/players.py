@@ -6,13 +6,12 @@ no model, no prompt and no reply. A turn is as many actions as it may have, chos
 without seeing where they lead.
 
     random  every action is drawn uniformly from all of the game, those that change
-            nothing included. Games in Python have no list of actions: they are left
-            out.
+            nothing included. Host games have no list of actions: they are left out.
     solver  the action that the game's solver values most. Where a turn has several, it
             imagines `NUM_IMAGINED` outcomes of the first ones and takes what is best on
             average. That is best play where nothing is left to chance. Else it is below
             the best possible, since values do not know how many actions are left. A
-            game in Python gives its own solution.
+            host game gives its own solution.
 """
 
 import contextlib
@@ -30,16 +29,20 @@ from envs.base import UNKNOWN, VALIDATION, PlayBudget
 from ragen_jax.config import pass_at, refuse_unread, validate
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, playable, suite_configs
-from ragen_jax.evaluation.results import Played
+from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
-from ragen_jax.host_games.base import MissingRequirement
-from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.actions import run_actions
-from ragen_jax.rollout.host.env import World
-from ragen_jax.rollout.host.games import check_failures, draw_problems
+from ragen_jax.rollout.host.env import HostGameEnv, MissingRequirement
+from ragen_jax.rollout.host.rows import (
+    HostGameRows,
+    check_failures,
+    draw_problems,
+    play_solutions,
+)
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, validation_keys
-from ragen_jax.tasks import Task, make_env, play_rules
+from ragen_jax.tasks.build import new_task, play_rules
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import EnvState
 
 # Keys that an evaluation of these players reads.
@@ -59,7 +62,7 @@ READ_KEYS = (
 # off by at most 0.09 (one standard deviation).
 NUM_IMAGINED = 32
 # Of values, so that the solver prefers short ways where actions are free.
-_DISCOUNT = 0.95
+SOLVER_DISCOUNT = 0.95
 _ONE_ACTION = PlayBudget(1, 1, 1)
 
 # `(states, keys) -> actions` of a turn, one row per episode.
@@ -107,13 +110,12 @@ def player_evaluations(
 
 def _bind(config: ConfigDict, entry: EvalTask, player: str) -> EvalTask:
     """An entry with its player."""
-    env, params = make_env(entry.spec)
-    task = Task(entry.spec.label or env.name, env, params, play_rules(config))
+    task = new_task(entry.spec, play_rules(config))
     _check(task, player)
     evaluation = config.evaluation
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
 
-    def play() -> Played:
+    def play() -> EvalResult:
         samples = [
             validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
         ]
@@ -124,12 +126,12 @@ def _bind(config: ConfigDict, entry: EvalTask, player: str) -> EvalTask:
         metrics = summarize(success, task.ceiling(levels), pass_at(config))
         settings = ("num_prompts", "num_samples", "seed")
         metrics |= {name: float(evaluation[name]) for name in settings}
-        metrics |= level_facts(env, has_ceiling="ceiling" in metrics)
-        return Played(metrics, success.sum(axis=1), list)
+        metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
+        return EvalResult(metrics, success.sum(axis=1), list)
 
     spec = dataclasses.replace(entry.spec, label=task.name)
-    played = describe(config, entry.spec, env)
-    return dataclasses.replace(entry, spec=spec, played=played, play=play)
+    settings = describe(config, entry.spec, task.env)
+    return dataclasses.replace(entry, spec=spec, settings=settings, play=play)
 
 
 def _check(task: Task, player: str) -> None:
@@ -138,13 +140,13 @@ def _check(task: Task, player: str) -> None:
     Raises:
       MissingRequirement: says why.
     """
-    is_world = isinstance(task.env, World)
-    if player == "random" and is_world:
-        raise MissingRequirement(
-            f"{task.name} has no list of actions to draw from; --player=random plays "
-            "games of arrays"
-        )
-    if player == "solver" and not is_world and task.env.solves == UNKNOWN:
+    if not task.env.lists_actions:
+        if player == "random":
+            raise MissingRequirement(
+                f"{task.name} has no list of actions to draw from; --player=random "
+                "plays array games"
+            )
+    elif player == "solver" and task.env.solves == UNKNOWN:
         raise MissingRequirement(f"{task.name} has no solver; use another --player")
 
 
@@ -161,13 +163,13 @@ def make_play(task: Task, player: str) -> Play:
       task: the game and its rules.
       player: key of `PLAYERS`.
     """
-    if isinstance(task.env, World):
+    if not task.env.lists_actions:
         return lambda levels, keys: _follow_solutions(task, keys)
     return play_arrays(task, PLAYERS[player](task))
 
 
 def play_arrays(task: Task, choose: Choose) -> Play:
-    """Episodes of a game of arrays, whose turns `choose` plans."""
+    """Episodes of an array game, whose turns `choose` plans."""
     env, params, budget = task.env, task.params, task.rules.budget
 
     @jax.jit
@@ -214,10 +216,10 @@ def _random_player(task: Task) -> Choose:
 
 
 def _solver(task: Task) -> Choose:
-    """Actions of highest value, on average over imagined outcomes of those before."""
+    """Chooses the action of highest value, averaged over sampled earlier outcomes."""
     env, params = task.env, task.params
     # Where actions cost something, values may need to be those without a discount.
-    discount = 1.0 if env.hurry_discount == 1.0 else _DISCOUNT
+    discount = 1.0 if env.hurry_discount == 1.0 else SOLVER_DISCOUNT
 
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(0, 0, 0, None))
@@ -250,35 +252,23 @@ def _solver(task: Task) -> Choose:
 
 
 def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
-    """Episodes of a game in Python, whose replies are its own solutions.
+    """Episodes of a host game, whose replies are its own solutions.
 
     Raises:
       ValueError: it has none for any level, or too many games fail.
     """
-    world: World = task.env
-    problems = draw_problems(keys, world.num_tasks[VALIDATION])
-    with contextlib.closing(Pool(world.spec, VALIDATION, len(keys.level))) as pool:
-        now = dict(enumerate(pool.reset(*problems)))
-        solved = pool.solve([row for row, answer in now.items() if not answer.is_over])
-        plans = {row: answer.solution for row, answer in solved.items()}
-        if not any(plans.values()):
-            raise ValueError(
-                f"{task.name} knows no replies that win (`solution` is empty); use "
-                "another --player"
-            )
-        for turn in range(task.rules.budget.max_turns):
-            replies = {
-                row: plan[turn]
-                for row, plan in plans.items()
-                if turn < len(plan) and not now[row].is_over
-            }
-            now |= pool.step(replies)
-    answers = [*now.values(), *solved.values()]
-    reasons = [answer.failure for answer in answers if answer.failure is not None]
-    check_failures(reasons, len(now), world.max_failed_fraction)
-    return np.array(
-        [bool(answer.info.get("success", False)) for answer in now.values()]
-    )
+    env: HostGameEnv = task.env
+    problems = draw_problems(keys, env.num_tasks[VALIDATION])
+    with contextlib.closing(HostGameRows(env, VALIDATION, len(keys.level))) as rows:
+        played = play_solutions(rows, *problems, task.rules.budget.max_turns)
+    if not any(episode.solution for episode in played):
+        raise ValueError(
+            f"{task.name} knows no replies that win (`solution` is empty); use "
+            "another --player"
+        )
+    reasons = [x.failure for x in played if x.failure is not None]
+    check_failures(reasons, len(played), env.max_failed_fraction)
+    return np.array([episode.outputs[-1].success for episode in played])
 
 
 PLAYERS: Mapping[str, Callable[[Task], Choose]] = {

@@ -31,7 +31,7 @@ LOW_CEILING = 0.3
 _TABLE_METRICS = ("success", "success_low", "success_high")
 
 
-class Played(NamedTuple):
+class EvalResult(NamedTuple):
     """What was found by playing an entry. Axis `P`: prompts.
 
     Attributes:
@@ -51,7 +51,7 @@ class Score:
 
     Attributes:
       name: of the evaluation task.
-      played: everything the score depends on, see `EvalTask.played`.
+      played: everything the score depends on, see `EvalTask.settings`.
       note: description.
       metrics: by name, as `ragen_jax.evaluation.evaluate` has them.
       seconds: duration, compiling and solving included.

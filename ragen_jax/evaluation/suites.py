@@ -14,9 +14,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ragen_jax.evaluation.results import Played
+from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.registry.functions import did_you_mean
-from ragen_jax.tasks import EnvSpec
+from ragen_jax.tasks.specs import EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +25,12 @@ class EvalTask:
 
     Attributes:
       spec: its environment; the label is its name in tables and metrics. `host` of a
-        game in Python is empty before a policy's configuration is known.
+        host game is empty before a policy's configuration is known.
       changes: keys of the policy's configuration, dotted, and other values for them.
       reply_tokens: least `rollout.max_reply_tokens`; a policy's own may be more.
       note: description shown in the table.
       pocket_note: shown as well if the built-in model plays.
-      played, play: everything that scores depend on, JSON-able, and how it is played
+      settings, play: everything that scores depend on, JSON-able, and how it is played
         (by a policy also with other parameters); None before a player is bound.
     """
 
@@ -39,8 +39,8 @@ class EvalTask:
     reply_tokens: int = 1
     note: str = ""
     pocket_note: str = ""
-    played: Mapping[str, Any] | None = None
-    play: Callable[..., Played] | None = None
+    settings: Mapping[str, Any] | None = None
+    play: Callable[..., EvalResult] | None = None
 
     @property
     def name(self) -> str:

@@ -27,7 +27,8 @@ from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.program.build import Parts
 from ragen_jax.sharding import on_mesh, platform_of
-from ragen_jax.tasks import Task, env_specs
+from ragen_jax.tasks.specs import env_specs
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
 
 PROGRAMS = ("rollout", "evaluation", "update")

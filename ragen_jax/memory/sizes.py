@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
+from envs.base import TRAINING
 from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
@@ -21,7 +22,8 @@ from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.sharding import by_rows
-from ragen_jax.tasks import Task, env_specs
+from ragen_jax.tasks.specs import env_specs
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Trajectory
 
 
@@ -55,7 +57,8 @@ def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
     """
     context = RolloutContext(task.env, task.params, task.dialogue, None, task.rules)
     keys = rollout_keys(jax.random.key(0), num_groups, group_size)
-    _, level = jax.eval_shape(task.env.reset_env, keys.level[0], task.params)
+    reset = functools.partial(task.env.reset_split, split=TRAINING)
+    level = jax.eval_shape(reset, keys.level[0], task.params)
     num_rows = num_groups * group_size
     states = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), level)
     return to_trajectory(context, start_from(context, states), states, keys.noise)

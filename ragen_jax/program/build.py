@@ -38,18 +38,12 @@ from ragen_jax.multihost.exchange import to_local_devices
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
-from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.records import add_credit
-from ragen_jax.tasks import (
-    Task,
-    build_collect,
-    build_task,
-    check_fit,
-    check_names,
-    env_specs,
-)
+from ragen_jax.tasks.build import build_collect, build_task, check_fit
+from ragen_jax.tasks.specs import env_specs
+from ragen_jax.tasks.task import Task, check_names
 from ragen_jax.text.statements import FactReader, build_facts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params, Trajectory
@@ -85,39 +79,28 @@ class Parts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
-    """Everything a run needs.
+class Program(Parts):
+    """Everything a run needs: the parts and their weights.
 
     Attributes:
-      tasks: with the policy bound; one, or several with `env.mix`.
-      policy, model: the network's pure functions and its description.
       state: the train state before the first iteration, on its devices.
-      identity: of the model that the state belongs to, see `hf_files.identity`.
+      identity: of the model that the state belongs to, see `hf.files.identity`.
       validation: `VALIDATION_SETTINGS` and their values.
       pass_at: the `k` of pass@k on validation prompts.
       group_size: rows of a training rollout that play the same level.
-      join: one batch from the rollouts of all tasks.
-      batch_sharding: of that batch and of the rollouts it is made of.
       update: `(state, batch, key) -> (state, stats, credit)`; donates the state.
       play_params: parameters of the policy in a state, for `collect` and export.
-      learner: the `Learner` that `update` and `play_params` belong to.
       frozen: base weights (for LoRA or a KL reference), passed to both; None if unused.
       diagnostics: measurements of the policy while it trains.
     """
 
-    tasks: tuple[Task, ...]
-    policy: Policy
-    model: ModelConfig
     state: TrainState
     identity: Mapping[str, Any]
     validation: Mapping[str, float]
     pass_at: Sequence[int]
     group_size: int
-    join: Callable[[Sequence[Trajectory]], Trajectory]
-    batch_sharding: NamedSharding
     update: Callable[..., tuple[TrainState, dict[str, Any], EpisodeCredit]]
     play_params: Callable[[TrainState], Params]
-    learner: Learner
     frozen: Params | None
     diagnostics: Diagnostics
 
@@ -200,9 +183,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     learner = parts.learner
     frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser
     return Program(
-        tasks=parts.tasks,
-        policy=parts.policy,
-        model=model,
+        **vars(parts) | {"model": model},
         state=learner.init(params, config.seed),
         identity=identity(
             model, tokenizer.folder, tokenizer.stop_ids, _base_digest(config, folder)
@@ -210,13 +191,10 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
         pass_at=pass_at(config),
         group_size=config.rollout.group_size,
-        join=parts.join,
-        batch_sharding=parts.batch_sharding,
         # Arguments, not constants of the compiled update: it would hold a copy of
         # `frozen`, and be compiled again for every learning rate of a sweep.
         update=functools.partial(learner.update, frozen, learner.peaks),
         play_params=functools.partial(learner.play_params, frozen),
-        learner=learner,
         frozen=frozen,
         diagnostics=build_diagnostics(config, learner, frozen, parser),
     )
@@ -335,7 +313,7 @@ def bind_policy(
 
 def _play_quality(task: Task) -> Callable[..., dict[str, float]] | None:
     """Comparison with best play; None where the actions of a game have no values."""
-    if isinstance(task.env, World):
+    if not task.env.lists_actions:
         return None
     return make_play_quality(
         task.env,

@@ -3,7 +3,7 @@
 In: the train state and the number of an iteration. Out: its episodes, on the devices
 that learn. With `rollout.ahead` = 1 the next iteration's rollout is played in a thread
 while the update runs, with the parameters that the update starts from: on devices of
-its own (`rollout.devices`), or on the same one, which a game in Python leaves waiting.
+its own (`rollout.devices`), or on the same one, which a host game leaves waiting.
 What is played follows from the state alone (`TrainState.acting_snapshot`), never from
 the clock, so that a resumed run plays it again.
 
@@ -24,7 +24,6 @@ from ragen_jax import rngs
 from ragen_jax.learner.metrics import STALENESS
 from ragen_jax.learner.state import Snapshot, TrainState, take_snapshot
 from ragen_jax.program.build import Program
-from ragen_jax.rollout.host.env import World
 from ragen_jax.runs.metrics import HIDDEN
 from ragen_jax.sharding import on_mesh
 from ragen_jax.types import Trajectory
@@ -83,8 +82,7 @@ class RolloutPrefetcher:
         """Discards the prefetched rollout, if any."""
         if self._pending is not None and not self._pending.future.cancel():
             for task in self._program.tasks:
-                if isinstance(task.env, World):
-                    task.training.collect.stop()
+                task.stop_games()
         self._thread.shutdown()
 
     def result(self, state: TrainState, done: int) -> Prefetched:

@@ -93,8 +93,7 @@ def _text_reader(
         text, size = answer.texts[i], answer.sizes[i]
         action = env.read_action(text, jnp.maximum(size, 1), state, env_params)
         # A text that is too long stands here without its end.
-        is_whole = (size <= env.answer_bytes) | env.takes_any_text
-        return jnp.where(is_whole, action, -1)
+        return jnp.where(size <= env.answer_bytes, action, -1)
 
     return read
 

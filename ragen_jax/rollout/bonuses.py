@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from envs.base import EnvParams, Landmark, TextEnvironment
+from envs.base import EnvParams, Landmark, TextEnvironment, TextGame
 from ragen_jax.registry.functions import Table, bind, option_names
 from ragen_jax.rollout.turns import Bonus
 from ragen_jax.text.statements import FactReader, is_there, landmarks_of
@@ -42,7 +42,7 @@ class Written:
 
 
 def build_bonus(
-    env: TextEnvironment, params: EnvParams, **settings: float | int | str | None
+    env: TextGame, params: EnvParams, **settings: float | int | str | None
 ) -> Bonus | None:
     """The weighted sum of all entries that have a weight; None where none has.
 

@@ -18,10 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from envs.base import (
-    EnvParams,
-    TextEnvironment,
-)
+from envs.base import EnvParams, TextEnvironment
 from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.models.kv_cache import grow_cache, init_cache
 from ragen_jax.models.policy import Policy
@@ -47,6 +44,7 @@ from ragen_jax.rollout.turns import (
     continue_episodes,
     get_reply,
     open_episodes,
+    step_env,
     to_trajectory,
 )
 from ragen_jax.sharding import kernel_platform
@@ -282,7 +280,8 @@ def play_episodes(
         turn, _, play = carry
         # Keys by the turn's number, not split in turn: a row's draws are its own.
         play, reply = get_reply(context, play, turn, fold_turn(keys.sample, turn))
-        play = act(context, play, turn, reply, fold_turn(keys.noise, turn))
+        step = step_env(context, fold_turn(keys.noise, turn))
+        play = act(context, play, turn, reply, step)
         turn += 1
         goes_on = (turn < max_turns) & any_row(play.is_active)
         # A single turn has no next message, nor room for one.

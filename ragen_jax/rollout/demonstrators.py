@@ -28,7 +28,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from envs.base import EnvParams, EnvState, PlayBudget, StateFacts, TextEnvironment
+from envs.base import (
+    EnvParams,
+    EnvState,
+    PlayBudget,
+    StateFacts,
+    TextEnvironment,
+    TextGame,
+)
 from envs.templates import Choice, Template
 from ragen_jax.rollout.turns import EpisodeLimits, Responder
 from ragen_jax.text import chat
@@ -65,7 +72,7 @@ class Mixture:
 
 
 def reply_template(
-    env: TextEnvironment,
+    env: TextGame,
     budget: PlayBudget,
     facts: StateFacts,
     *,
@@ -90,7 +97,7 @@ def reply_template(
     return Template((*parts, "</answer>", chat.END))
 
 
-def _action_parts(env: TextEnvironment, i: int, begin: str) -> list[Choice]:
+def _action_parts(env: TextGame, i: int, begin: str) -> list[Choice]:
     """Action `i` of a reply, with what stands before it.
 
     A name is one field `action_i`; written by several choices, they are `action_i_NAME`

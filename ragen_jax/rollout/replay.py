@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from envs.base import EnvParams, TextEnvironment
+from envs.base import EnvParams, TextEnvironment, TextGame
 from envs.templates import Grid
 from ragen_jax.types import EnvState, Trajectory
 
@@ -64,7 +64,7 @@ def replay(
 
 
 def make_boards_after(
-    env: TextEnvironment, env_params: EnvParams
+    env: TextGame, env_params: EnvParams
 ) -> Callable[[Trajectory], Int[Array, "B K A rows cols"]] | None:
     """Build the compiled `boards_after(trajectory)`: the board after every action.
 
@@ -93,7 +93,7 @@ def make_boards_after(
     return boards_after
 
 
-def grid_of(env: TextEnvironment) -> Grid | None:
+def grid_of(env: TextGame) -> Grid | None:
     """The board in the text of a game, None if it has none."""
     grids = [part for part in env.template.parts if isinstance(part, Grid)]
     return grids[0] if grids else None

@@ -2,7 +2,8 @@
 
 In: episodes in progress and a reply per row. Out: the episodes after the turn, with a
 record of it. Jittable; the compiled rollout (`collect.py`) and the host loop
-(`host/loop.py`) call the same functions.
+(`host/loop.py`) call the same functions. A turn takes the game's `Outcome` from a
+`GameStep`: an array environment here, or the answers of worker processes.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from envs.base import EnvParams, PlayBudget, TextEnvironment
+from envs.base import EnvParams, PlayBudget, TextGame
 from envs.hashing import hash_arrays
 from ragen_jax.rollout.actions import Outcome, run_answer
 from ragen_jax.rollout.context import (
@@ -44,6 +45,9 @@ from ragen_jax.types import (
 )
 
 Carry = Any  # a responder's state, rows leading
+# `(states, parsed, num_allowed) -> (states after, Outcome)`: runs what the replies
+# listed, at most `num_allowed` actions of each; every array has `B` leading rows.
+GameStep = Callable[..., tuple[EnvState, Outcome]]
 # `(fact reader, states, reply, parsed) -> Float[B]`: see `rollout/bonuses.py`.
 Bonus = Callable[..., Float[Array, " B"]]
 
@@ -141,10 +145,10 @@ class EpisodeLimits:
 class RolloutContext(NamedTuple):
     """Everything about a rollout that does not change from turn to turn.
 
-    `dialogue` and `responder` are None where replies are text (`chat.ChatGame`).
+    `dialogue` and `responder` are None where replies are text (`host/text.ChatGame`).
     """
 
-    env: TextEnvironment
+    env: TextGame
     env_params: EnvParams
     dialogue: Dialogue | None
     responder: Responder | None
@@ -223,14 +227,20 @@ def get_reply(
     return play.replace(carry=carry), reply
 
 
+def step_env(context: RolloutContext, keys: Key[Array, " B"]) -> GameStep:
+    """Steps of the array environment. `keys`: the turn's noise keys."""
+    run = functools.partial(run_answer, context.env, context.env_params)
+
+    def step(states, parsed, num_allowed):
+        return jax.vmap(run)(states, keys, parsed, num_allowed)
+
+    return step
+
+
 def act(
-    context: RolloutContext,
-    play: Play,
-    turn: Turn,
-    reply: Reply,
-    keys: Key[Array, " B"],
+    context: RolloutContext, play: Play, turn: Turn, reply: Reply, step: GameStep
 ) -> Play:
-    """Parse the replies and run their actions. `keys`: the turn's noise keys."""
+    """Parse the replies, run their actions by `step` and record the turn."""
     # From the sampled ids: no reply is decoded to text and tokenized again.
     parsed = jax.vmap(context.dialogue.parser.parse)(reply.tokens, reply.length)
     last_tokens = jnp.take_along_axis(
@@ -245,7 +255,7 @@ def act(
         bonus=_bonus(context, play, reply, parsed),
     )
     # Before the reply is appended: the record reads off where the reply starts.
-    after = run_turn(context, play, turn, answer, keys)
+    after = run_turn(context, play, turn, answer, step)
     window = play.window
     if window is not None:
         fields = message_fields(context, play, turn) | after.feedback
@@ -262,17 +272,16 @@ def run_turn(
     play: Play,
     turn: Turn,
     answer: ParsedReply,
-    keys: Key[Array, " B"],
+    step: GameStep,
 ) -> Play:
     """The game's part of a turn: run the actions of the answers and record the turn.
 
-    Reads the environment and the rules of `context`, and no tokens.
+    Reads the game and the rules of `context`, and no tokens.
     """
-    env, env_params, parsed = context.env, context.env_params, answer.parsed
+    parsed = answer.parsed
+    # A row that has ended runs nothing, and keeps its state.
     num_allowed = jnp.where(play.is_active, play.actions_left, 0)
-
-    run = functools.partial(run_answer, env, env_params)
-    states, outcome = jax.vmap(run)(play.states, keys, parsed, num_allowed)
+    states, outcome = step(play.states, parsed, num_allowed)
     was_invalid = outcome.num_valid == 0
     penalty = context.rules.format_penalty
     record = Turns(

@@ -1,28 +1,24 @@
-"""Games that sessions play: text in, text out, whatever is behind them.
+"""Games that sessions play: text in, text out, array games and host games alike.
 
-In: a `World` (a game in Python) or, in `arrays.py`, an environment of arrays. Out:
-episodes of a single row. Knows no messages and no sockets.
+In: a `HostGameEnv`, or the `ChatGame` of an array environment. Out: episodes of a
+single row. Knows no messages and no sockets.
 """
 
-import abc
 import dataclasses
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
 from envs.base import SPLITS
 from ragen_jax import rngs
-from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
-from ragen_jax.rollout.host.env import World
-from ragen_jax.rollout.host.text import ChatGame
+from ragen_jax.rollout.host.env import HostGameEnv
+from ragen_jax.rollout.host.rows import GameOutput, HostGameRows
+from ragen_jax.rollout.host.text import ChatEpisode, ChatGame
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import ParsedReply, Play
 from ragen_jax.text.answers import ANSWER_BEGIN, ANSWER_END
-from ragen_jax.text.messages import find_answer, parse_text
-from ragen_jax.types import ParsedAnswer
+from ragen_jax.text.messages import find_answer
 
 _TAGGED = re.compile(
     rb"\s*" + re.escape(ANSWER_BEGIN) + rb"(.*?)" + re.escape(ANSWER_END), re.DOTALL
@@ -34,13 +30,14 @@ class GameError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
-    """What an episode shows after a reset or an answer.
+class SessionOutput:
+    """What an episode shows after a reset or an answer, and what that earned.
 
     Attributes:
       text: all that a player without other knowledge needs: after a reset the rules,
         too.
-      shown: what the game shows, alone; what our trainer's messages are built around.
+      shown: what the game shows, without other words; the trainer puts it into its
+        messages.
       reward: of the last answer alone, without a penalty for its form; None after a
         reset.
       terminated, truncated: the game has ended; a limit has ended it.
@@ -62,47 +59,6 @@ class Shown:
         return self.terminated or self.truncated
 
 
-class Player(abc.ABC):
-    """One client's episodes, one after the other; used by one thread at a time."""
-
-    @abc.abstractmethod
-    def reset(self, seed: int, task: int | None, split: str) -> Shown:
-        """Begin an episode.
-
-        Raises:
-          GameError: there is no such task, or the game failed.
-        """
-
-    @abc.abstractmethod
-    def step(self, answer: str) -> Shown:
-        """Answer in an episode that has begun and is not over.
-
-        Raises:
-          GameError: the game failed.
-        """
-
-    def close(self) -> None:  # noqa: B027  (players of arrays hold nothing)
-        """Release what the player holds."""
-
-
-class Game(abc.ABC):
-    """A game to be served.
-
-    Attributes:
-      name: of the game.
-      instruction: its rules and how answers are written.
-      step_seconds: a step that takes longer is ended; None: steps take no time.
-    """
-
-    name: str
-    instruction: str
-    step_seconds: float | None = None
-
-    @abc.abstractmethod
-    def player(self) -> Player:
-        """A new client's."""
-
-
 def read_answer(text: str) -> str:
     """The answer in a text: what stands between its tags, or all of a text without.
 
@@ -116,90 +72,109 @@ def read_answer(text: str) -> str:
     return (raw if found is None else found).decode("utf-8", "replace").strip()
 
 
-class WorldGame(Game):
-    """A game in Python; each client's runs in a worker process of its own."""
+class HostGame:
+    """A host game; each client's runs in its own worker process.
 
-    def __init__(self, world: World):
-        self.world, self.name = world, world.name
-        self.instruction = world.instruction
-        self.step_seconds = world.spec.step_seconds
+    Attributes:
+      name, instruction: of the game: its rules, and how answers are written.
+      step_seconds: a step that takes longer is ended.
+    """
 
-    def player(self) -> "WorldPlayer":
-        return WorldPlayer(self)
+    def __init__(self, env: HostGameEnv):
+        self.env, self.name, self.instruction = env, env.name, env.instruction
+        self.step_seconds = env.spec.step_seconds
 
-    def num_tasks(self, split: str) -> int | None:
-        """Problems of a split; None: as many as there are seeds.
+    def player(self) -> "HostPlayer":
+        return HostPlayer(self)
+
+    def check_task(self, task: int, split: str) -> None:
+        """Refuse a problem that the game does not have.
 
         Raises:
-          GameError: the game has no such split.
+          GameError: says which there are.
         """
-        if split not in self.world.num_tasks:
-            known = ", ".join(self.world.num_tasks)
+        if split not in self.env.num_tasks:
+            known = ", ".join(self.env.num_tasks)
             raise GameError(f"{self.name} has no split {split!r}; use one of {known}")
-        return self.world.num_tasks[split]
+        num_tasks = self.env.num_tasks[split]
+        if num_tasks is None or task >= num_tasks:
+            has = "no numbered tasks" if num_tasks is None else "tasks 0 to {}"
+            raise GameError(
+                f"there is no task {task}: {self.name} has "
+                f"{has.format((num_tasks or 0) - 1)} in {split}; use one of them, "
+                "or leave task out"
+            )
 
 
-class WorldPlayer(Player):
-    """Episodes in a worker process, which starts with the first."""
+class HostPlayer:
+    """One client's episodes, one after the other; used by one thread at a time.
 
-    def __init__(self, game: WorldGame):
+    They run in a worker process, which starts with the first.
+    """
+
+    def __init__(self, game: HostGame):
         self._game = game
-        self._pool: Pool | None = None
+        self._rows: HostGameRows | None = None
         self._split = ""
 
-    def reset(self, seed: int, task: int | None, split: str) -> Shown:
+    def reset(self, seed: int, task: int | None, split: str) -> SessionOutput:
+        """Begin an episode.
+
+        Raises:
+          GameError: there is no such task, or the game failed.
+        """
         game = self._game
         if task is not None:
-            num_tasks = game.num_tasks(split)
-            if num_tasks is None or task >= num_tasks:
-                has = "no numbered tasks" if num_tasks is None else "tasks 0 to {}"
-                raise GameError(
-                    f"there is no task {task}: {game.name} has "
-                    f"{has.format((num_tasks or 0) - 1)} in {split}; use one of them, "
-                    "or leave task out"
-                )
-        if self._pool is None or split != self._split:
+            game.check_task(task, split)
+        if self._rows is None or split != self._split:
             self.close()
-            self._pool, self._split = Pool(game.world.spec, split, 1), split
-        shown = _only(self._pool.reset([seed], [task])[0]).text
-        return Shown(f"{game.instruction}\n\n{shown}", shown)
+            self._rows, self._split = HostGameRows(game.env, split), split
+        shown = _checked(self._rows.reset([seed], [task])[0]).text
+        return SessionOutput(f"{game.instruction}\n\n{shown}", shown)
 
-    def step(self, answer: str) -> Shown:
-        found = _only(self._pool.step({0: read_answer(answer)})[0])
-        return Shown(
+    def step(self, answer: str) -> SessionOutput:
+        """Answer in an episode that has begun and is not over.
+
+        Raises:
+          GameError: the game failed.
+        """
+        found = _checked(self._rows.step({0: read_answer(answer)})[0])
+        return SessionOutput(
             found.text,
             found.text,
             found.reward,
-            found.terminated,
-            found.truncated,
-            success=bool(found.info.get("success", False)),
-            valid=bool(found.info.get("valid", True)),
+            terminated=found.terminated,
+            truncated=found.truncated,
+            success=found.success,
+            valid=found.valid,
         )
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        """End the worker process."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
 
 
-def _only(answer: WorkerResponse) -> WorkerResponse:
-    answer = answer.in_text()
-    if answer.failure is not None:
-        raise GameError(f"the game failed: {answer.failure}")
-    return answer
+def _checked(output: GameOutput) -> GameOutput:
+    if output.failure is not None:
+        raise GameError(f"the game failed: {output.failure}")
+    return output
 
 
-class ArrayGame(Game):
-    """An environment of arrays.
+class ArrayGame:
+    """An array environment; attributes as of `HostGame`.
 
     Args:
       name: as clients read it.
-      game: the environment, its rules and its wording.
+      chat: the environment, its rules and its wording.
     """
 
-    def __init__(self, name: str, game: ChatGame):
-        self.name, self.game = name, game
-        self.instruction = game.chat.wording.system.render({})
+    step_seconds = None  # steps take no time
+
+    def __init__(self, name: str, chat: ChatGame):
+        self.name, self.chat = name, chat
+        self.instruction = chat.chat.wording.system.render({})
 
         @jax.jit
         def keys(seed: Int[Array, ""]) -> tuple[Key[Array, " 1"], Key[Array, " 1"]]:
@@ -208,25 +183,8 @@ class ArrayGame(Game):
                 rngs.rows(rngs.stream(root, name), 1) for name in ("level", "noise")
             )
 
-        @jax.jit
-        def advance(
-            play: Play, turn: Int[Array, ""], parsed: ParsedAnswer, noise: Array
-        ) -> tuple[Play, dict]:
-            no = jnp.zeros(1, bool)
-            answer = ParsedReply(parsed, jnp.zeros(1, jnp.int32), no, no, jnp.zeros(1))
-            play = game.step(play, turn, answer, noise)
-            episode = game.finish(play, play.states, noise)
-            seen = {
-                "fields": game.fields(play, turn + 1),
-                "feedback": play.feedback,
-                "reward": play.turns.reward[0, turn],
-                "is_active": play.is_active[0],
-                "terminated": episode.terminated[0],
-                "success": episode.success[0],
-            }
-            return play, seen
-
-        self.keys, self.advance = keys, advance
+        self.keys = keys
+        # Compiles what a session calls.
         player = self.player()
         for split in SPLITS:
             player.reset(0, None, split)
@@ -236,60 +194,54 @@ class ArrayGame(Game):
         return ArrayPlayer(self)
 
 
-class ArrayPlayer(Player):
-    """Episodes of an `ArrayGame`."""
+class ArrayPlayer:
+    """Episodes of an `ArrayGame`; methods as of `HostPlayer`."""
+
+    _episode: ChatEpisode
 
     def __init__(self, game: ArrayGame):
         self._game = game
 
-    def reset(self, seed: int, task: int | None, split: str) -> Shown:
+    def reset(self, seed: int, task: int | None, split: str) -> SessionOutput:
         if task is not None:
             raise GameError(
                 f"there is no task {task}: levels of {self._game.name} are made from "
                 "seeds; leave task out"
             )
-        game = self._game.game
-        level, self._noise = self._game.keys(np.uint32(seed))
-        self._play = game.start(
-            game.levels(RolloutKeys(level, self._noise, self._noise, split=split))
-        )
+        chat = self._game.chat
+        level, noise = self._game.keys(np.uint32(seed))
+        levels = chat.levels(RolloutKeys(level, noise, noise, split=split))
+        (noise_key,) = noise
+        self._episode = chat.episode(jax.tree.map(lambda x: x[0], levels), noise_key)
         self._turn = 0
-        fields = _only_row(jax.device_get(game.fields(self._play, np.int32(0))))
-        wording = game.chat.wording
-        text = f"{self._game.instruction}\n\n{wording.turn.render(fields)}"
-        return Shown(text, game.env.template.render(fields).rstrip("\n"))
+        fields = self._episode.outcome.fields
+        text = f"{self._game.instruction}\n\n{chat.chat.wording.turn.render(fields)}"
+        return SessionOutput(text, chat.env.template.render(fields).rstrip("\n"))
 
-    def step(self, answer: str) -> Shown:
-        game, wording = self._game.game, self._game.game.chat.wording
-        parsed = parse_text(
-            # A text with the tag in it would end there, as in training.
-            read_answer(answer) + ANSWER_END.decode(),
-            game.env.action_vocabulary,
-            max_actions=game.rules.budget.max_actions_per_turn,
-            thinking=False,
-            answer_bytes=game.env.answer_bytes,
-        )
-        row = jax.tree.map(lambda x: np.asarray(x)[None], parsed)
-        self._play, seen = self._game.advance(
-            self._play, np.int32(self._turn), row, self._noise
-        )
+    def step(self, answer: str) -> SessionOutput:
+        chat, wording = self._game.chat, self._game.chat.chat.wording
+        # A text with the tag in it would end there, as in training.
+        text = read_answer(answer) + ANSWER_END.decode()
+        self._episode.answer(self._turn, text, thinking=False)
         self._turn += 1
-        seen = jax.device_get(seen)
-        fields, feedback = _only_row(seen["fields"]), _only_row(seen["feedback"])
-        goes_on = bool(seen["is_active"]) and self._turn < game.rules.budget.max_turns
-        shown = game.env.template.render(fields)
-        rest = wording.turn.render(fields) if goes_on else shown
-        terminated = bool(seen["terminated"])
-        return Shown(
-            wording.result.render(feedback) + rest,
+        outcome = self._episode.outcome
+        goes_on = bool(outcome.is_active) and self._turn < self._episode.max_turns
+        shown = chat.env.template.render(outcome.fields)
+        rest = wording.turn.render(outcome.fields) if goes_on else shown
+        terminated = bool(outcome.terminated)
+        return SessionOutput(
+            wording.result.render(outcome.feedback) + rest,
             shown.rstrip("\n"),
-            float(seen["reward"]),
+            float(outcome.reward),
             terminated=terminated,
             truncated=not goes_on and not terminated,
-            success=bool(seen["success"]),
-            valid=not feedback["was_invalid"],
+            success=bool(outcome.success),
+            valid=not outcome.feedback["was_invalid"],
         )
 
+    def close(self) -> None:
+        """Nothing is held."""
 
-def _only_row(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: value[0] for name, value in arrays.items()}
+
+Game = HostGame | ArrayGame
+Player = HostPlayer | ArrayPlayer

@@ -7,8 +7,8 @@ import html
 from collections.abc import Callable
 from typing import Any
 
+from envs.base import SPLITS
 from ragen_jax import __version__
-from ragen_jax.host_games.base import SPLITS
 from ragen_jax.serve import protocol
 from ragen_jax.serve.games import Game
 from ragen_jax.serve.sessions import Sessions

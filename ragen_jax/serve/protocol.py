@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.host_games.base import SPLITS, TRAINING
+from envs.base import SPLITS, TRAINING
 
 # Of a `HostGame`.
 MAX_SEED = 2**31 - 1

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from ragen_jax.serve import protocol
-from ragen_jax.serve.games import Game, GameError, Player, Shown
+from ragen_jax.serve.games import Game, GameError, Player, SessionOutput
 from ragen_jax.serve.protocol import Code, MessageError
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Session:
             seed = secrets.randbelow(protocol.MAX_SEED + 1)
         # Until the game has answered there is no episode.
         self._state.update(episode_id=None, step_count=0, done=False)
-        shown = self._play(lambda: self._player.reset(seed, asked.task, asked.split))
+        outcome = self._play(lambda: self._player.reset(seed, asked.task, asked.split))
         episode_id = asked.episode_id
         if episode_id is None:
             episode_id = uuid.uuid4().hex
@@ -66,7 +66,7 @@ class Session:
         self._state.update(problem, episode_id=episode_id)
         ignored = {"ignored": list(asked.ignored)} if asked.ignored else {}
         about = problem | {"episode_id": episode_id} | ignored
-        return observation_data(shown) | {"metadata": about}
+        return observation_data(outcome) | {"metadata": about}
 
     def step(self, asked: protocol.Step) -> dict[str, Any]:
         """Answer in the episode; returns the data of the answer.
@@ -80,13 +80,13 @@ class Session:
                 Code.EXECUTION_ERROR, f"the episode {why}; send a reset first"
             )
         try:
-            shown = self._play(lambda: self._player.step(asked.answer))
+            outcome = self._play(lambda: self._player.step(asked.answer))
         except MessageError:
             self._state["done"] = True
             raise
         self._state["step_count"] += 1
-        self._state["done"] = shown.done
-        return observation_data(shown)
+        self._state["done"] = outcome.done
+        return observation_data(outcome)
 
     def state(self) -> dict[str, Any]:
         """The data of a state."""
@@ -109,7 +109,7 @@ class Session:
             case protocol.Close():
                 return None
 
-    def _play(self, call) -> Shown:
+    def _play(self, call) -> SessionOutput:
         try:
             return call()
         except GameError as error:
@@ -121,13 +121,13 @@ class Session:
             raise MessageError(Code.EXECUTION_ERROR, words) from error
 
 
-def observation_data(shown: Shown) -> dict[str, Any]:
+def observation_data(outcome: SessionOutput) -> dict[str, Any]:
     """The data of an observation message."""
     observation = {
-        name: getattr(shown, name)
+        name: getattr(outcome, name)
         for name in ("text", "shown", "success", "valid", "truncated")
     }
-    return {"observation": observation, "reward": shown.reward, "done": shown.done}
+    return {"observation": observation, "reward": outcome.reward, "done": outcome.done}
 
 
 class Sessions:

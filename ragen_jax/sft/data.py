@@ -17,7 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 from ml_collections import ConfigDict
 
-from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextEnvironment
+from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextGame
 from ragen_jax import rngs
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
@@ -28,12 +28,13 @@ from ragen_jax.rollout.demonstrators import (
     compile_replies,
     reply_template,
 )
-from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.host_games import play_demonstrations, sample_texts
 from ragen_jax.sft.pocket_tokenizer import common_words, template_texts
-from ragen_jax.tasks import EnvSpec, Task, env_params, make_env, make_task
+from ragen_jax.tasks.build import make_task
+from ragen_jax.tasks.specs import EnvSpec, env_params, make_env
+from ragen_jax.tasks.task import Task
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.token_templates import DeviceTemplate
@@ -167,7 +168,7 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
         replies = reply_template(env, budget, facts, thinking=prompt.thinking)
         for template in (prompts.opening, prompts.following, replies):
             texts += template_texts(template)
-        if isinstance(env, World):
+        if section.host is not None:
             texts += common_words(sample_texts(env), COMMON_SHARE)
     return texts
 
@@ -194,7 +195,7 @@ def _budget(section: ConfigDict) -> PlayBudget:
     )
 
 
-def _facts(config: ConfigDict, env: TextEnvironment) -> StateFacts:
+def _facts(config: ConfigDict, env: TextGame) -> StateFacts:
     thoughts = {spec.thought for spec in config.demonstrators.values()}
     return NO_FACTS if thoughts <= {THOUGHTS[NONE]} else env.facts()
 
@@ -227,7 +228,7 @@ def build_data_sets(
     """Episodes of a mixture's demonstrators, for every host game."""
     data_sets = {}
     for index, (name, demo) in enumerate(tasks.items()):
-        if not isinstance(demo.task.env, World):
+        if demo.task.env.lists_actions:
             continue
         numbers = jnp.arange(demo.num_demonstrations, dtype=jnp.int32)
         draw = Draw(data_set_key(root, index), numbers, jnp.ones(numbers.shape, bool))
@@ -268,7 +269,7 @@ def make_demonstrate(
             thinking=demo.task.dialogue.thinking,
         )
         for name, demo in tasks.items()
-        if not isinstance(demo.task.env, World)
+        if demo.task.env.lists_actions
     }
 
     def demonstrate(

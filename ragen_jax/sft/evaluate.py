@@ -15,7 +15,7 @@ from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Task, make_task_collect
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
 
 # Tokens decoded between two checks; like `decode_chunk_tokens` it affects only speed.
@@ -36,8 +36,7 @@ def make_score(
     """
     keys = validation_keys(seed, num_prompts)
     collects = {
-        name: make_task_collect(
-            task,
+        name: task.make_collect(
             policy,
             mesh=make_mesh(data=1, fsdp=1, tensor=1),
             num_groups=num_prompts,

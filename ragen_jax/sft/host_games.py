@@ -1,28 +1,32 @@
-"""Demonstrations of games in Python, played on the host before the first step.
+"""Demonstrations of host games, played before the first step.
 
-In: a task whose game runs in Python, demonstrators, random keys. Out: their episodes,
-and sample texts for a new tokenizer. A demonstrator replies as the game's own solution
-says. With the chance of its noise, and where the game knows no solution, its reply is
-one of another problem's solution. It writes no thought.
+In: the task of a host game, demonstrators, random keys. Out: their episodes, and sample
+texts for a new tokenizer. A demonstrator replies as the game's own solution says. With
+the chance of its noise, and where the game knows no solution, its reply is one of
+another problem's solution. It writes no thought.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragen_jax.host_games.base import TRAINING
-from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
+from envs.base import TRAINING
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
-from ragen_jax.rollout.host.env import World
-from ragen_jax.rollout.host.games import WorldEpisodes, warn_truncated
-from ragen_jax.rollout.host.loop import ArrayGame, play_turns
+from ragen_jax.rollout.host.env import HostGameEnv
+from ragen_jax.rollout.host.games import (
+    HostGameEpisodes,
+    take_outputs,
+    warn_truncated,
+)
+from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
+from ragen_jax.rollout.host.rows import HostGameRows, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import Play, Responder
-from ragen_jax.tasks import Task
+from ragen_jax.rollout.turns import Play
+from ragen_jax.tasks.task import HostTask
 from ragen_jax.text import chat
 from ragen_jax.types import Reply, Trajectory
 
@@ -30,51 +34,48 @@ from ragen_jax.types import Reply, Trajectory
 NUM_ROWS = 64
 # Problems whose solutions slips are drawn from, and whose texts a tokenizer covers.
 NUM_SAMPLES = 200
-# Writes nothing and reads nothing: replies come from the host.
-_SILENT = Responder(
-    init=lambda num_rows: (),
-    observe=lambda carry, *_: carry,
-    reply=lambda carry, *_: (carry, None),
-)
 
 
-def play_demonstrations(task: Task, mixture: Mixture, keys: RolloutKeys) -> Trajectory:
+def play_demonstrations(
+    task: HostTask, mixture: Mixture, keys: RolloutKeys
+) -> Trajectory:
     """Episodes of demonstrators, one per key, on the host.
 
     Args:
-      task: of a `World`, with its dialogue.
+      task: with its dialogue.
       mixture: shares and noise of the demonstrators; their thoughts are not written.
       keys: one level key per row.
 
     Raises:
       ValueError: the game has no solutions or fails, or a reply is too long.
     """
-    world, num_rows = task.env, keys.level.shape[0]
+    env, num_rows = task.env, keys.level.shape[0]
     mixture = jax.device_get(mixture)
-    game = ArrayGame(world, task.params, task.rules, lambda params, dialogue: _SILENT)
+    game = TokenGame(
+        env, task.params, task.rules, lambda *_: SILENT, make_step=take_outputs
+    )
     rollouts, num_cut = [], 0
-    with contextlib.closing(Pool(world.spec, TRAINING, NUM_ROWS)) as pool:
-        sampled = _sample_episodes(world, pool)
-        slips = [reply for _, replies in sampled for reply in replies]
+    with contextlib.closing(HostGameRows(env, TRAINING, NUM_ROWS)) as games:
+        slips = [reply for x in _sample_episodes(env, games) for reply in x.solution]
         for start in range(0, num_rows, NUM_ROWS):
             # The last rows may play an episode again: one shape is compiled once.
             rows = np.arange(start, start + NUM_ROWS) % num_rows
             part = jax.tree.map(lambda x, rows=rows: x[rows], keys)
-            episodes = _Episodes(game, task, pool, part, mixture, slips)
+            episodes = _Episodes(game, task, games, part, mixture, slips)
             rollouts.append(jax.device_get(asyncio.run(_play(episodes))))
             num_cut += episodes.num_cut
-    warn_truncated(num_cut, world.max_observation_tokens)
+    warn_truncated(num_cut, env.max_observation_tokens)
     return jax.tree.map(lambda *x: np.concatenate(x)[:num_rows], *rollouts)
 
 
-def sample_texts(world: World) -> list[str]:
+def sample_texts(env: HostGameEnv) -> list[str]:
     """What some problems' episodes show and their solutions reply, a text an episode.
 
     Raises:
       ValueError: the game has no solutions, or fails.
     """
-    with contextlib.closing(Pool(world.spec, TRAINING, NUM_ROWS)) as pool:
-        return ["\n".join(texts) for texts, _ in _sample_episodes(world, pool)]
+    with contextlib.closing(HostGameRows(env, TRAINING, NUM_ROWS)) as games:
+        return ["\n".join(_texts(x)) for x in _sample_episodes(env, games)]
 
 
 async def _play(episodes: "_Episodes") -> Trajectory:
@@ -82,20 +83,20 @@ async def _play(episodes: "_Episodes") -> Trajectory:
     return await play_turns(episodes, episodes.reply)
 
 
-class _Episodes(WorldEpisodes):
+class _Episodes(HostGameEpisodes):
     """Episodes of demonstrators, whose replies are `slips` where they slip."""
 
     def __init__(
         self,
-        game: ArrayGame,
-        task: Task,
-        pool: Pool,
+        game: TokenGame,
+        task: HostTask,
+        games: HostGameRows,
         keys: RolloutKeys,
         mixture: Mixture,
         slips: Sequence[str],
     ):
         super().__init__(
-            game, task.env, pool, task.tokenizer, None, task.dialogue, keys
+            game, task.env, games, task.tokenizer, None, task.dialogue, keys
         )
         self._mixture, self._slips = mixture, slips
         self._limit = task.rules.max_reply_tokens
@@ -106,17 +107,17 @@ class _Episodes(WorldEpisodes):
 
     async def reset(self) -> None:
         await super().reset()
-        for failure in self.failures.values():
-            _check(self._world, {0: WorkerResponse(failure=failure)})
+        _refuse_failures(self._env, self.failures.values())
 
     async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
-        is_active = np.asarray(play.is_active)
-        written = self._written(self._chosen(turn, np.flatnonzero(is_active)))
+        rows = np.flatnonzero(np.asarray(play.is_active))
+        return play, self._written(self._chosen(turn, rows))
+
+    async def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
         # The games get what the tokens say, as from a policy.
-        answers = self._pool.step(self._replies(is_active, written))
-        following = self._shown(answers, play.states.following)
-        _check(self._world, answers)
-        return play.replace(states=play.states.replace(following=following)), written
+        goes_on = await super().step(turn, reply)
+        _refuse_failures(self._env, self.failures.values())
+        return goes_on
 
     def _chosen(self, turn: int, rows: np.ndarray) -> dict[int, str]:
         """The demonstrators' replies in some rows."""
@@ -133,9 +134,9 @@ class _Episodes(WorldEpisodes):
         # The rest of a solution still wins; a new one may take a search.
         follows = rows[~slips[rows]].tolist()
         unknown = [row for row in follows if not self._plans.get(row)]
-        answers = self._pool.solve(unknown)
-        _check(self._world, answers)
-        self._plans |= {row: list(x.solution) for row, x in answers.items()}
+        solved = self._games.solve(unknown)
+        _refuse_failures(self._env, (output.failure for output in solved.values()))
+        self._plans |= {row: list(x.solution) for row, x in solved.items()}
         return {
             row: self._plans[row].pop(0)
             if self._plans.get(row)
@@ -151,7 +152,7 @@ class _Episodes(WorldEpisodes):
             ids = self._tokenizer.encode(f"{self._begin}{reply}</answer>{chat.END}")
             if len(ids) > self._limit:
                 raise ValueError(
-                    f"a demonstrated reply of {self._world.name} takes {len(ids)} "
+                    f"a demonstrated reply of {self._env.name} takes {len(ids)} "
                     f"tokens, max_reply_tokens = {self._limit}; raise it: {reply!r}"
                 )
             tokens[row, : len(ids)], lengths[row] = ids, len(ids)
@@ -163,48 +164,36 @@ class _Episodes(WorldEpisodes):
         )
 
 
-def _sample_episodes(world: World, pool: Pool) -> list[tuple[list[str], list[str]]]:
-    """Texts and replies of some problems that are played by their solutions.
+def _sample_episodes(env: HostGameEnv, games: HostGameRows) -> list[SolvedEpisode]:
+    """Some problems, played by their solutions.
 
     Raises:
       ValueError: no problem has a solution, or the game fails.
     """
-    sampled = []
+    sampled, tasks = [], [None] * NUM_ROWS
     for start in range(0, NUM_SAMPLES, NUM_ROWS):
-        sampled += _solve(world, pool, range(start, start + NUM_ROWS))
+        sampled += play_solutions(games, range(start, start + NUM_ROWS), tasks)
+    _refuse_failures(env, (episode.failure for episode in sampled))
     sampled = sampled[:NUM_SAMPLES]
-    if not any(replies for _, replies in sampled):
+    if not any(episode.solution for episode in sampled):
         raise ValueError(
-            f"{world.name} cannot be demonstrated: `solution` of its game knows no "
+            f"{env.name} cannot be demonstrated: `solution` of its game knows no "
             "replies that win"
         )
     return sampled
 
 
-def _solve(
-    world: World, pool: Pool, seeds: Sequence[int]
-) -> list[tuple[list[str], list[str]]]:
-    """All texts of an episode of every seed, and the replies among them."""
-    shown = dict(enumerate(pool.reset(seeds, [None] * len(seeds))))
-    _check(world, shown)
-    found = pool.solve(list(shown))
-    _check(world, found)
-    texts = {row: [answer.text] for row, answer in shown.items()}
-    left = {row: list(answer.solution) for row, answer in found.items()}
-    while asked := {row: replies.pop(0) for row, replies in left.items() if replies}:
-        answers = pool.step(asked)
-        _check(world, answers)
-        for row, answer in answers.items():
-            texts[row] += [asked[row], answer.text]
-            if answer.is_over:
-                left[row].clear()
-    return [(texts[row], list(found[row].solution)) for row in shown]
+def _texts(episode: SolvedEpisode) -> list[str]:
+    """What is shown and replied, in order."""
+    first, *others = (output.text for output in episode.outputs)
+    pairs = zip(episode.solution, others, strict=False)
+    return [first, *(text for pair in pairs for text in pair)]
 
 
-def _check(world: World, answers: Mapping[int, WorkerResponse]) -> None:
+def _refuse_failures(env: HostGameEnv, failures: Iterable[str | None]) -> None:
     """Refuse a game that fails while it is demonstrated."""
-    for answer in answers.values():
-        if answer.failure is not None:
+    for failure in failures:
+        if failure is not None:
             raise ValueError(
-                f"{world.name} cannot be demonstrated, its game fails: {answer.failure}"
+                f"{env.name} cannot be demonstrated, its game fails: {failure}"
             )

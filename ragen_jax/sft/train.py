@@ -53,7 +53,7 @@ from ragen_jax.sft.rules import num_steps, validate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.step import METRICS, build_optimizer, make_step
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params
 
 # Keys that a resumed run may change: they do not affect what is learned.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from envs.base import PlayBudget, TextEnvironment
+from envs.base import PlayBudget, TextGame
 from ragen_jax.text import chat
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
@@ -80,7 +80,7 @@ class Dialogue:
 
 
 def build_dialogue(
-    env: TextEnvironment,
+    env: TextGame,
     tokenizer: Tokenizer,
     *,
     budget: PlayBudget,
@@ -147,7 +147,7 @@ def build_dialogue(
 
 
 def _parser(
-    env: TextEnvironment,
+    env: TextGame,
     tokenizer: Tokenizer,
     budget: PlayBudget,
     max_reply_tokens: int,

@@ -18,7 +18,7 @@ What the messages carry follows RAGEN (arXiv 2504.20073); the wording is origina
 
 import dataclasses
 
-from envs.base import PlayBudget, TextEnvironment
+from envs.base import PlayBudget, TextGame
 from envs.templates import Choice, Number, Template
 from ragen_jax.text import answers, chat
 
@@ -67,7 +67,7 @@ class Prompts:
 
 
 def build_wording(
-    env: TextEnvironment,
+    env: TextGame,
     *,
     style: str,
     budget: PlayBudget,
@@ -95,7 +95,7 @@ def build_wording(
 
 
 def build_prompts(
-    env: TextEnvironment,
+    env: TextGame,
     *,
     style: str,
     budget: PlayBudget,
@@ -123,7 +123,7 @@ def cut_messages(wording: Wording) -> Prompts:
 
 
 def full(
-    env: TextEnvironment, budget: PlayBudget, length_hint_words: int, thinking: bool
+    env: TextGame, budget: PlayBudget, length_hint_words: int, thinking: bool
 ) -> Wording:
     """Complete sentences, for models that have never seen the game."""
     prefix = chat.forced_prefix(thinking)
@@ -147,7 +147,7 @@ def full(
 
 
 def terse(
-    env: TextEnvironment, budget: PlayBudget, length_hint_words: int, thinking: bool
+    env: TextGame, budget: PlayBudget, length_hint_words: int, thinking: bool
 ) -> Wording:
     """The game's name, then numbers and the state. Says nothing about the length."""
     del length_hint_words
@@ -182,7 +182,7 @@ def _result(reward: str, reply: str) -> Template:
     return Template((reward, _REWARD, "\n", Choice("was_invalid", ("", warning))))
 
 
-def _rules(env: TextEnvironment, budget: PlayBudget) -> str:
+def _rules(env: TextGame, budget: PlayBudget) -> str:
     if env.action_hint is not None:
         actions = env.action_hint
     elif len(env.action_vocabulary) == env.num_actions:

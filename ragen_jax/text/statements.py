@@ -15,7 +15,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Int, UInt8, UInt32
 
-from envs.base import Landmark, TextEnvironment
+from envs.base import Landmark, TextGame
 from ragen_jax.text import byte_strings
 from ragen_jax.text.answers import THINK_END, AnswerParser, HasTokenBytes
 
@@ -265,7 +265,7 @@ def count_thought(
     return jnp.where(has_end & jnp.any(is_content), num_tokens, 0)
 
 
-def build_facts(env: TextEnvironment, tokenizer: HasTokenBytes) -> FactReader:
+def build_facts(env: TextGame, tokenizer: HasTokenBytes) -> FactReader:
     """Reader of the landmarks' places in thoughts.
 
     Raises:
@@ -275,7 +275,7 @@ def build_facts(env: TextEnvironment, tokenizer: HasTokenBytes) -> FactReader:
     return build_fact_reader(tokenizer, names)
 
 
-def landmarks_of(env: TextEnvironment) -> tuple[Landmark, ...]:
+def landmarks_of(env: TextGame) -> tuple[Landmark, ...]:
     """Landmarks whose places thoughts can state.
 
     Raises:

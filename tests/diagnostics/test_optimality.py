@@ -23,7 +23,7 @@ from ragen_jax.rollout.demonstrators import (
 )
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference import sokoban_oracle as oracle

@@ -3,7 +3,7 @@
 import pytest
 
 import envs
-from ragen_jax.tasks import env_params
+from ragen_jax.tasks.specs import env_params
 
 
 @pytest.mark.parametrize("name", envs.ENVIRONMENTS)

@@ -22,7 +22,7 @@ from ragen_jax.evaluation.leaderboard import (
 from ragen_jax.evaluation.results import Score
 from ragen_jax.evaluation.statistics import summarize, wilson_interval
 from ragen_jax.runs.markdown import escape
-from ragen_jax.tasks import make_env
+from ragen_jax.tasks.specs import make_env
 from tests import commands
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"

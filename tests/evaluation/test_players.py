@@ -13,7 +13,8 @@ from ragen_jax.evaluation import players, suites
 from ragen_jax.host_games.base import HostGame, MissingRequirement, Observation, Step
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.tasks import EnvSpec, Task, make_env
+from ragen_jax.tasks.build import new_task
+from ragen_jax.tasks.specs import EnvSpec
 from tests import commands
 
 BUDGET = (3, 4, 10)
@@ -21,9 +22,8 @@ BUDGET = (3, 4, 10)
 
 def make_task(name, kwargs=None, params=None, budget=BUDGET):
     spec = EnvSpec(name, kwargs=kwargs or {}, params=params or {})
-    env, env_params = make_env(spec)
     rules = EpisodeLimits(PlayBudget(*budget), max_reply_tokens=1)
-    return Task(env.name, env, env_params, rules)
+    return new_task(spec, rules)
 
 
 def play(task, player, num_prompts, seed=3, sample=0):
@@ -130,10 +130,9 @@ class Hopeless(Lock):
 
 def lock_task(game, max_turns):
     host = sokoban.get_config().host.to_dict() | {"max_failed_fraction": 0.0}
-    env, params = make_env(EnvSpec(f"{__name__}:{game.__name__}", host=host))
-    return Task(
-        env.name, env, params, EpisodeLimits(PlayBudget(max_turns, 1, max_turns), 1)
-    )
+    spec = EnvSpec(f"{__name__}:{game.__name__}", host=host)
+    rules = EpisodeLimits(PlayBudget(max_turns, 1, max_turns), 1)
+    return new_task(spec, rules)
 
 
 def test_games_in_python_are_played_by_their_solutions():
@@ -163,7 +162,7 @@ def test_games_in_python_have_no_random_player(monkeypatch, capsys):
     assert found.metrics["success"] == found.wins.mean()
     assert found.metrics["num_prompts"] == 8
     assert found.metrics["regret"] == found.metrics["ceiling"] - found.wins.mean()
-    assert evaluation.played["max_turns"] == 1
+    assert evaluation.settings["max_turns"] == 1
 
 
 @pytest.mark.parametrize(

@@ -27,20 +27,14 @@ from configs import (
 )
 from ragen_jax.evaluation import harness, suites
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.evaluation.results import Played, Results
+from ragen_jax.evaluation.results import EvalResult, Results
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.models.hf.weights import load_config
 from ragen_jax.program.build import POCKET
 from ragen_jax.rollout.keys import validation_keys
-from ragen_jax.tasks import (
-    EnvSpec,
-    build_task,
-    check_fit,
-    env_specs,
-    make_env,
-    play_rules,
-)
+from ragen_jax.tasks.build import build_task, check_fit, play_rules
+from ragen_jax.tasks.specs import EnvSpec, env_specs, make_env
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 from tests.rollout import players
@@ -244,12 +238,12 @@ def counting_evaluation(name, played):
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())
         records = [{"row": 0, "success": True}]
-        return Played(metrics, np.array([1, 0]), lambda: records)
+        return EvalResult(metrics, np.array([1, 0]), lambda: records)
 
     return suites.EvalTask(
         EnvSpec(name, label=name),
         note="A note.",
-        played={"environment": name},
+        settings={"environment": name},
         play=play,
     )
 

@@ -8,10 +8,11 @@ import pytest
 
 from ragen_jax.config import validate
 from ragen_jax.evaluation.load import open_trained
-from ragen_jax.evaluation.terminal import host_games as play_world
+from ragen_jax.evaluation.terminal import episodes
 from ragen_jax.models.hf.weights import load_config
 from ragen_jax.program.build import BUILT_IN
-from ragen_jax.tasks import build_task, check_fit, env_specs
+from ragen_jax.tasks.build import build_task, check_fit
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.train import train
 from tests import commands
@@ -79,15 +80,21 @@ def echo(model):
     return open_trained(None, config)
 
 
+def by_solution(trained, level, say):
+    solver = episodes.solver_of(trained, say)
+    episodes.play_host_game(trained, level, solver, say)
+
+
 def test_an_episode_by_hand_and_by_its_solution(model):
     trained, said = echo(model), []
-    play_world.by_solution(trained, 3, said.append)
+    by_solution(trained, 3, said.append)
     reply = next(line for line in said if line.startswith("> "))[2:]
     assert said[0].startswith("Echo, level 3\nReply with the last word")
     assert said[-1] == "won in 1 action, return 1"
     for line, ending in (reply, "won in 1 action"), ("never", "not won after 1 action"):
         said = []
-        play_world.by_hand(trained, 3, lambda line=line: line, said.append)
+        player = lambda rows, output, line=line: line  # noqa: E731
+        episodes.play_host_game(trained, 3, player, said.append)
         assert said[-1].startswith(ending)
         assert reply == said[1].split()[-1]
 
@@ -95,7 +102,7 @@ def test_an_episode_by_hand_and_by_its_solution(model):
 @pytest.mark.slow
 def test_an_episode_of_the_policy(model):
     said = []
-    play_world.by_policy(echo(model), 3, said.append)
+    episodes.say_policy_episode(echo(model), 3, said.append)
     assert "Turn 1" in said[0]
     assert said[-1].startswith(("won in", "not won after"))
 
@@ -107,5 +114,5 @@ def test_what_has_no_solution_says_so(model):
         task.env.spec, game="tests.host_games.games:Faulty", kwargs={}
     )
     task.env.spec = spec
-    with pytest.raises(ValueError, match="Faulty knows no replies that win from here"):
-        play_world.by_solution(trained, 0, [].append)
+    with pytest.raises(ValueError, match="Echo knows no replies that win from here"):
+        by_solution(trained, 0, [].append)

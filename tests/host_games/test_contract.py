@@ -6,7 +6,7 @@ from configs import base
 from launch import check
 from ragen_jax.host_games import contract
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.rollout.host.env import build_game, make_world
+from ragen_jax.rollout.host.env import build_game, make_host_game
 from tests import commands
 
 BROKEN = "tests.host_games.broken_games"
@@ -30,7 +30,7 @@ FAULTS = {
 
 def subject(name):
     settings = base.get_config().host.to_dict() | {"num_workers": 1}
-    spec = make_world(name, {}, max_failed_fraction=1.0, **settings).spec
+    spec = make_host_game(name, {}, max_failed_fraction=1.0, **settings).spec
     return contract.Subject(spec, {split: build_game(spec, split) for split in SPLITS})
 
 

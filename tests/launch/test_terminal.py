@@ -86,12 +86,12 @@ def read_until(screen, text) -> str:
     [
         (
             b"q",
-            "left after 2 actions, return -0.2\r\nbest play: won in 8 actions\r\n",
+            "you quit after 2 actions, return -0.2\r\nbest play: won in 8 actions\r\n",
             0,
         ),
         (
             b"\x04",
-            "left after 2 actions, return -0.2\r\nbest play: won in 8 actions\r\n",
+            "you quit after 2 actions, return -0.2\r\nbest play: won in 8 actions\r\n",
             0,
         ),
         (signal.SIGINT, "left the game\r\n", 0),
@@ -116,8 +116,8 @@ def test_a_game_is_played_with_keys_and_leaves_the_terminal_as_it_was(
     assert termios.tcgetattr(keyboard) != before
     for key, answer in (
         (b"\x1b[A", "Up: reward -0.1"),
-        (b"x", "'x' is no action here."),
-        (b"\x1b", "This key is no action here."),
+        (b"x", "'x' is not an action in this game."),
+        (b"\x1b", "This key is not an action in this game."),
         (b"\x1bOD", "Left: reward -0.1, nothing changed"),
     ):
         os.write(screen, key)

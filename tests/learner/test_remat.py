@@ -12,7 +12,8 @@ from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.models.decoder import REMAT_POLICIES
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
-from ragen_jax.tasks import build_task, env_specs
+from ragen_jax.tasks.build import build_task
+from ragen_jax.tasks.specs import env_specs
 
 MODEL, TOKENIZER, _ = read_model("pocket")
 # Wide and deep enough that activations, not weights or logits, fill the memory.

@@ -22,8 +22,8 @@ from ragen_jax.memory.plan import make_plan, read_model
 from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.program import prefetch
 from ragen_jax.program.build import Program, build_program
-from ragen_jax.rollout.host import games as worlds
-from ragen_jax.rollout.host.games import GamesFailed
+from ragen_jax.rollout.host import games
+from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.runs.reader import RECORDED
 from ragen_jax.runs.run import digest
 from ragen_jax.timing import compilations
@@ -284,7 +284,7 @@ def children() -> set[str]:
 
 def test_a_rollout_that_nothing_waits_for_ends_with_its_games(model, monkeypatch):
     """Thirty turns of half a second are not waited for."""
-    monkeypatch.setattr(worlds, "answer_in", lambda *_: "go")
+    monkeypatch.setattr(games, "answer_in", lambda *_: "go")
     changes = {
         "rollout.max_turns": 30,
         "rollout.max_actions_per_episode": 30,

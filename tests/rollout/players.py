@@ -1,5 +1,6 @@
 """What the rollout tests play with: a tokenizer, small games, a small policy."""
 
+import asyncio
 import dataclasses
 import functools
 import itertools
@@ -16,10 +17,15 @@ from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program import build as program
 from ragen_jax.rollout.collect import make_collect
+from ragen_jax.rollout.host.loop import play_turns
+from ragen_jax.rollout.host.text import Chat, ChatGame
 from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
+from ragen_jax.rollout.records import chat_record
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
+from ragen_jax.text.context import count_past
 from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.text.prompts import build_wording
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.tokenizers import train_qwen_style
 
@@ -185,3 +191,38 @@ def declared(records):
             assert turn.keys() <= TURN.keys()
             assert wrong_field(turn, TURN) is None
     return records
+
+
+def chat_game(env, params, rules, style="terse", context="full", turns=None):
+    """A game in chat messages."""
+    wording = build_wording(
+        env, style=style, budget=rules.budget, length_hint_words=100
+    )
+    num_past = count_past(context, turns, rules.budget.max_turns)
+    return ChatGame(env, params, rules, Chat(wording, context, num_past, thinking=True))
+
+
+def play_chat(game, level, noise_key, ask):
+    """The trajectory and the record of an episode in chat messages."""
+    episode = game.episode(level, noise_key)
+    trajectory = asyncio.run(play_turns(episode, ask))
+    return trajectory, *declared([chat_record(trajectory, episode.turns, game.chat)])
+
+
+# What only tokens have, what only an endpoint reports, and a record's place.
+_NOT_OF_BOTH = {
+    *("tokens", "sampled_tokens", "reply_tokens", "log_prob", "row"),
+    *("token_texts", "token_log_probs"),
+    *("prompt_tokens", "cached_tokens", "finish_reason"),
+}
+
+
+def of_both(record):
+    """What records of token episodes and of chat episodes share."""
+    if not isinstance(record, dict):
+        return record
+    return {
+        key: [*map(of_both, value)] if key == "turns" else value
+        for key, value in record.items()
+        if key not in _NOT_OF_BOTH
+    }

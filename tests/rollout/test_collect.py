@@ -15,7 +15,8 @@ from ragen_jax.rollout import collect
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import build_collect, build_task, env_specs
+from ragen_jax.tasks.build import build_collect, build_task
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference.rollout_loop import RolloutLoop
 from tests.rollout import players

@@ -1,6 +1,5 @@
 """Games that read answers themselves: in compiled rollouts, in text, demonstrated."""
 
-import asyncio
 import functools
 import random
 
@@ -14,16 +13,15 @@ from envs.base import NO_FACTS, PlayBudget
 from ragen_jax.program.build import POCKET
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import Mixture, build_responder, compile_replies
-from ragen_jax.rollout.host.loop import play_turns
-from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
+from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import rollout_keys
-from ragen_jax.rollout.records import chat_record, episodes
+from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import EpisodeLimits, Responder
 from ragen_jax.text.chat import END
 from ragen_jax.text.dialogue import build_dialogue
-from ragen_jax.text.prompts import build_wording
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.types import Reply
+from tests.rollout import players
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=2, max_actions_per_episode=5)
 MAX_REPLY_TOKENS = 64
@@ -38,11 +36,6 @@ FRAGMENTS = {
     ),
 }
 THOUGHT = "</think><answer>"
-OF_TOKENS = (
-    *("tokens", "sampled_tokens", "reply_tokens", "log_prob", "row"),
-    *("token_texts", "token_log_probs"),
-    *("prompt_tokens", "cached_tokens", "finish_reason"),
-)
 
 
 @functools.cache
@@ -118,25 +111,14 @@ def scripted(replies) -> Responder:
 def in_text(name, record, level, noise_key):
     """The record of the same replies in chat messages."""
     env, params, _ = game(name)
-    wording = build_wording(env, style="terse", budget=BUDGET, length_hint_words=100)
-    chat = ChatGame(env, params, LIMITS, Chat(wording, "full", 3, thinking=True))
+    chat = players.chat_game(env, params, LIMITS)
 
     async def ask(turn, messages):
         told = record["turns"][turn]
         finish = "length" if told["is_cut"] else "stop"
         return ChatReply(told["reply"].removesuffix(END), finish, 1, 0, 1, "scripted")
 
-    episode = chat.episode(level, noise_key)
-    trajectory = asyncio.run(play_turns(episode, ask))
-    return chat_record(trajectory, episode.turns, chat.chat)
-
-
-def without_tokens(record):
-    kept = {k: v for k, v in record.items() if k not in (*OF_TOKENS, "turns")}
-    turns = [
-        {k: v for k, v in t.items() if k not in OF_TOKENS} for t in record["turns"]
-    ]
-    return kept | {"turns": turns}
+    return players.play_chat(chat, level, noise_key, ask)[1]
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -152,7 +134,7 @@ def test_the_same_replies_do_the_same_as_tokens_and_as_text(name):
     for row in range(8):
         level = jax.tree.map(lambda x, row=row: x[row], states)
         found = in_text(name, records[row], level, keys.noise[row])
-        assert without_tokens(found) == without_tokens(records[row])
+        assert players.of_both(found) == players.of_both(records[row])
     turns = [turn for record in records for turn in record["turns"]]
     assert {turn["valid"] for turn in turns} == {0, 1, 2}
     assert {len(turn["actions"]) for turn in turns} == {0, 1, 2}

@@ -8,8 +8,8 @@ import threading
 
 from websockets.sync.client import connect
 
-from ragen_jax.rollout.host.env import make_world
-from ragen_jax.serve.games import WorldGame
+from ragen_jax.rollout.host.env import make_host_game
+from ragen_jax.serve.games import HostGame
 from ragen_jax.serve.server import GameServer
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -24,9 +24,10 @@ HOST = {
 }
 
 
-def world_game(name="echo", step_seconds=10.0, **kwargs):
-    world = make_world(name, kwargs, **HOST | {"step_seconds": step_seconds})
-    return WorldGame(world)
+def host_game(name="echo", step_seconds=10.0, **kwargs):
+    return HostGame(
+        make_host_game(name, kwargs, **HOST | {"step_seconds": step_seconds})
+    )
 
 
 def recorded(name):

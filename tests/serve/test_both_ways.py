@@ -7,7 +7,7 @@ from ragen_jax.host_games.adapters.openenv import OpenEnvGame
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.host_games.workers.pool import GameSpec, Pool
 from ragen_jax.serve.build import build_game
-from tests.serve.serving import serving, world_game
+from tests.serve.serving import host_game, serving
 from tests.serve.test_arrays import make
 
 NUM_ROWS = 6
@@ -16,7 +16,7 @@ GAME = "ragen_jax.host_games.adapters.openenv:OpenEnvGame"
 
 @pytest.fixture(scope="module")
 def server():
-    with serving(world_game(), max_sessions=NUM_ROWS) as running:
+    with serving(host_game(), max_sessions=NUM_ROWS) as running:
         yield running
 
 
@@ -71,7 +71,7 @@ def test_more_rows_than_sessions_fail_with_the_cure(server):
 
 
 def test_a_game_that_breaks_there_fails_here_and_the_next_episode_is_played():
-    with serving(world_game("tests.host_games.games:Faulty")) as server:
+    with serving(host_game("tests.host_games.games:Faulty")) as server:
         game = OpenEnvGame("training", server.url)
         game.reset(1)
         with pytest.raises(ConnectionError, match="RuntimeError: broken on purpose"):

@@ -20,7 +20,7 @@ import pytest
 from configs import frozen_lake, sokoban
 from ragen_jax.host_games.adapters.openenv import OpenEnvGame
 from ragen_jax.serve.build import build_game
-from tests.serve.serving import serving, world_game
+from tests.serve.serving import host_game, serving
 from tests.serve.test_arrays import make
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -51,7 +51,7 @@ def python(tmp_path_factory):
 
 
 GAMES = {
-    "echo": (world_game, ["Up"]),
+    "echo": (host_game, ["Up"]),
     "frozen_lake": (lambda: build_game(make(frozen_lake)), ["Up||Left", "no", "Down"]),
     "sokoban": (lambda: build_game(make(sokoban)), ["Up", "<answer>Left</answer>"]),
 }

@@ -8,7 +8,7 @@ from configs import frozen_lake
 from ragen_jax.serve import pages
 from ragen_jax.serve.build import build_game
 from ragen_jax.serve.sessions import Session
-from tests.serve.serving import recorded, world_game
+from tests.serve.serving import host_game, recorded
 
 
 def as_sent(value):
@@ -16,7 +16,7 @@ def as_sent(value):
 
 
 GAMES = {
-    "echo": world_game,
+    "echo": host_game,
     "frozen_lake": lambda: build_game(frozen_lake.get_config()),
 }
 

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from tests import commands
-from tests.serve.serving import serving, world_game
+from tests.serve.serving import host_game, serving
 
 pytestmark = pytest.mark.slow
 
 
 def test_two_iterations(tmp_path):
     model = commands.tiny_model(tmp_path / "model")
-    with serving(world_game(), max_sessions=8) as server:
+    with serving(host_game(), max_sessions=8) as server:
         words = commands.train_command(
             model,
             tmp_path / "run",

@@ -13,7 +13,7 @@ from configs import base, pocket, world
 from ragen_jax import rngs
 from ragen_jax.config import changed_keys
 from ragen_jax.host_games.echo import Echo
-from ragen_jax.rollout.host.games import draw_problems
+from ragen_jax.rollout.host.rows import draw_problems
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.sft import rules
 from ragen_jax.sft.data import (

@@ -36,22 +36,17 @@ from ragen_jax.evaluation.api.journal import (
 )
 from ragen_jax.evaluation.evaluate import level_facts
 from ragen_jax.evaluation.harness import describe, playable, suite_configs
-from ragen_jax.evaluation.results import Played
+from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
-from ragen_jax.rollout.host.env import World
 from ragen_jax.rollout.host.loop import play_turns
-from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
-from ragen_jax.rollout.host.text_games import WorldChatGame, check_chats
+from ragen_jax.rollout.host.text import ChatGame, ChatReply
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import chat_record
-from ragen_jax.rollout.replay import make_boards_after
-from ragen_jax.tasks import EnvSpec, Task, make_env, play_rules
-from ragen_jax.text.context import count_past
+from ragen_jax.tasks.chat import build_chat
+from ragen_jax.tasks.task import Task
 from ragen_jax.text.messages import Message
-from ragen_jax.text.prompts import build_wording
 from ragen_jax.timing import time_left
-from ragen_jax.types import EnvState
 
 # Length of a reply in place of the pocket model's.
 REPLY_TOKENS = 400
@@ -161,39 +156,17 @@ def api_evaluations(
     )
 
 
-def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
-    """A task without tokens, and its game in chat messages."""
-    env, params = make_env(spec)
-    rules = play_rules(config)
-    prompt, rollout = config.prompt, config.rollout
-    wording = build_wording(
-        env,
-        style=prompt.style,
-        budget=rules.budget,
-        length_hint_words=prompt.length_hint_words,
-        thinking=prompt.thinking,
-    )
-    num_past = count_past(
-        rollout.context, rollout.context_turns, rules.budget.max_turns
-    )
-    chat = Chat(wording, rollout.context, num_past, prompt.thinking)
-    boards_after = make_boards_after(env, params)
-    task = Task(spec.label or env.name, env, params, rules, boards_after=boards_after)
-    make = WorldChatGame if isinstance(env, World) else ChatGame
-    return task, make(env, params, rules, chat)
-
-
 def _evaluation(
     config: ConfigDict, entry: EvalTask, api: ConfigDict, journal: Journal
 ) -> EvalTask:
     """An entry with its player."""
     task, game = build_chat(config, entry.spec)
-    played = describe(config, entry.spec, task.env)
+    settings = describe(config, entry.spec, task.env)
     evaluation = config.evaluation
     num_prompts, num_samples = evaluation.num_prompts, evaluation.num_samples
     prices = Prices(api.input_price, api.output_price, api.cached_input_price)
 
-    def play() -> Played:
+    def play() -> EvalResult:
         samples = [
             validation_keys(evaluation.seed, num_prompts, i) for i in range(num_samples)
         ]
@@ -203,7 +176,7 @@ def _evaluation(
             keys.noise[prompt] for prompt in range(num_prompts) for keys in samples
         ]
         conversations = Conversations(
-            task, game, levels, noise, _settings(config, api, played), journal
+            task, game, levels, noise, _settings(config, api, settings), journal
         )
 
         async def play_here():
@@ -212,16 +185,16 @@ def _evaluation(
 
         records = asyncio.run(play_here())
         success = np.array([r["success"] for r in records]).reshape(num_prompts, -1)
-        check_chats(game, len(records))
-        ceiling = task.ceiling(jax.tree.map(jnp.asarray, game.states(levels)))
+        game.check(len(records))
+        ceiling = task.ceiling(jax.tree.map(jnp.asarray, levels))
         metrics = play_metrics(records) | token_metrics(records, prices)
         metrics |= summarize(success, ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
-        return Played(metrics, success.sum(axis=1), lambda: records)
+        return EvalResult(metrics, success.sum(axis=1), lambda: records)
 
     spec = dataclasses.replace(entry.spec, label=task.name)
-    return dataclasses.replace(entry, spec=spec, played=played, play=play)
+    return dataclasses.replace(entry, spec=spec, settings=settings, play=play)
 
 
 def _settings(
@@ -324,7 +297,7 @@ class Conversations:
     Attributes:
       task: without tokens.
       game: its game in chat messages.
-      levels: first states, one per prompt, on the host.
+      levels: of the game, one per prompt, on the host.
       noise_keys: one per row; the rows of a prompt are adjacent.
       settings: everything that replies depend on; a journal of other settings is
         refused.
@@ -333,7 +306,7 @@ class Conversations:
 
     task: Task
     game: ChatGame
-    levels: EnvState
+    levels: Any
     noise_keys: Sequence[Key[Array, ""]]
     settings: Mapping[str, Any]
     journal: Journal
@@ -394,7 +367,7 @@ class Conversations:
                 reply = await endpoint.reply(messages, row)
                 journal.add_reply(place, reply)
                 progress.replied(reply)
-            return await episode.take(known[turn])
+            return known[turn]
 
         trajectory = await play_turns(episode, ask)
         record = chat_record(trajectory, episode.turns, self.game.chat)

@@ -25,7 +25,7 @@ from ragen_jax.registry.functions import did_you_mean
 from ragen_jax.rollout.actions import run_actions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.replay import grid_of
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 
 LEAVE = "q"
 # Characters of a word that its hint repeats.
@@ -115,15 +115,15 @@ class HandEpisode:
         return f"{name}: reward {outcome.reward:g}{effect}"
 
     def hint(self, word: str) -> str:
-        """What to do about a word that is no action."""
+        """What to do about a word that is not an action."""
         short = word if len(word) <= MAX_SHOWN else f"{word[:MAX_SHOWN]}..."
         unseen = "This key" if len(word) == 1 else "This line"
         shown = repr(short) if word.isprintable() else unseen
         if self.task.env.action_hint is not None:
-            return f"{shown} is no action here. {self.task.env.action_hint}"
+            return f"{shown} is not an action in this game. {self.task.env.action_hint}"
         near = did_you_mean(word.lower(), [name.lower() for name in self.names])
         cure = near or f" Choose one of {', '.join(self.names)}."
-        return f"{shown} is no action here.{cure}"
+        return f"{shown} is not an action in this game.{cure}"
 
     def frame(self, width: int) -> Text:
         """The game and the score."""
@@ -230,7 +230,7 @@ def _read_lines() -> Iterator[str]:
 
 
 def _choices(episode: HandEpisode) -> str:
-    """The actions with their keys; the cells of one do not come apart."""
+    """The actions with their keys, each never broken across lines."""
     names = episode.names
     leave = LEAVE if episode.find(LEAVE) is None else "Ctrl-D"
     keyed = [*zip(bind_keys(names), names, strict=True)]

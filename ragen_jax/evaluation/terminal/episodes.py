@@ -1,33 +1,39 @@
-"""One episode of the policy, of the exact solver, or of a person who writes replies.
+"""One episode of the policy, of the solver, or of a person who writes replies.
 
 In: a task, the number of a level, the player. Out: the episode. The turns are those of
-the rollout; only the replies differ. A person reads the exact text that the model
-reads; `by_hand` is for play without it.
+the rollout; only the replies differ. In an array game a person reads the exact text
+that the model reads (`by_hand` is for play without it), in a host game what the game
+shows.
 """
 
 import asyncio
+import base64
+import contextlib
 import dataclasses
+import io
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from envs.base import NO_FACTS, VALIDATION, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
+from ragen_jax.evaluation.players import SOLVER_DISCOUNT
+from ragen_jax.evaluation.terminal.scenes import describe_end
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes
-from ragen_jax.rollout.host.loop import ArrayGame, play_turns
+from ragen_jax.rollout.host.loop import SILENT, TokenEpisodes, TokenGame, play_turns
+from ragen_jax.rollout.host.rows import GameOutput, HostGameRows, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import Play, Responder
+from ragen_jax.rollout.turns import Play
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import Task, build_collect
+from ragen_jax.tasks.build import build_collect
+from ragen_jax.tasks.task import Task
 from ragen_jax.text import chat
 from ragen_jax.types import Reply, Trajectory
-
-# The solver prefers short ways where actions are free.
-_SOLVER_DISCOUNT = 0.95
 
 
 def level_keys(trained: Trained, level: int) -> RolloutKeys:
@@ -94,7 +100,7 @@ def watch_solver(trained: Trained, level: int) -> Trajectory:
         always_best,
         facts=facts,
         rules=task.rules,
-        discount=_SOLVER_DISCOUNT,
+        discount=SOLVER_DISCOUNT,
     )
 
     @jax.jit
@@ -135,8 +141,8 @@ def play(
       EOFError: from `read_line`, at the end of the input.
     """
     rules = dataclasses.replace(task.rules, bonus=None)
-    game = ArrayGame(task.env, task.params, rules, lambda *_: _UNREAD)
-    episodes = game.episodes((), task.dialogue, keys)
+    game = TokenGame(task.env, task.params, rules, lambda *_: SILENT)
+    episodes = TokenEpisodes(game, (), task.dialogue, keys)
 
     async def ask(turn: int, play: Play) -> tuple[Play, Reply]:
         if turn:
@@ -151,12 +157,6 @@ def play(
     state = jax.tree.map(lambda x: x[0], play.states)
     say(f"\n{task.env.render(state, task.params)}")
     return trajectory
-
-
-# The replies are typed: nothing reads the messages but the person.
-_UNREAD = Responder(
-    init=lambda num_rows: (), observe=lambda carry, *_: carry, reply=lambda *_: ((), ())
-)
 
 
 def _outcome(play: Play, turn: int) -> str:
@@ -190,3 +190,78 @@ def _typed_reply(
         length=jnp.asarray([len(tokens)], jnp.int32),
         is_cut=jnp.zeros(1, bool),
     )
+
+
+# `(rows, output) -> reply` of a player of a host game.
+Player = Callable[[HostGameRows, GameOutput], str]
+
+
+def play_host_game(
+    trained: Trained, level: int, player: Player, say: Callable[[str], None]
+) -> None:
+    """One episode of a host game, within the rollout's limit on turns.
+
+    Raises:
+      EOFError: the player leaves.
+      ValueError: the game failed.
+    """
+    task = trained.program.task
+    env, keys = task.env, level_keys(trained, level)
+    problem = draw_problems(keys, env.num_tasks[keys.split])
+    say(f"{env.name}, level {level}\n{env.instruction}\n")
+    with contextlib.closing(HostGameRows(env, keys.split, reads_images=True)) as rows:
+        (output,) = map(_checked, rows.reset(*problem))
+        total, count = 0.0, 0
+        while not output.is_over and count < task.rules.budget.max_turns:
+            say(_as_text(output))
+            output = _checked(rows.step({0: player(rows, output)})[0])
+            count, total = count + 1, total + output.reward
+            say(f"[reward {output.reward:g}]")
+        say(_as_text(output))
+        say(describe_end(output.success, count, total))
+
+
+def solver_of(trained: Trained, say: Callable[[str], None]) -> Player:
+    """Replies as the game's own solution says.
+
+    The player raises ValueError where the game has none.
+    """
+
+    def solve(rows: HostGameRows, output: GameOutput) -> str:
+        replies = _checked(rows.solve([0])[0]).solution
+        if not replies:
+            raise ValueError(
+                f"{trained.program.task.env.name} knows no replies that win from here "
+                "(`solution` is empty)"
+            )
+        say(f"> {replies[0]}")
+        return replies[0]
+
+    return solve
+
+
+def say_policy_episode(
+    trained: Trained, level: int, say: Callable[[str], None]
+) -> None:
+    """The policy's episode of a host game, with the text that it reads."""
+    (record,) = trained.program.task.records(watch_policy(trained, level))
+    for turn in record["turns"]:
+        say(f"{turn['observation']}{turn['reply']}")
+        say(f"[reward {turn['reward']:g}, penalty {turn['penalty']:g}]")
+    total = record["return"] + record["penalty"]
+    say(describe_end(record["success"], len(record["turns"]), total))
+
+
+def _checked(output: GameOutput) -> GameOutput:
+    if output.failure is not None:
+        raise ValueError(f"the game failed: {output.failure}")
+    return output
+
+
+def _as_text(output: GameOutput) -> str:
+    """The observation as text; an image is printed as its size."""
+    text = output.text
+    for image in output.images:
+        with Image.open(io.BytesIO(base64.b64decode(image))) as picture:
+            text += f"\n[image, {picture.width} x {picture.height}]"
+    return text

@@ -14,7 +14,7 @@ from envs.templates import Grid
 from ragen_jax.rollout.replay import replay
 from ragen_jax.runs.boards import color_board
 from ragen_jax.runs.console import fold
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from ragen_jax.types import EnvState, Trajectory
 
 _COLUMNS = 80
@@ -72,7 +72,7 @@ def describe_episode(task: Task, trajectory: Trajectory, width: int) -> Text:
         said = _MARKUP.sub(" ", _TO_ANSWER.sub(" -> ", turn["reply"]))
         said = " ".join(said.split())
         text.append(f"\n\nturn {turn['turn']} says: {said}\n")
-        text.append(f"runs: {', '.join(done) or 'no action'}; ")
+        text.append(f"runs: {', '.join(done)}; " if done else "ran no action; ")
         text.append(f"reward {turn['reward']:g}")
         if turn["penalty"]:
             text.append(f", format penalty {turn['penalty']:g}")
@@ -92,7 +92,7 @@ def describe_end(
       total: sum of rewards and penalties.
       is_over: False: the player left.
     """
-    outcome = "won in" if is_won else "not won after" if is_over else "left after"
+    outcome = "won in" if is_won else "not won after" if is_over else "you quit after"
     return f"{outcome} {_actions(num_actions)}, return {total:g}"
 
 

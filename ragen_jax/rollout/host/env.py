@@ -1,9 +1,11 @@
-"""A game in Python as an environment of arrays, whose steps are made by the host.
+"""A description of a host game: a game in Python, stepped in worker processes.
 
-In: a `HostGame` by name. Out: a `World`, which messages, turns, metrics and evaluation
-read like any environment. `worlds.py` plays it.
+In: a `HostGame` by name. Out: a `HostGameEnv`, which words, turns and metrics read like
+any game; and the step of a turn that takes what a worker answered. `rows.py` talks to
+the workers.
 """
 
+import functools
 import inspect
 import json
 import re
@@ -15,18 +17,23 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+import envs
 from envs import base
 from envs.templates import Choice, Passage, Template
 from ragen_jax.host_games import ADAPTERS, HOST_GAMES
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame
+from ragen_jax.host_games.base import MissingRequirement as MissingRequirement
 from ragen_jax.host_games.workers.pool import GameSpec
 from ragen_jax.host_games.wrappers import wrap
 from ragen_jax.registry.functions import did_you_mean, is_reference, load_reference
+from ragen_jax.rollout.actions import Outcome
+from ragen_jax.rollout.turns import GameStep
+from ragen_jax.types import ParsedAnswer
 
 
 @struct.dataclass
-class Shown:
-    """What a game answered.
+class TokenOutput:
+    """What a game answered, in arrays; its text in tokens.
 
     Attributes:
       text: the observation, ids and then their number.
@@ -35,40 +42,42 @@ class Shown:
       success, terminated, truncated: of the game after it.
     """
 
-    text: Int[Array, " tokens_and_1"]
-    reward: Float[Array, ""]
-    valid: Bool[Array, ""]
-    success: Bool[Array, ""]
-    terminated: Bool[Array, ""]
-    truncated: Bool[Array, ""]
+    text: Int[Array, "*B tokens_and_1"]
+    reward: Float[Array, "*B"]
+    valid: Bool[Array, "*B"]
+    success: Bool[Array, "*B"]
+    terminated: Bool[Array, "*B"]
+    truncated: Bool[Array, "*B"]
 
 
 @struct.dataclass
-class WorldState(base.EnvState):
-    """A game in Python as the device sees it.
+class HostGameState:
+    """A host game as the device sees it.
 
     Attributes:
       time: replies that the game has answered.
-      now: what it shows.
-      following: what it will show after the reply that is on its way.
+      output: the last of its answers.
     """
 
-    now: Shown
-    following: Shown
+    time: Int[Array, "*B"]
+    output: TokenOutput
 
 
-class World(base.TextEnvironment):
-    """A game in Python as an environment of arrays; its steps are made by the host.
+class HostGameEnv(base.TextGame):
+    """A host game: its words, its sizes, and how workers make it.
 
-    A step takes what the host has put into the state. There is no solver: where the
-    game's own solutions always win, the best success is known to be 1.
+    It has no solver: where the game's own solutions always win, the best success is
+    known to be 1.
     """
 
     action_hint = "Your answer is read by the game."
-    # What a text means is the game's business.
+    # One byte says that there is an answer; what it means is the game's business.
     answer_bytes = 1
-    takes_any_text = True
+    # A demonstrated reply is a text; a new tokenizer has this word for one.
+    action_template = Template((Choice("reply", ("", "reply")),))
+    lists_actions = False
     solves_on_device = False
+    default_params = base.EnvParams(max_steps_in_episode=2**30)
 
     def __init__(
         self,
@@ -87,102 +96,119 @@ class World(base.TextEnvironment):
           game: one of these games, for its texts and sizes.
           num_tasks: problems of each split; None: as many as there are seeds.
           max_observation_tokens: longest observation.
-          num_widths: lengths of the key-value cache, see `host.ArrayGame`.
+          num_widths: lengths of the key-value cache, see `loop.TokenGame`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
         """
         self.spec = spec
         self.num_widths = num_widths
         self.max_failed_fraction = max_failed_fraction
-        self.instruction = game.instruction
+        self.name, self.instruction = game.name, game.instruction
         self.num_tasks = num_tasks
         self.metrics = game.metrics
         self.longest_solution = game.longest_solution if game.is_solvable else None
         self.solves = base.UNKNOWN if self.longest_solution is None else base.EXACT
         self.max_observation_tokens = max_observation_tokens
         self.template = Template((Passage("text", max_observation_tokens), "\n"))
-        self._name = game.name
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def default_params(self) -> base.EnvParams:
-        return base.EnvParams(max_steps_in_episode=2**30)
-
-    @property
-    def num_actions(self) -> int:
-        """To reply."""
-        return 1
-
-    @property
-    def action_template(self) -> Template:
-        return Template((Choice("reply", ("", "reply")),))
-
-    def action_fields(self, action, state, params):
-        return {"reply": action + 1}
-
-    def read_action(self, text, size, state, params) -> Int[Array, ""]:
-        """Every text is the only action."""
-        return jnp.int32(0)
-
-    def reset_env(self, key, params):
-        """An empty state: the host fills it."""
+    def reset_split(self, key, params, split) -> HostGameState:
+        """The state before a worker has begun the game: an empty output."""
         no = jnp.bool_(False)
         text = jnp.zeros(self.max_observation_tokens + 1, jnp.int32)
-        shown = Shown(text, jnp.float32(0), no, no, no, no)
-        state = WorldState(time=jnp.int32(0), now=shown, following=shown)
-        return text, state
-
-    def reset_split(self, key, params, split) -> WorldState:
-        return self.reset_env(key, params)[1]
-
-    def step_env(self, key, state, action, params):
-        """Takes what the host has put there."""
-        over = self.is_finished(state, params)
-        now = jax.tree.map(
-            lambda new, old: jnp.where(over, old, new), state.following, state.now
-        )
-        time = jnp.where(over, state.time, state.time + 1)
-        state = state.replace(now=now, time=time)
-        info = {"success": now.success, "effective": ~over & now.valid}
-        reward = jnp.where(over, 0.0, now.reward).astype(jnp.float32)
-        return now.text, state, reward, now.terminated, info
+        output = TokenOutput(text, jnp.float32(0), no, no, no, no)
+        return HostGameState(time=jnp.int32(0), output=output)
 
     def text_fields(self, state, params):
-        return {"text": state.now.text}
+        return {"text": state.output.text}
 
     def is_terminated(self, state, params):
-        return state.now.terminated
+        return state.output.terminated
 
     def is_truncated(self, state, params):
-        return state.now.truncated | (state.time >= params.max_steps_in_episode)
+        return state.output.truncated | (state.time >= params.max_steps_in_episode)
 
     def is_success(self, state, params):
-        return state.now.success
+        return state.output.success
 
-    def fewest_actions(self, states, params):
-        """Not known: the game is played elsewhere.
-
-        Raises:
-          ValueError: always.
-        """
-        raise ValueError("the game runs in Python, without a solver of its states")
-
-    def solve(self, states, params, *, budget, discount) -> base.Solution:
-        """The best success where it is known (else NaN), without values of actions."""
-        num_rows, longest = states.time.shape[0], self.longest_solution
+    def ceiling(self, budget: base.PlayBudget) -> float | None:
+        """Success of best play within a budget; None: not known."""
+        longest = self.longest_solution
         is_known = longest is not None and longest <= budget.num_actions
-        return base.Solution(
-            action_values=jnp.zeros((num_rows, 1)),
-            value=jnp.zeros(num_rows),
-            best_success=jnp.full(num_rows, 1.0 if is_known else jnp.nan),
+        return 1.0 if is_known else None
+
+    def take(self, params: base.EnvParams, outputs: TokenOutput) -> GameStep:
+        """The step of a turn whose replies the games answered with `outputs`.
+
+        Rows whose reply holds no answer keep their state, whatever their output is.
+        """
+        take = functools.partial(self._take, params)
+
+        def step(states, parsed, num_allowed):
+            return jax.vmap(take)(states, outputs, parsed, num_allowed)
+
+        return step
+
+    def _take(
+        self,
+        params: base.EnvParams,
+        state: HostGameState,
+        output: TokenOutput,
+        parsed: ParsedAnswer,
+        num_allowed: Int[Array, ""],
+    ) -> tuple[HostGameState, Outcome]:
+        is_answer = parsed.num_names > 0
+        is_run = is_answer & (num_allowed > 0)
+        # A game that was over at its start answers nothing, and pays nothing.
+        is_taken = is_run & ~self.is_finished(state, params)
+        after = HostGameState(time=state.time + 1, output=output)
+        after = jax.tree.map(
+            lambda new, old: jnp.where(is_taken, new, old), after, state
         )
+        actions = jnp.full(parsed.sizes.shape, -1, jnp.int32)
+        outcome = Outcome(
+            reward=jnp.where(is_taken, output.reward, 0.0),
+            num_executed=is_run.astype(jnp.int32),
+            num_effective=(is_taken & output.valid).astype(jnp.int32),
+            actions=actions.at[0].set(jnp.where(is_run, 0, -1)),
+            num_valid=is_answer.astype(jnp.int32),
+            has_unknown=jnp.bool_(False),
+            terminated=self.is_terminated(after, params),
+            truncated=self.is_truncated(after, params),
+        )
+        return after, outcome
 
 
 def build_game(spec: GameSpec, split: str) -> HostGame:
     """A game as a worker builds it, in this process."""
     return wrap(load_reference(spec.game)(split=split, **spec.kwargs), spec.wrappers)
+
+
+def is_host_game(name: str) -> bool:
+    """Whether a name is that of a host game, and not of an array environment.
+
+    Args:
+      name: in `envs.ENVIRONMENTS`, or as `make_host_game` takes it.
+
+    Raises:
+      ValueError: there is no such game.
+    """
+    if name.partition(":")[0] in ADAPTERS:
+        return True
+    if is_reference(name):
+        entry = load_reference(name)
+        return not (isinstance(entry, type) and issubclass(entry, base.TextEnvironment))
+    if name in envs.ENVIRONMENTS or name in HOST_GAMES:
+        return name not in envs.ENVIRONMENTS
+    known = (*envs.ENVIRONMENTS, *HOST_GAMES)
+    raise ValueError(
+        f"no game {name!r}.{did_you_mean(name, known)} Choose one of "
+        f"{', '.join(known)}; {_OTHERS}"
+    )
+
+
+_OTHERS = (
+    "package.module:Class for your own; or "
+    f"{', '.join(f'{name}:NAME' for name in ADAPTERS)} for those of other packages"
+)
 
 
 def _find_game(
@@ -197,9 +223,8 @@ def _find_game(
         reference = HOST_GAMES.get(name, name)
     if not is_reference(reference):
         raise ValueError(
-            f"no game in Python {name!r}.{did_you_mean(name, HOST_GAMES)} Choose one "
-            f"of {', '.join(HOST_GAMES)}; package.module:Class for one of yours; or "
-            f"{', '.join(f'{name}:NAME' for name in ADAPTERS)} for others'"
+            f"no host game {name!r}.{did_you_mean(name, HOST_GAMES)} Choose one "
+            f"of {', '.join(HOST_GAMES)}; {_OTHERS}"
         )
     return reference, kwargs
 
@@ -236,7 +261,7 @@ def _check_metrics(name: str, game: HostGame) -> None:
             )
 
 
-def make_world(
+def make_host_game(
     name: str,
     kwargs: Mapping[str, object],
     *,
@@ -247,8 +272,8 @@ def make_world(
     step_seconds: float,
     max_worker_bytes: int | None,
     max_failed_fraction: float,
-) -> World:
-    """A game in Python.
+) -> HostGameEnv:
+    """A host game.
 
     Args:
       name: in `HOST_GAMES`, "package.module:Class", or a prefix of `ADAPTERS` and the
@@ -266,7 +291,7 @@ def make_world(
     make = load_reference(reference)
     if not (isinstance(make, type) and issubclass(make, HostGame)):
         raise ValueError(
-            f"{reference} is no game: it must be a class derived from "
+            f"{reference} is not a game: it must be a class derived from "
             "ragen_jax.host_games.base.HostGame"
         )
     try:
@@ -289,7 +314,7 @@ def make_world(
         step_seconds=step_seconds,
         max_bytes=max_worker_bytes,
     )
-    world = World(
+    env = HostGameEnv(
         spec,
         games[TRAINING],
         num_tasks={split: game.num_tasks for split, game in games.items()},
@@ -299,4 +324,4 @@ def make_world(
     )
     for game in games.values():
         game.close()
-    return world
+    return env

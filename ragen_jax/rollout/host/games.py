@@ -1,11 +1,11 @@
-"""Rollouts of games in Python, which step in worker processes between the turns.
+"""Rollouts of host games, which step in worker processes between the turns.
 
-In: a `HostGame` by name, a policy and random keys. Out: a `Trajectory`, like that of
-the compiled rollout. The model reads and replies on the device, in the functions of the
-compiled rollout cut at the turn (`host.ArrayGame`); the host hands each reply to the
-row's game and puts the answer into the row's state, from where the turn takes it. While
-the games of one half of the rows step, the device writes the other half's replies. A
-process plays the games of the rows that its devices hold.
+In: a `HostGameEnv`, a policy and random keys. Out: a `Trajectory`, like that of the
+compiled rollout. The model reads and replies on the device, in the functions of the
+compiled rollout cut at the turn (`loop.TokenGame`); the host hands each reply to the
+row's game, and the turn takes what the game answers. While the games of one half of the
+rows step, the device writes the other half's replies. A process plays the games of the
+rows that its devices hold.
 
 A row whose game fails ends there, and none of its tokens is trained on.
 """
@@ -14,57 +14,58 @@ import asyncio
 import collections
 import itertools
 import sys
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from envs import base
-from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
+from envs.base import EnvParams
 from ragen_jax.host_games.wrappers import CUT_MARK
 from ragen_jax.models.policy import Policy
 from ragen_jax.multihost import exchange
 from ragen_jax.rollout.collect import check_dialogue
-from ragen_jax.rollout.host.env import Shown, World
+from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
 from ragen_jax.rollout.host.loop import (
-    ArrayEpisodes,
-    ArrayGame,
-    make_array_game,
+    TokenEpisodes,
+    TokenGame,
+    make_token_game,
     play_turns,
+)
+from ragen_jax.rollout.host.rows import (
+    GameOutput,
+    HostGameRows,
+    answer_in,
+    check_failures,
+    draw_problems,
 )
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
-from ragen_jax.rollout.turns import EpisodeLimits, Play
+from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
 from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.text.dialogue import Dialogue
-from ragen_jax.text.messages import find_answer, parse_text
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Params, Reply, Trajectory
 
 
-class GamesFailed(ValueError):
-    """More games of a rollout failed than may."""
+class DeviceTurns:
+    """Serialises device use between parts in a fixed order.
 
-
-class Rotation:
-    """Lets parts use the devices in turn, in an order that no game's speed changes.
-
-    All processes of a run must start their programs in the same order.
+    So results do not depend on how fast games are. All processes of a run must start
+    their programs in the same order.
     """
 
     def __init__(self, num_parts: int):
         self._order = collections.deque(range(num_parts))
         self._moved = asyncio.Condition()
 
-    async def enter(self, part: int) -> None:
+    async def acquire(self, part: int) -> None:
         """Wait until it is the part's turn."""
         async with self._moved:
             await self._moved.wait_for(lambda: self._order[0] == part)
 
-    async def leave(self, part: int, for_good: bool = False) -> None:
+    async def release(self, part: int, for_good: bool = False) -> None:
         """End the part's turn; it comes again after the others', or never."""
         async with self._moved:
             self._order.remove(part)
@@ -73,78 +74,78 @@ class Rotation:
             self._moved.notify_all()
 
 
-class WorldEpisodes(ArrayEpisodes):
-    """Episodes of a game in Python; `HostEpisodes` of `play_turns`.
+def take_outputs(context: RolloutContext, turn: Turn, outputs: TokenOutput) -> GameStep:
+    """`loop.MakeStep` of a host game: its workers have made the step."""
+    del turn
+    return context.env.take(context.env_params, outputs)
+
+
+class HostGameEpisodes(TokenEpisodes):
+    """Episodes of a host game; `HostEpisodes` of `play_turns`.
 
     Args:
+      game: made with `take_outputs`.
+      rows: the games of this process's rows.
       keys: of all rows; this process steps its own.
-      rotation: of the parts that share the devices; None: there are no others.
-      number: of this part in the rotation.
+      turns: of the parts that share the devices; None: there are no others.
+      part: number of this part among them.
 
     Attributes:
-      failures: of own rows whose game failed, and why.
+      failures: of local rows whose game failed, and why.
       num_cut: observations that were too long.
     """
 
     def __init__(
         self,
-        game: ArrayGame,
-        world: World,
-        pool: Pool,
+        game: TokenGame,
+        env: HostGameEnv,
+        rows: HostGameRows,
         tokenizer: Tokenizer,
         params: Params,
         dialogue: Dialogue,
         keys: RolloutKeys,
-        rotation: Rotation | None = None,
-        number: int = 0,
+        turns: DeviceTurns | None = None,
+        part: int = 0,
     ):
         super().__init__(game, params, dialogue, keys)
-        self._rotation, self._number = rotation or Rotation(1), number
-        self._world, self._pool, self._tokenizer = world, pool, tokenizer
+        self._turns, self._part = turns or DeviceTurns(1), part
+        self._env, self._games, self._tokenizer = env, rows, tokenizer
         self._thinking = dialogue.thinking
         self._rows = exchange.local_row_numbers(
             self.play.is_active.sharding, len(keys.level)
         )
         self._metrics = {
-            name: np.full(len(self._rows), np.nan, np.float32) for name in world.metrics
+            name: np.full(len(self._rows), np.nan, np.float32) for name in env.metrics
         }
-        # By the position among the own rows, like all else of the games.
+        # By the position among the local rows, like all else of the games.
         self.failures: dict[int, str] = {}
         self.num_cut = 0
 
     async def reset(self) -> None:
         """Begin the games; before the first turn."""
-        problems = draw_problems(self._keys, self._world.num_tasks[self._keys.split])
-        own = ([values[row] for row in self._rows] for values in problems)
-        answers = await asyncio.to_thread(self._pool.reset, *own)
-        await self._rotation.enter(self._number)
-        states = self.play.states
-        self.play = self.play.replace(
-            states=states.replace(now=self._shown(dict(enumerate(answers)), states.now))
+        problems = draw_problems(self._keys, self._env.num_tasks[self._keys.split])
+        local = ([values[row] for row in self._rows] for values in problems)
+        outputs = await asyncio.to_thread(self._games.reset, *local)
+        await self._turns.acquire(self._part)
+        states = self.play.states.replace(
+            output=self._token_outputs(dict(enumerate(outputs)))
         )
-        self._initial_state = self.play.states
+        self.play = self.play.replace(states=states)
+        self._initial_state = states
 
-    async def give_way(self) -> None:
+    async def end(self) -> None:
         """Leave the devices to the other parts; after the last turn."""
-        await self._rotation.leave(self._number, for_good=True)
+        await self._turns.release(self._part, for_good=True)
 
-    async def reply(self, turn: int, play: Play) -> tuple[Play, Reply]:
-        """The replies to a prompt; the states hold what the games answer them."""
-        play, written = await super().reply(turn, play)
-        asked = self._replies(exchange.local_rows(play.is_active), written)
+    async def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
+        play, written = reply
+        asked = self._answers(exchange.local_rows(play.is_active), written)
         # A game that failed at its start is over before the first reply.
-        lost = {
-            row: WorkerResponse(failure=self.failures[row])
-            for row in asked
-            if row in self.failures
-        }
-        replies = {r: t for r, t in asked.items() if r not in lost}
-        await self._rotation.leave(self._number)
-        answers = await asyncio.to_thread(self._pool.step, replies)
-        await self._rotation.enter(self._number)
-        states = play.states
-        following = self._shown(answers | lost, states.following)
-        return play.replace(states=states.replace(following=following)), written
+        asked = {row: x for row, x in asked.items() if row not in self.failures}
+        await self._turns.release(self._part)
+        outputs = await asyncio.to_thread(self._games.step, asked)
+        await self._turns.acquire(self._part)
+        return self._act(turn, reply, self._token_outputs(outputs))
 
     def trajectory(self) -> Trajectory:
         rollout = super().trajectory()
@@ -160,7 +161,7 @@ class WorldEpisodes(ArrayEpisodes):
         mask = exchange.from_local_rows(mask, rollout.loss_mask)
         return rollout.replace(loss_mask=mask)
 
-    def _replies(self, is_active: np.ndarray, reply: Reply) -> dict[int, str]:
+    def _answers(self, is_active: np.ndarray, reply: Reply) -> dict[int, str]:
         """The answers of the rows that gave one, as their games get them."""
         tokens, lengths = map(exchange.local_rows, (reply.tokens, reply.length))
         spelled = self._tokenizer.token_bytes
@@ -174,26 +175,26 @@ class WorldEpisodes(ArrayEpisodes):
                 found[int(row)] = answer
         return found
 
-    def _shown(self, answers: Mapping[int, WorkerResponse], before: Shown) -> Shown:
-        """What rows show now; those without an answer show what they did."""
-        shown = jax.tree.map(lambda x: np.array(exchange.local_rows(x)), before)
-        for row, answer in answers.items():
-            answer = answer.in_text()
-            if answer.failure is not None:
-                self.failures[row] = answer.failure
-            shown.text[row] = self._ids(answer.text)
-            shown.reward[row] = answer.reward
-            shown.valid[row] = bool(answer.info.get("valid", True))
-            shown.success[row] = bool(answer.info.get("success", False))
-            shown.terminated[row] = answer.terminated
-            shown.truncated[row] = answer.truncated or answer.failure is not None
-            for name in self._metrics.keys() & answer.info.keys():
-                self._metrics[name][row] = answer.info[name]
-        return jax.tree.map(exchange.from_local_rows, shown, before)
+    def _token_outputs(self, outputs: Mapping[int, GameOutput]) -> TokenOutput:
+        """The rows' latest outputs; rows without an answer keep the previous one."""
+        before = self.play.states.output
+        after = jax.tree.map(lambda x: np.array(exchange.local_rows(x)), before)
+        for row, output in outputs.items():
+            if output.failure is not None:
+                self.failures[row] = output.failure
+            after.text[row] = self._ids(output.text)
+            after.reward[row] = output.reward
+            after.valid[row] = output.valid
+            after.success[row] = output.success
+            after.terminated[row] = output.terminated
+            after.truncated[row] = output.was_cut
+            for name in self._metrics.keys() & output.info.keys():
+                self._metrics[name][row] = output.info[name]
+        return jax.tree.map(exchange.from_local_rows, after, before)
 
     def _ids(self, text: str) -> np.ndarray:
         """Ids of an observation, at most as many as fit, and their number."""
-        limit = self._world.max_observation_tokens
+        limit = self._env.max_observation_tokens
         ids = encode_plain(self._tokenizer, text)
         if len(ids) > limit:
             self.num_cut += 1
@@ -206,177 +207,136 @@ class WorldEpisodes(ArrayEpisodes):
         return row
 
 
-def answer_in(reply: bytes, thinking: bool) -> str | None:
-    """The answer of a reply as its game gets it; None without one.
-
-    As on the device, an answer without a word is no action.
-    """
-    text = reply.decode("utf-8", "replace")
-    parsed = parse_text(text, (), max_actions=1, thinking=thinking, answer_bytes=1)
-    if not parsed.num_names:
-        return None
-    return find_answer(reply, thinking).decode("utf-8", "replace").strip()
-
-
-def draw_problems(
-    keys: RolloutKeys, num_tasks: int | None
-) -> tuple[list[int], list[int | None]]:
-    """Seed and task of every row, from its level key: those of a group share both."""
-    bits = jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(keys.level)
-    seeds, choices = (np.asarray(bits).T >> 1).tolist()
-    if num_tasks is None:
-        return seeds, [None] * len(seeds)
-    return seeds, [choice % num_tasks for choice in choices]
-
-
-def make_world_collect(
-    world: World,
-    env_params: base.EnvParams,
-    policy: Policy,
-    *,
-    tokenizer: Tokenizer,
-    mesh: Mesh,
-    num_groups: int,
-    group_size: int,
-    rules: EpisodeLimits,
-    **decoding: float | None,
-) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
-    """Rollouts of a game in Python; arguments and result as of `make_collect`.
+class HostCollector:
+    """Rollouts of a host game by a policy; called as what `make_collect` returns.
 
     Workers start with the first rollout and end with the program.
+
+    Args:
+      env, env_params: the game.
+      policy, mesh, num_groups, group_size, rules: as of `make_collect`.
+      tokenizer: spells the replies for the games.
+      decoding: see `make_responder`.
     """
-    num_parts = _num_parts(mesh, num_groups, group_size)
-    layout = RowLayout(mesh, num_groups // num_parts, group_size)
-    game = make_array_game(
-        world,
-        env_params,
-        policy,
-        layout,
-        rules,
-        num_widths=world.num_widths,
-        **decoding,
-    )
-    join = jax.jit(
-        lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
-        out_shardings=by_rows(mesh),
-    )
-    num_rows = num_groups * group_size // num_parts
-    num_own = _num_own(mesh, num_rows)
-    pools: dict[str, list[Pool]] = {}
 
-    def open_pools(split: str) -> list[Pool]:
-        opened = [Pool(world.spec, split, num_own) for _ in range(num_parts)]
-        for pool in opened:
-            weakref.finalize(collect, pool.close)
-        return opened
+    def __init__(
+        self,
+        env: HostGameEnv,
+        env_params: EnvParams,
+        policy: Policy,
+        *,
+        tokenizer: Tokenizer,
+        mesh: Mesh,
+        num_groups: int,
+        group_size: int,
+        rules: EpisodeLimits,
+        **decoding: float | None,
+    ):
+        self._num_parts = _num_parts(mesh, num_groups, group_size)
+        layout = RowLayout(mesh, num_groups // self._num_parts, group_size)
+        self._game = make_token_game(
+            env,
+            env_params,
+            policy,
+            layout,
+            rules,
+            make_step=take_outputs,
+            num_widths=env.num_widths,
+            **decoding,
+        )
+        self._join = jax.jit(
+            lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
+            out_shardings=by_rows(mesh),
+        )
+        self._env, self._tokenizer, self._rules = env, tokenizer, rules
+        self._group_size, self._num_rows = group_size, num_groups * group_size
+        self._part_rows = self._num_rows // self._num_parts
+        self._num_local = _num_local(mesh, self._part_rows)
+        # Per split, the games of each part.
+        self._games: dict[str, list[HostGameRows]] = {}
 
-    def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
-        check_dialogue(dialogue, rules)
-        if keys.split not in pools:
-            pools[keys.split] = open_pools(keys.split)
-        keys = spread_levels(keys, group_size)
-        fixed, rotation = (tokenizer, params, dialogue), Rotation(num_parts)
+    def __call__(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> Trajectory:
+        check_dialogue(dialogue, self._rules)
+        if keys.split not in self._games:
+            self._games[keys.split] = [
+                HostGameRows(self._env, keys.split, self._num_local)
+                for _ in range(self._num_parts)
+            ]
+        keys = spread_levels(keys, self._group_size)
+        fixed, turns = (self._tokenizer, params, dialogue), DeviceTurns(self._num_parts)
         parts = [
-            WorldEpisodes(
-                game, world, pool, *fixed, _part(keys, i, num_rows), rotation, i
+            HostGameEpisodes(
+                self._game, self._env, rows, *fixed, self._part(keys, i), turns, i
             )
-            for i, pool in enumerate(pools[keys.split])
+            for i, rows in enumerate(self._games[keys.split])
         ]
         rollouts = asyncio.run(_play_in_turn(parts))
-        _report(parts, num_groups * group_size, world)
-        return join(*rollouts)
+        _report(parts, self._num_rows, self._env)
+        return self._join(*rollouts)
 
-    def stop() -> None:
+    def close(self) -> None:
         """End the workers, and with them a rollout in another thread."""
-        for pool in itertools.chain(*pools.values()):
-            pool.close()
-        pools.clear()
+        for rows in itertools.chain(*self._games.values()):
+            rows.close()
+        self._games.clear()
 
-    collect.stop = stop
-    return collect
+    def _part(self, keys: RolloutKeys, index: int) -> RolloutKeys:
+        """Keys of one part's rows, which are adjacent."""
+        start = index * self._part_rows
+        return jax.tree.map(lambda x: x[start : start + self._part_rows], keys)
 
 
-def _num_own(mesh: Mesh, num_rows: int) -> int:
-    """Rows of so many that this process steps.
+def _num_local(mesh: Mesh, num_rows: int) -> int:
+    """How many of `num_rows` this process steps.
 
     Raises:
       ValueError: another process would step them, too.
     """
-    num_own = len(exchange.local_row_numbers(by_rows(mesh), num_rows))
-    if num_own * jax.process_count() != num_rows:
+    num_local = len(exchange.local_row_numbers(by_rows(mesh), num_rows))
+    if num_local * jax.process_count() != num_rows:
         raise ValueError(
             f"mesh.tensor = {mesh.shape['tensor']} gives the same rows to several "
-            "processes, which would step the same games in Python; keep mesh.tensor "
+            "processes, which would step the same host games; keep mesh.tensor "
             "within a process, and split over processes with mesh.data or mesh.fsdp"
         )
-    return num_own
+    return num_local
 
 
-def _report(parts: Sequence[WorldEpisodes], num_rows: int, world: World) -> None:
+def _report(parts: Sequence[HostGameEpisodes], num_rows: int, env: HostGameEnv) -> None:
     """Say what failed and what was cut in all processes; together.
 
     Raises:
       GamesFailed: too many games failed.
     """
-    own = (
+    local = (
         [reason for part in parts for reason in part.failures.values()],
         sum(part.num_cut for part in parts),
     )
-    failures, cuts = zip(*exchange.gather(own), strict=True)
+    failures, cuts = zip(*exchange.gather(local), strict=True)
     reasons = [reason for of_process in failures for reason in of_process]
-    check_failures(reasons, num_rows, world.max_failed_fraction)
-    warn_truncated(sum(cuts), world.max_observation_tokens)
+    check_failures(reasons, num_rows, env.max_failed_fraction)
+    warn_truncated(sum(cuts), env.max_observation_tokens)
 
 
 def _num_parts(mesh: Mesh, num_groups: int, group_size: int) -> int:
-    """Halves that are played in turn; 1 where there are none of equal size."""
+    """2 if the groups split into equal halves, else 1."""
     num_rows = num_groups // 2 * group_size
     is_even = num_groups % 2 == 0 and num_rows % num_row_shards(mesh) == 0
     return 2 if is_even else 1
 
 
-def _part(keys: RolloutKeys, index: int, num_rows: int) -> RolloutKeys:
-    """Keys of so many adjacent rows."""
-    start = index * num_rows
-    return jax.tree.map(lambda x: x[start : start + num_rows], keys)
-
-
-async def _play_in_turn(parts: Sequence[WorldEpisodes]) -> list[Trajectory]:
+async def _play_in_turn(parts: Sequence[HostGameEpisodes]) -> list[Trajectory]:
     """Play all parts, each waiting for its games while the device serves another."""
 
-    async def play(part: WorldEpisodes) -> Trajectory:
+    async def play(part: HostGameEpisodes) -> Trajectory:
         await part.reset()
         rollout = await play_turns(part, part.reply)
-        await part.give_way()
+        await part.end()
         return rollout
 
     return await asyncio.gather(*map(play, parts))
-
-
-def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> None:
-    """Say on standard error why games failed, games of all processes.
-
-    Args:
-      reasons: of each that did.
-      num_rows: games in all.
-      max_share: of them that may fail.
-
-    Raises:
-      GamesFailed: too many did.
-    """
-    if not reasons:
-        return
-    reason, count = collections.Counter(reasons).most_common(1)[0]
-    words = f"{len(reasons)} of {num_rows} games failed, {count} of them: {reason}"
-    if len(reasons) > max_share * num_rows:
-        limit = f"rollout.max_failed_fraction = {max_share:g} is the largest share"
-        remedy = "mend the game" + (", or raise it" if len(reasons) < num_rows else "")
-        raise GamesFailed(f"{words}; {limit} that may: {remedy}")
-    if exchange.is_first():
-        print(
-            f"warning: {words}; their episodes are not trained on and not won",
-            file=sys.stderr,
-        )
 
 
 def warn_truncated(count: int, max_tokens: int) -> None:

@@ -1,13 +1,12 @@
-"""The turn loop of the host: for games in Python, models behind an API, and people.
+"""The turn loop of the host: for host games, models behind an API, and people.
 
 In: episodes that advance turn by turn (`HostEpisodes`), and a function that replies.
 Out: a `Trajectory`, like that of the compiled rollout. The loop knows neither
-environments nor tokens. Episodes of an `ArrayGame` run the functions of the compiled
-rollout one turn at a time, on tokens; those of a `chat.ChatGame` show an array
-environment in chat messages and read replies in text.
+environments nor tokens. Episodes of a `TokenGame` run the functions of the compiled
+rollout one turn at a time, on tokens; those of a `text.ChatGame` show a game in chat
+messages and read replies in text.
 """
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -15,18 +14,19 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from envs.base import EnvParams, TextEnvironment
+from envs.base import EnvParams, TextGame
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import shared_length
 from ragen_jax.multihost.exchange import to_host
-from ragen_jax.rollout.collect import check_dialogue, make_responder, start_episodes
-from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
+from ragen_jax.rollout.collect import make_responder, start_episodes
+from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.transcript import Turn
 from ragen_jax.rollout.turns import (
     Carry,
     EpisodeLimits,
+    GameStep,
     Play,
     Responder,
     RolloutContext,
@@ -34,6 +34,7 @@ from ragen_jax.rollout.turns import (
     act,
     prompt_starts,
     record_message,
+    step_env,
     to_trajectory,
     write_following,
     write_opening,
@@ -44,6 +45,12 @@ from ragen_jax.types import Params, Reply, TokenSpan, Trajectory
 # Tokens of a prompt that a pass reads, where the lengths of prompts differ and
 # `rollout.read_chunk_tokens` does not say.
 READ_TOKENS = 64
+
+
+# Reads and writes nothing: replies come from the host.
+SILENT = Responder(
+    init=lambda num_rows: (), observe=lambda carry, *_: carry, reply=lambda *_: ((), ())
+)
 
 
 class HostEpisodes(Protocol):
@@ -58,7 +65,7 @@ class HostEpisodes(Protocol):
     def prompt(self, turn: int) -> Any:
         """The input of a turn's reply: arrays, or chat messages."""
 
-    def step(self, turn: int, reply: Any) -> bool:
+    async def step(self, turn: int, reply: Any) -> bool:
         """Apply the replies of a turn; False once every row has ended."""
 
     def trajectory(self) -> Trajectory:
@@ -76,19 +83,30 @@ async def play_turns(
     """
     for turn in range(game.max_turns):
         answer = await reply(turn, game.prompt(turn))
-        if not game.step(turn, answer):
+        if not await game.step(turn, answer):
             break
     return game.trajectory()
 
 
-class ArrayGame:
-    """An array environment on tokens, compiled one turn at a time.
+# `(context, turn, given) -> GameStep`: `given` is what a turn needs from outside, the
+# rollout's keys or the outputs of workers.
+MakeStep = Callable[[RolloutContext, Turn, Any], GameStep]
+
+
+def step_by_keys(context: RolloutContext, turn: Turn, keys: RolloutKeys) -> GameStep:
+    """Steps of an array environment."""
+    return step_env(context, fold_turn(keys.noise, turn))
+
+
+class TokenGame:
+    """A game on tokens, compiled one turn at a time.
 
     Args:
-      env, env_params, rules: the environment and the rules of an episode.
+      env, env_params, rules: the game and the rules of an episode.
       make_responder: `(params, dialogue) -> Responder`.
       compile: compiles a function of `(params, dialogue, turn, *rows)`; the default is
         for a single device.
+      make_step: who steps the game.
       num_widths: lengths of the responder's carry, each compiled once when it is first
         needed; 1: the largest possible one.
       read_tokens: of a prompt that the responder reads in a pass.
@@ -96,11 +114,12 @@ class ArrayGame:
 
     def __init__(
         self,
-        env: TextEnvironment,
+        env: TextGame,
         env_params: EnvParams,
         rules: EpisodeLimits,
         make_responder: Callable[[Params, Dialogue], Responder],
         compile: Callable[[Callable], Callable] = jax.jit,
+        make_step: MakeStep = step_by_keys,
         num_widths: int = 1,
         read_tokens: int = READ_TOKENS,
     ):
@@ -130,9 +149,9 @@ class ArrayGame:
             keys = fold_turn(keys, turn)
             return respond(carry, starts, states, keys, turn, is_active)
 
-        def act_(params, dialogue, turn, play, reply, keys) -> Play:
-            noise_keys = fold_turn(keys.noise, turn)
-            return act(context(params, dialogue), play, turn, reply, noise_keys)
+        def act_(params, dialogue, turn, play, reply, given) -> Play:
+            rollout = context(params, dialogue)
+            return act(rollout, play, turn, reply, make_step(rollout, turn, given))
 
         def finish(params, dialogue, turn, play, initial_state, keys) -> Trajectory:
             return to_trajectory(
@@ -148,45 +167,41 @@ class ArrayGame:
         self.note, self.reply = map(compile, (note, reply))
         self.act, self.finish = map(compile, (act_, finish))
 
-    def episodes(
-        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
-    ) -> "ArrayEpisodes":
-        """Episodes before their first turn; `keys`: one level key per row."""
-        return ArrayEpisodes(self, params, dialogue, keys)
 
-
-def make_array_game(
-    env: TextEnvironment,
+def make_token_game(
+    env: TextGame,
     env_params: EnvParams,
     policy: Policy,
     layout: RowLayout,
     rules: EpisodeLimits,
+    make_step: MakeStep = step_by_keys,
     num_widths: int = 1,
     **decoding: float | None,
-) -> ArrayGame:
+) -> TokenGame:
     """A game whose rows are laid out over devices.
 
-    Arguments as of `make_collect` and `ArrayGame`.
+    Arguments as of `make_collect` and `TokenGame`.
     """
     read_tokens = decoding.get("read_chunk_tokens") or READ_TOKENS
     if num_widths > 1:
         decoding["read_chunk_tokens"] = read_tokens
-    return ArrayGame(
+    return TokenGame(
         env,
         env_params,
         rules,
         make_responder(policy, rules, layout, **decoding),
         compile=lambda function: jax.jit(layout.over_rows(function, num_replicated=3)),
+        make_step=make_step,
         num_widths=num_widths,
         read_tokens=read_tokens,
     )
 
 
-class ArrayEpisodes:
-    """Episodes of an `ArrayGame`; `HostEpisodes` whose replies are `(Play, Reply)`."""
+class TokenEpisodes:
+    """Episodes of an `TokenGame`; `HostEpisodes` whose replies are `(Play, Reply)`."""
 
     def __init__(
-        self, game: ArrayGame, params: Params, dialogue: Dialogue, keys: RolloutKeys
+        self, game: TokenGame, params: Params, dialogue: Dialogue, keys: RolloutKeys
     ):
         self._game, self._fixed, self._keys = game, (params, dialogue), keys
         self.max_turns = game.max_turns
@@ -234,9 +249,13 @@ class ArrayEpisodes:
         carry, written = self._game.reply(*self._fixed, jnp.int32(turn), *rows)
         return play.replace(carry=carry), written
 
-    def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
+    async def step(self, turn: int, reply: tuple[Play, Reply]) -> bool:
+        return self._act(turn, reply, self._keys)
+
+    def _act(self, turn: int, reply: tuple[Play, Reply], given: Any) -> bool:
+        """Run the replies' actions; `given`: see `MakeStep`."""
         play, written = reply
-        rows = play.replace(carry=()), written, self._keys
+        rows = play.replace(carry=()), written, given
         after = self._game.act(*self._fixed, jnp.int32(turn), *rows)
         self.play = after.replace(carry=play.carry)
         return bool(jnp.any(self.play.is_active))
@@ -244,30 +263,3 @@ class ArrayEpisodes:
     def trajectory(self) -> Trajectory:
         rows = (self.play.replace(carry=()), self._initial_state, self._keys)
         return self._game.finish(*self._fixed, jnp.int32(0), *rows)
-
-
-def make_host_collect(
-    env: TextEnvironment,
-    env_params: EnvParams,
-    policy: Policy,
-    *,
-    mesh: Mesh,
-    num_groups: int,
-    group_size: int,
-    rules: EpisodeLimits,
-    **decoding: float | None,
-) -> Callable[[Params, Dialogue, RolloutKeys], Trajectory]:
-    """The rollouts of `make_collect` by the turn loop of the host, with equal results.
-
-    Every part of a turn is compiled once. Between the parts the host holds the
-    episodes, which games in Python need.
-    """
-    layout = RowLayout(mesh, num_groups, group_size)
-    game = make_array_game(env, env_params, policy, layout, rules, **decoding)
-
-    def collect(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
-        check_dialogue(dialogue, rules)
-        episodes = game.episodes(params, dialogue, spread_levels(keys, group_size))
-        return asyncio.run(play_turns(episodes, episodes.reply))
-
-    return collect

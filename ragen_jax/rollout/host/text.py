@@ -1,40 +1,58 @@
-"""An array environment in chat messages: for models behind an API, and for servers.
+"""An episode in text: prompt in, reply in, outcome out.
 
-In: an environment and a wording. Out: episodes that `host.play_turns` advances, and
-replies in text are read as the compiled rollout reads them.
+In: a game and a wording. Out: episodes of one row that `loop.play_turns` advances.
+Replies are read as the compiled rollout reads them. Array games run on the device; each
+episode of a host game has a worker process, which the next one takes over.
 """
 
+import asyncio
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
-from envs.base import EnvParams, TextEnvironment
+from envs.base import EnvParams, TextGame
+from ragen_jax.host_games.wrappers import CUT_MARK, cut_middle
 from ragen_jax.rollout.collect import start_from
+from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
+from ragen_jax.rollout.host.rows import (
+    GameOutput,
+    HostGameRows,
+    answer_in,
+    check_failures,
+    draw_problems,
+)
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn
+from ragen_jax.rollout.transcript import Turn
 from ragen_jax.rollout.turns import (
     EpisodeLimits,
+    GameStep,
     ParsedReply,
     Play,
     RolloutContext,
     message_fields,
     run_turn,
+    step_env,
     to_trajectory,
 )
 from ragen_jax.text.messages import (
     DialogueTurn,
     Message,
+    add_images,
     chat_messages,
     parse_text,
     strip_prefix,
 )
 from ragen_jax.text.prompts import Wording
 from ragen_jax.types import EnvState, Trajectory
+
+# Characters of an observation for each of the tokens that it may have.
+CHARS_PER_TOKEN = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,53 +97,89 @@ class Chat:
     thinking: bool
 
 
+class TextOutcome(NamedTuple):
+    """What an episode has come to, of one row.
+
+    Attributes:
+      fields: of the next message.
+      feedback: on the last turn, fields of the next message, too.
+      reward: of the last turn.
+      is_active: the game is not over, and actions are left.
+      terminated, success: of the game.
+    """
+
+    fields: Mapping[str, Any]
+    feedback: Mapping[str, Any]
+    reward: Any
+    is_active: Any
+    terminated: Any
+    success: Any
+
+
 class ChatGame:
-    """An array environment in chat messages, one row at a time.
+    """An array game in text, one row at a time.
 
     Args:
-      env, env_params, rules: the environment and the rules of an episode; there is no
-        bonus, since its terms are read from tokens.
+      env, env_params, rules: the game and the rules of an episode; there is no bonus,
+        since its terms are read from tokens.
       chat: the dialogue.
     """
 
     def __init__(
-        self,
-        env: TextEnvironment,
-        env_params: EnvParams,
-        rules: EpisodeLimits,
-        chat: Chat,
+        self, env: TextGame, env_params: EnvParams, rules: EpisodeLimits, chat: Chat
     ):
         self.env, self.rules, self.chat = env, rules, chat
         context = RolloutContext(env, env_params, None, None, rules)
 
+        @jax.jit
         def reset(keys: RolloutKeys) -> EnvState:
             draw = functools.partial(env.reset_split, split=keys.split)
             return jax.vmap(draw, (0, None))(keys.level, env_params)
 
-        self._reset = jax.jit(reset)
-        self.start = jax.jit(lambda states: start_from(context, states))
-        self.fields = jax.jit(lambda play, turn: message_fields(context, play, turn))
+        def look(play: Play, num_turns: Turn) -> TextOutcome:
+            # Neither initial states nor keys matter for how an episode stands.
+            end = to_trajectory(context, play, play.states, jax.random.key(0)[None])
+            return TextOutcome(
+                fields=message_fields(context, play, num_turns),
+                feedback=play.feedback,
+                reward=play.turns.reward[:, num_turns - 1],
+                is_active=play.is_active,
+                terminated=end.terminated,
+                success=end.success,
+            )
+
+        @jax.jit
+        def start(states: EnvState) -> tuple[Play, TextOutcome]:
+            play = start_from(context, states)
+            return play, look(play, jnp.int32(0))
+
+        # One program a turn, since a server has many turns a second.
+        @jax.jit
+        def advance(play: Play, turn: Turn, parsed, length, is_cut, given):
+            reply = ParsedReply(parsed, length, is_cut, is_cut, jnp.zeros(1))
+            step = self._make_step(context, turn, given)
+            play = run_turn(context, play, turn, reply, step)
+            return play, look(play, turn + 1)
+
+        self._reset, self.start, self.advance = reset, start, advance
         self.finish = jax.jit(
             lambda play, states, keys: to_trajectory(context, play, states, keys)
         )
 
-        @jax.jit
-        def step(play: Play, turn: Array, answer: ParsedReply, keys: Key[Array, " 1"]):
-            return run_turn(context, play, turn, answer, fold_turn(keys, turn))
-
-        self.step = step
-
-    def levels(self, keys: RolloutKeys) -> EnvState:
-        """First states of the levels of a rollout, rows leading, on the host."""
+    def levels(self, keys: RolloutKeys) -> Any:
+        """The levels of a rollout, rows leading, on the host."""
         return jax.device_get(self._reset(keys))
 
-    def states(self, levels: EnvState) -> EnvState:
-        """First states of levels."""
-        return levels
-
-    def episode(self, level: EnvState, noise_key: Key[Array, ""]) -> "ChatEpisode":
-        """An episode before its first turn."""
+    def episode(self, level: Any, noise_key: Key[Array, ""]) -> "ChatEpisode":
+        """An episode of one of the `levels`, before its first turn."""
         return ChatEpisode(self, level, noise_key)
+
+    def check(self, num_episodes: int) -> None:
+        """Refuse episodes of which too many failed; those of array games cannot."""
+
+    def _make_step(self, context: RolloutContext, turn: Turn, given: Any) -> GameStep:
+        """`given`: the noise keys of the episode."""
+        return step_env(context, fold_turn(given, turn))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,31 +202,25 @@ class ChatEpisode:
 
     Attributes:
       turns: the texts of the turns so far.
+      outcome: of the turns so far, on the host.
     """
 
     def __init__(self, game: ChatGame, level: EnvState, noise_key: Key[Array, ""]):
         self._game, self._keys = game, noise_key[None]
         self.max_turns = game.rules.budget.max_turns
         self._level = jax.tree.map(lambda x: x[None], level)
-        self._play = game.start(self._level)
+        self._play, outcome = game.start(self._level)
+        self.outcome: TextOutcome = _only_row(outcome)
         self.turns: list[ChatTurn] = []
         self._next: tuple[list[Message], DialogueTurn]
 
     async def begin(self) -> None:
         """Wait for the game to begin, before the first prompt."""
 
-    async def take(self, reply: ChatReply) -> ChatReply:
-        """Wait for the game's answer to a reply, before `step`."""
-        return reply
-
-    def _fields(self, turn: int) -> Mapping[str, Any]:
-        """Fields of the turn's message."""
-        return _only_row(self._game.fields(self._play, jnp.int32(turn)))
-
     def prompt(self, turn: int) -> list[Message]:
         """The messages that ask for the turn's reply."""
         chat = self._game.chat
-        asked = DialogueTurn(self._fields(turn))
+        asked = DialogueTurn(self._fields())
         shown = [turn.shown for turn in self.turns]
         messages = chat_messages(
             chat.wording, [*shown, asked], context=chat.context, num_past=chat.num_past
@@ -180,36 +228,192 @@ class ChatEpisode:
         self._next = (messages, asked)
         return messages
 
-    def step(self, turn: int, reply: ChatReply) -> bool:
-        game, (messages, asked) = self._game, self._next
-        text = strip_prefix(reply.text, game.chat.wording.reply_prefix)
+    async def step(self, turn: int, reply: ChatReply) -> bool:
+        text = self._text_of(reply)
+        self.answer(
+            turn,
+            text,
+            thinking=self._game.chat.thinking,
+            is_cut=reply.is_cut,
+            length=reply.reply_tokens or 0,
+        )
+        messages, asked = self._next
+        shown = dataclasses.replace(asked, reply=text, result=self.outcome.feedback)
+        self.turns.append(ChatTurn(messages, shown, reply))
+        return bool(self.outcome.is_active)
+
+    def answer(
+        self,
+        turn: int,
+        text: str,
+        *,
+        thinking: bool,
+        is_cut: bool = False,
+        length: int = 0,
+    ) -> None:
+        """Run the actions of a reply, as in the compiled rollout; see `outcome`.
+
+        Args:
+          thinking: the reply is a thought and an answer; False: an answer alone.
+          is_cut, length: see `ParsedReply`.
+        """
+        game = self._game
         parsed = parse_text(
             text,
             game.env.action_vocabulary,
             max_actions=game.rules.budget.max_actions_per_turn,
-            thinking=game.chat.thinking,
+            thinking=thinking,
             answer_bytes=game.env.answer_bytes,
         )
-        is_cut = jnp.array([reply.is_cut])
-        answer = ParsedReply(
-            parsed=jax.tree.map(lambda x: jnp.asarray(x)[None], parsed),
-            length=jnp.array([reply.reply_tokens or 0], jnp.int32),
-            is_cut=is_cut,
-            lacks_end=is_cut,
-            bonus=jnp.zeros(1),
+        self._play, outcome = game.advance(
+            self._play,
+            np.int32(turn),
+            jax.tree.map(lambda x: np.asarray(x)[None], parsed),
+            np.array([length], np.int32),
+            np.array([is_cut]),
+            self._given(),
         )
-        self._play = game.step(self._play, jnp.int32(turn), answer, self._keys)
-        shown = dataclasses.replace(
-            asked, reply=text, result=_only_row(self._play.feedback)
-        )
-        self.turns.append(ChatTurn(messages, shown, reply))
-        return bool(self._play.is_active[0])
+        self.outcome = _only_row(outcome)
 
     def trajectory(self) -> Trajectory:
         """Turns and outcome; there are no tokens (`T` is 0)."""
         return self._game.finish(self._play, self._level, self._keys)
 
+    def _fields(self) -> Mapping[str, Any]:
+        """Fields of the next message."""
+        return self.outcome.fields
 
-def _only_row(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
-    """The arrays of a single row, on the host."""
-    return jax.tree.map(lambda x: x[0], jax.device_get(arrays))
+    def _text_of(self, reply: ChatReply) -> str:
+        return strip_prefix(reply.text, self._game.chat.wording.reply_prefix)
+
+    def _given(self) -> Any:
+        """What the turn needs from outside, see `ChatGame._make_step`."""
+        return self._keys
+
+
+class Problems(NamedTuple):
+    """Problems of a host game, rows leading.
+
+    Attributes:
+      seeds, tasks: see `draw_problems`; a task of -1 is none.
+    """
+
+    seeds: Int[np.ndarray, "*B"]
+    tasks: Int[np.ndarray, "*B"]
+
+
+class HostChatGame(ChatGame):
+    """A host game in text, one row at a time.
+
+    Args:
+      env, env_params, rules, chat: see `ChatGame`.
+
+    Attributes:
+      failures: why games failed, one entry each; their episodes are lost.
+    """
+
+    env: HostGameEnv
+
+    def __init__(
+        self, env: HostGameEnv, env_params: EnvParams, rules: EpisodeLimits, chat: Chat
+    ):
+        super().__init__(env, env_params, rules, chat)
+        self.failures: list[str] = []
+        self._split = ""
+        self._free: list[HostGameRows] = []
+
+    def levels(self, keys: RolloutKeys) -> Problems:
+        self._split, self.failures = keys.split, []
+        seeds, tasks = draw_problems(keys, self.env.num_tasks[keys.split])
+        tasks = [-1 if task is None else task for task in tasks]
+        return Problems(np.array(seeds), np.array(tasks))
+
+    def episode(self, level: Problems, noise_key: Key[Array, ""]) -> "HostChatEpisode":
+        return HostChatEpisode(self, level, noise_key)
+
+    def check(self, num_episodes: int) -> None:
+        """Say on standard error why games failed.
+
+        Raises:
+          GamesFailed: more did than may.
+        """
+        check_failures(self.failures, num_episodes, self.env.max_failed_fraction)
+
+    def acquire_workers(self) -> HostGameRows:
+        """A process for one game, which `release_workers` takes."""
+        if self._free:
+            return self._free.pop()
+        return HostGameRows(self.env, self._split, reads_images=True)
+
+    def release_workers(self, rows: HostGameRows) -> None:
+        self._free.append(rows)
+
+    def _make_step(self, context: RolloutContext, turn: Turn, given: Any) -> GameStep:
+        """`given`: what the worker answered."""
+        return self.env.take(context.env_params, given)
+
+
+class HostChatEpisode(ChatEpisode):
+    """An episode of a `HostChatGame`."""
+
+    _game: HostChatGame
+
+    def __init__(self, game: HostChatGame, level: Problems, noise_key: Key[Array, ""]):
+        empty = game.env.reset_split(None, game.env.default_params, "")
+        super().__init__(game, empty, noise_key)
+        self._rows = game.acquire_workers()
+        task = int(level.tasks)
+        self._problem = [int(level.seeds)], [None if task < 0 else task]
+        self._output = GameOutput()
+        self._shown_images: list[Sequence[str]] = []
+
+    async def begin(self) -> None:
+        (output,) = await asyncio.to_thread(self._rows.reset, *self._problem)
+        self._show(output)
+        states = self._play.states.replace(output=self._given())
+        self._play = self._play.replace(states=states)
+        self._level = states
+
+    def prompt(self, turn: int) -> list[Message]:
+        self._shown_images.append(self._output.images)
+        return add_images(super().prompt(turn), self._shown_images)
+
+    async def step(self, turn: int, reply: ChatReply) -> bool:
+        text = self._text_of(reply).encode("utf-8", "replace")
+        answer = answer_in(text, self._game.chat.thinking)
+        if answer is not None and self._output.failure is None:
+            outputs = await asyncio.to_thread(self._rows.step, {0: answer})
+            self._show(outputs[0])
+        return await super().step(turn, reply)
+
+    def trajectory(self) -> Trajectory:
+        self._game.release_workers(self._rows)
+        return super().trajectory()
+
+    def _given(self) -> TokenOutput:
+        """The last output; its text is not in tokens, but in the fields."""
+        output, width = self._output, self._game.env.max_observation_tokens + 1
+        return TokenOutput(
+            text=jnp.zeros((1, width), jnp.int32),
+            reward=jnp.array([output.reward], jnp.float32),
+            valid=jnp.array([output.valid]),
+            success=jnp.array([output.success]),
+            terminated=jnp.array([output.terminated]),
+            truncated=jnp.array([output.was_cut]),
+        )
+
+    def _show(self, output: GameOutput) -> None:
+        if output.failure is not None:
+            self._game.failures.append(output.failure)
+        self._output = output
+
+    def _fields(self) -> Mapping[str, Any]:
+        max_tokens = self._game.env.max_observation_tokens
+        max_chars = max(CHARS_PER_TOKEN * max_tokens, len(CUT_MARK))
+        text = cut_middle(self._output.text, max_chars)
+        return {**super()._fields(), "text": text}
+
+
+def _only_row(tree: Any) -> Any:
+    """Arrays of a single row, on the host."""
+    return jax.tree.map(lambda x: x[0], jax.device_get(tree))

@@ -23,7 +23,7 @@ from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.program.build import build_program
 from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
-from ragen_jax.tasks import make_env
+from ragen_jax.tasks.specs import make_env
 from ragen_jax.text.messages import in_markup
 from ragen_jax.types import TokenSpan
 from tests import commands

@@ -11,7 +11,7 @@ from PIL import Image
 from configs import bandit, lean, world
 from ragen_jax.evaluation.api import evaluate as remote
 from ragen_jax.evaluation.api.journal import Journal
-from ragen_jax.rollout.host.games import GamesFailed, draw_problems
+from ragen_jax.rollout.host.rows import GamesFailed, draw_problems
 from ragen_jax.rollout.keys import validation_keys
 from tests.evaluation.api.server import completion, serve
 from tests.evaluation.api.test_evaluate import SMALL, USAGE, api, play

@@ -15,7 +15,7 @@ from envs.base import PlayBudget
 from ragen_jax.evaluation.terminal import by_hand, scenes
 from ragen_jax.rollout.keys import fold_turn, rollout_keys
 from ragen_jax.rollout.turns import EpisodeLimits
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from tests import commands
 
 KEYS = rollout_keys(jax.random.key(2), 1, 1)
@@ -85,9 +85,12 @@ def test_unknown_words_cost_nothing_and_get_a_hint():
     episode = episode_of("sokoban")
     for word in ("Jump", "rihgt", "\x1b", "5", ""):
         assert episode.find(word) is None
-    assert episode.hint("rihgt") == "'rihgt' is no action here. Did you mean 'right'?"
+    assert (
+        episode.hint("rihgt")
+        == "'rihgt' is not an action in this game. Did you mean 'right'?"
+    )
     assert episode.hint("5") == (
-        "'5' is no action here. Choose one of Up, Down, Left, Right."
+        "'5' is not an action in this game. Choose one of Up, Down, Left, Right."
     )
     assert episode.hint("\x1b").startswith("This key is")
     assert episode.hint("\x1b" * 2).startswith("This line is")
@@ -112,7 +115,7 @@ def lines_of(episode, *lines) -> str:
 def test_lines_name_actions():
     shown = lines_of(episode_of("sokoban"), "up", "Jmup", "3", "Q", "Down")
     assert shown.count("actions left") == 3  # a hint brings no board
-    assert "'Jmup' is no action here." in shown
+    assert "'Jmup' is not an action in this game." in shown
     assert "actions left: 3   return: -0.2\n" in shown
     assert "\x1b" not in shown
 
@@ -150,7 +153,7 @@ def test_the_end_in_words():
     assert scenes.describe_end(True, 1, 10.9) == "won in 1 action, return 10.9"
     assert scenes.describe_end(False, 2, -0.2) == "not won after 2 actions, return -0.2"
     left = scenes.describe_end(False, 0, 0.0, is_over=False)
-    assert left == "left after 0 actions, return 0"
+    assert left == "you quit after 0 actions, return 0"
 
 
 def test_best_play_in_words():
@@ -176,7 +179,7 @@ def test_the_command_reads_lines_and_writes_the_boards(tmp_path):
     words = ["--config=configs/mix.py", "--env=FrozenLake", f"--gif={path}"]
     done = commands.call(commands.command("play", *words), typed="Fly\nup\n")
     assert done.returncode == 0, done.stderr
-    assert "'Fly' is no action here." in done.stdout
-    assert "left after 1 action, return 0\nbest play: won " in done.stdout
+    assert "'Fly' is not an action in this game." in done.stdout
+    assert "you quit after 1 action, return 0\nbest play: won " in done.stdout
     assert f"{path} written: 2 boards" in done.stdout
     assert path.stat().st_size

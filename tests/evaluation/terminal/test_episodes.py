@@ -9,7 +9,7 @@ from PIL import Image
 
 from ragen_jax.evaluation.terminal.episodes import play
 from ragen_jax.rollout.keys import rollout_keys
-from ragen_jax.tasks import Task
+from ragen_jax.tasks.task import Task
 from tests import commands
 from tests.rollout import players
 

@@ -1,5 +1,6 @@
-"""Games in Python between the turns of a rollout, against playing them by hand."""
+"""Host games between the turns of a rollout, against playing them by hand."""
 
+import contextlib
 import functools
 import itertools
 
@@ -8,16 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.base import PlayBudget, make_ceiling
-from ragen_jax.host_games.workers.pool import Pool
-from ragen_jax.rollout.host.env import make_world
-from ragen_jax.rollout.host.games import (
-    GamesFailed,
-    draw_problems,
-    encode_plain,
-    make_world_collect,
-)
-from ragen_jax.rollout.host.loop import make_array_game
+from envs.base import PlayBudget
+from ragen_jax.rollout.host.env import make_host_game
+from ragen_jax.rollout.host.games import HostCollector, encode_plain, take_outputs
+from ragen_jax.rollout.host.loop import make_token_game
+from ragen_jax.rollout.host.rows import GamesFailed, HostGameRows, draw_problems
 from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
@@ -46,10 +42,10 @@ SOUND = ("go", "left || right", "fine")
 
 
 @functools.cache
-def world(broken_word=None, **changes):
+def host_game(broken_word=None, **changes):
     """`Faulty`; the reply `broken_word` kills its process."""
     kwargs = {"broken_word": broken_word}
-    return make_world("tests.host_games.games:Faulty", kwargs, **SETTINGS | changes)
+    return make_host_game("tests.host_games.games:Faulty", kwargs, **SETTINGS | changes)
 
 
 @functools.cache
@@ -81,7 +77,7 @@ def speaker_params(answers):
 
 @functools.cache
 def collector(game, num_groups=4, group_size=3, **params):
-    return make_world_collect(
+    return HostCollector(
         game,
         game.default_params.replace(**params),
         players.speaker(),
@@ -99,13 +95,13 @@ def collector(game, num_groups=4, group_size=3, **params):
 
 @functools.cache
 def rollout(**changes):
-    game = world(**changes)
+    game = host_game(**changes)
     keys = rollout_keys(jax.random.key(5), 4, 3)
     return jax.device_get(collector(game)(speaker_params(SOUND), dialogue(game), keys))
 
 
 def records(trajectory):
-    prompts = dialogue(world()).prompts
+    prompts = dialogue(host_game()).prompts
     return episodes(trajectory, players.tokenizer(), prompts, None)
 
 
@@ -146,7 +142,7 @@ def test_every_row_is_the_game_played_by_hand():
 
 
 def test_rows_of_a_group_share_their_problem():
-    texts = np.asarray(rollout().initial_state.now.text).reshape(4, 3, -1)
+    texts = np.asarray(rollout().initial_state.output.text).reshape(4, 3, -1)
     assert (texts == texts[:, :1]).all()
     assert len({text.tobytes() for text in texts[:, 0]}) == 4
 
@@ -158,7 +154,7 @@ def test_the_number_of_workers_changes_nothing():
 @pytest.mark.parametrize("num_groups", [2, 3])
 def test_halves_that_are_played_in_turn_change_nothing(num_groups):
     """Three groups are played at once, two and four in halves."""
-    game, keys = world(), rollout_keys(jax.random.key(5), num_groups, 3)
+    game, keys = host_game(), rollout_keys(jax.random.key(5), num_groups, 3)
     play = collector(game, num_groups=num_groups)
     found = jax.device_get(play(speaker_params(SOUND), dialogue(game), keys))
     expected = jax.tree.map(lambda x: x[: num_groups * 3], rollout())
@@ -185,17 +181,18 @@ def test_games_share_the_programs_of_the_model():
 
 def _model_programs(max_observation_tokens, max_turns):
     """What reads the first message and writes the first reply, lowered."""
-    env = world(max_observation_tokens=max_observation_tokens)
+    env = host_game(max_observation_tokens=max_observation_tokens)
     budget = PlayBudget(max_turns, 1, max_turns)
     rules = EpisodeLimits(budget, players.REPLY_TOKENS)
     mesh = make_mesh(data=1, fsdp=1, tensor=1)
     sampling = {"temperature": 1.0, "top_k": None, "top_p": None}
-    game = make_array_game(
+    game = make_token_game(
         env,
         env.default_params,
         players.speaker(),
         RowLayout(mesh, 2, 2),
         rules,
+        make_step=take_outputs,
         num_widths=4,
         decode_chunk_tokens=4,
         **sampling,
@@ -220,7 +217,7 @@ def _model_programs(max_observation_tokens, max_turns):
 
 
 def test_a_second_rollout_compiles_nothing():
-    game, keys = world(), rollout_keys(jax.random.key(5), 4, 3)
+    game, keys = host_game(), rollout_keys(jax.random.key(5), 4, 3)
     # Not `rollout()`: its result outlives the programs that a fixture drops.
     play = functools.partial(
         collector(game), speaker_params(SOUND), dialogue(game), keys
@@ -264,13 +261,13 @@ def test_a_failure_masks_its_row_and_changes_no_other(capfd):
 
 
 def test_too_many_failures_end_the_rollout():
-    words = r"games failed, .* rollout\.max_failed_fraction"
+    words = r"games failed, more than rollout\.max_failed_fraction = 0 allows"
     with pytest.raises(GamesFailed, match=words):
         rollout(broken_word="go", max_failed_fraction=0.0)
 
 
 def test_a_limit_of_steps_ends_episodes():
-    game = world()
+    game = host_game()
     collect = collector(game, max_steps_in_episode=2)
     keys = rollout_keys(jax.random.key(5), 4, 3)
     trajectory = collect(speaker_params(SOUND), dialogue(game), keys)
@@ -279,15 +276,12 @@ def test_a_limit_of_steps_ends_episodes():
     assert trajectory.truncated.any()
 
 
-def test_what_is_not_known_of_a_game_is_a_sentence():
-    game = world()
-    states = rollout().initial_state
-    assert make_ceiling(game, game.default_params, BUDGET)(states) is None
-    state = jax.tree.map(lambda x: x[0], states)
-    with pytest.raises(ValueError, match="known as tokens alone"):
-        game.render(state, game.default_params)
-    with pytest.raises(ValueError, match="without a solver of its states"):
-        game.fewest_actions(states, game.default_params)
+def test_best_play_is_known_where_every_problem_has_a_short_solution():
+    assert host_game().ceiling(BUDGET) is None
+    lean = make_host_game("lean", {}, **SETTINGS)
+    longest = lean.longest_solution
+    for turns, known in (longest, 1.0), (longest - 1, None):
+        assert lean.ceiling(PlayBudget(turns, 1, turns)) == known
 
 
 def test_workers_run_in_the_folder_of_the_command(tmp_path, monkeypatch):
@@ -305,19 +299,16 @@ def test_workers_run_in_the_folder_of_the_command(tmp_path, monkeypatch):
         "        return Observation(self.text)\n"
     )
     monkeypatch.chdir(tmp_path)
-    game = make_world("my_games:Reader", {"path": "words.txt"}, **SETTINGS)
-    pool = Pool(game.spec, "training", 2)
-    try:
-        answers = pool.reset([0, 1], [None, None])
-    finally:
-        pool.close()
-    assert [answer.text for answer in answers] == ["of a file"] * 2
+    game = make_host_game("my_games:Reader", {"path": "words.txt"}, **SETTINGS)
+    with contextlib.closing(HostGameRows(game, "training", 2)) as rows:
+        outputs = rows.reset([0, 1], [None, None])
+    assert [output.text for output in outputs] == ["of a file"] * 2
 
 
 def test_long_observations_are_cut_in_the_middle(capfd):
-    whole = rollout().initial_state.now.text
+    whole = rollout().initial_state.output.text
     assert "lost their middle" not in capfd.readouterr().err
-    cut = rollout(max_observation_tokens=9).initial_state.now.text
+    cut = rollout(max_observation_tokens=9).initial_state.output.text
     said = capfd.readouterr().err
     assert "more than host.max_observation_tokens = 9 tokens" in said
     tokenizer = players.tokenizer()
@@ -334,7 +325,7 @@ def test_long_observations_are_cut_in_the_middle(capfd):
 
 
 def test_validation_has_a_pool_of_its_own():
-    game = world()
+    game = host_game()
     keys = validation_keys(3, 12)
     play = collector(game, num_groups=12, group_size=1)
     trajectory = play(speaker_params(SOUND), dialogue(game), keys)
@@ -342,7 +333,7 @@ def test_validation_has_a_pool_of_its_own():
 
 
 def test_tasks_are_those_of_the_split():
-    game = make_world("tests.host_games.games:FewerForValidation", {}, **SETTINGS)
+    game = make_host_game("tests.host_games.games:FewerForValidation", {}, **SETTINGS)
     play = collector(game, num_groups=12, group_size=1)
     for keys, count in (validation_keys(3, 12), 2), (rollout_keys(KEY, 12, 1), 50):
         trajectory = play(speaker_params(SOUND), dialogue(game), keys)
@@ -355,40 +346,26 @@ def test_tasks_are_those_of_the_split():
 
 def test_wrappers_are_around_the_games_of_workers():
     pairs = (("split", 2), ("budget", 2))
-    game = make_world(
+    game = make_host_game(
         "tests.host_games.games:Faulty", {}, **SETTINGS | {"wrappers": pairs}
     )
     assert game.name == "Faulty"
     assert game.instruction.endswith("Up to 2 replies at once, separated by ||.")
-    pool = Pool(game.spec, "training", 1)
-    try:
-        pool.reset([0], [None])
-        first = pool.step({0: "a || b"})[0]
+    with contextlib.closing(HostGameRows(game, "training")) as rows:
+        rows.reset([0], [None])
+        first = rows.step({0: "a || b"})[0]
         assert (first.text, first.reward) == ("seed 0 count 2 b", 2.0)
-        assert pool.step({0: "c"})[0].terminated
-        pool.reset([0], [None])
-        assert [pool.step({0: "a"})[0].truncated for _ in range(2)] == [False, True]
-    finally:
-        pool.close()
+        assert rows.step({0: "c"})[0].terminated
+        rows.reset([0], [None])
+        assert [rows.step({0: "a"})[0].truncated for _ in range(2)] == [False, True]
 
 
-def test_environments_of_gymnasium_by_their_names():
-    kwargs = {
-        "make_kwargs": {"is_slippery": False},
-        "action_names": ["L", "D", "R", "U"],
-    }
-    game = make_world("gymnasium:FrozenLake-v1", kwargs, **SETTINGS)
+def test_environments_of_other_packages_by_their_names():
+    game = make_host_game("gymnasium:FrozenLake-v1", {}, **SETTINGS)
     assert game.name == "FrozenLake-v1"
-    pool = Pool(game.spec, "validation", 1)
-    try:
-        assert "[red S]" in pool.reset([0], [None])[0].text
-        assert "\nSFFF\n[red F]" in pool.step({0: "d"})[0].text
-    finally:
-        pool.close()
-    with pytest.raises(
-        ValueError, match="openenv:NAME, gymnasium:NAME, ragen:NAME for others'"
-    ):
-        make_world("gymnasum:FrozenLake-v1", {}, **SETTINGS)
+    names = "openenv:NAME, gymnasium:NAME, ragen:NAME for those of other packages"
+    with pytest.raises(ValueError, match=names):
+        make_host_game("gymnasum:FrozenLake-v1", {}, **SETTINGS)
 
 
 def test_special_tokens_in_observations_are_text():
@@ -402,7 +379,7 @@ def test_special_tokens_in_observations_are_text():
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("ecko", {}, r"no game in Python 'ecko'\. Did you mean 'echo'"),
+        ("ecko", {}, r"no host game 'ecko'\. Did you mean 'echo'"),
         ("echo", {"words": 3}, "echo does not take these arguments.*words"),
         (
             "tests.host_games.games:OddNumber",
@@ -415,14 +392,14 @@ def test_special_tokens_in_observations_are_text():
 )
 def test_bad_names_and_arguments(name, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        make_world(name, kwargs, **SETTINGS)
+        make_host_game(name, kwargs, **SETTINGS)
 
 
 def test_images_are_refused_unless_left_out():
     """The models here read text alone; the wrapper plays the game without images."""
 
     def play(wrappers, max_failed_fraction):
-        game = make_world(
+        game = make_host_game(
             "tests.host_games.games:Pictured",
             {},
             **SETTINGS

@@ -22,15 +22,15 @@ from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program.build import BUILT_IN
 from ragen_jax.rollout.collect import make_collect
-from ragen_jax.rollout.host.loop import make_host_collect, play_turns
-from ragen_jax.rollout.host.text import Chat, ChatGame, ChatReply
-from ragen_jax.rollout.keys import rollout_keys
-from ragen_jax.rollout.records import chat_record, episodes
+from ragen_jax.rollout.host.loop import TokenEpisodes, make_token_game, play_turns
+from ragen_jax.rollout.host.text import ChatReply
+from ragen_jax.rollout.keys import rollout_keys, spread_levels
+from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.records import episodes
 from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks import build_task, env_specs
-from ragen_jax.text.context import count_past
+from ragen_jax.tasks.build import build_task
+from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.messages import in_markup, strip_prefix
-from ragen_jax.text.prompts import build_wording
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.rollout import players
 
@@ -48,12 +48,6 @@ CASES = [
         )
     ),
 ]
-# What only tokens have, and what only an endpoint reports.
-OF_TOKENS = (
-    *("tokens", "sampled_tokens", "reply_tokens", "log_prob"),
-    *("token_texts", "token_log_probs"),
-)
-OF_ENDPOINTS = ("prompt_tokens", "cached_tokens", "finish_reason")
 
 
 @functools.cache
@@ -68,23 +62,28 @@ def played(case):
     return episodes(trajectory, players.tokenizer(words), dialogue.prompts), keys
 
 
+def make_host_collect(
+    env, params, policy, *, mesh, num_groups, group_size, rules, **decoding
+):
+    """The rollouts of `make_collect` by the turn loop of the host."""
+    layout = RowLayout(mesh, num_groups, group_size)
+    game = make_token_game(env, params, policy, layout, rules, **decoding)
+
+    def collect(params, dialogue, keys):
+        episodes = TokenEpisodes(
+            game, params, dialogue, spread_levels(keys, group_size)
+        )
+        return asyncio.run(play_turns(episodes, episodes.reply))
+
+    return collect
+
+
 def chat_game(case):
     name, _, style, context, turns = case
     env, _ = players.game(name)
-    wording = build_wording(
-        env, style=style, budget=players.BUDGET, length_hint_words=100
+    return players.chat_game(
+        env, env.default_params, players.LIMITS, style, context, turns
     )
-    num_past = count_past(context, turns, players.BUDGET.max_turns)
-    chat = Chat(wording, context, num_past, thinking=True)
-    return ChatGame(env, env.default_params, players.LIMITS, chat)
-
-
-def play(game, level, noise_key, ask):
-    """The trajectory and the record of an episode in chat messages."""
-    episode = game.episode(level, noise_key)
-    trajectory = asyncio.run(play_turns(episode, ask))
-    record = chat_record(trajectory, episode.turns, game.chat)
-    return trajectory, *players.declared([record])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -152,12 +151,6 @@ def with_one_ending(record):
     return record | {"turns": turns}
 
 
-def without(record, names):
-    shown = {k: v for k, v in record.items() if k not in (*names, "row", "turns")}
-    turns = [{k: v for k, v in t.items() if k not in names} for t in record["turns"]]
-    return shown | {"turns": turns}
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_episode_is_the_rollout_s(case):
     records, keys = played(case)
@@ -174,10 +167,12 @@ def test_an_episode_is_the_rollout_s(case):
             return ChatReply(text, finish, 10, 4, told["reply_tokens"], "scripted")
 
         level = jax.tree.map(lambda x, r=record: x[r["row"] // 2], levels)
-        trajectory, found = play(game, level, keys.noise[record["row"]], ask)
+        trajectory, found = players.play_chat(
+            game, level, keys.noise[record["row"]], ask
+        )
         assert trajectory.tokens.shape == (1, 0)
         assert int(trajectory.turns.played.sum()) == len(record["turns"])
-        assert without(found, OF_TOKENS + OF_ENDPOINTS) == without(record, OF_TOKENS)
+        assert players.of_both(found) == players.of_both(record)
         assert found["sampled_tokens"] == record["sampled_tokens"]
         assert found["prompt_tokens"] == 10 * len(record["turns"])
     turns = [turn for record in records for turn in record["turns"]]
@@ -207,7 +202,7 @@ def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
 
     _, keys = played(case)
     level = jax.tree.map(lambda x: x[record["row"] // 2], game.levels(keys))
-    play(game, level, keys.noise[record["row"]], ask)
+    players.play_chat(game, level, keys.noise[record["row"]], ask)
     assert told == [0, 1, 2]
 
 

@@ -1,0 +1,138 @@
+"""Builds tasks in the words of a tokenizer, and their rollouts.
+
+In: a validated configuration, a specification, a tokenizer. Out: a `Task`, and the
+compiled rollouts of a policy in it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from envs.base import PlayBudget
+from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.policy import Policy
+from ragen_jax.registry.functions import bind
+from ragen_jax.rollout.bonuses import build_bonus
+from ragen_jax.rollout.collect import Collect
+from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
+from ragen_jax.rollout.replay import make_boards_after
+from ragen_jax.rollout.turns import EpisodeLimits
+from ragen_jax.tasks.specs import EnvSpec, make_env
+from ragen_jax.tasks.task import HostTask, Task
+from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.text.statements import build_facts
+from ragen_jax.text.tokenizer import Tokenizer, check_vocabulary
+
+
+def build_task(config: ConfigDict, spec: EnvSpec, tokenizer: Tokenizer) -> Task:
+    """The task of a configuration, without a policy.
+
+    Raises:
+      ValueError: the environment, its arguments or the wording cannot be used.
+    """
+    name = config.logging.metrics
+    task = make_task(
+        spec,
+        tokenizer,
+        play_rules(config),
+        prompt=config.prompt,
+        context=config.rollout.context,
+        context_turns=config.rollout.context_turns,
+        bonus=config.bonus,
+    )
+    more = None if name is None else bind(METRIC_FUNCTIONS[name], config.logging)
+    return dataclasses.replace(task, more_metrics=more)
+
+
+def make_task(
+    spec: EnvSpec,
+    tokenizer: Tokenizer,
+    rules: EpisodeLimits,
+    *,
+    prompt: Mapping[str, object],
+    context: str = "full",
+    context_turns: int | None = None,
+    bonus: Mapping[str, float | int | None] | None = None,
+) -> Task:
+    """A task in the words of a tokenizer, without a policy.
+
+    Args:
+      spec: the environment.
+      tokenizer: the model's.
+      rules: of an episode; their bonus is replaced if `bonus` is given.
+      prompt: style, tokenization, length hint and thinking, see `build_dialogue`.
+      context, context_turns: see `build_dialogue`.
+      bonus: settings of `build_bonus`; None: `rules.bonus`.
+    """
+    task = new_task(spec, rules)
+    env, params = task.env, task.params
+    dialogue = build_dialogue(
+        env,
+        tokenizer,
+        budget=rules.budget,
+        max_reply_tokens=rules.max_reply_tokens,
+        context=context,
+        context_turns=context_turns,
+        **prompt,
+    )
+    if bonus is not None:
+        if bonus["facts"] is not None:
+            dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
+        rules = dataclasses.replace(rules, bonus=build_bonus(env, params, **bonus))
+    return dataclasses.replace(
+        task, rules=rules, tokenizer=tokenizer, dialogue=dialogue
+    )
+
+
+def new_task(spec: EnvSpec, rules: EpisodeLimits) -> Task:
+    """A task without words.
+
+    Raises:
+      ValueError: the game, an argument or a parameter does not exist.
+    """
+    env, params = make_env(spec)
+    kind = Task if spec.host is None else HostTask
+    boards_after = make_boards_after(env, params)
+    return kind(spec.label or env.name, env, params, rules, boards_after=boards_after)
+
+
+def play_rules(config: ConfigDict) -> EpisodeLimits:
+    """The rules of an episode, without a bonus."""
+    rollout, names = config.rollout, [f.name for f in dataclasses.fields(PlayBudget)]
+    return EpisodeLimits(
+        budget=PlayBudget(**{name: config.rollout[name] for name in names}),
+        max_reply_tokens=rollout.max_reply_tokens,
+        format_penalty=rollout.format_penalty,
+    )
+
+
+def build_collect(
+    config: ConfigDict,
+    task: Task,
+    policy: Policy,
+    mesh: Mesh,
+    *,
+    num_groups: int,
+    group_size: int,
+    **sampling: float | None,
+) -> Collect:
+    """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
+    names = ("temperature", "top_k", "top_p", "compactions", "part_rows")
+    names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
+    decoding = {name: config.rollout[name] for name in names} | sampling
+    sizes = {"num_groups": num_groups, "group_size": group_size}
+    return task.make_collect(policy, mesh=mesh, **sizes, **decoding)
+
+
+def check_fit(config: ConfigDict, task: Task, model: ModelConfig) -> None:
+    """Refuse a dialogue longer than the model's context, or a foreign tokenizer."""
+    needed = task.dialogue.max_window_tokens
+    if needed > model.max_position_embeddings:
+        raise ValueError(
+            f"an episode may need {needed} tokens of context, but the model has "
+            f"{model.max_position_embeddings} positions; lower rollout.max_turns or "
+            "rollout.max_reply_tokens, or show it a window (rollout.context)"
+        )
+    check_vocabulary(config.model.path, task.tokenizer, model.vocab_size)
