@@ -23,13 +23,13 @@ from ml_collections import ConfigDict
 
 import configs
 from launch import command
-from ragen_jax.host_games.search.client import LOOPBACK
+from ragen_jax.host_games.common.http import is_loopback
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
 from ragen_jax.serve.http_json import LOCAL_HOST
 
 if TYPE_CHECKING:
-    from ragen_jax.serve.retrieval_server import RetrievalServer
+    from ragen_jax.serve.retriever import RetrievalServer
     from ragen_jax.serve.server import GameServer
 
 
@@ -112,18 +112,15 @@ def _check_flags(config: ConfigDict | None, argv: Sequence[str]) -> None:
 
 
 def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
-    from ragen_jax.serve.websocket import check_installed
+    with _as_sentences(), working("loading JAX and the game"):
+        command.enable_compilation_cache()
+        from ragen_jax.serve.build import build_game, choose_game
+        from ragen_jax.serve.server import GameServer, check_installed
 
-    with _as_sentences():
         check_installed()
-        with working("loading JAX and the game"):
-            command.enable_compilation_cache()
-            from ragen_jax.serve.build import build_game, choose_game
-            from ragen_jax.serve.server import GameServer
-
-            if _ENV.value is not None:
-                choose_game(config, _ENV.value)
-            game = build_game(config, overrides)
+        if _ENV.value is not None:
+            choose_game(config, _ENV.value)
+        game = build_game(config, overrides)
     with _listening():
         server = GameServer(
             game,
@@ -140,7 +137,7 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
 
 def _open_retriever() -> "RetrievalServer":
     with _as_sentences(), working("reading the passages"):
-        from ragen_jax.serve.retrieval_server import RetrievalServer, build_retriever
+        from ragen_jax.serve.retriever import RetrievalServer, build_retriever
 
         retriever = build_retriever(_RETRIEVER.value)
     with _listening():
@@ -188,7 +185,7 @@ def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> in
 
 def _reach(host: str) -> str:
     """Who can connect."""
-    if host in LOOPBACK:
+    if is_loopback(host):
         return "Only this machine can connect; --host=0.0.0.0 opens it to others"
     return (
         "Every machine that reaches this one can connect: there are no passwords and "

@@ -144,6 +144,33 @@ def violations(module, tree):
             yield f"line {line}: {module} may not import {name}"
 
 
+# What every host game may import of `ragen_jax.host_games`, besides its own package.
+SHARED_BY_GAMES = ("base", "common")
+# Packages of `ragen_jax.host_games` that are not games.
+NOT_GAMES = {"common", "workers"}
+
+
+def helpers_of_others(module, tree):
+    """Imports of a host game from another game's package."""
+    root = "ragen_jax.host_games"
+    package = module.removeprefix(f"{root}.").split(".")[0]
+    for name, line in imported_modules(tree):
+        allowed = (*SHARED_BY_GAMES, package)
+        if is_within(name, root) and name.split(".")[2] not in allowed:
+            yield f"line {line}: {module} may not import {name}"
+
+
+def test_host_games_import_none_of_each_others_helpers():
+    folder = ROOT / "ragen_jax" / "host_games"
+    games = {path.parent.name for path in folder.glob("*/__init__.py")} - NOT_GAMES
+    assert len(games) >= 7
+    for game in games:
+        for file in source_files(f"ragen_jax/host_games/{game}"):
+            assert not list(helpers_of_others(module_name(file), parse(file)))
+    source = "from ragen_jax.host_games.search.client import HttpRetriever"
+    assert list(helpers_of_others("ragen_jax.host_games.lean.game", ast.parse(source)))
+
+
 def test_imports_point_one_way():
     found = {
         f: [*violations(module_name(f), parse(f))] for f in source_files(*PACKAGES)

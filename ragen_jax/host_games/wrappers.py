@@ -5,16 +5,16 @@ stacked: `wrap(game, (("split", 4), ("budget", 10)))` splits replies into action
 ends the episode after ten replies; the other way round it would end after ten actions.
 
 Source: RAGEN's environment manager splits answers at `||`, limits the actions of an
-episode and penalizes answers that are no action, for every game. Here each is chosen,
+episode and penalizes answers that are not actions, for every game. Here each is chosen,
 so that programs and formulas, which may contain `||`, are not cut.
 """
 
 import abc
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
+from ragen_jax.host_games.common.options import check_number, check_whole
 
 SEPARATOR = "||"
 # Stands where the middle of a text has been cut out.
@@ -69,7 +69,7 @@ class Wrapper(HostGame):
 
 
 class Checked(Wrapper):
-    """Refuses what is no `Observation` or `Step`; `wrap` puts it around every game.
+    """Refuses anything but an `Observation` or `Step`; `wrap` puts it around all games.
 
     Raises:
       BrokenContract: the game returned something else.
@@ -136,7 +136,7 @@ class SplitActions(Wrapper):
 
     def __init__(self, game: HostGame, max_actions: int):
         """Args: max_actions: of one reply, at least 1."""
-        _check_count("split", max_actions)
+        check_whole(_argument("split"), max_actions)
         super().__init__(game)
         self._max_actions = max_actions
 
@@ -192,7 +192,7 @@ class Budget(Wrapper):
 
     def __init__(self, game: HostGame, max_steps: int):
         """Args: max_steps: of an episode, at least 1."""
-        _check_count("budget", max_steps)
+        check_whole(_argument("budget"), max_steps)
         super().__init__(game)
         self._max_steps = max_steps
 
@@ -218,16 +218,7 @@ class PenalizeInvalid(Wrapper):
 
     def __init__(self, game: HostGame, penalty: float):
         """Args: penalty: added to the reward; finite and negative. RAGEN's is -0.1."""
-        if (
-            not isinstance(penalty, int | float)
-            or isinstance(penalty, bool)
-            or not math.isfinite(penalty)
-            or penalty >= 0
-        ):
-            raise ValueError(
-                f"the wrapper 'penalize' has {penalty!r}; use a finite number below 0, "
-                "such as -0.1, or leave the wrapper out"
-            )
+        check_number(_argument("penalize"), penalty, below=0)
         super().__init__(game)
         self._penalty = float(penalty)
 
@@ -258,7 +249,7 @@ class CapObservation(ObservationWrapper):
 
     def __init__(self, game: HostGame, max_chars: int):
         """Args: max_chars: longest text, with the mark; at least 20."""
-        _check_count("cap", max_chars, fewest=20)
+        check_whole(_argument("cap"), max_chars, least=20)
         super().__init__(game)
         self._max_chars = max_chars
 
@@ -272,7 +263,7 @@ class LimitImages(ObservationWrapper):
 
     def __init__(self, game: HostGame, max_images: int):
         """Args: max_images: of an observation; 0: its text alone."""
-        _check_count("images", max_images, fewest=0)
+        check_whole(_argument("images"), max_images, least=0)
         super().__init__(game)
         self._max_images = max_images
 
@@ -308,7 +299,7 @@ def wrap(game: HostGame, wrappers: Sequence[Sequence]) -> HostGame:
         tuples or lists, as JSON has them.
 
     Raises:
-      ValueError: an entry is no such pair, or the wrapper refuses its argument.
+      ValueError: an entry is not such a pair, or the wrapper refuses its argument.
     """
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
         raise ValueError(f"wrappers is {wrappers!r}; use a list of {_PAIRS}")
@@ -329,10 +320,5 @@ def wrap(game: HostGame, wrappers: Sequence[Sequence]) -> HostGame:
 _PAIRS = f"pairs such as ('split', 4), each with one of {', '.join(WRAPPERS)}"
 
 
-def _check_count(wrapper: str, count: int, fewest: int = 1) -> None:
-    # True and False are integers to Python.
-    if not isinstance(count, int) or isinstance(count, bool) or count < fewest:
-        raise ValueError(
-            f"the wrapper {wrapper!r} has {count!r}; use an integer of at least "
-            f"{fewest}, or leave the wrapper out"
-        )
+def _argument(wrapper: str) -> str:
+    return f"the argument of the wrapper {wrapper!r}"

@@ -11,6 +11,8 @@ import socket
 from http import HTTPStatus
 from typing import Any
 
+from ragen_jax.host_games.common.files import parse_json
+
 logger = logging.getLogger(__name__)
 
 LOCAL_HOST = "127.0.0.1"
@@ -48,7 +50,7 @@ class JsonHandler(http.server.BaseHTTPRequestHandler):
           wanted: what a client should send, for the error: "an object with `query`".
 
         Raises:
-          RequestError: the body is too large, or no JSON.
+          RequestError: the body is too large, or not JSON.
         """
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
@@ -66,9 +68,8 @@ class JsonHandler(http.server.BaseHTTPRequestHandler):
             )
         body = self.rfile.read(num_bytes)
         try:
-            return json.loads(body)
-        # Thousands of nested lists are a RecursionError.
-        except (ValueError, RecursionError):
+            return parse_json(body)
+        except ValueError:
             raise RequestError(f"the body is not JSON; send {wanted}") from None
 
     def answer(self, status: HTTPStatus, answer: Any) -> None:

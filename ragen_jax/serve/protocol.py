@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envs.base import SPLITS, TRAINING
+from ragen_jax.host_games.common.files import parse_json
 
 # Of a `HostGame`.
 MAX_SEED = 2**31 - 1
@@ -107,9 +108,8 @@ def read_message(raw: str | bytes) -> Request:
             Code.INVALID_JSON, "Invalid JSON: the message is binary; send it as text"
         )
     try:
-        message = json.loads(raw, parse_constant=_refuse_constant)
-    # Thousands of nested lists are a RecursionError.
-    except (ValueError, RecursionError) as error:
+        message = parse_json(raw, allow_nan=False)
+    except ValueError as error:
         raise MessageError(Code.INVALID_JSON, f"Invalid JSON: {error}") from None
     if not isinstance(message, dict):
         raise _invalid([], f"a message is an object, not {_kind(message)}")
@@ -223,10 +223,6 @@ def _is_whole(value: Any, limit: int) -> bool:
     return (
         isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
     )
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _show(value: Any) -> str:

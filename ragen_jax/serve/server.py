@@ -6,23 +6,32 @@ Each connection has a thread, each WebSocket one more, so that pings are answere
 a game computes.
 """
 
-import logging
+import contextlib
 import queue
+import selectors
+import socket
 import threading
 import time
 import urllib.parse
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ragen_jax.host_games.search.client import LOOPBACK
-from ragen_jax.serve import pages, protocol, websocket
+from ragen_jax.host_games.common.http import is_loopback
+from ragen_jax.serve import pages, protocol
 from ragen_jax.serve.games import Game
-from ragen_jax.serve.http_json import LOCAL_HOST, JsonHandler, JsonServer, RequestError
+from ragen_jax.serve.http_json import (
+    LOCAL_HOST,
+    MAX_BODY_BYTES,
+    JsonHandler,
+    JsonServer,
+    RequestError,
+)
 from ragen_jax.serve.protocol import Code, MessageError
 from ragen_jax.serve.sessions import Session, Sessions
-from ragen_jax.serve.websocket import WebSocket
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from websockets.frames import Frame
 
 # Connections besides the sessions: pages, and clients that are refused.
 SPARE_CONNECTIONS = 64
@@ -30,6 +39,155 @@ SPARE_CONNECTIONS = 64
 MAX_WAITING = 16
 # At the end, for sessions to close.
 LEAVING_SECONDS = 2.0
+INSTALL = "it needs the package websockets: pip install 'ragen_jax[serve]'"
+NORMAL, GOING_AWAY, INVALID_DATA, TRY_AGAIN_LATER = 1000, 1001, 1007, 1013
+# Between two looks at whether the connection has been closed from this side.
+POLL_SECONDS = 0.5
+# After the server's last message, for the client's.
+CLOSING_SECONDS = 2.0
+
+
+def check_installed() -> None:
+    """Refuse to go on without the library.
+
+    Raises:
+      ImportError: says how to install it.
+    """
+    try:
+        import websockets.server  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"cannot serve games: {INSTALL}") from error
+
+
+class WebSocket:
+    """The WebSocket of a connection that HTTP began; any thread sends, one receives.
+
+    Pings of the client are answered while its messages wait. None are sent: a client
+    that decodes for minutes would miss them.
+
+    Args:
+      connection: the socket, whose timeout bounds what is sent.
+      head: request line and headers, as they came.
+    """
+
+    def __init__(self, connection: socket.socket, head: bytes):
+        from websockets.protocol import OPEN
+        from websockets.server import ServerProtocol
+
+        self._connection, self._lock = connection, threading.Lock()
+        self._protocol = ServerProtocol(max_size=MAX_BODY_BYTES)
+        self._frames: list[Frame] = []
+        # Of a message whose end has not come.
+        self._parts: list[Frame] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ)
+        with self._lock:
+            self._protocol.receive_data(head)
+            for request in self._protocol.events_received():
+                self._protocol.send_response(self._protocol.accept(request))
+            self._flush()
+        self.is_open = self._protocol.state is OPEN
+
+    def receive(self, seconds: float) -> str | bytes | None:
+        """The next message; None once the connection is closed.
+
+        Raises:
+          TimeoutError: none came in time.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            while self._frames:
+                frame = self._frames.pop(0)
+                # Pings, pongs and closes are the protocol's.
+                if frame.opcode > 2:
+                    continue
+                self._parts.append(frame)
+                if frame.fin:
+                    parts, self._parts = self._parts, []
+                    return self._join(parts)
+            if not self.is_open:
+                return None
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            # In parts, so that it ends soon after another thread has closed.
+            if self._selector.select(min(left, POLL_SECONDS)):
+                self._read()
+
+    def send(self, text: str) -> bool:
+        """Send a message; False if the connection is closed."""
+        with self._lock:
+            if not self.is_open:
+                return False
+            self._protocol.send_text(text.encode())
+            return self._flush()
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Say that nothing more will be sent; what is on its way arrives first."""
+        with self._lock:
+            if self.is_open:
+                self.is_open = False
+                self._protocol.send_close(code, reason)
+                self._flush()
+
+    def finish(self) -> None:
+        """Read on for a moment, so that the client reads the last message.
+
+        A socket that is closed with unread bytes in it would throw away what the client
+        has not read yet.
+        """
+        deadline = time.monotonic() + CLOSING_SECONDS
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            while (left := deadline - time.monotonic()) > 0:
+                if not self._selector.select(left) or not self._connection.recv(65_536):
+                    break
+        self._selector.close()
+
+    def _join(self, frames: Sequence["Frame"]) -> str | bytes | None:
+        data = b"".join(frame.data for frame in frames)
+        if frames[0].opcode == 2:
+            return data
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            self.close(INVALID_DATA, "a text must be UTF-8")
+            return None
+
+    def _read(self) -> None:
+        """Take in what has come, and send what the protocol answers."""
+        from websockets.protocol import OPEN
+
+        try:
+            data = self._connection.recv(65_536)
+        except OSError:
+            data = b""
+        with self._lock:
+            if data:
+                self._protocol.receive_data(data)
+            else:
+                self._protocol.receive_eof()
+            self._frames += self._protocol.events_received()
+            self._flush()
+            if self._protocol.state is not OPEN or not data:
+                self.is_open = False
+
+    def _flush(self) -> bool:
+        """Sends pending frames; returns False if the client disconnected.
+
+        Call with the lock held.
+        """
+        try:
+            for data in self._protocol.data_to_send():
+                # An empty part says that nothing follows.
+                if data:
+                    self._connection.sendall(data)
+                else:
+                    self._connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.is_open = False
+            return False
+        return True
 
 
 class _Handler(JsonHandler):
@@ -47,7 +205,7 @@ class _Handler(JsonHandler):
             page = pages.landing_page(self.server.sessions, self._address())
             self.answer_page(HTTPStatus.OK, "text/html; charset=utf-8", page)
         elif path == "/state":
-            if self._refuse_foreign():
+            if self._refuse_cross_origin():
                 return
             self._in_session(lambda session: session.state())
         elif path in pages.DOCUMENTS:
@@ -61,7 +219,7 @@ class _Handler(JsonHandler):
         if path not in ("/reset", "/step", "/mcp"):
             self._refuse_path()
             return
-        if self._refuse_foreign():
+        if self._refuse_cross_origin():
             return
         try:
             body = self.read_json("an object")
@@ -80,7 +238,7 @@ class _Handler(JsonHandler):
         else:
             self._in_session(lambda session: _step_alone(session, body))
 
-    def _in_session(self, ask) -> None:
+    def _in_session(self, ask: Callable[[Session], dict[str, Any]]) -> None:
         """Answer with what `ask` gets from a session of this request alone."""
         sessions = self.server.sessions
         try:
@@ -98,29 +256,28 @@ class _Handler(JsonHandler):
         """The server's, as the client has reached it."""
         return self.headers.get("Host") or urllib.parse.urlsplit(self.server.url).netloc
 
-    def _is_foreign(self) -> bool:
+    def _is_cross_origin(self) -> bool:
         """Whether a page of another site asks; browsers let any page connect here."""
         origin = self.headers.get("Origin")
         if origin is None:
             return False
         site = urllib.parse.urlsplit(origin)
         # A name of another site may lead to this machine.
-        is_local = self.server.server_address[0] in LOOPBACK
-        if is_local and site.hostname not in LOOPBACK:
+        is_local = is_loopback(self.server.server_address[0])
+        if is_local and not is_loopback(site.hostname):
             return True
         return site.netloc != self._address()
 
-    def _refuse_foreign(self) -> bool:
-        """Refuse what a page of another site asks; whether it was."""
-        is_foreign = self._is_foreign()
-        if is_foreign:
-            self.refuse(
-                HTTPStatus.FORBIDDEN, "pages of other sites cannot connect here"
-            )
-        return is_foreign
+    def _refuse_cross_origin(self) -> bool:
+        """Answers 403 to cross-origin requests. Returns whether it did."""
+        is_cross_origin = self._is_cross_origin()
+        if is_cross_origin:
+            message = "pages of other sites cannot connect here"
+            self.refuse(HTTPStatus.FORBIDDEN, message)
+        return is_cross_origin
 
     def _open_socket(self) -> None:
-        if self._refuse_foreign():
+        if self._refuse_cross_origin():
             return
         query = urllib.parse.urlsplit(self.path).query
         if "session_id" in urllib.parse.parse_qs(query):
@@ -128,7 +285,7 @@ class _Handler(JsonHandler):
             self.refuse(HTTPStatus.NOT_FOUND, message)
             return
         try:
-            websocket.check_installed()
+            check_installed()
         except ImportError as error:
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
             return
@@ -212,7 +369,7 @@ class GameServer(JsonServer):
             session = self.sessions.open()
         except MessageError as error:
             connection.send(protocol.write("error", protocol.error_data(error)))
-            connection.close(websocket.TRY_AGAIN_LATER, "at capacity")
+            connection.close(TRY_AGAIN_LATER, "at capacity")
             return
         inbox: queue.Queue[str | bytes | None] = queue.Queue(MAX_WAITING)
         thread = threading.Thread(
@@ -237,7 +394,7 @@ class GameServer(JsonServer):
             try:
                 raw = connection.receive(max(self._idle_seconds - idle, 0.1))
             except TimeoutError:
-                # A game that takes its time is no idle client.
+                # A client that waits for a slow game is not idle.
                 if session.num_answered < num_asked:
                     continue
                 if time.monotonic() - session.last_used < self._idle_seconds:
@@ -245,7 +402,7 @@ class GameServer(JsonServer):
                 words = f"no message for {self._idle_seconds:g} s; the session ends"
                 error = MessageError(Code.SESSION_ERROR, words)
                 connection.send(protocol.write("error", protocol.error_data(error)))
-                connection.close(websocket.GOING_AWAY, "idle")
+                connection.close(GOING_AWAY, "idle")
                 return
             if raw is None:
                 return
@@ -259,7 +416,7 @@ class GameServer(JsonServer):
         """
         num_open = self.sessions.num_open
         for connection in list(self._open):
-            connection.close(websocket.GOING_AWAY, "the server stops")
+            connection.close(GOING_AWAY, "the server stops")
         if not self.sessions.wait_closed(LEAVING_SECONDS):
             step_seconds = self.sessions.game.step_seconds or 0.0
             self.sessions.wait_closed(step_seconds + LEAVING_SECONDS)
@@ -275,7 +432,7 @@ def _answer_all(session: Session, connection: WebSocket, inbox: queue.Queue) -> 
             continue
         text = session.answer(raw)
         if text is None:
-            connection.close(websocket.NORMAL)
+            connection.close(NORMAL)
             is_open = False
         else:
             is_open = connection.send(text)

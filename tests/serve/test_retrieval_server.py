@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.host_games.search.bm25 import BM25Retriever
+from ragen_jax.host_games.common.bm25 import BM25Retriever, Passage
 from ragen_jax.host_games.search.client import DIALECTS, HttpRetriever
 from ragen_jax.host_games.search.game import SearchQA
 from ragen_jax.host_games.search.invented import build_world
-from ragen_jax.host_games.search.passages import Passage
 from ragen_jax.serve.http_json import MAX_BODY_BYTES, RequestError
-from ragen_jax.serve.retrieval_server import (
+from ragen_jax.serve.retriever import (
     DEFAULT_K,
     MAX_K,
     RetrievalServer,

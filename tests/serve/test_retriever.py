@@ -4,7 +4,7 @@ import pytest
 
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.search.invented import build_world
-from ragen_jax.serve.retrieval_server import build_retriever
+from ragen_jax.serve.retriever import build_retriever
 
 
 def test_retrievers():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.serve import server as server_module
-from ragen_jax.serve.websocket import MAX_MESSAGE_BYTES
+from ragen_jax.serve.http_json import MAX_BODY_BYTES
 from tests.serve.serving import (
     ask,
     connected,
@@ -224,7 +224,7 @@ def test_a_game_that_breaks_ends_its_episode_alone(fault, words):
 
 def test_an_oversized_message_closes_the_connection(server):
     with connected(server) as client:
-        client.send("x" * (MAX_MESSAGE_BYTES + 1))
+        client.send("x" * (MAX_BODY_BYTES + 1))
         with pytest.raises(ConnectionClosed) as closed:
             client.recv(timeout=10)
         assert closed.value.rcvd.code == 1009
@@ -235,7 +235,7 @@ def test_an_oversized_message_closes_the_connection(server):
         assert closed.value.rcvd.code == 1009
     with connected(server) as client:
         # The largest that is taken.
-        client.send("x" * MAX_MESSAGE_BYTES)
+        client.send("x" * MAX_BODY_BYTES)
         assert hear(client)["data"]["code"] == "INVALID_JSON"
     wait_for(lambda: server.sessions.num_open == 0)
 

@@ -1,7 +1,7 @@
 """What games of other libraries have in common: seeds, names of actions, references.
 
-In: what the user says of an environment. Out: what `foreign_gymnasium` and
-`foreign_ragen` need to play it as a `HostGame`. Knows neither library.
+In: what the user says of an environment. Out: what `adapters.gymnasium` and
+`adapters.ragen` need to play it as a `HostGame`. Knows neither library.
 """
 
 import importlib
@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.host_games.base import SPLITS, VALIDATION, Observation, Step
+from ragen_jax.host_games.base import VALIDATION, Observation, Step
 
 # Half of the seeds below 2**31, the largest that all libraries take.
 _NUM_SEEDS = 2**30
-# Longer replies are no action, and are not compared with names.
+# Longer replies are not actions, and are not compared with names.
 MAX_ACTION_CHARS = 1_000
 
 
@@ -24,12 +24,6 @@ def spread_seed(split: str, seed: int) -> int:
     problem is in both; where it does not, only their user can tell them apart.
     """
     return 2 * (seed % _NUM_SEEDS) + (split == VALIDATION)
-
-
-def check_split(split: str) -> None:
-    """Raise ValueError unless it is one of `SPLITS`."""
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
 
 
 def refuse_task(task: int | None) -> None:
@@ -85,7 +79,7 @@ def write_instruction(rules: str, names: Sequence[str] | None) -> str:
 
 
 def refuse_reply(shown: Observation) -> Step:
-    """The step of a reply that is no action: the environment does not see it."""
+    """The step of a reply that is not an action: the environment does not see it."""
     return Step(shown, 0.0, False, False, {"success": False, "valid": False})
 
 

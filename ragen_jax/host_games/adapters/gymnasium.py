@@ -16,7 +16,6 @@ import numpy as np
 
 from ragen_jax.host_games.adapters.common import (
     by_name,
-    check_split,
     read_name,
     refuse_reply,
     refuse_task,
@@ -25,6 +24,8 @@ from ragen_jax.host_games.adapters.common import (
     write_instruction,
 )
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.common.options import check_one_of
+from ragen_jax.host_games.common.splits import check_split
 
 # What a success is: a positive reward at the end, or any end.
 REWARD, TERMINATED = SUCCESSES = ("reward", "terminated")
@@ -51,7 +52,7 @@ class GymnasiumGame(HostGame):
     """An environment of Gymnasium.
 
     A reply is the name of an action, in any case and with blanks around; of a `Text`
-    space, the action itself. One that is no action is not given to the environment:
+    space, the action itself. Any other reply is not given to the environment:
     nothing changes, it pays 0 and is invalid.
 
     Episodes are repeatable as far as the environment is: it gets a seed at each reset.
@@ -87,11 +88,10 @@ class GymnasiumGame(HostGame):
 
         Raises:
           ImportError: gymnasium is not installed.
-          ValueError: an option is wrong, or a space is none that text can stand for.
+          ValueError: an option is wrong, or text cannot stand for a space.
         """
         check_split(split)
-        if success not in SUCCESSES:
-            raise ValueError(f"success is {success!r}; use {' or '.join(SUCCESSES)}")
+        check_one_of("success", success, SUCCESSES)
         self._split, self._success, self._name = split, success, short_name(id)
         self._reset_options = _choose_options(split, reset_options)
         self._env = _make(id, {} if make_kwargs is None else make_kwargs)

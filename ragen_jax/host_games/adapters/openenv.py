@@ -27,7 +27,9 @@ from ragen_jax.host_games.adapters.openenv_connection import (
     fetch_document,
     server_urls,
 )
-from ragen_jax.host_games.base import SPLITS, VALIDATION, HostGame, Observation, Step
+from ragen_jax.host_games.base import VALIDATION, HostGame, Observation, Step
+from ragen_jax.host_games.common.options import check_number
+from ragen_jax.host_games.common.splits import check_split
 
 # Of the description that becomes the instruction: it is in every prompt.
 MAX_INSTRUCTION = 4_000
@@ -69,12 +71,8 @@ class OpenEnvGame(HostGame):
           ValueError: an option is wrong, websockets is not installed, or the server
             does not say what it plays.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
-        if not timeout_seconds > 0:
-            raise ValueError(
-                f"timeout_seconds is {timeout_seconds}; use a positive number"
-            )
+        check_split(split)
+        check_number("timeout_seconds", timeout_seconds, above=0)
         check_installed()
         socket_url, pages_url = server_urls(url)
         try:

@@ -5,7 +5,8 @@ text that a model reads. Knows no connection.
 
 A reply that is a JSON object is the action. Any other is the value of the one field
 that actions must have: `answer`, `message`, `code`, whatever it is called. This rule
-and the order of `TEXT_FIELDS` are those of verifiers; ours come first.
+and the order of `TEXT_FIELDS` are those of verifiers, after the two of
+`ragen_jax.serve`.
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ import json
 import math
 from collections.abc import Mapping
 from typing import Any
+
+from ragen_jax.host_games.common.files import parse_json
 
 # Where the text of an observation is, the first that is there.
 TEXT_FIELDS = (
@@ -25,12 +28,12 @@ TEXT_FIELDS = (
     "content",
     "stdout",
 )
-# Servers bound their messages; a longer action is none.
+# Servers bound their messages; a longer action is invalid.
 MAX_ACTION_BYTES = 500_000
 
 
 class Unreadable(ValueError):
-    """A reply is no action; the message says so in a few words."""
+    """A reply is not an action; the message says so in a few words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +63,9 @@ class ActionForm:
         """The action of a reply.
 
         Raises:
-          Unreadable: it is none.
+          Unreadable: it is not one.
         """
-        # What is no Unicode cannot be sent.
+        # Lone surrogates cannot be sent.
         reply = reply.encode("utf-8", "replace").decode()
         action = self._read(reply)
         if len(json.dumps(action)) > MAX_ACTION_BYTES:
@@ -92,13 +95,9 @@ _KINDS = {
 
 
 def _parse(text: str) -> Any:
-    def refuse(name: str) -> None:
-        raise ValueError(name)
-
     try:
-        return json.loads(text, parse_constant=refuse)
-    # Thousands of nested lists are a RecursionError.
-    except (ValueError, RecursionError):
+        return parse_json(text, allow_nan=False)
+    except ValueError:
         return None
 
 
@@ -170,10 +169,10 @@ def read_reward(value: Any) -> float:
     """A reward; none is 0.
 
     Raises:
-      ValueError: it is no finite number.
+      ValueError: it is not a finite number.
     """
     if value is None:
         return 0.0
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"the reward is {json.dumps(value)[:80]}, no finite number")
+        raise ValueError(f"the reward is {json.dumps(value)[:80]}, not a finite number")
     return float(value)

@@ -7,16 +7,19 @@ Source: `core/env_server/http_server.py` and `types.py` of OpenEnv 0.10.
 """
 
 import contextlib
-import http.client
 import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ragen_jax.host_games.search.client import LOOPBACK
+from ragen_jax.host_games.common.files import parse_json
+from ragen_jax.host_games.common.http import (
+    HttpError,
+    check_url,
+    get_json,
+    is_loopback,
+)
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -37,7 +40,7 @@ class OpenEnvError(ConnectionError):
 
 
 class ActionRefused(ValueError):
-    """The server read the action and it is none; the episode goes on."""
+    """The server rejected the action as invalid; the episode continues."""
 
 
 class _Lost(OpenEnvError):
@@ -55,16 +58,11 @@ def server_urls(url: str) -> tuple[str, str]:
       url: with ws, wss, http or https; a path stays in front of the server's own.
 
     Raises:
-      ValueError: it is none.
+      ValueError: a server cannot have it.
     """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        # Reading the port checks it.
-        is_good = parts.scheme in _SECURE and parts.hostname and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good or parts.query or parts.fragment:
-        raise ValueError(f"url is {url!r}; use one like ws://127.0.0.1:8000")
+    parts = check_url("url", url, schemes=tuple(_SECURE))
+    if parts.query or parts.fragment:
+        raise ValueError(f"url is {url!r}; leave out what follows ? or #")
     secure = "s" if _SECURE[parts.scheme] else ""
     path = parts.path.rstrip("/").removesuffix("/ws")
     return (
@@ -95,27 +93,14 @@ def fetch_document(url: str, seconds: float) -> dict[str, Any]:
     Raises:
       OpenEnvError: there is none.
     """
-    proxies = {} if _is_here(url) else None
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
     try:
-        with opener.open(url, timeout=seconds) as response:
-            body = response.read(MAX_DOCUMENT_BYTES + 1)
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        raise OpenEnvError(
-            f"no answer from {url}: {getattr(error, 'reason', None) or error}; check "
-            "that the server runs and that the URL is right"
-        ) from error
-    try:
-        document = json.loads(body) if len(body) <= MAX_DOCUMENT_BYTES else None
-    # Thousands of nested lists are a RecursionError.
-    except (ValueError, RecursionError):
-        document = None
+        document = get_json(url, timeout_seconds=seconds, max_bytes=MAX_DOCUMENT_BYTES)
+    except HttpError as error:
+        raise OpenEnvError(str(error)) from error
     if not isinstance(document, dict):
         raise OpenEnvError(
-            f"{url} is no JSON object of up to {MAX_DOCUMENT_BYTES} bytes: "
-            f"{body[:80]!r}; check that the URL is an OpenEnv server's"
+            f"{url} is not a JSON object: {json.dumps(document)[:80]}; check that the "
+            "URL is an OpenEnv server's"
         )
     return document
 
@@ -171,7 +156,7 @@ class Connection:
         """Act; returns the data of the observation.
 
         Raises:
-          ActionRefused: it is no action.
+          ActionRefused: it is not an action.
           OpenEnvError: the episode is lost.
         """
         if self._socket is None:
@@ -206,7 +191,8 @@ class Connection:
         if not isinstance(data, dict):
             self._drop()
             raise OpenEnvError(
-                f"{self._url} answered {json.dumps(answer)[:80]}, which is no message"
+                f"{self._url} answered {json.dumps(answer)[:80]}, which is not a "
+                "message"
             )
         if answer.get("type") == "error":
             self._raise(data)
@@ -229,15 +215,17 @@ class Connection:
             self._socket.send(text)
         raw = self._socket.recv(timeout=self._seconds)
         try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
+            return parse_json(raw)
+        except ValueError:
             return None
 
     def _connect(self) -> "ClientConnection":
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
-        proxy = {"proxy": None} if _is_here(self._url) else {}
+        host = urllib.parse.urlsplit(self._url).hostname
+        # A proxy of the environment is for the web, not for a server on this machine.
+        proxy = {"proxy": None} if is_loopback(host) else {}
         try:
             return self._stack.enter_context(
                 connect(
@@ -271,7 +259,7 @@ class Connection:
         raise kind(f"{self._url} failed with {code}: {message}")
 
     def _drop(self) -> None:
-        """Close without a word; the next reset connects anew."""
+        """Drops the connection without a close frame; the next reset connects anew."""
         self._socket = None
         self._stack.close()
 
@@ -285,8 +273,3 @@ def _first_error(data: Mapping[str, Any]) -> str:
     place = first.get("loc")
     where = ".".join(map(str, place)) if isinstance(place, list) else ""
     return f"{where}: {first.get('msg', '')}"[:200]
-
-
-def _is_here(url: str) -> bool:
-    """Whether a server is on this machine; a proxy for the web is none for it."""
-    return urllib.parse.urlsplit(url).hostname in LOOPBACK

@@ -16,7 +16,6 @@ from typing import Any
 
 from ragen_jax.host_games.adapters.common import (
     by_name,
-    check_split,
     load_class,
     read_name,
     refuse_reply,
@@ -26,6 +25,7 @@ from ragen_jax.host_games.adapters.common import (
     write_instruction,
 )
 from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.common.splits import check_split
 
 # What RAGEN calls the splits.
 _MODES = {"training": "train", "validation": "val"}
@@ -40,8 +40,8 @@ class RagenGame(HostGame):
     an empty one is given to `step`, without the blanks around it.
 
     `done` is `terminated`: what was a limit of time cannot be known. `info["success"]`
-    and `info["action_is_valid"]` are taken over; without them a step is no success, and
-    valid. Further numbers of `info` are dropped.
+    and `info["action_is_valid"]` are taken over; without them a step is valid and not
+    a success. Further numbers of `info` are dropped.
 
     RAGEN plays validation with other seeds, mode "val", and leaves the rest to the
     environment, of which several draw from one file with either mode; here seeds differ

@@ -6,28 +6,22 @@ folder for every task and in it one for every trial.
 """
 
 import functools
-import json
 import pathlib
 
 from ragen_jax.host_games.base import TRAINING, VALIDATION
-from ragen_jax.host_games.mathqa.questions import VALIDATION_SHARE, split_of
+from ragen_jax.host_games.common.files import read_json
+from ragen_jax.host_games.common.splits import VALIDATION_SHARE, split_of
 
 SUFFIX = ".tw-pddl"
 
 
 def read_game(path: str) -> dict[str, object]:
-    """What a file holds.
+    """The JSON object in a file.
 
     Raises:
-      ValueError: it holds no JSON object.
+      ValueError: it holds something else.
     """
-    try:
-        game = json.loads(pathlib.Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(game, dict):
-        raise ValueError(f"{path} holds no JSON object; give a game of ALFWorld's")
-    return game
+    return read_json(path, dict, option="a game", form="one of ALFWorld's")
 
 
 @functools.lru_cache(maxsize=4)
@@ -48,7 +42,9 @@ def find_games(data: str, split: str) -> tuple[str, ...]:
     """
     folder = pathlib.Path(data)
     if not folder.is_dir():
-        raise ValueError(f"data={data} is no folder; give one with game.tw-pddl files")
+        raise ValueError(
+            f"data={data} is not a folder; give one with game.tw-pddl files"
+        )
     files = sorted(
         folder.rglob(f"*{SUFFIX}"), key=lambda path: path.relative_to(folder).parts
     )

@@ -1,8 +1,8 @@
 """ALFWorld: tasks in a household, by commands.
 
 In: replies, a command each. Out: what the player sees. Houses are invented
-(`alfworld_houses`) or ALFWorld's own files (`alfworld_files`); one interpreter
-(`alfworld_story`) plays both.
+(`houses`) or ALFWorld's own files (`files`); one interpreter
+(`story`) plays both.
 
 Source: RAGEN's ALFWorld (ragen/env/alfworld). It differs where the original harms:
 games are in alphabetical order, not in that of the file system; commands may be in any
@@ -15,8 +15,9 @@ from ragen_jax.host_games.alfworld.files import find_games, read_game
 from ragen_jax.host_games.alfworld.houses import TASKS, invent, solve
 from ragen_jax.host_games.alfworld.logic import State
 from ragen_jax.host_games.alfworld.story import Story, plain
-from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
-from ragen_jax.host_games.common.options import check_counts
+from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.common.options import check_bool, check_task, check_whole
+from ragen_jax.host_games.common.splits import check_split
 
 REWARD = 10.0
 NOTHING = "Nothing happens."
@@ -64,11 +65,9 @@ class Alfworld(HostGame):
         Raises:
           ValueError: an option is out of range, or the folder has no games.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
-        check_counts({"max_steps": max_steps})
-        if not isinstance(show_actions, bool):
-            raise ValueError(f"show_actions is {show_actions!r}; use True or False")
+        check_split(split)
+        check_whole("max_steps", max_steps)
+        check_bool("show_actions", show_actions)
         self._split, self._max_steps, self._show = split, max_steps, show_actions
         self._tasks = _check_tasks(tasks, data)
         self._files = None if data is None else find_games(data, split)
@@ -89,8 +88,7 @@ class Alfworld(HostGame):
         if self._files is None:
             self._story = Story(invent(number, self._tasks, self._split))
         else:
-            if task is not None and not 0 <= task < len(self._files):
-                raise ValueError(f"task is {task}; use 0 to {len(self._files) - 1}")
+            check_task(task, len(self._files))
             path = self._files[number % len(self._files)]
             try:
                 self._story = Story(read_game(path))

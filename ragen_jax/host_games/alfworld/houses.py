@@ -17,8 +17,7 @@ from collections.abc import Callable
 from ragen_jax.host_games.alfworld.logic import Move, State, World
 from ragen_jax.host_games.alfworld.story import Story
 from ragen_jax.host_games.base import VALIDATION
-from ragen_jax.host_games.mathqa.questions import VALIDATION_SHARE, split_of
-from ragen_jax.host_games.search.passages import stable_hash
+from ragen_jax.host_games.common.splits import VALIDATION_SHARE, split_of, stable_hash
 
 
 def shortest_plan(

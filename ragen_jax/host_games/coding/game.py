@@ -1,7 +1,7 @@
 """Programming tasks, after RAGEN's DeepCoder.
 
 In: a split and options; one reply, Python code. Out: the share of tests it passes as
-reward. Tasks come from a file (see `code_tasks`) or, by default, are twenty of our own,
+reward. Tasks come from a file (see `tasks`) or, by default, are twenty of our own,
 so that nothing need be downloaded.
 
 Where this differs from RAGEN (ragen/env/deepcoder): the judge is another process than
@@ -15,7 +15,7 @@ import random
 import re
 import time
 
-from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
 from ragen_jax.host_games.coding.examples import EXAMPLES
 from ragen_jax.host_games.coding.judge import (
     ISOLATIONS,
@@ -31,6 +31,14 @@ from ragen_jax.host_games.coding.tasks import (
     read_tasks,
     recorded_tests,
 )
+from ragen_jax.host_games.common.options import (
+    check_number,
+    check_one_of,
+    check_task,
+    check_whole,
+    refuse_given,
+)
+from ragen_jax.host_games.common.splits import check_split
 
 # Longer replies fail without being run.
 MAX_CODE_CHARACTERS = 200_000
@@ -62,7 +70,7 @@ class Coding(HostGame):
         """
         Args:
           split: "training" or "validation"; no task is in both.
-          path: file of tasks (see `code_tasks`); None: our own.
+          path: file of tasks (see `tasks`); None: the built-in ones.
           isolation: "namespaces" or "limits", refused where it cannot be had; None: the
             stronger of what can be had. See `describe_isolation`.
           sandbox_url: address of a SandboxFusion server that runs the programs; None:
@@ -79,18 +87,19 @@ class Coding(HostGame):
             programs cannot be run here as asked for.
           ImportError: a package that the file needs is not installed.
         """
-        isolations = (None, *ISOLATIONS) if sandbox_url is None else (None,)
-        _check("split", split, split in SPLITS, "training or validation")
-        _check(
-            "isolation",
-            isolation,
-            isolation in isolations,
-            " or ".join(map(str, isolations)) + " (a server isolates as it does)",
-        )
-        _check("test_seconds", test_seconds, 0 < test_seconds <= 600, "up to 600")
-        _check("total_seconds", total_seconds, total_seconds > 0, "above 0")
-        _check("memory_mb", memory_mb, 64 <= memory_mb <= 65_536, "64 to 65536")
-        _check("max_tests", max_tests, max_tests is None or max_tests > 0, "1 or more")
+        check_split(split)
+        check_one_of("isolation", isolation, (None, *ISOLATIONS))
+        if sandbox_url is not None:
+            refuse_given(
+                "beside sandbox_url, whose server isolates as it does; leave "
+                "sandbox_url out",
+                isolation=isolation,
+            )
+        check_number("test_seconds", test_seconds, above=0, most=600)
+        check_number("total_seconds", total_seconds, above=0)
+        check_whole("memory_mb", memory_mb, 64, 65_536)
+        if max_tests is not None:
+            check_whole("max_tests", max_tests)
         self._tasks = _examples(split) if path is None else read_tasks(path, split)
         self.num_tasks = len(self._tasks)
         self.is_solvable = all(
@@ -109,11 +118,7 @@ class Coding(HostGame):
             self._sandbox = FusionSandbox(sandbox_url, memory_mb)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
-        if task is not None and not 0 <= task < self.num_tasks:
-            raise ValueError(
-                f"task={task} is not there; the split has tasks 0 to "
-                f"{self.num_tasks - 1}."
-            )
+        check_task(task, self.num_tasks)
         chosen = random.Random(seed).randrange(self.num_tasks)
         self._task = self._tasks[chosen if task is None else task]
         return Observation(self._task.statement)
@@ -196,8 +201,3 @@ def _examples(split: str) -> list[Task]:
         for number, task in enumerate(EXAMPLES, 1)
         if (number % VALIDATION_EVERY != 0) == (split == TRAINING)
     ]
-
-
-def _check(name: str, value: object, allowed: bool, rule: str) -> None:
-    if not allowed:
-        raise ValueError(f"{name}={value} is not allowed; use {rule}.")

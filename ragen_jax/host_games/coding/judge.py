@@ -2,7 +2,7 @@
 
 In: code, input and limits. Out: an `Outcome`, which is data: what was printed, never a
 verdict. Expected outputs stay in this process. Refuses to know about tasks and rewards.
-Sources: the isolation is `code_runner`'s; the service is SandboxFusion's `POST
+Sources: the isolation is `runner`'s; the service is SandboxFusion's `POST
 /run_code` (github.com/bytedance/SandboxFusion).
 """
 
@@ -16,13 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
 from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.host_games.coding import runner as code_runner
 from ragen_jax.host_games.coding.runner import ANSWER_HEAD, REQUEST_HEAD
-from ragen_jax.host_games.workers import child
+from ragen_jax.host_games.common import child
+from ragen_jax.host_games.common.http import check_url, post_json
 
 ISOLATIONS = ("namespaces", "limits")
 RUNNER = pathlib.Path(code_runner.__file__)
@@ -227,10 +226,7 @@ class FusionSandbox:
         Raises:
           ValueError: not the address of a server.
         """
-        if not re.match(r"https?://[^/]", url):
-            raise ValueError(
-                f"sandbox_url={url} is not allowed; use http:// or https:// and a host."
-            )
+        check_url("sandbox_url", url)
         self._url, self._memory_mb = url.rstrip("/"), memory_mb
 
     def describe(self) -> str:
@@ -251,14 +247,9 @@ class FusionSandbox:
             "memory_limit_MB": self._memory_mb,
             "files": {},
         }
-        request = urllib.request.Request(
-            f"{self._url}/run_code",
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
+        url = f"{self._url}/run_code"
+        answer = post_json(url, body, timeout_seconds=seconds + GRACE_SECONDS)
         try:
-            with urllib.request.urlopen(request, timeout=seconds + GRACE_SECONDS) as r:
-                answer = json.load(r)
             # A limit that was hit has no result, or one without a status.
             result = answer["run_result"] or {}
             finished = result.get("status") == "Finished"
@@ -269,10 +260,10 @@ class FusionSandbox:
                 and result["return_code"] == 0,
                 timed_out=result.get("status") == "TimeLimitExceeded",
             )
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError) as error:
             raise ConnectionError(
-                f"{self._url}/run_code: {type(error).__name__}: {error}; is a "
-                "SandboxFusion server there?"
+                f"{url} does not answer as a SandboxFusion server "
+                f"({type(error).__name__}: {error}); check sandbox_url"
             ) from error
 
     def close(self) -> None:
@@ -304,7 +295,7 @@ def _words_agree(expected: str, word: str) -> bool:
 
 
 def values_agree(expected: object, value: object) -> bool:
-    """True for equal JSON values; truth values are no numbers.
+    """True for equal JSON values; truth values are not numbers.
 
     Where either number is not whole, they may differ by a millionth.
     """

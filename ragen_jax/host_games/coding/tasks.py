@@ -15,7 +15,8 @@ import dataclasses
 import json
 import logging
 
-from ragen_jax.host_games.mathqa.questions import read_rows, split_of
+from ragen_jax.host_games.common.files import parse_json, read_rows
+from ragen_jax.host_games.common.splits import split_of
 
 # Before a function's result, which is the last such line printed.
 MARK = "\x1eresult "
@@ -101,15 +102,12 @@ def read_result(printed: str) -> object:
     """The value after the last mark.
 
     Raises:
-      ValueError: there is none, or it is no JSON.
+      ValueError: there is none, or it is not JSON.
     """
     _, found, line = printed.rpartition(MARK)
     if not found:
         raise ValueError("no result was printed")
-    try:
-        return json.loads(line.split("\n", 1)[0])
-    except RecursionError as error:
-        raise ValueError("the result is nested too deeply") from error
+    return parse_json(line.split("\n", 1)[0])
 
 
 def recorded_tests(printed: str) -> tuple[Test, ...]:
@@ -125,8 +123,8 @@ def read_tasks(path: str, split: str) -> list[Task]:
     both splits by the content of its statements.
 
     Raises:
-      ValueError: no such file, another kind of file, a row that is no task, or no task
-        of the split that has tests.
+      ValueError: no such file, another kind of file, a row that is not a task, or no
+        task of the split that has tests.
       ImportError: a .parquet file without pyarrow.
     """
     tasks, dropped = [], 0
@@ -135,8 +133,8 @@ def read_tasks(path: str, split: str) -> list[Task]:
             task = _task(row)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
-                f"row {number} of {path} is no task ({type(error).__name__}: {error}); "
-                "give a file of DeepCoder's data set or HumanEval's."
+                f"row {number} of {path} is not a task ({type(error).__name__}: "
+                f"{error}); give a file of DeepCoder's data set or HumanEval's."
             ) from error
         if split_of(task.statement) != split:
             continue

@@ -26,12 +26,14 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from ragen_jax.host_games.base import SPLITS, HostGame, Observation, Step
+from ragen_jax.host_games.base import HostGame, Observation, Step
 from ragen_jax.host_games.common.options import (
-    check_counts,
-    check_rewards,
-    refuse_others,
+    check_number,
+    check_one_of,
+    check_whole,
+    refuse_given,
 )
+from ragen_jax.host_games.common.splits import check_split
 from ragen_jax.host_games.lean.checker import (
     UNSOLVED,
     Checker,
@@ -88,7 +90,7 @@ class LeanGame(HostGame):
       max_tactics: most of them, up to 10. None: 6.
       ascii: generated theorems are shown as `p -> q`, not `p → q`; replies may use
         both. None: True.
-      data: JSONL file in miniF2F's format (`lean_data`), instead of generated theorems.
+      data: JSONL file in miniF2F's format (`theorems`), instead of generated theorems.
       url: of the Kimina server that checks them; for `data` only.
       timeout_seconds: that Lean may take for a script; for `data` only. None: 30.
       api: of the server, `check` or the older `verify`; for `data` only. None: `check`.
@@ -132,9 +134,9 @@ class LeanGame(HostGame):
         timeout_reward: float = -1.0,
         max_steps_reward: float = -2.0,
     ) -> None:
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; use {' or '.join(SPLITS)}.")
-        check_counts({"max_steps": max_steps, "message_chars": message_chars})
+        check_split(split)
+        check_whole("max_steps", max_steps)
+        check_whole("message_chars", message_chars)
         generated = {
             "max_depth": max_depth,
             "num_atoms": num_atoms,
@@ -148,9 +150,14 @@ class LeanGame(HostGame):
             "api": api,
             "key_variable": key_variable,
         }
-        refuse_others(server if data is None else generated, data)
-        if ascii not in (None, True, False):
-            raise ValueError(f"ascii is {ascii!r}; use True or False.")
+        if data is None:
+            refuse_given("without data, the file of theorems; set data", **server)
+        else:
+            refuse_given(
+                "beside data, but is for generated theorems; leave data out",
+                **generated,
+            )
+        check_one_of("ascii", ascii, (None, True, False))
         rewards = {
             "step_reward": step_reward,
             "accepted_reward": accepted_reward,
@@ -159,7 +166,8 @@ class LeanGame(HostGame):
             "timeout_reward": timeout_reward,
             "max_steps_reward": max_steps_reward,
         }
-        check_rewards(rewards)
+        for name, value in rewards.items():
+            check_number(name, value)
         self.rewards = rewards
         self.max_steps = max_steps
         self.message_chars = message_chars
@@ -293,7 +301,7 @@ class LeanGame(HostGame):
         text = textwrap.dedent(reply).strip()
         if not text:
             return None, "the tactic is empty"
-        # Lean's tactics may have several lines; nothing else that is no letter or sign.
+        # Lean's tactics may have several lines, but no other control characters.
         shown = text if self._problem is not None else text.replace("\n", " ")
         if not shown.isprintable():
             return None, "characters that cannot be printed"
@@ -313,7 +321,10 @@ class LeanGame(HostGame):
         return "\n".join(lines) + "\n"
 
     def _judge(self, result: CheckResult) -> str | None:
-        """Why a tactic is rejected; None: it is accepted, and the goals are its."""
+        """The reason a tactic was rejected, or None if it was accepted.
+
+        Then `self._goals` are the new goals.
+        """
         if result.error is not None:
             return result.error
         if result.is_done:

@@ -8,12 +8,12 @@ for; the prover and the search decide both exactly, so every problem can be won.
 """
 
 import functools
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
+from ragen_jax.host_games.common.options import check_whole
+from ragen_jax.host_games.common.splits import check_split, split_of_hash, text_hash
 from ragen_jax.host_games.lean.formulas import (
     AND,
     ATOMS,
@@ -30,8 +30,8 @@ from ragen_jax.host_games.lean.shortest_proof import ShortestProofs
 from ragen_jax.host_games.lean.tactics import Goal, parse_tactic, run_tactic
 
 MAX_HYPOTHESES = 3
-# One class of problems in so many is of the validation split.
-VALIDATION_SHARE = 5
+# One class of problems in five is for validation.
+VALIDATION_ONE_IN = 5
 # How often a connective is drawn: implications most, as they are what chains are of.
 _CONNECTIVES = ((IMPLIES, 0.4), (AND, 0.2), (OR, 0.2), (NOT, 0.13), (IFF, 0.07))
 # Share of formulas that stay shallower than they may.
@@ -60,9 +60,7 @@ class Problem(NamedTuple):
 def split_of(goal: Goal) -> str:
     """The split that a problem and all its renamings belong to."""
     text = canonical([formula for _, formula in goal.hypotheses], goal.target)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    is_held_out = int.from_bytes(digest, "big") % VALIDATION_SHARE == 0
-    return VALIDATION if is_held_out else TRAINING
+    return split_of_hash(text_hash(text), VALIDATION_ONE_IN)
 
 
 class Problems:
@@ -89,12 +87,11 @@ class Problems:
         min_tactics: int,
         max_tactics: int,
     ) -> None:
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; use {' or '.join(SPLITS)}.")
-        _check_range("max_depth", max_depth, 1, 4)
-        _check_range("num_atoms", num_atoms, 1, len(ATOMS))
-        _check_range("max_tactics", max_tactics, 1, MOST_TACTICS)
-        _check_range("min_tactics", min_tactics, 1, max_tactics)
+        check_split(split)
+        check_whole("max_depth", max_depth, most=4)
+        check_whole("num_atoms", num_atoms, most=len(ATOMS))
+        check_whole("max_tactics", max_tactics, most=MOST_TACTICS)
+        check_whole("min_tactics", min_tactics, most=max_tactics)
         self.split = split
         self.max_depth = max_depth
         self.atoms = ATOMS[:num_atoms]
@@ -172,13 +169,6 @@ def _says_nothing(formula: Formula) -> bool:
     if len(parts) == 2 and parts[0] == parts[1]:
         return True
     return any(_says_nothing(part) for part in parts)
-
-
-def _check_range(name: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r}; use a whole number.")
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; use {least} to {most}.")
 
 
 def shortest_script(

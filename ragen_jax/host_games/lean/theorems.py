@@ -12,14 +12,13 @@ not read. The copy that RAGEN uses says `imports` and `preamble` for `header` an
 """
 
 import dataclasses
-import hashlib
-import json
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
+from ragen_jax.host_games.base import TRAINING, VALIDATION
+from ragen_jax.host_games.common.files import read_lines
+from ragen_jax.host_games.common.splits import check_split, split_of_hash, text_hash
 
 # RAGEN's imports, but with a bound in Lean's own steps: it ends a script at the same
 # place on any machine, which seconds do not.
@@ -34,8 +33,8 @@ _SPLITS = {
     "validation": TRAINING,
     "test": VALIDATION,
 }
-# Where a file does not say: one theorem in so many is for validation.
-_VALIDATION_SHARE = 5
+# Where a file does not say, one theorem in five is for validation.
+_VALIDATION_ONE_IN = 5
 
 _END = re.compile(r"\s*(:=\s*(by\b\s*)?(sorry\s*)?)?$")
 _NAMED = re.compile(r"^\s*((theorem|lemma)\s+[^\s:(){}\[\]]+|example)")
@@ -68,10 +67,10 @@ def load_theorems(path: str, split: str) -> tuple[Theorem, ...]:
       split: `training` or `validation`.
 
     Raises:
-      ValueError: the file cannot be read, a line is no theorem, or the split has none.
+      ValueError: the file cannot be read, a line is not a theorem, or the split has
+        none.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; use {' or '.join(SPLITS)}.")
+    check_split(split)
     rows = _read(path)
     marks = {row.get("split") for row in rows}
     is_marked = "test" in marks and len(marks) > 1
@@ -90,20 +89,8 @@ def load_theorems(path: str, split: str) -> tuple[Theorem, ...]:
 
 
 def _read(path: str) -> list[Mapping[str, Any]]:
-    try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"data={path!r} cannot be read ({error}); give the path of a JSONL file."
-        ) from error
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}, is not JSON: {error}.") from error
+    rows = read_lines(path, "data")
+    for number, row in rows:
         statement = row.get("formal_statement") if isinstance(row, dict) else None
         if not isinstance(statement, str) or not statement.strip():
             raise ValueError(
@@ -115,8 +102,7 @@ def _read(path: str) -> list[Mapping[str, Any]]:
                 f"{path}, line {number}: split is {row['split']!r}; use "
                 f"{', '.join(_SPLITS)}, or leave it out."
             )
-        rows.append(row)
-    return rows
+    return [row for _, row in rows]
 
 
 def _claim(row: Mapping[str, Any]) -> str:
@@ -128,9 +114,7 @@ def _claim(row: Mapping[str, Any]) -> str:
 def _split(row: Mapping[str, Any], is_marked: bool) -> str:
     if is_marked:
         return _SPLITS[row.get("split") or "train"]
-    digest = hashlib.blake2b(_claim(row).encode(), digest_size=8).digest()
-    is_held_out = int.from_bytes(digest, "big") % _VALIDATION_SHARE == 0
-    return VALIDATION if is_held_out else TRAINING
+    return split_of_hash(text_hash(_claim(row)), _VALIDATION_ONE_IN)
 
 
 def _theorem(row: Mapping[str, Any]) -> Theorem:

@@ -11,10 +11,17 @@ ends the game.
 
 import random
 
-from ragen_jax.host_games.base import SPLITS, HostGame, Observation, Step
+from ragen_jax.host_games.base import HostGame, Observation, Step
+from ragen_jax.host_games.common.options import (
+    check_number,
+    check_one_of,
+    check_task,
+    check_whole,
+)
+from ragen_jax.host_games.common.splits import check_split, split_of
 from ragen_jax.host_games.mathqa.generated import MAX_STEPS, draw_problem
 from ragen_jax.host_games.mathqa.judge import MathJudge, strings_agree
-from ragen_jax.host_games.mathqa.questions import Question, read_questions, split_of
+from ragen_jax.host_games.mathqa.questions import Question, read_questions
 
 JUDGES = ("string", "math")
 TRY_AGAIN = "Incorrect. Please think again."
@@ -48,7 +55,7 @@ class MathQA(HostGame):
         """
         Args:
           split: "training" or "validation"; no question is in both.
-          path: file in MetaMathQA's format (see `math_data`); None: generated.
+          path: file in MetaMathQA's format (see `questions`); None: generated.
           judge: "string" compares texts but for case and blanks, as RAGEN does; "math"
             compares by math-verify, for which 1/2 is 0.5. The two count differently.
           judge_seconds: for one comparison by "math"; a longer one counts as wrong.
@@ -62,13 +69,13 @@ class MathQA(HostGame):
           ValueError: an option out of its range, or a file that cannot be read.
           ImportError: a package that an option needs is not installed.
         """
-        _check("split", split, split in SPLITS, "training or validation")
-        _check("judge", judge, judge in JUDGES, " or ".join(JUDGES))
-        _check("judge_seconds", judge_seconds, judge_seconds > 0, "above 0")
-        _check("attempts", attempts, attempts >= 1, "1 or more")
-        _check("retry_factor", retry_factor, 0 <= retry_factor <= 1, "from 0 to 1")
-        _check("num_steps", num_steps, num_steps in range(1, MAX_STEPS + 1), "1 to 3")
-        _check("max_number", max_number, 10 <= max_number <= 10_000, "10 to 10000")
+        check_split(split)
+        check_one_of("judge", judge, JUDGES)
+        check_number("judge_seconds", judge_seconds, above=0)
+        check_whole("attempts", attempts)
+        check_number("retry_factor", retry_factor, least=0, most=1)
+        check_whole("num_steps", num_steps, most=MAX_STEPS)
+        check_whole("max_number", max_number, 10, 10_000)
         self._split = split
         self._attempts, self._retry_factor = attempts, retry_factor
         self._num_steps, self._max_number = num_steps, max_number
@@ -82,11 +89,7 @@ class MathQA(HostGame):
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Show a question; a generated one is drawn from the task, if there is one."""
-        if task is not None and not 0 <= task < (self.num_tasks or 2**31):
-            raise ValueError(
-                f"task={task} is not there; the split has tasks 0 to "
-                f"{(self.num_tasks or 2**31) - 1}."
-            )
+        check_task(task, self.num_tasks or 2**31)
         if self._questions is None:
             self._question = self._generate(seed if task is None else task)
         else:
@@ -129,11 +132,6 @@ class MathQA(HostGame):
             if problem is not None and split_of(problem.key) == self._split:
                 return Question(problem.question, str(problem.answer))
         raise RuntimeError(f"no problem for {self._split} in {MAX_DRAWS} draws")
-
-
-def _check(name: str, value: object, allowed: bool, rule: str) -> None:
-    if not allowed:
-        raise ValueError(f"{name}={value} is not allowed; use {rule}.")
 
 
 def _instruction(is_generated: bool, attempts: int) -> str:

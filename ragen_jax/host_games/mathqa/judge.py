@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from ragen_jax.host_games.workers import child
+from ragen_jax.host_games.common import child
 
 INSTALL = "pip install 'ragen_jax[math]'"
 # Longer replies are no answers; parsing takes more than linear time.

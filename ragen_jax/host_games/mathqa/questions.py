@@ -1,4 +1,4 @@
-"""Reads questions in MetaMathQA's format and deals texts to splits.
+"""Reads questions in MetaMathQA's format.
 
 In: a JSON list, JSON lines or parquet file with `query` and `response`, of which the
 truth is what stands after `The answer is: `, and if there `original_question`.
@@ -7,19 +7,12 @@ Source of the format: the data set meta-math/MetaMathQA.
 """
 
 import dataclasses
-import gzip
-import hashlib
-import importlib.util
-import json
 import logging
-import pathlib
 
-from ragen_jax.host_games.base import TRAINING, VALIDATION
+from ragen_jax.host_games.common.files import read_rows
+from ragen_jax.host_games.common.splits import VALIDATION_SHARE, split_of
 
 ANSWER_MARK = "The answer is: "
-# Share of texts that are for validation.
-VALIDATION_SHARE = 0.1
-INSTALL = "pip install 'ragen_jax[parquet]'"
 
 _log = logging.getLogger(__name__)
 
@@ -30,14 +23,6 @@ class Question:
 
     query: str
     truth: str
-
-
-def split_of(text: str) -> str:
-    """The split a text is in, by its content alone; case and blanks do not matter."""
-    content = " ".join(text.split()).lower()
-    digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
-    share = int.from_bytes(digest[:8], "big") / 2**64
-    return VALIDATION if share < VALIDATION_SHARE else TRAINING
 
 
 def read_questions(path: str, split: str) -> list[Question]:
@@ -81,43 +66,3 @@ def read_questions(path: str, split: str) -> list[Question]:
             f"{1 / VALIDATION_SHARE:.0f} is for validation."
         )
     return questions
-
-
-def read_rows(path: str) -> list:
-    """The rows of a .json, .jsonl or .parquet file; the former also packed by gzip.
-
-    Raises:
-      ValueError: no such file, another kind of file, or not a list of rows.
-      ImportError: a .parquet file without pyarrow.
-    """
-    file = pathlib.Path(path)
-    if not file.is_file():
-        raise ValueError(f"path={path} is no file; give one, or None for own problems.")
-    if file.suffix == ".parquet":
-        if importlib.util.find_spec("pyarrow") is None:
-            raise ImportError(
-                f"{path} needs pyarrow, which is not installed; run {INSTALL} or give "
-                "a .json or .jsonl file."
-            )
-        import pyarrow.parquet
-
-        return pyarrow.parquet.read_table(file).to_pylist()
-    is_packed = file.suffix == ".gz"
-    suffix = file.with_suffix("").suffix if is_packed else file.suffix
-    if suffix not in (".json", ".jsonl"):
-        raise ValueError(
-            f"path={path} ends in {file.suffix!r}; allowed are .json, .jsonl, "
-            ".parquet and, packed by gzip, .json.gz and .jsonl.gz."
-        )
-    data = file.read_bytes()
-    text = (gzip.decompress(data) if is_packed else data).decode()
-    try:
-        if suffix == ".json":
-            rows = json.loads(text)
-        else:
-            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not {suffix[1:].upper()}: {error}") from error
-    if not isinstance(rows, list):
-        raise ValueError(f"{path} holds no list; give a list of rows or JSON lines.")
-    return rows

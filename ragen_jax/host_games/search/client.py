@@ -1,7 +1,7 @@
 """Search on a server, in either of the two dialects that the field speaks.
 
 In: a query. Out: the passages that the server names, best first. Refuses to guess:
-what is no answer of one of the dialects is an error that says so.
+what is not an answer of one of the dialects is an error.
 
 Both are a POST of JSON to `/retrieve`:
 
@@ -18,15 +18,13 @@ Source: scripts/retrieval/server.py of RAGEN, examples/search/retrieval/server.p
 rLLM, search_r1/search/retrieval_server.py of Search-R1.
 """
 
-import http.client
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from ragen_jax.host_games.search.passages import Passage
+from ragen_jax.host_games.common.bm25 import Passage
+from ragen_jax.host_games.common.http import HttpError, check_url, post_json
+from ragen_jax.host_games.common.options import check_number, check_one_of
 
 AUTO = "auto"
 RETRIEVE_QUERY, RETRIEVE_QUERIES = SPOKEN = ("retrieve_query", "retrieve_queries")
@@ -36,15 +34,10 @@ DIALECTS = (AUTO, *SPOKEN)
 MAX_ANSWER_BYTES = 10_000_000
 # How servers refuse a request of the other dialect: RAGEN's with 400, FastAPI with 422.
 REFUSALS = (400, 422)
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class RetrievalError(RuntimeError):
     """A server did not answer a search as it should; the message says how."""
-
-
-class _Refused(RetrievalError):
-    """The server does not like the form of the request."""
 
 
 def write_request(dialect: str, query: str, k: int) -> dict[str, Any]:
@@ -100,27 +93,6 @@ def _read_entry(entry: Any, rank: int) -> Passage:
     )
 
 
-def _split_url(url: str) -> urllib.parse.SplitResult:
-    """The parts of a URL that a server can have.
-
-    Raises:
-      ValueError: it can not.
-    """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        # Reading the port checks it.
-        is_good = (
-            parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        )
-    except ValueError:
-        is_good = False
-    if not is_good:
-        raise ValueError(
-            f"the retriever's URL is {url!r}; use one like http://127.0.0.1:8000"
-        )
-    return parts
-
-
 class HttpRetriever:
     """A client of a retrieval server."""
 
@@ -136,24 +108,15 @@ class HttpRetriever:
             answer.
 
         Raises:
-          ValueError: the URL, the dialect or the timeout is none.
+          ValueError: the URL, the dialect or the timeout cannot be used.
         """
-        parts = _split_url(url)
-        if dialect not in DIALECTS:
-            raise ValueError(
-                f"dialect is {dialect!r}; use one of {', '.join(DIALECTS)}"
-            )
-        if not timeout_seconds > 0:
-            raise ValueError(
-                f"timeout_seconds is {timeout_seconds}; use a positive number"
-            )
+        parts = check_url("retriever", url)
+        check_one_of("dialect", dialect, DIALECTS)
+        check_number("timeout_seconds", timeout_seconds, above=0)
         path = parts.path if parts.path not in ("", "/") else "/retrieve"
-        self.url = urllib.parse.urlunsplit(parts._replace(path=path))
+        self.url = parts._replace(path=path).geturl()
         self._dialects = SPOKEN if dialect == AUTO else (dialect,)
         self._timeout_seconds = timeout_seconds
-        # A proxy of the environment is for the world outside, not for this machine.
-        proxies = {} if parts.hostname in LOOPBACK else None
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
 
     def search(self, query: str, k: int) -> list[Passage]:
         """Up to `k` passages for a query, best first.
@@ -165,9 +128,16 @@ class HttpRetriever:
         refusals = []
         for dialect in self._dialects:
             try:
-                answer = self._post(write_request(dialect, query, k))
-            except _Refused as refused:
-                refusals.append(f"{dialect}: {refused}")
+                answer = post_json(
+                    self.url,
+                    write_request(dialect, query, k),
+                    timeout_seconds=self._timeout_seconds,
+                    max_bytes=MAX_ANSWER_BYTES,
+                )
+            except HttpError as error:
+                if error.status not in REFUSALS:
+                    raise RetrievalError(f"no passages: {error}") from error
+                refusals.append(f"{dialect}: {error}")
                 continue
             try:
                 passages = read_answer(answer)
@@ -183,51 +153,4 @@ class HttpRetriever:
         raise RetrievalError(
             f"{self.url} refuses a search ({'; '.join(refusals)}); "
             f"use another dialect of {', '.join(DIALECTS)} or another server"
-        )
-
-    def _post(self, request: Mapping[str, Any]) -> Any:
-        """Send a request and read the JSON of the answer."""
-        sent = urllib.request.Request(
-            self.url,
-            data=json.dumps(request).encode(),
-            headers={"Content-Type": "application/json", "Accept": "application/json"},
-        )
-        try:
-            with self._opener.open(sent, timeout=self._timeout_seconds) as response:
-                body = response.read(MAX_ANSWER_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                said = error.read(200).decode(errors="replace")
-            kind = _Refused if error.code in REFUSALS else RetrievalError
-            raise kind(
-                f"{self.url} answered a search with status {error.code}: {said}; "
-                "see the server's log"
-            ) from error
-        except TimeoutError as error:
-            raise RetrievalError(self._say_late()) from error
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            if isinstance(getattr(error, "reason", None), TimeoutError):
-                raise RetrievalError(self._say_late()) from error
-            raise RetrievalError(
-                f"no search at {self.url}: {getattr(error, 'reason', error)}; "
-                "check that the server runs and that the URL is right"
-            ) from error
-        if len(body) > MAX_ANSWER_BYTES:
-            raise RetrievalError(
-                f"{self.url} answered a search with more than {MAX_ANSWER_BYTES} "
-                "bytes; use fewer or shorter passages"
-            )
-        try:
-            return json.loads(body)
-        # Thousands of nested lists are a RecursionError.
-        except (ValueError, RecursionError) as error:
-            raise RetrievalError(
-                f"{self.url} answered a search with what is not JSON: {body[:200]!r}; "
-                "check that the URL is a retrieval server's"
-            ) from error
-
-    def _say_late(self) -> str:
-        return (
-            f"{self.url} did not answer a search within {self._timeout_seconds} s; "
-            "raise timeout_seconds or use a faster server"
         )

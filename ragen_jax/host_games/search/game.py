@@ -1,9 +1,9 @@
 """SearchQA: answer questions with facts from a search engine.
 
 In: replies, each a search or the answer. Out: passages found, and at the end the pay
-of the answer. Questions come from an invented world (`search_world`) or from HotpotQA
-(`search_hotpot`), passages from an index in memory (`search_retrieval`) or from a
-server (`search_http`).
+of the answer. Questions come from an invented world (`invented`) or from HotpotQA
+(`hotpot`), passages from an index in memory (`common.bm25`) or from a
+server (`client`).
 
 Source: RAGEN's SearchQA (ragen/env/search, after rLLM's). It differs where the original
 harms: replies it cannot read are invalid instead of final answers (`loose` plays the
@@ -16,12 +16,22 @@ import functools
 from collections.abc import Sequence
 from typing import Protocol
 
-from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
-from ragen_jax.host_games.search.bm25 import (
+from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.common.bm25 import (
     BM25Retriever,
+    Passage,
     Retriever,
     refuse_without_bm25s,
 )
+from ragen_jax.host_games.common.files import one_line
+from ragen_jax.host_games.common.options import (
+    check_bool,
+    check_one_of,
+    check_task,
+    check_whole,
+    refuse_given,
+)
+from ragen_jax.host_games.common.splits import check_split
 from ragen_jax.host_games.search.client import AUTO, HttpRetriever
 from ragen_jax.host_games.search.hotpot import load_hotpot
 from ragen_jax.host_games.search.invented import (
@@ -31,7 +41,7 @@ from ragen_jax.host_games.search.invented import (
     build_questions,
     build_world,
 )
-from ragen_jax.host_games.search.passages import Passage, Question, one_line
+from ragen_jax.host_games.search.questions import Question
 from ragen_jax.host_games.search.scores import exact_match, f1_score, pay
 
 SEARCH, FINISH = KEYWORDS = ("search", "finish")
@@ -159,22 +169,20 @@ class SearchQA(HostGame):
           max_questions: only the first questions of `data`, and their passages; None:
             all.
           retriever: URL of a server with the passages; None: an index in memory.
-          dialect: one of `search_http.DIALECTS`; None: found out. With `retriever`.
+          dialect: one of `client.DIALECTS`; None: found out. With `retriever`.
           timeout_seconds: for a search to be answered; None: 10. With `retriever`.
 
         Raises:
           ImportError: bm25s or, for parquet, pyarrow is not installed.
           ValueError: an option is out of range or of no use beside the others.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
-        _check_at_least("max_searches", max_searches, 1)
-        _check_at_least("top_k", top_k, 1)
-        _check_at_least("passage_chars", passage_chars, FEWEST_PASSAGE_CHARS)
-        if not isinstance(loose, bool):
-            raise ValueError(f"loose is {loose!r}; use True or False")
+        check_split(split)
+        check_whole("max_searches", max_searches)
+        check_whole("top_k", top_k)
+        check_whole("passage_chars", passage_chars, FEWEST_PASSAGE_CHARS)
+        check_bool("loose", loose)
         if num_worlds is not None:
-            _check_at_least("num_worlds", num_worlds, 1)
+            check_whole("num_worlds", num_worlds)
         self._source = _choose_questions(
             split, num_hops, num_worlds, data, max_questions
         )
@@ -186,9 +194,8 @@ class SearchQA(HostGame):
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Ask a question; without a task, seeds go through all of them in turn."""
+        check_task(task, self.num_tasks)
         index = seed % self.num_tasks if task is None else task
-        if not 0 <= index < self.num_tasks:
-            raise ValueError(f"task is {task}; use 0 to {self.num_tasks - 1}")
         self._task, self._question = index, self._source.question(index)
         self._replies = 0
         self._queries: list[str] = []
@@ -327,17 +334,15 @@ def _choose_questions(
 ) -> _Source:
     """Questions of a split, invented or from a file."""
     if data is not None:
-        for name, value in (("num_hops", num_hops), ("num_worlds", num_worlds)):
-            if value is not None:
-                raise ValueError(
-                    f"{name} is {value} beside data={data!r}, whose questions are as "
-                    "they are; leave out one of the two"
-                )
+        refuse_given(
+            f"beside data={data!r}, whose questions are as they are; leave data out",
+            num_hops=num_hops,
+            num_worlds=num_worlds,
+        )
         return _FromFile(split, data, max_questions)
-    _refuse_without("data", max_questions=max_questions)
+    refuse_given("without data; set data", max_questions=max_questions)
     hops = DEFAULT_NUM_HOPS if num_hops is None else num_hops
-    if hops not in KINDS_OF_HOPS:
-        raise ValueError(f"num_hops is {num_hops}; use 1 or 2, or None for 2")
+    check_one_of("num_hops", hops, KINDS_OF_HOPS)
     is_training = split == TRAINING and num_worlds is not None
     return _Invented(split, KINDS_OF_HOPS[hops], num_worlds if is_training else 1)
 
@@ -347,8 +352,12 @@ def _reach(
 ) -> HttpRetriever | None:
     """The client of a server; None where the index will be in memory."""
     if url is None:
-        _refuse_without("retriever", dialect=dialect, timeout_seconds=timeout_seconds)
-        refuse_without_bm25s()
+        refuse_given(
+            "without retriever; set retriever",
+            dialect=dialect,
+            timeout_seconds=timeout_seconds,
+        )
+        refuse_without_bm25s(", or name a server with retriever=URL")
         return None
     return HttpRetriever(
         url,
@@ -357,19 +366,3 @@ def _reach(
             DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         ),
     )
-
-
-def _check_at_least(name: str, value: int, fewest: int) -> None:
-    # True and False are integers to Python.
-    if not isinstance(value, int) or isinstance(value, bool) or value < fewest:
-        raise ValueError(f"{name} is {value!r}; use an integer of at least {fewest}")
-
-
-def _refuse_without(needed: str, **options: object) -> None:
-    """Refuse options that mean nothing without another one."""
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(
-                f"{name} is {value!r}, which means nothing without {needed}; "
-                f"set {needed} or leave {name} out"
-            )

@@ -13,22 +13,18 @@ the dataset hotpotqa/hotpot_qa.
 
 import dataclasses
 import functools
-import json
-import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.host_games.search.passages import (
-    Hop,
-    Passage,
-    Question,
-    one_line,
-    stable_hash,
-)
+from ragen_jax.host_games.common.bm25 import Passage
+from ragen_jax.host_games.common.files import one_line, read_rows
+from ragen_jax.host_games.common.options import check_whole
+from ragen_jax.host_games.common.splits import split_of_hash, stable_hash
+from ragen_jax.host_games.search.questions import Hop, Question
 
-# One question in ten is held out.
-VALIDATION_SHARE = 10
+# One question in ten is for validation.
+VALIDATION_ONE_IN = 10
 FORM = (
     "a list of objects with _id, question, answer, supporting_facts and context, as "
     "HotpotQA's hotpot_train_v1.1.json"
@@ -66,7 +62,7 @@ class HotpotFile:
 
 @functools.lru_cache(maxsize=2)
 def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
-    """Read a file; once per process, whatever happens to it afterwards.
+    """Reads a file, cached per process; later changes are not seen.
 
     A question belongs to a split by the hash of its id. A question asked again in the
     same words is left out, so that no question is in both splits.
@@ -79,12 +75,12 @@ def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
       ImportError: pyarrow is not installed, for parquet.
       ValueError: the file is not there or not in HotpotQA's form.
     """
-    if max_questions is not None and max_questions < 1:
-        raise ValueError(f"max_questions is {max_questions}; use at least 1, or None")
+    if max_questions is not None:
+        check_whole("max_questions", max_questions)
     passages: dict[str, Passage] = {}
     by_split: dict[str, list[Question]] = {split: [] for split in SPLITS}
     asked = set()
-    for number, row in enumerate(_read_rows(path)[:max_questions]):
+    for number, row in enumerate(read_rows(path, "data")[:max_questions]):
         try:
             question = _read_question(row, passages)
         except (KeyError, TypeError, ValueError) as error:
@@ -104,35 +100,7 @@ def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
 
 def split_of(question_id: str) -> str:
     """The split that a question belongs to."""
-    held_out = stable_hash("hotpot", question_id) % VALIDATION_SHARE == 0
-    training, validation = SPLITS
-    return validation if held_out else training
-
-
-def _read_rows(path: str) -> Sequence[Any]:
-    file = pathlib.Path(path)
-    if not file.is_file():
-        raise ValueError(f"data is {path!r}, which is no file; give a file of HotpotQA")
-    if file.suffix == ".parquet":
-        return _read_parquet(path)
-    try:
-        rows = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); it must be {FORM}") from error
-    if not isinstance(rows, list):
-        raise ValueError(f"{path} holds a {type(rows).__name__}; it must be {FORM}")
-    return rows
-
-
-def _read_parquet(path: str) -> Sequence[Any]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"reading {path} needs the package pyarrow, which is not installed; "
-            "run: pip install 'ragen_jax[parquet]', or give the data as JSON"
-        ) from error
-    return pyarrow.parquet.read_table(path).to_pylist()
+    return split_of_hash(stable_hash("hotpot", question_id), VALIDATION_ONE_IN)
 
 
 def _read_question(row: Mapping[str, Any], passages: dict[str, Passage]) -> Question:

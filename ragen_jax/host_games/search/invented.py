@@ -14,8 +14,10 @@ import dataclasses
 import functools
 import itertools
 
-from ragen_jax.host_games.base import SPLITS, VALIDATION
-from ragen_jax.host_games.search.passages import Hop, Passage, Question, stable_hash
+from ragen_jax.host_games.base import SPLITS
+from ragen_jax.host_games.common.bm25 import Passage
+from ragen_jax.host_games.common.splits import split_of_hash, stable_hash
+from ragen_jax.host_games.search.questions import Hop, Question
 
 CONSONANTS = "bdfklmnprstv"
 VOWELS = "aeiou"
@@ -23,7 +25,7 @@ SYLLABLES = tuple(c + v for c, v in itertools.product(CONSONANTS, VOWELS))
 # Names that the syllables make and that read as something else.
 UNWANTED_NAMES = frozenset({"Kike", "Pedo", "Puta", "Papa", "Mama", "Pute", "Rape"})
 # One name in four belongs to validation, as with levels of the games on the device.
-VALIDATION_SHARE = 4
+VALIDATION_ONE_IN = 4
 
 NUM_PEOPLE, NUM_COMPANIES, NUM_TOWNS, NUM_LANDS = 240, 120, 80, 20
 # Ages run from the first to below the second.
@@ -107,11 +109,10 @@ def _names(split: str, number: int) -> list[str]:
     """The names of a split, for each world in another order that looks random."""
     pairs = itertools.product(SYLLABLES, SYLLABLES)
     names = {(first + second).capitalize() for first, second in pairs} - UNWANTED_NAMES
-    held_out = split == VALIDATION
     mine = [
         name
         for name in names
-        if (stable_hash("split", name) % VALIDATION_SHARE == 0) == held_out
+        if split_of_hash(stable_hash("split", name), VALIDATION_ONE_IN) == split
     ]
     of_world = _of_world(number)
     return sorted(mine, key=lambda name: stable_hash("order", name, *of_world))

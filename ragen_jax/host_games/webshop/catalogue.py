@@ -8,11 +8,10 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
-from ragen_jax.host_games.base import TRAINING, VALIDATION
-from ragen_jax.host_games.search.passages import stable_hash
+from ragen_jax.host_games.common.splits import split_of_hash, stable_hash
 
 # One title in four belongs to validation, as with levels of the games on the device.
-VALIDATION_SHARE = 4
+VALIDATION_ONE_IN = 4
 # Limits are multiples of 10 dollars below 1,000; of the next four above the price two
 # are drawn, and the higher one is the limit. WebShop's numbers.
 LIMIT_CENTS = range(1_000, 100_000, 1_000)
@@ -126,7 +125,7 @@ class Catalogue:
 def split_of(product: Product) -> str:
     """The split of a product's goals; products of one title are in the same."""
     title = stable_hash("webshop split", product.name.lower())
-    return VALIDATION if title % VALIDATION_SHARE == 0 else TRAINING
+    return split_of_hash(title, VALIDATION_ONE_IN)
 
 
 def draw_price(product: Product, seed: int) -> int:

@@ -18,14 +18,13 @@ be read is an error that names the product, and both splits have products of the
 import contextlib
 import functools
 import itertools
-import json
-import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.host_games.search.passages import one_line, stable_hash
+from ragen_jax.host_games.common.files import one_line, read_json
+from ragen_jax.host_games.common.splits import stable_hash
 from ragen_jax.host_games.webshop.catalogue import (
     Catalogue,
     Goal,
@@ -46,7 +45,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 def load_catalogue(
     items: str, attributes: str, instructions: str | None = None
 ) -> Catalogue:
-    """Read files; once per process, whatever happens to them afterwards.
+    """Reads the files, cached per process; later changes are not seen.
 
     Args:
       items: path of the products.
@@ -57,10 +56,11 @@ def load_catalogue(
     Raises:
       ValueError: a file is not there or not in its form, or gives no goals.
     """
+    read = functools.partial(read_json, form="WebShop's file")
     return build_catalogue(
-        _read_json("data", items, list),
-        _read_json("attributes", attributes, dict),
-        _read_json("instructions", instructions, dict) if instructions else None,
+        read(items, list, option="data"),
+        read(attributes, dict, option="attributes"),
+        read(instructions, dict, option="instructions") if instructions else None,
         source=items,
     )
 
@@ -117,22 +117,6 @@ def _naming(record: str) -> Iterator[None]:
             f"{record} is not in WebShop's format: {type(error).__name__}: {error}; "
             "correct or remove it"
         ) from error
-
-
-def _read_json(option: str, path: str, kind: type) -> Any:
-    file = pathlib.Path(path)
-    if not file.is_file():
-        raise ValueError(f"{option} is {path!r}, which is no file; give one of WebShop")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); use WebShop's file") from error
-    if not isinstance(content, kind):
-        raise ValueError(
-            f"{path} holds a {type(content).__name__}, but {option} has to be a "
-            f"{kind.__name__}; use the file of WebShop that is one"
-        )
-    return content
 
 
 def _read_product(

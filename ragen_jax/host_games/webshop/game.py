@@ -1,22 +1,32 @@
 """WebShop: buy what a customer asks for.
 
 In: replies, each a search or a click. Out: pages of a shop, and at the end the pay of
-the purchase. Products and goals are generated (`webshop_products`) or come from
-WebShop's files (`webshop_data`).
+the purchase. Products and goals are generated (`generated`) or come from
+WebShop's files (`files`).
 
 Source: WebShop (arXiv 2207.01206) as in RAGEN (ragen/env/webshop). It differs where the
 original harms: prices and limits are drawn from the level's seed, not anew in each
 process; what a page does not offer changes nothing, also a search; validation has
-products of its own; nothing is paid twice (`webshop_score`). Its search engine is BM25
+products of its own; nothing is paid twice (`score`). Its search engine is BM25
 on words as they stand, without Lucene's stems, so that pages of results differ.
 """
 
 import functools
 from collections.abc import Sequence
 
-from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame, Observation, Step
-from ragen_jax.host_games.search.bm25 import BM25Retriever, refuse_without_bm25s
-from ragen_jax.host_games.search.passages import Passage
+from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.common.bm25 import (
+    BM25Retriever,
+    Passage,
+    refuse_without_bm25s,
+)
+from ragen_jax.host_games.common.options import (
+    check_one_of,
+    check_task,
+    check_whole,
+    refuse_given,
+)
+from ragen_jax.host_games.common.splits import check_split
 from ragen_jax.host_games.webshop.catalogue import (
     Catalogue,
     Product,
@@ -115,15 +125,12 @@ class WebShop(HostGame):
           ValueError: an option is out of range or needs another one, or a file is not
             in WebShop's format.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
-        _check_one_of("rules", rules, MATCHERS)
-        _check_one_of("pay", pay, PAYS)
-        _check_one_of("pages", pages, PAGES)
-        whole = isinstance(page_size, int) and not isinstance(page_size, bool)
-        if not whole or not 1 <= page_size <= MAX_FOUND:
-            raise ValueError(f"page_size is {page_size!r}; use 1 to {MAX_FOUND}")
-        _refuse_without_search()
+        check_split(split)
+        check_one_of("rules", rules, MATCHERS)
+        check_one_of("pay", pay, PAYS)
+        check_one_of("pages", pages, PAGES)
+        check_whole("page_size", page_size, most=MAX_FOUND)
+        refuse_without_bm25s()
         self._catalogue = _choose_catalogue(data, attributes, instructions)
         self._goals = self._catalogue.goals_of(split)
         self._rules, self._pay = MATCHERS[rules](), pay
@@ -137,9 +144,8 @@ class WebShop(HostGame):
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Open the search page; without a task, seeds go through all goals in turn."""
+        check_task(task, self.num_tasks)
         index = seed % self.num_tasks if task is None else task
-        if not 0 <= index < self.num_tasks:
-            raise ValueError(f"task is {task}; use 0 to {self.num_tasks - 1}")
         self._seed, self._goal = seed, self._goals[index]
         self._wanted = self._catalogue.products[self._goal.asin]
         self._limit_cents = draw_limit(self._goal, self._price(self._wanted), seed)
@@ -226,12 +232,11 @@ def _choose_catalogue(
     data: str | None, attributes: str | None, instructions: str | None
 ) -> Catalogue:
     if data is None:
-        for name, path in (("attributes", attributes), ("instructions", instructions)):
-            if path is not None:
-                raise ValueError(
-                    f"{name} is {path!r} beside generated products; set data to the "
-                    "file of the products, or leave it out"
-                )
+        refuse_given(
+            "beside generated products; set data to the file of the products",
+            attributes=attributes,
+            instructions=instructions,
+        )
         return generated_shop()
     if attributes is None:
         raise ValueError(
@@ -239,18 +244,3 @@ def _choose_catalogue(
             "items_ins_v2 file for these products"
         )
     return load_catalogue(data, attributes, instructions)
-
-
-def _check_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in list(allowed):
-        raise ValueError(f"{name} is {value!r}; use one of {', '.join(allowed)}")
-
-
-def _refuse_without_search() -> None:
-    try:
-        refuse_without_bm25s()
-    except ImportError as error:
-        raise ImportError(
-            "the shop's search needs the package bm25s, which is not installed; "
-            "run: pip install 'ragen_jax[search]'"
-        ) from error

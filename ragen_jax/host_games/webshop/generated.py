@@ -13,7 +13,7 @@ import functools
 import itertools
 from typing import Any
 
-from ragen_jax.host_games.search.passages import stable_hash
+from ragen_jax.host_games.common.splits import stable_hash
 from ragen_jax.host_games.webshop.catalogue import Catalogue
 from ragen_jax.host_games.webshop.files import build_catalogue
 

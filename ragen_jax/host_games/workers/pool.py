@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.host_games.workers import child
+from ragen_jax.host_games.common import child
 
 # Seconds a new worker may take to import a game before its first answer.
 START_SECONDS = 60.0

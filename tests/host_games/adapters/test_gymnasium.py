@@ -277,7 +277,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({**LAKE, "split": "test"}, "use one of training, validation"),
+        ({**LAKE, "split": "test"}, "use training or validation"),
         ({**LAKE, "success": "goal"}, "use reward or terminated"),
         ({"id": "NoLake-v0"}, "pprint_registry"),
         ({"id": "Taxi-v0"}, "pprint_registry"),

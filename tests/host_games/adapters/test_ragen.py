@@ -191,7 +191,7 @@ def test_the_environment_is_closed():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"split": "test", **SUM}, "use one of training, validation"),
+        ({"split": "test", **SUM}, "use training or validation"),
         ({"env": "SumEnv"}, "use package.module:Class"),
         ({"env": ":SumEnv"}, "use package.module:Class"),
         ({"env": f"{HERE}:"}, "use package.module:Class"),

@@ -105,7 +105,7 @@ def test_other_files_are_no_games(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", "is no JSON: "), ("[]", "holds no JSON object"), ("\ud800", "is no JSON")],
+    [("{", "is not JSON: "), ("[]", "holds a list"), ("\ud800", "is not JSON")],
 )
 def test_files_that_are_no_games_are_refused_at_once(tmp_path, content, words):
     file = put(tmp_path, "train/a", "")

@@ -8,8 +8,9 @@ import pytest
 from ragen_jax.host_games.lean.checker import PropositionalChecker
 from ragen_jax.host_games.lean.game import LeanGame
 from ragen_jax.host_games.lean.kimina import KiminaError
-from tests.host_games.lean.test_kimina import message, reply_of, serve
+from tests.host_games.lean.test_kimina import message, reply_of
 from tests.host_games.lean.test_theorems import write
+from tests.host_games.stub_server import answering
 
 # Theorems of propositional logic in miniF2F's form, which the stub can judge.
 CLAIMS = (
@@ -64,13 +65,13 @@ def judge(path, headers, body):
 
 
 def test_an_episode_on_a_server(data):
-    with serve(judge) as (url, requests):
+    with answering(judge) as (url, requests):
         game = LeanGame(data=data, url=url)
         assert game.num_tasks == 3
         assert not game.is_solvable
         goals = "p q : Prop\nh1 : p → q\nh2 : p\n⊢ q ∧ p"
         assert game.reset(0, task=0).text == f"Claim 0.\n\n{goals}"
-        assert requests[-1]["snippets"][0]["code"].endswith(
+        assert requests[-1][1]["snippets"][0]["code"].endswith(
             f"theorem claim_0 {CLAIMS[0]} := by\n  skip\n"
         )
         step = game.step("constructor")
@@ -86,7 +87,7 @@ def test_an_episode_on_a_server(data):
         assert game.step("exact h1 h2").info["accepted"]
         step = game.step("exact h2")
         assert (step.terminated, step.info["success"], step.reward) == (True, True, 9.9)
-        assert requests[-1]["snippets"][0]["code"].endswith(
+        assert requests[-1][1]["snippets"][0]["code"].endswith(
             ":= by\n  constructor\n  exact h1 h2\n  exact h2\n"
         )
         assert game.solution() == ()
@@ -97,7 +98,7 @@ def test_an_episode_on_a_server(data):
 
 
 def test_seeds_choose_theorems_of_their_split(data):
-    with serve(judge) as (url, _):
+    with answering(judge) as (url, _):
         training = LeanGame(data=data, url=url)
         seen = [training.reset(seed).text for seed in range(30)]
         assert len(set(seen)) == 3
@@ -123,7 +124,7 @@ def test_seeds_choose_theorems_of_their_split(data):
     ],
 )
 def test_replies_that_lean_is_not_shown(data, reply):
-    with serve(judge) as (url, requests):
+    with answering(judge) as (url, requests):
         game = LeanGame(data=data, url=url)
         game.reset(0)
         step = game.step(reply)
@@ -133,7 +134,7 @@ def test_replies_that_lean_is_not_shown(data, reply):
 
 
 def test_lean_words_inside_others_are_allowed(data):
-    with serve(judge) as (url, requests):
+    with answering(judge) as (url, requests):
         game = LeanGame(data=data, url=url)
         game.reset(0)
         for reply in ("exact h.stop", "exact stops", "exact my_sorry", "exact admit'"):
@@ -142,11 +143,11 @@ def test_lean_words_inside_others_are_allowed(data):
 
 
 def test_lines_of_a_tactic_are_indented_alike(data):
-    with serve(judge) as (url, requests):
+    with answering(judge) as (url, requests):
         game = LeanGame(data=data, url=url)
         game.reset(0)
         game.step("\n    constructor\n    · exact h1\n      skip\n")
-        assert requests[-1]["snippets"][0]["code"].endswith(
+        assert requests[-1][1]["snippets"][0]["code"].endswith(
             "by\n  constructor\n  · exact h1\n    skip\n"
         )
 
@@ -162,7 +163,7 @@ def test_an_error_inside_a_tactic_is_not_the_theorems(data):
             answer["results"][0]["response"]["messages"] = [found, inner]
         return status, answer
 
-    with serve(answer) as (url, _):
+    with answering(answer) as (url, _):
         game = LeanGame(data=data, url=url)
         game.reset(0, task=0)
         step = game.step("have h : p := h2")
@@ -177,7 +178,7 @@ def test_sorry_that_lean_only_warns_of(data):
         warning = message("warning", "declaration uses 'sorry'")
         return 200, {"results": [reply_of(warning) | {"id": body["snippets"][0]["id"]}]}
 
-    with serve(answer) as (url, _):
+    with answering(answer) as (url, _):
         game = LeanGame(data=data, url=url)
         game.reset(0, task=0)
         step = game.step("apply?")
@@ -201,7 +202,7 @@ def test_a_theorem_that_lean_refuses(tmp_path):
             ]
         }
 
-    with serve(answer) as (url, _):
+    with answering(answer) as (url, _):
         game = LeanGame(data=path, url=url)
         with pytest.raises(ValueError, match="cannot be begun: unknown identifier 't'"):
             game.reset(0)
@@ -212,7 +213,7 @@ def test_a_server_that_fails_before_the_first_step(data):
         error = "Lean REPL header command timed out in 30 seconds"
         return 200, {"results": [{"id": body["snippets"][0]["id"], "error": error}]}
 
-    with serve(answer) as (url, _):
+    with answering(answer) as (url, _):
         game = LeanGame(data=data, url=url)
         with pytest.raises(KiminaError, match="no verdict on the theorem"):
             game.reset(0)

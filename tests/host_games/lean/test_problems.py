@@ -1,7 +1,6 @@
 """Generated theorems: provable, of the size asked for, and in one split only."""
 
 import random
-import re
 
 import pytest
 
@@ -87,28 +86,6 @@ def test_options_are_kept(options):
         for formula in formulas_of(goal):
             assert depth_of(formula) <= options["max_depth"]
             assert len(atoms_of(formula)) <= options["num_atoms"]
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"max_depth": 0}, "max_depth is 0; use 1 to 4."),
-        ({"max_depth": 5}, "max_depth is 5; use 1 to 4."),
-        ({"num_atoms": 5}, "num_atoms is 5; use 1 to 4."),
-        ({"num_atoms": 2.0}, "num_atoms is 2.0; use a whole number."),
-        ({"max_tactics": 11}, "max_tactics is 11; use 1 to 10."),
-        ({"min_tactics": 7}, "min_tactics is 7; use 1 to 6."),
-        ({"min_tactics": True}, "min_tactics is True; use a whole number."),
-    ],
-)
-def test_options_out_of_range(options, problem):
-    with pytest.raises(ValueError, match=re.escape(problem)):
-        Problems("training", **{**DEFAULTS, **options})
-
-
-def test_unknown_split():
-    with pytest.raises(ValueError, match="split is 'test'; use training or validation"):
-        Problems("test", **DEFAULTS)
 
 
 def test_options_that_leave_no_problem():

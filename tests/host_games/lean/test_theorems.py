@@ -82,10 +82,3 @@ def test_bad_files(tmp_path, text, problem):
     path.write_text(text)
     with pytest.raises(ValueError, match=re.escape(problem)):
         load_theorems(str(path), "training")
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(ValueError, match=r"cannot be read.*give the path of a JSONL"):
-        load_theorems(str(tmp_path / "none.jsonl"), "training")
-    with pytest.raises(ValueError, match="split is 'test'"):
-        load_theorems(str(tmp_path / "none.jsonl"), "test")

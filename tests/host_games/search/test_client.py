@@ -4,14 +4,9 @@ Each stub is written from the published source that `search_http` names, with it
 refusals, so that the client is not only tested against our own server.
 """
 
-import contextlib
-import http.server
-import json
-import threading
-import time
-
 import pytest
 
+from ragen_jax.host_games.common.bm25 import Passage
 from ragen_jax.host_games.search.client import (
     DIALECTS,
     MAX_ANSWER_BYTES,
@@ -22,12 +17,12 @@ from ragen_jax.host_games.search.client import (
     read_answer,
 )
 from ragen_jax.host_games.search.game import SearchQA
-from ragen_jax.host_games.search.passages import Passage
+from tests.host_games.stub_server import answering
 
 CORPUS = ['"Ann Lee"\nAnn Lee is a singer.', '"Bray"\nBray is a town.', '"Cy"\nCy.']
 
 
-def answer_as_ragen(request):
+def answer_as_ragen(path, headers, request):
     """A Flask server; `k` defaults to 10, ids are ranks, 400 without a query."""
     if "query" not in request:
         return 400, {"error": "Missing 'query' in request"}
@@ -48,7 +43,7 @@ def documents(k):
     return [{"id": str(i), "contents": text} for i, text in enumerate(CORPUS[:k])]
 
 
-def answer_as_search_r1(request):
+def answer_as_search_r1(path, headers, request):
     """A FastAPI server: 422 without queries; scores only where they are asked for."""
     if "queries" not in request:
         missing = {"type": "missing", "loc": ["body", "queries"]}
@@ -59,7 +54,7 @@ def answer_as_search_r1(request):
     return 200, {"result": [found for _ in request["queries"]]}
 
 
-def answer_as_rllm(request):
+def answer_as_rllm(path, headers, request):
     """Takes both requests; the documents of a single query are wrapped, too."""
     k = request.get("topk") or request.get("top_k") or request.get("k") or 10
     found = [{"document": document, "score": 0.5} for document in documents(k)]
@@ -83,41 +78,6 @@ STUBS = {
 }
 
 
-@contextlib.contextmanager
-def serving(answer):
-    """A server; `answer` turns a request into a status and JSON, or bytes.
-
-    Yields its URL and the requests so far, each with its path.
-    """
-    requests = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert self.headers["Content-Type"] == "application/json"
-            requests.append((self.path, json.loads(body)))
-            status, said = answer(requests[-1][1])
-            said = said if isinstance(said, bytes) else json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.wfile.write(said)
-
-        def log_message(self, format, *args):
-            """Nothing on standard error."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", requests
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.mark.parametrize(
     ("stub", "dialect"),
     [
@@ -131,7 +91,7 @@ def serving(answer):
     ],
 )
 def test_published_servers(stub, dialect):
-    with serving(STUBS[stub]) as (url, _):
+    with answering(STUBS[stub]) as (url, _):
         found = HttpRetriever(url, dialect=dialect).search("singer", 2)
     assert len(found) == 2
     assert all(isinstance(passage.score, float) for passage in found)
@@ -145,7 +105,7 @@ def test_published_servers(stub, dialect):
 
 
 def test_requests_are_those_of_the_dialects():
-    with serving(answer_as_rllm) as (url, requests):
+    with answering(answer_as_rllm) as (url, requests):
         HttpRetriever(url, dialect=RETRIEVE_QUERY).search("a b", 3)
         HttpRetriever(url + "/", dialect=RETRIEVE_QUERIES).search("a b", 3)
         HttpRetriever(url + "/my/search", dialect=RETRIEVE_QUERY).search("c", 1)
@@ -157,7 +117,7 @@ def test_requests_are_those_of_the_dialects():
 
 
 def test_what_worked_is_kept():
-    with serving(answer_as_search_r1) as (url, requests):
+    with answering(answer_as_search_r1) as (url, requests):
         retriever = HttpRetriever(url)
         for _ in range(3):
             assert len(retriever.search("x", 1)) == 1
@@ -170,7 +130,10 @@ def test_what_worked_is_kept():
 
 
 def test_more_passages_than_asked_for_are_left_out():
-    with serving(lambda request: answer_as_ragen({"query": "x"})) as (url, _):
+    def answer(*request):
+        return answer_as_ragen(None, None, {"query": "x"})
+
+    with answering(answer) as (url, _):
         assert len(HttpRetriever(url).search("x", 2)) == 2
 
 
@@ -201,9 +164,7 @@ def test_answers(answer, passages):
 @pytest.mark.parametrize(
     ("status", "said", "message"),
     [
-        (200, b"<html>", "what is not JSON: b'<html>'"),
-        (200, b"[" * 100_000, "what is not JSON"),
-        (200, b"\xff", "what is not JSON"),
+        (200, b"<html>", "not JSON"),
         (200, [], "neither a list `results` nor a list `result`"),
         (200, {"error": "no"}, 'nor a list `result`, in {"error": "no"}'),
         (200, {"results": {}}, "neither a list"),
@@ -216,7 +177,6 @@ def test_answers(answer, passages):
         (200, {"results": [{"content": "x", "score": 10**400}]}, "too large"),
         (200, b" " * (MAX_ANSWER_BYTES + 1), "more than 10000000 bytes"),
         (500, {"error": "no memory"}, "status 500: .*no memory"),
-        (404, b"gone", "status 404: gone"),
         (
             400,
             {"error": "bad"},
@@ -227,59 +187,15 @@ def test_answers(answer, passages):
 )
 def test_answers_that_are_none(status, said, message):
     with (
-        serving(lambda request: (status, said)) as (url, _),
+        answering(lambda *request: (status, said)) as (url, _),
         pytest.raises(RetrievalError, match=message) as raised,
     ):
         HttpRetriever(url).search("x", 3)
     assert url in str(raised.value)
 
 
-def test_a_late_server():
-    enough = threading.Event()
-
-    def wait(request):
-        assert enough.wait(60)
-        return 200, {"results": []}
-
-    with serving(wait) as (url, _):
-        start = time.perf_counter()
-        with pytest.raises(RetrievalError, match=r"within 0\.1 s; raise timeout_sec"):
-            HttpRetriever(url, timeout_seconds=0.1).search("x", 3)
-        assert time.perf_counter() - start < 20
-        enough.set()
-
-
-def test_no_server():
-    with serving(answer_as_ragen) as (url, _):
-        pass
-    with pytest.raises(RetrievalError, match="refused; check that the server runs"):
-        HttpRetriever(url).search("x", 3)
-
-
-def test_a_proxy_is_not_asked_for_this_machine(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    with serving(answer_as_ragen) as (url, _):
-        assert HttpRetriever(url).search("x", 1)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "127.0.0.1:8000",
-        "file:///etc/passwd",
-        "http://",
-        "http://h:99999",
-        "http://[h",
-    ],
-)
-def test_bad_addresses_are_refused(url):
-    with pytest.raises(ValueError, match="use one like http://127"):
-        HttpRetriever(url)
-
-
 def test_queries_may_have_any_characters():
-    with serving(answer_as_ragen) as (url, requests):
+    with answering(answer_as_ragen) as (url, requests):
         retriever = HttpRetriever(url)
         for query in ('"\\\n', "東京", "\ud800", "\x00"):
             retriever.search(query, 1)
@@ -294,7 +210,7 @@ def test_queries_may_have_any_characters():
 @pytest.mark.parametrize("stub", STUBS)
 @pytest.mark.parametrize("dialect", [None, *DIALECTS])
 def test_a_game_on_a_server(stub, dialect):
-    with serving(STUBS[stub]) as (url, requests):
+    with answering(STUBS[stub]) as (url, requests):
         game = SearchQA(retriever=url, dialect=dialect, top_k=1)
         game.reset(0)
         speaks = {"ragen": RETRIEVE_QUERY, "search_r1": RETRIEVE_QUERIES}.get(stub)

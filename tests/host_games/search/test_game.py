@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.host_games.base import SPLITS
+from ragen_jax.host_games.common.bm25 import Passage
 from ragen_jax.host_games.search.game import (
     FINISH,
     MAX_REPLY_CHARS,
@@ -16,7 +17,6 @@ from ragen_jax.host_games.search.game import (
     show_passages,
     write_reply,
 )
-from ragen_jax.host_games.search.passages import Passage
 from ragen_jax.host_games.search.scores import exact_match
 from tests.host_games.fresh_processes import printed
 

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.host_games.search.bm25 import BM25Retriever
+from ragen_jax.host_games.common.bm25 import BM25Retriever
+from ragen_jax.host_games.common.splits import stable_hash
 from ragen_jax.host_games.search.game import SearchQA
 from ragen_jax.host_games.search.invented import (
     AGE,
@@ -17,7 +18,6 @@ from ragen_jax.host_games.search.invented import (
     build_questions,
     build_world,
 )
-from ragen_jax.host_games.search.passages import stable_hash
 from tests.host_games.fresh_processes import printed
 
 NAME = re.compile(r"\b[A-Z][a-z]{3}\b")
@@ -185,7 +185,7 @@ def test_no_answer_is_common_enough_to_guess():
 
 DIGEST = """
 from ragen_jax.host_games.search.invented import KINDS, build_questions, build_world
-from ragen_jax.host_games.search.passages import stable_hash
+from ragen_jax.host_games.common.splits import stable_hash
 for split in ("training", "validation"):
     texts = [passage.text for passage in build_world(split).passages]
     texts += [repr(question) for question in build_questions(split, KINDS)]

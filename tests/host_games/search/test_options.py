@@ -56,34 +56,6 @@ def test_only_the_first_questions_of_hotpot(tmp_path):
     assert "novel" in game.step("search[novel]").observation.text
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"split": "test"}, "use one of training, validation"),
-        ({"max_searches": 0}, "max_searches is 0; use an integer of at least 1"),
-        ({"max_searches": True}, "max_searches is True"),
-        ({"top_k": 0}, "top_k is 0"),
-        ({"top_k": 2.0}, "top_k is 2.0"),
-        ({"passage_chars": 39}, "at least 40"),
-        ({"loose": "no"}, "loose is 'no'; use True or False"),
-        ({"num_hops": 3}, "use 1 or 2"),
-        ({"num_worlds": 0}, "use an integer of at least 1"),
-        ({"data": "x.json", "num_worlds": 2}, "leave out one of the two"),
-        ({"max_questions": 5}, "means nothing without data"),
-        ({"dialect": "auto"}, "means nothing without retriever"),
-        ({"timeout_seconds": 3.0}, "means nothing without retriever"),
-        ({"data": "x.json", "num_hops": 2}, "leave out one of the two"),
-        ({"data": "/absent.json"}, "which is no file"),
-        ({"retriever": "localhost:8000"}, "use one like http://127.0.0.1:8000"),
-        ({"retriever": "http://h", "dialect": "x"}, "dialect is 'x'; use one of auto"),
-        ({"retriever": "http://h", "timeout_seconds": 0}, "use a positive number"),
-    ],
-)
-def test_bad_options_are_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        SearchQA(**options)
-
-
 def test_without_bm25s_the_game_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "bm25s", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -272,7 +272,7 @@ def test_instructions_in_another_form_are_errors():
 
 
 def test_files_that_cannot_be_used_are_errors(tmp_path, paths):
-    with pytest.raises(ValueError, match=r"data is .* which is no file"):
+    with pytest.raises(ValueError, match=r"data=.* cannot be read"):
         load_catalogue(str(tmp_path / "gone.json"), paths["attributes"])
     broken = tmp_path / "broken.json"
     broken.write_text("[1,")
@@ -282,5 +282,5 @@ def test_files_that_cannot_be_used_are_errors(tmp_path, paths):
         ValueError, match="holds a list, but attributes has to be a dict"
     ):
         load_catalogue(paths["data"], paths["data"])
-    with pytest.raises(ValueError, match=r"instructions is .* which is no file"):
+    with pytest.raises(ValueError, match=r"instructions=.* cannot be read"):
         load_catalogue(paths["data"], paths["attributes"], str(tmp_path / "gone.json"))

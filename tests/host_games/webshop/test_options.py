@@ -82,29 +82,6 @@ def test_no_jax_is_imported():
 # --- options
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"split": "test"}, "split is 'test'; use one of training, validation"),
-        ({"rules": "strict"}, "rules is 'strict'; use one of light, faithful"),
-        ({"rules": []}, "use one of light, faithful"),
-        ({"pay": None}, "pay is None; use one of raw, success"),
-        ({"pages": "html"}, "pages is 'html'; use one of short, original"),
-        ({"page_size": 0}, "page_size is 0; use 1 to 50"),
-        ({"page_size": 51}, "page_size is 51; use 1 to 50"),
-        ({"page_size": True}, "page_size is True; use 1 to 50"),
-        ({"page_size": 2.5}, "page_size is 2.5; use 1 to 50"),
-        ({"attributes": "a.json"}, "attributes is 'a.json' beside generated products"),
-        ({"instructions": "a.json"}, "instructions is 'a.json' beside generated"),
-        ({"data": "a.json"}, "data is 'a.json' without attributes"),
-        ({"data": "gone.json", "attributes": "a.json"}, "which is no file"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        WebShop(**options)
-
-
 def test_the_page_size_is_that_of_results():
     for size in (1, 3, 50):
         game = WebShop(page_size=size)

@@ -19,8 +19,6 @@ from typing import Protocol
 
 import numpy as np
 
-from ragen_jax.host_games.search.passages import Passage
-
 WORD = re.compile(r"\w+")
 # Words of a query that are looked up; a reply may be a megabyte. Lucene's limit on the
 # clauses of a query is 1,024.
@@ -28,6 +26,24 @@ MAX_QUERY_WORDS = 256
 # Packages that bm25s imports where it finds them, for what is not used here. It even
 # runs JAX at import, which would reserve the accelerator in every worker.
 UNWANTED = ("jax", "numba", "scipy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+    """A short text that a search can find.
+
+    Attributes:
+      id: names it within its collection; from a server that gives none, its rank.
+      text: what it says.
+      title: what it is about; None where `text` says so.
+      score: how well it fits the query, higher is better; None before a search and
+        from a server that does not say.
+    """
+
+    id: str
+    text: str
+    title: str | None = None
+    score: float | None = None
 
 
 class Retriever(Protocol):
@@ -42,16 +58,19 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def refuse_without_bm25s() -> None:
-    """Say how to install bm25s where it is missing, without importing it.
+def refuse_without_bm25s(otherwise: str = "") -> None:
+    """Looks for bm25s without importing it.
+
+    Args:
+      otherwise: what else helps, to end the error with.
 
     Raises:
-      ImportError: it is not installed.
+      ImportError: it is not installed; says how to install it.
     """
     if "bm25s" not in sys.modules and importlib.util.find_spec("bm25s") is None:
         raise ImportError(
-            "searching passages needs the package bm25s, which is not installed; "
-            "run: pip install 'ragen_jax[search]', or name a server with retriever=URL"
+            "searching texts needs the package bm25s, which is not installed; "
+            f"run: pip install 'ragen_jax[search]'{otherwise}"
         )
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_jax.host_games.search.bm25 import (
+from ragen_jax.host_games.common.bm25 import (
     MAX_QUERY_WORDS,
     UNWANTED,
     BM25Retriever,
+    Passage,
     refuse_without_bm25s,
 )
 from ragen_jax.host_games.search.invented import build_world
-from ragen_jax.host_games.search.passages import Passage
 
 TEXTS = (
     "the cat sat on the mat",

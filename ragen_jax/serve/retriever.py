@@ -1,6 +1,7 @@
 """A retrieval server for trainers and players on the same machine.
 
-In: a retriever, and requests in the two dialects that `search_http` describes. Out:
+In: a retriever, and requests in the two dialects that `host_games.search.client`
+describes. Out:
 passages as JSON; what cannot be answered gets a status of 400 or more and a sentence.
 
 `POST /retrieve` with `query` answers in `results`, for the clients of RAGEN and of rLLM
@@ -17,13 +18,21 @@ from http import HTTPStatus
 from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.host_games.search.bm25 import BM25Retriever, Retriever
+from ragen_jax.host_games.common.bm25 import BM25Retriever, Passage, Retriever
 from ragen_jax.host_games.search.hotpot import load_hotpot
 from ragen_jax.host_games.search.invented import build_world
-from ragen_jax.host_games.search.passages import Passage
 from ragen_jax.serve.http_json import LOCAL_HOST, JsonHandler, JsonServer, RequestError
 
+logger = logging.getLogger(__name__)
+
 EMBEDDED = "embedded"
+DEFAULT_PORT = 8000
+
+MAX_QUERIES = 256
+MAX_K = 100
+DEFAULT_K = 10
+# Names of the number of passages, in the order in which they count.
+COUNTS = ("top_k", "topk", "k")
 
 
 def build_retriever(source: str) -> BM25Retriever:
@@ -47,17 +56,6 @@ def build_retriever(source: str) -> BM25Retriever:
             f"use {EMBEDDED}"
         )
     return BM25Retriever(load_hotpot(source).passages)
-
-
-logger = logging.getLogger(__name__)
-
-DEFAULT_PORT = 8000
-
-MAX_QUERIES = 256
-MAX_K = 100
-DEFAULT_K = 10
-# Names of the number of passages, in the order in which they count.
-COUNTS = ("top_k", "topk", "k")
 
 
 def answer_request(retriever: Retriever, request: Any) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""Reads files of data: JSON, JSON lines and parquet.
+
+In: a path. Out: its content, or an error that names the file. What the content means is
+the games' business.
+"""
+
+import gzip
+import importlib.util
+import json
+import pathlib
+from typing import Any
+
+INSTALL = "pip install 'ragen_jax[parquet]'"
+
+
+def parse_json(text: str | bytes, *, allow_nan: bool = True) -> Any:
+    """The value of a JSON text of any origin.
+
+    Args:
+      text: str, or bytes in UTF-8.
+      allow_nan: also reads NaN and Infinity, which Python writes and JSON lacks.
+
+    Raises:
+      ValueError: the text is not JSON, not UTF-8, or nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=None if allow_nan else _refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_json(path: str, kind: type, *, option: str, form: str) -> Any:
+    """The list or object in a JSON file.
+
+    Args:
+      path: of the file.
+      kind: `list` or `dict`.
+      option: that names the file, for errors.
+      form: the file that is wanted, for errors.
+
+    Raises:
+      ValueError: there is no such file, or it holds something else.
+    """
+    content = _parse(_read(path, option), path)
+    if not isinstance(content, kind):
+        raise ValueError(
+            f"{path} holds a {type(content).__name__}, but {option} has to be a "
+            f"{kind.__name__}; use {form}"
+        )
+    return content
+
+
+def read_rows(path: str, option: str = "path") -> list:
+    """The rows of a .json, .jsonl or .parquet file; the first two also as .gz.
+
+    Raises:
+      ValueError: there is no such file, it is of another kind, or not a list of rows.
+      ImportError: a .parquet file without pyarrow.
+    """
+    file = pathlib.Path(path)
+    suffix = (file.with_suffix("") if file.suffix == ".gz" else file).suffix
+    data = _read(path, option)
+    if file.suffix == ".parquet":
+        if importlib.util.find_spec("pyarrow") is None:
+            raise ImportError(
+                f"{path} needs pyarrow, which is not installed; run {INSTALL} or give "
+                "a .json or .jsonl file."
+            )
+        import pyarrow.parquet
+
+        return pyarrow.parquet.read_table(file).to_pylist()
+    if suffix not in (".json", ".jsonl"):
+        raise ValueError(
+            f"{option}={path} ends in {file.suffix!r}; allowed are .json, .jsonl, "
+            ".parquet and, packed by gzip, .json.gz and .jsonl.gz."
+        )
+    if file.suffix == ".gz":
+        data = gzip.decompress(data)
+    if suffix == ".jsonl":
+        return [row for _, row in _parse_lines(data, path)]
+    rows = _parse(data, path)
+    if not isinstance(rows, list):
+        raise ValueError(
+            f"{path} does not hold a list; give a list of rows or JSON lines."
+        )
+    return rows
+
+
+def read_lines(path: str, option: str) -> list[tuple[int, Any]]:
+    """Line numbers and values of a file of JSON lines; blank lines are skipped.
+
+    Raises:
+      ValueError: there is no such file, or a line is not JSON.
+    """
+    return _parse_lines(_read(path, option), path)
+
+
+def one_line(text: str) -> str:
+    """A text of unknown origin, control characters and runs of blanks as one blank."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(printable.split())
+
+
+def _read(path: str, option: str) -> bytes:
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{option}={path} cannot be read ({error.strerror}); give the path of a "
+            f"file, or leave {option} out."
+        ) from error
+
+
+def _parse(data: bytes, place: str) -> Any:
+    try:
+        return parse_json(data)
+    except ValueError as error:
+        raise ValueError(f"{place} is not JSON: {error}") from error
+
+
+def _parse_lines(data: bytes, path: str) -> list[tuple[int, Any]]:
+    return [
+        (number, _parse(line, f"{path}, line {number},"))
+        for number, line in enumerate(data.split(b"\n"), start=1)
+        if line.strip()
+    ]
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,92 @@
+"""Files of rows: their kinds, and what is refused."""
+
+import gzip
+import json
+import pathlib
+import sys
+
+import pytest
+
+from ragen_jax.host_games.common.files import (
+    one_line,
+    parse_json,
+    read_json,
+    read_lines,
+    read_rows,
+)
+from tests.commands import need
+
+ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "ñ"}]
+LINES = "\n".join(map(json.dumps, ROWS)) + "\n\n"
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "json.gz", "jsonl.gz"])
+def test_rows(tmp_path, suffix):
+    path = tmp_path / f"data.{suffix}"
+    data = (LINES if "jsonl" in suffix else json.dumps(ROWS)).encode()
+    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    assert read_rows(str(path)) == ROWS
+
+
+@pytest.mark.live
+def test_rows_of_parquet(tmp_path):
+    need("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    assert read_rows(str(path)) == ROWS
+
+
+def test_a_missing_pyarrow_is_said(tmp_path, monkeypatch):
+    path = tmp_path / "data.parquet"
+    path.touch()
+    monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[parquet\]'"):
+        read_rows(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("data.csv", "a,b", "allowed are .json, .jsonl, .parquet"),
+        ("data.json", "{}", "give a list of rows"),
+        ("data.json", "[", "is not JSON"),
+        ("data.json", "[" * 100_000, "nested too deeply"),
+        ("data.json", b"\xff", "is not JSON"),
+        ("data.jsonl", "[1]\n{", "line 2, is not JSON"),
+        ("none.json", None, "path=.*none.json cannot be read"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: pathlib.Path, name, text, words):
+    path = tmp_path / name
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=words):
+        read_rows(str(path))
+
+
+def test_lines_have_numbers(tmp_path):
+    path = tmp_path / "any name"
+    path.write_text("\n1\n \n[2]")
+    assert read_lines(str(path), "data") == [(2, 1), (4, [2])]
+
+
+def test_one_value(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("[1]")
+    assert read_json(str(path), list, option="data", form="a list") == [1]
+    with pytest.raises(ValueError, match="holds a list, but data has to be a dict"):
+        read_json(str(path), dict, option="data", form="an object")
+
+
+def test_nan_is_not_json():
+    assert parse_json("[NaN]")
+    with pytest.raises(ValueError, match="NaN is not JSON"):
+        parse_json("[NaN]", allow_nan=False)
+
+
+def test_one_line():
+    assert one_line("a\n\nb\x00\x1b\tc ") == "a b c"
