@@ -32,6 +32,8 @@ import optax
 import pytest
 from jaxtyping import install_import_hook
 
+pytest_plugins = ["tests.pace"]
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
