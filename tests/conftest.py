@@ -76,8 +76,8 @@ install_import_hook(
 
 # Linux lets a process have 65,530 mappings; every compiled program takes several, and
 # XLA aborts the process when there are no more.
-MAX_MAPPINGS = 15_000
-MAX_BYTES = 4 << 30
+MAX_MAPPINGS = 30_000
+MAX_BYTES = 5 << 30
 
 
 def _holds_much() -> bool:

@@ -278,5 +278,7 @@ def test_broken_texts_are_refused_with_a_sentence(data):
         played = read(*texts)
     except ValueError as error:
         event(f"refused: {str(error)[:30]}")
+        assert len(str(error)) < 300
     else:
-        assert len(played.moves(played.start)) < 100
+        # Without one of its conditions an action can be taken with all objects.
+        assert len(played.moves(played.start)) < 10_000
