@@ -10,12 +10,16 @@ import pathlib
 import re
 import time
 
+import hypothesis
 import pytest
 
 HERE = pathlib.Path(__file__).parent
 DURATIONS = HERE / "durations.txt"
 PROMISES = HERE / "promises.txt"
 SLOW_SECONDS = 1.5
+# Of hypothesis, in the fast half and with the slow tests.
+FAST_EXAMPLES = 40
+ALL_EXAMPLES = 100
 # Shorter ones are recorded as the mean of their file.
 _LISTED_SECONDS = 1.0
 _UNKNOWN_SECONDS = 0.1
@@ -48,6 +52,12 @@ def expected_seconds(tests: list[str], known: dict[str, float]) -> list[float]:
     ]
 
 
+def examples(number: int) -> int:
+    """Examples that hypothesis tries: fewer when the slow tests are left out."""
+    is_all = hypothesis.settings().max_examples == ALL_EXAMPLES
+    return number if is_all else min(number, FAST_EXAMPLES)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--record-durations",
@@ -67,6 +77,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_configure(config):
+    hypothesis.settings.register_profile("fast", max_examples=FAST_EXAMPLES)
+    hypothesis.settings.register_profile("all", max_examples=ALL_EXAMPLES)
+    hypothesis.settings.load_profile("fast" if config.option.markexpr else "all")
     # A worker of pytest-xdist reports to another process.
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Progress(config), "pace-progress")

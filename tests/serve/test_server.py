@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.serve import server as server_module
 from ragen_jax.serve.websocket import MAX_MESSAGE_BYTES
+from tests.pace import examples
 from tests.serve.serving import (
     ask,
     connected,
@@ -356,7 +357,7 @@ FRAMES = st.binary() | st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(FRAMES, max_size=5), st.booleans())
 def test_no_bytes_keep_a_session_or_stop_the_server(server, frames, is_websocket):
     with raw_socket(server) as raw:
