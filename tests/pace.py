@@ -136,7 +136,9 @@ class Progress:
             self._reported = now
             total, elapsed = sum(self._expected.values()), now - self._started
             left = elapsed * (total - self._done) / self._done
-            self._say(f"{self._done / total:.0%}, about {_minutes(left)} left")
+            self._say(
+                f"{self._done / total:.0%} of the time, about {_minutes(left)} left"
+            )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error):
@@ -147,7 +149,8 @@ class Progress:
         if self._lost:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._config.getoption("record_durations"):
-            record(self._seconds, self._shared_seconds)
+            is_whole = not (self._config.option.markexpr or self._config.option.keyword)
+            record(self._seconds, self._shared_seconds, is_whole=is_whole)
 
     def pytest_terminal_summary(self, terminalreporter, exitstatus):
         say = terminalreporter.write_line
@@ -168,12 +171,15 @@ class Progress:
         terminal.write_line(line)
 
 
-def record(seconds: dict[str, float], shared: dict[str, float]) -> None:
+def record(
+    seconds: dict[str, float], shared: dict[str, float], *, is_whole: bool
+) -> None:
     """Write the durations of a run; those of files that it has not run are kept.
 
     Args:
       seconds: seconds by test.
       shared: seconds by file, of what its tests share.
+      is_whole: no test of these files was left out, so others are there no more.
     """
     files = collections.defaultdict(dict)
     for test, taken in seconds.items():
@@ -181,7 +187,8 @@ def record(seconds: dict[str, float], shared: dict[str, float]) -> None:
     lines = {}
     for name, taken in durations().items():
         file = name.split("::")[0]
-        if file not in files and (HERE.parent / file).exists():
+        was_run = file in files and (is_whole or name in seconds)
+        if not was_run and (HERE.parent / file).exists():
             lines[name] = taken
     for file, tests in files.items():
         lines |= {t: s for t, s in tests.items() if s >= _LISTED_SECONDS}
