@@ -299,7 +299,8 @@ def test_importing_it_brings_neither_jax_nor_our_other_modules():
         "import sys, ragen_jax.host_games.lean.game\n"
         "names = [name.split('.') for name in sys.modules]\n"
         "print([n for n in names if n[0] in ('jax', 'flax', 'envs')])\n"
-        "print([n for n in names if n[0] == 'ragen_jax' and n[1:2] != ['host_games']])\n"
+        "ours = [n for n in names if n[0] == 'ragen_jax']\n"
+        "print([n for n in ours if n[1:2] != ['host_games']])\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, text=True
