@@ -1,7 +1,8 @@
 """How long the suite takes: which tests are slow, how far a run is, how it ended.
 
 `tests/durations.txt` holds recorded seconds; `--record-durations` writes it anew. A
-test that took SLOW_SECONDS or more is `slow`, unless `tests/promises.txt` names it.
+test that took SLOW_SECONDS or more is `slow`, unless `tests/promises.txt` names it;
+shorter ones are recorded as the mean of their file.
 """
 
 import collections
@@ -16,12 +17,10 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 DURATIONS = HERE / "durations.txt"
 PROMISES = HERE / "promises.txt"
-SLOW_SECONDS = 1.5
+SLOW_SECONDS = 1.0
 # Of hypothesis, in the fast half and with the slow tests.
 FAST_EXAMPLES = 40
 ALL_EXAMPLES = 100
-# Shorter ones are recorded as the mean of their file.
-_LISTED_SECONDS = 1.0
 _UNKNOWN_SECONDS = 0.1
 _REPORT_EVERY_SECONDS = 30.0
 _HEADER = """\
@@ -191,8 +190,8 @@ def record(
         if not was_run and (HERE.parent / file).exists():
             lines[name] = taken
     for file, tests in files.items():
-        lines |= {t: s for t, s in tests.items() if s >= _LISTED_SECONDS}
-        short = [s for s in tests.values() if s < _LISTED_SECONDS]
+        lines |= {t: s for t, s in tests.items() if s >= SLOW_SECONDS}
+        short = [s for s in tests.values() if s < SLOW_SECONDS]
         if short:
             lines[file] = (sum(short) + shared.get(file, 0.0)) / len(short)
     DURATIONS.write_text(
