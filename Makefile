@@ -1,6 +1,7 @@
 # make train     learn Sokoban with the built-in model
 # make test      lint and the fast tests: minutes on two cores
-# make test-all  lint and every test, as continuous integration runs them
+# make test-all  lint and every test, as continuous integration runs them;
+#                with ARGS=--record-durations, which tests are fast is decided anew
 # make lint      ruff alone
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,6 +13,8 @@ WORKDIR ?= runs/sokoban
 .PHONY: train test test-all lint clean
 
 $(VENV)/installed: requirements.txt
+	@$(PYTHON) -c "import sys; v = sys.version_info; v >= (3, 11) or sys.exit(\
+	'Python %d.%d is too old: make PYTHON=python3.11 (or 3.12, 3.13)' % v[:2])"
 	@echo "installing the requirements into $(VENV), once: one to three minutes"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -r requirements.txt

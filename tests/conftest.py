@@ -20,7 +20,7 @@ os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR",
     os.path.join(os.path.dirname(__file__), "..", ".pytest_cache", "compiled"),
 )
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A shell starts its background jobs deaf to Ctrl-C, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,6 +31,8 @@ import jax
 import optax
 import pytest
 from jaxtyping import install_import_hook
+
+pytest_plugins = ["tests.pace"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -74,8 +76,8 @@ install_import_hook(
 
 # Linux lets a process have 65,530 mappings; every compiled program takes several, and
 # XLA aborts the process when there are no more.
-MAX_MAPPINGS = 15_000
-MAX_BYTES = 4 << 30
+MAX_MAPPINGS = 30_000
+MAX_BYTES = 5 << 30
 
 
 def _holds_much() -> bool:

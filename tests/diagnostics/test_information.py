@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.diagnostics.mutual_information import FORMS, averaged, estimates
+from tests.pace import examples
 from tests.reference import information_oracle
 
 ORACLE_FORMS = {
@@ -60,7 +61,7 @@ def test_as_the_oracle_has_it(seed, closeness):
         assert above == pytest.approx(accuracy - chance)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(seed=st.integers(0, 2**32 - 1), closeness=st.floats(0.0, 3.0))
 def test_entropies_add_up_and_information_is_bounded(seed, closeness):
     scores, lengths, prompt_of = scored(seed, closeness=closeness)

@@ -15,6 +15,7 @@ import envs
 from envs.auto_reset import SMALLEST_BATCH, replace_where
 from envs.base import TRAINING, VALIDATION
 from tests.envs import example
+from tests.pace import examples
 
 NUM_ROWS = 64
 NUM_STEPS = 25
@@ -180,7 +181,7 @@ def replaced_and_selected(conditions, keys):
     share=st.sampled_from([0.0, 0.01, 0.1, 0.25, 0.5, 1.0]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_rows_are_replaced(num_rows, share, seed):
     conditions = np.random.default_rng(seed).random(num_rows) < share
     keys = jax.random.split(jax.random.key(seed), num_rows)

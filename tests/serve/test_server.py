@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.serve import server as server_module
-from ragen_jax.serve.http_json import MAX_BODY_BYTES
+from tests.pace import examples
 from tests.serve.serving import (
     ask,
     connected,
@@ -352,7 +352,7 @@ FRAMES = st.binary() | st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(FRAMES, max_size=5), st.booleans())
 def test_no_bytes_keep_a_session_or_stop_the_server(server, frames, is_websocket):
     with raw_socket(server) as raw:

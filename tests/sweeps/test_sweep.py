@@ -80,6 +80,7 @@ def test_runs_are_those_of_train_alone(swept, model, tmp_path, index, seed):
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_runs_differ_from_each_other(swept, model):
     digests = {
         result_of(run_folder(swept, cell.name, seed))["params_sha256"]
@@ -111,6 +112,7 @@ def test_what_is_compiled_into_a_program_is_not_shared(model, key):
     assert program_key(first.config) != program_key(other.config)
 
 
+@pytest.mark.slow
 def test_a_finished_sweep_trains_nothing_again(swept, model, monkeypatch, capsys):
     written = {name: (swept / name).read_text() for name in ("sweep.md", "sweep.json")}
 
@@ -160,6 +162,7 @@ def test_bad_cells_are_refused_before_the_first_run(model, tmp_path, grid, words
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_refuses_other_evaluations(swept, model):
     cells = cells_of(model, *GRID, evaluation__num_prompts=8)
     with pytest.raises(ValueError, match=r"evaluated with evaluation.num_prompts = 4"):

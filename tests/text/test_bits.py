@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.text import byte_strings
+from tests.pace import examples
 
 # One word, two, a carry over more words than a word has bits.
 SIZES = (1, 2, 33)
@@ -36,7 +37,7 @@ def numbers(num_words: int) -> st.SearchStrategy[int]:
 
 
 @pytest.mark.parametrize("num_words", SIZES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_arithmetic_is_that_of_long_integers(num_words, data):
     a, b = data.draw(numbers(num_words)), data.draw(numbers(num_words))

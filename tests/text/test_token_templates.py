@@ -26,6 +26,7 @@ from ragen_jax.text import pieces
 from ragen_jax.text.prompts import build_prompts
 from ragen_jax.text.token_templates import TOKENIZATIONS, compile_template
 from ragen_jax.text.tokenizer import load_tokenizer
+from tests.pace import examples
 from tests.reference.tokenizers import train_qwen_style, train_uncut
 
 BUDGET = PlayBudget(max_turns=12, max_actions_per_turn=4, max_actions_per_episode=20)
@@ -222,7 +223,7 @@ def test_numbers(tokenizer, minimum, maximum, decimals):
     tokens = jax.jit(compiled.tokens)
 
     @given(st.integers(minimum, maximum))
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     def agrees(value):
         span = tokens({"n": jnp.int32(value)})
         ids = np.asarray(span.tokens)[: int(span.length)].tolist()
@@ -251,7 +252,7 @@ def test_cells(tokenizer, rows, cols, max_cells):
     tokens = jax.jit(compiled.tokens)
 
     @given(st_numpy.arrays(np.int32, (rows, cols), elements=st.integers(0, 1)))
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     def agrees(marks):
         marks[np.cumsum(marks).reshape(marks.shape) > max_cells] = 0
         span = tokens({"holes": jnp.asarray(marks)})

@@ -205,7 +205,9 @@ def _sections(text: str, kind: str) -> list[list]:
     sections = parsed[0][2:]
     for section in sections:
         if not isinstance(section, list) or not section:
-            raise ValueError(f"{section} stands alone in the {kind}; use (:name ...)")
+            raise ValueError(
+                f"{_shown(section)} stands alone in the {kind}; use (:name ...)"
+            )
         _expect_name(section[0])
     return sections
 
@@ -280,7 +282,7 @@ class _Reader:
             raise ValueError(f"{_shown(section)} has parts that are not played")
         listed = parts.get(":parameters", [])
         if not isinstance(listed, list):
-            raise ValueError(f":parameters of {section[1]} are not in brackets")
+            raise ValueError(f":parameters of {_shown(section[1])} are not in brackets")
         parameters = tuple(_typed(listed))
         _check_types("parameter", parameters, self._types)
         return Action(

@@ -19,6 +19,7 @@ from ragen_jax.host_games.alfworld.story import Story
 from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
 from tests.host_games.alfworld.oracle import House
 from tests.host_games.fresh_processes import printed
+from tests.pace import examples
 
 
 def play(game, replies):
@@ -252,7 +253,7 @@ REPLIES = (
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 2**31 - 1), st.lists(REPLIES, min_size=1, max_size=5))
 def test_any_text_is_a_reply(seed, replies):
     game = Alfworld()

@@ -14,6 +14,7 @@ from ragen_jax.host_games.coding.game import Coding, extract_code
 from ragen_jax.host_games.coding.judge import texts_agree, values_agree
 from tests.commands import ROOT
 from tests.host_games.coding.games import playing
+from tests.pace import examples
 
 SPLITS = ("training", "validation")
 TEXTS = st.text(max_size=40) | st.sampled_from(
@@ -85,7 +86,7 @@ def test_functions_may_print_and_be_methods(game):
     assert game.step(code).reward == 1.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(TEXTS)
 def test_any_reply_is_answered(short_game, reply):
     short_game.reset(0, task=1)

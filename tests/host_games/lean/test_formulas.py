@@ -32,6 +32,7 @@ from ragen_jax.host_games.lean.tactics import (
     render_goal,
     run_tactic,
 )
+from tests.pace import examples
 
 P, Q, R = atom("p"), atom("q"), atom("r")
 
@@ -254,7 +255,7 @@ def test_what_is_no_tactic(text):
         parse_tactic(text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(max_size=200) | st.text(alphabet="hpq()⟨⟩,.12 :=→∧∨¬↔|~", max_size=200))
 def test_any_text_is_a_tactic_or_one_of_two_errors(text):
     verbs = ("", "intro ", "exact ", "apply ", "cases ", "rcases ", "have ", "have h :")

@@ -15,7 +15,9 @@ from tests.host_games.stub_server import answering
 
 RECORDED = pathlib.Path(__file__).parents[3].parent / "shared/data/kimina-recorded"
 needs_recorded = pytest.mark.skipif(
-    not RECORDED.is_dir(), reason=f"the recorded answers are not at {RECORDED}"
+    not RECORDED.is_dir(),
+    reason="needs recorded answers of a Kimina server, which are not part of this "
+    f"repository, at {RECORDED}",
 )
 
 

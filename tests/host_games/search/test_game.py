@@ -19,6 +19,7 @@ from ragen_jax.host_games.search.game import (
 )
 from ragen_jax.host_games.search.scores import exact_match
 from tests.host_games.fresh_processes import printed
+from tests.pace import examples
 
 
 def play(game, replies):
@@ -124,7 +125,7 @@ REPLIES = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     replies=st.lists(REPLIES, min_size=1, max_size=6),

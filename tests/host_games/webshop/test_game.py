@@ -13,6 +13,7 @@ from ragen_jax.host_games.webshop.pages import (
     write_search,
 )
 from tests.host_games.webshop.records import FULL, NOT_YET, play
+from tests.pace import examples
 
 # --- episodes to the letter
 
@@ -168,7 +169,7 @@ FRAGMENTS = st.sampled_from(
 HOSTILE = st.text(max_size=60) | st.lists(FRAGMENTS, max_size=6).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(HOSTILE, max_size=6), st.integers(0, 2**31 - 1))
 def test_hostile_replies_are_steps(replies, seed):
     game = WebShop()

@@ -17,6 +17,7 @@ from ragen_jax.host_games.webshop.matching import (
     plain,
     token_set_ratio,
 )
+from tests.pace import examples
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_ratios(first, second, ratio):
 TEXTS = st.text(alphabet="ab cd-É9_ß.", max_size=40) | st.text(max_size=20)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(TEXTS, TEXTS)
 def test_ratios_are_those_of_rapidfuzz(first, second):
     fuzz = pytest.importorskip("rapidfuzz").fuzz
