@@ -33,7 +33,7 @@ def test_requests_are_read():
     [
         ("", "INVALID_JSON", "Invalid JSON"),
         ("{", "INVALID_JSON", "Invalid JSON"),
-        ('{"type": "reset", "data": {"seed": NaN}}', "INVALID_JSON", "NaN is no JSON"),
+        ('{"type": "reset", "data": {"seed": NaN}}', "INVALID_JSON", "NaN is not JSON"),
         ("[" * 100_000, "INVALID_JSON", "Invalid JSON"),
         (b'{"type": "state"}', "INVALID_JSON", "binary; send it as text"),
         ("[]", "VALIDATION_ERROR", "a message is an object, not a JSON list"),
