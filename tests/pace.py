@@ -130,10 +130,11 @@ class Progress:
         if report.when != "teardown":
             return
         self._done += self._expected.get(report.nodeid, 0.0)
-        now = time.monotonic()
-        if now - self._reported >= _REPORT_EVERY_SECONDS and self._done:
-            self._reported = now
-            total, elapsed = sum(self._expected.values()), now - self._started
+        now, total = time.monotonic(), sum(self._expected.values())
+        # Before, the pace of this machine is not known.
+        is_known = self._done >= total / 10
+        if is_known and now - self._reported >= _REPORT_EVERY_SECONDS:
+            self._reported, elapsed = now, now - self._started
             left = elapsed * (total - self._done) / self._done
             self._say(
                 f"{self._done / total:.0%} of the time, about {_minutes(left)} left"
