@@ -253,7 +253,7 @@ def test_what_contradicts_a_mix_is_refused():
     config = base.get_config()
     config.env.mix = (("sokoban", 8), ("bandit", 8))
     config_lib.validate(config)
-    with pytest.raises(ValueError, match=r"env\.mix names the env"):
+    with pytest.raises(ValueError, match=r"it is read only if env\.mix is None"):
         config_lib.validate(config, ["env.name"])
     config.rollout.group_size = 3
     config.env.mix = (("sokoban", 15), ("bandit", 1))

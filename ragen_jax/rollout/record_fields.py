@@ -73,7 +73,7 @@ TURN = {
     "reply_tokens": Field("count", "sampled", _UNKNOWN),
     "log_prob": Field("number", "of the reply, natural logarithm", _UNKNOWN),
     "token_texts": Field("texts", "of each sampled token, see `Tokenizer.spell`"),
-    "token_log_probs": Field("numbers", "of each sampled token"),
+    "token_log_probs": Field("log_probs", "of each sampled token; null: not finite"),
     "boards_after": Field("boards", "the board after each executed action"),
     "advantage": Field("number", "mean over the sampled tokens; of kept groups"),
     "finish_reason": Field("text", "the API's"),
@@ -155,6 +155,10 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "text": ("a text", _is_text),
     "texts": ("a list of texts", _are_texts),
     "numbers": ("a list of finite numbers", _list_of(is_number)),
+    "log_probs": (
+        "a list of finite numbers or null",
+        _list_of(lambda value: value is None or is_number(value)),
+    ),
     "board": ("rows of symbols of equal length", _is_board),
     "boards": ("a list of boards", _list_of(_is_board)),
     "legend": (

@@ -98,7 +98,7 @@ def test_no_mutation_ends_in_a_traceback(tmp_path, trials):
         ("config.json", "[]", "config.json is no JSON object"),
         ("config.json", "{", "config.json is no valid JSON"),
         ("config.json", "[" * 100_000, "config.json is no valid JSON"),
-        ("config.json", '{"a": NaN}', "NaN is no JSON"),
+        ("config.json", '{"a": NaN}', "NaN is not JSON"),
         ("config.json", f'{{"seed": {"9" * 5000}}}', "config.json is no valid JSON"),
         ("metrics.jsonl", "3\n", "line 1 is no JSON object"),
         ("metrics.jsonl", '{"loss": 1}\n', "iteration = null is no whole number"),

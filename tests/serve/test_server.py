@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ragen_jax.serve import server as server_module
+from ragen_jax.serve.http_json import MAX_BODY_BYTES
 from tests.pace import examples
 from tests.serve.serving import (
     ask,

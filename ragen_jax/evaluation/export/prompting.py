@@ -4,6 +4,7 @@ In: a policy opened from its run folder. Out: Markdown: a program that plays a t
 replies are read, and real messages, those of the first validation level.
 """
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from ragen_jax.evaluation.api.evaluate import build_chat
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.terminal.episodes import complete_reply
-from ragen_jax.rollout.host.text import ChatReply
+from ragen_jax.rollout.host.text import ChatEpisode, ChatReply
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import legend_of
 from ragen_jax.tasks.specs import EnvSpec, env_specs
@@ -66,18 +67,29 @@ def _play_example(trained: Trained, spec: EnvSpec, task: Task) -> _Example:
     _, game = build_chat(trained.config, spec)
     keys = validation_keys(trained.config.evaluation.seed, 1)
     level = jax.tree.map(lambda x: x[0], game.levels(keys))
-    episode = game.episode(level, keys.noise[0])
-    first = episode.prompt(0)
-    action = task.env.action_text(0, level, task.params)
+    is_array_game = task.env.lists_actions
+    action = task.env.action_text(0, level, task.params) if is_array_game else "reply"
     reply = complete_reply(action, thinking=task.dialogue.thinking)
     text = reply.removesuffix(chat.END)
-    goes_on = episode.step(0, ChatReply(text, "stop", None, None, None, ""))
-    second = episode.prompt(1) if goes_on and episode.max_turns > 1 else None
+    episode = game.episode(level, keys.noise[0])
+    first, second = asyncio.run(_play_turn(episode, text))
     fields = episode.turns[0].shown.fields
-    span = task.dialogue.opening.tokens(jax.tree.map(jnp.asarray, fields))
-    ids = np.asarray(span.tokens)[: int(span.length)].tolist()
-    of_text = task.tokenizer.encode(task.dialogue.prompts.opening.render(fields))
+    # The observations of a host game are tokenized as texts.
+    ids = of_text = task.tokenizer.encode(task.dialogue.prompts.opening.render(fields))
+    if is_array_game:
+        span = task.dialogue.opening.tokens(jax.tree.map(jnp.asarray, fields))
+        ids = np.asarray(span.tokens)[: int(span.length)].tolist()
     return _Example(first, second, text, ids == of_text)
+
+
+async def _play_turn(
+    episode: ChatEpisode, text: str
+) -> tuple[list[Message], list[Message] | None]:
+    """The messages before and after a reply; None after the last turn."""
+    await episode.begin()
+    first = episode.prompt(0)
+    goes_on = await episode.step(0, ChatReply(text, "stop", None, None, None, ""))
+    return first, episode.prompt(1) if goes_on and episode.max_turns > 1 else None
 
 
 def _snippet(trained: Trained, messages: Sequence[Message], base: str | None) -> str:
