@@ -19,7 +19,6 @@ import collections
 import dataclasses
 import itertools
 import json
-import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -208,13 +207,13 @@ def _shares(row: Row, score: Score) -> Float[np.ndarray, " P"] | None:
     if score.wins is None:
         return None
     num_prompts, most = (row.about["evaluation"][name] for name in MEASUREMENT[:2])
-    counts = {str(count): count for count in range(most + 1)}
-    wins = [counts.get(word, math.nan) for word in score.wins.split()]
-    success = score.metrics["success"]
-    if len(wins) == num_prompts and math.isclose(
-        np.mean(wins) / most, success, abs_tol=ROUNDING
-    ):
-        return np.array(wins) / most
+    words, success = score.wins.split(), score.metrics["success"]
+    # Without long words, of which `int` refuses some and takes long for others.
+    is_count = all(w.isdecimal() and len(w) <= len(str(most)) for w in words)
+    if is_count and len(words) == num_prompts:
+        shares = np.array([int(word) for word in words]) / most
+        if shares.max() <= 1 and np.isclose(shares.mean(), success, 0, ROUNDING):
+            return shares
     raise ValueError(
         f"{row.path}: the wins of {score.name} are not those of {num_prompts} prompts "
         f"with a mean of {success:g}; {_RESTORE}"
@@ -255,13 +254,16 @@ def _read_row(path: pathlib.Path) -> Row:
     for score in scores:
         shares = {name: score.metrics.get(name, 0) for name in _SHARES}
         wrong = [n for n, x in shares.items() if not -ROUNDING <= x <= 1 + ROUNDING]
+        success, low, high = (shares[name] for name in _SHARES[:3])
+        if not wrong and not low - ROUNDING <= success <= high + ROUNDING:
+            wrong.append("success")
         if type(score.played.get(OWN, 0)) is not int:
             wrong.append(OWN)
         if wrong:
             value = (shares | score.played)[wrong[0]]
             raise ValueError(
-                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is no share, "
-                f"or no whole number; {_RESTORE}"
+                f"{path}: {wrong[0]} of {score.name} is {value!r}: not a share, not "
+                f"a whole number, or outside its interval; {_RESTORE}"
             )
     by_name = {score.name: score for score in scores}
     if len(by_name) < len(scores):

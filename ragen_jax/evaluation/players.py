@@ -259,8 +259,9 @@ def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
     """
     env: HostGameEnv = task.env
     problems = draw_problems(keys, env.num_tasks[VALIDATION])
-    with contextlib.closing(HostGameRows(env, VALIDATION, len(keys.level))) as rows:
-        played = play_solutions(rows, *problems, task.rules.budget.max_turns)
+    games = HostGameRows(env, VALIDATION, len(keys.level), reads_images=True)
+    with contextlib.closing(games):
+        played = play_solutions(games, *problems, task.rules.budget.max_turns)
     if not any(episode.solution for episode in played):
         raise ValueError(
             f"{task.name} knows no replies that win (`solution` is empty); use "

@@ -2,7 +2,7 @@
 
 In: a validated configuration, the model's shape, a tokenizer. Out: a `Plan`: numbers of
 parameters, bytes of all arrays that are kept, and the peak of each program, by formula
-or by XLA's count. The programs are those that a run compiles (`program.build_parts`),
+or by XLA's count. The programs are those that a run compiles (`build.build_parts`),
 lowered for descriptions in place of arrays. All bytes are of one device.
 """
 

@@ -147,6 +147,8 @@ def _wrong_tokens(turn: Mapping[str, Any]) -> str | None:
         return "token_texts without token_log_probs, or the reverse"
     if texts is not None and len(texts) != len(log_probs):
         return "token_texts and token_log_probs are of unequal length"
+    if None in (log_probs or ()):
+        return "token_log_probs is not a list of finite numbers"
     return None
 
 

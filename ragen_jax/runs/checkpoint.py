@@ -82,7 +82,7 @@ class Checkpointer:
         Args:
           iteration: updates made so far, the checkpoint's name.
           state: the train state.
-          identity: of its model (`hf_files.identity`), checked when restoring.
+          identity: of its model (`hf.files.identity`), checked when restoring.
         """
         if iteration == self._started:
             return

@@ -30,7 +30,7 @@ EXACT = "val-env/{env}/exact"
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A metric in a panel; see `ragen_jax.registry.View` for the styles."""
+    """A metric in a panel; see `ragen_jax.registry.metrics.View` for the styles."""
 
     metric: str
     label: str

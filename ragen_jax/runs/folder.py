@@ -39,7 +39,7 @@ class RunFolder:
     Args:
       workdir: the folder.
       config: validated.
-      identity: of the model, see `hf_files.identity`.
+      identity: of the model, see `hf.files.identity`.
       keep: newest checkpoints kept.
       free: beginnings of the keys that a resumed run may change.
 

@@ -39,7 +39,7 @@ class Run(RunFolder):
       config: validated.
       workdir: the run folder.
       state: of a fresh run; its buffers are freed when a checkpoint is restored.
-      identity: of the model, see `hf_files.identity`.
+      identity: of the model, see `hf.files.identity`.
       names: of the tasks, as metrics call them.
 
     Attributes:

@@ -38,7 +38,7 @@ class Task:
       rules: budget, reply length, penalties and bonuses of an episode.
       tokenizer, dialogue: how states become tokens and replies become actions; None
         for a model behind an API, which exchanges text.
-      training, validation: the policy's rollouts; None before `program.bind_policy`.
+      training, validation: the policy's rollouts; None before `build.bind_policy`.
       play_quality: comparison of episodes with the exact solver's; None before, too.
       boards_after: the board after every action, if the game shows one.
       more_metrics: the user's function of metrics, an entry of `METRIC_FUNCTIONS`.

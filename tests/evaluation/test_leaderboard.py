@@ -217,25 +217,33 @@ def set_wins(wins):
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(success=float("nan"))),
-            r"success of Walk is nan, which is no share",
+            r"success of Walk is nan: not a share",
+        ),
+        (
+            edited(lambda c: c["scores"][0]["metrics"].update(success_low=0.9)),
+            r"success of Walk is .*outside its interval",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=float("inf"))),
-            r"ceiling of Walk is .*, which is no share",
+            r"ceiling of Walk is .*: not a share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=10**400)),
-            r"ceiling of Walk is .*, which is no share",
+            r"ceiling of Walk is .*: not a share",
         ),
         (
             edited(lambda c: c["scores"][0]["played"].update({OWN: None})),
-            r"max_reply_tokens of Walk is None, which is .* no whole number",
+            r"max_reply_tokens of Walk is None: .* not a whole number",
         ),
         (
             edited(lambda c: c["scores"].append(c["scores"][0])),
             r"c.json has an entry twice",
         ),
         (set_wins("9" * 5000 + " 0 0 0"), r"the wins of Walk are not"),
+        (
+            edited(lambda c: c["about"]["evaluation"].update(num_samples=10**12)),
+            r"the wins of Walk are not",
+        ),
         # The same policy, under another setting of the measurement.
         (other_prompts_of_one_policy, r"seed = 7, other files with 123"),
         (edited(dict.clear), r"c.json is not a file of scores .*; leave it out"),

@@ -1,5 +1,6 @@
 """The players that read no text: best play reaches the ceiling, and chance."""
 
+import dataclasses
 import functools
 import json
 
@@ -128,6 +129,14 @@ class Hopeless(Lock):
     is_solvable = False
 
 
+class Pictured(Lock):
+    """Nobody reads what it shows: a picture is no reason to fail."""
+
+    def reset(self, seed, task=None):
+        picture = np.zeros((2, 3, 3), np.uint8)
+        return dataclasses.replace(super().reset(seed, task), images=(picture,))
+
+
 def lock_task(game, max_turns):
     host = sokoban.get_config().host.to_dict() | {"max_failed_fraction": 0.0}
     spec = EnvSpec(f"{__name__}:{game.__name__}", host=host)
@@ -136,8 +145,8 @@ def lock_task(game, max_turns):
 
 
 def test_games_in_python_are_played_by_their_solutions():
-    won = play(lock_task(Lock, 2), "solver", 16)[1]
-    assert won.all()
+    for game in (Lock, Pictured):
+        assert play(lock_task(game, 2), "solver", 16)[1].all()
     # Of a single reply: only where one is enough.
     short = play(lock_task(Lock, 1), "solver", 16)[1]
     assert 0 < short.sum() < 16

@@ -69,7 +69,9 @@ CHANGES = {
     "board ragged": put_in_turn(board=["###", "#"]),
     "board huge": put_in_turn(board=["#" * 2_000] * 2_000),
     "no log-probabilities": lambda record, turn: turn.pop("token_log_probs"),
-    "a log-probability null": lambda record, turn: turn["token_log_probs"].append(None),
+    "a log-probability null": lambda _, turn: turn["token_log_probs"].__setitem__(
+        0, None
+    ),
     "tokens a text": put_in_turn(token_texts="abc"),
     "tokens of unequal length": lambda record, turn: turn["token_texts"].append("x"),
 }

@@ -41,6 +41,8 @@ def test_the_viewer_reads_declared_fields_alone():
         ({"valid": True}, [], [], "valid is not a whole number"),
         ({"actions": [0, float("inf")]}, [], [], "actions is not a list of finite"),
         ({"board": ["##", "#"]}, [], [], "board is not rows of symbols of equal"),
+        # Of a policy that diverged: null stands for NaN.
+        ({"token_log_probs": [-1.0, None], "advantage": None}, [], [], None),
         ({"a later version's": object()}, [], [], None),
         ([], [], [], "not a JSON object"),
     ],

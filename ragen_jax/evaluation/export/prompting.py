@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragen_jax.evaluation.api.evaluate import build_chat
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.terminal.episodes import complete_reply
 from ragen_jax.rollout.host.text import ChatEpisode, ChatReply
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import legend_of
+from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.specs import EnvSpec, env_specs
 from ragen_jax.tasks.task import Task
 from ragen_jax.text import chat

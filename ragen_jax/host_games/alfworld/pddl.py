@@ -2,7 +2,7 @@
 
 In: texts. Out: `Domain` and `Problem`, with conditions in negation normal form, so that
 a negation stands before an atom or an equation only. Refuses to know what they mean;
-`alfworld_logic` does.
+`logic` does.
 
 Read is what ALFRED's domain uses and a little more: types, constants, conditions of
 and, or, not, imply, exists, forall, =, effects of and, not, forall, when. Numbers

@@ -76,7 +76,7 @@ class WorkerResponse:
         """Nothing more can be asked of the row."""
         return self.terminated or self.truncated or self.failure is not None
 
-    def in_text(self) -> "Answer":
+    def in_text(self) -> "WorkerResponse":
         """The answer for a player that reads text alone: images are a failure."""
         return WorkerResponse(failure=_HAS_IMAGES) if self.images else self
 
@@ -179,7 +179,7 @@ class _Worker:
             self._child.close_stdin()
 
     def stop(self, deadline: float | None = None) -> None:
-        """Kill the process and all that it started; see `processes.Child.kill`."""
+        """Kill the process and all that it started; see `child.Child.kill`."""
         if self._child is not None:
             self._child.kill(deadline)
             self._child = None
