@@ -153,8 +153,6 @@ class Scorer:
 
 
 def _pad(pairs: Pairs, prompts_at_once: int, thoughts_at_once: int) -> Pairs:
-    """Pairs padded to whole passes of prompts and of thoughts."""
-
     def pad(x: Array, multiple: int) -> Array:
         return jnp.pad(x, [(0, -x.shape[0] % multiple)] + [(0, 0)] * (x.ndim - 1))
 

@@ -218,7 +218,6 @@ def _objective(config: ConfigDict) -> Objective:
 
 
 def _frozen(networks: Networks, where: PyTree) -> tuple[Params, Callable]:
-    """Description of the parameters that the policy starts with, and their maker."""
     policy = networks.policy
 
     def freeze(params: Params) -> Params:
@@ -257,7 +256,6 @@ class _StateFactory:
         return describe(self._state(abstract_network, first))
 
     def _first(self, params: Params, key: Key[Array, ""]) -> TrainedParams:
-        """Parameters of both networks; adapters and the critic's head are drawn."""
         critic_params = None
         if self.critic is not None:
             critic_params = self.critic.init(params, jax.random.fold_in(key, 1))

@@ -172,7 +172,7 @@ def learning_stats(before, carry, num_minibatches, trainer, reward_kl) -> Stats:
     rates = trainer.rates(before)
     case = StepsCase(before, carry, num_minibatches, rates, reward_kl)
     stats = _measure(STEP_METRICS, case)
-    # Before any step, while the learner is what it was when the iteration began.
+    # Before any step changes the learner.
     stats |= _measure(MISMATCH_METRICS, carry.first.mismatch)
     return stats if before.critic is None else stats | _measure(CRITIC_METRICS, case)
 

@@ -207,7 +207,6 @@ def attend_shared(
 
 
 def _by_kv_head(queries: Float[Array, "B Q H F"], keys) -> Float[Array, "B Q J g F"]:
-    """Scaled queries, grouped by the key/value head they read."""
     batch, num_queries, num_heads, head_dim = queries.shape
     num_kv_heads = keys.shape[1]
     shape = (batch, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
@@ -331,14 +330,13 @@ def choose_attention(name: str, dtype: jnp.dtype, head_dim: int, platform: str) 
 
 
 def _library(implementation: str):
-    """JAX's own causal attention: "xla" or "cudnn"."""
     return functools.partial(
         jax.nn.dot_product_attention, is_causal=True, implementation=implementation
     )
 
 
 def _cudnn(queries, keys, values):
-    """Of cuDNN; its gradient needs even lengths, and no token sees what follows it."""
+    """Pads to even lengths, which the gradient needs; padding is never attended to."""
     num_tokens = queries.shape[1]
     padding = (0, 0), (0, -num_tokens % CUDNN_STEP), (0, 0), (0, 0)
     padded = (jnp.pad(x, padding) for x in (queries, keys, values))

@@ -1,7 +1,7 @@
 """The keys and values of past tokens, as a plain value: made, passed, returned.
 
 The caller keeps the rows' lengths; the cache does not record how far a row is filled. A
-row's tokens lie without gaps, token `p` in slot `p`. Slots from the row's length on may
+row's tokens have no gaps, token `p` is in slot `p`. Slots from the row's length on may
 hold anything: a query at position `p` reads slots `0..p` only, all of which are written
 by then.
 """

@@ -220,8 +220,6 @@ def _abstract_network(
     remat: str | None = None,
     attention: str = "blocks",
 ) -> nnx.Module:
-    """The network with its adapters, descriptions in place of arrays."""
-
     def make() -> nnx.Module:
         network = build_network(
             config,
@@ -284,7 +282,6 @@ def _merge(base: Params, adapters: Params, scale: float) -> Params:
 
 
 def _check_adapters(adapters: Params, expected: Params) -> None:
-    """Raises ValueError unless every array is where, and as large as, expected."""
     given, wanted = (
         {
             jax.tree_util.keystr(path): x.shape

@@ -92,7 +92,7 @@ def _text_reader(
     def read(i, state):
         text, size = answer.texts[i], answer.sizes[i]
         action = env.read_action(text, jnp.maximum(size, 1), state, env_params)
-        # A text that is too long stands here without its end.
+        # A text that is too long is cut here.
         return jnp.where(size <= env.answer_bytes, action, -1)
 
     return read

@@ -42,8 +42,8 @@ def join_rollouts(rollouts: Sequence[Trajectory]) -> Trajectory:
     """All rows of several trajectories, those of the first one first.
 
     Token arrays are padded to the longest `T`, windows to the longest `W`. `env_index`
-    is the position in `rollouts`; `initial_state` is None, as every environment has
-    states of its own.
+    is the position in `rollouts`; `initial_state` is None, as states of
+    different environments cannot be joined.
 
     Raises:
       ValueError: the numbers of turns or of actions per turn differ.

@@ -119,7 +119,7 @@ class HostTask(Task):
 
     @property
     def ceiling(self) -> Callable[[EnvState], float | None]:
-        """Success of the game's own solutions, of whatever levels; None: unknown."""
+        """Success of the game's solutions on any level; None if unknown."""
         return lambda levels: self.env.ceiling(self.rules.budget)
 
     def make_collect(self, policy: Policy, **arguments: Any) -> HostCollector:
