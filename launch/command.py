@@ -240,7 +240,6 @@ def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
 
 
 def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
-    """Overrides of this module, without those that a later word replaces."""
     overrides: dict[str, object] = {}
     for word in argv:
         match = _OVERRIDE.match(word)

@@ -98,7 +98,6 @@ def _human(trained, level: int) -> None:
 
 
 def _write_replies(trained, level: int) -> None:
-    """A person reads what the model reads and writes what it would write."""
     from ragen_jax.evaluation.terminal import episodes as play
     from ragen_jax.text import chat
 

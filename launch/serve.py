@@ -170,7 +170,6 @@ def _listening() -> Iterator[None]:
 
 
 def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> int:
-    """Answer until Ctrl-C or SIGTERM; `end` closes what is open and says so."""
     print(_reach(_HOST.value), flush=True)
     try:
         with stop_when_clean():

@@ -5,9 +5,9 @@ python -m launch.study --name=starpo_s
 python -m launch.study --name=all --quick
 python -m launch.study --pages
 
-What is compared and how it is judged is written in `studies/`, before the
-runs. Settings that several studies share are run once; run the same command again to
-continue an interrupted study. --output gets runs/ARM.json as results come, and NAME.md and
+What is compared and how it is judged is written in `studies/`, before the runs.
+Settings that several studies share are run once; run the same command again to continue
+an interrupted study. --output gets runs/ARM.json as results come, and NAME.md and
 NAME.png for every study; docs/findings.md explains them. On two cores all studies take
 five hours, with --quick about 40 minutes.
 

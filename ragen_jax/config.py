@@ -284,7 +284,7 @@ def changed_keys(
     if changes_learning(before) or changes_learning(after):
         free = tuple(prefix for prefix in free if prefix != "warning.")
     # Without a host game these do nothing; older runs lack them.
-    if not any(map(_names_world, (*before.items(), *after.items()))):
+    if not any(map(_names_host_game, (*before.items(), *after.items()))):
         free += ("host.", "rollout.max_failed_fraction")
     before = {
         key: value
@@ -299,7 +299,7 @@ def changed_keys(
     }
 
 
-def _names_world(item: tuple[str, object]) -> bool:
+def _names_host_game(item: tuple[str, object]) -> bool:
     key, value = item
     return value is not None and re.fullmatch(r"env\.host|games\.\w+\.host", key)
 

@@ -157,15 +157,14 @@ class EarlyWarning:
             column = [_value(record, indicator.metric, games) for record in records]
             if bounds != [None, None] and any(x is not None for x in column):
                 steps = 1 if indicator.is_spike else self.persistence
-                first = self._first_iterations(records)
+                first = self._baseline_end(records)
                 courses[name] = _course(column, first, bounds, steps)
         return courses
 
     def _bound(self, key: str | None) -> float | None:
         return None if key is None else getattr(self, key)
 
-    def _first_iterations(self, records: Sequence[Record]) -> int:
-        """Index after the last record of the baseline."""
+    def _baseline_end(self, records: Sequence[Record]) -> int:
         trained = [i for i, r in enumerate(records) if r.get(TRAINED) is not None]
         trained = trained[: self.baseline_iterations]
         return trained[-1] + 1 if trained else 0

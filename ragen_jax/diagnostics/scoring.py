@@ -38,7 +38,7 @@ class ReadPrompts:
     def rows(
         self, texts: Int[Array, "m n"]
     ) -> tuple[Int[Array, "rows n+1"], Int[Array, "rows n+1"]]:
-        """Tokens and positions of all texts behind all prompts, prompts first.
+        """Tokens and positions of all texts after all prompts, prompts first.
 
         A row begins with the prompt's last token, where the network predicts the first
         token of the text.

@@ -247,7 +247,6 @@ class _StateFactory:
     has_rate_scale: bool
 
     def make(self, params: Params, seed: int) -> TrainState:
-        """A state on its devices."""
         return self._state(init_network, self._first(params, _init_key(seed)))
 
     def describe(self, params: Params) -> TrainState:

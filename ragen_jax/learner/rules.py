@@ -78,8 +78,7 @@ def _options(leaves: Leaves) -> Iterator[str]:
         if leaves[key] is not None:
             yield (
                 f"{key} = {leaves[key]} is not an option of filter.rule = {rule!r}; "
-                f"set it to None (--config.{key}=None), or choose the rule it belongs "
-                "to"
+                f"set it to None (--config.{key}=None), or choose its rule"
             )
     for key in sorted(of_scale - of_rule):
         yield (

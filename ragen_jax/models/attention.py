@@ -105,12 +105,12 @@ def _causal_forward(queries, keys, values):
     return out, (queries, keys, values, out, weights)
 
 
-def _causal_backward(kept, grad):
+def _causal_backward(residuals, grad):
     """With `P` the weights and `O` what was mixed: `dS = P * (dP - sum(dO * O))`.
 
     Source: FlashAttention, arXiv 2205.14135, appendix B.2.
     """
-    queries, keys, values, out, weights = kept
+    queries, keys, values, out, weights = residuals
     wide = grad.astype(jnp.float32) * out.astype(jnp.float32)
     along = jnp.sum(wide, axis=-1, keepdims=True)
     grad, num_slots = grad.astype(values.dtype), values.shape[2]

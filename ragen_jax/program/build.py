@@ -312,7 +312,6 @@ def bind_policy(
 
 
 def _play_quality(task: Task) -> Callable[..., dict[str, float]] | None:
-    """Comparison with best play; None where the actions of a game have no values."""
     if not task.env.lists_actions:
         return None
     return make_play_quality(

@@ -80,7 +80,6 @@ def interleave(samples: Sequence[Trajectory]) -> Trajectory:
 
 
 def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:
-    """The parts with the last axis of these fields padded to the longest."""
     longest = max(part.tokens.shape[-1] for part in parts)
 
     def fill(x, value):

@@ -57,11 +57,11 @@ def sample(
         tokens, chosen = jax.vmap(_first_best)(blocks)
     else:
         scores = scores / temperature
-        blocks = kept = _in_blocks(scores)
+        blocks = candidates = _in_blocks(scores)
         if top_k is not None or (top_p is not None and top_p < 1):
-            kept = _in_blocks(_truncated(scores, top_k, top_p))
+            candidates = _in_blocks(_truncated(scores, top_k, top_p))
         uniforms = jax.vmap(jax.random.uniform)(keys)
-        tokens, chosen = jax.vmap(_draw)(kept, uniforms)
+        tokens, chosen = jax.vmap(_draw)(candidates, uniforms)
     return tokens, chosen - jax.vmap(_logsumexp)(blocks)
 
 

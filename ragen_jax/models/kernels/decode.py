@@ -220,13 +220,13 @@ def _attend(queries, key, value, old_keys, old_values, position):
         return x.astype(jnp.float32)
 
     # Softmax starts with the new token, so that its sum is never 0.
-    own = sum(
+    score = sum(
         jnp.sum(wide(q) * wide(k)[None], axis=1)
         for q, k in zip(queries, key, strict=True)
     )
-    sums = jnp.broadcast_to(wide(value), (own.shape[0], value.shape[0]))
-    carry = (own, jnp.ones_like(own), sums)
-    limits = jnp.full_like(own, position, jnp.int32)
+    sums = jnp.broadcast_to(wide(value), (score.shape[0], value.shape[0]))
+    carry = (score, jnp.ones_like(score), sums)
+    limits = jnp.full_like(score, position, jnp.int32)
     num_blocks = (position + BLOCK_SLOTS - 1) // BLOCK_SLOTS
     return _over_slots(queries, old_keys, old_values, limits, num_blocks, carry)
 

@@ -66,8 +66,7 @@ class HostGameState:
 class HostGameEnv(base.TextGame):
     """A host game: its words, its sizes, and how workers make it.
 
-    It has no solver: where the game's own solutions always win, the best success is
-    known to be 1.
+    It has no solver. The best success is known, 1, if the game's solutions always win.
     """
 
     action_hint = "Your answer is read by the game."

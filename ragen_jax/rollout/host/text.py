@@ -2,7 +2,7 @@
 
 In: a game and a wording. Out: episodes of one row that `loop.play_turns` advances.
 Replies are read as the compiled rollout reads them. Array games run on the device; each
-episode of a host game has a worker process, which the next one takes over.
+episode of a host game has a worker process, which the next episode reuses.
 """
 
 import asyncio
