@@ -176,7 +176,6 @@ def define_section(
 
 
 def defaults() -> ConfigDict:
-    """The defaults of every key of a training configuration."""
     from configs import base
 
     return base.get_config()

@@ -16,7 +16,6 @@ _COLUMNS = ("entry", "success", "best possible")
 
 
 def make_leaderboard_page(board: Board) -> str:
-    """The board as a page."""
     return fill_page(
         "leaderboard.html",
         styles=("style.css", "leaderboard.css"),

@@ -58,7 +58,6 @@ MUTABLE_ON_RESUME = (
 
 
 def declared() -> Settings:
-    """The declarations of all keys of a training configuration."""
     return load_reference(DECLARED)
 
 

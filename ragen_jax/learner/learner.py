@@ -175,7 +175,6 @@ def build_learner(
 
 
 def peak_rates(config: ConfigDict) -> PeakRates:
-    """The highest learning rates of a configuration."""
     sections = config.optimizer, config.critic
     return PeakRates(*(np.float32(section.learning_rate) for section in sections))
 

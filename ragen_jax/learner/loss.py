@@ -146,7 +146,6 @@ class Objective:
     options: Mapping[str, Any]
 
     def token_weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
-        """Weight of every token of a minibatch."""
         return AGGREGATIONS[self.aggregation](mask)
 
     def loss(

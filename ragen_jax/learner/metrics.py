@@ -106,7 +106,6 @@ Stats = dict[str, Float[Array, ""]]
 
 
 def reply_stats(trajectory: Trajectory) -> Stats:
-    """Metrics of the sampled replies of all rows."""
     return _measure(REPLY_METRICS, trajectory)
 
 
@@ -120,7 +119,6 @@ class FilterCase(NamedTuple):
 def filter_stats(
     trajectory: Trajectory, result: FilterResult, *, group_size: int
 ) -> Stats:
-    """Metrics of the rollout filter."""
     stds = reward_std(game_rewards(trajectory), group_size=group_size)
     return _measure(FILTER_METRICS, FilterCase(stds, result))
 

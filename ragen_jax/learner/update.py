@@ -217,7 +217,6 @@ def make_update(
 
 
 def trained_params(state: TrainState) -> TrainedParams:
-    """Parameters of both networks."""
     return state.policy.params, None if state.critic is None else state.critic.params
 
 

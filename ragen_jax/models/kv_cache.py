@@ -55,11 +55,9 @@ class KVCache:
         return self.values[0].shape[2]
 
     def layer(self, i: int) -> LayerCache:
-        """Keys and values of layer `i`."""
         return LayerCache(self.keys[i], self.values[i], self.slots_last)
 
     def with_layers(self, layers: Sequence[LayerCache]) -> "KVCache":
-        """The cache with these keys and values."""
         keys = tuple(layer.keys for layer in layers)
         return self.replace(keys=keys, values=tuple(layer.values for layer in layers))
 

@@ -82,7 +82,6 @@ class LoraConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the adapted matrices."""
         return LINEAR_NAMES if self.targets == ALL else self.targets
 
     @property
@@ -207,7 +206,6 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
 
 
 def num_adapter_params(config: ModelConfig, lora: LoraConfig) -> int:
-    """Number of scalars of all adapters together."""
     leaves = jax.tree.leaves(abstract_adapters(config, lora))
     return sum(math.prod(leaf.shape) for leaf in leaves)
 

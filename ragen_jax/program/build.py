@@ -368,5 +368,4 @@ def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
 
 
 def num_params(params: Params) -> int:
-    """Number of scalars in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

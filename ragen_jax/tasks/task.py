@@ -105,7 +105,6 @@ class Task:
         )
 
     def make_chat(self, chat: Chat) -> ChatGame:
-        """Episodes in text."""
         return ChatGame(self.env, self.params, self.rules, chat)
 
     def stop_games(self) -> None:

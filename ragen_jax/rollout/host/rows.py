@@ -71,11 +71,9 @@ class HostGameRows:
     def reset(
         self, seeds: Sequence[int], tasks: Sequence[int | None]
     ) -> list[GameOutput]:
-        """Begin an episode in every row."""
         return [self._output_of(answer) for answer in self._pool.reset(seeds, tasks)]
 
     def step(self, answers: Mapping[int, str]) -> dict[int, GameOutput]:
-        """Answer in some rows."""
         responses = self._pool.step(answers)
         return {row: self._output_of(response) for row, response in responses.items()}
 
