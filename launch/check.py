@@ -1,7 +1,7 @@
 """Check your class or function before it trains.
 
 python -m launch.check my_games:Walk
-python -m launch.check my_games:Riddle    # a game in Python, docs/host_games.md
+python -m launch.check my_games:Riddle    # a host game, docs/host_games.md
 python -m launch.check my_algorithms:my_estimator strength=0.5
 python -m launch.check sokoban --kind=environment
 
@@ -25,7 +25,7 @@ from launch import command
 from ragen_jax.registry.functions import read_literal
 from ragen_jax.runs.progress import working
 
-# Of one check that are shown.
+# Problems printed for one check.
 MAX_PROBLEMS = 3
 _KIND = flags.DEFINE_enum(
     "kind",
@@ -92,17 +92,15 @@ def _setting(word: str) -> tuple[str, object]:
 def _outcomes(
     checks: Iterable[Callable], problems_of: Callable[[Callable], Iterable[str]]
 ) -> Iterator[tuple[str, list[str]]]:
-    """What each check says, and the problems it finds."""
     for check in checks:
         with working(inspect.getdoc(check)):
-            found = list(itertools.islice(problems_of(check), MAX_PROBLEMS))
-        yield inspect.getdoc(check), found
+            problems = list(itertools.islice(problems_of(check), MAX_PROBLEMS))
+        yield inspect.getdoc(check), problems
 
 
 def _environment(
     name: str, subject: type, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Every check of the contract, and the game's words."""
     import envs
     from envs.contract.checks import CHECKS
     from envs.contract.subject import Subject, problem
@@ -110,14 +108,13 @@ def _environment(
     built = Subject(envs.make(subject, **options))
     yield from _outcomes(CHECKS, lambda check: filter(None, [problem(check, built)]))
     with working("its words under the pocket model's tokenizer"):
-        found = _words_problem(built.env)
-    yield "The tokenizer covers all states and actions.", [found] if found else []
+        problem = _words_problem(built.env)
+    yield "The tokenizer covers all states and actions.", [problem] if problem else []
 
 
 def _host_game(
     name: str, subject: type, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Every check of a host game."""
     from configs import base
     from ragen_jax.host_games.base import SPLITS
     from ragen_jax.host_games.contract import CHECKS, Subject
@@ -156,7 +153,6 @@ def _words_problem(env) -> str | None:
 def _function(
     name: str, entry: Callable, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
-    """The function's form, its options, and what it does with random episodes."""
     from launch.function_checks import KINDS, find_kind, problems
     from ragen_jax.registry.functions import option_names, resolve
     from ragen_jax.registry.settings import option_value

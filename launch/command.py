@@ -30,7 +30,7 @@ def config_files(words: Sequence[str]) -> list[str]:
 
 
 def check_config_files(words: Sequence[str]) -> None:
-    """Refuse files that are no Python, or define no configuration.
+    """Refuse files that are not Python, or define no configuration.
 
     Raises:
       ValueError: names the file; a file that is not there is found later.
@@ -103,7 +103,7 @@ _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
 _OPEN_KEY = re.compile(
     r"(?:env\.(?:kwargs|params)|games\.\w+\.(?:kwargs|params|planning_params))\.\w+"
 )
-# Sections whose keys may name functions of the user's, which have options there.
+# Sections whose keys may name the user's functions, which have options there.
 _SECTIONS_OF_FUNCTIONS = ("algo", "filter", "loss", "kl", "bonus", "logging")
 HINT = (
     "(--help lists flags, presets and all keys; --help=rollout the keys of a section)"
@@ -125,22 +125,21 @@ def define_config() -> flags.FlagHolder:
 
 
 def _find_config(word: str) -> str:
-    """The word; in `--config=NAME` with the path of a file of this project's.
+    """Finds the project's file in `--config=NAME` where no file has that path.
 
-    That is where no file has that path, so that `--config=sokoban:grpo` works in any
-    folder.
+    So `--config=sokoban:grpo` works in any folder. Other words are returned as given.
     """
     match = re.fullmatch(r"(--?config=)([^:]+)(:.*)?", word, re.DOTALL)
     if not match or os.path.exists(match.group(2)):
         return word
     flag, path, presets = match.groups("")
     folder, name = os.path.split(path)
-    own = pathlib.Path(configs.__path__[0]) / f"{name.removesuffix('.py')}.py"
-    if folder not in ("", "configs") or not own.is_file():
+    file = pathlib.Path(configs.__path__[0]) / f"{name.removesuffix('.py')}.py"
+    if folder not in ("", "configs") or not file.is_file():
         return word
     if folder:
-        print(f"note: {path} is not in this folder; using {own}", file=sys.stderr)
-    return f"{flag}{own}{presets}"
+        print(f"note: {path} is not in this folder; using {file}", file=sys.stderr)
+    return f"{flag}{file}{presets}"
 
 
 def define_section(
@@ -177,7 +176,6 @@ def define_section(
 
 
 def defaults() -> ConfigDict:
-    """The defaults of every key of a training configuration."""
     from configs import base
 
     return base.get_config()
@@ -232,7 +230,6 @@ def read_optional_config(
 
 
 def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
-    """Set options of functions of the user's, and add those that are not set."""
     if not options and not any(map(is_reference, flatten(config).values())):
         return
     from ragen_jax.config import check_kind, declared
@@ -242,7 +239,6 @@ def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
 
 
 def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
-    """Overrides of this module, without those that a later word replaces."""
     overrides: dict[str, object] = {}
     for word in argv:
         match = _OVERRIDE.match(word)
@@ -258,10 +254,7 @@ def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:
 
 
 def _is_read_here(word: str) -> bool:
-    """True for an override that ml_collections cannot read.
-
-    That is None, an open key, or what may be an option of a function of the user's.
-    """
+    """Whether ml_collections cannot read the override: None, or an undeclared key."""
     match = _OVERRIDE.match(word)
     if not match or match.group(2) is None:
         return False
@@ -278,7 +271,7 @@ def _may_be_option(key: str) -> bool:
 
 
 def _needs_value(key: str, following: str) -> bool:
-    """Whether a key without a sign of equality lacks its value: no flag is one."""
+    """Whether a key without `=VALUE` lacks a value; a flag cannot be the value."""
     if _OPEN_KEY.fullmatch(key) or _may_be_option(key):
         return True
     is_switch = isinstance(flatten(defaults()).get(key, True), bool)
@@ -286,7 +279,6 @@ def _needs_value(key: str, following: str) -> bool:
 
 
 def _set(config: ConfigDict, key: str, value: object) -> None:
-    """Set a key to None, or a key of an open section to any value."""
     known = flatten(config)
     *sections, name = key.split(".")
     is_open = _OPEN_KEY.fullmatch(key) and _has(config, sections)
@@ -298,7 +290,6 @@ def _set(config: ConfigDict, key: str, value: object) -> None:
 
 
 def _has(config: ConfigDict, sections: Sequence[str]) -> bool:
-    """True if the path names a section."""
     for name in sections:
         if name not in config:
             return False
@@ -421,11 +412,9 @@ def _print_help(main: Callable, argv: list[str], config: str, topic: str) -> int
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parse the command line; returns the words that are no flags.
+    """Parse the command line; returns the words that are not flags.
 
-    Raises:
-      ValueError: the part of absl's or ml_collections' message that is about the
-        command line, or the mistake in the configuration file.
+    Errors of absl and ml_collections become a ValueError about the command line.
     """
     for word, following in zip(argv, [*argv[1:], "--"], strict=True):
         match = _OVERRIDE.match(word)

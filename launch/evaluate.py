@@ -89,7 +89,6 @@ def main(argv: list[str]) -> int:
 
 
 def _changes() -> dict[str, object]:
-    """Keys of the configuration set by short flags."""
     changes = {
         "evaluation.num_prompts": _NUM_PROMPTS.value,
         "evaluation.num_samples": _NUM_SAMPLES.value,
@@ -218,7 +217,6 @@ def _evaluate_endpoint(
 
 
 def _about(policy: str, config: ConfigDict, **more: object) -> dict[str, object]:
-    """Policy and settings of all scores of this command."""
     names = ("num_prompts", "num_samples", "pass_at", "temperature", "seed")
     return {
         "policy": policy,
@@ -238,7 +236,6 @@ def _measure(
     keep: bool,
     run_concurrently: int = 1,
 ) -> list[dict]:
-    """Run the evaluations, print and write their results; returns the episodes."""
     from ragen_jax.evaluation.harness import run_evaluations
     from ragen_jax.evaluation.results import Results
     from ragen_jax.runs.console import command_name

@@ -81,7 +81,6 @@ def _write_adapters(trained, output: pathlib.Path) -> None:
 
 
 def _texts(trained):
-    """The tokenizer, the chat template and the model card."""
     from ragen_jax.evaluation.export.model_card import model_card
     from ragen_jax.models.hf.weights import Texts
     from ragen_jax.program.build import model_folder
@@ -101,7 +100,6 @@ def _texts(trained):
 
 
 def _base(trained) -> str:
-    """The model that the run began with: an absolute folder or a hub id."""
     from ragen_jax.program.build import BUILT_IN
 
     path = trained.config.model.path

@@ -83,7 +83,6 @@ def problems(kind: Kind, entry: Callable, options: Mapping[str, Any]) -> Iterato
 
 
 def _describe_error(error: Exception, entry: Callable) -> str:
-    """The error in a line, with the line of the user's file that raised it."""
     if isinstance(error, RuntimeError):
         error = error.__cause__ or error
     file = inspect.getsourcefile(inspect.unwrap(entry))
@@ -133,7 +132,6 @@ def _arrays(result: Any) -> dict[str, jax.Array]:
 
 
 def _data(kind: Kind, episodes: Trajectory) -> dict[str, Any]:
-    """What a function of the kind may ask for by name."""
     tokens = episodes.loss_mask.astype(jnp.float32)
     totals = game_rewards(episodes)
     by_group = totals.reshape(NUM_GROUPS, GROUP_SIZE)

@@ -88,7 +88,6 @@ def help_topic(argv: Sequence[str]) -> str | None:
 
 
 def _chosen_config(argv: Sequence[str]) -> tuple[str, ConfigDict | None]:
-    """`FILE:PRESETS` of the command line and its configuration, if it names a file."""
     for word in argv:
         match = re.fullmatch(r"--?config=([^:]+)(?::(.*))?", word)
         if match and os.path.isfile(match.group(1)):
@@ -119,10 +118,9 @@ def _flags(module: str, program: str) -> Iterator[str]:
 def _sections(
     settings: "Settings", config: ConfigDict, topic: str = ""
 ) -> Iterator[str]:
-    """Text of every section: its heading and the keys that begin like `topic`."""
     from ragen_jax.registry.settings import Section, flatten
 
-    leaves, parts, shown = flatten(config), {}, set()
+    leaves, parts, listed = flatten(config), {}, set()
 
     def add(key: str, value: object, text: str) -> None:
         if key.startswith(topic):
@@ -133,17 +131,17 @@ def _sections(
     for key, entry in settings.items():
         if not isinstance(entry, Section):
             add(key, leaves[key], _text(entry, leaves))
-            shown.add(key)
+            listed.add(key)
         elif entry.is_open:
             below = [leaf for leaf in leaves if leaf.startswith(f"{key}.")]
             values = {leaf.removeprefix(f"{key}."): leaves[leaf] for leaf in below}
             add(key, values, entry.meaning)
-            shown.update(below)
+            listed.update(below)
         elif "." not in key:
             heading = f"{_sentence(entry.meaning)}{_needs(entry, leaves)}"
             parts[key] = [key, "-" * len(key), _filled(heading)]
-    # Options of functions of the user's.
-    for key in leaves.keys() - shown:
+    # Options of the user's functions.
+    for key in leaves.keys() - listed:
         add(key, leaves[key], "")
     for name, part in parts.items():
         if name == "" or len(part) > 3:
@@ -157,7 +155,6 @@ def _needs(entry: "Section | Setting", leaves: Mapping[str, object]) -> str:
 
 
 def _text(setting: "Setting", leaves: Mapping[str, object]) -> str:
-    """All that a declaration says of a key."""
     from ragen_jax.registry.functions import Table
 
     words = [setting.meaning]
@@ -230,7 +227,6 @@ def _filled(text: str) -> str:
 
 
 def _entry(name: str, text: str) -> str:
-    """A name, and its text below it."""
     options = {"break_on_hyphens": False, "break_long_words": False}
     head = textwrap.wrap(
         name, _columns(), initial_indent="  ", subsequent_indent="    ", **options
@@ -242,7 +238,6 @@ def _entry(name: str, text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """One line that ends with a full stop."""
     text = " ".join(text.split())
     return text if text.endswith((".", ")")) else f"{text}."
 

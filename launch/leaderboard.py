@@ -52,11 +52,7 @@ def main(words: list[str]) -> int:
 
 
 def _check_targets(sources: list[pathlib.Path]) -> None:
-    """Refuse to write over a file of scores, or two texts into one file.
-
-    Raises:
-      ValueError: names the file.
-    """
+    """Refuse to write over a file of scores, or two texts into one file."""
     taken = {path.resolve() for path in sources}
     for flag in filter(lambda flag: flag.value, (_OUTPUT, _TABLE)):
         path = pathlib.Path(flag.value).resolve()

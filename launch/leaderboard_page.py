@@ -1,7 +1,7 @@
 """The leaderboard as one HTML file: a table that can be sorted, and every row's facts.
 
-In: a board. Out: text. All of it stands in the document, so that it reads without the
-script, which only sorts. Texts come from files of others: they are escaped.
+In: a board. Out: text. The document holds everything and reads without the script,
+which only sorts. Texts come from other people's files: they are escaped.
 """
 
 import html
@@ -16,7 +16,6 @@ _COLUMNS = ("entry", "success", "best possible")
 
 
 def make_leaderboard_page(board: Board) -> str:
-    """The board as a page."""
     return fill_page(
         "leaderboard.html",
         styles=("style.css", "leaderboard.css"),
@@ -53,7 +52,6 @@ def _table(board: Board) -> str:
 
 
 def _head(column: int, name: str, order: str, attributes: str = "") -> str:
-    """A head that sorts its column, at first in an order."""
     return (
         f'<th scope="col" data-column="{column}" data-first="{order}"{attributes}>'
         f"{name}</th>"
@@ -92,13 +90,11 @@ def _mean(board: Board, row: Row, mean: Mean) -> str:
 
 
 def _number(text: str, more: str = "") -> str:
-    """Markup of "number (interval)"."""
     number, _, ends = text.partition(" (")
     return f'{number} <span class="interval">{ends.removesuffix(")")}{more}</span>'
 
 
 def _details(board: Board, row: Row, mean: Mean) -> str:
-    """A row's scores one below the other, and how they were made."""
     facts = "".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>"
         for name, text in row.facts

@@ -44,7 +44,6 @@ def main() -> None:
 
 
 def _listed() -> str:
-    """A line per command: its name and the first sentence of its file."""
     folder = pathlib.Path(__file__).parent
     texts = {
         name: ast.get_docstring(ast.parse((folder / f"{name}.py").read_text("utf-8")))

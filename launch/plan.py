@@ -113,7 +113,6 @@ def _is_compiled() -> bool:
 
 
 def _say(text: str) -> None:
-    """Print a line, wrapped between words to the width of a terminal."""
     if sys.stdout.isatty():
         text = fold(text, shutil.get_terminal_size().columns)
     print(text, flush=True)
@@ -190,7 +189,6 @@ def _without_gpu(config, devices: list | None) -> list[str]:
 
 
 def _accuracy(device, devices: list | None) -> str:
-    """How the numbers were made, and how far they may be off."""
     import jax
 
     if devices is not None:
@@ -221,7 +219,6 @@ def _accuracy(device, devices: list | None) -> str:
 
 @contextlib.contextmanager
 def _timed(program: str) -> Iterator[None]:
-    """A line per program: what is compiled, and how long it took."""
     print(f"  compiling the {program} ... ", end="", flush=True)
     began = time.perf_counter()
     try:

@@ -6,10 +6,10 @@ python -m launch.play --run=runs/sokoban --player=policy --gif=episode.gif
 python -m launch.play --run=runs/mix --env=FrozenLake
 
 On a terminal arrow keys, W A S D, numbers and first letters act at once; q, Ctrl-D or
-Ctrl-C leaves. Where input or output is no terminal, and on Windows, type one action per
-line. Either way a key or word that is no action costs nothing. The level, the rewards
-and the number of actions are those of the policy. A host game gets every line as a
-reply, which may cost something.
+Ctrl-C leaves. On Windows, and where input or output is not a terminal, type one action
+per line. Unknown keys and words cost nothing. The level, the rewards and the number of
+actions are those of the policy. A host game gets every line as a reply, which may cost
+something.
 """
 
 import pathlib
@@ -98,7 +98,6 @@ def _human(trained, level: int) -> None:
 
 
 def _write_replies(trained, level: int) -> None:
-    """A person reads what the model reads and writes what it would write."""
     from ragen_jax.evaluation.terminal import episodes as play
     from ragen_jax.text import chat
 
@@ -133,7 +132,6 @@ def _solver(trained, level: int) -> None:
 
 
 def _show(task, trajectory) -> None:
-    """An episode that was watched."""
     if _RAW.value:
         for turn in task.records(trajectory)[0]["turns"]:
             print(turn["observation"], end="")
@@ -152,7 +150,6 @@ def _show(task, trajectory) -> None:
 
 
 def _finish(task, trajectory) -> None:
-    """The outcome of a recorded episode, and its boards."""
     import jax
 
     from ragen_jax.evaluation.terminal.scenes import describe_best, describe_end
@@ -170,7 +167,6 @@ def _finish(task, trajectory) -> None:
 
 
 def _write_gif(boards: Sequence, env) -> None:
-    """The board before the first action and after every action."""
     from ragen_jax.rollout.replay import grid_of
     from ragen_jax.runs.boards import gif
 

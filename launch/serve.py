@@ -6,7 +6,7 @@ python -m launch.serve --env=search --host=0.0.0.0
 python -m launch.serve --config=configs/frozen_lake.py --config.rollout.max_turns=8
 python -m launch.serve --retriever=embedded --port=8001
 
-A game is one of arrays or one in Python, by its name or as package.module:Class. The
+--env names an array game or a host game, or is package.module:Class. The
 page at http://127.0.0.1:8000/ says how to connect. There are no passwords and no
 encryption: only this machine can connect, unless --host says otherwise.
 """
@@ -40,8 +40,8 @@ def _as_config(words: Sequence[str]) -> list[str]:
     game without such a file has the defaults. `--env.KEY=VALUE` is
     `--config.env.KEY=VALUE`.
     """
-    found = [re.fullmatch(r"--?env=(.*)", word, re.DOTALL) for word in words]
-    names = [match.group(1) for match in found if match]
+    matches = [re.fullmatch(r"--?env=(.*)", word, re.DOTALL) for word in words]
+    names = [match.group(1) for match in matches if match]
     words = [re.sub(r"^--?env\.", "--config.env.", word) for word in words]
     has_config = any(re.match(r"--?config(=|$)", word) for word in words)
     if not names or has_config:
@@ -148,7 +148,7 @@ def _open_retriever() -> "RetrievalServer":
 
 @contextlib.contextmanager
 def _as_sentences() -> Iterator[None]:
-    """A package that is missing is a sentence for the user, not a traceback."""
+    """Report a missing package as an error of the user, without a traceback."""
     try:
         yield
     except ImportError as error:
@@ -159,7 +159,7 @@ def _as_sentences() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[None]:
-    """An address that is taken, or not ours, is a sentence with the cure."""
+    """Report an address that cannot be used as an error of the user."""
     try:
         yield
     except OSError as error:
@@ -170,13 +170,12 @@ def _listening() -> Iterator[None]:
 
 
 def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> int:
-    """Answer until Ctrl-C or SIGTERM; `end` closes what is open and says so."""
     print(_reach(_HOST.value), flush=True)
     try:
         with stop_when_clean():
             server.serve_forever()
     except (KeyboardInterrupt, SystemExit):
-        # The first signal asks for this end, so that it is no failure.
+        # The first signal asks for this end: not a failure.
         said = end()
         server.server_close()
         print(said)
@@ -184,7 +183,6 @@ def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> in
 
 
 def _reach(host: str) -> str:
-    """Who can connect."""
     if is_loopback(host):
         return "Only this machine can connect; --host=0.0.0.0 opens it to others"
     return (

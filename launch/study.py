@@ -5,9 +5,9 @@ python -m launch.study --name=starpo_s
 python -m launch.study --name=all --quick
 python -m launch.study --pages
 
-What is compared and how it is judged is written in `studies/`, before the
-runs. Settings that several studies share are run once; the same command goes on with a
-study that was interrupted. --output gets runs/ARM.json as results come, and NAME.md and
+What is compared and how it is judged is written in `studies/`, before the runs.
+Settings that several studies share are run once; run the same command again to continue
+an interrupted study. --output gets runs/ARM.json as results come, and NAME.md and
 NAME.png for every study; docs/findings.md explains them. On two cores all studies take
 five hours, with --quick about 40 minutes.
 
@@ -73,13 +73,13 @@ def main(argv: list[str]) -> int:
             arms = [dataclasses.replace(arm, num_seeds=1) for arm in arms]
         pairs = [(arm, arm_config(arm, is_quick=is_quick)) for arm in arms]
         # Refuses records made under other settings: pages show all of them.
-        kept = {arm.name for arm, config in pairs if is_kept(output, arm, config)}
-    if _PAGES.value and not kept:
+        done = {arm.name for arm, config in pairs if is_kept(output, arm, config)}
+    if _PAGES.value and not done:
         raise ValueError(
             f"there are no records in {output / 'runs'}; run a study first, or name "
             "the folder of its results with --output"
         )
-    named = {arm.name for arm in distinct_arms(studies)} - kept
+    named = {arm.name for arm in distinct_arms(studies)} - done
     due = [] if _PAGES.value else [pair for pair in pairs if pair[0].name in named]
     status = 0
     for some in _batched(due):
@@ -88,10 +88,10 @@ def main(argv: list[str]) -> int:
             break
     with working("making pages and figures"):
         # Arms belong to several studies.
-        found = write_pages(STUDIES.values(), output, is_quick=is_quick)
+        results = write_pages(STUDIES.values(), output, is_quick=is_quick)
         if not is_quick:
-            _write_overview(found, output)
-    for one in found:
+            _write_overview(results, output)
+    for one in results:
         if one.study in studies:
             counts = count_verdicts(one).items()
             words = ", ".join(f"{count} {word}" for word, count in counts if count)
@@ -124,15 +124,14 @@ def _listed(studies) -> str:
     return "\n".join(lines)
 
 
-def _write_overview(found, output: pathlib.Path) -> None:
-    """Renew the table of verdicts in the page of findings that shows these results."""
+def _write_overview(results, output: pathlib.Path) -> None:
     from ragen_jax.runs.writer import write_text_atomically
     from studies.pages import make_overview, replace_overview
 
     path = output.parent / _FINDINGS
     text = path.read_text("utf-8") if path.is_file() else ""
     if f"]({output.name}/" in text:
-        write_text_atomically(path, replace_overview(text, make_overview(found)))
+        write_text_atomically(path, replace_overview(text, make_overview(results)))
 
 
 if __name__ == "__main__":

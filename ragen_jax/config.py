@@ -2,7 +2,7 @@
 
 In: the ConfigDict of a config file. Out: nothing, or one `ValueError` that names the
 key, its value, the rule and the cure. Every key is declared in `configs/base.py`, with
-its default and its range. Rules between keys stand in the `rules.py` of the learner and
+its default and its range. Rules between keys are in the `rules.py` of the learner and
 the diagnostics; here are those of the other sections. Rules that need the model or the
 environment (context length, constructor arguments) are checked where those are built.
 """
@@ -58,7 +58,6 @@ MUTABLE_ON_RESUME = (
 
 
 def declared() -> Settings:
-    """The declarations of all keys of a training configuration."""
     return load_reference(DECLARED)
 
 
@@ -209,7 +208,7 @@ def _ahead(leaves: Leaves) -> Iterator[str]:
         yield (
             "rollout.ahead = 1 gains nothing where one device both plays a compiled "
             "game and learns; set rollout.devices to a number of further devices that "
-            "play, play a game in Python (env.host), or set rollout.ahead to 0"
+            "play, play a host game (env.host), or set rollout.ahead to 0"
         )
 
 
@@ -283,8 +282,8 @@ def changed_keys(
     )
     if changes_learning(before) or changes_learning(after):
         free = tuple(prefix for prefix in free if prefix != "warning.")
-    # Where no game runs in Python, these do nothing; older runs lack them.
-    if not any(map(_names_world, (*before.items(), *after.items()))):
+    # Without a host game these do nothing; older runs lack them.
+    if not any(map(_names_host_game, (*before.items(), *after.items()))):
         free += ("host.", "rollout.max_failed_fraction")
     before = {
         key: value
@@ -299,8 +298,7 @@ def changed_keys(
     }
 
 
-def _names_world(item: tuple[str, object]) -> bool:
-    """Whether a key and its value name a game in Python."""
+def _names_host_game(item: tuple[str, object]) -> bool:
     key, value = item
     return value is not None and re.fullmatch(r"env\.host|games\.\w+\.host", key)
 

@@ -108,8 +108,8 @@ def run_program(
                 metrics |= _rollout_metrics(program, rollouts, config)
             if _is_due(config.evaluation.every, done, total):
                 with display.timed(timing, "testing"):
-                    found, failure = _evaluate(program, state)
-                metrics |= found
+                    scores, failure = _evaluate(program, state)
+                metrics |= scores
             if _is_due(config.logging.trajectories_every, done, total):
                 count = config.logging.trajectories_per_iteration
                 run.write_episodes(done, program.episodes(rollouts, count, credit))
@@ -156,7 +156,7 @@ def make_iterate(
 ) -> Callable[[TrainState, int], Iteration]:
     """One iteration: `(state, its number from 1) -> Iteration`; donates the state.
 
-    `timed` measures its stages; `prefetcher` plays, None: one of its own.
+    `timed` measures its stages; `prefetcher` plays; None makes one.
     """
     prefetcher = (
         RolloutPrefetcher(config, program) if prefetcher is None else prefetcher
@@ -188,7 +188,7 @@ def make_iterate(
 def _evaluate(
     program: Program, state: TrainState
 ) -> tuple[dict[str, float], GamesFailed | None]:
-    """Held-out metrics, or why there are none: the iteration is saved before that."""
+    """Held-out metrics, or the error, raised only after the iteration is saved."""
     try:
         return evaluate(program, program.play_params(state))[0], None
     except GamesFailed as failure:
@@ -196,7 +196,6 @@ def _evaluate(
 
 
 def _is_due(every: int | None, done: int, total: int) -> bool:
-    """True if something that happens at intervals happens after this iteration."""
     return every is not None and (done % every == 0 or done == total)
 
 
@@ -232,7 +231,6 @@ def _rollout_metrics(
 def _group_spreads(
     rollouts: Sequence[Trajectory], config: ConfigDict
 ) -> dict[str, list[float]]:
-    """The reward spread of each group, in the order of the rows, as a histogram."""
     size = config.rollout.group_size
     spreads = [
         jax.device_get(reward_std(game_rewards(rollout), group_size=size))

@@ -56,7 +56,7 @@ class Reply:
       log_probs: log-probability of each sampled token under the temperature-scaled,
         untruncated distribution; 0 from `length` on.
       length: tokens sampled, the stop token included; 0 for rows that did not play.
-      is_cut: the length limit ended the reply, no stop token was sampled.
+      is_cut: the length limit ended the reply; it has no stop token.
     """
 
     tokens: Int[Array, "B R"]
@@ -150,7 +150,7 @@ class Trajectory:
       env_index: which of several environments the row played; None where there is one.
       noise_key: data of the key that the game's chance came from, with which the row
         can be played again (`ragen_jax.rollout.replay`).
-      game_metrics: the last values of the numbers that a game in Python reports
+      game_metrics: the last values of the numbers that a host game reports
         (`HostGame.metrics`), by name, NaN where there is none; None for other games.
     """
 

@@ -69,7 +69,7 @@ def gae(
         is_trained, reward, value = token
         delta = reward + gamma * next_value - value
         advantage = delta + gamma * lam * next_advantage
-        # Other tokens hand on what follows them: no discount, no broken chain.
+        # Other tokens pass the next value on: no discount, no broken chain.
         carry = (
             jnp.where(is_trained, value, next_value),
             jnp.where(is_trained, advantage, next_advantage),
@@ -123,7 +123,7 @@ def bi_level_gae(
     def step(carry, token):
         turn_value, turn_advantage, next_value, next_advantage = carry
         is_trained, ends_turn, reward, value = token
-        # What the next turn is worth: the last token of this one looks ahead to it.
+        # The value of the next turn, which the last token of this one bootstraps from.
         ahead = turn_value + lam * turn_advantage
         of_turn = reward + high_level_gamma * ahead - value
         of_token = gamma * (next_value + lam * next_advantage) - value
@@ -325,7 +325,7 @@ def _grouped_scores(
     scores = masked_sum(rewards, mask, axis=1).reshape(-1, group_size)
     mask = takes_part(mask).reshape(-1, group_size)
     mean, std, count = (x[:, None] for x in _statistics(scores, mask))
-    # A lone row would be worth 0 whatever it did: RAGEN keeps its score.
+    # A lone row would always have advantage 0: RAGEN keeps its score.
     mean, std = jnp.where(count == 1, 0.0, mean), jnp.where(count == 1, 1.0, std)
     return scores, mean, std, count
 

@@ -98,15 +98,15 @@ class CreditAssignment:
         """
         if self.reward is None:
             return rewards
-        found = jnp.asarray(
+        replaced = jnp.asarray(
             call(REWARDS, self.reward, self.options, rewards=rewards, **data)
         )
-        if found.shape != rewards.shape:
+        if replaced.shape != rewards.shape:
             raise ValueError(
                 f"algo.reward = {self.reward!r} returns an array of shape "
-                f"{found.shape}; it must be {rewards.shape}: rows x turns"
+                f"{replaced.shape}; it must be {rewards.shape}: rows x turns"
             )
-        return jnp.where(data["played"], found.astype(jnp.float32), 0.0)
+        return jnp.where(data["played"], replaced.astype(jnp.float32), 0.0)
 
     def assign(
         self,

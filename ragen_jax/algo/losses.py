@@ -3,7 +3,7 @@
 The loss of a minibatch is `sum(weights * terms)`, with weights from an entry of
 `AGGREGATIONS` computed once for the whole minibatch, so that the losses of its
 microbatches add up to its loss. Terms and their gradients are 0 where `mask` is False,
-whatever the inputs are there. Policy losses are called as
+for any inputs there. Policy losses are called as
 
     loss(log_probs, old_log_probs, advantages, mask, *, <options>) -> terms, clipped
 

@@ -3,7 +3,7 @@
 In: arrays of tokens. Out: two shares between 0 and 1, over all replies of the batch. A
 collapsing policy gives the same reply to every prompt: the share of distinct n-grams
 (arXiv 1510.03055) falls, and one whole reply becomes common. Both are counted by
-sorting, exactly but for accidents of a 64-bit hash in the second.
+sorting, exactly, but for collisions of a 64-bit hash in the second.
 """
 
 import jax

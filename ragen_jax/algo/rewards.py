@@ -89,7 +89,7 @@ def at_episode_end(
     is_trained = takes_part(mask)
     # peers[i, j]: row j is among those that row i is compared with.
     peers = (labels[:, None] == labels[None]) & is_trained[None]
-    # A total that is compared with nothing but itself would become 0 everywhere.
+    # A total compared only with itself would become 0 everywhere.
     is_alone = jnp.all(jnp.sum(peers, axis=1) <= 1, where=is_trained)
     normalized = NORMALIZATIONS[normalization](totals, peers)
     totals = jnp.where(is_alone, totals, normalized)
@@ -203,7 +203,7 @@ def adapt_kl_coeff(
       kl_horizon: episodes over which a full error multiplies by e^0.2 (10,000).
     """
     error = jnp.clip(kl / kl_target - 1.0, -_MAX_KL_ERROR, _MAX_KL_ERROR)
-    # A measurement that is not a number would be the coefficient's for good.
+    # A not-a-number measurement would stay in the coefficient for ever.
     error = jnp.where(jnp.isnan(error), 0.0, error)
     share = error * jnp.float32(num_rows) / kl_horizon
     return kl_coeff * (1.0 + share)

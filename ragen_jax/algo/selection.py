@@ -33,7 +33,6 @@ class FilterResult:
 
     @property
     def kept_groups(self) -> Bool[Array, " G"]:
-        """Groups with a kept row."""
         return jnp.any(self.kept.reshape(self.scores.shape[0], -1), axis=1)
 
 

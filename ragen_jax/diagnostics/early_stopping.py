@@ -44,7 +44,7 @@ def stop_reason(
 
 
 def stuck_note(records: Sequence[Record], success_names: Collection[str]) -> str | None:
-    """What it means that no episode succeeds; once, after `_PATIENCE` iterations.
+    """A message if no episode succeeds; once, after `_PATIENCE` iterations.
 
     Args:
       records: oldest first.

@@ -113,7 +113,6 @@ class EarlyWarning:
         )
 
     def _news(self, courses: "dict[str, _Course]", regime) -> list[str]:
-        """A sentence for each indicator that alarms for the first time in the run."""
         sentences = [
             f"early warning: {self._describe(name, course)}"
             for name, course in courses.items()
@@ -152,28 +151,25 @@ class EarlyWarning:
         return self.act_on == EVERY_INDICATOR or name in self.act_on.split(",")
 
     def _courses(self, records: Sequence[Record]) -> "dict[str, _Course]":
-        """The course of every indicator that has a bound and a measurement."""
         games, courses = games_of(records), {}
         for name, indicator in INDICATORS.items():
             bounds = [self._bound(key) for key in (indicator.low, indicator.high)]
             column = [_value(record, indicator.metric, games) for record in records]
             if bounds != [None, None] and any(x is not None for x in column):
                 steps = 1 if indicator.is_spike else self.persistence
-                first = self._first_iterations(records)
+                first = self._baseline_end(records)
                 courses[name] = _course(column, first, bounds, steps)
         return courses
 
     def _bound(self, key: str | None) -> float | None:
         return None if key is None else getattr(self, key)
 
-    def _first_iterations(self, records: Sequence[Record]) -> int:
-        """Index after the last record of the baseline."""
+    def _baseline_end(self, records: Sequence[Record]) -> int:
         trained = [i for i, r in enumerate(records) if r.get(TRAINED) is not None]
         trained = trained[: self.baseline_iterations]
         return trained[-1] + 1 if trained else 0
 
     def _describe(self, name: str, course: "_Course") -> str:
-        """A sentence about the indicator's first alarm."""
         i = course.alarms.index(True)
         indicator, (low, high) = INDICATORS[name], course.bounds
         key, side, bound = indicator.high, "above", high
@@ -368,7 +364,6 @@ def games_of(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _value(record: Record, metric: str, games: Sequence[str]) -> float | None:
-    """A metric of an iteration, None where it was not measured."""
     if metric.startswith(LEARNERS) and not record.get(NUM_TOKENS):
         return None
     if EACH_GAME not in metric:
@@ -381,7 +376,6 @@ def _value(record: Record, metric: str, games: Sequence[str]) -> float | None:
 
 
 def _numbers(record: Record, *metrics: str) -> tuple[float, ...] | None:
-    """Several metrics, or None if one is missing."""
     values = tuple(_number(record, metric) for metric in metrics)
     return None if None in values else values
 

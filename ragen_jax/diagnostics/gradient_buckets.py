@@ -157,7 +157,6 @@ def _group_gradient(
     factors: Float[Array, "3"],
     group: Int[Array, ""],
 ) -> tuple[Params, Float[Array, ""]]:
-    """Gradient and loss of one part, with one group as the minibatch."""
     task, entropy, kl = factors
     objective = passes.objective
     passes = dataclasses.replace(
@@ -231,7 +230,7 @@ def _finish(total, num_groups) -> tuple:
     return optax.tree.norm(tree), loss, squares * num_groups
 
 
-# The bucket of all groups, behind the others.
+# The bucket of all groups, after the others.
 ALL = "all"
 FIXED_BUCKETS = 6
 

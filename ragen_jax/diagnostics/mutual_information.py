@@ -58,7 +58,7 @@ FORMS = {
 _WHOLE_THOUGHTS = ("_seq", "_seq_uniform")
 # Added to a standard deviation before it divides (RAGEN).
 STD_EPSILON = 1e-3
-# What a moving average keeps of itself (RAGEN).
+# Decay of the moving averages (RAGEN).
 EMA_DECAY = 0.9
 # k of the top-k retrieval accuracies.
 RANKS = (1, 2, 4, 8)

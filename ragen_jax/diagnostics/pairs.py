@@ -144,11 +144,10 @@ def _merge(
 ) -> tuple[Int[Array, " M"], Int[Array, " M"]]:
     """Index of the first occurrence of each different text, and each text's number.
 
-    Args:
-      texts: padded with a token that no text has.
-      counts: true for texts, which come first, false for padding.
+    Padding of `texts` is a token that no text has; `counts` is true for texts, which
+    come before padding.
     """
-    # One row after the other: all at once would compare M * M * C numbers.
+    # Row by row: all at once would compare M * M * C numbers.
     is_equal = jax.lax.map(lambda text: jnp.all(texts == text[None], axis=1), texts)
     first_like = jnp.argmax(is_equal & counts[None], axis=1)
     is_first = counts & (first_like == jnp.arange(counts.shape[0]))

@@ -67,10 +67,7 @@ def _action(leaves: Leaves) -> Iterator[str]:
 
 
 def _last_decision(leaves: Leaves) -> int:
-    """Iterations done when an early stop is decided for the last time.
-
-    That is before every iteration, so never after the last.
-    """
+    """Iterations done at the last early-stop decision: before the last iteration."""
     return leaves["train.num_iterations"] - 1
 
 

@@ -38,7 +38,7 @@ class ReadPrompts:
     def rows(
         self, texts: Int[Array, "m n"]
     ) -> tuple[Int[Array, "rows n+1"], Int[Array, "rows n+1"]]:
-        """Tokens and positions of all texts behind all prompts, prompts first.
+        """Tokens and positions of all texts after all prompts, prompts first.
 
         A row begins with the prompt's last token, where the network predicts the first
         token of the text.
@@ -153,8 +153,6 @@ class Scorer:
 
 
 def _pad(pairs: Pairs, prompts_at_once: int, thoughts_at_once: int) -> Pairs:
-    """Pairs padded to whole passes of prompts and of thoughts."""
-
     def pad(x: Array, multiple: int) -> Array:
         return jnp.pad(x, [(0, -x.shape[0] % multiple)] + [(0, 0)] * (x.ndim - 1))
 

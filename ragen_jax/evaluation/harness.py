@@ -99,7 +99,7 @@ def run_evaluations(
         else:
             ending = " (measured before)"
         place = f"{number}/{total} {score.name}: " if total > 1 else ""
-        say(place + sentence(score.metrics) + ending)
+        say(place + format_score(score.metrics) + ending)
     return records
 
 
@@ -145,16 +145,16 @@ def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records
     return score, episodes
 
 
-def sentence(metrics: Mapping[str, float]) -> str:
+def format_score(metrics: Mapping[str, float]) -> str:
     """Success with its interval, the ceiling and the regret, in words."""
     success, low, high = (
         metrics[name] for name in ("success", "success_low", "success_high")
     )
-    found = f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
+    text = f"success {success:.1%} (95 % interval {low:.1%} to {high:.1%}), "
     if "ceiling" not in metrics:
-        return f"{found}best play unknown"
+        return f"{text}best play unknown"
     best = "best possible" if metrics.get("exact", 1) else "reference play"
-    return f"{found}{best} {metrics['ceiling']:.1%}, regret {metrics['regret']:.1%}"
+    return f"{text}{best} {metrics['ceiling']:.1%}, regret {metrics['regret']:.1%}"
 
 
 def suite_configs(

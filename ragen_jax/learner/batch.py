@@ -78,7 +78,7 @@ def token_stats(
       kept: the other rows, which are read.
     """
     mask = trajectory.loss_mask
-    # Off the mask there may be anything, not-a-number included.
+    # Values off the mask are arbitrary, also not-a-number.
     sampled = jnp.where(mask, trajectory.sample_log_probs, 0.0)
     stats = passes.token_stats(
         params,

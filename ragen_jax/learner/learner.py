@@ -175,7 +175,6 @@ def build_learner(
 
 
 def peak_rates(config: ConfigDict) -> PeakRates:
-    """The highest learning rates of a configuration."""
     sections = config.optimizer, config.critic
     return PeakRates(*(np.float32(section.learning_rate) for section in sections))
 
@@ -218,7 +217,6 @@ def _objective(config: ConfigDict) -> Objective:
 
 
 def _frozen(networks: Networks, where: PyTree) -> tuple[Params, Callable]:
-    """Description of the parameters that the policy starts with, and their maker."""
     policy = networks.policy
 
     def freeze(params: Params) -> Params:
@@ -248,7 +246,6 @@ class _StateFactory:
     has_rate_scale: bool
 
     def make(self, params: Params, seed: int) -> TrainState:
-        """A state on its devices."""
         return self._state(init_network, self._first(params, _init_key(seed)))
 
     def describe(self, params: Params) -> TrainState:
@@ -257,7 +254,6 @@ class _StateFactory:
         return describe(self._state(abstract_network, first))
 
     def _first(self, params: Params, key: Key[Array, ""]) -> TrainedParams:
-        """Parameters of both networks; adapters and the critic's head are drawn."""
         critic_params = None
         if self.critic is not None:
             critic_params = self.critic.init(params, jax.random.fold_in(key, 1))

@@ -30,8 +30,8 @@ def hidden_states(
 
     Args:
       policy, params: the network.
-      tokens: rows from their first token on; what stands behind a row's last token has
-        no influence on what stands before.
+      tokens: rows from their first token on; what follows a row's last token does
+        not influence what precedes it.
       row_sharding: where rows live; None leaves it to the compiler. On a mesh that
         splits rows, parameters and heads at once XLA's partitioner loses a sum over
         devices in the backward pass without this constraint (openxla/xla#40034).
@@ -136,7 +136,7 @@ def _map_first(
     hidden: Float[Array, "n D"],
     targets: Int[Array, " n"],
 ) -> tuple[Float[Array, " n"], ...]:
-    """`head` of the first `used` chunks; 0 behind them, without a gradient.
+    """`head` of the first `used` chunks; 0 after them, without a gradient.
 
     A custom gradient, because autodiff would keep every chunk's logits for the
     backward pass and cannot differentiate a loop whose length is data.

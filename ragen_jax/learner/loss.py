@@ -51,7 +51,7 @@ class Samples:
     """The loss's inputs, row by row.
 
     Attributes:
-      tokens: the dialogue; 0 behind its last token.
+      tokens: the dialogue; 0 after its last token.
       mask: the token is trained on.
       advantages: per token, 0 where not trained on.
       returns: the critic's targets; None without a critic.
@@ -146,7 +146,6 @@ class Objective:
     options: Mapping[str, Any]
 
     def token_weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:
-        """Weight of every token of a minibatch."""
         return AGGREGATIONS[self.aggregation](mask)
 
     def loss(
@@ -158,8 +157,8 @@ class Objective:
     ) -> tuple[Float[Array, ""], TokenSums]:
         """A microbatch's share of the loss, and the sums over its trained tokens.
 
-        The policy and the critic have terms of their own, which add up: what `now`
-        leaves out can be had by another call.
+        The terms of the policy and of the critic add up, so that two calls, each with
+        one of them in `now`, give the same sum.
         """
         mask, terms, sums = samples.mask, 0.0, TokenSums.zero()
         if now.log_probs is not None:
@@ -185,7 +184,6 @@ class Objective:
     def _policy_terms(
         self, now: Predictions, samples: Samples, kl_coeff: Float[Array, ""]
     ) -> tuple[Float[Array, "b T"], TokenSums]:
-        """The policy's part of the loss of each token, and its sums."""
         mask, before = samples.mask, samples.token_stats
         policy_loss, is_clipped = self._policy_loss(now.log_probs, samples)
         # Advantages scale the first term alone.

@@ -106,7 +106,6 @@ Stats = dict[str, Float[Array, ""]]
 
 
 def reply_stats(trajectory: Trajectory) -> Stats:
-    """Metrics of the sampled replies of all rows."""
     return _measure(REPLY_METRICS, trajectory)
 
 
@@ -120,7 +119,6 @@ class FilterCase(NamedTuple):
 def filter_stats(
     trajectory: Trajectory, result: FilterResult, *, group_size: int
 ) -> Stats:
-    """Metrics of the rollout filter."""
     stds = reward_std(game_rewards(trajectory), group_size=group_size)
     return _measure(FILTER_METRICS, FilterCase(stds, result))
 
@@ -172,7 +170,7 @@ def learning_stats(before, carry, num_minibatches, trainer, reward_kl) -> Stats:
     rates = trainer.rates(before)
     case = StepsCase(before, carry, num_minibatches, rates, reward_kl)
     stats = _measure(STEP_METRICS, case)
-    # Before any step, while the learner is what it was when the iteration began.
+    # Before any step changes the learner.
     stats |= _measure(MISMATCH_METRICS, carry.first.mismatch)
     return stats if before.critic is None else stats | _measure(CRITIC_METRICS, case)
 

@@ -183,7 +183,7 @@ class Passes:
         if self.critic is None or self.critic.trunk is None:
             grads, sums = accumulate(trained, self._predict, TokenSums.zero())
         else:
-            # One network after the other: a loop holds the activations of one. The
+            # One network at a time: a loop holds the activations of one. The
             # policy, which needs more, before the critic's gradient is there.
             predict = self._predict, self._predict_values
             of_policy, sums = accumulate((policy, None), predict[0], TokenSums.zero())
@@ -200,7 +200,7 @@ class Passes:
     ) -> Float[Array, "B T"]:
         """`function` of the kept rows, a microbatch at a time, 0 in the other rows.
 
-        The numbers behind a row's last token of the mask may be 0, too.
+        Numbers after a row's last token of the mask may be 0.
         """
         lengths = last_place(mask).astype(jnp.float32)
         draws = lengths if self.num_widths > 1 else jnp.zeros(kept.shape)
@@ -229,7 +229,6 @@ class Passes:
         tokens: Int[Array, "m T"],
         mask: Bool[Array, "m T"],
     ) -> Predictions:
-        """Of the policy, and of a critic on its trunk."""
         params = self.policy_params(trained[0], frozen)
         hidden = self._hidden(self.policy, params, tokens)
         log_probs, entropy = self._score(self.policy, params, hidden, tokens, mask)
@@ -282,7 +281,7 @@ class Passes:
         return on_each_device(score, self.mesh)(params, hidden, tokens, mask)
 
     def _by_length(self, rows: Int[Array, " M"], samples: Samples) -> Int[Array, " M"]:
-        """A minibatch in the order of its microbatches; index `B`, no row, is last."""
+        """A minibatch sorted by length; index `B` (not a row) comes last."""
         if self.num_widths == 1:
             return rows
         lengths = last_place(samples.mask)
@@ -290,7 +289,7 @@ class Passes:
         return rows[jnp.argsort(lengths.at[rows].get(mode="fill", fill_value=longer))]
 
     def _at_width(self, function: Callable, rows: PyTree, mask: Bool[Array, "m T"]):
-        """`function` of rows, cut behind the last token that any mask has."""
+        """`function` of rows, cut after the last token of any mask."""
         return at_width(
             function,
             rows,

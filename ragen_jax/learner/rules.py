@@ -29,7 +29,7 @@ def single_row_entries(table: Table) -> str:
 
 
 def keeps_every_group(leaves: Leaves) -> bool:
-    """The filter's rule takes rows of every candidate group, whatever the scores."""
+    """The filter's rule takes rows of every candidate group at any scores."""
     rule = leaves["filter.rule"]
     if rule == "quantile_band":
         return (leaves["filter.quantile_low"], leaves["filter.quantile_high"]) == (0, 1)
@@ -46,7 +46,7 @@ def keeps_every_group(leaves: Leaves) -> bool:
 
 
 def keeps_something(leaves: Leaves) -> bool:
-    """The filter keeps at least a row of every batch, whatever the rewards."""
+    """The filter keeps at least a row of every batch at any rewards."""
     if not leaves["filter.keep_zero"]:
         return False
     rule, num_groups = leaves["filter.rule"], leaves["rollout.num_groups"]
@@ -77,8 +77,8 @@ def _options(leaves: Leaves) -> Iterator[str]:
     for key in sorted(of_rules - _WITH_DEFAULTS - of_rule - of_scale):
         if leaves[key] is not None:
             yield (
-                f"{key} = {leaves[key]} is no option of filter.rule = {rule!r}; set it "
-                f"to None (--config.{key}=None), or choose the rule it belongs to"
+                f"{key} = {leaves[key]} is not an option of filter.rule = {rule!r}; "
+                f"set it to None (--config.{key}=None), or choose its rule"
             )
     for key in sorted(of_scale - of_rule):
         yield (

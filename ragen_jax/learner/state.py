@@ -114,7 +114,7 @@ def init_state(
         policy=policy,
         critic=critic,
         kl_coeff=scalar(kl_coeff, jnp.float32),
-        # A buffer each: the update donates them all.
+        # Each has its own buffer: the update donates them all.
         **{name: scalar(0, jnp.int32) for name in names},
         rate_scale=scalar(1.0, jnp.float32) if has_rate_scale else None,
     )
@@ -124,7 +124,7 @@ def take_snapshot(state: TrainState, mesh: Mesh) -> Snapshot:
     """A copy of a state's policy on a mesh, which shares no buffer with the state.
 
     Args:
-      state: of arrays or of descriptions, on a mesh of its own.
+      state: of arrays or of descriptions, on its own mesh.
       mesh: that one, or one that `make_players` split like it.
     """
     now = Snapshot(state.params, state.iteration)

@@ -174,7 +174,7 @@ def make_update(
     def update(frozen, peaks, state, trajectory, key):
         _check_rows(trajectory, shape)
         trainer = make_trainer(peaks)
-        # First of all: the filter scores what is learned from.
+        # First: the filter scores the rewards that are learned from.
         trajectory = replace_rewards(trajectory, credit, group_size=shape.group_size)
         params, entropies = (trained_params(state), frozen), None
         # A forward pass over all rows, the dropped ones too, so only on demand.
@@ -217,7 +217,6 @@ def make_update(
 
 
 def trained_params(state: TrainState) -> TrainedParams:
-    """Parameters of both networks."""
     return state.policy.params, None if state.critic is None else state.critic.params
 
 
@@ -252,7 +251,7 @@ def _run_minibatches(
     """Optimizer steps over the kept rows; also returns how many minibatches ran."""
     state, kept, key = start
     size = shape.minibatch_rows
-    # A traced number: dropped rows cost no step, and nothing compiles anew.
+    # A traced number: dropped rows cost no steps and no recompilation.
     per_epoch = -(-jnp.sum(kept) // size)
 
     def step(i, carry):

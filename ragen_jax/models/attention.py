@@ -105,12 +105,12 @@ def _causal_forward(queries, keys, values):
     return out, (queries, keys, values, out, weights)
 
 
-def _causal_backward(kept, grad):
+def _causal_backward(residuals, grad):
     """With `P` the weights and `O` what was mixed: `dS = P * (dP - sum(dO * O))`.
 
     Source: FlashAttention, arXiv 2205.14135, appendix B.2.
     """
-    queries, keys, values, out, weights = kept
+    queries, keys, values, out, weights = residuals
     wide = grad.astype(jnp.float32) * out.astype(jnp.float32)
     along = jnp.sum(wide, axis=-1, keepdims=True)
     grad, num_slots = grad.astype(values.dtype), values.shape[2]
@@ -207,7 +207,6 @@ def attend_shared(
 
 
 def _by_kv_head(queries: Float[Array, "B Q H F"], keys) -> Float[Array, "B Q J g F"]:
-    """Scaled queries, grouped by the key/value head they read."""
     batch, num_queries, num_heads, head_dim = queries.shape
     num_kv_heads = keys.shape[1]
     shape = (batch, num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
@@ -331,14 +330,13 @@ def choose_attention(name: str, dtype: jnp.dtype, head_dim: int, platform: str) 
 
 
 def _library(implementation: str):
-    """JAX's own causal attention: "xla" or "cudnn"."""
     return functools.partial(
         jax.nn.dot_product_attention, is_causal=True, implementation=implementation
     )
 
 
 def _cudnn(queries, keys, values):
-    """Of cuDNN; its gradient needs even lengths, and no token sees what follows it."""
+    """Pads to even lengths, which the gradient needs; padding is never attended to."""
     num_tokens = queries.shape[1]
     padding = (0, 0), (0, -num_tokens % CUDNN_STEP), (0, 0), (0, 0)
     padded = (jnp.pad(x, padding) for x in (queries, keys, values))

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-# What transformers assumes where a key is absent, for every family here.
+# Defaults of transformers for absent keys, in every family here.
 HF_DEFAULTS = {
     "rope_theta": 10_000.0,
     "rms_norm_eps": 1e-6,
@@ -20,7 +20,7 @@ HF_DEFAULTS = {
     "max_position_embeddings": 32_768,
     "initializer_range": 0.02,
 }
-# Never assumed: a wrong guess would still load.
+# Required keys: a wrong guess would still load.
 REQUIRED_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -261,7 +261,6 @@ def _rope_theta(hf: Mapping[str, Any]) -> Any:
 
 
 def _refuse_other_networks(hf: Mapping[str, Any]) -> None:
-    """Raises ValueError for what no family here computes."""
     if hf.get("hidden_act", "silu") != "silu":
         raise ValueError(
             f"hidden_act = {hf['hidden_act']!r} is not implemented; only 'silu' is"

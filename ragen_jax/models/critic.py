@@ -99,7 +99,6 @@ def shared(
 
 
 def _adapted(headless: ModelConfig, lora: LoraConfig, how: Mapping[str, Any]) -> Critic:
-    """Separate adapters over the policy that the run started from."""
     trunk = build_lora_policy(headless, lora=lora, **how)
 
     def init(params: Params, key: Array) -> Params:

@@ -1,7 +1,7 @@
 """The keys and values of past tokens, as a plain value: made, passed, returned.
 
 The caller keeps the rows' lengths; the cache does not record how far a row is filled. A
-row's tokens lie without gaps, token `p` in slot `p`. Slots from the row's length on may
+row's tokens have no gaps, token `p` is in slot `p`. Slots from the row's length on may
 hold anything: a query at position `p` reads slots `0..p` only, all of which are written
 by then.
 """
@@ -55,11 +55,9 @@ class KVCache:
         return self.values[0].shape[2]
 
     def layer(self, i: int) -> LayerCache:
-        """Keys and values of layer `i`."""
         return LayerCache(self.keys[i], self.values[i], self.slots_last)
 
     def with_layers(self, layers: Sequence[LayerCache]) -> "KVCache":
-        """The cache with these keys and values."""
         keys = tuple(layer.keys for layer in layers)
         return self.replace(keys=keys, values=tuple(layer.values for layer in layers))
 

@@ -82,7 +82,6 @@ class LoraConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the adapted matrices."""
         return LINEAR_NAMES if self.targets == ALL else self.targets
 
     @property
@@ -207,7 +206,6 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
 
 
 def num_adapter_params(config: ModelConfig, lora: LoraConfig) -> int:
-    """Number of scalars of all adapters together."""
     leaves = jax.tree.leaves(abstract_adapters(config, lora))
     return sum(math.prod(leaf.shape) for leaf in leaves)
 
@@ -220,8 +218,6 @@ def _abstract_network(
     remat: str | None = None,
     attention: str = "blocks",
 ) -> nnx.Module:
-    """The network with its adapters, descriptions in place of arrays."""
-
     def make() -> nnx.Module:
         network = build_network(
             config,
@@ -284,7 +280,6 @@ def _merge(base: Params, adapters: Params, scale: float) -> Params:
 
 
 def _check_adapters(adapters: Params, expected: Params) -> None:
-    """Raises ValueError unless every array is where, and as large as, expected."""
     given, wanted = (
         {
             jax.tree_util.keystr(path): x.shape

@@ -131,7 +131,7 @@ class Program(Parts):
         return tuple(interleave(rollouts) for rollouts in zip(*samples, strict=True))
 
     def _in_turn(self, play: Callable[[Task], Trajectory]) -> tuple[Trajectory, ...]:
-        # One after the other: programs split over the same devices must not overlap,
+        # In sequence: programs split over the same devices must not overlap,
         # or their collectives may wait for each other forever.
         return tuple(jax.block_until_ready(play(task)) for task in self.tasks)
 
@@ -191,7 +191,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
         pass_at=pass_at(config),
         group_size=config.rollout.group_size,
-        # Arguments, not constants of the compiled update: it would hold a copy of
+        # Arguments, not constants of the compiled update, which would hold a copy of
         # `frozen`, and be compiled again for every learning rate of a sweep.
         update=functools.partial(learner.update, frozen, learner.peaks),
         play_params=functools.partial(learner.play_params, frozen),
@@ -312,7 +312,6 @@ def bind_policy(
 
 
 def _play_quality(task: Task) -> Callable[..., dict[str, float]] | None:
-    """Comparison with best play; None where the actions of a game have no values."""
     if not task.env.lists_actions:
         return None
     return make_play_quality(
@@ -332,14 +331,12 @@ def thought_reader(task: Task) -> FactReader | None:
 
 
 def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
-    """Digest of the weights frozen beside the train state; None without any."""
     if config.lora.rank is None and config.kl.placement is None:
         return None
     return weights_digest(folder)
 
 
 def _networks(config: ConfigDict, model: ModelConfig, mesh: Mesh) -> Networks:
-    """The policy and, if the algorithm needs one, the critic."""
     how = computation(config.model, model, sharding.kernel_platform(mesh))
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
@@ -371,5 +368,4 @@ def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
 
 
 def num_params(params: Params) -> int:
-    """Number of scalars in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -2,8 +2,8 @@
 
 In: the train state and the number of an iteration. Out: its episodes, on the devices
 that learn. With `rollout.ahead` = 1 the next iteration's rollout is played in a thread
-while the update runs, with the parameters that the update starts from: on devices of
-its own (`rollout.devices`), or on the same one, which a host game leaves waiting.
+while the update runs, with the parameters that the update starts from: on
+separate devices (`rollout.devices`), or on the same one, which host games leave idle.
 What is played follows from the state alone (`TrainState.acting_snapshot`), never from
 the clock, so that a resumed run plays it again.
 
@@ -79,7 +79,6 @@ class RolloutPrefetcher:
         return self
 
     def __exit__(self, *_) -> None:
-        """Discards the prefetched rollout, if any."""
         if self._pending is not None and not self._pending.future.cancel():
             for task in self._program.tasks:
                 task.stop_games()
@@ -134,7 +133,6 @@ class RolloutPrefetcher:
     def _play(
         self, snapshot: Snapshot, done: int
     ) -> tuple[Sequence[Trajectory], float]:
-        """A rollout on the devices that play, and its seconds."""
         began = time.perf_counter()
         params = self._program.learner.play_params(self._frozen, snapshot)
         rollouts = self._program.collect(params, self._key(done))

@@ -1,7 +1,7 @@
 """Tables of interchangeable functions, the library's and the user's.
 
 A table maps a name that a configuration key may have to a function;
-`package.module:Name` names one of the user's. The parameters of an entry are of two
+`package.module:Name` names the user's function. The parameters of an entry are of two
 kinds: data, filled in by name with what the program has at that point, and options,
 which are keyword-only and each the configuration key of the same name in the table's
 section. The signature is the only place that lists them.
@@ -55,7 +55,7 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class Table(dict):
-    """Interchangeable functions by name; `package.module:Name` is one of the user's.
+    """Interchangeable functions by name; `package.module:Name` is the user's.
 
     Iterating and `in` know the entries of the table alone; see `resolve`.
 
@@ -117,7 +117,7 @@ def load_reference(name: str) -> Any:
     """
     module_name, attribute = name.split(":")
     if os.getcwd() not in sys.path:
-        # Last, so that no folder of the user's hides an installed package.
+        # Last, so that the user's folders do not hide installed packages.
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
@@ -139,9 +139,9 @@ def load_reference(name: str) -> Any:
 
 
 def _guarded(name: str, entry: Callable, returns: type | None) -> Callable:
-    """The user's function; its ValueErrors are defects, not sentences about settings.
+    """The user's function: its ValueErrors are defects, not errors of the settings.
 
-    A result of another type than `returns` is one sentence.
+    A result of another type than `returns` is a ValueError.
     """
 
     @functools.wraps(entry)
@@ -206,7 +206,7 @@ def bind(entry: Callable, options: Mapping[str, Any], **data: object) -> Callabl
     Args:
       entry: of a table.
       options: a value for each option of the entry, others are ignored.
-      data: what is there by now; the rest is an argument of the result.
+      data: known by now; the rest is an argument of the result.
     """
     arguments = {name: options[name] for name in option_names(entry)}
     arguments |= {name: data[name] for name in data_names(entry) if name in data}

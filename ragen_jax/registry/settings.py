@@ -232,7 +232,7 @@ class Settings(dict[str, Section | Setting]):
 
     @property
     def keys_of_values(self) -> list[str]:
-        """All keys that are no sections."""
+        """All keys that are not sections."""
         return [key for key, entry in self.items() if isinstance(entry, Setting)]
 
     @property
@@ -334,15 +334,15 @@ def choice_problem(key: str, value: object, allowed: Collection) -> str | None:
         return None
     names = ", ".join(sorted(map(str, allowed)))
     if isinstance(allowed, Table):
-        names += ", or package.module:Name for a function of yours"
+        names += ", or package.module:Name for your own function"
     hint = did_you_mean(value, map(str, allowed))
     return f"{key} = {value!r}; choose one of {names.removeprefix(', or ')}.{hint}"
 
 
 def unknown_key(key: str, known: Collection[str]) -> ValueError:
-    """The error about a key that does not exist, with the nearest that does.
+    """The error about an unknown key, with the nearest path as a hint.
 
-    That is the nearest path, or the path whose last part is nearest: `iterations`.
+    Otherwise the path whose last part is nearest, as for `iterations`.
     """
     by_last = {path.split(".")[-1]: path for path in known}
     hint = did_you_mean(key, known)
@@ -478,7 +478,7 @@ def number_problem(path: str, value: object, default: float) -> str | None:
 
 
 def is_integer(value: object) -> bool:
-    """The value is a whole number; Python's True and False are none."""
+    """The value is a whole number; Python's True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

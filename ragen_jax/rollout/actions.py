@@ -4,8 +4,8 @@ In: a state, what an answer listed, the action budget left. Out: the next state 
 the turn did. Rules (RAGEN's environment manager): what is not an action of the game is
 skipped, valid actions run in order until the budget is spent or the game is over, and
 the format penalty is paid once per turn when nothing was valid or something listed was
-not one. What goes beyond the per-turn limit was dropped by the parser, free of
-charge. Names are looked up in the state before the turn; a game that reads answers
+not one. Names beyond the per-turn limit were dropped by the parser, without
+penalty. Names are looked up in the state before the turn; a game that reads answers
 itself reads each text in the state before its action.
 """
 
@@ -92,7 +92,7 @@ def _text_reader(
     def read(i, state):
         text, size = answer.texts[i], answer.sizes[i]
         action = env.read_action(text, jnp.maximum(size, 1), state, env_params)
-        # A text that is too long stands here without its end.
+        # A text that is too long is cut here.
         return jnp.where(size <= env.answer_bytes, action, -1)
 
     return read

@@ -1,4 +1,4 @@
-"""Bonuses: rewards for how a reply is written, whatever the game pays.
+"""Bonuses: rewards for the form of a reply, beside what the game pays.
 
 In: the replies of a turn, parsed, and the states they were written in. Out: one number
 per row. A bonus is an entry of `BONUSES`, called as
@@ -49,7 +49,7 @@ def build_bonus(
     Args:
       env, params: the game that is played.
       settings: the section `bonus` of the configuration: for each entry its weight,
-        None for none, the entries' options, and `custom`, one of the user's.
+        None for none, the entries' options, and `custom`, the user's function.
 
     Raises:
       ValueError: a setting is missing, or the game has no landmarks.

@@ -233,7 +233,6 @@ def model_responder(
         return read_in_chunks(policy, params, context, span, starts, decoding)
 
     def read_first(span: TokenSpan) -> Context:
-        """Read the first message, into as many slots as it fills."""
         # Rows of a level read the same first message: one of them reads it for all.
         once = jax.tree.map(lambda x: x[::rows_per_level], span)
         empty = init(*once.tokens.shape)

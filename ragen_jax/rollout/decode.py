@@ -200,7 +200,7 @@ def decode_reply(
     """
     num_rows, max_reply_tokens = starts.shape[0], decoding.max_reply_tokens
     chunk_tokens = decoding.chunk_tokens
-    # Whole chunks are decoded: there are columns behind the limit, cut off below.
+    # Whole chunks are decoded: columns after the limit are cut off below.
     padded = -(-max_reply_tokens // chunk_tokens) * chunk_tokens
     writing = _Writing(
         starts=starts,
@@ -290,7 +290,7 @@ class _Writer:
 
 
 def _put_back(writing: _Writing, rows: Int[Array, " n"], some: _Writing) -> _Writing:
-    """The whole batch after some of its rows were continued in a smaller one."""
+    """The batch, updated with rows that were continued in a smaller one."""
     # Written back as they were: nothing changes them.
     fixed = {"starts": writing.starts, "keys": writing.keys}
     blank = dict.fromkeys(fixed)
@@ -308,9 +308,8 @@ def _record(
     is_stop: Bool[Array, " B"],
     max_reply_tokens: int,
 ) -> _Writing:
-    """Append a step's tokens to the rows that are writing."""
     is_writing = writing.is_writing
-    # Finished rows are decoded along, and what they sample is thrown away.
+    # Finished rows are decoded too; their samples are discarded.
     is_stop = is_stop & is_writing
     lengths = writing.lengths + is_writing.astype(jnp.int32)
     return writing.replace(

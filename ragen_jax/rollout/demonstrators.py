@@ -81,10 +81,10 @@ def reply_template(
     """A whole reply, from after the forced tag to the end-of-turn token.
 
     Fields: where the player thinks, per statement `statement_i` of the facts, 0 where
-    it is left out; per action of a turn those of `_action_parts`. An option holds
-    whatever stands before its word, so that pieces meet only where a tokenizer cuts: it
-    may have a token for `>R`, for ` Down`, or for `></`, for which there is always a
-    first action.
+    it is left out; per action of a turn those of `_action_parts`. An option
+    includes the text before its word, so that pieces meet only at token boundaries: a
+    tokenizer may have a token for `>R`, for ` Down`, or for `></`, so there is always
+    a first action.
     """
     statements = _spelled(facts) if thinking else []
     parts = [
@@ -98,10 +98,10 @@ def reply_template(
 
 
 def _action_parts(env: TextGame, i: int, begin: str) -> list[Choice]:
-    """Action `i` of a reply, with what stands before it.
+    """Action `i` of a reply, with the text before it.
 
     A name is one field `action_i`; written by several choices, they are `action_i_NAME`
-    and `action_i_lead` stands before them. All are 0 where there is no such action.
+    and `action_i_lead` precedes them. All are 0 where there is no such action.
     """
     lead = f" {SEPARATOR} " if i else begin
     parts = env.action_template.parts
@@ -115,7 +115,6 @@ def _action_parts(env: TextGame, i: int, begin: str) -> list[Choice]:
 def _action_fields(
     written: Mapping[str, Int[Array, ""]], i: int, is_there: Bool[Array, ""]
 ) -> dict[str, Int[Array, ""]]:
-    """Fields of `_action_parts` from those of `action_template`."""
     if len(written) == 1:
         (value,) = written.values()
         # The first action is always there, and has no option for none.
@@ -281,7 +280,7 @@ def reply_fields(
     fields = {}
     start = 0
     for i, spelled in enumerate(_spelled(facts)):
-        # The statement's place among all it could say.
+        # The index of the statement among all possible ones.
         place = jnp.int32(0)
         for j, texts in enumerate(spelled):
             place = place * len(texts) + words[start + j] - 1
@@ -295,7 +294,6 @@ def reply_fields(
 
 
 def _spelled(facts: StateFacts) -> list[list[tuple[str, ...]]]:
-    """Per statement and word of it, the word's texts but for "" (left out)."""
     words = iter(facts.words)
     return [
         [word.options[1:] for word in itertools.islice(words, size)]
@@ -353,7 +351,6 @@ def _noisy_choice(
 def _noisy_limit(
     key: Key[Array, ""], noise: Float[Array, ""], max_actions: int
 ) -> Int[Array, ""]:
-    """Actions after which a turn stops: at random with the noise's chance."""
     stop_key, limit_key = jax.random.split(key)
     limit = jax.random.randint(limit_key, (), 1, max_actions + 1, jnp.int32)
     return jnp.where(jax.random.bernoulli(stop_key, noise), limit, max_actions)

@@ -42,8 +42,8 @@ def join_rollouts(rollouts: Sequence[Trajectory]) -> Trajectory:
     """All rows of several trajectories, those of the first one first.
 
     Token arrays are padded to the longest `T`, windows to the longest `W`. `env_index`
-    is the position in `rollouts`; `initial_state` is None, as every environment has
-    states of its own.
+    is the position in `rollouts`; `initial_state` is None, as states of
+    different environments cannot be joined.
 
     Raises:
       ValueError: the numbers of turns or of actions per turn differ.
@@ -80,7 +80,6 @@ def interleave(samples: Sequence[Trajectory]) -> Trajectory:
 
 
 def _pad(parts: Sequence[T], padding: Mapping[str, object]) -> list[T]:
-    """The parts with the last axis of these fields padded to the longest."""
     longest = max(part.tokens.shape[-1] for part in parts)
 
     def fill(x, value):

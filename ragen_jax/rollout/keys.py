@@ -1,4 +1,4 @@
-"""Random keys of rollouts: levels, noise of the game, draws of the sampler.
+"""Random keys of rollouts: levels, noise of the game, sampling.
 
 In: a step's key, or the number of a validation sample. Out: `RolloutKeys`. The keys of
 a group or row do not depend on how many there are.

@@ -50,7 +50,6 @@ def _mean(values: Array) -> SumAndWeight:
 
 
 def _per_episode(values: Array) -> SumAndWeight:
-    """Sum over an episode's turns or tokens, mean over episodes."""
     return _mean(jnp.sum(values, axis=1))
 
 
@@ -304,7 +303,7 @@ SUCCESS_METRICS = (
 # Computed above, for the names that a game has.
 GAME_METRIC = Metric(
     "{split}/{env}/game_{number}",
-    "a number that a game in Python reports (`HostGame.metrics`), such as the F1 of an "
+    "a number that a host game reports (`HostGame.metrics`), such as the F1 of an "
     "answer: its last value in an episode, mean over the episodes that have one and "
     "did not fail",
     section="play",
@@ -313,7 +312,7 @@ GAME_METRIC = Metric(
 # `value` takes a trajectory; added over the rollouts of an iteration.
 FAILED_ROWS = Metric(
     "rollout/failed_rows",
-    "episodes whose game in Python failed; none of their tokens is trained on",
+    "episodes whose host game failed; none of their tokens is trained on",
     section="play",
     healthy="0",
     cure="the console names the commonest reason; see `host.step_seconds` and "

@@ -81,7 +81,6 @@ class CollectInParts:
     def lower(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
     ) -> jax.stages.Lowered:
-        """The program of a part."""
         part = jax.eval_shape(self._cut, keys, jnp.int32(0))
         return self._collect.lower(params, dialogue, part)
 

@@ -114,7 +114,7 @@ def wrong_field(
 
 
 def is_number(value: object) -> bool:
-    """A finite number of a size that 64 bits hold; true and false are none."""
+    """A finite number of a size that 64 bits hold; true and false are not."""
     if type(value) is int:
         return abs(value) <= LARGEST_INTEGER
     return type(value) is float and math.isfinite(value)

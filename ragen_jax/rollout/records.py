@@ -37,14 +37,14 @@ def episodes(
     update made of the episode.
     """
     rows = slice(0, count)
-    shown = jax.device_get(
+    host_rows = jax.device_get(
         jax.tree.map(lambda x: x[rows], trajectory.replace(initial_state=None))
     )
     legend = legend_of(prompts)
     label = {"legend": legend} if legend else {}
     return [
-        _episode(shown, row, tokenizer, prompts) | label
-        for row in range(len(shown.lengths))
+        _episode(host_rows, row, tokenizer, prompts) | label
+        for row in range(len(host_rows.lengths))
     ]
 
 
@@ -62,9 +62,9 @@ def add_boards(
     """
     for record, of_row in zip(records, boards, strict=False):
         for turn in record["turns"]:
-            shown = of_row[turn["turn"] - 1, : len(turn["actions"])]
+            after = of_row[turn["turn"] - 1, : len(turn["actions"])]
             turn["boards_after"] = [
-                _rows([[symbols[i] for i in line] for line in board]) for board in shown
+                _rows([[symbols[i] for i in line] for line in board]) for board in after
             ]
 
 
@@ -134,7 +134,6 @@ def _chat_turn(
     chat: Chat,
     prompts: Prompts,
 ) -> dict[str, Any]:
-    """The record of a turn in chat messages."""
     record: Turns = jax.tree.map(lambda x: x[number], episode.turns)
     if before is None:
         observation = prompts.opening.render(turn.shown.fields)
@@ -160,7 +159,6 @@ def _chat_turn(
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
-    """The sum of counts; None if one is unknown."""
     return None if None in counts else sum(counts)
 
 
@@ -179,7 +177,6 @@ def _episode(
 
 
 def _outcome(episode: Trajectory) -> dict[str, Any]:
-    """The end of an episode and its sums."""
     return {
         "success": bool(episode.success),
         "terminated": bool(episode.terminated),
@@ -217,7 +214,6 @@ def _turn(
 
 
 def _numbers(record: Turns) -> dict[str, Any]:
-    """Actions, rewards and counts of a turn."""
     return {
         "actions": record.actions[: record.num_executed].tolist(),
         "reward": float(record.reward),

@@ -57,11 +57,11 @@ def sample(
         tokens, chosen = jax.vmap(_first_best)(blocks)
     else:
         scores = scores / temperature
-        blocks = kept = _in_blocks(scores)
+        blocks = candidates = _in_blocks(scores)
         if top_k is not None or (top_p is not None and top_p < 1):
-            kept = _in_blocks(_truncated(scores, top_k, top_p))
+            candidates = _in_blocks(_truncated(scores, top_k, top_p))
         uniforms = jax.vmap(jax.random.uniform)(keys)
-        tokens, chosen = jax.vmap(_draw)(kept, uniforms)
+        tokens, chosen = jax.vmap(_draw)(candidates, uniforms)
     return tokens, chosen - jax.vmap(_logsumexp)(blocks)
 
 
@@ -129,7 +129,7 @@ class _Blocks(NamedTuple):
     """Log-weights in blocks, and what is known of each block; rows may lead.
 
     Attributes:
-      scores: minus infinity behind the last.
+      scores: minus infinity after the last.
       highest: of a block.
       sums: of the weights of a block, relative to the highest.
     """
@@ -142,15 +142,15 @@ class _Blocks(NamedTuple):
 def _in_blocks(scores: Float[Array, "B V"]) -> _Blocks:
     """Blocks of about sqrt(V) entries: float32 sums stay short.
 
-    Whatever is asked of a distribution is answered by these two numbers of each block
-    and the entries of one: a vocabulary is read once.
+    Sampling and log-probabilities need two numbers of each block and the entries of
+    one block: the vocabulary is read once.
     """
     size = 2 ** round(scores.shape[-1].bit_length() / 2)
     padding = (0, 0), (0, -scores.shape[-1] % size)
     scores = jnp.pad(scores, padding, constant_values=-jnp.inf)
     scores = scores.reshape(scores.shape[0], -1, size)
-    found = jax.lax.platform_dependent(scores, cpu=_two_passes, default=_one_pass)
-    return _Blocks(scores, *found)
+    sums = jax.lax.platform_dependent(scores, cpu=_two_passes, default=_one_pass)
+    return _Blocks(scores, *sums)
 
 
 def _two_passes(scores):

@@ -130,7 +130,7 @@ def write_rows(
     is_new = jnp.arange(width)[None, :] < lengths[:, None]
 
     def write_row(column, new, is_new, start):
-        # The whole width is written, with old values behind the span: static shapes.
+        # Static shapes: the whole width is written, with old values after the span.
         old = jax.lax.dynamic_slice(column, (start,), (width,))
         return jax.lax.dynamic_update_slice(
             column, jnp.where(is_new, new, old), (start,)

@@ -181,7 +181,7 @@ def write_following(context: RolloutContext, play: Play, turn: Turn) -> Sending:
     """The message and the prompt before the reply of a later turn."""
     fields = message_fields(context, play, turn)
     message = _message(context.dialogue.following, play, fields | play.feedback)
-    # Without windows the responder holds the dialogue: the message is all that is new.
+    # Without windows the responder holds the dialogue: only the message is new.
     if play.window is None:
         return Sending(message, message)
     prompt = render_window(play.window, context.dialogue.windows, fields)
@@ -287,7 +287,7 @@ def run_turn(
     record = Turns(
         played=play.is_active,
         reward=outcome.reward,
-        # Once per turn, however many names were unknown.
+        # Once per turn, for any number of unknown names.
         penalty=jnp.where(was_invalid | outcome.has_unknown, penalty, 0.0),
         bonus=answer.bonus,
         reply_start=play.transcript.lengths,
@@ -300,11 +300,11 @@ def run_turn(
         num_effective=outcome.num_effective,
         actions=outcome.actions,
         actions_left=play.actions_left,
-        # Of what was shown before the actions ran: by it GiGPO finds equal states.
+        # The fields before the actions ran: GiGPO finds equal states by them.
         state_hash=jax.vmap(hash_arrays)(_game_fields(context, play)),
     )
     actions_left = play.actions_left - outcome.num_executed
-    # The number of turns is not looked at: the callers' loops end with the last one.
+    # The number of turns is not checked: the callers' loops end with the last one.
     is_over = outcome.terminated | outcome.truncated | (actions_left == 0)
     return play.replace(
         states=states,
@@ -347,7 +347,6 @@ def _bonus(
 
 
 def _game_fields(context: RolloutContext, play: Play) -> dict[str, Array]:
-    """Fields of the states, as messages show them."""
     return jax.vmap(context.env.text_fields, (0, None))(play.states, context.env_params)
 
 
@@ -362,7 +361,6 @@ def message_fields(context: RolloutContext, play: Play, turn: Turn) -> dict[str,
 def _turn_feedback(
     outcome: Outcome, was_invalid: Bool[Array, " B"], lacks_end: Bool[Array, " B"]
 ) -> dict[str, Array]:
-    """Fields of the next message that describe this turn's result."""
     # Messages write rewards in exact hundredths, with a fixed number of digits.
     hundredths = jnp.round(outcome.reward * 100).astype(jnp.int32)
     return {
@@ -381,5 +379,4 @@ def _message(
 
 
 def _to_active(span: TokenSpan, play: Play) -> TokenSpan:
-    """A span that is empty in finished rows."""
     return span.replace(length=jnp.where(play.is_active, span.length, 0))

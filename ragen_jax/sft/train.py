@@ -23,7 +23,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
-from ragen_jax.evaluation.harness import sentence
+from ragen_jax.evaluation.harness import format_score
 from ragen_jax.learner.state import (
     TrainState,
     abstract_network,
@@ -321,7 +321,7 @@ def _score(
     }
     write_text_atomically(path, json.dumps(known, indent=2) + "\n")
     for name, values in scores.items():
-        display.say(f"{when} training, {name}: {sentence(values)}")
+        display.say(f"{when} training, {name}: {format_score(values)}")
 
 
 def _read_scores(path: pathlib.Path) -> dict:

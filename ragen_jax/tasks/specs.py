@@ -161,11 +161,7 @@ def mix_problems(leaves: Mapping[str, object]) -> Iterator[str]:
 
 
 def _read_entry(index: int, entry: object) -> EnvSpec:
-    """Specification of an entry of `env.mix`.
-
-    Raises:
-      ValueError: the entry is not (name, groups) or (name, groups, settings).
-    """
+    """Specification of an `env.mix` entry: (name, groups) or with settings."""
     path = f"env.mix[{index}]"
     if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
         raise ValueError(f"{path} = {entry!r}; {_FORM}")

@@ -105,7 +105,6 @@ class Task:
         )
 
     def make_chat(self, chat: Chat) -> ChatGame:
-        """Episodes in text."""
         return ChatGame(self.env, self.params, self.rules, chat)
 
     def stop_games(self) -> None:
@@ -119,7 +118,7 @@ class HostTask(Task):
 
     @property
     def ceiling(self) -> Callable[[EnvState], float | None]:
-        """Success of the game's own solutions, of whatever levels; None: unknown."""
+        """Success of the game's solutions on any level; None if unknown."""
         return lambda levels: self.env.ceiling(self.rules.budget)
 
     def make_collect(self, policy: Policy, **arguments: Any) -> HostCollector:

@@ -83,7 +83,11 @@ BROKEN = [
     ),
     (
         TOP_P | {"filter.keep_fraction": 0.25},
-        ("filter.keep_fraction = 0.25", "no option of", "--config.filter.keep_fract"),
+        (
+            "filter.keep_fraction = 0.25",
+            "is not an option of",
+            "--config.filter.keep_fract",
+        ),
     ),
     (
         {"filter.loss_scale": "rho"},

@@ -76,7 +76,6 @@ def _peft_name(path: tuple[str, ...]) -> str:
 
 
 def _peft_config(lora: LoraConfig, base: str) -> dict[str, object]:
-    """Contents of `adapter_config.json`: PEFT's `LoraConfig`."""
     # vLLM declares an integer.
     is_whole = float(lora.alpha).is_integer()
     return {

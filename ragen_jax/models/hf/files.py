@@ -113,7 +113,7 @@ def safe_file(folder: Path, name: str) -> Path:
     if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise ValueError(
             f"{folder}: {name!r} is not a plain file name; a checkpoint may only name "
-            "files of its own folder"
+            "files in its folder"
         )
     path = folder / name
     is_nameable = len(name.encode(errors="replace")) <= MAX_NAME_BYTES
@@ -154,7 +154,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    """Python reads NaN and Infinity, which are no JSON."""
+    """Python reads NaN and Infinity, which are not JSON."""
     raise ValueError(f"it holds {name}")
 
 
@@ -271,7 +271,7 @@ def _names_in_file(path: Path) -> list[str]:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse what the library would report in terms of its own format."""
+    """Refuse files that the library would reject without a remedy."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -325,7 +325,6 @@ def _read_file(
 
 
 def _check_values(path: Path, name: str, tensor: np.ndarray) -> None:
-    """Raises ValueError for weights that no training produces."""
     wide = np.asarray(tensor, np.float32)
     # Extremes are NaN where one element is.
     lowest, highest = (float(f(wide, initial=0.0)) for f in (np.min, np.max))
@@ -339,9 +338,9 @@ def _check_values(path: Path, name: str, tensor: np.ndarray) -> None:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:MAX_NAMES_SHOWN])
+    first = ", ".join(names[:MAX_NAMES_SHOWN])
     more = len(names) - MAX_NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return f"{first} and {more} more" if more > 0 else first
 
 
 TOKENIZER_DIGEST = "tokenizer_sha256"

@@ -3,7 +3,7 @@
 The folder is what transformers and vLLM read: `config.json`, `generation_config.json`,
 `model.safetensors` (or shards and their index), the tokenizer's files, and the digest
 of each of them (`digests.sha256`); an export also has a model card for people.
-Parameters are float32 here whatever the file holds; a matrix is `[in, out]` here,
+Parameters are float32 here for files of any dtype; a matrix is `[in, out]` here,
 `[out, in]` there. Nothing is guessed: tensors and config must match exactly.
 """
 
@@ -282,7 +282,6 @@ def _write_weights(
 
 
 def _copy_tokenizer(source: Path, target: Path, chat_template: str | None) -> None:
-    """Copies the files of a tokenizer; see `Texts`."""
     present = [name for name in TOKENIZER_FILES if (source / name).exists()]
     if not present:
         raise ValueError(f"{source} holds no tokenizer (looked for {TOKENIZER_FILES})")
@@ -293,7 +292,7 @@ def _copy_tokenizer(source: Path, target: Path, chat_template: str | None) -> No
     (target / TEMPLATE_FILE).write_text(chat_template, encoding="utf-8")
     if TOKENIZER_SETTINGS_FILE in present:
         settings = read_json(target, TOKENIZER_SETTINGS_FILE)
-        # Some readers know one of the two places only: they shall find no other.
+        # Some readers know only one of the two places: both must agree.
         settings["chat_template"] = chat_template
         write_json(target / TOKENIZER_SETTINGS_FILE, settings)
 
@@ -312,13 +311,13 @@ def _check_replaceable(folder: Path) -> None:
         *TOKENIZER_FILES,
     }
     names = sorted(path.name for path in folder.iterdir())
-    foreign = [
+    others = [
         n for n in names if n not in replaceable and not n.endswith(".safetensors")
     ]
     is_checkpoint = WEIGHTS_FILE in names or INDEX_FILE in names
-    if foreign or (names and not is_checkpoint):
+    if others or (names and not is_checkpoint):
         raise ValueError(
-            f"{folder} holds {(foreign or names)[0]} and so is more than a checkpoint "
+            f"{folder} holds {(others or names)[0]} and so is more than a checkpoint "
             "to replace; name a new folder"
         )
 

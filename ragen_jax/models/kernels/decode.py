@@ -219,14 +219,14 @@ def _attend(queries, key, value, old_keys, old_values, position):
     def wide(x):
         return x.astype(jnp.float32)
 
-    # Softmax starts with the new token itself, so that its sum is never 0.
-    own = sum(
+    # Softmax starts with the new token, so that its sum is never 0.
+    score = sum(
         jnp.sum(wide(q) * wide(k)[None], axis=1)
         for q, k in zip(queries, key, strict=True)
     )
-    sums = jnp.broadcast_to(wide(value), (own.shape[0], value.shape[0]))
-    carry = (own, jnp.ones_like(own), sums)
-    limits = jnp.full_like(own, position, jnp.int32)
+    sums = jnp.broadcast_to(wide(value), (score.shape[0], value.shape[0]))
+    carry = (score, jnp.ones_like(score), sums)
+    limits = jnp.full_like(score, position, jnp.int32)
     num_blocks = (position + BLOCK_SLOTS - 1) // BLOCK_SLOTS
     return _over_slots(queries, old_keys, old_values, limits, num_blocks, carry)
 
@@ -247,7 +247,7 @@ def _over_slots(queries, keys, values, limits, num_blocks, carry):
         highest, total, sums = carry
         first = i * BLOCK_SLOTS
         slots = first + jnp.arange(BLOCK_SLOTS)
-        # Blocks have one size: behind the last slot they are filled with 0, and masked.
+        # Blocks have one size: after the last slot they are zero-padded and masked.
         is_slot = (slots < jnp.max(limits))[:, None]
 
         def block(of, offset, size):
@@ -349,7 +349,7 @@ def _message_kernel(group, starts, queries, keys, values, mixed):
     at = pl.ds(first, TILE_ROWS), pl.ds(0, head_dim)
     query = triton.load(queries.at[at], mask=is_row, other=0.0)
     query = (query * head_dim**-0.5).astype(query.dtype)
-    # Rows behind the last query see what the last one sees, and are not stored.
+    # Rows after the last query repeat it, and are not stored.
     tokens = jnp.minimum(rows, num_rows - 1) // group
     limits = jnp.minimum(starts[0] + tokens + 1, num_slots)
     num_blocks = (jnp.max(limits) + BLOCK_SLOTS - 1) // BLOCK_SLOTS

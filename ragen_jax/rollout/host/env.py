@@ -1,4 +1,4 @@
-"""A description of a host game: a game in Python, stepped in worker processes.
+"""A description of a host game: a Python class, stepped in worker processes.
 
 In: a `HostGame` by name. Out: a `HostGameEnv`, which words, turns and metrics read like
 any game; and the step of a turn that takes what a worker answered. `rows.py` talks to
@@ -66,14 +66,13 @@ class HostGameState:
 class HostGameEnv(base.TextGame):
     """A host game: its words, its sizes, and how workers make it.
 
-    It has no solver: where the game's own solutions always win, the best success is
-    known to be 1.
+    It has no solver. The best success is known, 1, if the game's solutions always win.
     """
 
     action_hint = "Your answer is read by the game."
-    # One byte says that there is an answer; what it means is the game's business.
+    # One byte marks that there is an answer; the game reads it.
     answer_bytes = 1
-    # A demonstrated reply is a text; a new tokenizer has this word for one.
+    # A demonstrated reply is one text: this word in a new tokenizer.
     action_template = Template((Choice("reply", ("", "reply")),))
     lists_actions = False
     solves_on_device = False
@@ -138,7 +137,7 @@ class HostGameEnv(base.TextGame):
     def take(self, params: base.EnvParams, outputs: TokenOutput) -> GameStep:
         """The step of a turn whose replies the games answered with `outputs`.
 
-        Rows whose reply holds no answer keep their state, whatever their output is.
+        Rows whose reply holds no answer keep their state; their output is not used.
         """
         take = functools.partial(self._take, params)
 
@@ -157,7 +156,7 @@ class HostGameEnv(base.TextGame):
     ) -> tuple[HostGameState, Outcome]:
         is_answer = parsed.num_names > 0
         is_run = is_answer & (num_allowed > 0)
-        # A game that was over at its start answers nothing, and pays nothing.
+        # A game that was over at its start gives no answer and no reward.
         is_taken = is_run & ~self.is_finished(state, params)
         after = HostGameState(time=state.time + 1, output=output)
         after = jax.tree.map(
@@ -232,11 +231,6 @@ def _find_game(
 def _construct(
     name: str, make: type[HostGame], split: str, kwargs: Mapping[str, object]
 ) -> HostGame:
-    """A game of one split.
-
-    Raises:
-      ValueError: its constructor refuses the arguments.
-    """
     try:
         inspect.signature(make).bind(split=split, **kwargs)
     except TypeError as error:
@@ -247,12 +241,11 @@ def _construct(
     try:
         return make(split=split, **kwargs)
     except TypeError as error:
-        # An argument of another type, or a defect of the game: the cause has its place.
+        # A wrong type or a defect of the game: the cause names its line.
         raise ValueError(f"{name} fails with these arguments: {error}") from error
 
 
 def _check_metrics(name: str, game: HostGame) -> None:
-    """Refuse numbers whose names cannot be part of a metric's."""
     for metric in game.metrics:
         if not re.fullmatch("[a-z0-9_]+", metric):
             raise ValueError(

@@ -87,7 +87,7 @@ class HostGameEpisodes(TokenEpisodes):
       game: made with `take_outputs`.
       rows: the games of this process's rows.
       keys: of all rows; this process steps its own.
-      turns: of the parts that share the devices; None: there are no others.
+      turns: of the parts that share the devices; None for a single part.
       part: number of this part among them.
 
     Attributes:
@@ -162,18 +162,17 @@ class HostGameEpisodes(TokenEpisodes):
         return rollout.replace(loss_mask=mask)
 
     def _answers(self, is_active: np.ndarray, reply: Reply) -> dict[int, str]:
-        """The answers of the rows that gave one, as their games get them."""
         tokens, lengths = map(exchange.local_rows, (reply.tokens, reply.length))
         spelled = self._tokenizer.token_bytes
-        found = {}
+        answers = {}
         for row in np.flatnonzero(is_active):
             ids = tokens[row, : lengths[row]]
             # A model may have more ids than its tokenizer: they spell nothing.
             text = b"".join(spelled[i] for i in ids if i < len(spelled))
             answer = answer_in(text, self._thinking)
             if answer is not None:
-                found[int(row)] = answer
-        return found
+                answers[int(row)] = answer
+        return answers
 
     def _token_outputs(self, outputs: Mapping[int, GameOutput]) -> TokenOutput:
         """The rows' latest outputs; rows without an answer keep the previous one."""
@@ -283,17 +282,12 @@ class HostCollector:
         self._games.clear()
 
     def _part(self, keys: RolloutKeys, index: int) -> RolloutKeys:
-        """Keys of one part's rows, which are adjacent."""
         start = index * self._part_rows
         return jax.tree.map(lambda x: x[start : start + self._part_rows], keys)
 
 
 def _num_local(mesh: Mesh, num_rows: int) -> int:
-    """How many of `num_rows` this process steps.
-
-    Raises:
-      ValueError: another process would step them, too.
-    """
+    """How many of `num_rows` this process steps."""
     num_local = len(exchange.local_row_numbers(by_rows(mesh), num_rows))
     if num_local * jax.process_count() != num_rows:
         raise ValueError(
@@ -305,11 +299,7 @@ def _num_local(mesh: Mesh, num_rows: int) -> int:
 
 
 def _report(parts: Sequence[HostGameEpisodes], num_rows: int, env: HostGameEnv) -> None:
-    """Say what failed and what was cut in all processes; together.
-
-    Raises:
-      GamesFailed: too many games failed.
-    """
+    """Report failed games and cut observations of all processes at once."""
     local = (
         [reason for part in parts for reason in part.failures.values()],
         sum(part.num_cut for part in parts),

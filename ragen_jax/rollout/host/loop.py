@@ -231,7 +231,7 @@ class TokenEpisodes:
         starts, lengths, is_active = to_host(
             (prompt_starts(play), prompt.length, play.is_active)
         )
-        # Whole chunks of prompts are written, and replies behind their text.
+        # Whole chunks of prompts are written; replies follow their text.
         chunk = game.read_tokens
         width = -(-lengths.max() // chunk) * chunk
         used = starts + np.maximum(width, lengths + game.max_reply_tokens + 1)
@@ -253,7 +253,6 @@ class TokenEpisodes:
         return self._act(turn, reply, self._keys)
 
     def _act(self, turn: int, reply: tuple[Play, Reply], given: Any) -> bool:
-        """Run the replies' actions; `given`: see `MakeStep`."""
         play, written = reply
         rows = play.replace(carry=()), written, given
         after = self._game.act(*self._fixed, jnp.int32(turn), *rows)

@@ -1,8 +1,8 @@
 """Episodes of a host game in text, each in a worker process: reset, step, solve.
 
-In: a `HostGameEnv`, problems, and answers in text. Out: what the games answer. Whoever
-plays a host game, plays it through `HostGameRows`: training, models behind an API,
-sessions of a server, people, solvers and demonstrators.
+In: a `HostGameEnv`, problems, and answers in text. Out: what the games answer. All
+players of a host game use `HostGameRows`: training, models behind an API, sessions of
+a server, people, solvers and demonstrators.
 """
 
 import collections
@@ -71,22 +71,20 @@ class HostGameRows:
     def reset(
         self, seeds: Sequence[int], tasks: Sequence[int | None]
     ) -> list[GameOutput]:
-        """Begin an episode in every row."""
         return [self._output_of(answer) for answer in self._pool.reset(seeds, tasks)]
 
     def step(self, answers: Mapping[int, str]) -> dict[int, GameOutput]:
-        """Answer in some rows."""
         responses = self._pool.step(answers)
-        return {row: self._output_of(found) for row, found in responses.items()}
+        return {row: self._output_of(response) for row, response in responses.items()}
 
     def solve(self, rows: Sequence[int]) -> dict[int, GameOutput]:
-        """The games' own solutions from here on, in some rows."""
+        """The games' solutions from here on, in some rows."""
         responses = self._pool.solve(rows)
-        return {row: self._output_of(found) for row, found in responses.items()}
+        return {row: self._output_of(response) for row, response in responses.items()}
 
     def _output_of(self, response: WorkerResponse) -> GameOutput:
-        found = response if self._reads_images else response.in_text()
-        return GameOutput(**vars(found))
+        response = response if self._reads_images else response.in_text()
+        return GameOutput(**vars(response))
 
 
 class SolvedEpisode(NamedTuple):

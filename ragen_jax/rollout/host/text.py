@@ -2,7 +2,7 @@
 
 In: a game and a wording. Out: episodes of one row that `loop.play_turns` advances.
 Replies are read as the compiled rollout reads them. Array games run on the device; each
-episode of a host game has a worker process, which the next one takes over.
+episode of a host game has a worker process, which the next episode reuses.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ CHARS_PER_TOKEN = 4
 
 @dataclasses.dataclass(frozen=True)
 class ChatReply:
-    """A reply of a model behind an API. Counts are None where none is reported.
+    """A reply of a model behind an API. Counts that were not reported are None.
 
     Attributes:
       text: content of the assistant's message.
@@ -221,9 +221,9 @@ class ChatEpisode:
         """The messages that ask for the turn's reply."""
         chat = self._game.chat
         asked = DialogueTurn(self._fields())
-        shown = [turn.shown for turn in self.turns]
+        turns = [*(turn.shown for turn in self.turns), asked]
         messages = chat_messages(
-            chat.wording, [*shown, asked], context=chat.context, num_past=chat.num_past
+            chat.wording, turns, context=chat.context, num_past=chat.num_past
         )
         self._next = (messages, asked)
         return messages
@@ -238,8 +238,8 @@ class ChatEpisode:
             length=reply.reply_tokens or 0,
         )
         messages, asked = self._next
-        shown = dataclasses.replace(asked, reply=text, result=self.outcome.feedback)
-        self.turns.append(ChatTurn(messages, shown, reply))
+        played = dataclasses.replace(asked, reply=text, result=self.outcome.feedback)
+        self.turns.append(ChatTurn(messages, played, reply))
         return bool(self.outcome.is_active)
 
     def answer(
@@ -280,14 +280,12 @@ class ChatEpisode:
         return self._game.finish(self._play, self._level, self._keys)
 
     def _fields(self) -> Mapping[str, Any]:
-        """Fields of the next message."""
         return self.outcome.fields
 
     def _text_of(self, reply: ChatReply) -> str:
         return strip_prefix(reply.text, self._game.chat.wording.reply_prefix)
 
     def _given(self) -> Any:
-        """What the turn needs from outside, see `ChatGame._make_step`."""
         return self._keys
 
 
@@ -295,7 +293,7 @@ class Problems(NamedTuple):
     """Problems of a host game, rows leading.
 
     Attributes:
-      seeds, tasks: see `draw_problems`; a task of -1 is none.
+      seeds, tasks: see `draw_problems`; -1 where tasks have no numbers.
     """
 
     seeds: Int[np.ndarray, "*B"]
@@ -415,5 +413,4 @@ class HostChatEpisode(ChatEpisode):
 
 
 def _only_row(tree: Any) -> Any:
-    """Arrays of a single row, on the host."""
     return jax.tree.map(lambda x: x[0], jax.device_get(tree))
