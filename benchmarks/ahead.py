@@ -160,7 +160,6 @@ def learning(seeds: list[int], num_iterations: int) -> Iterator[dict]:
 
 
 def _success(program: Program, state) -> dict[str, float]:
-    """Held-out success and its 95 % interval."""
     metrics, _ = evaluate(program, program.play_params(state))
     prefix = f"val-env/{program.task.name}/success"
     ends = {"success": "", "low": "_low", "high": "_high"}

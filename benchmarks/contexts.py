@@ -36,7 +36,6 @@ OPEN, CLOSE = "⟦", "⟧"
 
 @functools.cache
 def _player():
-    """Game, tokenizer, policy and its parameters."""
     from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
     from ragen_jax.program.build import POCKET

@@ -154,7 +154,6 @@ def exact_information(log_probs: Float[np.ndarray, "P Z"]) -> Information:
 
 
 def _strings(tokens: Sequence[int], length: int) -> Int[np.ndarray, "strings n"]:
-    """All strings of a length, the last token changing first."""
     strings = list(itertools.product(tokens, repeat=length))
     return np.array(strings, np.int32).reshape(len(strings), length)
 

@@ -109,7 +109,6 @@ def _draw_band(one, x: np.ndarray, values: np.ndarray, **line) -> None:
 
 
 def _write_legend(figure, axes) -> None:
-    """One legend under all panels, where it hides no line."""
     lines = {line.get_label(): line for one in axes.flat for line in one.lines}
     # What matplotlib names itself begins with "_".
     lines = {name: line for name, line in lines.items() if not name.startswith("_")}

@@ -106,7 +106,6 @@ def is_kept(output: pathlib.Path, arm: Arm, config: ConfigDict) -> bool:
 
 
 def _folders(arm: Arm, workdir: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Run folders by seed."""
     return {seed: run_folder(workdir, arm.name, seed) for seed in arm.seeds}
 
 

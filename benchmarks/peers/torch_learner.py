@@ -216,7 +216,6 @@ class TorchLearner:
         return settings.loss_coeff * 0.5 * (squares * mask).sum()
 
     def _criticise(self, data, rows, totals: np.ndarray) -> None:
-        """Adds the critic's values, whitened advantages and returns of some rows."""
         mask = data["mask"] * torch.zeros_like(data["mask"]).index_fill(0, rows, 1.0)
         values = torch.zeros_like(mask)
         with torch.no_grad():

@@ -190,7 +190,6 @@ def _complete(config: ConfigDict, defaults: ConfigDict, where: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value on one line; of a section only what it is."""
     return "a section" if isinstance(value, ConfigDict) else repr(value)
 
 

@@ -149,7 +149,6 @@ _LONG = {"rollout.max_turns": 6, "rollout.max_actions_per_episode": 24}
 
 
 def _window(num_turns: int) -> dict[str, object]:
-    """One message with the last turns."""
     return {"rollout.context": "single_turn", "rollout.context_turns": num_turns}
 
 

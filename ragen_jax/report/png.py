@@ -146,7 +146,6 @@ def _draw_lines(axis, contents: Contents, panel: Contents) -> None:
 
 
 def _look(panel: Contents, line: Contents) -> dict[str, Any]:
-    """Width and dash of a line; main lines of one panel differ in their dash."""
     look = {
         "main": {"lw": 1.4},
         "thin": {"lw": 0.8, "alpha": 0.5},
@@ -192,7 +191,6 @@ def _draw_plane(axis, contents: Contents) -> None:
 
 
 def _draw_buckets(axis, contents: Contents, series: int) -> None:
-    """Gradient norms by bucket, bars from the smallest to the largest run."""
     buckets = contents["buckets"]
     for part in buckets["parts"]:
         rows = buckets["means"][series][part]

@@ -148,7 +148,6 @@ class Checkpointer:
         return [int(name) for name in names if name.isdecimal() and name.isascii()]
 
     def _write_digests(self) -> None:
-        """Write the digests of the checkpoint that is being saved."""
         if not is_first():
             return
         (folder,) = self._folder.glob(f"{self._started}.*")
@@ -184,7 +183,6 @@ class Checkpointer:
             reader.close()
 
     def _advice(self, damaged: pathlib.Path) -> str:
-        """What to do instead of opening this checkpoint."""
         others = sorted(self._iterations(), reverse=True)
         folders = [self._folder / str(i) for i in others if str(i) != damaged.name]
         whole = [folder for folder in folders if not _find_damage(folder)]

@@ -90,7 +90,6 @@ def _modules(references: Iterable[str]) -> list[str]:
 
 
 def _digest(module: str) -> str | None:
-    """Beginning of the SHA-256 of a module's file; None where it has none."""
     spec = importlib.util.find_spec(module)
     file = None if spec is None else spec.origin
     if file is None or not os.path.isfile(file):

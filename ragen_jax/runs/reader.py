@@ -160,7 +160,6 @@ def _parse(text: str, where: str) -> object:
 def _read_lines(
     path: pathlib.Path, problem_of: Callable[[dict], str | None]
 ) -> list[dict[str, Any]]:
-    """Objects of a JSONL file."""
     records = []
     # Not splitlines: texts may hold other line separators than "\n".
     for i, line in enumerate(_read_text(path).split("\n")[:-1], 1):
@@ -214,6 +213,5 @@ _TURN_NEEDS = ("observation", "reply", "reward", "penalty", "bonus")
 
 
 def _shown(value: object) -> str:
-    """A value as an error shows it."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -169,12 +169,10 @@ def shown_boards(turns: Sequence[Mapping]) -> list:
 
 
 def _shown(value: Any) -> bool | float | str:
-    """A setting as a type that TensorBoard stores."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _transcript(episode: Mapping) -> list[str]:
-    """An episode as lines of text, for reading."""
     lines = []
     for turn in episode["turns"]:
         lines += turn["observation"].splitlines()

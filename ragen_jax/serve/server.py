@@ -253,7 +253,6 @@ class _Handler(JsonHandler):
             self.answer(HTTPStatus.OK, data)
 
     def _address(self) -> str:
-        """The server's, as the client has reached it."""
         return self.headers.get("Host") or urllib.parse.urlsplit(self.server.url).netloc
 
     def _is_cross_origin(self) -> bool:

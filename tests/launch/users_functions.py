@@ -7,7 +7,6 @@ from ragen_jax.algo.segments import Estimate
 
 
 def scaled_grpo(rewards, mask, *, group_size, strength=1.0):
-    """GRPO with an option."""
     estimate = grpo(rewards, mask, group_size=group_size)
     return estimate.replace(advantages=strength * estimate.advantages)
 
@@ -36,13 +35,11 @@ def brevity(written, *, price=0.01):
 
 
 def shaped(trajectory, *, shaping=0.5):
-    """Pays for moves as well."""
     moves = trajectory.turns.num_effective.astype(jnp.float32)
     return trajectory.turns.reward + shaping * moves
 
 
 def mean_actions_left(trajectory):
-    """A metric."""
     return {
         "mean_actions_left": jnp.mean(trajectory.turns.actions_left, dtype="float32")
     }

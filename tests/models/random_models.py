@@ -156,7 +156,6 @@ def make_tokens(vocab_size: int) -> np.ndarray:
 
 
 def our_logits(config: ModelConfig, params, tokens: np.ndarray) -> np.ndarray:
-    """Uncached float32 logits [B, Q, V]."""
     policy = build_policy(config, dtype="float32")
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
 

@@ -138,7 +138,6 @@ class Endpoint:
         return max(backoff * (0.5 + jitter / 2), asked + self._retry_seconds * jitter)
 
     async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> ChatReply:
-        """One try."""
         create = self._client.chat.completions.with_raw_response.create
         body = dict(self._body)
         model = body.pop("model", self._openai.omit)
@@ -206,12 +205,10 @@ class Endpoint:
         return f"{self._url} refuses the request with status {status}, {quote}; {cure}"
 
     def _quote(self, text: str) -> str:
-        """The beginning of a server's text, on one line."""
         line = " ".join(self._clean(text).split())
         return repr(line[:_MAX_QUOTED_CHARACTERS]) if line else "no text"
 
     def _clean(self, text: str) -> str:
-        """The text without the key and without unpaired surrogates."""
         text = text.encode("utf-8", "replace").decode()
         return text.replace(self._key, "[key]") if self._key else text
 

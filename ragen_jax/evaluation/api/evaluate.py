@@ -159,7 +159,6 @@ def api_evaluations(
 def _evaluation(
     config: ConfigDict, entry: EvalTask, api: ConfigDict, journal: Journal
 ) -> EvalTask:
-    """An entry with its player."""
     task, game = build_chat(config, entry.spec)
     settings = describe(config, entry.spec, task.env)
     evaluation = config.evaluation

@@ -79,7 +79,6 @@ class Journal:
             )
 
     def _has_any(self, name: str) -> bool:
-        """Whether there is a conversation or a reply of the task."""
         replied = (place for place, replies in self._replies.items() if replies)
         return any(place[0] == name for place in (*self.finished, *replied))
 

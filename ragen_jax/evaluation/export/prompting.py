@@ -214,7 +214,6 @@ _OTHER_TOKENS = (
 
 
 def _example(task: Task, example: _Example) -> str:
-    """The messages of an example, in full."""
     env, legend = task.env, legend_of(task.dialogue.prompts)
     lines = [f"### Example: {task.name}", ""]
     if env.action_hint is not None:

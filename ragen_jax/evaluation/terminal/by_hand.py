@@ -133,7 +133,6 @@ class HandEpisode:
         return text
 
     def _read(self, word: str) -> int | None:
-        """The action that a text asks for."""
         env = self.task.env
         # A terminal's bytes that are no UTF-8 arrive as lone surrogates.
         text = word.strip().encode(errors="replace")

@@ -160,7 +160,6 @@ def play(
 
 
 def _outcome(play: Play, turn: int) -> str:
-    """The outcome of a turn, in words."""
     record = jax.tree.map(lambda x: x[0, turn], play.turns)
     return (
         f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "
@@ -171,7 +170,6 @@ def _outcome(play: Play, turn: int) -> str:
 def _typed_reply(
     task: Task, read_line: Callable[[], str], say: Callable[[str], None]
 ) -> Reply:
-    """Ask until the reply fits."""
     max_tokens = task.rules.max_reply_tokens
     while True:
         line = complete_reply(read_line(), thinking=task.dialogue.thinking)

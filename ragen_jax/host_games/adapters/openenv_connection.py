@@ -265,7 +265,6 @@ class Connection:
 
 
 def _first_error(data: Mapping[str, Any]) -> str:
-    """What is wrong with an action, in a few words."""
     errors = data.get("errors")
     first = errors[0] if isinstance(errors, list) and errors else None
     if not isinstance(first, dict):

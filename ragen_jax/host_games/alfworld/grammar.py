@@ -257,7 +257,6 @@ def _read_query(text: str) -> tuple[Atom, ...]:
 
 
 def _check_symbols(grammar: Grammar) -> None:
-    """Refuse symbols without rules as far as they can be reached."""
     texts = [
         read_text("#intro#"),
         *grammar.templates.values(),

@@ -174,7 +174,6 @@ class World:
                 raise ValueError(f"the variable {term} is used but not introduced")
 
     def _test(self, condition: Condition, bound: frozenset[str]) -> Test:
-        """A function that says whether a condition holds, its variables being known."""
         match condition:
             case Literal(predicate, arguments, positive):
                 self._check(arguments, bound)

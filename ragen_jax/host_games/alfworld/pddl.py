@@ -240,7 +240,6 @@ def _expect_list(words: object, what: str) -> list:
 
 
 def _shown(words: object) -> str:
-    """A parsed text again, or its beginning."""
     if isinstance(words, list):
         words = f"({' '.join(map(_shown, words))})"
     return words if len(words) <= 80 else words[:80] + "..."
@@ -293,7 +292,6 @@ class _Reader:
         )
 
     def condition(self, words: object, positive: bool = True) -> Condition:
-        """A condition, or its negation."""
         if words == []:
             return ALWAYS if positive else Some(())
         head, *rest = _expect_list(words, "a condition")

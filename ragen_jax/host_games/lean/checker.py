@@ -151,7 +151,6 @@ def read_theorem(line: str) -> tuple[tuple[str, ...], Goal]:
 
 
 def _closing(line: str, start: int) -> int:
-    """Where the bracket that opens at `start` is closed."""
     depth = 0
     for i in range(start, len(line)):
         depth += {"(": 1, ")": -1}.get(line[i], 0)

@@ -125,7 +125,6 @@ class Problems:
         )
 
     def _draw(self, draw: random.Random) -> Goal:
-        """Hypotheses that differ, and a goal."""
         count = int(draw.random() * (MAX_HYPOTHESES + 1))
         given = dict.fromkeys(self._formula(draw, self.max_depth) for _ in range(count))
         named = tuple((f"h{i}", formula) for i, formula in enumerate(given, start=1))

@@ -186,7 +186,6 @@ def fresh_names(goal: Goal, count: int) -> tuple[str, ...]:
 
 
 def _child(goal: Goal, target: Formula, tag: str = "", given: tuple = ()) -> Goal:
-    """A goal that takes a goal's place, with more hypotheses."""
     taken = {name for name, _ in goal.hypotheses}
     for name, _ in given:
         if name in taken:

@@ -332,7 +332,6 @@ def _choose_questions(
     data: str | None,
     max_questions: int | None,
 ) -> _Source:
-    """Questions of a split, invented or from a file."""
     if data is not None:
         refuse_given(
             f"beside data={data!r}, whose questions are as they are; leave data out",

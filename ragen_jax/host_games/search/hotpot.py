@@ -104,7 +104,6 @@ def split_of(question_id: str) -> str:
 
 
 def _read_question(row: Mapping[str, Any], passages: dict[str, Passage]) -> Question:
-    """A row as a question; its paragraphs are added to `passages`, by id."""
     name = row["_id"] if "_id" in row else row["id"]
     question, answer = row["question"], row["answer"]
     for field, value in (("id", name), ("question", question), ("answer", answer)):

@@ -106,7 +106,6 @@ class World:
 
 
 def _names(split: str, number: int) -> list[str]:
-    """The names of a split, for each world in another order that looks random."""
     pairs = itertools.product(SYLLABLES, SYLLABLES)
     names = {(first + second).capitalize() for first, second in pairs} - UNWANTED_NAMES
     mine = [

@@ -109,7 +109,6 @@ def build_catalogue(
 
 @contextlib.contextmanager
 def _naming(record: str) -> Iterator[None]:
-    """Say in errors of which record they are."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -128,7 +128,6 @@ def _pricing(asin: str, title: str, dear: bool) -> str:
 
 
 def _values(name: str, title: str) -> list[str]:
-    """Some values of an option, in the order of the list of all."""
     fewest, most = NUM_VALUES
     count = fewest + _draw(f"count {name}", title, most - fewest + 1)
     drawn = sorted(

@@ -177,7 +177,6 @@ def dollars(cents: int) -> str:
 
 
 def _price_tag(product: Product) -> str:
-    """A price or a range as WebShop writes it."""
     low, high = (f"${cents / 100}" for cents in product.price_cents)
     return low if low == high else f"{low} to {high}"
 

@@ -158,7 +158,6 @@ class _Worker:
         self._child: child.Child | None = None
 
     def ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
-        """The answer to a request; a failure ends the row's episode."""
         if "reset" in request:
             self._histories[row] = []
             self._lost.pop(row, None)
