@@ -6,7 +6,7 @@
 
 The pocket model answers questions with a search engine that takes 50 ms for every reply
 (`configs/search.py`, made smaller). `speed` times iterations one after the other,
-ahead on the same device (whose waiting is filled) and ahead on a device of its own.
+ahead on the same device (whose waiting is filled) and ahead on a separate device.
 `learning` trains with and without, for several seeds, and tests on held-out questions.
 Both write into FILE, beside what the other has written there.
 """

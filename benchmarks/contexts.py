@@ -139,7 +139,7 @@ def pick(trajectory) -> int:
     """The first row that takes three turns and is won.
 
     Raises:
-      ValueError: there is none.
+      ValueError: no row does.
     """
     import numpy as np
 

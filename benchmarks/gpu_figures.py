@@ -19,7 +19,7 @@ SECONDS_A_LAUNCH = 1.5e-6
 
 
 def in_scope(one: hlo.Instruction, scope: str) -> bool:
-    """Whether an instruction stands in a scope, in whatever derivative of it."""
+    """Whether an instruction stands in a scope, or in any derivative of it."""
     return re.search(rf"(?:^|[/(]){scope}(?:[/)]|$)", one.op_name) is not None
 
 
@@ -121,7 +121,7 @@ def layer_passes(program: hlo.Program, num_layers: int) -> list[dict]:
 
 
 def copies(program: hlo.Program, least: int) -> list[dict]:
-    """Copies of arrays of at least so many bytes, each turn of a loop.
+    """Copies of arrays of at least this many bytes, each turn of a loop.
 
     What is copied outside of all loops, once, is left out.
     """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_parity --json=FILE
 
-Kernels of ours against their plain twins on random arrays in the sizes of Qwen2.5-0.5B,
+Our kernels against their plain twins on random arrays in the sizes of Qwen2.5-0.5B,
 with the time of both. Then the pocket model plays the same levels with the same draws
 on a CPU and on the GPU, with and without the kernels, in float32 with full products:
 how many episodes have the same tokens, and how far log-probabilities are apart up to

@@ -2,7 +2,7 @@
 
     python -m benchmarks.information [--json=FILE] [--plot=FILE.png]
 
-The world: first prompts of so many Sokoban levels, and the first tokens of the thought
+The world: first prompts of some Sokoban levels, and the first tokens of the thought
 behind them, drawn from the model's distribution renormalised on eight tokens:
 `P X O 1 2 3 4 </think>`. Every thought of up to `--length` tokens is enumerated, so all
 entropies are known exactly. Estimates are then made from drawn thoughts, again and

@@ -6,7 +6,7 @@
     python -m benchmarks.iteration --presets=qwen2.5-0.5b --tiny --reply_tokens=6
 
 The second and third run the paper's shape (8 x 16 rows, 5 turns) on random weights, for
-a GPU. With `--reply_tokens` every reply has exactly so many: that is the reply budget,
+a GPU. With `--reply_tokens` every reply has exactly that many: the reply budget,
 and the ids that end a reply, which are data to the compiled rollout, are replaced by
 one that no token has. The program stays the same.
 
@@ -36,7 +36,7 @@ from benchmarks import harness, runs
 from launch import command
 
 _PRESETS = flags.DEFINE_string("presets", "pocket", "See configs/sizes.py.")
-_REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Every reply has so many.")
+_REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Tokens of every reply.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured iterations of each kind.")
 _PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above.")
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")

@@ -100,7 +100,7 @@ CASES = (
 
 
 def compile_case(case: Case) -> dict:
-    """Figures of a case, from a process of its own.
+    """Figures of a case, from a separate process.
 
     Raises:
       ValueError: the program could not be compiled.
@@ -164,7 +164,7 @@ TOKENS = 5 * 400
 
 
 def share(of: dict[str, float], *, overlaps: bool) -> float:
-    """Of a pass's time, the part that is no exchange."""
+    """Of a pass's time, the part that is not an exchange."""
     exchanged = of["inside"], of["between"]
     whole = of["work"] + sum(exchanged)
     if overlaps:

@@ -61,7 +61,7 @@ def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
     with config.ignore_type():
         config.update_from_flattened_dict(changes)
         config.env.host = "benchmarks.worlds:Sleeper"
-        # Every row has a process of its own.
+        # Every row has its process.
         config.host.num_workers = NUM_ROWS
     config.env.kwargs.seconds = seconds
     program = build_program(config)

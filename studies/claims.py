@@ -167,7 +167,7 @@ Test = Difference | Mean | Trend | Correlation
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, or of ours, and the test that decides on it.
+    """A sentence of a paper or of this repository, and the test that decides on it.
 
     Attributes:
       text: in the form of what holds if the claim does.

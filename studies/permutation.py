@@ -108,7 +108,7 @@ def _key() -> Key[Array, ""]:
 
 
 def _permutations(key: Key[Array, ""], size: int) -> Int[np.ndarray, "n size"]:
-    """Drawn orders of so many; the first is the identity."""
+    """Drawn orders; the first is the identity."""
     tiled = jnp.tile(jnp.arange(size), (NUM_SAMPLES, 1))
     orders = np.array(jax.random.permutation(key, tiled, axis=1, independent=True))
     orders[0] = np.arange(size)

@@ -1,8 +1,8 @@
 """The learner as one would write it in PyTorch: transformers' Qwen2, AdamW, a loop.
 
 The same algorithm as ours, for the estimators "grpo" and "gae" and the filter
-"top_fraction" on the standard deviation of rewards: filter, advantages, minibatches of
-so many rows, each accumulated over microbatches, clipped loss with an entropy bonus,
+"top_fraction" on the standard deviation of rewards: filter, advantages, minibatches,
+each accumulated over microbatches, clipped loss with an entropy bonus,
 gradient clipping, AdamW. Float32. What a careful user would do for speed is done: fused
 AdamW, attention by `scaled_dot_product_attention`, rows cut to the longest of their
 microbatch.
@@ -44,7 +44,7 @@ class Episodes:
 
 
 def as_episodes(trajectory: Trajectory) -> Episodes:
-    """A rollout of ours."""
+    """A rollout of ragen_jax."""
     turns = trajectory.turns
     arrays = (
         trajectory.tokens,
@@ -84,7 +84,7 @@ class TorchLearner:
     def __init__(self, folder: pathlib.Path, config: ConfigDict):
         """Args:
         folder: the checkpoint, in Hugging Face layout.
-        config: of a run of ours, without options that are not named above.
+        config: of a ragen_jax run, without options that are not named above.
 
         Raises:
           ValueError: the configuration asks for something else.

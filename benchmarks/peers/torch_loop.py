@@ -56,7 +56,7 @@ class TorchLoop:
     def __init__(self, folder: pathlib.Path, config: ConfigDict):
         """Args:
         folder: the checkpoint, in Hugging Face layout.
-        config: of a run of ours; see `TorchLearner` for what is refused.
+        config: of a ragen_jax run; see `TorchLearner` for what is refused.
         """
         torch.manual_seed(config.seed)
         self.learner = TorchLearner(folder, config)

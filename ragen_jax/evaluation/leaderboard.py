@@ -163,7 +163,7 @@ def read_board(paths: Sequence[pathlib.Path]) -> Board:
     """The leaderboard of some files, or of all `*.json` in folders.
 
     Raises:
-      ValueError: there is none, or one of them is no file of scores, was played under
+      ValueError: no file was named, or one is not a file of scores, was played under
         other settings, lacks an entry, or is there twice.
     """
     rows = [_read_row(path) for path in _files(paths)]
@@ -260,8 +260,8 @@ def _read_row(path: pathlib.Path) -> Row:
         if wrong:
             value = (shares | score.played)[wrong[0]]
             raise ValueError(
-                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is no share, "
-                f"or no whole number; {_RESTORE}"
+                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is not a share or "
+                f"not a whole number; {_RESTORE}"
             )
     by_name = {score.name: score for score in scores}
     if len(by_name) < len(scores):

@@ -132,7 +132,7 @@ def restore_state(
       iteration: of the checkpoint; None: the newest.
 
     Raises:
-      ValueError: there is none.
+      ValueError: the run has no checkpoint.
     """
     checkpointer = checkpoint.Checkpointer(workdir, keep=None)
     iteration = checkpointer.latest if iteration is None else iteration

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-# The two parts of a game's problems, which share none.
+# The two disjoint parts of a game's problems.
 TRAINING, VALIDATION = "training", "validation"
 SPLITS = (TRAINING, VALIDATION)
 

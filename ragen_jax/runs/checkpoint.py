@@ -169,7 +169,7 @@ class Checkpointer:
                 if not isinstance(error, ValueError | KeyError | TypeError):
                     raise
                 raise ValueError(
-                    f"the checkpoint {folder} is whole, but is no state of this "
+                    f"the checkpoint {folder} is whole, but is not a state of this "
                     f"program ({first}); use the version and the settings that "
                     "wrote it"
                 ) from error
@@ -201,7 +201,7 @@ class Checkpointer:
 def _items(state: TrainState) -> dict[str, Any]:
     """What a checkpoint holds of a state, by item; fields by their names.
 
-    What only a run that goes on reads is an item of its own.
+    What only a resumed run reads is a separate item.
     """
     names = (field.name for field in dataclasses.fields(state))
     fields = {name: getattr(state, name) for name in names}

@@ -100,7 +100,7 @@ def _digest(module: str) -> str | None:
 def git_commit() -> str | None:
     """Commit of this code, with "-dirty" if files differ from it.
 
-    None where the code is no git checkout (an installed package) or git is missing.
+    None where the code is not a git checkout (an installed package) or git is missing.
     """
     root = pathlib.Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -174,7 +174,7 @@ class Run(RunFolder):
             )
 
     def reason_to_stop(self) -> str | None:
-        """Reason in the record to end the run early; None: there is none.
+        """Reason in the record to end the run early, or None.
 
         `train` also asks before the first iteration of a resumed run, so that a run
         that was stopped early stays stopped.

@@ -48,7 +48,7 @@ class StopRequest:
         agreed = next((n for n in signals if n is not None), None)
         if agreed is not None and self._signal is None:
             self._signal = agreed
-        # Not `requested`: a signal that came meanwhile is no other process's yet.
+        # Not `requested`: other processes do not know of a signal that came meanwhile.
         return agreed is not None
 
     @property

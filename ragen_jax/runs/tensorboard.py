@@ -129,7 +129,7 @@ def first_tags(games: Sequence[str]) -> dict[str, str]:
 def layout(games: Sequence[str]) -> dict[str, dict[str, list]]:
     """Groups of the "Custom Scalars" tab: the sections and panels of the report.
 
-    Tags are regular expressions. A line with a declared interval is a chart of its own
+    Tags are regular expressions. A line with a declared interval is a separate chart
     per game, as TensorBoard draws intervals of single tags only.
     """
     groups = {}

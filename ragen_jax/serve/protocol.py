@@ -101,7 +101,7 @@ def read_message(raw: str | bytes) -> Request:
     """The request in a message.
 
     Raises:
-      MessageError: there is none.
+      MessageError: the text is not a message.
     """
     if isinstance(raw, bytes):
         raise MessageError(

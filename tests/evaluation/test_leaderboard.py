@@ -217,15 +217,15 @@ def set_wins(wins):
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(success=float("nan"))),
-            r"success of Walk is nan, which is no share",
+            r"success of Walk is nan, which is not a share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=float("inf"))),
-            r"ceiling of Walk is .*, which is no share",
+            r"ceiling of Walk is .*, which is not a share",
         ),
         (
             edited(lambda c: c["scores"][0]["metrics"].update(ceiling=10**400)),
-            r"ceiling of Walk is .*, which is no share",
+            r"ceiling of Walk is .*, which is not a share",
         ),
         (
             edited(lambda c: c["scores"][0]["played"].update({OWN: None})),

@@ -148,7 +148,7 @@ def broken(folder, file, text):
         ("metrics.jsonl", "", "is empty"),
         ("metrics.jsonl", '{"iteration": 1', "is empty"),
         # What else may be wrong with a file is told by tests/runs/test_reader.py.
-        ("config.json", "{", "is no valid JSON"),
+        ("config.json", "{", "is not valid JSON"),
     ],
 )
 def test_broken_files_are_one_sentence(tmp_path, file, text, said):

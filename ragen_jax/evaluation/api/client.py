@@ -6,7 +6,7 @@ included, contains the key.
 
 The `openai` client sends the requests. Retries are our policy: they are spread by
 conversation instead of by chance, wait as long as a server asks for, and repeat answers
-that are no chat completions.
+that are not chat completions.
 """
 
 import asyncio
@@ -223,7 +223,7 @@ def check_url(base_url: str) -> str:
         if not (base_url.isascii() and base_url.isprintable() and " " not in base_url):
             raise ValueError
         url = urllib.parse.urlsplit(base_url)
-        # Parses the port as well, which may be no number.
+        # Parses the port as well, which may not be a number.
         has_host = bool(url.hostname) and url.port != 0
     except ValueError:
         raise ValueError(
@@ -310,7 +310,7 @@ def _count(value: object) -> int | None:
 
 
 def _decode(content: bytes) -> str:
-    """Text of a response. JSON is UTF-8, whatever charset a header names."""
+    """Text of a response. JSON is UTF-8, even if a header names another charset."""
     return content.decode("utf-8", "replace")
 
 

@@ -206,7 +206,7 @@ def _whole_lines(
 
 
 def _has_fields(content: object, fields: Mapping[str, tuple[type, ...]]) -> bool:
-    # By exact type: True is no count.
+    # By exact type: True is not a count.
     return isinstance(content, dict) and all(
         name in content and type(content[name]) in kinds
         for name, kinds in fields.items()

@@ -37,7 +37,7 @@ MAX_SEED = 2**31
 
 
 class OpenEnvGame(HostGame):
-    """A game behind an OpenEnv server; every one has a session of its own there."""
+    """A game behind an OpenEnv server; each game has a separate session there."""
 
     def __init__(
         self,

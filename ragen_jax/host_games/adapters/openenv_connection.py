@@ -91,7 +91,7 @@ def fetch_document(url: str, seconds: float) -> dict[str, Any]:
     """The JSON object at a URL.
 
     Raises:
-      OpenEnvError: there is none.
+      OpenEnvError: the server does not answer with one.
     """
     try:
         document = get_json(url, timeout_seconds=seconds, max_bytes=MAX_DOCUMENT_BYTES)

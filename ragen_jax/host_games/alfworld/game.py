@@ -6,7 +6,7 @@ In: replies, a command each. Out: what the player sees. Houses are invented
 
 Source: RAGEN's ALFWorld (ragen/env/alfworld). It differs where the original harms:
 games are in alphabetical order, not in that of the file system; commands may be in any
-case and with any blanks; validation has goals and houses of its own.
+case and with any blanks; validation has other goals and houses.
 """
 
 from collections.abc import Sequence

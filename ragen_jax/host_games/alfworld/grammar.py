@@ -99,7 +99,7 @@ def read_grammar(text: str) -> Grammar:
     """The grammar of a text.
 
     Raises:
-      ValueError: the text is no grammar, or it uses symbols without rules.
+      ValueError: the text is not a grammar, or it uses symbols without rules.
     """
     rules: dict[str, list] = {}
     templates, answers = {}, {}
@@ -174,9 +174,9 @@ def _read_json(block: str) -> dict[str, list]:
     try:
         rules = json.loads("\n".join(kept))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"a block of the grammar is no JSON: {error}") from error
+        raise ValueError(f"a block of the grammar is not JSON: {error}") from error
     if not isinstance(rules, dict):
-        raise ValueError("a block of the grammar is no JSON object of symbols")
+        raise ValueError("a block of the grammar is not a JSON object of symbols")
     return rules
 
 
@@ -187,7 +187,7 @@ def _read_rules(symbol: str, listed: object) -> tuple[Rule, ...]:
         text, condition = fields.get("rhs"), fields.get("condition", "")
         if not isinstance(text, str) or not isinstance(condition, str):
             raise ValueError(
-                f'the symbol {symbol} of the grammar is no list of {{"rhs": "text"}}'
+                f'the symbol {symbol} of the grammar is not a list of {{"rhs": "text"}}'
             )
         rules.append(Rule(_read_query(condition), read_text(text)))
     return tuple(rules)
@@ -223,7 +223,7 @@ def _read_value(text: str, is_list: bool) -> Value:
     try:
         tree = ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{{{text}}} of the grammar is no expression") from error
+        raise ValueError(f"{{{text}}} of the grammar is not an expression") from error
     for node in ast.walk(tree):
         is_known = isinstance(
             node, ast.Name | ast.BoolOp | ast.Or | ast.BinOp | ast.Add | ast.Load
@@ -234,8 +234,8 @@ def _read_value(text: str, is_list: bool) -> Value:
         )
         if not is_known:
             raise ValueError(
-                f"{{{text}}} of the grammar is no sum of quoted words and attributes "
-                f"({', '.join(_ATTRIBUTES)})"
+                f"{{{text}}} of the grammar is not a sum of quoted words and "
+                f"attributes ({', '.join(_ATTRIBUTES)})"
             )
     return Value(None, tree, atoms, is_list)
 
@@ -245,12 +245,12 @@ def _read_query(text: str) -> tuple[Atom, ...]:
     for part in text.split("&") if text.strip() else []:
         match = _ATOM.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part.strip()[:80]!r} of the grammar is no atom")
+            raise ValueError(f"{part.strip()[:80]!r} of the grammar is not an atom")
         placeholders = []
         for argument in match[2].split(",") if match[2].strip() else []:
             name, colon, type_ = (word.strip() for word in argument.partition(":"))
             if not name or (colon and not type_):
-                raise ValueError(f"{part.strip()[:80]!r} of the grammar is no atom")
+                raise ValueError(f"{part.strip()[:80]!r} of the grammar is not an atom")
             placeholders.append((name, type_ or name.rstrip("'")))
         atoms.append(Atom(match[1], tuple(placeholders)))
     return tuple(atoms)
@@ -344,7 +344,7 @@ def _evaluate(node: ast.expr, scene: Scene) -> str:
             values = [_evaluate(value, scene) for value in node.values]
             return next(filter(None, values), "")
     name = node.id if isinstance(node, ast.Name) else node.value.id
-    # As in the original the last one of a name counts, whatever its type.
+    # As in the original, the last object of a name counts, of any type.
     found = [
         (type_, object_) for (x, type_), object_ in scene.matched.items() if x == name
     ]

@@ -227,7 +227,7 @@ class Goal:
 def goals(task: str, split: str) -> tuple[Goal, ...]:
     """The goals of a split.
 
-    One in ten is of validation, whatever the house; training never asks for it.
+    One in ten is for validation in every house; training never asks for it.
     """
     if task == LOOK:
         everything = [Goal(LOOK, thing, None) for thing in THINGS]

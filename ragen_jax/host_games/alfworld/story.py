@@ -54,7 +54,7 @@ class Story:
         """Some files name objects as players do, some as the problem does."""
         is_list = isinstance(walkthrough, list)
         if not is_list or not all(isinstance(line, str) for line in walkthrough):
-            raise ValueError("the walkthrough is no list of commands")
+            raise ValueError("the walkthrough is not a list of commands")
         return tuple(
             " ".join(self._names.get(word, word) for word in plain(line).split())
             for line in walkthrough

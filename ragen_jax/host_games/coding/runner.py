@@ -9,7 +9,7 @@ nothing of one program is in the memory that the next is forked from. The warden
 the request, starts the program, collects what it prints until it ends, prints too much
 or the deadline comes, kills what is left and answers. The program runs after a fork
 without an exec, which takes a few milliseconds instead of a start of Python. It is a
-program of its own, for Linux, and imports nothing of ragen_jax.
+separate program, for Linux, and imports nothing of ragen_jax.
 
 Source of the calls: the manual pages namespaces(7), pivot_root(2), mount_setattr(2),
 prctl(2) and capset(2).
@@ -113,7 +113,7 @@ def die_with(parent: int) -> None:
 
 
 def enter_namespaces(folder: str) -> None:
-    """No network, and a root of its own: Python's library, read-only, and a scratch."""
+    """No network, and a new root: Python's library, read-only, and a scratch."""
     others = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
@@ -290,8 +290,8 @@ def read_waiting(stream: int, printed: bytearray) -> bool:
 def kill_all(process: int, mode: str) -> int:
     """Kill a program and all that it started; its exit status.
 
-    In a PID namespace the kernel does it when the first process ends. Otherwise
-    whatever has left the group becomes a child of the warden, which is a subreaper.
+    In a PID namespace the kernel does it when the first process ends. Otherwise a
+    process that has left the group becomes a child of the warden, a subreaper.
     """
     os.kill(process, signal.SIGKILL)
     _, wait_status = os.waitpid(process, 0)
@@ -329,7 +329,7 @@ def guard(runner: int, mode: str, folder: str, uid: int | None) -> str:
         scratch = tempfile.mkdtemp(dir=folder)
         os.chmod(scratch, 0o777)
     os.chdir(scratch)
-    # In a namespace or under a user of its own, the runner and the warden count, too.
+    # In a namespace or under a separate user, the runner and the warden count, too.
     others = user_processes() if mode == "limits" and uid is None else 2
     stream, output = os.pipe()
     try:
@@ -356,7 +356,7 @@ def guard(runner: int, mode: str, folder: str, uid: int | None) -> str:
 
 
 def serve(mode: str, folder: str, parent: int) -> str:
-    """Answer requests; returns, in a process of its own, the code to be run."""
+    """Answer requests; returns, in a separate process, the code to be run."""
     die_with(parent)
     uid = FIRST_UID + os.getpid() if os.geteuid() == 0 else None
     if mode == "namespaces":

@@ -38,7 +38,7 @@ def call(source, name, mark):
     print("\\n" + mark + result)
 call({source!r}, {name!r}, {mark!r})
 """
-# Prints the calls that HumanEval's `check` makes, with the results of its own solution.
+# Prints the calls that HumanEval's `check` makes, with the results of its solution.
 RECORD = """
 import json
 def record(source, test, name, mark):
@@ -102,7 +102,7 @@ def read_result(printed: str) -> object:
     """The value after the last mark.
 
     Raises:
-      ValueError: there is none, or it is not JSON.
+      ValueError: nothing was marked, or the value is not JSON.
     """
     _, found, line = printed.rpartition(MARK)
     if not found:
@@ -215,7 +215,7 @@ def _stdin_test(given: object, expected: object) -> Test:
 def _function_test(given: object, expected: object) -> Test:
     """LiveCodeBench writes JSON texts; the others values, and results often in a list.
 
-    As there is no telling whether a list of one is a result or wraps it, both count,
+    A list of one may be a result or wrap it, and the two look alike: both count,
     as they do where the data come from.
     """
     if isinstance(given, str):

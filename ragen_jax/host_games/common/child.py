@@ -1,6 +1,6 @@
 """Child processes that may hang or die: what they write in time, and their end.
 
-In: a process that was started with pipes and in a session of its own. Out: its bytes,
+In: a process that was started with pipes and in a new session. Out: its bytes,
 or why there are none. Knows nothing of what is said.
 """
 

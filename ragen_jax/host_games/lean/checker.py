@@ -128,7 +128,7 @@ def read_theorem(line: str) -> tuple[tuple[str, ...], Goal]:
     """What a line of `write_theorem` says: its atoms, and the goal.
 
     Raises:
-      FormulaError: it is no such line.
+      FormulaError: the line has another form.
     """
     head = _HEAD.match(line)
     if head is None or not line.endswith(":= by"):

@@ -47,7 +47,7 @@ _TOKEN = re.compile(
 
 
 class FormulaError(ValueError):
-    """Text that is no formula, with a sentence that says why."""
+    """Text that is not a formula; the message says why."""
 
 
 def atom(name: str) -> Formula:
@@ -88,7 +88,7 @@ def parse(text: str, atoms: Iterable[str] = ATOMS) -> Formula:
       atoms: names that may occur.
 
     Raises:
-      FormulaError: the text is no formula.
+      FormulaError: the text is not a formula.
     """
     tokens = [(match.lastgroup, match[match.lastgroup]) for match in _matches(text)]
     formula, rest = _parse(tokens, 0, 0, 0, frozenset(atoms))

@@ -138,7 +138,7 @@ class Problems:
         return (op, first) if op == NOT else (op, first, self._formula(draw, depth - 1))
 
     def _size(self, goal: Goal, most: int) -> int | None:
-        """Tactics of a goal's shortest proof; None: it is no problem for this split."""
+        """Tactics of a goal's shortest proof; None: not a problem of this split."""
         formulas = [formula for _, formula in goal.hypotheses]
         if any(_says_nothing(formula) for formula in (*formulas, goal.target)):
             return None

@@ -60,7 +60,7 @@ Goals = tuple[Goal, ...]
 
 
 class TacticSyntaxError(ValueError):
-    """Text that is no tactic."""
+    """Text that is not a tactic."""
 
 
 class TacticError(ValueError):
@@ -87,7 +87,7 @@ def parse_tactic(text: str) -> Tactic:
     """The tactic that a line of text is.
 
     Raises:
-      TacticSyntaxError: it is none; the message says why.
+      TacticSyntaxError: not a tactic; the message says why.
     """
     verb, _, rest = text.strip().partition(" ")
     if verb not in _READERS:

@@ -43,7 +43,7 @@ _PARTS = {
 
 
 class TermSyntaxError(ValueError):
-    """Text that is no term."""
+    """Text that is not a term."""
 
 
 class TermError(ValueError):
@@ -54,7 +54,7 @@ def parse_term(text: str) -> Term:
     """The term that a text writes.
 
     Raises:
-      TermSyntaxError: the text is no term.
+      TermSyntaxError: the text is not a term.
     """
     tokens = [(match.lastgroup, match[match.lastgroup]) for match in _find(text)]
     term, rest = _application(tokens, 0, 0)

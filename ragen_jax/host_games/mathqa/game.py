@@ -27,8 +27,8 @@ JUDGES = ("string", "math")
 TRY_AGAIN = "Incorrect. Please think again."
 GIVEN_UP = "Incorrect."
 CORRECT = "Correct."
-# At least one draw in a hundred fits and is of the split: none in so many happens with
-# a probability below 1e-43.
+# At least one draw in a hundred fits and is of the split: the probability that none of
+# these draws does is below 1e-43.
 MAX_DRAWS = 10_000
 
 

@@ -50,7 +50,7 @@ def write_request(dialect: str, query: str, k: int) -> dict[str, Any]:
 def read_answer(answer: Any) -> list[Passage]:
     """Passages of an answer, whichever dialect it is in.
 
-    rLLM answers a request of its own dialect with documents like those of the other, so
+    rLLM answers a request of its dialect with documents like those of the other, so
     that the form of each entry is read from the entry.
 
     Raises:

@@ -110,7 +110,7 @@ def show_passages(passages: Sequence[Passage], passage_chars: int) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _world_index(split: str, number: int) -> BM25Retriever:
-    """One index per process and world, whatever the number of games."""
+    """One index per process and world, shared by all games."""
     return BM25Retriever(build_world(split, number).passages)
 
 
@@ -158,7 +158,7 @@ class SearchQA(HostGame):
           split: one of `SPLITS`; they share no question.
           max_searches: replies before the last one.
           top_k: passages shown per search.
-          passage_chars: a passage is cut to so many characters.
+          passage_chars: longest passage; longer ones are cut.
           loose: a reply that is neither search nor answer is the answer, as it stands.
           num_hops: passages that a question of the invented world needs, 1 or 2 (the
             default); not with `data`.

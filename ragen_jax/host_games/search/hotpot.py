@@ -49,7 +49,7 @@ class HotpotFile:
         """Questions of a split.
 
         Raises:
-          ValueError: there are none.
+          ValueError: the split has no questions.
         """
         found = self.by_split[split]
         if not found:

@@ -12,7 +12,7 @@ instruction_attributes; `items_human_ins.json`, asin to a list of instructions b
 
 Source: Yao et al., "WebShop" (arXiv 2207.01206), and its repository. What differs: a
 goal without attributes is left out of either kind of instructions, a price that cannot
-be read is an error that names the product, and both splits have products of their own.
+be read is an error that names the product, and the splits share no product.
 """
 
 import contextlib

@@ -68,7 +68,7 @@ NOT_OFFERED = "The page does not offer that."
 
 @functools.lru_cache(maxsize=2)
 def _index(catalogue: Catalogue) -> BM25Retriever:
-    """One index per shop and process, whatever the number of games."""
+    """One index per shop and process, shared by all games."""
     return BM25Retriever(
         [
             Passage(id=product.asin, text=product.search_text())

@@ -57,7 +57,7 @@ DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES = SUB_PAGES = (
     "reviews",
     "attributes",
 )
-# WebShop's site shows attributes only with an option of its own.
+# WebShop's site shows attributes only with a separate option.
 ORIGINAL_SUB_PAGES = SUB_PAGES[:-1]
 SEPARATOR = " [SEP] "
 EMPTY_PAGE = "none"

@@ -23,7 +23,7 @@ from ragen_jax.host_games.common import child
 
 # Seconds a new worker may take to import a game before its first answer.
 START_SECONDS = 60.0
-# Seconds that a process has to end after its last word, or when it is no longer needed.
+# Seconds a worker gets to exit after its last message or when no longer needed.
 END_SECONDS = 1.0
 # No answer is longer, in bytes, its images included: a game that fills a pipe is
 # stopped.
@@ -59,7 +59,7 @@ class WorkerResponse:
       text, images: the observation; PNG files in base64.
       reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
       solution: replies that win, where they were asked for.
-      failure: why there is no answer; None where there is one.
+      failure: why the answer is missing; None if there is one.
     """
 
     text: str = ""
@@ -269,7 +269,7 @@ def _parse(line: bytes, row: int) -> WorkerResponse:
     """The answer in a line.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the line is not an answer.
     """
     found = json.loads(line)
     if not isinstance(found, dict) or found.get("row") != row:
