@@ -182,8 +182,8 @@ def replace(document: str, name: str, text: str) -> str:
       ValueError: the document has no such marker.
     """
     marker, end = f"<!-- {name} -->", "<!-- end -->"
-    before, found, after = document.partition(marker)
-    if not found:
+    before, mark, after = document.partition(marker)
+    if not mark:
         raise ValueError(f"the document has no {marker!r}; add it and {end!r}")
     return f"{before}{marker}\n\n{text}\n\n{end}{after.partition(end)[2]}"
 

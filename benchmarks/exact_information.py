@@ -137,8 +137,8 @@ def reply_log_probs(
             logits = policy.logits(params, hidden)[..., ids] / temperature
             return jax.nn.log_softmax(logits)
 
-        found = jax.lax.map(steps, chunks).reshape(-1, length, len(alphabet))
-        return _join(found[:num_begun], goes_on)
+        log_probs = jax.lax.map(steps, chunks).reshape(-1, length, len(alphabet))
+        return _join(log_probs[:num_begun], goes_on)
 
     return jax.lax.map(of_prompt, (prompts, prompt_lengths))
 

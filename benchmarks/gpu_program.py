@@ -74,7 +74,7 @@ def measure(config, parts, batch, name: str, target) -> dict:
     from ragen_jax.memory.programs import lower, memory_of
     from ragen_jax.memory.targets import hosts_and_devices
 
-    found = []
+    candidates = []
     for lowered in lower(parts, name, batch):
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
@@ -82,8 +82,8 @@ def measure(config, parts, batch, name: str, target) -> dict:
             seconds = time.perf_counter() - began
             (report,) = pathlib.Path(folder).glob("*memory-usage-report.txt")
             texts = compiled.as_text(), report.read_text()
-            found.append((memory_of(compiled), seconds, *texts))
-    memory, seconds, text, report = max(found, key=lambda entry: entry[0].peak)
+            candidates.append((memory_of(compiled), seconds, *texts))
+    memory, seconds, text, report = max(candidates, key=lambda entry: entry[0].peak)
     if _SAVE.value:
         folder = pathlib.Path(_SAVE.value)
         folder.mkdir(parents=True, exist_ok=True)

@@ -195,15 +195,15 @@ class Peer:
 
 def problems_of(peer: Peer, loop: Loop, num_rows: int) -> list[str]:
     """Why the peer is not the same algorithm, judged by the first iteration."""
-    found = []
+    problems = []
     if peer.log_prob_difference > 1e-4:
-        found.append(f"log-probabilities differ by {peer.log_prob_difference:.1e}")
+        problems.append(f"log-probabilities differ by {peer.log_prob_difference:.1e}")
     ours, theirs = loop.success[0], peer.success[0]
     mean = (ours + theirs) / 2
     # Rows of a group share a level, which only brings the two closer.
     if abs(ours - theirs) > 4 * (2 * mean * (1 - mean) / num_rows) ** 0.5:
-        found.append(f"success {ours:.1%} (ours) and {theirs:.1%} (torch)")
-    return found
+        problems.append(f"success {ours:.1%} (ours) and {theirs:.1%} (torch)")
+    return problems
 
 
 def measure() -> dict:

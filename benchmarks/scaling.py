@@ -179,10 +179,10 @@ def iteration(case: Case, of: dict[str, float], *, overlaps: bool) -> float:
 
 
 def print_table(known: dict[str, dict], target) -> None:
-    found = [case for case in CASES if case.name in known]
-    found.sort(key=lambda case: (case.model, case.scaling == "strong", case.gpus))
+    cases = [case for case in CASES if case.name in known]
+    cases.sort(key=lambda case: (case.model, case.scaling == "strong", case.gpus))
     rows = []
-    for case in found:
+    for case in cases:
         figures = known[case.name]
         of = seconds(case, figures, target)
         first = sum(one["bytes"] for one in figures["rollout_exchanges"])

@@ -87,7 +87,7 @@ class Ours:
 
     def __call__(self) -> dict[str, float]:
         self._state, stats, _ = self._wait(self._update(self._state))
-        return {name: float(stats[own]) for name, own in runs.OWN_STATS.items()}
+        return {name: float(stats[key]) for name, key in runs.OWN_STATS.items()}
 
 
 def torch_peer(config, batch, key, log_probs):

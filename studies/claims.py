@@ -117,12 +117,12 @@ class Trend:
     def effect(self, runs: Runs) -> Effect | None:
         places, values = [], []
         for place, arm in enumerate(self.along):
-            own = _by_seed(runs[arm.name], self.measure)
+            gains = _by_seed(runs[arm.name], self.measure)
             if self.base:
                 other = _by_seed(runs[self.base[place].name], self.measure)
-                own = {seed: own[seed] - other[seed] for seed in own if seed in other}
-            places += [place] * len(own)
-            values += [self.sign * value for value in own.values()]
+                gains = {s: g - other[s] for s, g in gains.items() if s in other}
+            places += [place] * len(gains)
+            values += [self.sign * value for value in gains.values()]
         if len(set(places)) < 2:
             return None
         size, p = permutation.rank_correlation(places, values)
@@ -145,8 +145,8 @@ class Correlation:
     def pairs(self, arm: Arm, runs: Runs) -> list[tuple[float, float]]:
         """Both measures of every run of an arm that has them."""
         x, y = MEASURES[self.measure].value, MEASURES[self.other].value
-        found = [(x(run), y(run)) for run in runs[arm.name]]
-        return [pair for pair in found if None not in pair]
+        pairs = [(x(run), y(run)) for run in runs[arm.name]]
+        return [pair for pair in pairs if None not in pair]
 
     def effect(self, runs: Runs) -> Effect | None:
         groups = [(arm.game, self.pairs(arm, runs)) for arm in self.arms]
@@ -236,8 +236,8 @@ def _p(value: float) -> str:
 
 def _by_seed(runs: Sequence[RunRecord], measure: str) -> dict[int, float]:
     value: Callable = MEASURES[measure].value
-    found = {run.seed: value(run) for run in runs}
-    return {seed: number for seed, number in found.items() if number is not None}
+    numbers = {run.seed: value(run) for run in runs}
+    return {seed: number for seed, number in numbers.items() if number is not None}
 
 
 def _values(runs: Sequence[RunRecord], measure: str) -> list[float]:

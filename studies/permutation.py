@@ -98,8 +98,8 @@ def _block_ranks(
     """Ranks within blocks, their mean at 0, relative to the size of the block."""
     ranks = np.zeros(len(values))
     for block in members:
-        own = stats.rankdata([values[i] for i in block])
-        ranks[block] = (own - own.mean()) / len(block)
+        within = stats.rankdata([values[i] for i in block])
+        ranks[block] = (within - within.mean()) / len(block)
     return ranks
 
 

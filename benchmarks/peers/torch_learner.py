@@ -124,8 +124,8 @@ class TorchLearner:
         """
         config = self._config
         group_size = config.rollout.group_size
-        kept = keep_groups(episodes.rewards, group_size, config.filter.keep_fraction)
-        rows = torch.as_tensor(order[kept[order]], device=self.device)
+        is_kept = keep_groups(episodes.rewards, group_size, config.filter.keep_fraction)
+        rows = torch.as_tensor(order[is_kept[order]], device=self.device)
         data = self._tensors(episodes)
         if self.critic is None:
             advantages = group_relative(episodes.totals, group_size)
@@ -251,9 +251,9 @@ def keep_groups(rewards: np.ndarray, group_size: int, fraction: float) -> np.nda
     """Rows of the groups with the largest standard deviation of rewards."""
     spread = rewards.reshape(-1, group_size).std(axis=1, ddof=1)
     count = max(1, int(fraction * len(spread)))
-    kept = np.zeros(len(spread), bool)
-    kept[np.argsort(-spread, kind="stable")[:count]] = True
-    return np.repeat(kept, group_size)
+    is_kept = np.zeros(len(spread), bool)
+    is_kept[np.argsort(-spread, kind="stable")[:count]] = True
+    return np.repeat(is_kept, group_size)
 
 
 def group_relative(totals: np.ndarray, group_size: int) -> np.ndarray:

@@ -131,15 +131,15 @@ def _scores(
 def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records]:
     """Score of an evaluation, and its episodes if they are kept."""
     began = time.perf_counter()
-    found = evaluation.play()
-    episodes = found.records() if keep_episodes else []
+    result = evaluation.play()
+    episodes = result.records() if keep_episodes else []
     score = Score(
         evaluation.name,
         evaluation.settings,
         evaluation.note,
-        found.metrics,
+        result.metrics,
         seconds=time.perf_counter() - began,
-        wins=" ".join(str(int(count)) for count in found.wins),
+        wins=" ".join(str(int(count)) for count in result.wins),
     )
     return score, episodes
 

@@ -116,10 +116,10 @@ class Row:
         """Equal for equal policies under equal settings of theirs."""
         names = ("weights", "player", "policy")
         who = next(self.about[name] for name in names if name in self.about)
-        own = {k: v for k, v in self.about.items() if k not in (*names, "evaluation")}
+        about = {k: v for k, v in self.about.items() if k not in (*names, "evaluation")}
         temperature = self.about["evaluation"].get("temperature")
         lengths = {name: score.played.get(OWN) for name, score in self.scores.items()}
-        return json.dumps([who, own, temperature, lengths], sort_keys=True)
+        return json.dumps([who, about, temperature, lengths], sort_keys=True)
 
 
 class Mean(NamedTuple):
@@ -224,14 +224,14 @@ def _shares(row: Row, score: Score) -> Float[np.ndarray, " P"] | None:
 def _files(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
     files: set[pathlib.Path] = set()
     for path in paths:
-        found = [path] if path.is_file() else list(path.glob("*.json"))
-        if not found:
+        matches = [path] if path.is_file() else list(path.glob("*.json"))
+        if not matches:
             reason = "holds no *.json" if path.is_dir() else "does not exist"
             raise ValueError(
                 f"{path} {reason}; name files of launch.evaluate --json, or a folder "
                 "of them"
             )
-        files.update(found)
+        files.update(matches)
     return sorted(files)
 
 
@@ -260,8 +260,8 @@ def _read_row(path: pathlib.Path) -> Row:
         if wrong:
             value = (shares | score.played)[wrong[0]]
             raise ValueError(
-                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is not a share or "
-                f"not a whole number; {_RESTORE}"
+                f"{path}: {wrong[0]} of {score.name} is {value!r}, which is not a "
+                f"share or not a whole number; {_RESTORE}"
             )
     by_name = {score.name: score for score in scores}
     if len(by_name) < len(scores):

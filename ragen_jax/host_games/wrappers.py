@@ -76,9 +76,9 @@ class Checked(Wrapper):
     """
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
-        shown = self.game.reset(seed, task)
-        self._check_observation("reset must return", shown)
-        return shown
+        observation = self.game.reset(seed, task)
+        self._check_observation("reset must return", observation)
+        return observation
 
     def step(self, reply: str) -> Step:
         step = self.game.step(reply)
@@ -275,9 +275,9 @@ def cut_middle(text: str, max_chars: int) -> str:
     """The text, its middle replaced by `CUT_MARK` if it has more characters."""
     if len(text) <= max_chars:
         return text
-    kept = max_chars - len(CUT_MARK)
-    tail = kept // 2
-    return text[: kept - tail] + CUT_MARK + text[len(text) - tail :]
+    length = max_chars - len(CUT_MARK)
+    tail = length // 2
+    return text[: length - tail] + CUT_MARK + text[len(text) - tail :]
 
 
 # Name of a wrapper -> its class, which takes a game and one argument.

@@ -73,8 +73,8 @@ def _drawings(contents: Contents, section: Contents) -> list[Callable]:
         draws += [lambda axis, i=i: _draw_alarms(axis, contents, i) for i in each]
     if section["special"] == "buckets":
         means = contents["buckets"]["means"]
-        shown = [i for i in each if means[i]]
-        draws += [lambda axis, i=i: _draw_buckets(axis, contents, i) for i in shown]
+        drawn = [i for i in each if means[i]]
+        draws += [lambda axis, i=i: _draw_buckets(axis, contents, i) for i in drawn]
     draws += [
         lambda axis, p=p: _draw_lines(axis, contents, p) for p in section["panels"]
     ]

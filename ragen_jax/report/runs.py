@@ -119,8 +119,8 @@ def _drawn(
     """What figures show of an iteration; earlier versions recorded no throughput."""
     numbers = {name: value for name, value in record.items() if is_drawable(value)}
     left_out = when_compiled(record)
-    shown = {name: value for name, value in record.items() if name not in left_out}
-    return tokens_per_second(numbers, num_rows) | shares.add(numbers) | shown
+    rest = {name: value for name, value in record.items() if name not in left_out}
+    return tokens_per_second(numbers, num_rows) | shares.add(numbers) | rest
 
 
 def _num_rows(settings: Mapping[str, Any]) -> float | None:

@@ -95,8 +95,8 @@ class EventFile:
 
         The session gets no end: the run may be resumed.
         """
-        shown = {name: _shown(value) for name, value in settings.items()}
-        experiment, start, _ = hparams(shown, dict.fromkeys(metrics, 0.0))
+        values = {name: _shown(value) for name, value in settings.items()}
+        experiment, start, _ = hparams(values, dict.fromkeys(metrics, 0.0))
         for summary in (experiment, start):
             self._events.file_writer.add_summary(summary)
 

@@ -76,12 +76,12 @@ def answer_request(retriever: Retriever, request: Any) -> dict[str, Any]:
     if query is not None:
         if not isinstance(query, str):
             raise RequestError(f"`query` is {_show(query)}; send a string")
-        found = retriever.search(query, k)
+        passages = retriever.search(query, k)
         return {
             "query": query,
             "method": type(retriever).__name__,
-            "results": [_write_result(passage) for passage in found],
-            "num_results": len(found),
+            "results": [_write_result(passage) for passage in passages],
+            "num_results": len(passages),
         }
     if queries is None:
         raise RequestError("there is no `query` and no `queries`; send one of them")

@@ -146,15 +146,15 @@ def uncolor(text: str) -> str:
 
     `S` on a red background, or in red letters, becomes `[red S]`.
     """
-    shown, color, end = [], None, 0
+    pieces, color, end = [], None, 0
     # One empty match at the end, so that the last piece is written as well.
     for match in re.finditer(f"{_ESCAPE.pattern}|\\Z", text):
         piece = text[end : match.start()]
-        shown.append(f"[{color} {piece}]" if color and piece else piece)
+        pieces.append(f"[{color} {piece}]" if color and piece else piece)
         end = match.end()
         if match[2] == "m":
             color = _read_color(match[1], color)
-    return "".join(shown)
+    return "".join(pieces)
 
 
 def _read_color(codes: str, color: str | None) -> str | None:

@@ -142,12 +142,12 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 def _expect(
     tokens: Iterator[tuple[str, str]], kind: str, word: str | None = None
 ) -> str:
-    found = next(tokens, ("end", ""))
-    if found[0] != kind or word not in (None, found[1]):
+    token = next(tokens, ("end", ""))
+    if token[0] != kind or word not in (None, token[1]):
         raise ValueError(
-            f"the grammar has {found[1][:40]!r} where {word or f'a {kind}'} is expected"
+            f"the grammar has {token[1][:40]!r} where {word or f'a {kind}'} is expected"
         )
-    return found[1]
+    return token[1]
 
 
 def _read_action(tokens: Iterator[tuple[str, str]], name: str) -> dict[str, str]:
@@ -170,9 +170,9 @@ def _read_action(tokens: Iterator[tuple[str, str]], name: str) -> dict[str, str]
 
 
 def _read_json(block: str) -> dict[str, list]:
-    kept = (line for line in block.split("\n") if not line.lstrip().startswith("#"))
+    lines = (line for line in block.split("\n") if not line.lstrip().startswith("#"))
     try:
-        rules = json.loads("\n".join(kept))
+        rules = json.loads("\n".join(lines))
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"a block of the grammar is not JSON: {error}") from error
     if not isinstance(rules, dict):
@@ -345,12 +345,12 @@ def _evaluate(node: ast.expr, scene: Scene) -> str:
             return next(filter(None, values), "")
     name = node.id if isinstance(node, ast.Name) else node.value.id
     # As in the original, the last object of a name counts, of any type.
-    found = [
+    objects = [
         (type_, object_) for (x, type_), object_ in scene.matched.items() if x == name
     ]
-    if not found:
+    if not objects:
         raise ValueError(f"the grammar speaks of {name}, which is not there")
-    type_, object_ = found[-1]
+    type_, object_ = objects[-1]
     attribute = "name" if isinstance(node, ast.Name) else node.attr
     fixed = {"id": object_, "type": type_, "definite": "the", "indefinite": "a"}
     return fixed.get(attribute) or scene.names.get(object_, object_)

@@ -100,13 +100,13 @@ class World:
         """The possible moves, in the order of the actions and then of the objects."""
         moves = []
         for name, action in self._actions.items():
-            found = {
+            bindings = {
                 tuple(binding[variable] for variable in action.names)
                 for binding in action.find(state.facts, {})
             }
             moves += [
                 Move(name, arguments)
-                for arguments in sorted(found)
+                for arguments in sorted(bindings)
                 if not (action.may_change_nothing and _is_empty(action, arguments))
             ]
         return moves
@@ -154,8 +154,8 @@ class World:
             not effect.variables and not tuple(_conjuncts(effect.when))
             for effect in action.effects
         )
-        kept = {(part.predicate, part.positive) for part in required}
-        kept |= {(e.literal.predicate, False) for e in action.effects}
+        needed = {(part.predicate, part.positive) for part in required}
+        needed |= {(e.literal.predicate, False) for e in action.effects}
         return _Compiled(
             names=names,
             find=self._find(action.parameters, action.precondition, frozenset()),
@@ -163,7 +163,7 @@ class World:
             effects=tuple(effects),
             may_change_nothing=is_plain
             and all(
-                (e.literal.predicate, e.literal.positive) in kept
+                (e.literal.predicate, e.literal.positive) in needed
                 for e in action.effects
             ),
         )
@@ -221,10 +221,10 @@ class World:
 
         def find(facts: Facts, binding: Binding) -> Iterator[Binding]:
             known = {x: y for x, y in binding.items() if x not in hidden}
-            found: Iterable[Binding] = (known,)
+            bindings: Iterable[Binding] = (known,)
             for step in steps:
-                found = _chain(step, facts, found)
-            return iter(found)
+                bindings = _chain(step, facts, bindings)
+            return iter(bindings)
 
         return find
 

@@ -132,10 +132,10 @@ def enter_namespaces(folder: str) -> None:
     jail = folder + JAIL
     os.mkdir(jail)
     # Shared libraries and Python's own; nothing that has been installed.
-    shown = {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
+    folders = {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
     for prefix in (sys.base_prefix, sys.base_exec_prefix):
-        shown |= {f"{prefix}/lib", f"{prefix}/lib64"}
-    for path in sorted(shown):
+        folders |= {f"{prefix}/lib", f"{prefix}/lib64"}
+    for path in sorted(folders):
         show(path, jail)
     os.mkdir(f"{jail}/dev")
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):

@@ -104,8 +104,8 @@ def read_result(printed: str) -> object:
     Raises:
       ValueError: nothing was marked, or the value is not JSON.
     """
-    _, found, line = printed.rpartition(MARK)
-    if not found:
+    _, mark, line = printed.rpartition(MARK)
+    if not mark:
         raise ValueError("no result was printed")
     return parse_json(line.split("\n", 1)[0])
 
@@ -196,8 +196,8 @@ def _function_name(test: dict, metadata: dict) -> str | None:
         return None
     if kind not in ("function_call", "functional"):
         raise ValueError(f"tests of type {kind!r} are not known")
-    own = test.get("metadata") or metadata
-    return test.get("fn_name") or own["func_name"]
+    about = test.get("metadata") or metadata
+    return test.get("fn_name") or about["func_name"]
 
 
 def _lines(text: object) -> str:

@@ -72,12 +72,12 @@ def _render(formula: Formula, least: int, symbols: dict[str, str]) -> str:
         return "False"
     if op == NOT:
         return symbols[NOT] + _render(formula[1], NOT_BINDING, symbols)
-    own, left, right = BINDING[op]
+    binding, left, right = BINDING[op]
     text = (
         f"{_render(formula[1], left, symbols)} {symbols[op]} "
         f"{_render(formula[2], right, symbols)}"
     )
-    return f"({text})" if own < least else text
+    return f"({text})" if binding < least else text
 
 
 def parse(text: str, atoms: Iterable[str] = ATOMS) -> Formula:
@@ -126,8 +126,8 @@ def _parse(
         raise FormulaError(f"unexpected '{text}'")
     while here < len(tokens) and tokens[here][0] in BINDING:
         op = tokens[here][0]
-        own, _, right = BINDING[op]
-        if own < least:
+        binding, _, right = BINDING[op]
+        if binding < least:
             break
         second, here = _parse(tokens, here + 1, right, depth + 1, atoms)
         formula = (op, formula, second)

@@ -302,8 +302,8 @@ class LeanGame(HostGame):
         if not text:
             return None, "the tactic is empty"
         # Lean's tactics may have several lines, but no other control characters.
-        shown = text if self._problem is not None else text.replace("\n", " ")
-        if not shown.isprintable():
+        checked = text if self._problem is not None else text.replace("\n", " ")
+        if not checked.isprintable():
             return None, "characters that cannot be printed"
         if self._problem is None:
             refused = _REFUSED.search(text)

@@ -75,9 +75,9 @@ class ShortestProofs:
         if start > most or not self._is_provable(goal):
             return None
         for length in range(start, most + 1):
-            found = self._of_length(goal, given, length)
-            if found is not None:
-                return found
+            script = self._of_length(goal, given, length)
+            if script is not None:
+                return script
             self._too_short[key] = length
         return None
 
@@ -111,10 +111,10 @@ class ShortestProofs:
         for i, goal in enumerate(goals):
             # Every goal that follows needs a tactic, too.
             left = most - len(lines) - (len(goals) - i - 1)
-            found = self._shortest(goal, left)
-            if found is None:
+            script = self._shortest(goal, left)
+            if script is None:
                 return None
-            lines += found
+            lines += script
         return lines
 
     def _moves(self, goal: Goal, given: frozenset, length: int) -> Iterator[str]:

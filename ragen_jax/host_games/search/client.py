@@ -143,10 +143,10 @@ class HttpRetriever:
                 passages = read_answer(answer)
             # A score of a thousand digits is an OverflowError.
             except (ValueError, OverflowError) as error:
-                shown = json.dumps(answer)[:200]
+                excerpt = json.dumps(answer)[:200]
                 raise RetrievalError(
                     f"{self.url} does not answer as a retrieval server: {error}, in "
-                    f"{shown}; check that it speaks one of {', '.join(SPOKEN)}"
+                    f"{excerpt}; check that it speaks one of {', '.join(SPOKEN)}"
                 ) from error
             self._dialects = (dialect,)
             return passages[:k]

@@ -223,8 +223,8 @@ class SearchQA(HostGame):
         self._queries.append(content)
         passages = self._passages().search(content, self._top_k)
         self._shown.update(passage.id for passage in passages)
-        shown = show_passages(passages, self._passage_chars)
-        return self._go_on(shown or "No passage has these words.")
+        text = show_passages(passages, self._passage_chars)
+        return self._go_on(text or "No passage has these words.")
 
     def solution(self) -> Sequence[str]:
         """The searches whose passages have not been shown, as far as they fit, and the

@@ -101,9 +101,9 @@ def build_catalogue(
         if product is not None:
             with _naming(f"the record of product {asin} in {kind}"):
                 goals[split_of(product)] += read(product, record)
-    for found in goals.values():
-        found.sort(key=lambda goal: stable_hash("webshop order", goal.id))
-    by_split = {split: tuple(found) for split, found in goals.items()}
+    for of_split in goals.values():
+        of_split.sort(key=lambda goal: stable_hash("webshop order", goal.id))
+    by_split = {split: tuple(of_split) for split, of_split in goals.items()}
     return Catalogue(products=products, goals=by_split, source=source)
 
 

@@ -189,8 +189,8 @@ class WebShop(HostGame):
         return self._layout.click(self._page, content)
 
     def _search(self, query: str) -> tuple[Product, ...]:
-        found = _index(self._catalogue).search(query, MAX_FOUND)
-        return tuple(self._catalogue.products[passage.id] for passage in found)
+        passages = _index(self._catalogue).search(query, MAX_FOUND)
+        return tuple(self._catalogue.products[passage.id] for passage in passages)
 
     def _price(self, product: Product) -> int:
         return draw_price(product, self._seed)

@@ -221,8 +221,8 @@ def _write_short(
         lines.append(f"{page.product.name} {dollars(price(page.product))}")
         for name, values in page.product.options.items():
             chosen = page.chosen.get(name)
-            shown = (f"[{value}]{'*' * (value == chosen)}" for value in values)
-            lines.append(f"{name}: {' '.join(shown)}")
+            buttons = (f"[{value}]{'*' * (value == chosen)}" for value in values)
+            lines.append(f"{name}: {' '.join(buttons)}")
     else:
         lines.append(_count_results(layout, page))
         lines += [

@@ -139,8 +139,8 @@ class Pool:
             return {row: worker.ask(row, request) for row, request in mine.items()}
 
         answers: dict[int, WorkerResponse] = {}
-        for found in self._threads.map(ask, self._workers):
-            answers |= found
+        for responses in self._threads.map(ask, self._workers):
+            answers |= responses
         return answers
 
 
@@ -271,19 +271,19 @@ def _parse(line: bytes, row: int) -> WorkerResponse:
     Raises:
       ValueError: the line is not an answer.
     """
-    found = json.loads(line)
-    if not isinstance(found, dict) or found.get("row") != row:
+    answer = json.loads(line)
+    if not isinstance(answer, dict) or answer.get("row") != row:
         raise ValueError(f"{line[:80]!r} is not for row {row}")
-    if isinstance(found.get("error"), str):
-        return WorkerResponse(failure=found["error"])
-    if isinstance(solution := found.get("solution"), list):
+    if isinstance(answer.get("error"), str):
+        return WorkerResponse(failure=answer["error"])
+    if isinstance(solution := answer.get("solution"), list):
         return WorkerResponse(solution=tuple(map(str, solution)))
-    text, info = found.get("observation"), found.get("info", {})
-    reward, images = found.get("reward", 0.0), found.get("images", [])
+    text, info = answer.get("observation"), answer.get("info", {})
+    reward, images = answer.get("reward", 0.0), answer.get("images", [])
     are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
     if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
         raise ValueError(f"{line[:80]!r} has no observation")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         return WorkerResponse(failure=f"its reward is {reward!r}, not a finite number")
-    ends = {name: bool(found.get(name, False)) for name in ("terminated", "truncated")}
+    ends = {name: bool(answer.get(name, False)) for name in ("terminated", "truncated")}
     return WorkerResponse(text, tuple(images), float(reward), info=info, **ends)
