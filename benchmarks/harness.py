@@ -78,7 +78,7 @@ def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What the figures belong to."""
+    """Versions, device and cores that the figures belong to."""
     import importlib.metadata
     import os
 

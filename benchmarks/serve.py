@@ -115,7 +115,7 @@ def measure(url: str, field: str, play: Callable, num_clients: int) -> list[floa
             concurrent.futures.ThreadPoolExecutor(num_clients)
         )
         rates = []
-        # The first starts what a game starts once.
+        # The first session starts what a game starts only once.
         for _ in range(_REPEATS.value + 1):
             began = time.perf_counter()
             list(threads.map(lambda client: play(client, field, each), clients))

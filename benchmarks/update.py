@@ -105,7 +105,7 @@ def torch_peer(config, batch, key, log_probs):
         learner.microbatch_rows = rows
         update = functools.partial(learner.update, episodes, order)
         taken[rows] = harness.least_seconds(update, 1)
-    # Anew: both start from the same weights.
+    # Built again: both start from the same weights.
     learner = TorchLearner(POCKET, config)
     learner.microbatch_rows = min(taken, key=taken.get)
     return lambda: learner.update(episodes, order), taken, float(difference)

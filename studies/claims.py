@@ -170,7 +170,7 @@ class Claim:
     """A sentence of a paper or of this repository, and the test that decides on it.
 
     Attributes:
-      text: in the form of what holds if the claim does.
+      text: states what holds if the claim is true.
       test: decides.
     """
 
@@ -255,7 +255,7 @@ class Study:
       paper: what the papers say, with figure or table.
       claims: each with its verdict.
       columns: measures of the table of arms.
-      values: by name, what an arm that other studies share has of what is compared.
+      values: by name, the compared value of an arm that other studies share.
       curves: metrics drawn over the iterations; none: `drawn`, arm by arm.
       drawn: measures of the figure; none: gradients by reward spread.
     """

@@ -27,7 +27,7 @@ _TOLERANCE = 1e-9
 
 
 class PValues(NamedTuple):
-    """Chances, without an effect, of one at least as large.
+    """Probabilities, without an effect, of one at least as large.
 
     Attributes:
       above, below: in either direction.

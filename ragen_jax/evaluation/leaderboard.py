@@ -113,7 +113,7 @@ class Row:
 
     @property
     def identity(self) -> str:
-        """Equal for equal policies under equal settings of theirs."""
+        """Equal for equal policies under equal settings."""
         names = ("weights", "player", "policy")
         who = next(self.about[name] for name in names if name in self.about)
         about = {k: v for k, v in self.about.items() if k not in (*names, "evaluation")}

@@ -194,7 +194,7 @@ def _shown(value: object) -> str:
 
 
 def _has_type_of(value: object, default: object) -> bool:
-    """JSON's value may stand where the default does; None is left to the rules."""
+    """Whether a JSON value has the type of the default; None is left to the rules."""
     if value is None or default is None:
         return not isinstance(value, ConfigDict)
     if isinstance(default, tuple | list):

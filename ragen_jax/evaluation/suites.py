@@ -153,7 +153,7 @@ def _window(num_turns: int) -> dict[str, object]:
 
 
 def _moves(number: int) -> dict[str, object]:
-    """So many turns of one action, each seeing the present board alone."""
+    """`number` turns of one action each, without history."""
     return {
         "rollout.max_turns": number,
         "rollout.max_actions_per_turn": 1,

@@ -33,7 +33,7 @@ _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
 _ACTING = "behind"
 # Says that a checkpoint was written with digests, so that their loss is noticed.
 _DIGESTS_MARK = {"digests": DIGESTS_FILE}
-# Orbax keeps what a save has to wait for in its modules: one at a time in a process.
+# Orbax keeps the work of a save in its modules: one save at a time in a process.
 _ORBAX = threading.RLock()
 
 
@@ -220,14 +220,14 @@ def _files(folder: pathlib.Path) -> list[str]:
 
 
 def _find_damage(folder: pathlib.Path) -> str | None:
-    """Description of what is damaged in a checkpoint, None if nothing is known of."""
+    """What is damaged in a checkpoint; None if no damage is known."""
     if not has_digests(folder) and _should_have_digests(folder):
         return f"{DIGESTS_FILE} is missing"
     return find_damage(folder, _files(folder))
 
 
 def _should_have_digests(folder: pathlib.Path) -> bool:
-    """Whether Orbax's metadata say so; also if they cannot be read."""
+    """Whether Orbax's metadata promise digests; True if they cannot be read."""
     try:
         text = (folder / _COMMIT_FILES[0]).read_text(encoding="utf-8")
         metadata = json.loads(text)

@@ -59,7 +59,7 @@ class Run(RunFolder):
         self._num_rows = config.rollout.num_groups * config.rollout.group_size
         self._validation = {name: f"val-env/{name}/" for name in names}
         self._training_success = [f"train/{name}/success" for name in names]
-        # What is open already is closed if the rest fails.
+        # If a later step fails, what is already open is closed.
         with contextlib.ExitStack() as files:
             files.callback(self._files.close)
             self._check_start()

@@ -156,7 +156,7 @@ def read_reset(data: Mapping[str, Any]) -> Reset:
 
 
 def read_step(data: Mapping[str, Any]) -> Step:
-    """What a step answers.
+    """The answer in a step request.
 
     Raises:
       MessageError: it is not of the action's schema.

@@ -220,7 +220,7 @@ def play_host_game(
 
 
 def solver_of(trained: Trained, say: Callable[[str], None]) -> Player:
-    """Replies as the game's own solution says.
+    """Replies from the game's solution.
 
     The player raises ValueError where the game has none.
     """

@@ -40,8 +40,8 @@ class Alfworld(HostGame):
     reply that reaches the goal pays 10 and ends the game, all others pay 0; after
     `max_steps` replies the game truncates.
 
-    A solution is of an invented house a shortest plan, from anywhere; of a file what is
-    left of its walkthrough while that is followed, and else empty.
+    The solution of an invented house is a shortest plan, from any state. That of a file
+    is the rest of its walkthrough while the player follows it, and else empty.
     """
 
     def __init__(

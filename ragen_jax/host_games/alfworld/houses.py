@@ -259,7 +259,7 @@ def invent(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
     draw = random.Random(seed)
     task = draw.choice(tasks)
     goal = draw.choice(goals(task, split))
-    # As many houses are of validation.
+    # The same share of houses is for validation.
     while split_of(house := _house(goal, draw)) != split:
         pass
     return {

@@ -41,7 +41,7 @@ class State(NamedTuple):
     """What is true.
 
     Attributes:
-      facts: arguments by predicate; what is not there is false.
+      facts: arguments by predicate; absent facts are false.
       undone: facts that an action has made false and none true again, with their
         predicates; grammars ask for them.
     """
@@ -257,7 +257,7 @@ class World:
         return steps
 
     def _choices(self, atom: Literal, unknown: Mapping[str, str]) -> float:
-        """Of how many facts an atom leaves a choice, roughly."""
+        """Roughly how many facts can match an atom."""
         rows = len(self.start.facts.get(atom.predicate, ()))
         is_known = [argument not in unknown for argument in atom.arguments]
         return rows / 10 ** sum(is_known)
@@ -350,7 +350,7 @@ def _ground(literal: Literal, binding: Binding) -> Arguments:
 
 
 def _is_empty(action: _Compiled, arguments: Arguments) -> bool:
-    """Whether a move's effects are what its preconditions say already."""
+    """Whether a move changes nothing: its preconditions state all of its effects."""
     binding = dict(zip(action.names, arguments, strict=True))
     required = {
         (part.predicate, _ground(part, binding), part.positive)

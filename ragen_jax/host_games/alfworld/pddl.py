@@ -18,7 +18,7 @@ import re
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _COMMENT = re.compile(r";[^\n]*")
-# What all types are of, if nothing else is said.
+# The parent of types that name no other.
 ROOT = "object"
 NUMERIC_EFFECTS = ("increase", "decrease", "assign", "scale-up", "scale-down")
 # Deeper texts are refused before Python's own limit is reached.
@@ -90,7 +90,7 @@ class Action:
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """Types with what they are of, constants with their types, and the actions."""
+    """Types with their parents, constants with their types, and the actions."""
 
     types: dict[str, str]
     constants: dict[str, str]
@@ -252,7 +252,7 @@ def _check_types(what: str, pairs, types: dict[str, str]) -> None:
 
 
 def _fact(words: object) -> tuple[str, ...] | None:
-    """A fact of :init; None for what only says a number or what is not so."""
+    """A fact of :init; None for numbers and negations."""
     head, *arguments = _expect_list(words, "a fact")
     if head in ("=", "not"):
         return None

@@ -13,7 +13,7 @@ from ragen_jax.host_games.alfworld.grammar import Scene, read_grammar, read_text
 from ragen_jax.host_games.alfworld.logic import Move, State, World
 from ragen_jax.host_games.alfworld.pddl import read_domain, read_problem
 
-# What names of Unity's objects are made of: Mug|-00.40|+00.86.
+# The form of names of Unity's objects: Mug|-00.40|+00.86.
 _MANGLED = "_bar_"
 _INTRO = read_text("#intro#")
 TEXTS = ("pddl_domain", "grammar", "pddl_problem")

@@ -113,7 +113,7 @@ class LocalSandbox:
         return LIMITS.format(who=who, reason=self._reason or "they were not asked for.")
 
     def run(self, code: str, given: str, seconds: float) -> Outcome:
-        """Run a program to its end; a second time if those who watch it were lost.
+        """Run a program to its end; a second time if the runner was lost.
 
         Args:
           code: Python.

@@ -275,7 +275,7 @@ def collect(process: int, stream: int, seconds: float) -> tuple[int, bytes]:
 
 
 def read_waiting(stream: int, printed: bytearray) -> bool:
-    """Append what can be read now, up to too much of it; False at the end."""
+    """Append what can be read now, until it is too much; False at the end."""
     while len(printed) <= MAX_OUTPUT_BYTES:
         try:
             chunk = os.read(stream, 1 << 16)
@@ -301,7 +301,7 @@ def kill_all(process: int, mode: str) -> int:
 
 
 def kill_orphans() -> None:
-    """Kill all children of this process and what becomes its child by that."""
+    """Kill all child processes, including orphans that become children of this one."""
     children = f"/proc/self/task/{os.getpid()}/children"
     while True:
         try:

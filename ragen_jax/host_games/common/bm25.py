@@ -54,7 +54,7 @@ class Retriever(Protocol):
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits in lower case; neither stemmed nor left out."""
+    """Runs of letters and digits in lower case; no stemming, no stop words."""
     return WORD.findall(text.lower())
 
 

@@ -118,7 +118,7 @@ def _names(split: str, number: int) -> list[str]:
 
 
 def _of_world(number: int) -> tuple[int, ...]:
-    """What tells the draws of a world from another's; the first one has none."""
+    """The part of a random key that names a world; empty for the first."""
     return (number,) if number else ()
 
 

@@ -207,7 +207,7 @@ class _Worker:
     def _replay(
         self, row: int, history: Sequence[tuple[dict[str, Any], str]]
     ) -> str | None:
-        """Play an episode again; says why it failed."""
+        """Play an episode again; returns the reason if that fails."""
         for request, text in history:
             answer = self._exchange(row, request)
             if answer.failure is not None:
@@ -241,7 +241,7 @@ class _Worker:
         return WorkerResponse(failure=failure)
 
     def _wait(self) -> int | None:
-        """Its exit status; None if it does not end although its pipe is closed."""
+        """The exit status; None if the process stays although its pipe is closed."""
         try:
             return self._child.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
