@@ -156,7 +156,6 @@ def _decoding(config, parts, name: str, program, target) -> tuple[int, dict]:
 
 
 def _update(config, parts, batch, program, target) -> dict:
-    """Figures of a layer's passes over a microbatch."""
     model, sizes = parts.model, config.learner
     rows = max(1, sizes.microbatch_rows // (config.mesh.data * config.mesh.fsdp))
     tokens = rows * batch.tokens.shape[1]

@@ -129,7 +129,6 @@ def _scores(
 
 
 def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records]:
-    """Score of an evaluation, and its episodes if they are kept."""
     began = time.perf_counter()
     result = evaluation.play()
     episodes = result.records() if keep_episodes else []

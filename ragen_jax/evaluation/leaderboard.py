@@ -272,7 +272,6 @@ def _read_row(path: pathlib.Path) -> Row:
 
 
 def _check_different(rows: Sequence[Row], kind: str, problem: str) -> None:
-    """Refuse rows with the same "name" or "identity"."""
     seen: dict[str, Row] = {}
     for row in rows:
         other = seen.setdefault(getattr(row, kind), row)

@@ -77,7 +77,6 @@ class Run(RunFolder):
             files.pop_all()
 
     def _check_start(self) -> None:
-        """Refuse a folder that is further than the configuration goes."""
         train = self._config.train
         if self.start > train.num_iterations:
             raise ValueError(

@@ -141,7 +141,6 @@ def stop_when_clean() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Call `on_signal(number)` in a thread for every signal that has a handler."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 

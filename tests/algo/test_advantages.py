@@ -84,7 +84,6 @@ def make_random(seed) -> Credit:
 
 
 def make_scored(scores) -> Credit:
-    """One turn per row, its score at its last trained token."""
     trajectory = make_trajectory([float(s) for s in scores])
     return Credit(trajectory, place_by_turn(trajectory))
 

@@ -24,7 +24,6 @@ def calls_as_before(trajectory, rewards, *, group_size):
 
 
 def first_groups(scores, *, num_groups, group_size, share: float):
-    """Keeps the first groups; its option has no default."""
     kept = jnp.arange(num_groups) < round(share * num_groups)
     return jnp.broadcast_to(kept[:, None], (num_groups, group_size))
 
@@ -46,13 +45,11 @@ def mean_actions_left(trajectory):
 
 
 def not_finite(rewards, mask):
-    """Divides by zero where nothing is paid."""
     total = jnp.sum(rewards)
     return grpo(rewards / total, mask, group_size=4)
 
 
 def of_another_shape(rewards, mask):
-    """One number per row."""
     return Estimate(advantages=jnp.sum(rewards, axis=1))
 
 
@@ -67,7 +64,6 @@ def has_an_array(rewards, mask, *, weights=jnp.ones(2)):  # noqa: B008
 
 
 def reads_entropies(rewards, mask, *, entropies):
-    """Asks for data that an estimator does not get."""
     return entropies
 
 

@@ -54,7 +54,6 @@ def is_equal(state: TrainState, other: TrainState) -> bool:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A run folder with three checkpoints."""
     workdir = tmp_path_factory.mktemp("saved")
     save(workdir, 1, 2, 3)
     return workdir

@@ -146,7 +146,6 @@ def _python_message(message: Message) -> Iterator[str]:
 
 
 def _reading(trained: Trained) -> str:
-    """How replies become actions."""
     task = trained.program.task
     budget = task.rules.budget
     tag = chat.forced_prefix(task.dialogue.thinking)

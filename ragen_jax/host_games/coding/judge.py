@@ -121,8 +121,8 @@ class LocalSandbox:
           seconds: until it is killed.
 
         Raises:
-          ChildProcessError: they were lost twice in namespaces, where no program can
-            reach them, so that it is not the program that has failed.
+          ChildProcessError: it was lost twice in namespaces, where no program can reach
+            it, so that the program has not failed.
           OSError: no process could be started.
         """
         for _ in range(2):

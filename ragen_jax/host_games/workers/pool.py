@@ -173,7 +173,6 @@ class _Worker:
         return answer
 
     def close_stdin(self) -> None:
-        """Ask the process to leave."""
         if self._child is not None:
             self._child.close_stdin()
 
