@@ -3,7 +3,7 @@
     python -m benchmarks.contexts             # rewrite the transcripts
     python -m benchmarks.contexts --time      # measure and rewrite the times
 
-Sampled tokens stand in brackets. Both replace what lies between the document's markers
+Sampled tokens stand in brackets. Both replace the text between the document's markers
 `<!-- name -->` and `<!-- end -->`.
 """
 

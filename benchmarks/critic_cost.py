@@ -4,7 +4,7 @@
 
 A separate network costs at most 2.5 times GRPO's update (counting passes: 3 for the
 policy, 3 for the critic and 1 to read the values, 7 / 3 = 2.33), a head on the policy's
-trunk at most 1.3 times. The status is 1 when either does not hold.
+trunk at most 1.3 times. The status is 1 when either limit is exceeded.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Exact information of replies of a few tokens: every one of them is looked at.
+"""Exact information of replies of a few tokens, by enumerating all of them.
 
 In: parameters, a few prompts, an alphabet of a few tokens. Out: the probability of
 every reply under every prompt, and I(X;Z), H(Z|X) and H(Z) without any estimate.

@@ -8,7 +8,7 @@ Prints Markdown: memory by kind and the largest buffers with the line they come 
 kernels and bytes of a decoded token and of a layer's pass, beside what must move;
 copies of whole caches or weights; exchanges between devices; the least time by bytes,
 arithmetic and launches. Needs the extra `[cuda]`, and no GPU. What XLA tunes by
-measuring keeps its defaults: nothing here is a time that was taken.
+measuring keeps its defaults: no time here was measured.
 """
 
 import pathlib

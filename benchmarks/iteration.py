@@ -6,9 +6,9 @@
     python -m benchmarks.iteration --presets=qwen2.5-0.5b --tiny --reply_tokens=6
 
 The second and third run the paper's shape (8 x 16 rows, 5 turns) on random weights, for
-a GPU. With `--reply_tokens` every reply has exactly that many: the reply budget,
-and the ids that end a reply, which are data to the compiled rollout, are replaced by
-one that no token has. The program stays the same.
+a GPU. With `--reply_tokens` every reply has exactly that many, which is also the reply
+budget: the ids that end a reply, which are data to the compiled rollout, are replaced
+by one that no token has. The program stays the same.
 
 An iteration is what `train()` does between evaluations, diagnoses and checkpoints:
 rollout, update, metrics, episodes and files. Updates keep all groups and, in turn, a

@@ -1,7 +1,7 @@
 """Runs to be measured: a task with some presets, on weights that are there or random.
 
-The weights of published models are not fetched: their shape is known, and what the
-numbers are does not change the work. Random weights never win a game, so that every
+The weights of published models are not downloaded: their shapes are known, and their
+values do not change the work. Random weights never win a game, so that every
 episode has all of its turns.
 """
 

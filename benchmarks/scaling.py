@@ -4,8 +4,8 @@
     python -m benchmarks.scaling --json=FILE --output=docs/scaling.png --nocompile
 
 Compiles every case that the file lacks by `benchmarks.gpu_program` (minutes each; needs
-the extra `[cuda]` and no GPU) and adds it to the file; stopped, it goes on from there.
-Nothing here is a time that was taken: seconds are bytes and operations of the programs
+the extra `[cuda]` and no GPU) and adds it to the file; run it again after a stop.
+No time here was measured: seconds are bytes and operations of the programs
 at the rates of `ragen_jax/memory/targets.py`. "Nothing overlaps" adds them up,
 "all overlaps" takes the largest; a real run lies in between.
 """

@@ -7,8 +7,8 @@
 GRPO, all groups kept, every row full to its last token (random ids, half of a row or so
 trained on), so that tokens are tokens and not padding. Where the pocket model is
 measured on a CPU, PyTorch takes part, if it is installed: the same model (transformers'
-Qwen2), episodes, minibatches and loss in plain float32 (`benchmarks/peers`), with
-the microbatch that suits it best. Updates alternate; read the minima and medians.
+Qwen2), episodes, minibatches and loss in plain float32 (`benchmarks/peers`), with the
+microbatch that suits it best. Updates alternate; read the minima and medians.
 
 FLOPs are those of `benchmarks/flops.py`, compared with XLA's own count for one
 microbatch. Utilisation is of the matrix-product rate measured in the same run, in the

@@ -1,7 +1,7 @@
 """Claims about runs, the tests that decide on them, and studies made of both.
 
-In: records of runs. Out: verdicts. Everything that a verdict depends on, but for the
-runs, stands in the claim: it is written and committed before them.
+In: records of runs. Out: verdicts. A claim holds everything that its verdict depends
+on, except the runs, and is committed before them.
 """
 
 import dataclasses

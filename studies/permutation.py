@@ -1,9 +1,9 @@
 """Permutation tests over few runs.
 
-In: numbers of runs. Out: one-sided p-values. A test with few permutations
-goes through all of them; otherwise through `NUM_SAMPLES` drawn ones, the observed one
-included (Phipson and Smyth 2010). Nothing is assumed of how the numbers are distributed
-but that they could be exchanged if there were no effect.
+In: numbers of runs. Out: one-sided p-values. A test with few permutations goes through
+all of them, otherwise through `NUM_SAMPLES` drawn ones, the observed one included
+(Phipson and Smyth 2010). The only assumption is that the numbers are exchangeable if
+there is no effect.
 
 SciPy's `permutation_test` knows no blocks, refuses a sample of one run, and takes sums
 that are equal but for their rounding for different ones.

@@ -2,10 +2,9 @@
 
 The same algorithm as ours, for the estimators "grpo" and "gae" and the filter
 "top_fraction" on the standard deviation of rewards: filter, advantages, minibatches,
-each accumulated over microbatches, clipped loss with an entropy bonus,
-gradient clipping, AdamW. Float32. What a careful user would do for speed is done: fused
-AdamW, attention by `scaled_dot_product_attention`, rows cut to the longest of their
-microbatch.
+each accumulated over microbatches, clipped loss with an entropy bonus, gradient
+clipping, AdamW. Float32. What a careful user would do for speed is done: fused AdamW,
+attention by `scaled_dot_product_attention`, rows cut to the longest of a microbatch.
 """
 
 import copy

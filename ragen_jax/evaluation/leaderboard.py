@@ -1,8 +1,7 @@
 """A leaderboard: files of scores, one row each, if they are of the same measurement.
 
 In: JSON files of `launch.evaluate --json`. Out: a `Board`, and its page in Markdown
-(`launch.leaderboard_page` has the one in HTML). The same files give the same
-bytes.
+(`launch.leaderboard_page` has the one in HTML). The same files give the same bytes.
 
 Must be equal in all files: what is asked, and how often. That is the suite, the number
 of prompts and samples, the seed, and per entry the game, its arguments, the part of its

@@ -1,8 +1,8 @@
 """A retrieval server for trainers and players on the same machine.
 
 In: a retriever, and requests in the two dialects that `host_games.search.client`
-describes. Out:
-passages as JSON; what cannot be answered gets a status of 400 or more and a sentence.
+describes. Out: passages as JSON; a request that cannot be answered gets a status of 400
+or more and a sentence.
 
 `POST /retrieve` with `query` answers in `results`, for the clients of RAGEN and of rLLM
 at once; with `queries` it answers in `result`, for those of Search-R1, verl and SkyRL.

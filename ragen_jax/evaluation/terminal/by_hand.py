@@ -134,7 +134,7 @@ class HandEpisode:
 
     def _read(self, word: str) -> int | None:
         env = self.task.env
-        # A terminal's bytes that are no UTF-8 arrive as lone surrogates.
+        # A terminal's bytes that are not UTF-8 come as lone surrogates.
         text = word.strip().encode(errors="replace")
         if not 0 < len(text) <= env.answer_bytes:
             return None

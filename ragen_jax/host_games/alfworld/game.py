@@ -1,8 +1,7 @@
 """ALFWorld: tasks in a household, by commands.
 
-In: replies, a command each. Out: what the player sees. Houses are invented
-(`houses`) or ALFWorld's own files (`files`); one interpreter
-(`story`) plays both.
+In: replies, a command each. Out: what the player sees. Houses are invented (`houses`)
+or ALFWorld's own files (`files`); one interpreter (`story`) plays both.
 
 Source: RAGEN's ALFWorld (ragen/env/alfworld). It differs where the original harms:
 games are in alphabetical order, not in that of the file system; commands may be in any

@@ -1,7 +1,7 @@
 """Reads and speaks the grammar of an ALFWorld game: its commands and answers.
 
 In: the text of a grammar; a `Scene`, the facts that it speaks about. Out: sentences.
-Refuses to know what is possible; `alfworld_logic` does.
+Does not know what is possible; `logic` does.
 
 A grammar is a list of blocks, `grammar :: \"\"\"JSON\"\"\";` and `action NAME {
 template :: "..."; feedback :: "..."; grammar :: ...; }`. The JSON has a symbol's rules,

@@ -1,7 +1,7 @@
 """Invents houses with a task, in the format of ALFWorld's files.
 
 In: a seed. Out: what a `game.tw-pddl` file holds, with a shortest plan as walkthrough.
-Refuses to give a goal or a house of the other split.
+Never gives a goal or a house of the other split.
 
 The houses are ALFRED's made small: 4 to 6 receptacles and 3 to 5 things, each of its
 own kind, so that names need no numbers; everything fits everywhere, and texts are

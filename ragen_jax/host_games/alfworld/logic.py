@@ -1,6 +1,6 @@
 """Plays PDDL: what is possible, what it changes, whether the goal is reached.
 
-In: a domain and a problem (`alfworld_pddl`), and states. Out: states. Refuses to know
+In: a domain and a problem (`pddl`), and states. Out: states. Does not know
 what anything is called in English.
 
 Conditions are compiled once per problem. Possible actions are found by joining the

@@ -1,8 +1,8 @@
 """Reads PDDL: the domain and the problem of an ALFWorld game.
 
 In: texts. Out: `Domain` and `Problem`, with conditions in negation normal form, so that
-a negation stands before an atom or an equation only. Refuses to know what they mean;
-`alfworld_logic` does.
+a negation stands before an atom or an equation only. Does not know what they mean;
+`logic` does.
 
 Read is what ALFRED's domain uses and a little more: types, constants, conditions of
 and, or, not, imply, exists, forall, =, effects of and, not, forall, when. Numbers

@@ -1,7 +1,7 @@
 """Plays the game of one file: commands in, sentences out.
 
 In: the JSON object of a `game.tw-pddl` file. Out: a `Story`, which knows its commands,
-answers and end. Refuses to know of steps, rewards and files.
+answers and end. Does not know of steps, rewards and files.
 
 Source: ALFWorld's names of objects (`AlfredDemangler`), TextWorld's `PddlEnv`.
 """

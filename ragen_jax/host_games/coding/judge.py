@@ -1,7 +1,7 @@
 """Runs programs apart from their judge, and compares what they print.
 
 In: code, input and limits. Out: an `Outcome`, which is data: what was printed, never a
-verdict. Expected outputs stay in this process. Refuses to know about tasks and rewards.
+verdict. Expected outputs stay in this process. Does not know about tasks and rewards.
 Sources: the isolation is `runner`'s; the service is SandboxFusion's `POST
 /run_code` (github.com/bytedance/SandboxFusion).
 """

@@ -1,8 +1,8 @@
-"""The program that runs others; `code_judge.LocalSandbox` starts it.
+"""The program that runs others; `judge.LocalSandbox` starts it.
 
 In, on stdin: `REQUEST_HEAD` and JSON with `code`, `stdin`, `seconds` and `memory_mb`.
 Out, on stdout: the line `ready` once; per request `ANSWER_HEAD` and the bytes printed.
-It refuses to know what should have been printed.
+It does not know what should have been printed.
 
 Three processes per request. This one forks a warden and never reads a request, so that
 nothing of one program is in the memory that the next is forked from. The warden reads

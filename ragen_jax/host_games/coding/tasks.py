@@ -1,6 +1,6 @@
 """Programming tasks: their tests, and the files they are read from.
 
-In: a file of DeepCoder's data set or HumanEval's. Out: `Task`s of a split. Refuses to
+In: a file of DeepCoder's data set or HumanEval's. Out: `Task`s of a split. Does not
 know how programs are run.
 
 Formats. agentica-org/DeepCoder-Preview-Dataset (parquet, JSON or JSON lines):

@@ -1,7 +1,7 @@
 """What checks a Lean script, and the checker of propositional ones.
 
 In: the whole text of a theorem and its tactics. Out: messages as Lean's, in the form in
-which a Kimina server gives them. Refuses to know episodes and rewards.
+which a Kimina server gives them. Does not know episodes and rewards.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Formulas of propositional logic, written as Lean writes them.
 
 In: text in Lean's symbols or in ASCII. Out: formulas, their text, and the form of a
-problem that renaming its atoms does not change. Refuses to know what a proof is.
+problem that renaming its atoms does not change. Does not know what a proof is.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Lean: prove a theorem, one tactic a reply.
 
 In: replies. Out: the goals that are left, what was wrong with a tactic, rewards.
-Refuses to judge proofs itself: a checker does.
+Does not judge proofs itself: a checker does.
 
 Two kinds of problems. By default small theorems of propositional logic, generated and
 checked in the process; with `data` and `url`, the theorems of a file in miniF2F's

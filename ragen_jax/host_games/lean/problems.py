@@ -1,7 +1,7 @@
 """Generated theorems of propositional logic, of graded size, in two splits.
 
 In: a seed. Out: hypotheses and a goal that follows from them, with the number of
-tactics of its shortest plain proof. Refuses to give a problem of the other split.
+tactics of its shortest plain proof. Never gives a problem of the other split.
 
 Random hypotheses and a random goal are drawn until they are a theorem of the size asked
 for; the prover and the search decide both exactly, so every problem can be won.

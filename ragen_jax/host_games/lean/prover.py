@@ -1,7 +1,7 @@
 """Whether a propositional goal is provable, and a script of tactics that proves it.
 
 In: a goal. Out: a yes or a no that is exact for intuitionistic logic, or tactics.
-Refuses to know what is short: `propositional_search` does.
+Does not know what is short: `shortest_proof` does.
 
 The procedure is the contraction-free sequent calculus LJT, also called G4ip (R.
 Dyckhoff, "Contraction-free sequent calculi for intuitionistic logic", Journal of

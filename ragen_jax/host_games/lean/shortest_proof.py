@@ -1,7 +1,7 @@
 """The shortest proof of a propositional goal in plain tactics.
 
 In: a goal. Out: the fewest tactics that prove it, which is also what the generator
-calls a problem's size. Refuses to try what cannot succeed: a goal that the prover finds
+calls a problem's size. Does not try what cannot succeed: a goal that the prover finds
 unprovable is not looked into.
 
 Plain tactics are `intro`, `constructor`, `left`, `right`, `cases h`, `exact h`,

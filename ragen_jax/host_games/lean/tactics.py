@@ -1,6 +1,6 @@
 """Tactics of natural deduction over propositional goals, with Lean's names.
 
-In: open goals and one tactic's text. Out: the goals that are left. Refuses to know
+In: open goals and one tactic's text. Out: the goals that are left. Does not know
 where goals come from and what an episode is.
 
 Where this differs from Lean: `cases h` and a bare `intro` name what they introduce, and

@@ -1,7 +1,7 @@
 """Theorems from a file in miniF2F's format.
 
 In: a path. Out: the theorems of a split, each as the text before its first tactic.
-Refuses to know whether Lean accepts them.
+Does not know whether Lean accepts them.
 
 The file is JSONL, one theorem a line, with the fields under which miniF2F is published:
 `name`, `formal_statement` (up to `:= by`; a `sorry` behind it is cut off), and where

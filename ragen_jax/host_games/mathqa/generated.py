@@ -1,4 +1,4 @@
-"""Word problems with an integer answer, made of sentences of our own.
+"""Word problems with an integer answer, made of sentences written here.
 
 In: a random source and how hard. Out: a `Problem` with its answer and a `key`, which
 names its numbers and sentences without the people and things in them: by it problems

@@ -1,7 +1,7 @@
 """Judges of mathematical answers.
 
 In: the true answer and a reply. Out: whether they agree, and for `MathJudge` whether
-it could tell. Refuses to know where questions come from.
+it could tell. Does not know where questions come from.
 
 Symbolic comparison runs in a child process: hostile expressions hang or eat memory, and
 math-verify's own deadline is `signal.alarm`, which raises outside a main thread and,

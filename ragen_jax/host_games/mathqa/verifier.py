@@ -1,4 +1,4 @@
-"""The process that compares expressions; `math_judge.MathJudge` starts and kills it.
+"""The process that compares expressions; `judge.MathJudge` starts and kills it.
 
 In: lines of JSON with `truth` and `reply`. Out: the line `{}` when it is ready, then a
 line `{"equal": bool}` each. A separate program that imports nothing of ragen_jax.

@@ -1,6 +1,6 @@
 """Search on a server, in either of the two dialects that the field speaks.
 
-In: a query. Out: the passages that the server names, best first. Refuses to guess:
+In: a query. Out: the passages that the server names, best first. Does not guess:
 what is not an answer of one of the dialects is an error.
 
 Both are a POST of JSON to `/retrieve`:

@@ -2,14 +2,13 @@
 
 In: replies, each a search or the answer. Out: passages found, and at the end the pay
 of the answer. Questions come from an invented world (`invented`) or from HotpotQA
-(`hotpot`), passages from an index in memory (`common.bm25`) or from a
-server (`client`).
+(`hotpot`), passages from an index in memory (`common.bm25`) or a server (`client`).
 
 Source: RAGEN's SearchQA (ragen/env/search, after rLLM's). It differs where the original
 harms: replies it cannot read are invalid instead of final answers (`loose` plays the
 original's rule); only an exact match is a success, not any pay; the last reply is for
-the answer, so that every search is of use; validation has
-questions of its own; a server that fails raises instead of being read as a passage.
+the answer, so that every search is of use; validation has other questions; a server
+that fails raises instead of being read as a passage.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Products and goals from files in the format of WebShop.
 
-In: paths of JSON files, or their contents. Out: a catalogue. Refuses to know pages and
+In: paths of JSON files, or their contents. Out: a catalogue. Does not know pages and
 rewards.
 
 Three files, by their published names: `items_shuffle*.json`, a list of products (asin,

@@ -1,14 +1,14 @@
 """WebShop: buy what a customer asks for.
 
 In: replies, each a search or a click. Out: pages of a shop, and at the end the pay of
-the purchase. Products and goals are generated (`generated`) or come from
-WebShop's files (`files`).
+the purchase. Products and goals are generated (`generated`) or come from WebShop's
+files (`files`).
 
 Source: WebShop (arXiv 2207.01206) as in RAGEN (ragen/env/webshop). It differs where the
 original harms: prices and limits are drawn from the level's seed, not anew in each
 process; what a page does not offer changes nothing, also a search; validation has
-products of its own; nothing is paid twice (`score`). Its search engine is BM25
-on words as they stand, without Lucene's stems, so that pages of results differ.
+other products; nothing is paid twice (`score`). Its search engine is BM25 on words as
+they stand, without Lucene's stems, so that pages of results differ.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """When two texts of a shop mean the same: similarity, nouns, colours.
 
-In: titles, attributes and values of options. Out: numbers and sets of words. Refuses to
+In: titles, attributes and values of options. Out: numbers and sets of words. Does not
 know goals and rewards.
 
 Sources: WebShop compares attributes and options by the token set ratio of the package

@@ -1,6 +1,6 @@
 """Pages of the shop: what can be done on them, where it leads, how they read.
 
-In: a page and a name that is clicked. Out: the next page; texts. Refuses to know
+In: a page and a name that is clicked. Out: the next page; texts. Does not know
 replies, searching and rewards.
 
 Source: WebShop's pages and their text form (web_agent_site/templates). "short" texts

@@ -1,7 +1,7 @@
 """Games in worker processes that may fail, hang or be killed.
 
-In: which game each row plays, then a reply for every row that goes on. Out: what each
-row was answered, or why it failed. A worker plays the games of several rows. When one
+In: which game each row plays, then a reply for every row still playing. Out: each
+row's answer, or why it failed. A worker plays the games of several rows. When one
 of them outlasts its deadline the process is killed, a new one starts, and the worker's
 other rows are brought back by playing their episodes again, which a game's contract
 allows (`base.HostGame`); nothing changes for them. Knows no tokens.
@@ -177,7 +177,7 @@ class _Worker:
             self._child.close_stdin()
 
     def stop(self, deadline: float | None = None) -> None:
-        """Kill the process and all that it started; see `processes.Child.kill`."""
+        """Kill the process and all that it started; see `child.Child.kill`."""
         if self._child is not None:
             self._child.kill(deadline)
             self._child = None
