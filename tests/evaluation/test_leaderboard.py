@@ -229,7 +229,7 @@ def set_wins(wins):
         ),
         (
             edited(lambda c: c["scores"][0]["played"].update({OWN: None})),
-            r"max_reply_tokens of Walk is None, which is .* no whole number",
+            r"max_reply_tokens of Walk is None, which is .* not a whole number",
         ),
         (
             edited(lambda c: c["scores"].append(c["scores"][0])),

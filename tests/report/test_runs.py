@@ -176,7 +176,7 @@ def test_settings_of_any_value_make_a_report(tmp_path):
 def test_what_is_no_run_is_said(tmp_path):
     with pytest.raises(ValueError, match="there is no folder"):
         read_runs([tmp_path / "missing"])
-    with pytest.raises(ValueError, match=r"no run folder: it has no config\.json"):
+    with pytest.raises(ValueError, match=r"not a run folder: it has no config\.json"):
         read_runs([tmp_path])
 
 
