@@ -81,10 +81,10 @@ def following(
 ) -> str:
     """A later message, from the end of the last reply to the next one. Turns from 1."""
     end = "<|im_end|>" if was_cut else ""
-    shown = f"{round(100 * reward) / 100:g}"
+    amount = f"{round(100 * reward) / 100:g}"
     warning = "Invalid\n" if was_invalid else ""
     return (
-        f"{end}\n<|im_start|>user\nReward {shown}\n{warning}"
+        f"{end}\n<|im_start|>user\nReward {amount}\n{warning}"
         f"{_turn(turn, picture, actions_left)}"
     )
 

@@ -40,13 +40,13 @@ RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
 DECIMAL = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 NAMESPACES = (
-    "Programs run in processes of their own with namespaces for processes, files and "
+    "Programs run in separate processes with namespaces for processes, files and "
     "network: they see Python's standard library, read-only, and a scratch folder of "
     "32 MB that is dropped, no other process and no network; processes, memory, time "
     "and output are limited. The kernel is shared with them."
 )
 LIMITS = (
-    "NO SANDBOX: programs run in processes of their own with limits on processes, "
+    "NO SANDBOX: programs run in separate processes with limits on processes, "
     "memory, time, file size and output alone. They can use the network and read{who}. "
     "Namespaces cannot be had here: {reason}"
 )

@@ -152,7 +152,7 @@ def read_price(pricing: str | None) -> tuple[int, int]:
     if not pricing:
         return UNKNOWN_PRICE_CENTS, UNKNOWN_PRICE_CENTS
     parts = (part.replace(",", "") for part in pricing.split("$")[1:])
-    numbers = [found.group() for part in parts if (found := NUMBER.search(part))]
+    numbers = [match.group() for part in parts if (match := NUMBER.search(part))]
     if not numbers:
         raise ValueError(f"its pricing is {pricing!r}, without a number behind a $")
     cents = sorted(round(float(number) * 100) for number in numbers[:2])
