@@ -6,7 +6,7 @@
 
 The pocket model answers questions with a search engine that takes 50 ms for every reply
 (`configs/search.py`, made smaller). `speed` times iterations one after the other,
-ahead on the same device (whose waiting is filled) and ahead on a device of its own.
+ahead on the same device (whose waiting is filled) and ahead on a separate device.
 `learning` trains with and without, for several seeds, and tests on held-out questions.
 Both write into FILE, beside what the other has written there.
 """
@@ -79,7 +79,7 @@ def run(config: ConfigDict, program: Program) -> Iterator[tuple[Iteration, float
 
 def speed(num_iterations: int) -> dict[str, dict[str, float]]:
     """Median seconds of iterations and of their parts, by mode."""
-    found = {}
+    figures = {}
     columns = ("rollout", "of it waited for", "hidden", "update")
     print(markdown.table(("rollouts", "s/iteration", *columns), []))
     for mode in MODES:
@@ -94,7 +94,7 @@ def speed(num_iterations: int) -> dict[str, dict[str, float]]:
         }
         waited, hidden = parts["rollout"], parts["rollout_hidden"]
         seconds = statistics.median(x for _, x in timed)
-        found[mode] = {
+        figures[mode] = {
             "seconds": seconds,
             "rollout": waited + hidden,
             "waited": waited,
@@ -103,9 +103,9 @@ def speed(num_iterations: int) -> dict[str, dict[str, float]]:
             "iterations": len(timed),
         }
         times = (f"{x:.2f}" for x in (seconds, waited + hidden, waited))
-        share = f"{found[mode]['hidden']:.0%}"
+        share = f"{figures[mode]['hidden']:.0%}"
         print(markdown.row((mode, *times, share, f"{parts['update']:.2f}")), flush=True)
-    return found
+    return figures
 
 
 # Metrics of the last iterations that say what the correction does.
@@ -160,13 +160,12 @@ def learning(seeds: list[int], num_iterations: int) -> Iterator[dict]:
 
 
 def _success(program: Program, state) -> dict[str, float]:
-    """Held-out success and its 95 % interval."""
     metrics, _ = evaluate(program, program.play_params(state))
     prefix = f"val-env/{program.task.name}/success"
     ends = {"success": "", "low": "_low", "high": "_high"}
-    found = {name: metrics[f"{prefix}{end}"] for name, end in ends.items()}
-    assert all(map(math.isfinite, found.values()))
-    return found
+    figures = {name: metrics[f"{prefix}{end}"] for name, end in ends.items()}
+    assert all(map(math.isfinite, figures.values()))
+    return figures
 
 
 def main() -> None:

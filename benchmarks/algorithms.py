@@ -92,15 +92,15 @@ def table(runs: pathlib.Path) -> str:
     rows = []
     for task, variant, estimator in itertools.product(TASKS, VARIANTS, ESTIMATORS):
         done = [
-            found
+            result
             for seed in TASKS[task]
-            if (found := outcome(folder_of(runs, (task, variant, estimator, seed))))
+            if (result := outcome(folder_of(runs, (task, variant, estimator, seed))))
         ]
         if not done:
             continue
-        after = [found["after"] for found in done]
+        after = [result["after"] for result in done]
         error = standard_error(after, done[0]["num_prompts"])
-        mean = {k: statistics.mean(found[k] for found in done) for k in done[0]}
+        mean = {k: statistics.mean(result[k] for result in done) for k in done[0]}
         rows.append(
             {
                 "game": task,

@@ -65,13 +65,13 @@ def measure(shape: tuple[int, ...], repeats: int) -> dict:
     def norm(x):
         return jnp.linalg.norm(x.astype(jnp.float32).ravel())
 
-    seconds, found = harness.take_turns(compiled, repeats, prepare=lambda: inputs)
+    seconds, results = harness.take_turns(compiled, repeats, prepare=lambda: inputs)
     apart = {
         name: max(
             float(norm(a - b) / norm(b))
-            for a, b in zip(arrays, found["blocks"], strict=True)
+            for a, b in zip(arrays, results["blocks"], strict=True)
         )
-        for name, arrays in found.items()
+        for name, arrays in results.items()
     }
     return {
         "notes": notes,

@@ -3,7 +3,7 @@
     python -m benchmarks.contexts             # rewrite the transcripts
     python -m benchmarks.contexts --time      # measure and rewrite the times
 
-Sampled tokens stand in brackets. Both replace what lies between the document's markers
+Sampled tokens stand in brackets. Both replace the text between the document's markers
 `<!-- name -->` and `<!-- end -->`.
 """
 
@@ -36,7 +36,6 @@ OPEN, CLOSE = "⟦", "⟧"
 
 @functools.cache
 def _player():
-    """Game, tokenizer, policy and its parameters."""
     from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.models.policy import build_policy
     from ragen_jax.program.build import POCKET
@@ -140,7 +139,7 @@ def pick(trajectory) -> int:
     """The first row that takes three turns and is won.
 
     Raises:
-      ValueError: there is none.
+      ValueError: no row does.
     """
     import numpy as np
 
@@ -183,8 +182,8 @@ def replace(document: str, name: str, text: str) -> str:
       ValueError: the document has no such marker.
     """
     marker, end = f"<!-- {name} -->", "<!-- end -->"
-    before, found, after = document.partition(marker)
-    if not found:
+    before, mark, after = document.partition(marker)
+    if not mark:
         raise ValueError(f"the document has no {marker!r}; add it and {end!r}")
     return f"{before}{marker}\n\n{text}\n\n{end}{after.partition(end)[2]}"
 

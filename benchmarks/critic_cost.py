@@ -2,9 +2,9 @@
 
     python -m benchmarks.critic_cost
 
-A network of its own costs at most 2.5 times GRPO's update (counting passes: 3 for the
+A separate network costs at most 2.5 times GRPO's update (counting passes: 3 for the
 policy, 3 for the critic and 1 to read the values, 7 / 3 = 2.33), a head on the policy's
-trunk at most 1.3 times. The status is 1 when either does not hold.
+trunk at most 1.3 times. The status is 1 when either limit is exceeded.
 """
 
 import functools

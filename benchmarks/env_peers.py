@@ -47,17 +47,17 @@ def measure(rate: Callable, *, instances: int, repeats: int) -> dict[str, dict]:
       repeats: measured calls.
     """
     few = min(repeats, 3)
-    found = {}
+    rates = {}
     if importlib.util.find_spec("jumanji"):
         from jumanji.environments import Game2048, Sudoku
 
         for name, env in (("2048 4x4", Game2048()), ("Sudoku 9x9", Sudoku())):
             play = _jumanji(env, instances)
-            found[f"jumanji's {name}: steps"] = rate(
+            rates[f"jumanji's {name}: steps"] = rate(
                 play, NUM_STEPS * instances, repeats
             )
     if importlib.util.find_spec("gymnasium_2048"):
-        found["gymnasium-2048, Python: steps"] = rate(_gymnasium(), PYTHON_STEPS, few)
+        rates["gymnasium-2048, Python: steps"] = rate(_gymnasium(), PYTHON_STEPS, few)
     if importlib.util.find_spec("reasoning_gym"):
         import reasoning_gym
 
@@ -65,8 +65,8 @@ def measure(rate: Callable, *, instances: int, repeats: int) -> dict[str, dict]:
             levels = reasoning_gym.create_dataset(
                 dataset, seed=0, size=10**6, **options
             )
-            found[name] = rate(_generate(levels), PYTHON_LEVELS, few)
-    return found
+            rates[name] = rate(_generate(levels), PYTHON_LEVELS, few)
+    return rates
 
 
 def _jumanji(env, instances: int) -> Callable:

@@ -152,7 +152,7 @@ def auto_resets(instances: int, repeats: int) -> dict[str, dict[str, dict]]:
     import envs
 
     sizes = {"instances": instances, "repeats": repeats}
-    found = {}
+    rates = {}
     for name in (*envs.GYMNAX_IDS, "CartPole-v1", "Breakout-MinAtar"):
         env, params = gymnax.make(name)
         steps = {"step_env": env.step_env, "step": env.step}
@@ -160,11 +160,11 @@ def auto_resets(instances: int, repeats: int) -> dict[str, dict[str, dict]]:
             keys = jax.random.split(jax.random.key(1), NUM_LEVELS)
             levels = jax.jit(jax.vmap(env.reset_env, (0, None)))(keys, params)[1]
             steps["with_levels"] = env.with_levels(levels).step
-        found[name] = {
+        rates[name] = {
             kind: measure_auto_reset(env, params, step, **sizes)
             for kind, step in steps.items()
         }
-    return found
+    return rates
 
 
 def print_auto_resets(found: dict[str, dict[str, dict]]) -> None:
@@ -318,7 +318,7 @@ def measure(instances: int, repeats: int) -> dict[str, dict]:
         "Sokoban with text: steps": measure_text(**sizes),
     }
     figures |= env_peers.measure(rate, **sizes)
-    return {name: found for name, found in figures.items() if found is not None}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def main(argv: list[str]) -> int:
@@ -331,8 +331,8 @@ def main(argv: list[str]) -> int:
     device = jax.devices()[0].device_kind
     print(f"{_INSTANCES.value:,} instances on {device} (jax {jax.__version__})")
     print(f"{'per second':<36}{'best':>14}{'median':>14}")
-    for name, found in figures.items():
-        best, median = found["best_per_s"], found["median_per_s"]
+    for name, figure in figures.items():
+        best, median = figure["best_per_s"], figure["median_per_s"]
         print(f"{name:<36}{best:>14,.0f}{median:>14,.0f}")
     tokens = figures["Sokoban with text: steps"]["message_tokens"]
     print(f"text: {tokens:.0f} tokens per message, 4 actions per reply")

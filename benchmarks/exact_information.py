@@ -1,4 +1,4 @@
-"""Exact information of replies of a few tokens: every one of them is looked at.
+"""Exact information of replies of a few tokens, by enumerating all of them.
 
 In: parameters, a few prompts, an alphabet of a few tokens. Out: the probability of
 every reply under every prompt, and I(X;Z), H(Z|X) and H(Z) without any estimate.
@@ -137,8 +137,8 @@ def reply_log_probs(
             logits = policy.logits(params, hidden)[..., ids] / temperature
             return jax.nn.log_softmax(logits)
 
-        found = jax.lax.map(steps, chunks).reshape(-1, length, len(alphabet))
-        return _join(found[:num_begun], goes_on)
+        log_probs = jax.lax.map(steps, chunks).reshape(-1, length, len(alphabet))
+        return _join(log_probs[:num_begun], goes_on)
 
     return jax.lax.map(of_prompt, (prompts, prompt_lengths))
 
@@ -154,7 +154,6 @@ def exact_information(log_probs: Float[np.ndarray, "P Z"]) -> Information:
 
 
 def _strings(tokens: Sequence[int], length: int) -> Int[np.ndarray, "strings n"]:
-    """All strings of a length, the last token changing first."""
     strings = list(itertools.product(tokens, repeat=length))
     return np.array(strings, np.int32).reshape(len(strings), length)
 

@@ -36,7 +36,7 @@ class Collective:
       sizes: of all axes of the arrays it makes.
       groups: devices that exchange with each other; of a permutation, pairs.
       times: how often it runs in the loops of a known length that it stands in.
-      depth: loops it stands in, of whatever length.
+      depth: loops it stands in, of any length.
       open_depth: those of them whose length the program does not say.
       line: the instruction.
     """

@@ -19,7 +19,7 @@ SECONDS_A_LAUNCH = 1.5e-6
 
 
 def in_scope(one: hlo.Instruction, scope: str) -> bool:
-    """Whether an instruction stands in a scope, in whatever derivative of it."""
+    """Whether an instruction stands in a scope, or in any derivative of it."""
     return re.search(rf"(?:^|[/(]){scope}(?:[/)]|$)", one.op_name) is not None
 
 
@@ -108,7 +108,7 @@ def layer_passes(program: hlo.Program, num_layers: int) -> list[dict]:
 
     A loop is a backward pass if its operations are transposed ones.
     """
-    found = []
+    figures = []
     for loops, kernels in loops_of(program).items():
         if not loops or loops[-1].trips != num_layers:
             continue
@@ -116,12 +116,12 @@ def layer_passes(program: hlo.Program, num_layers: int) -> list[dict]:
         if scoped:
             is_backward = any("transpose(" in one.op_name for one in scoped)
             name = "backward" if is_backward else "forward"
-            found.append({"pass": name} | work(program, kernels))
-    return found
+            figures.append({"pass": name} | work(program, kernels))
+    return figures
 
 
 def copies(program: hlo.Program, least: int) -> list[dict]:
-    """Copies of arrays of at least so many bytes, each turn of a loop.
+    """Copies of arrays of at least this many bytes, each turn of a loop.
 
     What is copied outside of all loops, once, is left out.
     """
@@ -190,7 +190,7 @@ def largest_buffers(report: str, program: hlo.Program, count: int) -> list[dict]
     for one, _ in program.visit():
         for array in one.arrays:
             makers.setdefault(f"{array.dtype}{list(array.shape)}".replace(" ", ""), one)
-    found = []
+    buffers = []
     for line in report.splitlines():
         match = re.match(r"\s*[\d.]+\w+\(.*?\);\s+([\d.]+)(\w+);.*?;.*?; (.*)", line)
         if match is None:
@@ -200,8 +200,8 @@ def largest_buffers(report: str, program: hlo.Program, count: int) -> list[dict]
         maker = makers.get(largest)
         size = float(match[1]) * _UNITS[match[2]]
         source = program.source(maker) if maker else ""
-        found.append({"bytes": int(size), "array": largest, "source": source})
-    return found[:count]
+        buffers.append({"bytes": int(size), "array": largest, "source": source})
+    return buffers[:count]
 
 
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_parity --json=FILE
 
-Kernels of ours against their plain twins on random arrays in the sizes of Qwen2.5-0.5B,
+Our kernels against their plain twins on random arrays in the sizes of Qwen2.5-0.5B,
 with the time of both. Then the pocket model plays the same levels with the same draws
 on a CPU and on the GPU, with and without the kernels, in float32 with full products:
 how many episodes have the same tokens, and how far log-probabilities are apart up to
@@ -81,7 +81,7 @@ def compare_kernels(dtype: str) -> list[dict]:
     import jax.numpy as jnp
     import numpy as np
 
-    found = []
+    entries = []
     for name, (kernel, twin, arrays) in kernel_cases(dtype).items():
         seconds, results = harness.take_turns(
             {"kernel": jax.jit(kernel), "twin": jax.jit(twin)},
@@ -95,8 +95,8 @@ def compare_kernels(dtype: str) -> list[dict]:
         # NumPy's maximum is not a number where one of them is not.
         apart = float(np.max(jax.tree.leaves(apart)))
         entry = {"kernel": name, "dtype": dtype, "apart": apart, "seconds": seconds}
-        found.append(entry | {"is_equal": apart <= TOLERANCES[dtype]})
-    return found
+        entries.append(entry | {"is_equal": apart <= TOLERANCES[dtype]})
+    return entries
 
 
 def play(platform: str, decode_attention: str):
@@ -124,14 +124,14 @@ def compare_rollouts() -> list[dict]:
     import jax
     import numpy as np
 
-    ours, found = play("cpu", "plain"), []
+    ours, entries = play("cpu", "plain"), []
     is_gpu = jax.default_backend() == "gpu"
     for kind in ("plain", "triton") if is_gpu else ("plain",):
         theirs = play("gpu" if is_gpu else "cpu", kind)
         same = ours.tokens == theirs.tokens
         before = np.cumprod(same, axis=1).astype(bool) & ours.loss_mask
         apart = np.abs(ours.sample_log_probs - theirs.sample_log_probs)[before]
-        found.append(
+        entries.append(
             {
                 "decode_attention": kind,
                 "equal_episodes": float(np.mean(same.all(axis=1))),
@@ -139,7 +139,7 @@ def compare_rollouts() -> list[dict]:
                 "success": [float(np.mean(x.success)) for x in (ours, theirs)],
             }
         )
-    return found
+    return entries
 
 
 def main(argv: list[str]) -> int:

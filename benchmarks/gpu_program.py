@@ -8,7 +8,7 @@ Prints Markdown: memory by kind and the largest buffers with the line they come 
 kernels and bytes of a decoded token and of a layer's pass, beside what must move;
 copies of whole caches or weights; exchanges between devices; the least time by bytes,
 arithmetic and launches. Needs the extra `[cuda]`, and no GPU. What XLA tunes by
-measuring keeps its defaults: nothing here is a time that was taken.
+measuring keeps its defaults: no time here was measured.
 """
 
 import pathlib
@@ -74,7 +74,7 @@ def measure(config, parts, batch, name: str, target) -> dict:
     from ragen_jax.memory.programs import lower, memory_of
     from ragen_jax.memory.targets import hosts_and_devices
 
-    found = []
+    candidates = []
     for lowered in lower(parts, name, batch):
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
@@ -82,8 +82,8 @@ def measure(config, parts, batch, name: str, target) -> dict:
             seconds = time.perf_counter() - began
             (report,) = pathlib.Path(folder).glob("*memory-usage-report.txt")
             texts = compiled.as_text(), report.read_text()
-            found.append((memory_of(compiled), seconds, *texts))
-    memory, seconds, text, report = max(found, key=lambda entry: entry[0].peak)
+            candidates.append((memory_of(compiled), seconds, *texts))
+    memory, seconds, text, report = max(candidates, key=lambda entry: entry[0].peak)
     if _SAVE.value:
         folder = pathlib.Path(_SAVE.value)
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,6 @@ def _decoding(config, parts, name: str, program, target) -> tuple[int, dict]:
 
 
 def _update(config, parts, batch, program, target) -> dict:
-    """Figures of a layer's passes over a microbatch."""
     model, sizes = parts.model, config.learner
     rows = max(1, sizes.microbatch_rows // (config.mesh.data * config.mesh.fsdp))
     tokens = rows * batch.tokens.shape[1]

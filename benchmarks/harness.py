@@ -62,8 +62,8 @@ def least_seconds(call: Callable, repeats: int) -> float:
 
 def times(seconds: Sequence[float], digits: int = 3) -> dict[str, str]:
     """Two cells of a table, by column."""
-    found = {"min s": min(seconds), "median s": statistics.median(seconds)}
-    return {column: f"{value:.{digits}f}" for column, value in found.items()}
+    summary = {"min s": min(seconds), "median s": statistics.median(seconds)}
+    return {column: f"{value:.{digits}f}" for column, value in summary.items()}
 
 
 def table(rows: Iterable[Mapping[str, object]]) -> str:
@@ -78,19 +78,19 @@ def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What the figures belong to."""
+    """Versions, device and cores that the figures belong to."""
     import importlib.metadata
     import os
 
     import jax
 
     packages = ("jax", "jaxlib", "flax", "torch", "transformers")
-    found = {d.metadata["Name"] for d in importlib.metadata.distributions()}
+    installed = {d.metadata["Name"] for d in importlib.metadata.distributions()}
     return {
         "device": jax.devices()[0].device_kind,
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
-        **{p: importlib.metadata.version(p) for p in packages if p in found},
+        **{p: importlib.metadata.version(p) for p in packages if p in installed},
     }
 
 

@@ -116,7 +116,7 @@ class Instruction:
 
     @property
     def aliased(self) -> dict[int, int]:
-        """Results that a kernel of ours writes into an operand: their numbers."""
+        """Numbers of the results that one of our kernels writes into an operand."""
         match = _ALIASED.search(self.line)
         pairs = _PAIR.findall(match[1]) if match else ()
         return {int(result or 0): int(operand) for result, operand in pairs}
@@ -184,7 +184,7 @@ class Program:
             elif match := _ASSIGNED.match(line):
                 lines.append(_read(match, line))
         if not self.entry:
-            raise ValueError("this is no text of a compiled program: no ENTRY in it")
+            raise ValueError("this is not the text of a compiled program: no ENTRY")
 
     def visit(self) -> Iterator[tuple[Instruction, tuple[Loop, ...]]]:
         """All instructions outside of fusions, with the loops around them."""
@@ -230,7 +230,7 @@ class Program:
         updated in place, the update. What a kernel reads twice counts once.
 
         Args:
-          live: share that a kernel of ours reads of the arrays that it writes into,
+          live: share that one of our kernels reads of the arrays that it writes into,
             which no program says.
         """
         if aliased := one.aliased:

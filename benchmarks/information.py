@@ -2,7 +2,7 @@
 
     python -m benchmarks.information [--json=FILE] [--plot=FILE.png]
 
-The world: first prompts of so many Sokoban levels, and the first tokens of the thought
+The world: first prompts of some Sokoban levels, and the first tokens of the thought
 behind them, drawn from the model's distribution renormalised on eight tokens:
 `P X O 1 2 3 4 </think>`. Every thought of up to `--length` tokens is enumerated, so all
 entropies are known exactly. Estimates are then made from drawn thoughts, again and
@@ -86,7 +86,7 @@ class World:
         gain = np.sum(joint * (per_token - marginal_per_token))
         middle = np.sum(joint * marginal_per_token)
         spread = np.sqrt(np.sum(joint * (marginal_per_token - middle) ** 2))
-        found = {
+        values = {
             "mi_seq_estimate": self.exact.mutual,
             "mi_estimate_paper": np.sum(
                 joint * (self.log_probs - marginal) / self.lengths
@@ -98,7 +98,7 @@ class World:
             "retrieval_accuracy": np.sum(joint.max(axis=0)),
             "mi_zscore": gain / (spread + STD_EPSILON),
         }
-        return {name: float(value) for name, value in found.items()}
+        return {name: float(value) for name, value in values.items()}
 
     def without_stop(self) -> tuple[float, float]:
         """Replies that are not empty: their information, and what training measures.
@@ -115,16 +115,16 @@ class World:
             _, same = np.unique(self.texts[long, :size], axis=0, return_inverse=True)
             totals = np.zeros((len(probs), same.max() + 1))
             np.add.at(totals, (slice(None), same), probs[:, long])
-            own = sizes[long] == size
-            begun[:, long[own]] = totals[:, same[own]]
+            of_size = sizes[long] == size
+            begun[:, long[of_size]] = totals[:, same[of_size]]
         shares = probs[:, said].sum(axis=1)
         given, shares = probs[:, said] / shares[:, None], shares / shares.sum()
         scores = {"exact": given, "trained": begun[:, said]}
-        found = {
+        values = {
             name: np.sum(shares[:, None] * given * np.log(x / (shares @ x)))
             for name, x in scores.items()
         }
-        return float(found["exact"]), float(found["trained"])
+        return float(values["exact"]), float(values["trained"])
 
     def estimate(self, key, num_prompts: int, num_replies: int) -> Mapping[str, float]:
         """One set of estimates, of replies drawn under prompts drawn without return."""
@@ -156,15 +156,15 @@ class World:
 def first_prompts(program: Program, count: int):
     """Different first prompts, padded, and their lengths."""
     params = program.play_params(program.state)
-    found, step = {}, 0
-    while len(found) < count:
+    prompts, step = {}, 0
+    while len(prompts) < count:
         key = rngs.step_key(rngs.root_key(0), step)
         batch = jax.device_get(program.join(program.collect(params, key)))
         starts = batch.turns.reply_start[:, 0]
         texts = zip(batch.tokens, starts, strict=True)
-        found |= dict.fromkeys(tuple(t[:n].tolist()) for t, n in texts)
+        prompts |= dict.fromkeys(tuple(t[:n].tolist()) for t, n in texts)
         step += 1
-    chosen = list(found)[:count]
+    chosen = list(prompts)[:count]
     width = max(map(len, chosen))
     padded = [text + (0,) * (width - len(text)) for text in chosen]
     return jnp.asarray(padded), jnp.asarray([len(text) for text in chosen])
@@ -225,11 +225,11 @@ def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) 
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6))
     for num_replies in NUM_REPLIES:
-        own = [row for row in sizes if row["replies"] == num_replies]
+        of_number = [row for row in sizes if row["replies"] == num_replies]
         left.errorbar(
-            [row["prompts"] for row in own],
-            [row["mi_seq_estimate"] for row in own],
-            [row["mi_seq_estimate std"] for row in own],
+            [row["prompts"] for row in of_number],
+            [row["mi_seq_estimate"] for row in of_number],
+            [row["mi_seq_estimate std"] for row in of_number],
             marker="o",
             capsize=3,
             label=f"{num_replies} replies each",

@@ -6,9 +6,9 @@
     python -m benchmarks.iteration --presets=qwen2.5-0.5b --tiny --reply_tokens=6
 
 The second and third run the paper's shape (8 x 16 rows, 5 turns) on random weights, for
-a GPU. With `--reply_tokens` every reply has exactly so many: that is the reply budget,
-and the ids that end a reply, which are data to the compiled rollout, are replaced by
-one that no token has. The program stays the same.
+a GPU. With `--reply_tokens` every reply has exactly that many, which is also the reply
+budget: the ids that end a reply, which are data to the compiled rollout, are replaced
+by one that no token has. The program stays the same.
 
 An iteration is what `train()` does between evaluations, diagnoses and checkpoints:
 rollout, update, metrics, episodes and files. Updates keep all groups and, in turn, a
@@ -36,7 +36,7 @@ from benchmarks import harness, runs
 from launch import command
 
 _PRESETS = flags.DEFINE_string("presets", "pocket", "See configs/sizes.py.")
-_REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Every reply has so many.")
+_REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Tokens of every reply.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured iterations of each kind.")
 _PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above.")
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
@@ -195,15 +195,15 @@ class Peer:
 
 def problems_of(peer: Peer, loop: Loop, num_rows: int) -> list[str]:
     """Why the peer is not the same algorithm, judged by the first iteration."""
-    found = []
+    problems = []
     if peer.log_prob_difference > 1e-4:
-        found.append(f"log-probabilities differ by {peer.log_prob_difference:.1e}")
+        problems.append(f"log-probabilities differ by {peer.log_prob_difference:.1e}")
     ours, theirs = loop.success[0], peer.success[0]
     mean = (ours + theirs) / 2
     # Rows of a group share a level, which only brings the two closer.
     if abs(ours - theirs) > 4 * (2 * mean * (1 - mean) / num_rows) ** 0.5:
-        found.append(f"success {ours:.1%} (ours) and {theirs:.1%} (torch)")
-    return found
+        problems.append(f"success {ours:.1%} (ours) and {theirs:.1%} (torch)")
+    return problems
 
 
 def measure() -> dict:

@@ -84,8 +84,8 @@ def draw(runs: list[dict], output: pathlib.Path) -> None:
         1, len(games), figsize=(4.4 * len(games), 3.4), sharey=True, squeeze=False
     )
     for axis, game in zip(axes[0], games, strict=True):
-        shown = [run for run in runs if run["env"] == game]
-        for index, run in enumerate(shown):
+        of_game = [run for run in runs if run["env"] == game]
+        for index, run in enumerate(of_game):
             colour = f"C{index}"
             label = f"held-out, seed {run['seed']}"
             axis.plot(run["at"], run["success"], "o-", color=colour, label=label, ms=3)
@@ -93,7 +93,7 @@ def draw(runs: list[dict], output: pathlib.Path) -> None:
                 run["at"], run["low"], run["high"], color=colour, alpha=0.12, lw=0
             )
             axis.plot(run["train_at"], run["train"], color=colour, alpha=0.25, lw=0.8)
-        ceiling = statistics.mean(run["ceiling"] for run in shown)
+        ceiling = statistics.mean(run["ceiling"] for run in of_game)
         axis.axhline(ceiling, color="0.4", ls="--", lw=0.8, label="best possible")
         axis.set(title=game, xlabel="iteration", ylim=(0, 1.02))
         axis.legend(fontsize=7, frameon=False, loc="lower right")

@@ -142,10 +142,10 @@ def splits(topology: str) -> list[tuple[int, int, int]]:
 
     hosts, per_host = hosts_and_devices(topology)
     count = hosts * per_host
-    found = [(1, 1, 1), (count, 1, 1), (1, count, 1), (hosts, per_host, 1)]
+    layouts = [(1, 1, 1), (count, 1, 1), (1, count, 1), (hosts, per_host, 1)]
     if per_host % 2 == 0:
-        found.append((hosts, per_host // 2, 2))
-    return list(dict.fromkeys(found))
+        layouts.append((hosts, per_host // 2, 2))
+    return list(dict.fromkeys(layouts))
 
 
 def compile_mesh(mesh: tuple[int, int, int], topology: str) -> dict:

@@ -151,7 +151,7 @@ def resident(field: str) -> int:
 
 
 def child(what: str, case: str) -> dict[str, Any]:
-    """`planned` or `measured` in a process of its own."""
+    """`planned` or `measured` in a separate process."""
     words = [sys.executable, "-m", "benchmarks.plan", f"--case={case}"]
     done = subprocess.run(
         [*words, f"--child={what}"], stdout=subprocess.PIPE, text=True, check=True

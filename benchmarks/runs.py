@@ -1,7 +1,7 @@
 """Runs to be measured: a task with some presets, on weights that are there or random.
 
-The weights of published models are not fetched: their shape is known, and what the
-numbers are does not change the work. Random weights never win a game, so that every
+The weights of published models are not downloaded: their shapes are known, and their
+values do not change the work. Random weights never win a game, so that every
 episode has all of its turns.
 """
 
@@ -85,7 +85,7 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
 
     Args:
       config: of `task_config`.
-      tiny: on a random network of two narrow layers, whatever the configuration names.
+      tiny: on a random network of two narrow layers in place of the configured one.
     """
     import jax
 
@@ -169,7 +169,7 @@ def policy_log_probs(setup: Setup, config: ConfigDict, params, tokens):
 
 
 def row_order(key, num_rows: int):
-    """The order in which an update of ours with this key takes its rows."""
+    """The order in which our update with this key takes its rows."""
     import jax
     import numpy as np
 

@@ -4,8 +4,8 @@
     python -m benchmarks.scaling --json=FILE --output=docs/scaling.png --nocompile
 
 Compiles every case that the file lacks by `benchmarks.gpu_program` (minutes each; needs
-the extra `[cuda]` and no GPU) and adds it to the file; stopped, it goes on from there.
-Nothing here is a time that was taken: seconds are bytes and operations of the programs
+the extra `[cuda]` and no GPU) and adds it to the file; run it again after a stop.
+No time here was measured: seconds are bytes and operations of the programs
 at the rates of `ragen_jax/memory/targets.py`. "Nothing overlaps" adds them up,
 "all overlaps" takes the largest; a real run lies in between.
 """
@@ -100,7 +100,7 @@ CASES = (
 
 
 def compile_case(case: Case) -> dict:
-    """Figures of a case, from a process of its own.
+    """Figures of a case, from a separate process.
 
     Raises:
       ValueError: the program could not be compiled.
@@ -164,7 +164,7 @@ TOKENS = 5 * 400
 
 
 def share(of: dict[str, float], *, overlaps: bool) -> float:
-    """Of a pass's time, the part that is no exchange."""
+    """Of a pass's time, the part that is not an exchange."""
     exchanged = of["inside"], of["between"]
     whole = of["work"] + sum(exchanged)
     if overlaps:
@@ -179,10 +179,10 @@ def iteration(case: Case, of: dict[str, float], *, overlaps: bool) -> float:
 
 
 def print_table(known: dict[str, dict], target) -> None:
-    found = [case for case in CASES if case.name in known]
-    found.sort(key=lambda case: (case.model, case.scaling == "strong", case.gpus))
+    cases = [case for case in CASES if case.name in known]
+    cases.sort(key=lambda case: (case.model, case.scaling == "strong", case.gpus))
     rows = []
-    for case in found:
+    for case in cases:
         figures = known[case.name]
         of = seconds(case, figures, target)
         first = sum(one["bytes"] for one in figures["rollout_exchanges"])

@@ -3,7 +3,7 @@
     python -m benchmarks.serve
     python -m benchmarks.serve --openenv_python=VENV/bin/python --json=FILE
 
-A server in a process of its own, and clients in threads of this one, each waiting for
+A server in a separate process, and clients in threads of this one, each waiting for
 an answer before it asks again: plain websockets, the same for every server. What is
 counted are answers: to `state`, which no game sees, and to episodes of a reset and a
 step. With a Python that has openenv, a game of words on OpenEnv's own server, too
@@ -33,7 +33,7 @@ _MESSAGES = flags.DEFINE_integer("messages", 2000, "Answers per measurement.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measurements of each kind.")
 _CLIENTS = flags.DEFINE_list("clients", ["1", "8"], "Numbers of clients at once.")
 _GAMES = flags.DEFINE_list(
-    "games", ["echo", "frozen_lake", "sokoban"], "Games of ours that are served."
+    "games", ["echo", "frozen_lake", "sokoban"], "Built-in games that are served."
 )
 _OPENENV = flags.DEFINE_string(
     "openenv_python", None, "Python with openenv, whose own server is measured, too."
@@ -115,7 +115,7 @@ def measure(url: str, field: str, play: Callable, num_clients: int) -> list[floa
             concurrent.futures.ThreadPoolExecutor(num_clients)
         )
         rates = []
-        # The first starts what a game starts once.
+        # The first session starts what a game starts only once.
         for _ in range(_REPEATS.value + 1):
             began = time.perf_counter()
             list(threads.map(lambda client: play(client, field, each), clients))

@@ -3,7 +3,7 @@
     python -m benchmarks.sweep [--json=FILE]
 
 The rollout and the update of the pocket preset, for two seeds: one after the other (as
-`launch.train` twice), each on a thread of its own (as `launch.sweep` on a CPU), and
+`launch.train` twice), each on its thread (as `launch.sweep` on a CPU), and
 vmapped into one program. The status is 1 when threads change a bit.
 """
 
@@ -106,7 +106,7 @@ def measure_updates(config, setup, rollouts, figures) -> None:
         "two threads": lambda all_of: on_threads(update, all_of),
         "vmapped": lambda all_of: vmapped([state for state, *_ in all_of]),
     }
-    # The update takes its state away: each call has states of its own.
+    # The update takes its state away: each call has its states.
     results = measure(
         "update",
         ways,

@@ -7,8 +7,8 @@
 GRPO, all groups kept, every row full to its last token (random ids, half of a row or so
 trained on), so that tokens are tokens and not padding. Where the pocket model is
 measured on a CPU, PyTorch takes part, if it is installed: the same model (transformers'
-Qwen2), episodes, minibatches and loss in plain float32 (`benchmarks/peers`), with
-whatever microbatch suits it best. Updates alternate; read the minima and medians.
+Qwen2), episodes, minibatches and loss in plain float32 (`benchmarks/peers`), with the
+microbatch that suits it best. Updates alternate; read the minima and medians.
 
 FLOPs are those of `benchmarks/flops.py`, compared with XLA's own count for one
 microbatch. Utilisation is of the matrix-product rate measured in the same run, in the
@@ -87,7 +87,7 @@ class Ours:
 
     def __call__(self) -> dict[str, float]:
         self._state, stats, _ = self._wait(self._update(self._state))
-        return {name: float(stats[own]) for name, own in runs.OWN_STATS.items()}
+        return {name: float(stats[key]) for name, key in runs.OWN_STATS.items()}
 
 
 def torch_peer(config, batch, key, log_probs):
@@ -105,7 +105,7 @@ def torch_peer(config, batch, key, log_probs):
         learner.microbatch_rows = rows
         update = functools.partial(learner.update, episodes, order)
         taken[rows] = harness.least_seconds(update, 1)
-    # Anew: both start from the same weights.
+    # Built again: both start from the same weights.
     learner = TorchLearner(POCKET, config)
     learner.microbatch_rows = min(taken, key=taken.get)
     return lambda: learner.update(episodes, order), taken, float(difference)

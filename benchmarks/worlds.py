@@ -61,7 +61,7 @@ def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
     with config.ignore_type():
         config.update_from_flattened_dict(changes)
         config.env.host = "benchmarks.worlds:Sleeper"
-        # Every row has a process of its own.
+        # Every row has its process.
         config.host.num_workers = NUM_ROWS
     config.env.kwargs.seconds = seconds
     program = build_program(config)
@@ -94,7 +94,7 @@ def main() -> None:
     print(f"{NUM_ROWS} rows, {NUM_TURNS} turns, a process each; seconds of a rollout")
     columns = ("all rows at once", "in halves", "host's time hidden")
     print(markdown.table(("a step sleeps", *columns), []))
-    found, still = [], None  # seconds of both without sleep
+    rows, still = [], None  # seconds of both without sleep
     for seconds in (0.0, 0.03, 0.1):
         whole = median_seconds(seconds, 1, options.repeats)
         halves = median_seconds(seconds, 2, options.repeats)
@@ -105,9 +105,9 @@ def main() -> None:
         cells = (f"{seconds:g} s", f"{whole:.3f}", f"{halves:.3f}", share)
         print(markdown.row(cells), flush=True)
         row = {"seconds": seconds, "whole": whole, "halves": halves, "hidden": hidden}
-        found.append(row)
+        rows.append(row)
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

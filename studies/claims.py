@@ -1,7 +1,7 @@
 """Claims about runs, the tests that decide on them, and studies made of both.
 
-In: records of runs. Out: verdicts. Everything that a verdict depends on, but for the
-runs, stands in the claim: it is written and committed before them.
+In: records of runs. Out: verdicts. A claim holds everything that its verdict depends
+on, except the runs, and is committed before them.
 """
 
 import dataclasses
@@ -117,12 +117,12 @@ class Trend:
     def effect(self, runs: Runs) -> Effect | None:
         places, values = [], []
         for place, arm in enumerate(self.along):
-            own = _by_seed(runs[arm.name], self.measure)
+            gains = _by_seed(runs[arm.name], self.measure)
             if self.base:
                 other = _by_seed(runs[self.base[place].name], self.measure)
-                own = {seed: own[seed] - other[seed] for seed in own if seed in other}
-            places += [place] * len(own)
-            values += [self.sign * value for value in own.values()]
+                gains = {s: g - other[s] for s, g in gains.items() if s in other}
+            places += [place] * len(gains)
+            values += [self.sign * value for value in gains.values()]
         if len(set(places)) < 2:
             return None
         size, p = permutation.rank_correlation(places, values)
@@ -145,8 +145,8 @@ class Correlation:
     def pairs(self, arm: Arm, runs: Runs) -> list[tuple[float, float]]:
         """Both measures of every run of an arm that has them."""
         x, y = MEASURES[self.measure].value, MEASURES[self.other].value
-        found = [(x(run), y(run)) for run in runs[arm.name]]
-        return [pair for pair in found if None not in pair]
+        pairs = [(x(run), y(run)) for run in runs[arm.name]]
+        return [pair for pair in pairs if None not in pair]
 
     def effect(self, runs: Runs) -> Effect | None:
         groups = [(arm.game, self.pairs(arm, runs)) for arm in self.arms]
@@ -167,10 +167,10 @@ Test = Difference | Mean | Trend | Correlation
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, or of ours, and the test that decides on it.
+    """A sentence of a paper or of this repository, and the test that decides on it.
 
     Attributes:
-      text: in the form of what holds if the claim does.
+      text: states what holds if the claim is true.
       test: decides.
     """
 
@@ -236,8 +236,8 @@ def _p(value: float) -> str:
 
 def _by_seed(runs: Sequence[RunRecord], measure: str) -> dict[int, float]:
     value: Callable = MEASURES[measure].value
-    found = {run.seed: value(run) for run in runs}
-    return {seed: number for seed, number in found.items() if number is not None}
+    numbers = {run.seed: value(run) for run in runs}
+    return {seed: number for seed, number in numbers.items() if number is not None}
 
 
 def _values(runs: Sequence[RunRecord], measure: str) -> list[float]:
@@ -255,7 +255,7 @@ class Study:
       paper: what the papers say, with figure or table.
       claims: each with its verdict.
       columns: measures of the table of arms.
-      values: by name, what an arm that other studies share has of what is compared.
+      values: by name, the compared value of an arm that other studies share.
       curves: metrics drawn over the iterations; none: `drawn`, arm by arm.
       drawn: measures of the figure; none: gradients by reward spread.
     """

@@ -109,7 +109,6 @@ def _draw_band(one, x: np.ndarray, values: np.ndarray, **line) -> None:
 
 
 def _write_legend(figure, axes) -> None:
-    """One legend under all panels, where it hides no line."""
     lines = {line.get_label(): line for one in axes.flat for line in one.lines}
     # What matplotlib names itself begins with "_".
     lines = {name: line for name, line in lines.items() if not name.startswith("_")}
@@ -180,11 +179,11 @@ def _without_common_words(labels: Sequence[str]) -> tuple[str, list[str]]:
     """What all labels begin with, and the rest of each."""
     parts = [label.split(", ") for label in labels]
     shared = 0
-    while all(len(own) > shared + 1 for own in parts) and (
-        len({own[shared] for own in parts}) == 1
+    while all(len(words) > shared + 1 for words in parts) and (
+        len({words[shared] for words in parts}) == 1
     ):
         shared += 1
-    return ", ".join(parts[0][:shared]), [", ".join(own[shared:]) for own in parts]
+    return ", ".join(parts[0][:shared]), [", ".join(words[shared:]) for words in parts]
 
 
 def _scaled(runs: Sequence[RunRecord], measure: Measure) -> list[float]:
@@ -211,8 +210,8 @@ def _draw_correlations(pyplot, found: StudyResults):
             FORMS[MEASURES[name].form].scale for name in (test.measure, test.other)
         ]
         for game, label in GAMES.items():
-            own = [arm for arm in _present(found) if arm.game == game]
-            pairs = [pair for arm in own for pair in test.pairs(arm, found.runs)]
+            arms = [arm for arm in _present(found) if arm.game == game]
+            pairs = [pair for arm in arms for pair in test.pairs(arm, found.runs)]
             points = np.reshape(pairs, (-1, 2)) * scales
             one.plot(*points.T, "o", ms=3.5, alpha=0.6, label=label)
         verdict = found.verdicts.get(claim.text)

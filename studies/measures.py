@@ -186,7 +186,7 @@ def bucket_norms(run: RunRecord, part: str, when: int) -> list[float]:
     """Norms of a part's gradient by bucket, from little spread to much.
 
     Args:
-      run: one that measured them; else there are none.
+      run: one that measured them; others give none.
       part: "task", "entropy", "kl", or "regulariser", which is both of these.
       when: 0 for the first measurement, -1 for the last.
     """

@@ -1,4 +1,4 @@
-"""Protocols of ours, most of them over the runs of all other studies."""
+"""Our protocols, most of them over the runs of all other studies."""
 
 from studies.arms import ESTIMATORS, GAMES, Arm, make_arm, vanilla
 from studies.claims import Claim, Correlation, Difference, Mean, Study

@@ -2,7 +2,7 @@
 
 In: studies and the folder of their records. Out: `NAME.md` and `NAME.png` in that
 folder, and the table of all verdicts between two marks of the page of findings.
-Everything is made from the records; nothing is run.
+Pages are made from the records alone; no run is started.
 """
 
 import pathlib

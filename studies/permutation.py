@@ -1,9 +1,9 @@
 """Permutation tests over few runs.
 
-In: numbers of runs. Out: one-sided p-values. A test with few permutations
-goes through all of them; otherwise through `NUM_SAMPLES` drawn ones, the observed one
-included (Phipson and Smyth 2010). Nothing is assumed of how the numbers are distributed
-but that they could be exchanged if there were no effect.
+In: numbers of runs. Out: one-sided p-values. A test with few permutations goes through
+all of them, otherwise through `NUM_SAMPLES` drawn ones, the observed one included
+(Phipson and Smyth 2010). The only assumption is that the numbers are exchangeable if
+there is no effect.
 
 SciPy's `permutation_test` knows no blocks, refuses a sample of one run, and takes sums
 that are equal but for their rounding for different ones.
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-9
 
 
 class PValues(NamedTuple):
-    """Chances, without an effect, of one at least as large.
+    """Probabilities, without an effect, of one at least as large.
 
     Attributes:
       above, below: in either direction.
@@ -98,8 +98,8 @@ def _block_ranks(
     """Ranks within blocks, their mean at 0, relative to the size of the block."""
     ranks = np.zeros(len(values))
     for block in members:
-        own = stats.rankdata([values[i] for i in block])
-        ranks[block] = (own - own.mean()) / len(block)
+        within = stats.rankdata([values[i] for i in block])
+        ranks[block] = (within - within.mean()) / len(block)
     return ranks
 
 
@@ -108,7 +108,7 @@ def _key() -> Key[Array, ""]:
 
 
 def _permutations(key: Key[Array, ""], size: int) -> Int[np.ndarray, "n size"]:
-    """Drawn orders of so many; the first is the identity."""
+    """Drawn orders; the first is the identity."""
     tiled = jnp.tile(jnp.arange(size), (NUM_SAMPLES, 1))
     orders = np.array(jax.random.permutation(key, tiled, axis=1, independent=True))
     orders[0] = np.arange(size)

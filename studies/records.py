@@ -147,8 +147,8 @@ def read_arm(folder: pathlib.Path, arm: str) -> ArmRecord | None:
         return ArmRecord(content["settings"], runs, failed)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is no record of an arm ({type(error).__name__}: {error}); restore "
-            "it from a copy, or delete it to run its seeds again"
+            f"{path} is not a record of an arm ({type(error).__name__}: {error}); "
+            "restore it from a copy, or delete it to run its seeds again"
         ) from error
 
 

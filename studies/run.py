@@ -2,7 +2,7 @@
 
 In: arms with their configurations. Out: `runs/ARM.json` in the folder of the results,
 for every arm whose seeds are all done. Arms are trained as a sweep, several runs at a
-time; an interrupted study goes on where it was.
+time; run the command again to resume an interrupted study.
 """
 
 import json
@@ -34,7 +34,7 @@ from studies.records import (
     write_arm,
 )
 
-# Of `launch.sft`, and of ours: success by entry of a suite.
+# The scores of `launch.sft`, and ours: success by entry of a suite.
 _SCORES, _SUITE = "scores.json", "suite.json"
 
 
@@ -106,7 +106,6 @@ def is_kept(output: pathlib.Path, arm: Arm, config: ConfigDict) -> bool:
 
 
 def _folders(arm: Arm, workdir: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Run folders by seed."""
     return {seed: run_folder(workdir, arm.name, seed) for seed in arm.seeds}
 
 

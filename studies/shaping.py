@@ -11,7 +11,7 @@ _BATCH = 64
 
 
 def _replies(number: int) -> Arm:
-    """Vanilla PPO with so many replies per prompt; 8 is the preset's."""
+    """Vanilla PPO with `number` replies per prompt; the preset has 8."""
     if number == 8:
         return vanilla("sokoban", "ppo")
     return make_arm(
@@ -59,7 +59,7 @@ REPLIES = Study(
 
 
 def _actions(number: int) -> Arm:
-    """StarPO-S with so many actions per turn; 5 is the preset's."""
+    """StarPO-S with `number` actions per turn; the preset has 5."""
     if number == 5:
         return starpo_s("sokoban")
     return make_arm(
@@ -95,7 +95,7 @@ ACTIONS = Study(
 
 
 def _online(number: int) -> Arm:
-    """StarPO-S with so many updates per rollout, and as many updates in all."""
+    """StarPO-S with `number` updates per rollout, and as many updates in all."""
     if number == 1:
         return starpo_s("sokoban")
     return make_arm(

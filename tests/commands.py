@@ -75,7 +75,6 @@ def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
 
 
 def open_run(config, workdir: pathlib.Path, program: Program) -> Run:
-    """The run folder of a program, as `ragen_jax.train` opens it."""
     return Run(config, workdir, program.state, program.identity, program.names)
 
 

@@ -118,7 +118,6 @@ def _optimize(request):
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """Folder of the tiny random model."""
     from tests import commands
 
     return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")

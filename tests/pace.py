@@ -44,7 +44,6 @@ def promises() -> dict[str, str]:
 
 
 def expected_seconds(tests: list[str], known: dict[str, float]) -> list[float]:
-    """Seconds that each of the tests takes by the record."""
     return [
         known.get(test, known.get(test.split("::")[0], _UNKNOWN_SECONDS))
         for test in tests

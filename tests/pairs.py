@@ -78,7 +78,6 @@ def run_pair(words, **options) -> list[subprocess.CompletedProcess]:
 
 
 def wait_for(condition, seconds=300):
-    """Wait until a function returns something true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"

@@ -65,7 +65,6 @@ def alone(model):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, model):
-    """A run of three iterations that nothing interrupted."""
     workdir = tmp_path_factory.mktemp("mixed") / "run"
     config = mixed_config(model, train__num_iterations=3)
     assert train(config, workdir) == 0

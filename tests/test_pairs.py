@@ -49,7 +49,6 @@ def pair(model, tmp_path_factory):
 
 
 def params(folder):
-    """Parameters of the policy in a checkpoint."""
     trained = open_trained(folder, None, changes={}, overrides=(), defaults=None)
     return commands.leaves_of(trained.params)
 

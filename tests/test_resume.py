@@ -35,7 +35,6 @@ def train_command(model, workdir, **changes) -> list[str]:
 
 
 def digest(output: str) -> str:
-    """The SHA-256 that the last line of a finished run reports."""
     (line,) = [line for line in output.splitlines() if "sha256" in line]
     return line.split("sha256 ")[1].split()[0]
 

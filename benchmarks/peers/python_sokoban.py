@@ -81,10 +81,10 @@ def following(
 ) -> str:
     """A later message, from the end of the last reply to the next one. Turns from 1."""
     end = "<|im_end|>" if was_cut else ""
-    shown = f"{round(100 * reward) / 100:g}"
+    amount = f"{round(100 * reward) / 100:g}"
     warning = "Invalid\n" if was_invalid else ""
     return (
-        f"{end}\n<|im_start|>user\nReward {shown}\n{warning}"
+        f"{end}\n<|im_start|>user\nReward {amount}\n{warning}"
         f"{_turn(turn, picture, actions_left)}"
     )
 
@@ -98,10 +98,10 @@ def _turn(turn: int, picture: str, actions_left: int) -> str:
 
 def read_answer(reply: str, max_actions: int) -> tuple[list[int], bool]:
     """Actions of a reply, and whether a format penalty is due."""
-    found = _REPLY.search("<think>" + reply)
-    if found is None:
+    match = _REPLY.search("<think>" + reply)
+    if match is None:
         return [], True
-    pieces = (piece.strip() for piece in _TAGS.sub("", found[2]).split("||"))
+    pieces = (piece.strip() for piece in _TAGS.sub("", match[2]).split("||"))
     names = [piece.lower() for piece in pieces if piece][:max_actions]
     actions = [NAMES.index(name) for name in names if name in NAMES]
     return actions, len(actions) < len(names) or not actions

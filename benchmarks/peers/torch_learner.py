@@ -1,11 +1,10 @@
 """The learner as one would write it in PyTorch: transformers' Qwen2, AdamW, a loop.
 
 The same algorithm as ours, for the estimators "grpo" and "gae" and the filter
-"top_fraction" on the standard deviation of rewards: filter, advantages, minibatches of
-so many rows, each accumulated over microbatches, clipped loss with an entropy bonus,
-gradient clipping, AdamW. Float32. What a careful user would do for speed is done: fused
-AdamW, attention by `scaled_dot_product_attention`, rows cut to the longest of their
-microbatch.
+"top_fraction" on the standard deviation of rewards: filter, advantages, minibatches,
+each accumulated over microbatches, clipped loss with an entropy bonus, gradient
+clipping, AdamW. Float32. What a careful user would do for speed is done: fused AdamW,
+attention by `scaled_dot_product_attention`, rows cut to the longest of a microbatch.
 """
 
 import copy
@@ -44,7 +43,7 @@ class Episodes:
 
 
 def as_episodes(trajectory: Trajectory) -> Episodes:
-    """A rollout of ours."""
+    """A rollout of ragen_jax."""
     turns = trajectory.turns
     arrays = (
         trajectory.tokens,
@@ -84,7 +83,7 @@ class TorchLearner:
     def __init__(self, folder: pathlib.Path, config: ConfigDict):
         """Args:
         folder: the checkpoint, in Hugging Face layout.
-        config: of a run of ours, without options that are not named above.
+        config: of a ragen_jax run, without options that are not named above.
 
         Raises:
           ValueError: the configuration asks for something else.
@@ -124,8 +123,8 @@ class TorchLearner:
         """
         config = self._config
         group_size = config.rollout.group_size
-        kept = keep_groups(episodes.rewards, group_size, config.filter.keep_fraction)
-        rows = torch.as_tensor(order[kept[order]], device=self.device)
+        is_kept = keep_groups(episodes.rewards, group_size, config.filter.keep_fraction)
+        rows = torch.as_tensor(order[is_kept[order]], device=self.device)
         data = self._tensors(episodes)
         if self.critic is None:
             advantages = group_relative(episodes.totals, group_size)
@@ -216,7 +215,6 @@ class TorchLearner:
         return settings.loss_coeff * 0.5 * (squares * mask).sum()
 
     def _criticise(self, data, rows, totals: np.ndarray) -> None:
-        """Adds the critic's values, whitened advantages and returns of some rows."""
         mask = data["mask"] * torch.zeros_like(data["mask"]).index_fill(0, rows, 1.0)
         values = torch.zeros_like(mask)
         with torch.no_grad():
@@ -252,9 +250,9 @@ def keep_groups(rewards: np.ndarray, group_size: int, fraction: float) -> np.nda
     """Rows of the groups with the largest standard deviation of rewards."""
     spread = rewards.reshape(-1, group_size).std(axis=1, ddof=1)
     count = max(1, int(fraction * len(spread)))
-    kept = np.zeros(len(spread), bool)
-    kept[np.argsort(-spread, kind="stable")[:count]] = True
-    return np.repeat(kept, group_size)
+    is_kept = np.zeros(len(spread), bool)
+    is_kept[np.argsort(-spread, kind="stable")[:count]] = True
+    return np.repeat(is_kept, group_size)
 
 
 def group_relative(totals: np.ndarray, group_size: int) -> np.ndarray:

@@ -56,7 +56,7 @@ class TorchLoop:
     def __init__(self, folder: pathlib.Path, config: ConfigDict):
         """Args:
         folder: the checkpoint, in Hugging Face layout.
-        config: of a run of ours; see `TorchLearner` for what is refused.
+        config: of a ragen_jax run; see `TorchLearner` for what is refused.
         """
         torch.manual_seed(config.seed)
         self.learner = TorchLearner(folder, config)
@@ -117,7 +117,6 @@ class TorchLoop:
         return python_sokoban.following(turn, *now, **row.last)
 
     def _act(self, row: _Row, text: str, *, was_cut: bool) -> None:
-        """Do what a reply says."""
         budget, reward = self._config.rollout, 0.0
         actions, is_punished = python_sokoban.read_answer(
             text, budget.max_actions_per_turn
@@ -146,7 +145,6 @@ class _Read:
         self._mask: torch.Tensor | None = None
 
     def keep(self, is_kept: list[bool]) -> None:
-        """Forget the other rows."""
         if self._ids is None or all(is_kept):
             return
         index = torch.as_tensor(np.flatnonzero(is_kept), device=self._ids.device)
@@ -201,7 +199,6 @@ class _Read:
 
 
 def _episodes(rows: list[_Row]) -> Episodes:
-    """The rows as arrays, padded on the right."""
     width = max(len(row.tokens) for row in rows)
 
     def pad(values, dtype):

@@ -56,7 +56,6 @@ def level_facts(env: TextGame, *, has_ceiling: bool) -> dict[str, float]:
 def _measure(
     task: Task, rollout: Trajectory, num_prompts: int, pass_at: Sequence[int]
 ) -> dict[str, float]:
-    """Metrics of a task's validation episodes."""
     metrics = task.measure(rollout, 1)
     success = np.asarray(jax.device_get(rollout.success)).reshape(num_prompts, -1)
     stride = success.shape[1]

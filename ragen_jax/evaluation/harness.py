@@ -117,7 +117,6 @@ def evaluations_at_once(trained: Trained) -> int:
 def _scores(
     evaluations: Sequence[EvalTask], keep_episodes: bool, run_concurrently: int
 ) -> Iterator[tuple[Score, Records]]:
-    """Score and episodes of each evaluation, in order."""
     score = functools.partial(_score, keep_episodes=keep_episodes)
     if run_concurrently == 1:
         yield from map(score, evaluations)
@@ -130,17 +129,16 @@ def _scores(
 
 
 def _score(evaluation: EvalTask, *, keep_episodes: bool) -> tuple[Score, Records]:
-    """Score of an evaluation, and its episodes if they are kept."""
     began = time.perf_counter()
-    found = evaluation.play()
-    episodes = found.records() if keep_episodes else []
+    result = evaluation.play()
+    episodes = result.records() if keep_episodes else []
     score = Score(
         evaluation.name,
         evaluation.settings,
         evaluation.note,
-        found.metrics,
+        result.metrics,
         seconds=time.perf_counter() - began,
-        wins=" ".join(str(int(count)) for count in found.wins),
+        wins=" ".join(str(int(count)) for count in result.wins),
     )
     return score, episodes
 
@@ -222,7 +220,6 @@ def playable(
 
 
 def _is_missing_requirement(error: BaseException | None) -> bool:
-    """Whether the error is a missing requirement of this machine, such as a package."""
     while error is not None and not isinstance(error, ImportError | MissingRequirement):
         error = error.__cause__
     return error is not None
@@ -249,7 +246,6 @@ def _bind(trained: Trained, suite: str, config: ConfigDict, entry: EvalTask) -> 
 def _evaluation(
     trained: Trained, task: Task, config: ConfigDict, entry: EvalTask
 ) -> EvalTask:
-    """An entry with its player."""
     program = dataclasses.replace(trained.program, tasks=(task,))
 
     def play(params: Params = trained.params) -> EvalResult:

@@ -1,8 +1,7 @@
 """A leaderboard: files of scores, one row each, if they are of the same measurement.
 
 In: JSON files of `launch.evaluate --json`. Out: a `Board`, and its page in Markdown
-(`launch.leaderboard_page` has the one in HTML). The same files give the same
-bytes.
+(`launch.leaderboard_page` has the one in HTML). The same files give the same bytes.
 
 Must be equal in all files: what is asked, and how often. That is the suite, the number
 of prompts and samples, the seed, and per entry the game, its arguments, the part of its
@@ -112,13 +111,13 @@ class Row:
 
     @property
     def identity(self) -> str:
-        """Equal for equal policies under equal settings of theirs."""
+        """Equal for equal policies under equal settings."""
         names = ("weights", "player", "policy")
         who = next(self.about[name] for name in names if name in self.about)
-        own = {k: v for k, v in self.about.items() if k not in (*names, "evaluation")}
+        about = {k: v for k, v in self.about.items() if k not in (*names, "evaluation")}
         temperature = self.about["evaluation"].get("temperature")
         lengths = {name: score.played.get(OWN) for name, score in self.scores.items()}
-        return json.dumps([who, own, temperature, lengths], sort_keys=True)
+        return json.dumps([who, about, temperature, lengths], sort_keys=True)
 
 
 class Mean(NamedTuple):
@@ -162,7 +161,7 @@ def read_board(paths: Sequence[pathlib.Path]) -> Board:
     """The leaderboard of some files, or of all `*.json` in folders.
 
     Raises:
-      ValueError: there is none, or one of them is no file of scores, was played under
+      ValueError: no file was named, or one is not a file of scores, was played under
         other settings, lacks an entry, or is there twice.
     """
     rows = [_read_row(path) for path in _files(paths)]
@@ -223,14 +222,14 @@ def _shares(row: Row, score: Score) -> Float[np.ndarray, " P"] | None:
 def _files(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
     files: set[pathlib.Path] = set()
     for path in paths:
-        found = [path] if path.is_file() else list(path.glob("*.json"))
-        if not found:
+        matches = [path] if path.is_file() else list(path.glob("*.json"))
+        if not matches:
             reason = "holds no *.json" if path.is_dir() else "does not exist"
             raise ValueError(
                 f"{path} {reason}; name files of launch.evaluate --json, or a folder "
                 "of them"
             )
-        files.update(found)
+        files.update(matches)
     return sorted(files)
 
 
@@ -274,7 +273,6 @@ def _read_row(path: pathlib.Path) -> Row:
 
 
 def _check_different(rows: Sequence[Row], kind: str, problem: str) -> None:
-    """Refuse rows with the same "name" or "identity"."""
     seen: dict[str, Row] = {}
     for row in rows:
         other = seen.setdefault(getattr(row, kind), row)

@@ -132,7 +132,7 @@ def restore_state(
       iteration: of the checkpoint; None: the newest.
 
     Raises:
-      ValueError: there is none.
+      ValueError: the run has no checkpoint.
     """
     checkpointer = checkpoint.Checkpointer(workdir, keep=None)
     iteration = checkpointer.latest if iteration is None else iteration
@@ -190,12 +190,11 @@ def _complete(config: ConfigDict, defaults: ConfigDict, where: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value on one line; of a section only what it is."""
     return "a section" if isinstance(value, ConfigDict) else repr(value)
 
 
 def _has_type_of(value: object, default: object) -> bool:
-    """JSON's value may stand where the default does; None is left to the rules."""
+    """Whether a JSON value has the type of the default; None is left to the rules."""
     if value is None or default is None:
         return not isinstance(value, ConfigDict)
     if isinstance(default, tuple | list):

@@ -109,7 +109,6 @@ def player_evaluations(
 
 
 def _bind(config: ConfigDict, entry: EvalTask, player: str) -> EvalTask:
-    """An entry with its player."""
     task = new_task(entry.spec, play_rules(config))
     _check(task, player)
     evaluation = config.evaluation
@@ -205,7 +204,6 @@ def play_arrays(task: Task, choose: Choose) -> Play:
 
 
 def _random_player(task: Task) -> Choose:
-    """Uniform actions."""
     draw = functools.partial(
         jax.random.randint,
         shape=(task.rules.budget.max_actions_per_turn,),

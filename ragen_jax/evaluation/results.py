@@ -158,7 +158,7 @@ def read_scores(path: pathlib.Path, cure: str) -> tuple[dict[str, Any], list[Sco
       cure: what to do about another kind of file.
 
     Raises:
-      ValueError: it is one.
+      ValueError: the file is of another kind.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -149,12 +149,11 @@ _LONG = {"rollout.max_turns": 6, "rollout.max_actions_per_episode": 24}
 
 
 def _window(num_turns: int) -> dict[str, object]:
-    """One message with the last turns."""
     return {"rollout.context": "single_turn", "rollout.context_turns": num_turns}
 
 
 def _moves(number: int) -> dict[str, object]:
-    """So many turns of one action, each seeing the present board alone."""
+    """`number` turns of one action each, without history."""
     return {
         "rollout.max_turns": number,
         "rollout.max_actions_per_turn": 1,

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-# The two parts of a game's problems, which share none.
+# The two disjoint parts of a game's problems.
 TRAINING, VALIDATION = "training", "validation"
 SPLITS = (TRAINING, VALIDATION)
 
 
 class BrokenContract(ValueError):
-    """A game returned what it must not."""
+    """A game returned something that the contract forbids."""
 
 
 class MissingRequirement(ValueError):
@@ -26,7 +26,7 @@ class MissingRequirement(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What the player is shown.
+    """What the player sees.
 
     Attributes:
       text: without the words around it that every game's messages have.
@@ -45,7 +45,7 @@ class Step:
       observation: shown next, also after the last reply.
       reward: of this reply alone.
       terminated: the game has ended.
-      truncated: a limit of the game's own has ended it.
+      truncated: a limit set by the game has ended it.
       info: `success` (the goal has been reached) and `valid` (the game could read the
         reply), both bool; and the numbers that `HostGame.metrics` names.
     """

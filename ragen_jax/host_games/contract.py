@@ -92,13 +92,13 @@ def episodes_repeat(subject: Subject) -> Iterator[str]:
 
 def splits_are_apart(subject: Subject) -> Iterator[str]:
     """Training and validation have no problem in common."""
-    shown = [
+    texts = [
         {episode[0].text for episode in subject.play(split, NUM_BEGINNINGS)}
         for split in SPLITS
     ]
     # Where all games begin alike the beginning does not tell them apart.
-    if len(set.union(*shown)) > 1:
-        for text in sorted(set.intersection(*shown))[:1]:
+    if len(set.union(*texts)) > 1:
+        for text in sorted(set.intersection(*texts))[:1]:
             yield (
                 f"games of {TRAINING} and of {VALIDATION} begin with "
                 f"{reprlib.repr(text)}; choose the problems by `split`"

@@ -28,16 +28,16 @@ class Echo(HostGame):
         draw = random.Random(seed)
         while True:
             self._words = draw.choices(_WORDS, k=self.num_words)
-            shown = " ".join(self._words)
+            text = " ".join(self._words)
             # A quarter of the texts, always the same ones, are for validation.
-            if (zlib.crc32(shown.encode()) % 4 == 0) == self._is_validation:
-                return Observation(shown)
+            if (zlib.crc32(text.encode()) % 4 == 0) == self._is_validation:
+                return Observation(text)
 
     def step(self, reply: str) -> Step:
         is_right = reply.strip() == self._words[-1]
         info = {"success": is_right, "valid": bool(reply.strip())}
-        shown = Observation("Right." if is_right else "Wrong.")
-        return Step(shown, float(is_right), True, False, info)
+        observation = Observation("Right." if is_right else "Wrong.")
+        return Step(observation, float(is_right), True, False, info)
 
     def solution(self) -> list[str]:
         return [self._words[-1]]

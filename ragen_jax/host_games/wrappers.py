@@ -76,9 +76,9 @@ class Checked(Wrapper):
     """
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
-        shown = self.game.reset(seed, task)
-        self._check_observation("reset must return", shown)
-        return shown
+        observation = self.game.reset(seed, task)
+        self._check_observation("reset must return", observation)
+        return observation
 
     def step(self, reply: str) -> Step:
         step = self.game.step(reply)
@@ -129,9 +129,9 @@ class SplitActions(Wrapper):
     """Splits a reply at `||` into actions, which are steps of the game inside.
 
     Actions are stripped, empty ones and those beyond the limit are dropped, as in
-    compiled rollouts. They are played until the game ends. Rewards are summed, what is
-    shown and `info` are those of the last action; `info["valid"]` says that all were
-    valid. A reply without any action is an empty reply to the game inside.
+    compiled rollouts. They are played until the game ends. Rewards are summed; the
+    observation and `info` are those of the last action; `info["valid"]` says that all
+    were valid. A reply without any action is an empty reply to the game inside.
     """
 
     def __init__(self, game: HostGame, max_actions: int):
@@ -182,7 +182,7 @@ class SplitActions(Wrapper):
 
 
 class Budget(Wrapper):
-    """Truncates an episode after a number of steps; what is shown stays.
+    """Truncates an episode after a number of steps; observations stay.
 
     Attributes:
       is_solvable: False, for nothing says that the budget is enough.
@@ -234,7 +234,7 @@ class ObservationWrapper(Wrapper):
 
     @abc.abstractmethod
     def change(self, shown: Observation) -> Observation:
-        """What is shown in place of an observation."""
+        """The observation that replaces one of the game inside."""
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         return self.change(self.game.reset(seed, task))
@@ -275,9 +275,9 @@ def cut_middle(text: str, max_chars: int) -> str:
     """The text, its middle replaced by `CUT_MARK` if it has more characters."""
     if len(text) <= max_chars:
         return text
-    kept = max_chars - len(CUT_MARK)
-    tail = kept // 2
-    return text[: kept - tail] + CUT_MARK + text[len(text) - tail :]
+    length = max_chars - len(CUT_MARK)
+    tail = length // 2
+    return text[: length - tail] + CUT_MARK + text[len(text) - tail :]
 
 
 # Name of a wrapper -> its class, which takes a game and one argument.

@@ -216,7 +216,6 @@ def bucket_means(series: Series, names: Sequence[str], part: str) -> list[list[f
 
 
 def _curves(series: Sequence[Series], metric: str) -> list[dict[str, Any] | None]:
-    """The metric of every series, numbers shortened."""
     room = min(MAX_POINTS, MAX_POINTS_TOGETHER // len(series))
     curves = (curve(group, metric, max(room, 2)) for group in series)
     return [None if c is None else _compact(c) for c in curves]

@@ -115,7 +115,6 @@ _TURN_NEEDS = (
 
 
 def _too_large(values: Mapping[str, Any]) -> str | None:
-    """A number or a list that the page cannot draw."""
     for name, value in values.items():
         numbers = value if isinstance(value, list) else [value]
         if not all(is_drawable(x) for x in numbers if isinstance(x, float)):

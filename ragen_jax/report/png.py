@@ -73,8 +73,8 @@ def _drawings(contents: Contents, section: Contents) -> list[Callable]:
         draws += [lambda axis, i=i: _draw_alarms(axis, contents, i) for i in each]
     if section["special"] == "buckets":
         means = contents["buckets"]["means"]
-        shown = [i for i in each if means[i]]
-        draws += [lambda axis, i=i: _draw_buckets(axis, contents, i) for i in shown]
+        drawn = [i for i in each if means[i]]
+        draws += [lambda axis, i=i: _draw_buckets(axis, contents, i) for i in drawn]
     draws += [
         lambda axis, p=p: _draw_lines(axis, contents, p) for p in section["panels"]
     ]
@@ -146,7 +146,6 @@ def _draw_lines(axis, contents: Contents, panel: Contents) -> None:
 
 
 def _look(panel: Contents, line: Contents) -> dict[str, Any]:
-    """Width and dash of a line; main lines of one panel differ in their dash."""
     look = {
         "main": {"lw": 1.4},
         "thin": {"lw": 0.8, "alpha": 0.5},
@@ -192,7 +191,6 @@ def _draw_plane(axis, contents: Contents) -> None:
 
 
 def _draw_buckets(axis, contents: Contents, series: int) -> None:
-    """Gradient norms by bucket, bars from the smallest to the largest run."""
     buckets = contents["buckets"]
     for part in buckets["parts"]:
         rows = buckets["means"][series][part]

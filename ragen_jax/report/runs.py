@@ -64,7 +64,7 @@ def read_runs(folders: Sequence[pathlib.Path]) -> list[RunData]:
     """Every folder's run, in the order given.
 
     Raises:
-      ValueError: a folder is named twice, is no run or has no metrics, or the runs
+      ValueError: a folder is named twice, is not a run or lacks metrics, or the runs
         were trained on different environments.
     """
     resolved = [folder.resolve() for folder in folders]
@@ -88,7 +88,7 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
     """Run of a folder.
 
     Raises:
-      ValueError: `folder` is no run folder, or its files are damaged or empty.
+      ValueError: `folder` is not a run folder, or its files are damaged or empty.
     """
     if not folder.is_dir():
         raise ValueError(
@@ -97,8 +97,8 @@ def read_run(folder: pathlib.Path, name: str) -> RunData:
     for file in ("config.json", "metrics.jsonl"):
         if not (folder / file).is_file():
             raise ValueError(
-                f"{folder} is no run folder: it has no {file}; name the --workdir of "
-                "a run of launch.train"
+                f"{folder} is not a run folder: it has no {file}; name the "
+                "--workdir of a run of launch.train"
             )
     settings = flatten(reader.read_config(folder))
     records = reader.read_metrics(folder)
@@ -119,8 +119,8 @@ def _drawn(
     """What figures show of an iteration; earlier versions recorded no throughput."""
     numbers = {name: value for name, value in record.items() if is_drawable(value)}
     left_out = when_compiled(record)
-    shown = {name: value for name, value in record.items() if name not in left_out}
-    return tokens_per_second(numbers, num_rows) | shares.add(numbers) | shown
+    rest = {name: value for name, value in record.items() if name not in left_out}
+    return tokens_per_second(numbers, num_rows) | shares.add(numbers) | rest
 
 
 def _num_rows(settings: Mapping[str, Any]) -> float | None:

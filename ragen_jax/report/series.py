@@ -106,7 +106,7 @@ def curve(series: Series, metric: str, max_points: int = MAX_POINTS) -> Curve | 
 
 
 def thin(items: Sequence, count: int) -> list:
-    """At most so many items, evenly spaced, the first and the last among them."""
+    """At most `count` items, evenly spaced, the first and the last among them."""
     if len(items) <= count:
         return list(items)
     if count == 1:

@@ -33,8 +33,8 @@ def draw_boards(boards: Sequence[Board], legend: Mapping[str, str]) -> Image.Ima
 
     Args:
       boards: rows of symbols each; at least one.
-      legend: meaning of each symbol; symbols without a known meaning get a shade of
-        their own.
+      legend: meaning of each symbol; each symbol without a known
+        meaning gets another shade.
     """
     pictures = [_draw_board(board, legend) for board in boards]
     width = sum(picture.width for picture in pictures) + _GAP * (len(pictures) - 1)

@@ -33,7 +33,7 @@ _COMMIT_FILES = ("_CHECKPOINT_METADATA", "commit_success.txt")
 _ACTING = "behind"
 # Says that a checkpoint was written with digests, so that their loss is noticed.
 _DIGESTS_MARK = {"digests": DIGESTS_FILE}
-# Orbax keeps what a save has to wait for in its modules: one at a time in a process.
+# Orbax keeps the work of a save in its modules: one save at a time in a process.
 _ORBAX = threading.RLock()
 
 
@@ -148,7 +148,6 @@ class Checkpointer:
         return [int(name) for name in names if name.isdecimal() and name.isascii()]
 
     def _write_digests(self) -> None:
-        """Write the digests of the checkpoint that is being saved."""
         if not is_first():
             return
         (folder,) = self._folder.glob(f"{self._started}.*")
@@ -170,7 +169,7 @@ class Checkpointer:
                 if not isinstance(error, ValueError | KeyError | TypeError):
                     raise
                 raise ValueError(
-                    f"the checkpoint {folder} is whole, but is no state of this "
+                    f"the checkpoint {folder} is whole, but is not a state of this "
                     f"program ({first}); use the version and the settings that "
                     "wrote it"
                 ) from error
@@ -184,7 +183,6 @@ class Checkpointer:
             reader.close()
 
     def _advice(self, damaged: pathlib.Path) -> str:
-        """What to do instead of opening this checkpoint."""
         others = sorted(self._iterations(), reverse=True)
         folders = [self._folder / str(i) for i in others if str(i) != damaged.name]
         whole = [folder for folder in folders if not _find_damage(folder)]
@@ -203,7 +201,7 @@ class Checkpointer:
 def _items(state: TrainState) -> dict[str, Any]:
     """What a checkpoint holds of a state, by item; fields by their names.
 
-    What only a run that goes on reads is an item of its own.
+    What only a resumed run reads is a separate item.
     """
     names = (field.name for field in dataclasses.fields(state))
     fields = {name: getattr(state, name) for name in names}
@@ -222,14 +220,14 @@ def _files(folder: pathlib.Path) -> list[str]:
 
 
 def _find_damage(folder: pathlib.Path) -> str | None:
-    """Description of what is damaged in a checkpoint, None if nothing is known of."""
+    """What is damaged in a checkpoint; None if no damage is known."""
     if not has_digests(folder) and _should_have_digests(folder):
         return f"{DIGESTS_FILE} is missing"
     return find_damage(folder, _files(folder))
 
 
 def _should_have_digests(folder: pathlib.Path) -> bool:
-    """Whether Orbax's metadata say so; also if they cannot be read."""
+    """Whether Orbax's metadata promise digests; True if they cannot be read."""
     try:
         text = (folder / _COMMIT_FILES[0]).read_text(encoding="utf-8")
         metadata = json.loads(text)

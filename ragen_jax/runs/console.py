@@ -124,7 +124,7 @@ class Display:
         if compiled := timing.describe(metrics):
             self.say(compiled)
         parts, left = [*self._values(metrics)], self._time_left(done)
-        # In a file an iteration is one line; a terminal has only so many columns, and
+        # In a file an iteration is one line; a terminal has few columns, and
         # the bar has the time left.
         width = self._console.width if self._console.is_terminal else math.inf
         if not self._console.is_terminal:

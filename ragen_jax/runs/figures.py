@@ -3,7 +3,7 @@
 In: the declarations of metrics. Out: sections with their panels, in the order of the
 declarations. `{env}` stands for every environment in turn. A panel without any recorded
 metric is left out; a section without any panel says what is missing. Three sections
-have a drawing of their own: see `special`.
+have a special drawing: see `special`.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class Section:
     Attributes:
       key: name of its anchor and of its PNG file; `Metric.section` and `View.section`.
       title, lead: heading, and what the section shows.
-      special: drawing of its own: "plane", "buckets", "alarms" or "" (none).
+      special: drawing made for it alone: "plane", "buckets", "alarms" or "" (none).
       absent: what was not recorded where nothing can be drawn.
       panels: drawn over the iterations.
     """

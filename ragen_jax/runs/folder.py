@@ -156,8 +156,8 @@ class RunFolder:
         if not names:
             return []
         more = len(names) - _MAX_NAMES
-        shown = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" * (more > 0))
-        return [f"iteration {iteration}: not finite, recorded as null: {shown}"]
+        listed = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" * (more > 0))
+        return [f"iteration {iteration}: not finite, recorded as null: {listed}"]
 
     def write_episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
         """Write sample episodes of an iteration."""
@@ -248,10 +248,12 @@ class RunFolder:
     def _refuse_lost_record(self) -> None:
         """A checkpoint is only made after the metrics of its iteration."""
         records = reader.read_metrics(self.path)
-        kept = [r["iteration"] for r in records if r["iteration"] <= self.start]
-        if self.is_resumed and (not kept or kept[-1] != self.start):
+        iterations = [r["iteration"] for r in records if r["iteration"] <= self.start]
+        if self.is_resumed and (not iterations or iterations[-1] != self.start):
             path = self.path / "metrics.jsonl"
-            state = f"ends at {kept[-1]}" if kept else "has none of its iterations"
+            state = "has none of its iterations"
+            if iterations:
+                state = f"ends at {iterations[-1]}"
             raise ValueError(
                 f"the newest checkpoint is of iteration {self.start}, but {path} "
                 f"{state}; restore the file from a copy, or use another --workdir "

@@ -90,7 +90,6 @@ def _modules(references: Iterable[str]) -> list[str]:
 
 
 def _digest(module: str) -> str | None:
-    """Beginning of the SHA-256 of a module's file; None where it has none."""
     spec = importlib.util.find_spec(module)
     file = None if spec is None else spec.origin
     if file is None or not os.path.isfile(file):
@@ -101,7 +100,7 @@ def _digest(module: str) -> str | None:
 def git_commit() -> str | None:
     """Commit of this code, with "-dirty" if files differ from it.
 
-    None where the code is no git checkout (an installed package) or git is missing.
+    None where the code is not a git checkout (an installed package) or git is missing.
     """
     root = pathlib.Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

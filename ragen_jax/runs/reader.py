@@ -25,7 +25,7 @@ from ragen_jax.rollout.record_fields import (
     wrong_field,
 )
 
-# Section of `config.json` that is no setting: what the run has recorded of itself.
+# Section of `config.json` that is not a setting: what the run has recorded of itself.
 RECORDED = "recorded"
 _CURE = "restore the file from a copy, or use another --workdir"
 
@@ -34,7 +34,7 @@ def read_config(workdir: pathlib.Path) -> ConfigDict:
     """The configuration of a run, locked; without the section `recorded`.
 
     Raises:
-      ValueError: there is no `config.json`, or it is no configuration.
+      ValueError: there is no `config.json`, or it is not a configuration.
     """
     content = _read_config_file(workdir)
     content.pop(RECORDED, None)
@@ -65,22 +65,22 @@ def read_recorded(workdir: pathlib.Path) -> Recorded:
     section = _read_config_file(workdir).get(RECORDED, {})
     where = f"{workdir / 'config.json'}: {RECORDED}"
     if not isinstance(section, dict):
-        raise ValueError(f"{where} is no object; {_CURE}")
+        raise ValueError(f"{where} is not an object; {_CURE}")
     recorded = Recorded(
         **{k.name: section[k.name] for k in _RECORDED_PARTS if k.name in section}
     )
     machines, result = recorded.machines, recorded.result
     if not _are_objects(machines):
-        raise ValueError(f"{where}.machines is no list of objects; {_CURE}")
+        raise ValueError(f"{where}.machines is not a list of objects; {_CURE}")
     if not isinstance(recorded.command, str | None):
-        raise ValueError(f"{where}.command is no text; {_CURE}")
+        raise ValueError(f"{where}.command is not a text; {_CURE}")
     is_result = isinstance(result, dict) and (
         type(result.get("iteration")) is int
         and isinstance(result.get("params_sha256"), str)
     )
     if result is not None and not is_result:
         raise ValueError(
-            f"{where}.result is no object of iteration and params_sha256; {_CURE}"
+            f"{where}.result is not an object of iteration and params_sha256; {_CURE}"
         )
     return recorded
 
@@ -99,7 +99,7 @@ def _read_config_file(workdir: pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{workdir} has no config.json; {_CURE}")
     content = _parse(_read_text(path), f"{path}")
     if not isinstance(content, dict) or not content:
-        raise ValueError(f"{path} is no JSON object of settings; {_CURE}")
+        raise ValueError(f"{path} is not a JSON object of settings; {_CURE}")
     _check_sections(path, content)
     return content
 
@@ -130,7 +130,7 @@ def read_episodes(path: pathlib.Path) -> list[dict[str, Any]]:
     """Complete lines of a file of sample episodes; a null reward is not-a-number.
 
     Raises:
-      ValueError: a line is no episode as `rollout.records` writes it.
+      ValueError: a line is not an episode as `rollout.records` writes it.
     """
     episodes = _read_lines(path, _episode_problem)
     for episode in episodes:
@@ -144,30 +144,29 @@ def _read_text(path: pathlib.Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8 text ({error}); {_CURE}") from error
+        raise ValueError(f"{path} is not UTF-8 text ({error}); {_CURE}") from error
 
 
 def _parse(text: str, where: str) -> object:
     def refuse(constant: str):
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is no valid JSON ({error}); {_CURE}") from error
+        raise ValueError(f"{where} is not valid JSON ({error}); {_CURE}") from error
 
 
 def _read_lines(
     path: pathlib.Path, problem_of: Callable[[dict], str | None]
 ) -> list[dict[str, Any]]:
-    """Objects of a JSONL file."""
     records = []
     # Not splitlines: texts may hold other line separators than "\n".
     for i, line in enumerate(_read_text(path).split("\n")[:-1], 1):
         where = f"{path}, line {i}"
         record = _parse(line, where)
         if not isinstance(record, dict):
-            raise ValueError(f"{where} is no JSON object; {_CURE}")
+            raise ValueError(f"{where} is not a JSON object; {_CURE}")
         if problem := problem_of(record):
             raise ValueError(f"{where}: {problem}; {_CURE}")
         records.append(record)
@@ -178,25 +177,25 @@ def _check_sections(path: pathlib.Path, section: Mapping, prefix: str = "") -> N
     for name, value in section.items():
         # ConfigDict would read a dot as a path.
         if "." in name or not name:
-            raise ValueError(f"{path}: {prefix}{name!r} is no key; {_CURE}")
+            raise ValueError(f"{path}: {prefix}{name!r} is not a valid key; {_CURE}")
         if isinstance(value, dict):
             _check_sections(path, value, f"{prefix}{name}.")
         elif type(value) in (int, float) and not is_number(value):
             raise ValueError(
-                f"{path}: {prefix}{name} is no number of this size; {_CURE}"
+                f"{path}: {prefix}{name} is not a number of this size; {_CURE}"
             )
 
 
 def _metrics_problem(record: Mapping) -> str | None:
     iteration = record.get("iteration")
     if type(iteration) is not int or not 0 <= iteration <= LARGEST_INTEGER:
-        return f"iteration = {_shown(iteration)} is no whole number from 0"
+        return f"iteration = {_shown(iteration)} is not a whole number from 0"
     if "time" in record and not is_number(record["time"]):
-        return f"time = {_shown(record['time'])} is no number"
+        return f"time = {_shown(record['time'])} is not a number"
     for name, value in record.items():
         is_list = isinstance(value, list) and all(map(is_number, value))
         if value is not None and not is_list and not is_number(value):
-            return f"{name} = {_shown(value)} is no number, list of numbers or null"
+            return f"{name} = {_shown(value)} is not a number, list of numbers or null"
     return None
 
 
@@ -214,6 +213,5 @@ _TURN_NEEDS = ("observation", "reply", "reward", "penalty", "bonus")
 
 
 def _shown(value: object) -> str:
-    """A value as an error shows it."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

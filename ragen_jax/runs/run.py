@@ -59,7 +59,7 @@ class Run(RunFolder):
         self._num_rows = config.rollout.num_groups * config.rollout.group_size
         self._validation = {name: f"val-env/{name}/" for name in names}
         self._training_success = [f"train/{name}/success" for name in names]
-        # What is open already is closed if the rest fails.
+        # If a later step fails, what is already open is closed.
         with contextlib.ExitStack() as files:
             files.callback(self._files.close)
             self._check_start()
@@ -77,7 +77,6 @@ class Run(RunFolder):
             files.pop_all()
 
     def _check_start(self) -> None:
-        """Refuse a folder that is further than the configuration goes."""
         train = self._config.train
         if self.start > train.num_iterations:
             raise ValueError(
@@ -174,7 +173,7 @@ class Run(RunFolder):
             )
 
     def reason_to_stop(self) -> str | None:
-        """Reason in the record to end the run early; None: there is none.
+        """Reason in the record to end the run early, or None.
 
         `train` also asks before the first iteration of a resumed run, so that a run
         that was stopped early stays stopped.

@@ -48,7 +48,7 @@ class StopRequest:
         agreed = next((n for n in signals if n is not None), None)
         if agreed is not None and self._signal is None:
             self._signal = agreed
-        # Not `requested`: a signal that came meanwhile is no other process's yet.
+        # Not `requested`: other processes do not know of a signal that came meanwhile.
         return agreed is not None
 
     @property
@@ -141,7 +141,6 @@ def stop_when_clean() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Call `on_signal(number)` in a thread for every signal that has a handler."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 

@@ -95,8 +95,8 @@ class EventFile:
 
         The session gets no end: the run may be resumed.
         """
-        shown = {name: _shown(value) for name, value in settings.items()}
-        experiment, start, _ = hparams(shown, dict.fromkeys(metrics, 0.0))
+        values = {name: _shown(value) for name, value in settings.items()}
+        experiment, start, _ = hparams(values, dict.fromkeys(metrics, 0.0))
         for summary in (experiment, start):
             self._events.file_writer.add_summary(summary)
 
@@ -129,7 +129,7 @@ def first_tags(games: Sequence[str]) -> dict[str, str]:
 def layout(games: Sequence[str]) -> dict[str, dict[str, list]]:
     """Groups of the "Custom Scalars" tab: the sections and panels of the report.
 
-    Tags are regular expressions. A line with a declared interval is a chart of its own
+    Tags are regular expressions. A line with a declared interval is a separate chart
     per game, as TensorBoard draws intervals of single tags only.
     """
     groups = {}
@@ -169,12 +169,10 @@ def shown_boards(turns: Sequence[Mapping]) -> list:
 
 
 def _shown(value: Any) -> bool | float | str:
-    """A setting as a type that TensorBoard stores."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _transcript(episode: Mapping) -> list[str]:
-    """An episode as lines of text, for reading."""
     lines = []
     for turn in episode["turns"]:
         lines += turn["observation"].splitlines()

@@ -90,8 +90,8 @@ class RunWriter:
     ):
         self._workdir = workdir
         self._folder = workdir / "trajectories"
-        kept = [r for r in read_metrics(workdir) if r["iteration"] <= after]
-        text = "".join(_line(record) for record in kept)
+        records = [r for r in read_metrics(workdir) if r["iteration"] <= after]
+        text = "".join(_line(record) for record in records)
         write_text_atomically(workdir / "metrics.jsonl", text)
         for path in self._folder.glob(".iteration_*"):
             if _TORN_EPISODES_FILE.fullmatch(path.name):
@@ -105,7 +105,7 @@ class RunWriter:
         self._events = None
         if tensorboard:
             self._events = EventFile(workdir, settings=settings or {}, games=games)
-            self._draw_events(kept)
+            self._draw_events(records)
 
     def scalars(
         self,

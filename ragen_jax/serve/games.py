@@ -66,10 +66,10 @@ def read_answer(text: str) -> str:
     begins with.
     """
     raw = text.encode("utf-8", "replace")
-    found = find_answer(raw, thinking=True)
-    if found is None and (match := _TAGGED.match(raw)):
-        found = match.group(1)
-    return (raw if found is None else found).decode("utf-8", "replace").strip()
+    answer = find_answer(raw, thinking=True)
+    if answer is None and (match := _TAGGED.match(raw)):
+        answer = match.group(1)
+    return (raw if answer is None else answer).decode("utf-8", "replace").strip()
 
 
 class HostGame:
@@ -129,8 +129,8 @@ class HostPlayer:
         if self._rows is None or split != self._split:
             self.close()
             self._rows, self._split = HostGameRows(game.env, split), split
-        shown = _checked(self._rows.reset([seed], [task])[0]).text
-        return SessionOutput(f"{game.instruction}\n\n{shown}", shown)
+        observation = _checked(self._rows.reset([seed], [task])[0]).text
+        return SessionOutput(f"{game.instruction}\n\n{observation}", observation)
 
     def step(self, answer: str) -> SessionOutput:
         """Answer in an episode that has begun and is not over.
@@ -138,15 +138,15 @@ class HostPlayer:
         Raises:
           GameError: the game failed.
         """
-        found = _checked(self._rows.step({0: read_answer(answer)})[0])
+        output = _checked(self._rows.step({0: read_answer(answer)})[0])
         return SessionOutput(
-            found.text,
-            found.text,
-            found.reward,
-            terminated=found.terminated,
-            truncated=found.truncated,
-            success=found.success,
-            valid=found.valid,
+            output.text,
+            output.text,
+            output.reward,
+            terminated=output.terminated,
+            truncated=output.truncated,
+            success=output.success,
+            valid=output.valid,
         )
 
     def close(self) -> None:
@@ -226,12 +226,12 @@ class ArrayPlayer:
         self._turn += 1
         outcome = self._episode.outcome
         goes_on = bool(outcome.is_active) and self._turn < self._episode.max_turns
-        shown = chat.env.template.render(outcome.fields)
-        rest = wording.turn.render(outcome.fields) if goes_on else shown
+        observation = chat.env.template.render(outcome.fields)
+        rest = wording.turn.render(outcome.fields) if goes_on else observation
         terminated = bool(outcome.terminated)
         return SessionOutput(
             wording.result.render(outcome.feedback) + rest,
-            shown.rstrip("\n"),
+            observation.rstrip("\n"),
             float(outcome.reward),
             terminated=terminated,
             truncated=not goes_on and not terminated,

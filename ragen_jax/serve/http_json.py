@@ -1,7 +1,7 @@
 """A small HTTP server: JSON in, JSON or a page out, with bounds on what it reads.
 
 In: requests of any client. Out: an answer to each, of 400 or more and with a sentence
-where the request is at fault. What is served, and what it means, is its users'.
+where the request is at fault. Its users decide what is served, and what it means.
 """
 
 import http.server

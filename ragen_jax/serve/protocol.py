@@ -101,7 +101,7 @@ def read_message(raw: str | bytes) -> Request:
     """The request in a message.
 
     Raises:
-      MessageError: there is none.
+      MessageError: the text is not a message.
     """
     if isinstance(raw, bytes):
         raise MessageError(
@@ -156,7 +156,7 @@ def read_reset(data: Mapping[str, Any]) -> Reset:
 
 
 def read_step(data: Mapping[str, Any]) -> Step:
-    """What a step answers.
+    """The answer in a step request.
 
     Raises:
       MessageError: it is not of the action's schema.

@@ -1,8 +1,8 @@
 """A retrieval server for trainers and players on the same machine.
 
 In: a retriever, and requests in the two dialects that `host_games.search.client`
-describes. Out: passages as JSON; what cannot be answered gets a status of 400 or more
-and a sentence.
+describes. Out: passages as JSON; a request that cannot be answered gets a status of 400
+or more and a sentence.
 
 `POST /retrieve` with `query` answers in `results`, for the clients of RAGEN and of rLLM
 at once; with `queries` it answers in `result`, for those of Search-R1, verl and SkyRL.
@@ -76,12 +76,12 @@ def answer_request(retriever: Retriever, request: Any) -> dict[str, Any]:
     if query is not None:
         if not isinstance(query, str):
             raise RequestError(f"`query` is {_show(query)}; send a string")
-        found = retriever.search(query, k)
+        passages = retriever.search(query, k)
         return {
             "query": query,
             "method": type(retriever).__name__,
-            "results": [_write_result(passage) for passage in found],
-            "num_results": len(found),
+            "results": [_write_result(passage) for passage in passages],
+            "num_results": len(passages),
         }
     if queries is None:
         raise RequestError("there is no `query` and no `queries`; send one of them")

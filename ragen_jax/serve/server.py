@@ -239,7 +239,7 @@ class _Handler(JsonHandler):
             self._in_session(lambda session: _step_alone(session, body))
 
     def _in_session(self, ask: Callable[[Session], dict[str, Any]]) -> None:
-        """Answer with what `ask` gets from a session of this request alone."""
+        """Answer with the result of `ask` in a session made for this request."""
         sessions = self.server.sessions
         try:
             session = sessions.open()
@@ -253,7 +253,6 @@ class _Handler(JsonHandler):
             self.answer(HTTPStatus.OK, data)
 
     def _address(self) -> str:
-        """The server's, as the client has reached it."""
         return self.headers.get("Host") or urllib.parse.urlsplit(self.server.url).netloc
 
     def _is_cross_origin(self) -> bool:

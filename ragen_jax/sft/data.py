@@ -339,7 +339,6 @@ def _with_noise(mixture: Mixture, demo: DemoTask) -> Mixture:
 
 
 def _take(data: DataSet, draw: Draw) -> tuple[Batch, Bool[Array, " E"]]:
-    """The episodes of a draw, and which of them succeeded."""
     chosen = jax.tree.map(lambda x: x[draw.numbers], data.rows)
     num_rows = chosen.lengths.shape[1]
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), chosen)

@@ -120,7 +120,6 @@ class _Episodes(HostGameEpisodes):
         return goes_on
 
     def _chosen(self, turn: int, rows: np.ndarray) -> dict[int, str]:
-        """The demonstrators' replies in some rows."""
         keys = jax.vmap(jax.random.fold_in, (0, None))(self._keys.sample, turn)
         draws = np.asarray(jax.vmap(lambda key: jax.random.uniform(key, (4,)))(keys))
         redraws, players, slips, choices = draws.T
@@ -145,7 +144,6 @@ class _Episodes(HostGameEpisodes):
         }
 
     def _written(self, replies: Mapping[int, str]) -> Reply:
-        """The replies as a model would write them."""
         tokens = np.zeros((NUM_ROWS, self._limit), np.int32)
         lengths = np.zeros(NUM_ROWS, np.int32)
         for row, reply in replies.items():
@@ -165,11 +163,6 @@ class _Episodes(HostGameEpisodes):
 
 
 def _sample_episodes(env: HostGameEnv, games: HostGameRows) -> list[SolvedEpisode]:
-    """Some problems, played by their solutions.
-
-    Raises:
-      ValueError: no problem has a solution, or the game fails.
-    """
     sampled, tasks = [], [None] * NUM_ROWS
     for start in range(0, NUM_SAMPLES, NUM_ROWS):
         sampled += play_solutions(games, range(start, start + NUM_ROWS), tasks)
@@ -184,14 +177,12 @@ def _sample_episodes(env: HostGameEnv, games: HostGameRows) -> list[SolvedEpisod
 
 
 def _texts(episode: SolvedEpisode) -> list[str]:
-    """What is shown and replied, in order."""
     first, *others = (output.text for output in episode.outputs)
     pairs = zip(episode.solution, others, strict=False)
     return [first, *(text for pair in pairs for text in pair)]
 
 
 def _refuse_failures(env: HostGameEnv, failures: Iterable[str | None]) -> None:
-    """Refuse a game that fails while it is demonstrated."""
     for failure in failures:
         if failure is not None:
             raise ValueError(

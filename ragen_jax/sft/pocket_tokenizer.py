@@ -125,7 +125,6 @@ def _cutter() -> pre_tokenizers.PreTokenizer:
 
 
 def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
-    """Words of a text without its markup, in the byte-level alphabet."""
     for name in (*SPECIAL_TOKENS, *MARKUP):
         text = text.replace(name, "\n")
     pieces = [word for word, _ in cut.pre_tokenize_str(text)]
@@ -145,7 +144,6 @@ def _is_non_ascii_symbol(word: str) -> bool:
 
 
 def _text(word: str) -> str:
-    """Text of a pre-token, which is never cut inside a character."""
     alphabet = byte_alphabet()
     return bytes(alphabet[stand_in] for stand_in in word).decode("utf-8")
 

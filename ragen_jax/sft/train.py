@@ -338,7 +338,6 @@ def _read_scores(path: pathlib.Path) -> dict:
 
 
 def _check_context(tasks: Mapping[str, Task], model: ModelConfig, limit: str) -> None:
-    """Refuse tasks whose episodes are longer than the model's context."""
     for name, task in tasks.items():
         needed = task.dialogue.max_window_tokens
         if needed > model.max_position_embeddings:

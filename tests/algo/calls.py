@@ -42,7 +42,6 @@ def unchecked():
 
 
 def options_of(entry, **changes):
-    """The entry's own options, the usual ones unless changed."""
     assert set(changes) <= set(option_names(entry))
     return {name: (OPTIONS | changes)[name] for name in option_names(entry)}
 
@@ -63,7 +62,6 @@ def program(entry, data, **options):
 
 @functools.cache
 def compiled(entry, **fixed):
-    """The entry with `fixed` keywords and the usual options, as one program."""
     options = {k: v for k, v in fixed.items() if k in option_names(entry)}
     data = {k: v for k, v in fixed.items() if k in data_names(entry)}
     return jax.jit(functools.partial(entry, **options_of(entry, **options), **data))

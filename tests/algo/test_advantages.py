@@ -42,7 +42,6 @@ class Credit:
         return self.trajectory.turn_index
 
     def change(self, **changes):
-        """The same with other fields of the trajectory."""
         return self.replace(trajectory=self.trajectory.replace(**changes))
 
     def change_turns(self, **changes):
@@ -54,7 +53,6 @@ def run(name, credit, group_size=SIZE):
 
 
 def arrays(credit, group_size=SIZE):
-    """What an estimator may ask for."""
     own = {"rewards": credit.rewards, "values": credit.values}
     return named_arrays(credit.trajectory, group_size=group_size) | own
 
@@ -86,13 +84,11 @@ def make_random(seed) -> Credit:
 
 
 def make_scored(scores) -> Credit:
-    """One turn per row, its score at its last trained token."""
     trajectory = make_trajectory([float(s) for s in scores])
     return Credit(trajectory, place_by_turn(trajectory))
 
 
 def expected(name, credit, group_size=SIZE):
-    """What the oracle says: (advantages, returns or None)."""
     mask, turn_index = np.asarray(credit.loss_mask), np.asarray(credit.turn_index)
     rewards = np.where(mask, credit.rewards, 0.0).astype(float)
     scores = [float(s) for s in rewards.sum(axis=1)]

@@ -33,7 +33,6 @@ CAP = 1.2
 
 
 def mismatch_metrics(sums):
-    """The metrics by their names in the oracle."""
     return {NAMES[m.key]: m.value(sums) for m in MISMATCH_METRICS}
 
 

@@ -123,5 +123,5 @@ def test_the_line_an_instruction_comes_from(program, by_name):
 
 
 def test_a_text_without_an_entry_is_refused():
-    with pytest.raises(ValueError, match="no text of a compiled program"):
+    with pytest.raises(ValueError, match="not the text of a compiled program"):
         hlo.Program("HloModule nothing")

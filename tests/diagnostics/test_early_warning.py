@@ -63,7 +63,6 @@ def make_warning(**changes) -> EarlyWarning:
 
 
 def alarms(warning, records):
-    """Per record, which indicators alarm at it."""
     result = []
     for i in range(len(records)):
         metrics = warning.look(records[: i + 1]).metrics

@@ -48,7 +48,6 @@ def make_pairs(vocab_size, *, max_length):
 
 
 def one_by_one(program, params, pairs, temperature):
-    """The network over whole rows, without any cache."""
     scores = np.zeros((NUM_THOUGHTS, NUM_PROMPTS))
     forward = jax.jit(program.policy.forward)
     for i, j in np.ndindex(*scores.shape):

@@ -10,14 +10,12 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
 def source() -> str:
-    """The file."""
     (text,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return text
 
 
 @functools.cache
 def walk() -> type:
-    """The class."""
     text = source()
     module = types.ModuleType("walk")
     # `inspect` reads it here.

@@ -11,6 +11,5 @@ def _reset(env):
 
 
 def sample(env, num_levels, seed=0):
-    """States of levels, with the default parameters."""
     keys = jax.random.split(jax.random.key(seed), num_levels)
     return _reset(env)(keys, env.default_params)[1]

@@ -36,7 +36,6 @@ QUICK_CASES = [
 
 
 def compiled(game):
-    """Functions of an array game."""
     return (
         jax.jit(game.reset_split, static_argnums=2),
         jax.jit(game.step_env),

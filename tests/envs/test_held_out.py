@@ -24,7 +24,6 @@ def reset_function(env, split):
 
 
 def contents(env, states):
-    """What identifies each level: all that is on its board."""
     boards = jax.vmap(lambda s: env.observe(None, s, None, None))(states)
     return [np.asarray(board).tobytes() for board in boards]
 

@@ -63,7 +63,6 @@ ROWS = ("Sokoban-NewVocabulary", "FrozenLake-5x5", "FrozenLake-6x6")
 
 
 def task_of(label, preset, tokenizer):
-    """A suite's task as the command builds it, and its configuration."""
     name, entry = ENTRIES[label]
     config = TASKS[name].get_config(preset)
     entries = harness.suite_configs(config, name, ())
@@ -232,8 +231,6 @@ def test_samples_play_the_same_levels_with_other_draws():
 
 
 def counting_evaluation(name, played):
-    """An evaluation that records that it is played."""
-
     def play():
         played.append(name)
         metrics = summarize(np.array([[True], [False]]), 1.0, ())

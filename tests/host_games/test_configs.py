@@ -63,7 +63,6 @@ def test_an_iteration_trains(name, model, tmp_path):
 
 
 def first_name(record):
-    """The game of a record's success."""
     (name,) = [key.split("/")[1] for key in record if key.endswith("/success")]
     return name
 

@@ -45,7 +45,6 @@ def on_a_terminal(words) -> tuple[int, list[str]]:
 
 @pytest.fixture
 def short_folder():
-    """A folder whose path leaves room on a line."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         yield pathlib.Path(folder)
 

@@ -15,7 +15,6 @@ from tests import commands
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, model):
-    """A short finished run."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
     words = commands.train_command(model, workdir, train__num_iterations=2)
     done = commands.run(words)

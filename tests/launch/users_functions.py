@@ -7,7 +7,6 @@ from ragen_jax.algo.segments import Estimate
 
 
 def scaled_grpo(rewards, mask, *, group_size, strength=1.0):
-    """GRPO with an option."""
     estimate = grpo(rewards, mask, group_size=group_size)
     return estimate.replace(advantages=strength * estimate.advantages)
 
@@ -25,7 +24,6 @@ def calls_as_before(trajectory, rewards, *, group_size):
 
 
 def first_groups(scores, *, num_groups, group_size, share: float):
-    """Keeps the first groups; its option has no default."""
     kept = jnp.arange(num_groups) < round(share * num_groups)
     return jnp.broadcast_to(kept[:, None], (num_groups, group_size))
 
@@ -36,26 +34,22 @@ def brevity(written, *, price=0.01):
 
 
 def shaped(trajectory, *, shaping=0.5):
-    """Pays for moves as well."""
     moves = trajectory.turns.num_effective.astype(jnp.float32)
     return trajectory.turns.reward + shaping * moves
 
 
 def mean_actions_left(trajectory):
-    """A metric."""
     return {
         "mean_actions_left": jnp.mean(trajectory.turns.actions_left, dtype="float32")
     }
 
 
 def not_finite(rewards, mask):
-    """Divides by zero where nothing is paid."""
     total = jnp.sum(rewards)
     return grpo(rewards / total, mask, group_size=4)
 
 
 def of_another_shape(rewards, mask):
-    """One number per row."""
     return Estimate(advantages=jnp.sum(rewards, axis=1))
 
 
@@ -70,7 +64,6 @@ def has_an_array(rewards, mask, *, weights=jnp.ones(2)):  # noqa: B008
 
 
 def reads_entropies(rewards, mask, *, entropies):
-    """Asks for data that an estimator does not get."""
     return entropies
 
 

@@ -172,7 +172,6 @@ ELSEWHERE = {
 
 @functools.cache
 def build(items):
-    """A fresh state and the update of these changes of the defaults."""
     settings = {key.replace(".", "__"): value for key, value in items}
     validate(tiny.make_config(**settings))
     return tiny.build(**settings)

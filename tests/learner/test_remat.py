@@ -23,7 +23,6 @@ PLAYED = dict.fromkeys(("rollout", "evaluation"), NOTHING)
 
 
 def plan_of(remat, preset="pocket,grpo", known=PLAYED, **changes):
-    """A plan in which only the update is compiled."""
     config = sokoban.get_config(preset)
     changes = {k.replace("__", "."): v for k, v in changes.items()}
     config.update_from_flattened_dict({"model.remat": remat} | changes)

@@ -22,12 +22,10 @@ def trajectory():
 
 @pytest.fixture(scope="module")
 def usual(trajectory):
-    """State and stats after one iteration with the usual settings."""
     return after(trajectory)
 
 
 def after(trajectory, mesh=(1, 1, 1), **settings):
-    """Host copies of state and stats after one iteration from a fresh state."""
     state, update = tiny.build(mesh, **settings)
     state, stats, _ = update(state, trajectory, KEY)
     return tiny.host(state), jax.device_get(stats)

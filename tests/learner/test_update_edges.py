@@ -105,7 +105,6 @@ def test_groups_of_one():
 
 
 def learned(trajectory, **settings):
-    """Parameters after ten iterations."""
     state, update = tiny.build(keep_fraction=1.0, weight_decay=0.0, **settings)
     for i in range(10):
         state, *_ = update(state, trajectory, jax.random.fold_in(KEY, i))

@@ -148,7 +148,6 @@ def _learner(mesh, policy, **settings):
 
 
 def make_state(mesh=(1, 1, 1), **settings) -> TrainState:
-    """A fresh state of the tiny policy, always of the same parameters."""
     return build(mesh, **settings)[0]
 
 

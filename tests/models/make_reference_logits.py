@@ -27,7 +27,6 @@ REFERENCE = Path(__file__).parent / "reference"
 
 
 def main() -> None:
-    """Records every case."""
     REFERENCE.mkdir(exist_ok=True)
     for name, hf_config in CASES.items():
         with tempfile.TemporaryDirectory() as folder:

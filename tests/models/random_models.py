@@ -156,7 +156,6 @@ def make_tokens(vocab_size: int) -> np.ndarray:
 
 
 def our_logits(config: ModelConfig, params, tokens: np.ndarray) -> np.ndarray:
-    """Uncached float32 logits [B, Q, V]."""
     policy = build_policy(config, dtype="float32")
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
 
@@ -170,5 +169,5 @@ def our_logits(config: ModelConfig, params, tokens: np.ndarray) -> np.ndarray:
 
 
 def real_rows(logits: np.ndarray) -> np.ndarray:
-    """Logits at tokens that are no padding, rows one after the other: [sum, V]."""
+    """Logits at tokens that are not padding, rows one after the other: [sum, V]."""
     return np.concatenate([logits[b, :n] for b, n in enumerate(LENGTHS)])

@@ -70,7 +70,6 @@ def folder(whole, tmp_path):
 
 
 def load(folder):
-    """Everything that a command reads of a checkpoint."""
     tokenizer = load_tokenizer(folder)
     config, params = load_checkpoint(folder)
     return tokenizer, config, params

@@ -20,7 +20,6 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(model, tmp_path_factory):
-    """A run folder."""
     workdir = tmp_path_factory.mktemp("runs") / "run"
     done = commands.run(commands.train_command(model, workdir, train__num_iterations=2))
     assert done.returncode == 0, done.stderr

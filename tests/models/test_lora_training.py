@@ -91,7 +91,6 @@ def test_the_sampler_agrees_with_the_learner(name, is_merged, slots_last):
 
 
 def log_probs_of(policy, params, tokens, row_sharding=None):
-    """The learner's log-probabilities of rows of tokens."""
     hidden = hidden_states(policy, params, tokens, row_sharding)
     log_probs, _ = token_log_probs(
         policy, params, hidden, tokens, temperature=1.0, chunk_tokens=32

@@ -266,7 +266,6 @@ def test_a_killed_run_resumes_to_the_bit(model, tmp_path, changes):
 
 
 def children() -> set[str]:
-    """Processes of games that this process has started."""
     found = set()
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:

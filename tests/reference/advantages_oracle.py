@@ -15,7 +15,6 @@ def trained(mask: np.ndarray, row: int) -> list[int]:
 
 
 def members(row: int, group_size: int, mask: np.ndarray) -> list[int]:
-    """Rows of this row's group that have a trained token."""
     first = row // group_size * group_size
     return [i for i in range(first, first + group_size) if mask[i].any()]
 
@@ -28,7 +27,6 @@ def mean_and_std(numbers: list[float]) -> tuple[float, float]:
 
 
 def everywhere(per_row: list[float], mask: np.ndarray) -> np.ndarray:
-    """Each row's number at its trained tokens."""
     return np.where(mask, np.asarray(per_row, float)[:, None], 0.0)
 
 

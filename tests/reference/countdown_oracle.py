@@ -46,7 +46,6 @@ def value(tree):
 
 
 def leaves(tree):
-    """The numbers, from left to right."""
     if not isinstance(tree, tuple):
         return [tree]
     return leaves(tree[1]) + leaves(tree[2])

@@ -25,7 +25,6 @@ for _name, _text in _CLOCKWISE.items():
 
 
 def turn(cube, *names):
-    """The cube after turns, one after the other."""
     for name in names:
         cube = tuple(cube[i] for i in TURNS[name])
     return cube

@@ -41,7 +41,6 @@ def reward_sum(rewards: list[float], group_size: int) -> list[float]:
 
 
 def length(mask, group_size: int) -> list[float]:
-    """Mean number of trained tokens."""
     return reward_mean([float(sum(row)) for row in mask], group_size)
 
 

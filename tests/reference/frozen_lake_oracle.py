@@ -29,7 +29,6 @@ def outcomes(tile, action, size, success_rate):
 
 
 def has_path(holes, start, goal, size):
-    """Whether sure steps over ice lead from start to goal."""
     seen, frontier = {start}, [start]
     while frontier:
         tile = frontier.pop()

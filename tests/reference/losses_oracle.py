@@ -80,7 +80,6 @@ def clipped_value_loss(
 
 
 def importance_weight(old: float, sampled: float, cap: float) -> float:
-    """pi_old / pi_sampled, at most `cap`."""
     return min(ratio(old, sampled), cap)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 
 def replies(trajectory) -> list[tuple[int, ...]]:
-    """The tokens of every reply of the batch."""
     tokens, mask, turn_index, played = (
         np.asarray(x)
         for x in (

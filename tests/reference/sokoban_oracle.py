@@ -39,8 +39,6 @@ class Level:
 
 
 def read_level(board: np.ndarray) -> Level:
-    """The level that a board of cell ids shows."""
-
     def cells(*ids):
         return frozenset(
             (int(r), int(c)) for r, c in np.argwhere(np.isin(board, list(ids)))

@@ -73,7 +73,6 @@ def candidates(board, cell, size):
 
 
 def is_valid(board, size):
-    """Whether a full board keeps the rules."""
     return all(
         1 <= digit <= size and digit in candidates(board, i, size)
         for i, digit in enumerate(board)
@@ -81,7 +80,6 @@ def is_valid(board, size):
 
 
 def solutions(board, size):
-    """All solutions of a board, one after the other."""
     empty = [i for i, digit in enumerate(board) if digit == 0]
     if not empty:
         yield tuple(board)

@@ -6,7 +6,6 @@ import numpy as np
 
 
 def naive_log_probs(policy, params, tokens, temperature):
-    """Log-probability and entropy of every token from all logits at once."""
     positions = jnp.tile(jnp.arange(tokens.shape[1])[None], (tokens.shape[0], 1))
     hidden, _ = policy.forward(params, tokens, positions, None)
     probs = jax.nn.softmax(policy.logits(params, hidden) / temperature)

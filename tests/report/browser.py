@@ -105,6 +105,5 @@ def choose(driver, name, value):
 
 
 def counts(driver):
-    """Episodes shown, all, successes, as the line above the list says."""
     text = driver.execute_script("return document.getElementById('count').textContent")
     return [int(number) for number in re.findall(r"\d+", text)][:3]

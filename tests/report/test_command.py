@@ -40,7 +40,7 @@ def test_figures_alone(tmp_path):
     [
         ([], "name at least one run folder"),
         (["missing"], "there is no folder missing"),
-        (["docs"], "docs is no run folder"),
+        (["docs"], "docs is not a run folder"),
         (["docs", "--max_episodes=-1"], "it must be at least 0"),
     ],
 )

@@ -12,7 +12,6 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 def row(name, **shares):
-    """A row of these shares by entry."""
     scores = {}
     for entry, x in shares.items():
         metrics = {"success": x, "success_low": 0.0, "success_high": 1.0}

@@ -148,7 +148,7 @@ def broken(folder, file, text):
         ("metrics.jsonl", "", "is empty"),
         ("metrics.jsonl", '{"iteration": 1', "is empty"),
         # What else may be wrong with a file is told by tests/runs/test_reader.py.
-        ("config.json", "{", "is no valid JSON"),
+        ("config.json", "{", "is not valid JSON"),
     ],
 )
 def test_broken_files_are_one_sentence(tmp_path, file, text, said):
@@ -176,7 +176,7 @@ def test_settings_of_any_value_make_a_report(tmp_path):
 def test_what_is_no_run_is_said(tmp_path):
     with pytest.raises(ValueError, match="there is no folder"):
         read_runs([tmp_path / "missing"])
-    with pytest.raises(ValueError, match=r"no run folder: it has no config\.json"):
+    with pytest.raises(ValueError, match=r"not a run folder: it has no config\.json"):
         read_runs([tmp_path])
 
 

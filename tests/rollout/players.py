@@ -72,7 +72,6 @@ def tokenizer(words: str = "bpe"):
 
 @functools.cache
 def game(name: str, budget: PlayBudget = BUDGET, *, words: str = "bpe", **changes):
-    """An environment and its dialogue."""
     env = envs.make(name, **GAMES[name])
     settings = {"style": "terse", "tokenization": WORDS[words]}
     dialogue = build_dialogue(
@@ -135,7 +134,6 @@ def speaker_params(name: str, words: str = "bpe"):
 
 
 def answers(env) -> list[str]:
-    """Replies of every kind for a game."""
     listed = [f"</think><answer>{a}||{a}</answer><|im_end|>" for a in _words(env)]
     return [
         *listed,
@@ -194,7 +192,6 @@ def declared(records):
 
 
 def chat_game(env, params, rules, style="terse", context="full", turns=None):
-    """A game in chat messages."""
     wording = build_wording(
         env, style=style, budget=rules.budget, length_hint_words=100
     )
@@ -203,7 +200,6 @@ def chat_game(env, params, rules, style="terse", context="full", turns=None):
 
 
 def play_chat(game, level, noise_key, ask):
-    """The trajectory and the record of an episode in chat messages."""
     episode = game.episode(level, noise_key)
     trajectory = asyncio.run(play_turns(episode, ask))
     return trajectory, *declared([chat_record(trajectory, episode.turns, game.chat)])

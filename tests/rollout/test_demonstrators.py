@@ -46,7 +46,6 @@ def words_as_text(facts, values):
 
 
 def find(picture, symbols):
-    """Row and column of the first of the symbols in a rendered board."""
     for row, line in enumerate(picture.splitlines()):
         for col, symbol in enumerate(line):
             if symbol in symbols:

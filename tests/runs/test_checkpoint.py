@@ -54,7 +54,6 @@ def is_equal(state: TrainState, other: TrainState) -> bool:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A run folder with three checkpoints."""
     workdir = tmp_path_factory.mktemp("saved")
     save(workdir, 1, 2, 3)
     return workdir
@@ -173,7 +172,7 @@ def test_lost_digests_are_noticed(run):
 def test_a_state_of_other_shapes_is_not_called_damaged(saved):
     state = tiny_state()
     other = state.replace(policy=Network({"embed": jnp.ones(3)}, ()))
-    with pytest.raises(ValueError, match="no state of this program"):
+    with pytest.raises(ValueError, match="not a state of this program"):
         Checkpointer(saved, keep=None).restore(3, other, IDENTITY)
 
 

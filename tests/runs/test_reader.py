@@ -95,18 +95,22 @@ def test_no_mutation_ends_in_a_traceback(tmp_path, trials):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("config.json", "[]", "config.json is no JSON object"),
-        ("config.json", "{", "config.json is no valid JSON"),
-        ("config.json", "[" * 100_000, "config.json is no valid JSON"),
+        ("config.json", "[]", "config.json is not a JSON object"),
+        ("config.json", "{", "config.json is not valid JSON"),
+        ("config.json", "[" * 100_000, "config.json is not valid JSON"),
         ("config.json", '{"a": NaN}', "NaN is not JSON"),
-        ("config.json", f'{{"seed": {"9" * 5000}}}', "config.json is no valid JSON"),
-        ("metrics.jsonl", "3\n", "line 1 is no JSON object"),
-        ("metrics.jsonl", '{"loss": 1}\n', "iteration = null is no whole number"),
-        ("metrics.jsonl", '{"iteration": 1.5}\n', "iteration = 1.5 is no whole"),
-        ("metrics.jsonl", '{"iteration": -1}\n', "iteration = -1 is no whole number"),
+        ("config.json", f'{{"seed": {"9" * 5000}}}', "config.json is not valid JSON"),
+        ("metrics.jsonl", "3\n", "line 1 is not a JSON object"),
+        ("metrics.jsonl", '{"loss": 1}\n', "iteration = null is not a whole"),
+        ("metrics.jsonl", '{"iteration": 1.5}\n', "iteration = 1.5 is not a whole"),
+        ("metrics.jsonl", '{"iteration": -1}\n', "iteration = -1 is not a whole"),
         ("metrics.jsonl", '{"iteration": 0}\n{"iteration": true}\n', "line 2: iter"),
         ("metrics.jsonl", '{"iteration": 1}\n{"iteration": 1}\n', "line 2: iteration"),
-        ("metrics.jsonl", '{"iteration": 1, "a": "b"}\n', 'line 1: a = "b" is no num'),
+        (
+            "metrics.jsonl",
+            '{"iteration": 1, "a": "b"}\n',
+            'line 1: a = "b" is not a num',
+        ),
         ("metrics.jsonl", '{"iteration": 1, "a": 1e999}\n', "line 1: a = Infinity"),
     ],
 )
@@ -119,7 +123,7 @@ def test_the_sentence_names_file_line_and_value(tmp_path, name, text, message):
 def test_bytes_that_are_no_text(tmp_path):
     write_all(tmp_path, to_json(base.get_config()), METRICS, [EPISODE])
     (tmp_path / "metrics.jsonl").write_bytes(b'{"iteration": 0, "\xff": 1}\n')
-    assert "metrics.jsonl is no UTF-8 text" in refusal(tmp_path)
+    assert "metrics.jsonl is not UTF-8 text" in refusal(tmp_path)
 
 
 def refusal(workdir) -> str | None:

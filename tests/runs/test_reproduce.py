@@ -66,8 +66,8 @@ def test_an_unfinished_run_is_refused(tmp_path):
     [
         ({"result": {"iteration": "7", "params_sha256": "ab"}}, "recorded.result is"),
         ({"result": 7}, "recorded.result is"),
-        ({"command": 7}, "recorded.command is no text"),
-        ({"machines": 7}, "recorded.machines is no list"),
+        ({"command": 7}, "recorded.command is not a text"),
+        ({"machines": 7}, "recorded.machines is not a list"),
     ],
 )
 def test_wrong_types_are_named(tmp_path, changes, message):

@@ -18,7 +18,6 @@ HEALTHY = {
 
 @pytest.fixture
 def run(tmp_path):
-    """A run with a checkpoint of its first iteration."""
     config = base.get_config()
     config.logging.tensorboard = False
     with Run(config, tmp_path / "run", tiny_state(), IDENTITY, ["Sokoban"]) as run:

@@ -15,7 +15,6 @@ PAIRS: list[list] = []
 
 
 def tap_official() -> None:
-    """Note the messages of OpenEnv's client."""
     from websockets.asyncio.connection import Connection
 
     send, receive = Connection.send, Connection.recv
@@ -33,7 +32,6 @@ def tap_official() -> None:
 
 
 def tap_ours() -> None:
-    """Note the messages of our client."""
     from websockets.sync.connection import Connection
 
     send, receive = Connection.send, Connection.recv

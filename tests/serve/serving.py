@@ -58,7 +58,6 @@ def connected(server, path="/ws", **options):
 
 
 def ask(socket, kind, **data):
-    """The answer to a request."""
     message = {"type": kind} | ({"data": data} if kind in ("reset", "step") else {})
     socket.send(json.dumps(message))
     return hear(socket)

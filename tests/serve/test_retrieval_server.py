@@ -50,7 +50,6 @@ def server():
 
 
 def send(server, method, path, body=None, headers=None):
-    """The status and the JSON of a response."""
     connection = http.client.HTTPConnection(*server.server_address, timeout=10)
     with contextlib.closing(connection):
         connection.request(method, path, body, headers or {})

@@ -44,7 +44,6 @@ def wait_for(condition, seconds=10.0):
 
 
 def all_workers():
-    """Ids of the worker processes of this one."""
     found = subprocess.run(
         ["pgrep", "-P", str(os.getpid()), "-f", "ragen_jax.host_games.workers.worker"],
         capture_output=True,

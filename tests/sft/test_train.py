@@ -64,7 +64,6 @@ def test_a_new_model_resumes_to_the_same_bits(tmp_path, capsys):
 
 
 def last_line(lines, step):
-    """Loss and accuracy on the last line of a step."""
     return re.findall(rf"^ +{step}/5 +loss (\S+) +accuracy (\S+)", lines, re.M)[-1]
 
 
@@ -81,7 +80,6 @@ def tuned(checkpoint, tmp_path_factory):
 
 
 def restored(program, workdir):
-    """Final state of a run."""
     checkpointer = Checkpointer(workdir, keep=None)
     state = checkpointer.restore(
         checkpointer.latest, program.init(), program.model.identity

@@ -89,7 +89,6 @@ def _changed(config: ConfigDict, changes: dict[str, object]) -> ConfigDict:
 
 
 def new_tokenizer(config: ConfigDict) -> Tokenizer:
-    """The tokenizer of a new model."""
     backend = pocket_tokenizer.build_tokenizer(dialogue_texts(config))
     with tempfile.TemporaryDirectory() as folder:
         pocket_tokenizer.save_tokenizer(backend, folder)
@@ -102,5 +101,4 @@ def record_of(workdir: pathlib.Path) -> list[dict]:
 
 
 def digests(folder: pathlib.Path) -> dict[str, bytes]:
-    """Digest of every file."""
     return {p.name: hashlib.sha256(p.read_bytes()).digest() for p in folder.iterdir()}

@@ -49,7 +49,7 @@ def test_measures(name, value):
 def test_when_success_fell():
     assert fall_of(HELD_OUT) == 25
     assert fall_of(STEADY) is None
-    # One bad evaluation is none.
+    # One bad evaluation is not a collapse.
     assert fall_of({0: 0.4, 5: 0.4, 10: 0.25, 15: 0.4}) is None
     assert fall_of({0: 0.4}) is None
 

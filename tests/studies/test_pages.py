@@ -58,7 +58,7 @@ def test_records_are_read_as_they_were_written(tmp_path):
 def test_a_damaged_record_is_named(tmp_path, text):
     arm_file(tmp_path, "one").parent.mkdir()
     arm_file(tmp_path, "one").write_text(text)
-    with pytest.raises(ValueError, match=r"one\.json is no record of an arm"):
+    with pytest.raises(ValueError, match=r"one\.json is not a record of an arm"):
         read_arm(tmp_path, "one")
 
 

@@ -175,7 +175,7 @@ def test_unusable_folders_are_refused_before_the_runs(model, tmp_path):
         sweeps.sweep(cells_of(model), SEEDS, tmp_path / "file")
     (tmp_path / "seed-9").mkdir()
     (tmp_path / "seed-9/config.json").write_text("")
-    with pytest.raises(ValueError, match=r"seed-9.config.json is no valid JSON"):
+    with pytest.raises(ValueError, match=r"seed-9.config.json is not valid JSON"):
         sweeps.sweep(cells_of(model), SEEDS, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "seed-9"}
 

@@ -69,7 +69,6 @@ def test_a_dialogue_so_far_begins_every_later_one(prefix):
 
 @pytest.fixture(params=["qwen", "pocket"])
 def source(request, qwen_folder):
-    """A folder with a tokenizer."""
     return qwen_folder if request.param == "qwen" else POCKET
 
 

@@ -18,7 +18,6 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 
 @pytest.fixture
 def folder(qwen_folder, tmp_path):
-    """A copy of the tokenizer's folder, to be broken."""
     return shutil.copytree(qwen_folder, tmp_path / "copy")
 
 

@@ -6,7 +6,7 @@ included, contains the key.
 
 The `openai` client sends the requests. Retries are our policy: they are spread by
 conversation instead of by chance, wait as long as a server asks for, and repeat answers
-that are no chat completions.
+that are not chat completions.
 """
 
 import asyncio
@@ -138,7 +138,6 @@ class Endpoint:
         return max(backoff * (0.5 + jitter / 2), asked + self._retry_seconds * jitter)
 
     async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> ChatReply:
-        """One try."""
         create = self._client.chat.completions.with_raw_response.create
         body = dict(self._body)
         model = body.pop("model", self._openai.omit)
@@ -206,12 +205,10 @@ class Endpoint:
         return f"{self._url} refuses the request with status {status}, {quote}; {cure}"
 
     def _quote(self, text: str) -> str:
-        """The beginning of a server's text, on one line."""
         line = " ".join(self._clean(text).split())
         return repr(line[:_MAX_QUOTED_CHARACTERS]) if line else "no text"
 
     def _clean(self, text: str) -> str:
-        """The text without the key and without unpaired surrogates."""
         text = text.encode("utf-8", "replace").decode()
         return text.replace(self._key, "[key]") if self._key else text
 
@@ -226,7 +223,7 @@ def check_url(base_url: str) -> str:
         if not (base_url.isascii() and base_url.isprintable() and " " not in base_url):
             raise ValueError
         url = urllib.parse.urlsplit(base_url)
-        # Parses the port as well, which may be no number.
+        # Parses the port as well, which may not be a number.
         has_host = bool(url.hostname) and url.port != 0
     except ValueError:
         raise ValueError(
@@ -313,7 +310,7 @@ def _count(value: object) -> int | None:
 
 
 def _decode(content: bytes) -> str:
-    """Text of a response. JSON is UTF-8, whatever charset a header names."""
+    """Text of a response. JSON is UTF-8, even if a header names another charset."""
     return content.decode("utf-8", "replace")
 
 

@@ -159,7 +159,6 @@ def api_evaluations(
 def _evaluation(
     config: ConfigDict, entry: EvalTask, api: ConfigDict, journal: Journal
 ) -> EvalTask:
-    """An entry with its player."""
     task, game = build_chat(config, entry.spec)
     settings = describe(config, entry.spec, task.env)
     evaluation = config.evaluation
@@ -326,8 +325,8 @@ class Conversations:
         journal, name, num_rows = self.journal, self.task.name, len(self.noise_keys)
         journal.begin(name, self.settings)
         places = [(name, row) for row in range(num_rows)]
-        kept = [journal.finished[p] for p in places if p in journal.finished]
-        progress = Progress(name, kept, num_rows)
+        records = [journal.finished[p] for p in places if p in journal.finished]
+        progress = Progress(name, records, num_rows)
         waiting = iter([p for p in places if p not in journal.finished])
         failures: list[EndpointError] = []
 
@@ -346,8 +345,8 @@ class Conversations:
         if failures:
             done = sum(place in journal.finished for place in places)
             state = f"{done} of {num_rows} conversations of {name} are finished"
-            kept = f". {_KEPT}" if done else ""
-            raise EndpointError(f"{failures[0]} ({state}{kept})")
+            ending = f". {_KEPT}" if done else ""
+            raise EndpointError(f"{failures[0]} ({state}{ending})")
         return [journal.finished[place] for place in places]
 
     async def _converse(

@@ -79,7 +79,6 @@ class Journal:
             )
 
     def _has_any(self, name: str) -> bool:
-        """Whether there is a conversation or a reply of the task."""
         replied = (place for place, replies in self._replies.items() if replies)
         return any(place[0] == name for place in (*self.finished, *replied))
 
@@ -207,7 +206,7 @@ def _whole_lines(
 
 
 def _has_fields(content: object, fields: Mapping[str, tuple[type, ...]]) -> bool:
-    # By exact type: True is no count.
+    # By exact type: True is not a count.
     return isinstance(content, dict) and all(
         name in content and type(content[name]) in kinds
         for name, kinds in fields.items()

@@ -156,7 +156,7 @@ def _score(name: str, values: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def _settings(trained: Trained, defaults: ConfigDict) -> str:
-    """Settings of the run that are no defaults."""
+    """Settings of the run that differ from the defaults."""
     config = read_run_config(trained.workdir, defaults)
     changes = changed_keys(defaults, config, free=())
     values = {key: value for key, (_, value) in changes.items()}

@@ -158,7 +158,6 @@ def _python_message(message: Message) -> Iterator[str]:
 
 
 def _reading(trained: Trained) -> str:
-    """How replies become actions."""
     task = trained.program.task
     budget = task.rules.budget
     tag = chat.forced_prefix(task.dialogue.thinking)
@@ -226,7 +225,6 @@ _OTHER_TOKENS = (
 
 
 def _example(task: Task, example: _Example) -> str:
-    """The messages of an example, in full."""
     env, legend = task.env, legend_of(task.dialogue.prompts)
     lines = [f"### Example: {task.name}", ""]
     if env.action_hint is not None:

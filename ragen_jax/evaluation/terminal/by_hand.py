@@ -118,12 +118,12 @@ class HandEpisode:
         """What to do about a word that is not an action."""
         short = word if len(word) <= MAX_SHOWN else f"{word[:MAX_SHOWN]}..."
         unseen = "This key" if len(word) == 1 else "This line"
-        shown = repr(short) if word.isprintable() else unseen
+        typed = repr(short) if word.isprintable() else unseen
         if self.task.env.action_hint is not None:
-            return f"{shown} is not an action in this game. {self.task.env.action_hint}"
+            return f"{typed} is not an action in this game. {self.task.env.action_hint}"
         near = did_you_mean(word.lower(), [name.lower() for name in self.names])
         cure = near or f" Choose one of {', '.join(self.names)}."
-        return f"{shown} is not an action in this game.{cure}"
+        return f"{typed} is not an action in this game.{cure}"
 
     def frame(self, width: int) -> Text:
         """The game and the score."""
@@ -133,9 +133,8 @@ class HandEpisode:
         return text
 
     def _read(self, word: str) -> int | None:
-        """The action that a text asks for."""
         env = self.task.env
-        # A terminal's bytes that are no UTF-8 arrive as lone surrogates.
+        # A terminal's bytes that are not UTF-8 come as lone surrogates.
         text = word.strip().encode(errors="replace")
         if not 0 < len(text) <= env.answer_bytes:
             return None

@@ -160,7 +160,6 @@ def play(
 
 
 def _outcome(play: Play, turn: int) -> str:
-    """The outcome of a turn, in words."""
     record = jax.tree.map(lambda x: x[0, turn], play.turns)
     return (
         f"\n[{int(record.num_executed)} actions run, reward {record.reward:g}, "
@@ -171,7 +170,6 @@ def _outcome(play: Play, turn: int) -> str:
 def _typed_reply(
     task: Task, read_line: Callable[[], str], say: Callable[[str], None]
 ) -> Reply:
-    """Ask until the reply fits."""
     max_tokens = task.rules.max_reply_tokens
     while True:
         line = complete_reply(read_line(), thinking=task.dialogue.thinking)
@@ -222,7 +220,7 @@ def play_host_game(
 
 
 def solver_of(trained: Trained, say: Callable[[str], None]) -> Player:
-    """Replies as the game's own solution says.
+    """Replies from the game's solution.
 
     The player raises ValueError where the game has none.
     """

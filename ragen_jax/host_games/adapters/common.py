@@ -99,9 +99,9 @@ def load_class(option: str, reference: str) -> type:
             f"{option} is {reference!r}, but there is no module {error.name}; install "
             "it, or start in the folder that has it"
         ) from error
-    found = getattr(module, name, None)
-    if not isinstance(found, type):
+    class_ = getattr(module, name, None)
+    if not isinstance(class_, type):
         raise ValueError(
             f"{option} is {reference!r}, but {module_name} has no class {name}"
         )
-    return found
+    return class_

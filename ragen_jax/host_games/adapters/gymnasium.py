@@ -146,19 +146,18 @@ def uncolor(text: str) -> str:
 
     `S` on a red background, or in red letters, becomes `[red S]`.
     """
-    shown, color, end = [], None, 0
+    pieces, color, end = [], None, 0
     # One empty match at the end, so that the last piece is written as well.
     for match in re.finditer(f"{_ESCAPE.pattern}|\\Z", text):
         piece = text[end : match.start()]
-        shown.append(f"[{color} {piece}]" if color and piece else piece)
+        pieces.append(f"[{color} {piece}]" if color and piece else piece)
         end = match.end()
         if match[2] == "m":
             color = _read_color(match[1], color)
-    return "".join(shown)
+    return "".join(pieces)
 
 
 def _read_color(codes: str, color: str | None) -> str | None:
-    """The colour after an escape with these codes."""
     for code in codes.split(";"):
         number = int(code) if code.isdigit() else 0
         if number == 0:
@@ -199,7 +198,6 @@ def _make(id: str, kwargs: Mapping[str, Any]) -> Any:
 def _choose_options(
     split: str, given: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, Any] | None:
-    """Options of `reset` in this split, None for none."""
     if given is None:
         return None
     if not (
@@ -215,7 +213,6 @@ def _choose_options(
 
 
 def _choose_view(id: str, env: Any) -> Callable[[Any], str]:
-    """The function that makes text of an observation."""
     from gymnasium import spaces
 
     if isinstance(env.observation_space, spaces.Text):

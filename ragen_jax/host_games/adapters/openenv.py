@@ -37,7 +37,7 @@ MAX_SEED = 2**31
 
 
 class OpenEnvGame(HostGame):
-    """A game behind an OpenEnv server; every one has a session of its own there."""
+    """A game behind an OpenEnv server; each game has a separate session there."""
 
     def __init__(
         self,
@@ -160,7 +160,6 @@ def _flag(seen: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _describe(about: Mapping[str, Any], hint: str) -> str:
-    """The instruction: the server's name and description, then how to reply."""
     words = [about.get("name"), about.get("description"), hint]
     text = "\n".join(w.strip() for w in words if isinstance(w, str) and w.strip())
     if not text:

@@ -4,7 +4,7 @@ In: a reply and the schema of actions; the data of an observation. Out: the acti
 text that a model reads. Knows no connection.
 
 A reply that is a JSON object is the action. Any other is the value of the one field
-that actions must have: `answer`, `message`, `code`, whatever it is called. This rule
+that actions must have: `answer`, `message`, `code` or any other name. This rule
 and the order of `TEXT_FIELDS` are those of verifiers, after the two of
 `ragen_jax.serve`.
 """

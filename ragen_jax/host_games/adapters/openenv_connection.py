@@ -91,7 +91,7 @@ def fetch_document(url: str, seconds: float) -> dict[str, Any]:
     """The JSON object at a URL.
 
     Raises:
-      OpenEnvError: there is none.
+      OpenEnvError: the server does not answer with one.
     """
     try:
         document = get_json(url, timeout_seconds=seconds, max_bytes=MAX_DOCUMENT_BYTES)
@@ -265,7 +265,6 @@ class Connection:
 
 
 def _first_error(data: Mapping[str, Any]) -> str:
-    """What is wrong with an action, in a few words."""
     errors = data.get("errors")
     first = errors[0] if isinstance(errors, list) and errors else None
     if not isinstance(first, dict):

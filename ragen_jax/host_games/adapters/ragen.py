@@ -135,7 +135,6 @@ class RagenGame(HostGame):
 
 
 def _configure(reference: str | None, kwargs: Mapping[str, Any] | None) -> tuple:
-    """Arguments of an environment: its configuration, or none."""
     if reference is None:
         if kwargs is not None:
             raise ValueError(

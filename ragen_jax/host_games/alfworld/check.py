@@ -37,7 +37,7 @@ def check(data: str) -> Iterator[str]:
     """Lines about the games of a folder.
 
     Raises:
-      ValueError: there is no such folder, or a file that is no JSON.
+      ValueError: there is no such folder, or a file that is not JSON.
     """
     for split in SPLITS:
         paths = find_games(data, split)

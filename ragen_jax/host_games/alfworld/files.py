@@ -48,7 +48,7 @@ def find_games(data: str, split: str) -> tuple[str, ...]:
     files = sorted(
         folder.rglob(f"*{SUFFIX}"), key=lambda path: path.relative_to(folder).parts
     )
-    found = []
+    games = []
     for path in files:
         named = _named_split(folder.name, *path.relative_to(folder).parts[:-1])
         if named not in (None, split):
@@ -57,14 +57,14 @@ def find_games(data: str, split: str) -> tuple[str, ...]:
         if game.get("solvable") is not True:
             continue
         if named == split or split_of(str(game.get("pddl_problem"))) == split:
-            found.append(str(path))
-    if not found:
+            games.append(str(path))
+    if not games:
         raise ValueError(
             f"data={data} has no solvable game for {split} among {len(files)} files; "
             "give a folder with train and valid_seen in it, or more games: of those in "
             f"neither, one in {1 / VALIDATION_SHARE:.0f} is for validation"
         )
-    return tuple(found)
+    return tuple(games)
 
 
 def _named_split(*folders: str) -> str | None:

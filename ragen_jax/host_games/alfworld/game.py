@@ -1,12 +1,11 @@
 """ALFWorld: tasks in a household, by commands.
 
-In: replies, a command each. Out: what the player sees. Houses are invented
-(`houses`) or ALFWorld's own files (`files`); one interpreter
-(`story`) plays both.
+In: replies, a command each. Out: what the player sees. Houses are invented (`houses`)
+or ALFWorld's own files (`files`); one interpreter (`story`) plays both.
 
 Source: RAGEN's ALFWorld (ragen/env/alfworld). It differs where the original harms:
 games are in alphabetical order, not in that of the file system; commands may be in any
-case and with any blanks; validation has goals and houses of its own.
+case and with any blanks; validation has other goals and houses.
 """
 
 from collections.abc import Sequence
@@ -40,8 +39,8 @@ class Alfworld(HostGame):
     reply that reaches the goal pays 10 and ends the game, all others pay 0; after
     `max_steps` replies the game truncates.
 
-    A solution is of an invented house a shortest plan, from anywhere; of a file what is
-    left of its walkthrough while that is followed, and else empty.
+    The solution of an invented house is a shortest plan, from any state. That of a file
+    is the rest of its walkthrough while the player follows it, and else empty.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Reads and speaks the grammar of an ALFWorld game: its commands and answers.
 
 In: the text of a grammar; a `Scene`, the facts that it speaks about. Out: sentences.
-Refuses to know what is possible; `logic` does.
+Does not know what is possible; `logic` does.
 
 A grammar is a list of blocks, `grammar :: \"\"\"JSON\"\"\";` and `action NAME {
 template :: "..."; feedback :: "..."; grammar :: ...; }`. The JSON has a symbol's rules,
@@ -99,7 +99,7 @@ def read_grammar(text: str) -> Grammar:
     """The grammar of a text.
 
     Raises:
-      ValueError: the text is no grammar, or it uses symbols without rules.
+      ValueError: the text is not a grammar, or it uses symbols without rules.
     """
     rules: dict[str, list] = {}
     templates, answers = {}, {}
@@ -142,12 +142,12 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 def _expect(
     tokens: Iterator[tuple[str, str]], kind: str, word: str | None = None
 ) -> str:
-    found = next(tokens, ("end", ""))
-    if found[0] != kind or word not in (None, found[1]):
+    token = next(tokens, ("end", ""))
+    if token[0] != kind or word not in (None, token[1]):
         raise ValueError(
-            f"the grammar has {found[1][:40]!r} where {word or f'a {kind}'} is expected"
+            f"the grammar has {token[1][:40]!r} where {word or f'a {kind}'} is expected"
         )
-    return found[1]
+    return token[1]
 
 
 def _read_action(tokens: Iterator[tuple[str, str]], name: str) -> dict[str, str]:
@@ -170,13 +170,13 @@ def _read_action(tokens: Iterator[tuple[str, str]], name: str) -> dict[str, str]
 
 
 def _read_json(block: str) -> dict[str, list]:
-    kept = (line for line in block.split("\n") if not line.lstrip().startswith("#"))
+    lines = (line for line in block.split("\n") if not line.lstrip().startswith("#"))
     try:
-        rules = json.loads("\n".join(kept))
+        rules = json.loads("\n".join(lines))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"a block of the grammar is no JSON: {error}") from error
+        raise ValueError(f"a block of the grammar is not JSON: {error}") from error
     if not isinstance(rules, dict):
-        raise ValueError("a block of the grammar is no JSON object of symbols")
+        raise ValueError("a block of the grammar is not a JSON object of symbols")
     return rules
 
 
@@ -187,7 +187,7 @@ def _read_rules(symbol: str, listed: object) -> tuple[Rule, ...]:
         text, condition = fields.get("rhs"), fields.get("condition", "")
         if not isinstance(text, str) or not isinstance(condition, str):
             raise ValueError(
-                f'the symbol {symbol} of the grammar is no list of {{"rhs": "text"}}'
+                f'the symbol {symbol} of the grammar is not a list of {{"rhs": "text"}}'
             )
         rules.append(Rule(_read_query(condition), read_text(text)))
     return tuple(rules)
@@ -223,7 +223,7 @@ def _read_value(text: str, is_list: bool) -> Value:
     try:
         tree = ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{{{text}}} of the grammar is no expression") from error
+        raise ValueError(f"{{{text}}} of the grammar is not an expression") from error
     for node in ast.walk(tree):
         is_known = isinstance(
             node, ast.Name | ast.BoolOp | ast.Or | ast.BinOp | ast.Add | ast.Load
@@ -234,8 +234,8 @@ def _read_value(text: str, is_list: bool) -> Value:
         )
         if not is_known:
             raise ValueError(
-                f"{{{text}}} of the grammar is no sum of quoted words and attributes "
-                f"({', '.join(_ATTRIBUTES)})"
+                f"{{{text}}} of the grammar is not a sum of quoted words and "
+                f"attributes ({', '.join(_ATTRIBUTES)})"
             )
     return Value(None, tree, atoms, is_list)
 
@@ -245,19 +245,18 @@ def _read_query(text: str) -> tuple[Atom, ...]:
     for part in text.split("&") if text.strip() else []:
         match = _ATOM.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part.strip()[:80]!r} of the grammar is no atom")
+            raise ValueError(f"{part.strip()[:80]!r} of the grammar is not an atom")
         placeholders = []
         for argument in match[2].split(",") if match[2].strip() else []:
             name, colon, type_ = (word.strip() for word in argument.partition(":"))
             if not name or (colon and not type_):
-                raise ValueError(f"{part.strip()[:80]!r} of the grammar is no atom")
+                raise ValueError(f"{part.strip()[:80]!r} of the grammar is not an atom")
             placeholders.append((name, type_ or name.rstrip("'")))
         atoms.append(Atom(match[1], tuple(placeholders)))
     return tuple(atoms)
 
 
 def _check_symbols(grammar: Grammar) -> None:
-    """Refuse symbols without rules as far as they can be reached."""
     texts = [
         read_text("#intro#"),
         *grammar.templates.values(),
@@ -345,13 +344,13 @@ def _evaluate(node: ast.expr, scene: Scene) -> str:
             values = [_evaluate(value, scene) for value in node.values]
             return next(filter(None, values), "")
     name = node.id if isinstance(node, ast.Name) else node.value.id
-    # As in the original the last one of a name counts, whatever its type.
-    found = [
+    # As in the original, the last object of a name counts, of any type.
+    objects = [
         (type_, object_) for (x, type_), object_ in scene.matched.items() if x == name
     ]
-    if not found:
+    if not objects:
         raise ValueError(f"the grammar speaks of {name}, which is not there")
-    type_, object_ = found[-1]
+    type_, object_ = objects[-1]
     attribute = "name" if isinstance(node, ast.Name) else node.attr
     fixed = {"id": object_, "type": type_, "definite": "the", "indefinite": "a"}
     return fixed.get(attribute) or scene.names.get(object_, object_)

@@ -1,7 +1,7 @@
 """Invents houses with a task, in the format of ALFWorld's files.
 
 In: a seed. Out: what a `game.tw-pddl` file holds, with a shortest plan as walkthrough.
-Refuses to give a goal or a house of the other split.
+Never gives a goal or a house of the other split.
 
 The houses are ALFRED's made small: 4 to 6 receptacles and 3 to 5 things, each of its
 own kind, so that names need no numbers; everything fits everywhere, and texts are
@@ -227,7 +227,7 @@ class Goal:
 def goals(task: str, split: str) -> tuple[Goal, ...]:
     """The goals of a split.
 
-    One in ten is of validation, whatever the house; training never asks for it.
+    One in ten is for validation in every house; training never asks for it.
     """
     if task == LOOK:
         everything = [Goal(LOOK, thing, None) for thing in THINGS]
@@ -259,7 +259,7 @@ def invent(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
     draw = random.Random(seed)
     task = draw.choice(tasks)
     goal = draw.choice(goals(task, split))
-    # As many houses are of validation.
+    # The same share of houses is for validation.
     while split_of(house := _house(goal, draw)) != split:
         pass
     return {

@@ -1,6 +1,6 @@
 """Plays PDDL: what is possible, what it changes, whether the goal is reached.
 
-In: a domain and a problem (`pddl`), and states. Out: states. Refuses to know
+In: a domain and a problem (`pddl`), and states. Out: states. Does not know
 what anything is called in English.
 
 Conditions are compiled once per problem. Possible actions are found by joining the
@@ -41,7 +41,7 @@ class State(NamedTuple):
     """What is true.
 
     Attributes:
-      facts: arguments by predicate; what is not there is false.
+      facts: arguments by predicate; absent facts are false.
       undone: facts that an action has made false and none true again, with their
         predicates; grammars ask for them.
     """
@@ -100,13 +100,13 @@ class World:
         """The possible moves, in the order of the actions and then of the objects."""
         moves = []
         for name, action in self._actions.items():
-            found = {
+            bindings = {
                 tuple(binding[variable] for variable in action.names)
                 for binding in action.find(state.facts, {})
             }
             moves += [
                 Move(name, arguments)
-                for arguments in sorted(found)
+                for arguments in sorted(bindings)
                 if not (action.may_change_nothing and _is_empty(action, arguments))
             ]
         return moves
@@ -154,8 +154,8 @@ class World:
             not effect.variables and not tuple(_conjuncts(effect.when))
             for effect in action.effects
         )
-        kept = {(part.predicate, part.positive) for part in required}
-        kept |= {(e.literal.predicate, False) for e in action.effects}
+        needed = {(part.predicate, part.positive) for part in required}
+        needed |= {(e.literal.predicate, False) for e in action.effects}
         return _Compiled(
             names=names,
             find=self._find(action.parameters, action.precondition, frozenset()),
@@ -163,7 +163,7 @@ class World:
             effects=tuple(effects),
             may_change_nothing=is_plain
             and all(
-                (e.literal.predicate, e.literal.positive) in kept
+                (e.literal.predicate, e.literal.positive) in needed
                 for e in action.effects
             ),
         )
@@ -174,7 +174,6 @@ class World:
                 raise ValueError(f"the variable {term} is used but not introduced")
 
     def _test(self, condition: Condition, bound: frozenset[str]) -> Test:
-        """A function that says whether a condition holds, its variables being known."""
         match condition:
             case Literal(predicate, arguments, positive):
                 self._check(arguments, bound)
@@ -222,10 +221,10 @@ class World:
 
         def find(facts: Facts, binding: Binding) -> Iterator[Binding]:
             known = {x: y for x, y in binding.items() if x not in hidden}
-            found: Iterable[Binding] = (known,)
+            bindings: Iterable[Binding] = (known,)
             for step in steps:
-                found = _chain(step, facts, found)
-            return iter(found)
+                bindings = _chain(step, facts, bindings)
+            return iter(bindings)
 
         return find
 
@@ -258,7 +257,7 @@ class World:
         return steps
 
     def _choices(self, atom: Literal, unknown: Mapping[str, str]) -> float:
-        """Of how many facts an atom leaves a choice, roughly."""
+        """Roughly how many facts can match an atom."""
         rows = len(self.start.facts.get(atom.predicate, ()))
         is_known = [argument not in unknown for argument in atom.arguments]
         return rows / 10 ** sum(is_known)
@@ -351,7 +350,7 @@ def _ground(literal: Literal, binding: Binding) -> Arguments:
 
 
 def _is_empty(action: _Compiled, arguments: Arguments) -> bool:
-    """Whether a move's effects are what its preconditions say already."""
+    """Whether a move changes nothing: its preconditions state all of its effects."""
     binding = dict(zip(action.names, arguments, strict=True))
     required = {
         (part.predicate, _ground(part, binding), part.positive)

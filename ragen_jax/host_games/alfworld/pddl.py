@@ -1,7 +1,7 @@
 """Reads PDDL: the domain and the problem of an ALFWorld game.
 
 In: texts. Out: `Domain` and `Problem`, with conditions in negation normal form, so that
-a negation stands before an atom or an equation only. Refuses to know what they mean;
+a negation stands before an atom or an equation only. Does not know what they mean;
 `logic` does.
 
 Read is what ALFRED's domain uses and a little more: types, constants, conditions of
@@ -18,7 +18,7 @@ import re
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _COMMENT = re.compile(r";[^\n]*")
-# What all types are of, if nothing else is said.
+# The parent of types that name no other.
 ROOT = "object"
 NUMERIC_EFFECTS = ("increase", "decrease", "assign", "scale-up", "scale-down")
 # Deeper texts are refused before Python's own limit is reached.
@@ -90,7 +90,7 @@ class Action:
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """Types with what they are of, constants with their types, and the actions."""
+    """Types with their parents, constants with their types, and the actions."""
 
     types: dict[str, str]
     constants: dict[str, str]
@@ -112,13 +112,13 @@ def read_domain(text: str) -> Domain:
     """The domain of a text; games of a data set share one.
 
     Raises:
-      ValueError: the text is no domain, or has parts that are not played.
+      ValueError: the text is not a domain, or has parts that are not played.
     """
     types, constants, predicates, actions = {ROOT: ROOT}, {}, {}, []
     for section in _sections(text, "domain"):
         name, *rest = section
         if name == ":types":
-            # Without a type of its own behind it, a type is an object.
+            # A type that is not followed by a parent type is an object.
             types |= {type_: of for type_, of in _typed(rest) if type_ != ROOT}
         elif name == ":constants":
             constants = dict(_typed(rest))
@@ -143,7 +143,7 @@ def read_problem(text: str, domain: Domain) -> Problem:
     """The problem of a text.
 
     Raises:
-      ValueError: the text is no problem of the domain.
+      ValueError: the text is not a problem of the domain.
     """
     objects, facts, goal = dict(domain.constants), [], None
     for name, *rest in _sections(text, "problem"):
@@ -169,7 +169,7 @@ def read_problem(text: str, domain: Domain) -> Problem:
             )
         for argument in arguments:
             if argument not in objects:
-                raise ValueError(f"{argument} in :init is none of the :objects")
+                raise ValueError(f"{argument} in :init is not among the :objects")
     return Problem(objects, tuple(facts), goal)
 
 
@@ -197,7 +197,7 @@ def _sections(text: str, kind: str) -> list[list]:
     try:
         parsed = _parse(text)
     except ValueError as error:
-        raise ValueError(f"the {kind} is no PDDL: {error}") from error
+        raise ValueError(f"the {kind} is not PDDL: {error}") from error
     head = parsed[0][:2] if len(parsed) == 1 and isinstance(parsed[0], list) else []
     named = len(head) == 2 and isinstance(head[1], list) and head[1][:1] == [kind]
     if not named or head[0] != "define":
@@ -240,7 +240,6 @@ def _expect_list(words: object, what: str) -> list:
 
 
 def _shown(words: object) -> str:
-    """A parsed text again, or its beginning."""
     if isinstance(words, list):
         words = f"({' '.join(map(_shown, words))})"
     return words if len(words) <= 80 else words[:80] + "..."
@@ -253,7 +252,7 @@ def _check_types(what: str, pairs, types: dict[str, str]) -> None:
 
 
 def _fact(words: object) -> tuple[str, ...] | None:
-    """A fact of :init; None for what only says a number or what is not so."""
+    """A fact of :init; None for numbers and negations."""
     head, *arguments = _expect_list(words, "a fact")
     if head in ("=", "not"):
         return None
@@ -293,13 +292,12 @@ class _Reader:
         )
 
     def condition(self, words: object, positive: bool = True) -> Condition:
-        """A condition, or its negation."""
         if words == []:
             return ALWAYS if positive else Some(())
         head, *rest = _expect_list(words, "a condition")
         counts = {"not": 1, "imply": 2, "=": 2, "exists": 2, "forall": 2}
         if not isinstance(head, str) or len(rest) != counts.get(head, len(rest)):
-            raise ValueError(f"{_shown(words)} is no condition")
+            raise ValueError(f"{_shown(words)} is not a condition")
         if head == "not":
             return self.condition(rest[0], not positive)
         if head == "imply":
@@ -330,7 +328,7 @@ class _Reader:
         head, *arguments = map(_expect_name, _expect_list(words, "an atom"))
         if self._predicates.get(head) != len(arguments):
             raise ValueError(
-                f"{_shown(words)} is no atom: :predicates have none with this name and "
+                f"{_shown(words)} is not an atom: :predicates lack this name and "
                 "number of arguments"
             )
         return Literal(head, tuple(arguments), positive)

@@ -1,7 +1,7 @@
 """Plays the game of one file: commands in, sentences out.
 
 In: the JSON object of a `game.tw-pddl` file. Out: a `Story`, which knows its commands,
-answers and end. Refuses to know of steps, rewards and files.
+answers and end. Does not know of steps, rewards and files.
 
 Source: ALFWorld's names of objects (`AlfredDemangler`), TextWorld's `PddlEnv`.
 """
@@ -13,7 +13,7 @@ from ragen_jax.host_games.alfworld.grammar import Scene, read_grammar, read_text
 from ragen_jax.host_games.alfworld.logic import Move, State, World
 from ragen_jax.host_games.alfworld.pddl import read_domain, read_problem
 
-# What names of Unity's objects are made of: Mug|-00.40|+00.86.
+# The form of names of Unity's objects: Mug|-00.40|+00.86.
 _MANGLED = "_bar_"
 _INTRO = read_text("#intro#")
 TEXTS = ("pddl_domain", "grammar", "pddl_problem")
@@ -54,7 +54,7 @@ class Story:
         """Some files name objects as players do, some as the problem does."""
         is_list = isinstance(walkthrough, list)
         if not is_list or not all(isinstance(line, str) for line in walkthrough):
-            raise ValueError("the walkthrough is no list of commands")
+            raise ValueError("the walkthrough is not a list of commands")
         return tuple(
             " ".join(self._names.get(word, word) for word in plain(line).split())
             for line in walkthrough

@@ -1,4 +1,4 @@
-"""Twenty programming tasks of our own: statements, tests and a solution each.
+"""Twenty built-in programming tasks: statements, tests and a solution each.
 
 Out: `EXAMPLES`. A statement shows the first of its task's tests; expected values
 were worked out by hand, not by the solution.

@@ -1,7 +1,7 @@
 """Programming tasks, after RAGEN's DeepCoder.
 
 In: a split and options; one reply, Python code. Out: the share of tests it passes as
-reward. Tasks come from a file (see `tasks`) or, by default, are twenty of our own,
+reward. Tasks come from a file (see `tasks`) or, by default, are twenty built-in ones,
 so that nothing need be downloaded.
 
 Where this differs from RAGEN (ragen/env/deepcoder): the judge is another process than

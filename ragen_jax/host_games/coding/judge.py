@@ -1,7 +1,7 @@
 """Runs programs apart from their judge, and compares what they print.
 
 In: code, input and limits. Out: an `Outcome`, which is data: what was printed, never a
-verdict. Expected outputs stay in this process. Refuses to know about tasks and rewards.
+verdict. Expected outputs stay in this process. Does not know about tasks and rewards.
 Sources: the isolation is `runner`'s; the service is SandboxFusion's `POST
 /run_code` (github.com/bytedance/SandboxFusion).
 """
@@ -40,13 +40,13 @@ RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
 DECIMAL = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 NAMESPACES = (
-    "Programs run in processes of their own with namespaces for processes, files and "
+    "Programs run in separate processes with namespaces for processes, files and "
     "network: they see Python's standard library, read-only, and a scratch folder of "
     "32 MB that is dropped, no other process and no network; processes, memory, time "
     "and output are limited. The kernel is shared with them."
 )
 LIMITS = (
-    "NO SANDBOX: programs run in processes of their own with limits on processes, "
+    "NO SANDBOX: programs run in separate processes with limits on processes, "
     "memory, time, file size and output alone. They can use the network and read{who}. "
     "Namespaces cannot be had here: {reason}"
 )
@@ -113,7 +113,7 @@ class LocalSandbox:
         return LIMITS.format(who=who, reason=self._reason or "they were not asked for.")
 
     def run(self, code: str, given: str, seconds: float) -> Outcome:
-        """Run a program to its end; a second time if those who watch it were lost.
+        """Run a program to its end; a second time if the runner was lost.
 
         Args:
           code: Python.
@@ -121,8 +121,8 @@ class LocalSandbox:
           seconds: until it is killed.
 
         Raises:
-          ChildProcessError: they were lost twice in namespaces, where no program can
-            reach them, so that it is not the program that has failed.
+          ChildProcessError: it was lost twice in namespaces, where no program can reach
+            it, so that the program has not failed.
           OSError: no process could be started.
         """
         for _ in range(2):

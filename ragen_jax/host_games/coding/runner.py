@@ -1,15 +1,15 @@
-"""The program that runs others; `code_judge.LocalSandbox` starts it.
+"""The program that runs others; `judge.LocalSandbox` starts it.
 
 In, on stdin: `REQUEST_HEAD` and JSON with `code`, `stdin`, `seconds` and `memory_mb`.
 Out, on stdout: the line `ready` once; per request `ANSWER_HEAD` and the bytes printed.
-It refuses to know what should have been printed.
+It does not know what should have been printed.
 
 Three processes per request. This one forks a warden and never reads a request, so that
 nothing of one program is in the memory that the next is forked from. The warden reads
 the request, starts the program, collects what it prints until it ends, prints too much
 or the deadline comes, kills what is left and answers. The program runs after a fork
 without an exec, which takes a few milliseconds instead of a start of Python. It is a
-program of its own, for Linux, and imports nothing of ragen_jax.
+separate program, for Linux, and imports nothing of ragen_jax.
 
 Source of the calls: the manual pages namespaces(7), pivot_root(2), mount_setattr(2),
 prctl(2) and capset(2).
@@ -113,7 +113,7 @@ def die_with(parent: int) -> None:
 
 
 def enter_namespaces(folder: str) -> None:
-    """No network, and a root of its own: Python's library, read-only, and a scratch."""
+    """No network, and a new root: Python's library, read-only, and a scratch."""
     others = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
@@ -132,10 +132,10 @@ def enter_namespaces(folder: str) -> None:
     jail = folder + JAIL
     os.mkdir(jail)
     # Shared libraries and Python's own; nothing that has been installed.
-    shown = {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
+    folders = {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
     for prefix in (sys.base_prefix, sys.base_exec_prefix):
-        shown |= {f"{prefix}/lib", f"{prefix}/lib64"}
-    for path in sorted(shown):
+        folders |= {f"{prefix}/lib", f"{prefix}/lib64"}
+    for path in sorted(folders):
         show(path, jail)
     os.mkdir(f"{jail}/dev")
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
@@ -275,7 +275,7 @@ def collect(process: int, stream: int, seconds: float) -> tuple[int, bytes]:
 
 
 def read_waiting(stream: int, printed: bytearray) -> bool:
-    """Append what can be read now, up to too much of it; False at the end."""
+    """Append what can be read now, until it is too much; False at the end."""
     while len(printed) <= MAX_OUTPUT_BYTES:
         try:
             chunk = os.read(stream, 1 << 16)
@@ -290,8 +290,8 @@ def read_waiting(stream: int, printed: bytearray) -> bool:
 def kill_all(process: int, mode: str) -> int:
     """Kill a program and all that it started; its exit status.
 
-    In a PID namespace the kernel does it when the first process ends. Otherwise
-    whatever has left the group becomes a child of the warden, which is a subreaper.
+    In a PID namespace the kernel does it when the first process ends. Otherwise a
+    process that has left the group becomes a child of the warden, a subreaper.
     """
     os.kill(process, signal.SIGKILL)
     _, wait_status = os.waitpid(process, 0)
@@ -301,7 +301,7 @@ def kill_all(process: int, mode: str) -> int:
 
 
 def kill_orphans() -> None:
-    """Kill all children of this process and what becomes its child by that."""
+    """Kill all child processes, including orphans that become children of this one."""
     children = f"/proc/self/task/{os.getpid()}/children"
     while True:
         try:
@@ -329,7 +329,7 @@ def guard(runner: int, mode: str, folder: str, uid: int | None) -> str:
         scratch = tempfile.mkdtemp(dir=folder)
         os.chmod(scratch, 0o777)
     os.chdir(scratch)
-    # In a namespace or under a user of its own, the runner and the warden count, too.
+    # In a namespace or under a separate user, the runner and the warden count, too.
     others = user_processes() if mode == "limits" and uid is None else 2
     stream, output = os.pipe()
     try:
@@ -356,7 +356,7 @@ def guard(runner: int, mode: str, folder: str, uid: int | None) -> str:
 
 
 def serve(mode: str, folder: str, parent: int) -> str:
-    """Answer requests; returns, in a process of its own, the code to be run."""
+    """Answer requests; returns, in a separate process, the code to be run."""
     die_with(parent)
     uid = FIRST_UID + os.getpid() if os.geteuid() == 0 else None
     if mode == "namespaces":

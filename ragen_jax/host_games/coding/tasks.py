@@ -1,6 +1,6 @@
 """Programming tasks: their tests, and the files they are read from.
 
-In: a file of DeepCoder's data set or HumanEval's. Out: `Task`s of a split. Refuses to
+In: a file of DeepCoder's data set or HumanEval's. Out: `Task`s of a split. Does not
 know how programs are run.
 
 Formats. agentica-org/DeepCoder-Preview-Dataset (parquet, JSON or JSON lines):
@@ -38,7 +38,7 @@ def call(source, name, mark):
     print("\\n" + mark + result)
 call({source!r}, {name!r}, {mark!r})
 """
-# Prints the calls that HumanEval's `check` makes, with the results of its own solution.
+# Prints the calls that HumanEval's `check` makes, with the results of its solution.
 RECORD = """
 import json
 def record(source, test, name, mark):
@@ -102,10 +102,10 @@ def read_result(printed: str) -> object:
     """The value after the last mark.
 
     Raises:
-      ValueError: there is none, or it is not JSON.
+      ValueError: nothing was marked, or the value is not JSON.
     """
-    _, found, line = printed.rpartition(MARK)
-    if not found:
+    _, mark, line = printed.rpartition(MARK)
+    if not mark:
         raise ValueError("no result was printed")
     return parse_json(line.split("\n", 1)[0])
 
@@ -196,8 +196,8 @@ def _function_name(test: dict, metadata: dict) -> str | None:
         return None
     if kind not in ("function_call", "functional"):
         raise ValueError(f"tests of type {kind!r} are not known")
-    own = test.get("metadata") or metadata
-    return test.get("fn_name") or own["func_name"]
+    about = test.get("metadata") or metadata
+    return test.get("fn_name") or about["func_name"]
 
 
 def _lines(text: object) -> str:
@@ -215,7 +215,7 @@ def _stdin_test(given: object, expected: object) -> Test:
 def _function_test(given: object, expected: object) -> Test:
     """LiveCodeBench writes JSON texts; the others values, and results often in a list.
 
-    As there is no telling whether a list of one is a result or wraps it, both count,
+    A list of one may be a result or wrap it, and the two look alike: both count,
     as they do where the data come from.
     """
     if isinstance(given, str):

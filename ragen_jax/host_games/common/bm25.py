@@ -1,7 +1,7 @@
 """Search over passages in memory, with the BM25 ranking of the package bm25s.
 
 In: passages. Out: for a query, the passages that share a word with it, best first.
-Refuses to know questions and answers.
+Does not know questions and answers.
 
 Source: Lu, "BM25S" (arXiv 2407.03618), in Lucene's variant with k1 = 1.5, b = 0.75.
 """
@@ -54,7 +54,7 @@ class Retriever(Protocol):
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits in lower case; neither stemmed nor left out."""
+    """Runs of letters and digits in lower case; no stemming, no stop words."""
     return WORD.findall(text.lower())
 
 

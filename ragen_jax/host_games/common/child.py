@@ -1,6 +1,6 @@
 """Child processes that may hang or die: what they write in time, and their end.
 
-In: a process that was started with pipes and in a session of its own. Out: its bytes,
+In: a process that was started with pipes and in a new session. Out: its bytes,
 or why there are none. Knows nothing of what is said.
 """
 
@@ -11,8 +11,8 @@ import signal
 import subprocess
 import time
 
-# Seconds between two looks whether a silent process has ended: a child of its own may
-# hold its pipe open.
+# Seconds between two checks whether a silent process has ended: its child may hold the
+# pipe open.
 _POLL_SECONDS = 0.1
 _PIECE = 1 << 16
 
@@ -39,7 +39,7 @@ class Child:
             data = data[self.process.stdin.write(data) :]
 
     def read(self, size: int, deadline: float) -> bytes:
-        """So many bytes.
+        """Read `size` bytes.
 
         Args:
           size: in bytes.
@@ -69,14 +69,14 @@ class Child:
         return line
 
     def close_stdin(self) -> None:
-        """Close its standard input, at whose end it may leave by itself."""
+        """Close its standard input, so that it may exit by itself."""
         self.process.stdin.close()
 
     def kill(self, deadline: float | None = None) -> None:
         """End the process and all that it has started.
 
         Args:
-          deadline: of `time.monotonic`, until when it may leave by itself; None: now.
+          deadline: of `time.monotonic`, until which it may exit by itself; None: now.
         """
         if deadline is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
 """The HTTP client of games: JSON out, JSON in.
 
 In: a URL, and for a POST a document. Out: the JSON of the answer, or an `HttpError`
-whose sentence says what happened. Refuses to know what the documents mean.
+whose sentence says what happened. Does not know what the documents mean.
 """
 
 import contextlib

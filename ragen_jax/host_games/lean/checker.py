@@ -1,7 +1,7 @@
 """What checks a Lean script, and the checker of propositional ones.
 
 In: the whole text of a theorem and its tactics. Out: messages as Lean's, in the form in
-which a Kimina server gives them. Refuses to know episodes and rewards.
+which a Kimina server gives them. Does not know episodes and rewards.
 """
 
 import dataclasses
@@ -128,7 +128,7 @@ def read_theorem(line: str) -> tuple[tuple[str, ...], Goal]:
     """What a line of `write_theorem` says: its atoms, and the goal.
 
     Raises:
-      FormulaError: it is no such line.
+      FormulaError: the line has another form.
     """
     head = _HEAD.match(line)
     if head is None or not line.endswith(":= by"):
@@ -151,7 +151,6 @@ def read_theorem(line: str) -> tuple[tuple[str, ...], Goal]:
 
 
 def _closing(line: str, start: int) -> int:
-    """Where the bracket that opens at `start` is closed."""
     depth = 0
     for i in range(start, len(line)):
         depth += {"(": 1, ")": -1}.get(line[i], 0)

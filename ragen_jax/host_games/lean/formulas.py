@@ -1,7 +1,7 @@
 """Formulas of propositional logic, written as Lean writes them.
 
 In: text in Lean's symbols or in ASCII. Out: formulas, their text, and the form of a
-problem that renaming its atoms does not change. Refuses to know what a proof is.
+problem that renaming its atoms does not change. Does not know what a proof is.
 """
 
 import itertools
@@ -47,7 +47,7 @@ _TOKEN = re.compile(
 
 
 class FormulaError(ValueError):
-    """Text that is no formula, with a sentence that says why."""
+    """Text that is not a formula; the message says why."""
 
 
 def atom(name: str) -> Formula:
@@ -72,12 +72,12 @@ def _render(formula: Formula, least: int, symbols: dict[str, str]) -> str:
         return "False"
     if op == NOT:
         return symbols[NOT] + _render(formula[1], NOT_BINDING, symbols)
-    own, left, right = BINDING[op]
+    binding, left, right = BINDING[op]
     text = (
         f"{_render(formula[1], left, symbols)} {symbols[op]} "
         f"{_render(formula[2], right, symbols)}"
     )
-    return f"({text})" if own < least else text
+    return f"({text})" if binding < least else text
 
 
 def parse(text: str, atoms: Iterable[str] = ATOMS) -> Formula:
@@ -88,7 +88,7 @@ def parse(text: str, atoms: Iterable[str] = ATOMS) -> Formula:
       atoms: names that may occur.
 
     Raises:
-      FormulaError: the text is no formula.
+      FormulaError: the text is not a formula.
     """
     tokens = [(match.lastgroup, match[match.lastgroup]) for match in _matches(text)]
     formula, rest = _parse(tokens, 0, 0, 0, frozenset(atoms))
@@ -126,8 +126,8 @@ def _parse(
         raise FormulaError(f"unexpected '{text}'")
     while here < len(tokens) and tokens[here][0] in BINDING:
         op = tokens[here][0]
-        own, _, right = BINDING[op]
-        if own < least:
+        binding, _, right = BINDING[op]
+        if binding < least:
             break
         second, here = _parse(tokens, here + 1, right, depth + 1, atoms)
         formula = (op, formula, second)

@@ -1,7 +1,7 @@
 """Lean: prove a theorem, one tactic a reply.
 
 In: replies. Out: the goals that are left, what was wrong with a tactic, rewards.
-Refuses to judge proofs itself: a checker does.
+Does not judge proofs itself: a checker does.
 
 Two kinds of problems. By default small theorems of propositional logic, generated and
 checked in the process; with `data` and `url`, the theorems of a file in miniF2F's
@@ -302,8 +302,8 @@ class LeanGame(HostGame):
         if not text:
             return None, "the tactic is empty"
         # Lean's tactics may have several lines, but no other control characters.
-        shown = text if self._problem is not None else text.replace("\n", " ")
-        if not shown.isprintable():
+        checked = text if self._problem is not None else text.replace("\n", " ")
+        if not checked.isprintable():
             return None, "characters that cannot be printed"
         if self._problem is None:
             refused = _REFUSED.search(text)

@@ -1,6 +1,6 @@
 """Checks Lean scripts on a Kimina Lean server, over HTTP.
 
-In: a script. Out: Lean's messages. Refuses to blame a player for a server: what is not
+In: a script. Out: Lean's messages. Does not blame a player for a server: what is not
 an answer about the script is a `KiminaError`, which ends the row and not the reward.
 
 Protocol (project-numina/kimina-lean-server): one `POST /api/check` with a list of

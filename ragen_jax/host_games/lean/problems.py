@@ -1,7 +1,7 @@
 """Generated theorems of propositional logic, of graded size, in two splits.
 
 In: a seed. Out: hypotheses and a goal that follows from them, with the number of
-tactics of its shortest plain proof. Refuses to give a problem of the other split.
+tactics of its shortest plain proof. Never gives a problem of the other split.
 
 Random hypotheses and a random goal are drawn until they are a theorem of the size asked
 for; the prover and the search decide both exactly, so every problem can be won.
@@ -125,7 +125,6 @@ class Problems:
         )
 
     def _draw(self, draw: random.Random) -> Goal:
-        """Hypotheses that differ, and a goal."""
         count = int(draw.random() * (MAX_HYPOTHESES + 1))
         given = dict.fromkeys(self._formula(draw, self.max_depth) for _ in range(count))
         named = tuple((f"h{i}", formula) for i, formula in enumerate(given, start=1))
@@ -139,7 +138,7 @@ class Problems:
         return (op, first) if op == NOT else (op, first, self._formula(draw, depth - 1))
 
     def _size(self, goal: Goal, most: int) -> int | None:
-        """Tactics of a goal's shortest proof; None: it is no problem for this split."""
+        """Tactics of a goal's shortest proof; None: not a problem of this split."""
         formulas = [formula for _, formula in goal.hypotheses]
         if any(_says_nothing(formula) for formula in (*formulas, goal.target)):
             return None

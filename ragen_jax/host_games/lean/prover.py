@@ -1,7 +1,7 @@
 """Whether a propositional goal is provable, and a script of tactics that proves it.
 
 In: a goal. Out: a yes or a no that is exact for intuitionistic logic, or tactics.
-Refuses to know what is short: `shortest_proof` does.
+Does not know what is short: `shortest_proof` does.
 
 The procedure is the contraction-free sequent calculus LJT, also called G4ip (R.
 Dyckhoff, "Contraction-free sequent calculi for intuitionistic logic", Journal of
@@ -114,7 +114,7 @@ class Prover:
         return self._choose(context, goal)
 
     def _choose(self, context: tuple[Formula, ...], goal: Formula) -> Proof | None:
-        """The rules after which a goal may be lost, one after the other."""
+        """Tries the rules after which a goal may be lost, one after the other."""
         if goal[0] == OR:
             for rule, side in (("left", goal[1]), ("right", goal[2])):
                 proof = self._conclude(rule, None, (context, side))
@@ -178,7 +178,7 @@ def _without(
 
 
 def script(goal: Goal, proof: Proof, symbols: dict[str, str] = SYMBOLS) -> list[str]:
-    """A proof as tactics for the goal that it is of; long where the calculus is clumsy.
+    """A proof as tactics for its goal; long where the calculus is clumsy.
 
     Args:
       goal: what `Prover.prove` has been asked.

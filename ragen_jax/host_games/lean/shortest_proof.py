@@ -1,7 +1,7 @@
 """The shortest proof of a propositional goal in plain tactics.
 
 In: a goal. Out: the fewest tactics that prove it, which is also what the generator
-calls a problem's size. Refuses to try what cannot succeed: a goal that the prover finds
+calls a problem's size. Does not try what cannot succeed: a goal that the prover finds
 unprovable is not looked into.
 
 Plain tactics are `intro`, `constructor`, `left`, `right`, `cases h`, `exact h`,
@@ -75,9 +75,9 @@ class ShortestProofs:
         if start > most or not self._is_provable(goal):
             return None
         for length in range(start, most + 1):
-            found = self._of_length(goal, given, length)
-            if found is not None:
-                return found
+            script = self._of_length(goal, given, length)
+            if script is not None:
+                return script
             self._too_short[key] = length
         return None
 
@@ -111,10 +111,10 @@ class ShortestProofs:
         for i, goal in enumerate(goals):
             # Every goal that follows needs a tactic, too.
             left = most - len(lines) - (len(goals) - i - 1)
-            found = self._shortest(goal, left)
-            if found is None:
+            script = self._shortest(goal, left)
+            if script is None:
                 return None
-            lines += found
+            lines += script
         return lines
 
     def _moves(self, goal: Goal, given: frozenset, length: int) -> Iterator[str]:

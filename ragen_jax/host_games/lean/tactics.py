@@ -1,6 +1,6 @@
 """Tactics of natural deduction over propositional goals, with Lean's names.
 
-In: open goals and one tactic's text. Out: the goals that are left. Refuses to know
+In: open goals and one tactic's text. Out: the goals that are left. Does not know
 where goals come from and what an episode is.
 
 Where this differs from Lean: `cases h` and a bare `intro` name what they introduce, and
@@ -60,7 +60,7 @@ Goals = tuple[Goal, ...]
 
 
 class TacticSyntaxError(ValueError):
-    """Text that is no tactic."""
+    """Text that is not a tactic."""
 
 
 class TacticError(ValueError):
@@ -87,7 +87,7 @@ def parse_tactic(text: str) -> Tactic:
     """The tactic that a line of text is.
 
     Raises:
-      TacticSyntaxError: it is none; the message says why.
+      TacticSyntaxError: not a tactic; the message says why.
     """
     verb, _, rest = text.strip().partition(" ")
     if verb not in _READERS:
@@ -186,7 +186,6 @@ def fresh_names(goal: Goal, count: int) -> tuple[str, ...]:
 
 
 def _child(goal: Goal, target: Formula, tag: str = "", given: tuple = ()) -> Goal:
-    """A goal that takes a goal's place, with more hypotheses."""
     taken = {name for name, _ in goal.hypotheses}
     for name, _ in given:
         if name in taken:

@@ -1,7 +1,7 @@
 """Proof terms: what follows `exact`, `apply`, `cases` and `have ... :=`.
 
 In: text and named hypotheses. Out: the formula that a term proves, or a sentence that
-says why it proves none. Refuses to know goals beyond the one formula asked for.
+says why it proves none. Does not know goals beyond the one formula asked for.
 
 A term is a hypothesis, an application `h1 h2`, a part `h.1`, `h.2`, `h.left`,
 `h.right`, `h.mp`, `h.mpr`, a pair `⟨a, b⟩`, and `Or.inl a` or `Or.inr a`. Lean's
@@ -43,7 +43,7 @@ _PARTS = {
 
 
 class TermSyntaxError(ValueError):
-    """Text that is no term."""
+    """Text that is not a term."""
 
 
 class TermError(ValueError):
@@ -54,7 +54,7 @@ def parse_term(text: str) -> Term:
     """The term that a text writes.
 
     Raises:
-      TermSyntaxError: the text is no term.
+      TermSyntaxError: the text is not a term.
     """
     tokens = [(match.lastgroup, match[match.lastgroup]) for match in _find(text)]
     term, rest = _application(tokens, 0, 0)

@@ -1,7 +1,7 @@
 """Theorems from a file in miniF2F's format.
 
 In: a path. Out: the theorems of a split, each as the text before its first tactic.
-Refuses to know whether Lean accepts them.
+Does not know whether Lean accepts them.
 
 The file is JSONL, one theorem a line, with the fields under which miniF2F is published:
 `name`, `formal_statement` (up to `:= by`; a `sorry` behind it is cut off), and where
@@ -79,13 +79,13 @@ def load_theorems(path: str, split: str) -> tuple[Theorem, ...]:
         chosen = [row for row in rows if _split(row, is_marked) == VALIDATION]
     else:
         chosen = [row for row in rows if _claim(row) not in held_out]
-    found = tuple(_theorem(row) for row in chosen)
-    if not found:
+    theorems = tuple(_theorem(row) for row in chosen)
+    if not theorems:
         raise ValueError(
             f"{path} has no theorem for {split}; use a file with more theorems, or "
             "with `split` fields of both kinds."
         )
-    return found
+    return theorems
 
 
 def _read(path: str) -> list[Mapping[str, Any]]:

@@ -4,9 +4,9 @@ In: a split and options; replies, each an answer. Out: observations, and rewards
 judge. Questions come from a file in MetaMathQA's format or, by default, are word
 problems that are generated, so that nothing need be downloaded.
 
-Where this differs from RAGEN (ragen/env/metamathqa): validation has questions of its
-own; a later attempt is announced, which there happens nowhere; the last wrong attempt
-ends the game.
+Where this differs from RAGEN (ragen/env/metamathqa): validation has other
+questions; a later attempt is announced, which there happens nowhere; the last wrong
+attempt ends the game.
 """
 
 import random
@@ -27,8 +27,8 @@ JUDGES = ("string", "math")
 TRY_AGAIN = "Incorrect. Please think again."
 GIVEN_UP = "Incorrect."
 CORRECT = "Correct."
-# At least one draw in a hundred fits and is of the split: none in so many happens with
-# a probability below 1e-43.
+# At least one draw in a hundred fits and is of the split: the probability that none of
+# these draws does is below 1e-43.
 MAX_DRAWS = 10_000
 
 

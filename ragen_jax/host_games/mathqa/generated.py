@@ -1,4 +1,4 @@
-"""Word problems with an integer answer, made of sentences of our own.
+"""Word problems with an integer answer, made of sentences written here.
 
 In: a random source and how hard. Out: a `Problem` with its answer and a `key`, which
 names its numbers and sentences without the people and things in them: by it problems
@@ -11,7 +11,7 @@ import random
 NAMES = ("Ada", "Bela", "Chen", "Dina", "Emil", "Femi", "Gita", "Hugo", "Ines", "Jomo")
 THINGS = ("apples", "shells", "stamps", "marbles", "pens", "cards", "nuts", "beads")
 
-# Each adds or takes so many; {n} is who, {t} are the things, {x} is how many.
+# Each adds or takes some things: {n} is the person, {t} the things, {x} the number.
 GAINS = (
     "{n} finds {x} more.",
     "A friend brings {n} another {x}.",
@@ -63,7 +63,7 @@ def draw_problem(
     """Draw a problem.
 
     Args:
-      source: random numbers; so many are taken as it needs.
+      source: random numbers, taken as needed.
       max_number: the largest number told and the largest amount on the way, prices'
         products excepted.
       num_steps: operations on the way to the answer, 1 to `MAX_STEPS`.

@@ -1,11 +1,11 @@
 """Judges of mathematical answers.
 
 In: the true answer and a reply. Out: whether they agree, and for `MathJudge` whether
-it could tell. Refuses to know where questions come from.
+it could tell. Does not know where questions come from.
 
 Symbolic comparison runs in a child process: hostile expressions hang or eat memory, and
 math-verify's own deadline is `signal.alarm`, which raises outside a main thread and,
-switched off, leaves nothing. A process can be killed whatever it does.
+switched off, leaves nothing. A process can always be killed.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ import time
 from ragen_jax.host_games.common import child
 
 INSTALL = "pip install 'ragen_jax[math]'"
-# Longer replies are no answers; parsing takes more than linear time.
+# Longer replies do not count as answers; parsing takes more than linear time.
 MAX_CHARACTERS = 500
 # Importing SymPy takes about a second on an idle core.
 START_SECONDS = 120.0

@@ -1,7 +1,7 @@
-"""The process that compares expressions; `math_judge.MathJudge` starts and kills it.
+"""The process that compares expressions; `judge.MathJudge` starts and kills it.
 
 In: lines of JSON with `truth` and `reply`. Out: the line `{}` when it is ready, then a
-line `{"equal": bool}` each. A program of its own, so it imports nothing of ragen_jax.
+line `{"equal": bool}` each. A separate program that imports nothing of ragen_jax.
 Method: math-verify's `parse` and `verify` (github.com/huggingface/Math-Verify), without
 their deadlines: the judge that reads the answers sets them.
 """

@@ -1,6 +1,6 @@
 """Search on a server, in either of the two dialects that the field speaks.
 
-In: a query. Out: the passages that the server names, best first. Refuses to guess:
+In: a query. Out: the passages that the server names, best first. Does not guess:
 what is not an answer of one of the dialects is an error.
 
 Both are a POST of JSON to `/retrieve`:
@@ -50,7 +50,7 @@ def write_request(dialect: str, query: str, k: int) -> dict[str, Any]:
 def read_answer(answer: Any) -> list[Passage]:
     """Passages of an answer, whichever dialect it is in.
 
-    rLLM answers a request of its own dialect with documents like those of the other, so
+    rLLM answers a request of its dialect with documents like those of the other, so
     that the form of each entry is read from the entry.
 
     Raises:
@@ -143,10 +143,10 @@ class HttpRetriever:
                 passages = read_answer(answer)
             # A score of a thousand digits is an OverflowError.
             except (ValueError, OverflowError) as error:
-                shown = json.dumps(answer)[:200]
+                excerpt = json.dumps(answer)[:200]
                 raise RetrievalError(
                     f"{self.url} does not answer as a retrieval server: {error}, in "
-                    f"{shown}; check that it speaks one of {', '.join(SPOKEN)}"
+                    f"{excerpt}; check that it speaks one of {', '.join(SPOKEN)}"
                 ) from error
             self._dialects = (dialect,)
             return passages[:k]

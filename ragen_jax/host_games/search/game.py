@@ -2,14 +2,13 @@
 
 In: replies, each a search or the answer. Out: passages found, and at the end the pay
 of the answer. Questions come from an invented world (`invented`) or from HotpotQA
-(`hotpot`), passages from an index in memory (`common.bm25`) or from a
-server (`client`).
+(`hotpot`), passages from an index in memory (`common.bm25`) or a server (`client`).
 
 Source: RAGEN's SearchQA (ragen/env/search, after rLLM's). It differs where the original
 harms: replies it cannot read are invalid instead of final answers (`loose` plays the
 original's rule); only an exact match is a success, not any pay; the last reply is for
-the answer, so that every search is of use; validation has
-questions of its own; a server that fails raises instead of being read as a passage.
+the answer, so that every search is of use; validation has other questions; a server
+that fails raises instead of being read as a passage.
 """
 
 import functools
@@ -110,7 +109,7 @@ def show_passages(passages: Sequence[Passage], passage_chars: int) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _world_index(split: str, number: int) -> BM25Retriever:
-    """One index per process and world, whatever the number of games."""
+    """One index per process and world, shared by all games."""
     return BM25Retriever(build_world(split, number).passages)
 
 
@@ -158,7 +157,7 @@ class SearchQA(HostGame):
           split: one of `SPLITS`; they share no question.
           max_searches: replies before the last one.
           top_k: passages shown per search.
-          passage_chars: a passage is cut to so many characters.
+          passage_chars: longest passage; longer ones are cut.
           loose: a reply that is neither search nor answer is the answer, as it stands.
           num_hops: passages that a question of the invented world needs, 1 or 2 (the
             default); not with `data`.
@@ -223,8 +222,8 @@ class SearchQA(HostGame):
         self._queries.append(content)
         passages = self._passages().search(content, self._top_k)
         self._shown.update(passage.id for passage in passages)
-        shown = show_passages(passages, self._passage_chars)
-        return self._go_on(shown or "No passage has these words.")
+        text = show_passages(passages, self._passage_chars)
+        return self._go_on(text or "No passage has these words.")
 
     def solution(self) -> Sequence[str]:
         """The searches whose passages have not been shown, as far as they fit, and the
@@ -332,7 +331,6 @@ def _choose_questions(
     data: str | None,
     max_questions: int | None,
 ) -> _Source:
-    """Questions of a split, invented or from a file."""
     if data is not None:
         refuse_given(
             f"beside data={data!r}, whose questions are as they are; leave data out",

@@ -49,15 +49,15 @@ class HotpotFile:
         """Questions of a split.
 
         Raises:
-          ValueError: there are none.
+          ValueError: the split has no questions.
         """
-        found = self.by_split[split]
-        if not found:
+        questions = self.by_split[split]
+        if not questions:
             raise ValueError(
                 f"no question of {self.path} falls into the {split} split; "
                 "use a file with more questions"
             )
-        return found
+        return questions
 
 
 @functools.lru_cache(maxsize=2)
@@ -93,7 +93,7 @@ def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
             by_split[split_of(question.id)].append(question)
     return HotpotFile(
         passages=tuple(passages.values()),
-        by_split={split: tuple(found) for split, found in by_split.items()},
+        by_split={split: tuple(questions) for split, questions in by_split.items()},
         path=path,
     )
 
@@ -104,7 +104,6 @@ def split_of(question_id: str) -> str:
 
 
 def _read_question(row: Mapping[str, Any], passages: dict[str, Passage]) -> Question:
-    """A row as a question; its paragraphs are added to `passages`, by id."""
     name = row["_id"] if "_id" in row else row["id"]
     question, answer = row["question"], row["answer"]
     for field, value in (("id", name), ("question", question), ("answer", answer)):

@@ -6,8 +6,8 @@ with their answers and the searches that find them.
 Every name is two syllables, every fact one sentence of a fixed form, and a question has
 in it the words of the sentences it needs, so that a small model can learn to search by
 copying. The two splits share no name, hence no passage and no question. The worlds of a
-split draw their names from the same ones and share no facts but by chance: who has read
-one knows nothing about another.
+split draw from the same names and share facts only by chance: a model that has read one
+knows nothing about another.
 """
 
 import dataclasses
@@ -106,7 +106,6 @@ class World:
 
 
 def _names(split: str, number: int) -> list[str]:
-    """The names of a split, for each world in another order that looks random."""
     pairs = itertools.product(SYLLABLES, SYLLABLES)
     names = {(first + second).capitalize() for first, second in pairs} - UNWANTED_NAMES
     mine = [
@@ -119,7 +118,7 @@ def _names(split: str, number: int) -> list[str]:
 
 
 def _of_world(number: int) -> tuple[int, ...]:
-    """What tells the draws of a world from another's; the first one has none."""
+    """The part of a random key that names a world; empty for the first."""
     return (number,) if number else ()
 
 

@@ -112,7 +112,7 @@ class Catalogue:
         """Goals of a split.
 
         Raises:
-          ValueError: there are none.
+          ValueError: the split has no goals.
         """
         if not self.goals[split]:
             raise ValueError(
@@ -137,7 +137,7 @@ def draw_price(product: Product, seed: int) -> int:
 def draw_limit(goal: Goal, price_cents: int, seed: int) -> int | None:
     """The most that may be paid in the level of a seed, in cents; above the price.
 
-    None: there is no limit, as the price is too high for one.
+    None if the price is too high for a limit.
     """
     above = [limit for limit in LIMIT_CENTS if limit > price_cents][:NEXT_LIMITS]
     pairs = list(itertools.combinations(above, 2))

@@ -1,6 +1,6 @@
 """Products and goals from files in the format of WebShop.
 
-In: paths of JSON files, or their contents. Out: a catalogue. Refuses to know pages and
+In: paths of JSON files, or their contents. Out: a catalogue. Does not know pages and
 rewards.
 
 Three files, by their published names: `items_shuffle*.json`, a list of products (asin,
@@ -12,7 +12,7 @@ instruction_attributes; `items_human_ins.json`, asin to a list of instructions b
 
 Source: Yao et al., "WebShop" (arXiv 2207.01206), and its repository. What differs: a
 goal without attributes is left out of either kind of instructions, a price that cannot
-be read is an error that names the product, and both splits have products of their own.
+be read is an error that names the product, and the splits share no product.
 """
 
 import contextlib
@@ -101,15 +101,14 @@ def build_catalogue(
         if product is not None:
             with _naming(f"the record of product {asin} in {kind}"):
                 goals[split_of(product)] += read(product, record)
-    for found in goals.values():
-        found.sort(key=lambda goal: stable_hash("webshop order", goal.id))
-    by_split = {split: tuple(found) for split, found in goals.items()}
+    for of_split in goals.values():
+        of_split.sort(key=lambda goal: stable_hash("webshop order", goal.id))
+    by_split = {split: tuple(of_split) for split, of_split in goals.items()}
     return Catalogue(products=products, goals=by_split, source=source)
 
 
 @contextlib.contextmanager
 def _naming(record: str) -> Iterator[None]:
-    """Say in errors of which record they are."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -153,7 +152,7 @@ def read_price(pricing: str | None) -> tuple[int, int]:
     if not pricing:
         return UNKNOWN_PRICE_CENTS, UNKNOWN_PRICE_CENTS
     parts = (part.replace(",", "") for part in pricing.split("$")[1:])
-    numbers = [found.group() for part in parts if (found := NUMBER.search(part))]
+    numbers = [match.group() for part in parts if (match := NUMBER.search(part))]
     if not numbers:
         raise ValueError(f"its pricing is {pricing!r}, without a number behind a $")
     cents = sorted(round(float(number) * 100) for number in numbers[:2])

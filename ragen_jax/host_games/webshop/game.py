@@ -1,14 +1,14 @@
 """WebShop: buy what a customer asks for.
 
 In: replies, each a search or a click. Out: pages of a shop, and at the end the pay of
-the purchase. Products and goals are generated (`generated`) or come from
-WebShop's files (`files`).
+the purchase. Products and goals are generated (`generated`) or come from WebShop's
+files (`files`).
 
 Source: WebShop (arXiv 2207.01206) as in RAGEN (ragen/env/webshop). It differs where the
 original harms: prices and limits are drawn from the level's seed, not anew in each
 process; what a page does not offer changes nothing, also a search; validation has
-products of its own; nothing is paid twice (`score`). Its search engine is BM25
-on words as they stand, without Lucene's stems, so that pages of results differ.
+other products; nothing is paid twice (`score`). Its search engine is BM25 on words as
+they stand, without Lucene's stems, so that pages of results differ.
 """
 
 import functools
@@ -68,7 +68,7 @@ NOT_OFFERED = "The page does not offer that."
 
 @functools.lru_cache(maxsize=2)
 def _index(catalogue: Catalogue) -> BM25Retriever:
-    """One index per shop and process, whatever the number of games."""
+    """One index per shop and process, shared by all games."""
     return BM25Retriever(
         [
             Passage(id=product.asin, text=product.search_text())
@@ -189,8 +189,8 @@ class WebShop(HostGame):
         return self._layout.click(self._page, content)
 
     def _search(self, query: str) -> tuple[Product, ...]:
-        found = _index(self._catalogue).search(query, MAX_FOUND)
-        return tuple(self._catalogue.products[passage.id] for passage in found)
+        passages = _index(self._catalogue).search(query, MAX_FOUND)
+        return tuple(self._catalogue.products[passage.id] for passage in passages)
 
     def _price(self, product: Product) -> int:
         return draw_price(product, self._seed)

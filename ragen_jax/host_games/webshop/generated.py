@@ -50,7 +50,7 @@ TITLES_PER_NOUN, DEAR_PER_NOUN = 8, 2
 NUM_VALUES = (2, 3)
 # In dollars, lowest and highest. The highest limit for a price below 40 is 70.
 CHEAP, RANGE, DEAR = (5, 25), (5, 14), (75, 95)
-# One cheap product in so many has a range of prices.
+# One in this many cheap products has a range of prices.
 RANGE_SHARE = 3
 
 
@@ -128,7 +128,6 @@ def _pricing(asin: str, title: str, dear: bool) -> str:
 
 
 def _values(name: str, title: str) -> list[str]:
-    """Some values of an option, in the order of the list of all."""
     fewest, most = NUM_VALUES
     count = fewest + _draw(f"count {name}", title, most - fewest + 1)
     drawn = sorted(

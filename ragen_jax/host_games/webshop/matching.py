@@ -1,6 +1,6 @@
 """When two texts of a shop mean the same: similarity, nouns, colours.
 
-In: titles, attributes and values of options. Out: numbers and sets of words. Refuses to
+In: titles, attributes and values of options. Out: numbers and sets of words. Does not
 know goals and rewards.
 
 Sources: WebShop compares attributes and options by the token set ratio of the package
@@ -10,7 +10,7 @@ without packages: the ratio is computed here (it is defined by rapidfuzz), and n
 the words of a title that a list and some endings do not rule out.
 
 It differs from thefuzz in that letters outside ASCII count, and from WebShop in the
-list of colours, which is our own, and whose colours have to be words of their own: for
+list of colours, which is written here, and whose colours have to be whole words: for
 WebShop `shredded` is red.
 """
 
@@ -59,7 +59,7 @@ class Rules:
     """How texts are compared.
 
     Attributes:
-      ratio: similarity of two texts from 0 to 100, whatever the order of their words.
+      ratio: similarity of two texts from 0 to 100, ignoring the order of words.
       nouns: what a title says is sold, in lower case.
     """
 
@@ -72,7 +72,7 @@ class Rules:
 
 
 def plain(text: str) -> str:
-    """Lower case, with a blank for whatever is no letter or digit."""
+    """Lower case, with a blank for everything but letters and digits."""
     return NOT_WORD.sub(" ", text.replace("_", " ")).lower().strip()
 
 

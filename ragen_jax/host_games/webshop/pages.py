@@ -1,6 +1,6 @@
 """Pages of the shop: what can be done on them, where it leads, how they read.
 
-In: a page and a name that is clicked. Out: the next page; texts. Refuses to know
+In: a page and a name that is clicked. Out: the next page; texts. Does not know
 replies, searching and rewards.
 
 Source: WebShop's pages and their text form (web_agent_site/templates). "short" texts
@@ -57,7 +57,7 @@ DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES = SUB_PAGES = (
     "reviews",
     "attributes",
 )
-# WebShop's site shows attributes only with an option of its own.
+# WebShop's site shows attributes only with a separate option.
 ORIGINAL_SUB_PAGES = SUB_PAGES[:-1]
 SEPARATOR = " [SEP] "
 EMPTY_PAGE = "none"
@@ -177,7 +177,6 @@ def dollars(cents: int) -> str:
 
 
 def _price_tag(product: Product) -> str:
-    """A price or a range as WebShop writes it."""
     low, high = (f"${cents / 100}" for cents in product.price_cents)
     return low if low == high else f"{low} to {high}"
 
@@ -222,8 +221,8 @@ def _write_short(
         lines.append(f"{page.product.name} {dollars(price(page.product))}")
         for name, values in page.product.options.items():
             chosen = page.chosen.get(name)
-            shown = (f"[{value}]{'*' * (value == chosen)}" for value in values)
-            lines.append(f"{name}: {' '.join(shown)}")
+            buttons = (f"[{value}]{'*' * (value == chosen)}" for value in values)
+            lines.append(f"{name}: {' '.join(buttons)}")
     else:
         lines.append(_count_results(layout, page))
         lines += [

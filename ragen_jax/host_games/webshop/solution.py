@@ -1,7 +1,7 @@
 """A shopper that knows the goal's product: replies with which everything is right.
 
 In: a goal, its product and the page. Out: replies; none where the product is not found
-or does not have what the goal asks for. Refuses to know prices and pay.
+or does not have what the goal asks for. Does not know prices and pay.
 """
 
 from collections.abc import Callable

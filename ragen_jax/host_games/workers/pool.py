@@ -1,7 +1,7 @@
 """Games in worker processes that may fail, hang or be killed.
 
-In: which game each row plays, then a reply for every row that goes on. Out: what each
-row was answered, or why it failed. A worker plays the games of several rows. When one
+In: which game each row plays, then a reply for every row still playing. Out: each
+row's answer, or why it failed. A worker plays the games of several rows. When one
 of them outlasts its deadline the process is killed, a new one starts, and the worker's
 other rows are brought back by playing their episodes again, which a game's contract
 allows (`base.HostGame`); nothing changes for them. Knows no tokens.
@@ -23,7 +23,7 @@ from ragen_jax.host_games.common import child
 
 # Seconds a new worker may take to import a game before its first answer.
 START_SECONDS = 60.0
-# Seconds that a process has to end after its last word, or when it is no longer needed.
+# Seconds a worker gets to exit after its last message or when no longer needed.
 END_SECONDS = 1.0
 # No answer is longer, in bytes, its images included: a game that fills a pipe is
 # stopped.
@@ -59,7 +59,7 @@ class WorkerResponse:
       text, images: the observation; PNG files in base64.
       reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
       solution: replies that win, where they were asked for.
-      failure: why there is no answer; None where there is one.
+      failure: why the answer is missing; None if there is one.
     """
 
     text: str = ""
@@ -139,8 +139,8 @@ class Pool:
             return {row: worker.ask(row, request) for row, request in mine.items()}
 
         answers: dict[int, WorkerResponse] = {}
-        for found in self._threads.map(ask, self._workers):
-            answers |= found
+        for responses in self._threads.map(ask, self._workers):
+            answers |= responses
         return answers
 
 
@@ -158,7 +158,6 @@ class _Worker:
         self._child: child.Child | None = None
 
     def ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
-        """The answer to a request; a failure ends the row's episode."""
         if "reset" in request:
             self._histories[row] = []
             self._lost.pop(row, None)
@@ -174,7 +173,6 @@ class _Worker:
         return answer
 
     def close_stdin(self) -> None:
-        """Ask the process to leave."""
         if self._child is not None:
             self._child.close_stdin()
 
@@ -208,7 +206,7 @@ class _Worker:
     def _replay(
         self, row: int, history: Sequence[tuple[dict[str, Any], str]]
     ) -> str | None:
-        """Play an episode again; says why it failed."""
+        """Play an episode again; returns the reason if that fails."""
         for request, text in history:
             answer = self._exchange(row, request)
             if answer.failure is not None:
@@ -242,7 +240,7 @@ class _Worker:
         return WorkerResponse(failure=failure)
 
     def _wait(self) -> int | None:
-        """Its exit status; None if it does not end although its pipe is closed."""
+        """The exit status; None if the process stays although its pipe is closed."""
         try:
             return self._child.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -270,21 +268,21 @@ def _parse(line: bytes, row: int) -> WorkerResponse:
     """The answer in a line.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the line is not an answer.
     """
-    found = json.loads(line)
-    if not isinstance(found, dict) or found.get("row") != row:
+    answer = json.loads(line)
+    if not isinstance(answer, dict) or answer.get("row") != row:
         raise ValueError(f"{line[:80]!r} is not for row {row}")
-    if isinstance(found.get("error"), str):
-        return WorkerResponse(failure=found["error"])
-    if isinstance(solution := found.get("solution"), list):
+    if isinstance(answer.get("error"), str):
+        return WorkerResponse(failure=answer["error"])
+    if isinstance(solution := answer.get("solution"), list):
         return WorkerResponse(solution=tuple(map(str, solution)))
-    text, info = found.get("observation"), found.get("info", {})
-    reward, images = found.get("reward", 0.0), found.get("images", [])
+    text, info = answer.get("observation"), answer.get("info", {})
+    reward, images = answer.get("reward", 0.0), answer.get("images", [])
     are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
     if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
         raise ValueError(f"{line[:80]!r} has no observation")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         return WorkerResponse(failure=f"its reward is {reward!r}, not a finite number")
-    ends = {name: bool(found.get(name, False)) for name in ("terminated", "truncated")}
+    ends = {name: bool(answer.get(name, False)) for name in ("terminated", "truncated")}
     return WorkerResponse(text, tuple(images), float(reward), info=info, **ends)

@@ -2,7 +2,7 @@
 
 In: requests, a JSON object a line, on standard input. Out: an answer a line on what was
 standard output; what games print goes to standard error. A game that raises answers
-with its exception and is thrown away; whatever worse happens to the process is the
+with its exception and is thrown away; anything worse that happens to the process is the
 business of `pool.py`, which starts it.
 
     {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": "text", ...}
@@ -57,7 +57,7 @@ def main() -> None:
             else:
                 answer = _step(games[row].step(request["step"]))
             _send(answers, {"row": row} | answer)
-        except Exception as error:  # whatever a game raises is an answer
+        except Exception as error:  # every exception of a game is an answer
             _send(answers, {"row": row, "error": _words(error)})
             if row in games:
                 _close(games.pop(row))
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _words(error: Exception) -> str:
-    """What an exception says, and where it was raised if not by a check of ours."""
+    """What an exception says, and where it was raised if not by one of our checks."""
     if isinstance(error, BrokenContract):
         return str(error)
     where = traceback.extract_tb(error.__traceback__)[-1]

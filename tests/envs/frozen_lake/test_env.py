@@ -12,7 +12,6 @@ from tests.reference import frozen_lake_oracle as oracle
 
 
 def place(position, *, size=4, holes=(), goal=0, start=0):
-    """A state from tile numbers."""
     return EnvState(
         time=jnp.int32(0),
         position=jnp.int32(position),

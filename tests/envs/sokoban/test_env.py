@@ -55,7 +55,6 @@ def test_random_play_follows_the_rules(size):
 
 
 def state_of(picture, time=0):
-    """A state from a picture in the default symbols."""
     flat = np.array([list(row) for row in picture]).reshape(-1)
     return EnvState(
         time=jnp.int32(time),

@@ -33,7 +33,6 @@ class Answer:
 
 
 def completion(text: str | None, *, finish: str = "stop", usage: Any = None, **more):
-    """A chat completion."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": finish}
     response = {"object": "chat.completion", "model": "scripted", "choices": [choice]}

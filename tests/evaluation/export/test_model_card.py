@@ -178,7 +178,6 @@ def test_the_folders_files_are_those_of_the_digests(exported):
 
 
 def first_level(trained):
-    """The first rollout of validation, its only row."""
     task = trained.program.task
     rollout = task.collect_validation(trained.params)
     return task, jax.tree.map(lambda x: np.asarray(x)[0], jax.device_get(rollout))

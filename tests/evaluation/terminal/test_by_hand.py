@@ -105,7 +105,6 @@ def test_bytes_that_are_no_text_cost_nothing():
 
 
 def lines_of(episode, *lines) -> str:
-    """What is shown while the lines are typed."""
     shown = Console(file=io.StringIO(), width=80, markup=False)
     with mock.patch.object(sys, "stdin", io.StringIO("\n".join(lines))):
         by_hand.play_with_lines(episode, shown)

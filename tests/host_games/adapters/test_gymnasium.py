@@ -21,7 +21,6 @@ TORUS = f"{gymnasium_environments.__name__}:tests/Torus-v0"
 
 
 def newest(name):
-    """The id of the version that is installed."""
     return max(i for i in gymnasium.registry if i.startswith(f"{name}-v"))
 
 

@@ -88,7 +88,6 @@ def error(code, message="no", **more):
 
 
 def answering(*answers):
-    """A session that gives these answers, and the requests it got."""
     asked, left = [], iter(answers)
 
     def talk(socket):

@@ -19,12 +19,10 @@ SUM = {"env": f"{HERE}:SumEnv"}
 
 
 def inside(game):
-    """The environment of a game."""
     return game._env
 
 
 def play_line(text):
-    """Replies that lead to the flag."""
     step = "Right" if text.index("F") > text.index("P") else "Left"
     return [step] * abs(text.index("F") - text.index("P"))
 

@@ -50,7 +50,6 @@ class House:
         return now._replace(where=moved)
 
     def commands(self, now):
-        """Commands with what they lead to."""
         here, held = now.at, self.held(now)
         after = {f"go to {x}": now._replace(at=x) for x in self.places if x != here}
         after["look"] = now

@@ -118,12 +118,12 @@ def test_files_that_are_no_games_are_refused_at_once(tmp_path, content, words):
     ("change", "words"),
     [
         ({"grammar": None}, "a/game.tw-pddl cannot be played: .* no text 'grammar'"),
-        ({"pddl_domain": "(define"}, "cannot be played: the domain is no PDDL"),
+        ({"pddl_domain": "(define"}, "cannot be played: the domain is not PDDL"),
         ({"pddl_problem": "()"}, "cannot be played: the problem is not of the form"),
         ({"grammar": "action go {}"}, "the action go of the grammar has no template"),
         ({"grammar": 'grammar :: """{}""";'}, "no rule for the symbol #intro#"),
-        ({"walkthrough": "look"}, "the walkthrough is no list of commands"),
-        ({"walkthrough": [1]}, "the walkthrough is no list of commands"),
+        ({"walkthrough": "look"}, "the walkthrough is not a list of commands"),
+        ({"walkthrough": [1]}, "the walkthrough is not a list of commands"),
     ],
 )
 def test_games_that_cannot_be_played_name_their_file(tmp_path, change, words):

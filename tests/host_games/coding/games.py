@@ -28,7 +28,6 @@ def open_sandbox(isolation: str) -> LocalSandbox:
 
 
 def processes_with(text: str) -> list[int]:
-    """Processes with a text among the words of their command."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:

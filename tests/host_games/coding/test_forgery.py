@@ -122,7 +122,6 @@ def game(sandbox, tmp_path_factory):
 
 
 def either_kind(game):
-    """Begin a task with a program, then one with a function."""
     functions = []
     for task in range(game.num_tasks):
         game.reset(0, task)

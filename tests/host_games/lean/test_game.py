@@ -29,7 +29,6 @@ def at(line: int, column: int, text: str) -> CheckResult:
 
 
 def begin(theorem: str, **options) -> LeanGame:
-    """A game about a theorem of our own."""
     game = LeanGame(**options)
     goal = read_theorem(theorem)[1]
     game._problems.problem = lambda seed: Problem(goal, 1)

@@ -1,6 +1,6 @@
 """The client of retrieval servers, against stubs that answer as the published ones.
 
-Each stub is written from the published source that `search_http` names, with its own
+Each stub is written from the published source that `search.client` names, with its own
 refusals, so that the client is not only tested against our own server.
 """
 

@@ -13,7 +13,6 @@ from tests.host_games.search.test_hotpot import ROWS, write_json
 
 
 def hotpot_of(folder, split):
-    """A file of HotpotQA whose questions all fall into a split."""
     ids = (f"id{i}" for i in itertools.count())
     mine = (name for name in ids if split_of(name) == split)
     rows = [row | {"_id": name} for row, name in zip(ROWS, mine, strict=False)]

@@ -106,7 +106,6 @@ def write_files(folder, items=ITEMS, attributes=ATTRIBUTES, instructions=INSTRUC
 
 
 def product(**changes):
-    """The lamp, with other fields."""
     item = {**LAMP, **changes}
     return build_catalogue([item], ATTRIBUTES, None, source="a test").products[
         item["asin"]

@@ -196,7 +196,6 @@ def test_written_searches_are_read(words):
 
 
 def buy(*clicks, pay="raw"):
-    """What a purchase after a search for the title pays."""
     game = WebShop(pay=pay)
     game.reset(SEED)
     names = [*clicks, "buy now"]

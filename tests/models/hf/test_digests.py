@@ -13,7 +13,6 @@ from ragen_jax.program.build import POCKET
 
 @pytest.fixture
 def model(tmp_path):
-    """A copy of the pocket model that may be damaged."""
     return shutil.copytree(POCKET, tmp_path / "model")
 
 

@@ -110,7 +110,6 @@ def write_index(folder, weight_map):
 
 @pytest.fixture
 def sharded(folder):
-    """A folder with one shard and its index."""
     (folder / "model.safetensors").rename(folder / "part.safetensors")
     write_index(folder, dict.fromkeys(make_tensors(TIED), "part.safetensors"))
     load_checkpoint(folder)
