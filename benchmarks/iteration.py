@@ -78,9 +78,9 @@ class Loop:
         import jax
 
         from ragen_jax import rngs
+        from ragen_jax.diagnostics.timing import timed
         from ragen_jax.rollout.metrics import rollout_metrics
         from ragen_jax.rollout.records import episodes
-        from ragen_jax.timing import timed
 
         config, timing, began = self._config, {}, time.perf_counter()
         with timed(timing, "rollout"):

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from ragen_jax import rngs
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import trends
+from ragen_jax.diagnostics.timing import Timed, timed
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.learner.batch import game_rewards
 from ragen_jax.learner.state import TrainState
@@ -32,7 +33,6 @@ from ragen_jax.runs.machine import describe_run
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.run import Run
 from ragen_jax.runs.stop import StopRequest
-from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Trajectory
 
 

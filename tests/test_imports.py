@@ -34,7 +34,6 @@ FLOORS = (
         "ragen_jax.types",
         "ragen_jax.rngs",
         "ragen_jax.registry",
-        "ragen_jax.timing",
     ),
     (
         "configs",

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.algo.credit import CreditAssignment
 from ragen_jax.algo.filters import reward_std
+from ragen_jax.diagnostics.timing import timed
 from ragen_jax.learner.batch import (
     game_rewards,
     gather_samples,
@@ -35,7 +36,6 @@ from ragen_jax.learner.update import trained_params
 from ragen_jax.multihost.exchange import to_host
 from ragen_jax.sharding import replicated
 from ragen_jax.text.answers import AnswerParser
-from ragen_jax.timing import timed
 from ragen_jax.types import Params, Trajectory
 
 

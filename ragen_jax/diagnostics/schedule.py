@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 
 from ragen_jax.diagnostics.gradient_buckets import make_gradients
 from ragen_jax.diagnostics.mutual_information import averages, make_information
+from ragen_jax.diagnostics.timing import Timed, timed
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.state import TrainState
 from ragen_jax.text.answers import AnswerParser
-from ragen_jax.timing import Timed, timed
 from ragen_jax.types import Params, Trajectory
 
 # (key of the iteration, state before its update, its episodes) -> metrics by name.

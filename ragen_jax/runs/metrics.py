@@ -44,7 +44,7 @@ def _share(stage: str) -> View:
     )
 
 
-# By `ragen_jax.timing`, `tokens_per_second` and `TimeShares`.
+# By `ragen_jax.diagnostics.timing`, `tokens_per_second` and `TimeShares`.
 TIMING_METRICS = (
     _timing(
         "perf/sampled_tokens_per_second",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ragen_jax import timing
+from ragen_jax.diagnostics import timing
 from ragen_jax.runs.console import fold
 from ragen_jax.runs.progress import Clock
 

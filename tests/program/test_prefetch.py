@@ -16,6 +16,7 @@ import pytest
 from configs import sokoban, world
 from ragen_jax import rngs
 from ragen_jax.config import validate
+from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.evaluation.load import open_trained
 from ragen_jax.learner.state import take_snapshot
 from ragen_jax.memory.plan import make_plan, read_model
@@ -26,7 +27,6 @@ from ragen_jax.rollout.host import games
 from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.runs.reader import RECORDED
 from ragen_jax.runs.run import digest
-from ragen_jax.timing import compilations
 from ragen_jax.train import make_iterate, train
 from tests import commands
 

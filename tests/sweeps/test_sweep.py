@@ -9,12 +9,12 @@ import pytest
 
 from configs import sokoban
 from ragen_jax.config import to_json
+from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.runs import reader
 from ragen_jax.sweeps import sweep as sweeps
 from ragen_jax.sweeps.grid import check_cells, make_cells, parse_grid
 from ragen_jax.sweeps.programs import Programs, program_key
 from ragen_jax.sweeps.results import run_folder
-from ragen_jax.timing import compilations
 from ragen_jax.train import run_program, train
 from tests import commands
 

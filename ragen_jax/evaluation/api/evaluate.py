@@ -22,6 +22,7 @@ from jaxtyping import Array, Key
 from ml_collections import ConfigDict
 
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, refuse_unread, validate
+from ragen_jax.diagnostics.timing import time_left
 from ragen_jax.evaluation.api.client import (
     Endpoint,
     EndpointError,
@@ -46,7 +47,6 @@ from ragen_jax.rollout.records import chat_record
 from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.task import Task
 from ragen_jax.text.messages import Message
-from ragen_jax.timing import time_left
 
 # Length of a reply in place of the pocket model's.
 REPLY_TOKENS = 400

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from envs.base import PlayBudget
+from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.rollout.host.games import HostCollector, encode_plain, take_outputs
 from ragen_jax.rollout.host.loop import make_token_game
@@ -21,7 +22,6 @@ from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
-from ragen_jax.timing import compilations
 from ragen_jax.types import TokenSpan
 from tests.host_games.games import Faulty
 from tests.rollout import players
