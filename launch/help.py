@@ -239,7 +239,7 @@ def _entry(name: str, text: str) -> str:
 
 def _sentence(text: str) -> str:
     text = " ".join(text.split())
-    return text if text.endswith((".", ")")) else f"{text}."
+    return text if text.endswith((".", ".)")) else f"{text}."
 
 
 def _first_sentence(function: Callable) -> str:

@@ -73,7 +73,7 @@ _MAX_SESSIONS = flags.DEFINE_integer(
     "max_sessions", 64, "Clients that play at once; a trainer has one per row."
 )
 _IDLE_SECONDS = flags.DEFINE_float(
-    "idle_seconds", 900.0, "A session without a message for so long ends."
+    "idle_seconds", 900.0, "Seconds without a message after which a session ends."
 )
 
 

@@ -148,7 +148,9 @@ class Progress:
         if self._lost:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._config.getoption("record_durations"):
-            is_whole = not (self._config.option.markexpr or self._config.option.keyword)
+            options = self._config.option
+            by_name = any("::" in word for word in self._config.args)
+            is_whole = not (options.markexpr or options.keyword or by_name)
             record(self._seconds, self._shared_seconds, is_whole=is_whole)
 
     def pytest_terminal_summary(self, terminalreporter, exitstatus):

@@ -324,7 +324,8 @@ def _single_key_problems(leaves: Leaves, settings: Settings) -> Iterator[str]:
 
 def choice_problem(key: str, value: object, allowed: Collection) -> str | None:
     """Why a value is not one of a key's choices, with the nearest; None: it is."""
-    if value in allowed:
+    # False equals 0 and True 1.
+    if value in allowed and not isinstance(value, bool):
         return None
     if isinstance(allowed, Table) and is_reference(value):
         try:
@@ -359,7 +360,7 @@ def unread_options(
 
     Args:
       leaves: all keys and their values.
-      tables: see `Rules`. Tables of one section may share an option.
+      tables: see `Settings.tables`. Those of one section may share an option.
     """
     read, reasons = set(), {}
     for key, table in tables.items():
@@ -381,7 +382,7 @@ def add_options(
 
     Args:
       config: a `ConfigDict`, changed in place.
-      tables: see `Rules`.
+      tables: see `Settings.tables`.
       values: by dotted path, keys that the configuration does not have.
 
     Raises:

@@ -143,6 +143,11 @@ def test_declarations_are_picked_moved_and_changed():
     assert KEYS["game.slip"].default == 0.1
 
 
+def test_true_is_not_the_choice_1():
+    assert lib.choice_problem("ahead", 1, (0, 1)) is None
+    assert "choose one of 0, 1" in lib.choice_problem("ahead", True, (0, 1))
+
+
 @pytest.mark.parametrize(
     ("key", "hint"),
     [

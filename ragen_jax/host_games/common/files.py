@@ -8,6 +8,7 @@ import gzip
 import importlib.util
 import json
 import pathlib
+import zlib
 from typing import Any
 
 INSTALL = "pip install 'ragen_jax[parquet]'"
@@ -68,14 +69,17 @@ def read_rows(path: str, option: str = "path") -> list:
             )
         import pyarrow.parquet
 
-        return pyarrow.parquet.read_table(file).to_pylist()
+        return pyarrow.parquet.read_table(pyarrow.BufferReader(data)).to_pylist()
     if suffix not in (".json", ".jsonl"):
         raise ValueError(
             f"{option}={path} ends in {file.suffix!r}; allowed are .json, .jsonl, "
             ".parquet and, packed by gzip, .json.gz and .jsonl.gz."
         )
     if file.suffix == ".gz":
-        data = gzip.decompress(data)
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is not packed by gzip: {error}") from error
     if suffix == ".jsonl":
         return [row for _, row in _parse_lines(data, path)]
     rows = _parse(data, path)

@@ -57,6 +57,8 @@ def test_a_missing_pyarrow_is_said(tmp_path, monkeypatch):
         ("data.json", "[" * 100_000, "nested too deeply"),
         ("data.json", b"\xff", "is not JSON"),
         ("data.jsonl", "[1]\n{", "line 2, is not JSON"),
+        ("data.json.gz", "[]", "is not packed by gzip"),
+        ("data.json.gz", gzip.compress(b"[1, 2]")[:-9], "is not packed by gzip"),
         ("none.json", None, "path=.*none.json cannot be read"),
     ],
 )
