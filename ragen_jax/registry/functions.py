@@ -51,6 +51,7 @@ DATA = frozenset(
     }
 )
 
+_NO_DEFAULT = inspect.Parameter.empty
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -100,6 +101,11 @@ def resolve(table: Table, name: str) -> Callable:
                 f"it asks for {word}, which is not there at this point; there is "
                 f"{', '.join(table.data)}. Options are keyword-only: put `*` before "
                 "them"
+            )
+        if inspect.signature(entry).parameters[word].default is not _NO_DEFAULT:
+            raise ValueError(
+                f"its parameter {word} has a default, but the program fills it in; "
+                "remove the default, or give an option another name"
             )
     return _guarded(name, entry, table.returns)
 

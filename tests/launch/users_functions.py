@@ -75,3 +75,7 @@ def asks_for_more(trajectory, rewards):
 def names_its_own(prizes, mask):
     """Asks for data by a name that there is not."""
     return grpo(prizes, mask, group_size=4)
+
+
+def gives_data_a_default(rewards, mask, *, num_turns=2):
+    return rewards * num_turns

@@ -66,6 +66,8 @@ def test_a_reference_is_resolved_when_asked_and_not_by_in():
     assert broken not in ADVANTAGES
     with pytest.raises(ValueError, match="it asks for entropies, which is not there"):
         resolve(ADVANTAGES, broken)
+    with pytest.raises(ValueError, match="num_turns has a default, but the program"):
+        resolve(ADVANTAGES, "tests.launch.users_functions:gives_data_a_default")
     with pytest.raises(KeyError, match="no_such_entry"):
         resolve(ADVANTAGES, "no_such_entry")
     assert resolve(ADVANTAGES, "grpo") is ADVANTAGES["grpo"]
