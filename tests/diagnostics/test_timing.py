@@ -6,7 +6,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from ragen_jax.runs import console
-from ragen_jax.timing import compilations, timed
+from ragen_jax.diagnostics.timing import compilations, timed
 
 
 @pytest.fixture
