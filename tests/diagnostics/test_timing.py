@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from ragen_jax.runs import console
 from ragen_jax.diagnostics.timing import compilations, timed
+from ragen_jax.runs import console
 
 
 @pytest.fixture
