@@ -47,7 +47,7 @@ def test_commands_are_listed_and_misspelt_ones_refused(hostile):
     assert "Measure a policy" in call(hostile, "evaluate", "--help").stdout
     wrong = call(hostile, "trian")
     assert wrong.returncode == 2
-    assert "no command 'trian'; choose one of train" in wrong.stderr
+    assert "'trian' is not a command; choose one of train" in wrong.stderr
 
 
 @pytest.mark.slow
