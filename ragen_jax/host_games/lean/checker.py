@@ -70,9 +70,6 @@ class Checker(Protocol):
     def check(self, code: str) -> CheckResult:
         """The verdict on a script, without a memory of earlier ones."""
 
-    def close(self) -> None:
-        """Release what it holds."""
-
 
 _BINDER = re.compile(r"\s*\(\s*([^:()]*?)\s*:\s*")
 _HEAD = re.compile(r"\s*theorem\s+[A-Za-z_]\w*")
@@ -115,9 +112,6 @@ class PropositionalChecker:
             return CheckResult((), is_done=True)
         texts = "\n\n".join(render_goal(goal, atoms) for goal in goals)
         return _failed(1, len(head) - len("by"), f"{UNSOLVED}\n{texts}")
-
-    def close(self) -> None:
-        """It holds nothing."""
 
 
 def _failed(line: int, column: int, text: str) -> CheckResult:

@@ -6,7 +6,7 @@ problem that renaming its atoms does not change. Does not know what a proof is.
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 # A formula is ("atom", name), ("false",), ("not", a) or (connective, a, b).
 Formula = tuple
@@ -54,28 +54,25 @@ def atom(name: str) -> Formula:
     return (ATOM, name)
 
 
-def render(formula: Formula, symbols: dict[str, str] = SYMBOLS) -> str:
+def render(formula: Formula, symbols: dict[str, str] = SYMBOLS, least: int = 0) -> str:
     """A formula as text, with no more brackets than reading it back needs.
 
     Args:
       formula: what is written.
       symbols: `SYMBOLS` or `ASCII_SYMBOLS`.
+      least: a connective that binds less tightly is put in brackets.
     """
-    return _render(formula, 0, symbols)
-
-
-def _render(formula: Formula, least: int, symbols: dict[str, str]) -> str:
     op = formula[0]
     if op == ATOM:
         return formula[1]
     if op == FALSE_OP:
         return "False"
     if op == NOT:
-        return symbols[NOT] + _render(formula[1], NOT_BINDING, symbols)
+        return symbols[NOT] + render(formula[1], symbols, NOT_BINDING)
     binding, left, right = BINDING[op]
     text = (
-        f"{_render(formula[1], left, symbols)} {symbols[op]} "
-        f"{_render(formula[2], right, symbols)}"
+        f"{render(formula[1], symbols, left)} {symbols[op]} "
+        f"{render(formula[2], symbols, right)}"
     )
     return f"({text})" if binding < least else text
 
@@ -90,17 +87,14 @@ def parse(text: str, atoms: Iterable[str] = ATOMS) -> Formula:
     Raises:
       FormulaError: the text is not a formula.
     """
-    tokens = [(match.lastgroup, match[match.lastgroup]) for match in _matches(text)]
+    # `finditer` skips what it cannot match: only blanks at the end, as `bad` takes the
+    # rest.
+    matches = _TOKEN.finditer(text)
+    tokens = [(match.lastgroup, match[match.lastgroup]) for match in matches]
     formula, rest = _parse(tokens, 0, 0, 0, frozenset(atoms))
     if rest < len(tokens):
         raise FormulaError(f"unexpected '{tokens[rest][1]}'")
     return formula
-
-
-def _matches(text: str) -> Iterable[re.Match]:
-    # `finditer` skips what it cannot match: only blanks at the end, as `bad` takes the
-    # rest.
-    return _TOKEN.finditer(text)
 
 
 def _parse(
@@ -146,17 +140,20 @@ def unfold(formula: Formula) -> Formula:
     return (op, unfold(formula[1]), unfold(formula[2]))
 
 
-def unfold_iff(formula: Formula) -> Formula:
-    """A formula without ¬ and ↔; `a ↔ b` is the ∧ of both directions."""
-    op = formula[0]
-    if op in (ATOM, FALSE_OP):
-        return formula
-    if op == NOT:
-        return (IMPLIES, unfold_iff(formula[1]), FALSE)
-    left, right = unfold_iff(formula[1]), unfold_iff(formula[2])
-    if op == IFF:
-        return (AND, (IMPLIES, left, right), (IMPLIES, right, left))
-    return (op, left, right)
+def conjuncts(formula: Formula) -> tuple[Formula, Formula]:
+    """The sides of `a ∧ b`, or both directions of `a ↔ b`."""
+    op, first, second = formula
+    if op == AND:
+        return first, second
+    return (IMPLIES, first, second), (IMPLIES, second, first)
+
+
+def is_absurd(given: Collection[Formula]) -> bool:
+    """Whether one of some formulas without ¬ is False or denies another."""
+    return FALSE in given or any(
+        formula[0] == IMPLIES and formula[2] == FALSE and formula[1] in given
+        for formula in given
+    )
 
 
 def atoms_of(formula: Formula) -> tuple[str, ...]:
@@ -167,13 +164,6 @@ def atoms_of(formula: Formula) -> tuple[str, ...]:
     for part in formula[1:]:
         names.update(dict.fromkeys(atoms_of(part)))
     return tuple(names)
-
-
-def depth_of(formula: Formula) -> int:
-    """Connectives inside one another: 0 for an atom."""
-    if formula[0] in (ATOM, FALSE_OP):
-        return 0
-    return 1 + max(depth_of(part) for part in formula[1:])
 
 
 def rename(formula: Formula, names: dict[str, str]) -> Formula:

@@ -375,10 +375,6 @@ class LeanGame(HostGame):
         # A `have` about a long formula of the player's might not be read.
         return lines if max(map(len, lines), default=0) <= self._most_chars else ()
 
-    def close(self) -> None:
-        """See `HostGame`."""
-        self._checker.close()
-
 
 def _goals_of(message: str) -> str:
     return message.removeprefix(UNSOLVED).strip("\n")

@@ -115,9 +115,6 @@ class KiminaChecker:
                 f"{self.url} answered what the protocol does not have: {error!r}."
             ) from error
 
-    def close(self) -> None:
-        """Every request has its own connection; nothing is held."""
-
 
 def read_result(result: Mapping[str, Any]) -> CheckResult:
     """One entry of the protocol's `results`.

@@ -21,6 +21,7 @@ from ragen_jax.host_games.lean.formulas import (
     OR,
     SYMBOLS,
     Formula,
+    conjuncts,
     render,
     unfold,
 )
@@ -101,12 +102,8 @@ class Prover:
             rest = _without(context, None, (goal[1],))
             return self._conclude("intro", None, (rest, goal[2]))
         if goal[0] in (AND, IFF):
-            first, second = goal[1:]
-            if goal[0] == IFF:
-                first, second = (IMPLIES, first, second), (IMPLIES, second, first)
-            return self._conclude(
-                "constructor", None, (context, first), (context, second)
-            )
+            sides = [(context, side) for side in conjuncts(goal)]
+            return self._conclude("constructor", None, *sides)
         for formula in context:
             if formula[0] == OR:
                 sides = [(_without(context, formula, (x,)), goal) for x in formula[1:]]
@@ -148,11 +145,8 @@ class Prover:
 def _replace(formula: Formula, given: frozenset) -> tuple[str, tuple] | None:
     """The rule, if any, that replaces a hypothesis by simpler ones, and these."""
     op = formula[0]
-    if op == AND:
-        return "cases", formula[1:]
-    if op == IFF:
-        first, second = formula[1:]
-        return "cases", ((IMPLIES, first, second), (IMPLIES, second, first))
+    if op in (AND, IFF):
+        return "cases", conjuncts(formula)
     if op != IMPLIES:
         return None
     _, cause, result = formula
@@ -160,12 +154,9 @@ def _replace(formula: Formula, given: frozenset) -> tuple[str, tuple] | None:
         return "drop", ()
     if cause in given:
         return "forward", (result,)
-    if cause[0] == AND:
-        return "curry", ((IMPLIES, cause[1], (IMPLIES, cause[2], result)),)
-    if cause[0] == IFF:
-        first, second = cause[1:]
-        there, back = (IMPLIES, first, second), (IMPLIES, second, first)
-        return "curry", ((IMPLIES, there, (IMPLIES, back, result)),)
+    if cause[0] in (AND, IFF):
+        first, second = conjuncts(cause)
+        return "curry", ((IMPLIES, first, (IMPLIES, second, result)),)
     if cause[0] == OR:
         return "split", tuple((IMPLIES, side, result) for side in cause[1:])
     return None

@@ -23,6 +23,7 @@ from ragen_jax.host_games.lean.formulas import (
     OR,
     SYMBOLS,
     Formula,
+    is_absurd,
     render,
     unfold,
 )
@@ -159,12 +160,7 @@ def _closing(goal: Goal, given: frozenset) -> str | None:
     for name, formula in goal.hypotheses:
         if unfold(formula) == wanted:
             return f"exact {name}"
-    if FALSE in given or any(
-        formula[0] == IMPLIES and formula[2] == FALSE and formula[1] in given
-        for formula in given
-    ):
-        return "contradiction"
-    return None
+    return "contradiction" if is_absurd(given) else None
 
 
 def _ends_in(formula: Formula, wanted: Formula) -> bool:

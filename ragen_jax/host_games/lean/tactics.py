@@ -24,6 +24,8 @@ from ragen_jax.host_games.lean.formulas import (
     TURNSTILE,
     Formula,
     FormulaError,
+    conjuncts,
+    is_absurd,
     parse,
     render,
     unfold,
@@ -75,12 +77,14 @@ class Tactic(NamedTuple):
       names: for what it introduces; empty: chosen automatically.
       term: that it uses; None: none.
       formula: what `have` states; None: what its term proves.
+      pattern: ∧ or ∨, by the brackets or the bar of `rcases`; None: any.
     """
 
     verb: str
     names: tuple[str, ...] = ()
     term: Term | None = None
     formula: Formula | None = None
+    pattern: str | None = None
 
 
 def parse_tactic(text: str) -> Tactic:
@@ -90,10 +94,10 @@ def parse_tactic(text: str) -> Tactic:
       TacticSyntaxError: not a tactic; the message says why.
     """
     verb, _, rest = text.strip().partition(" ")
-    if verb not in _READERS:
+    if verb not in _TACTICS:
         raise TacticSyntaxError("unknown tactic")
     try:
-        return _READERS[verb](verb, rest.strip())
+        return _TACTICS[verb][0](verb, rest.strip())
     except (TermSyntaxError, FormulaError) as error:
         raise TacticSyntaxError(str(error)) from error
 
@@ -120,8 +124,8 @@ def _read_rcases(verb: str, rest: str) -> Tactic:
     if match is None:
         raise TacticSyntaxError("rcases is written 'h with ⟨a, b⟩' or 'h with a | b'")
     names = tuple(_name(word.strip()) for word in match.groups())
-    # The bar and the brackets say which of ∧ and ∨ the reply takes it for.
-    return Tactic("rcases∨" if "|" in pattern else "rcases∧", names, parse_term(head))
+    op = OR if "|" in pattern else AND
+    return Tactic(verb, names, parse_term(head), pattern=op)
 
 
 def _read_have(verb: str, rest: str) -> Tactic:
@@ -138,26 +142,9 @@ def _read_have(verb: str, rest: str) -> Tactic:
 
 
 def _name(word: str) -> str:
-    if not re.fullmatch(NAME, word) or word in KEYWORDS or word in _READERS:
+    if not re.fullmatch(NAME, word) or word in KEYWORDS or word in _TACTICS:
         raise TacticSyntaxError(f"'{word[:20]}' is no name for a hypothesis")
     return word
-
-
-_READERS: Mapping[str, Callable[[str, str], Tactic]] = {
-    "intro": _read_names,
-    "exact": _read_term,
-    "apply": _read_term,
-    "cases": _read_term,
-    "rcases": _read_rcases,
-    "constructor": _read_bare,
-    "left": _read_bare,
-    "right": _read_bare,
-    "assumption": _read_bare,
-    "contradiction": _read_bare,
-    "exfalso": _read_bare,
-    "have": _read_have,
-    "skip": _read_bare,
-}
 
 
 def run_tactic(goals: Goals, tactic: Tactic) -> Goals:
@@ -173,7 +160,7 @@ def run_tactic(goals: Goals, tactic: Tactic) -> Goals:
     if not goals:
         raise TacticError("no goals to be solved")
     try:
-        return (*_RULES[tactic.verb](goals[0], tactic), *goals[1:])
+        return (*_TACTICS[tactic.verb][1](goals[0], tactic), *goals[1:])
     except TermError as error:
         raise TacticError(str(error)) from error
 
@@ -230,7 +217,7 @@ def _cases(goal: Goal, tactic: Tactic) -> Goals:
     op = formula[0]
     if op not in (AND, IFF, OR, FALSE[0]):
         raise TacticError(f"cases needs ∧, ∨, ↔ or False, not {render(formula)}")
-    if {"rcases∧": OR, "rcases∨": AND}.get(tactic.verb) == op:
+    if op in (AND, OR) and tactic.pattern not in (None, op):
         raise TacticError(f"the pattern does not fit {render(formula)}")
     if op == FALSE[0]:
         return ()
@@ -238,32 +225,21 @@ def _cases(goal: Goal, tactic: Tactic) -> Goals:
     if tactic.term[0] == "name":
         rest = tuple(pair for pair in goal.hypotheses if pair[0] != tactic.term[1])
         goal = goal._replace(hypotheses=rest)
-    first, second = formula[1:]
     if op == OR:
         return (
-            _child(goal, goal.target, "inl", ((names[0], first),)),
-            _child(goal, goal.target, "inr", ((names[-1], second),)),
+            _child(goal, goal.target, "inl", ((names[0], formula[1]),)),
+            _child(goal, goal.target, "inr", ((names[-1], formula[2]),)),
         )
-    if op == IFF:
-        first, second = (IMPLIES, first, second), (IMPLIES, second, first)
-    given = ((names[0], first), (names[1], second))
+    given = tuple(zip(names, conjuncts(formula), strict=True))
     return (_child(goal, goal.target, "mk" if op == IFF else "intro", given),)
 
 
 def _constructor(goal: Goal, tactic: Tactic) -> Goals:
-    op = goal.target[0]
-    if op == AND:
-        return (
-            _child(goal, goal.target[1], "left"),
-            _child(goal, goal.target[2], "right"),
-        )
-    if op == IFF:
-        first, second = goal.target[1:]
-        return (
-            _child(goal, (IMPLIES, first, second), "mp"),
-            _child(goal, (IMPLIES, second, first), "mpr"),
-        )
-    raise TacticError(f"constructor needs ∧ or ↔, not {render(goal.target)}")
+    tags = {AND: ("left", "right"), IFF: ("mp", "mpr")}.get(goal.target[0])
+    if tags is None:
+        raise TacticError(f"constructor needs ∧ or ↔, not {render(goal.target)}")
+    sides = zip(conjuncts(goal.target), tags, strict=True)
+    return tuple(_child(goal, side, tag) for side, tag in sides)
 
 
 def _side(goal: Goal, tactic: Tactic) -> Goals:
@@ -281,10 +257,7 @@ def _assumption(goal: Goal, tactic: Tactic) -> Goals:
 
 def _contradiction(goal: Goal, tactic: Tactic) -> Goals:
     given = {unfold(formula) for _, formula in goal.hypotheses}
-    if FALSE not in given and not any(
-        formula[0] == IMPLIES and formula[2] == FALSE and formula[1] in given
-        for formula in given
-    ):
+    if not is_absurd(given):
         raise TacticError("no hypothesis is False and none denies another")
     return ()
 
@@ -309,21 +282,23 @@ def _skip(goal: Goal, tactic: Tactic) -> Goals:
     return (goal,)
 
 
-_RULES: Mapping[str, Callable[[Goal, Tactic], Goals]] = {
-    "intro": _intro,
-    "exact": _exact,
-    "apply": _apply,
-    "cases": _cases,
-    "rcases∧": _cases,
-    "rcases∨": _cases,
-    "constructor": _constructor,
-    "left": _side,
-    "right": _side,
-    "assumption": _assumption,
-    "contradiction": _contradiction,
-    "exfalso": _exfalso,
-    "have": _have,
-    "skip": _skip,
+# Name -> how the rest of its line is read, and what it does to the first goal.
+_TACTICS: Mapping[
+    str, tuple[Callable[[str, str], Tactic], Callable[[Goal, Tactic], Goals]]
+] = {
+    "intro": (_read_names, _intro),
+    "exact": (_read_term, _exact),
+    "apply": (_read_term, _apply),
+    "cases": (_read_term, _cases),
+    "rcases": (_read_rcases, _cases),
+    "constructor": (_read_bare, _constructor),
+    "left": (_read_bare, _side),
+    "right": (_read_bare, _side),
+    "assumption": (_read_bare, _assumption),
+    "contradiction": (_read_bare, _contradiction),
+    "exfalso": (_read_bare, _exfalso),
+    "have": (_read_have, _have),
+    "skip": (_read_bare, _skip),
 }
 
 

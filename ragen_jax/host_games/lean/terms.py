@@ -19,6 +19,7 @@ from ragen_jax.host_games.lean.formulas import (
     NOT,
     OR,
     Formula,
+    conjuncts,
     render,
     unfold,
 )
@@ -37,8 +38,8 @@ _TOKEN = re.compile(
 )
 # Of ∧ and of ↔, which part a name stands for.
 _PARTS = {
-    AND: {"1": 1, "2": 2, "left": 1, "right": 2},
-    IFF: {"1": 1, "2": 2, "mp": 1, "mpr": 2},
+    AND: {"1": 0, "2": 1, "left": 0, "right": 1},
+    IFF: {"1": 0, "2": 1, "mp": 0, "mpr": 1},
 }
 
 
@@ -56,15 +57,12 @@ def parse_term(text: str) -> Term:
     Raises:
       TermSyntaxError: the text is not a term.
     """
-    tokens = [(match.lastgroup, match[match.lastgroup]) for match in _find(text)]
+    matches = _TOKEN.finditer(text)
+    tokens = [(match.lastgroup, match[match.lastgroup]) for match in matches]
     term, rest = _application(tokens, 0, 0)
     if rest < len(tokens):
         raise TermSyntaxError(f"unexpected '{tokens[rest][1]}'")
     return term
-
-
-def _find(text: str) -> Sequence[re.Match]:
-    return list(_TOKEN.finditer(text))
 
 
 def _application(tokens: Sequence[tuple], start: int, depth: int) -> tuple[Term, int]:
@@ -127,9 +125,7 @@ def infer(term: Term, hypotheses: Mapping[str, Formula]) -> Formula:
         which = _PARTS.get(whole[0], {}).get(term[2])
         if which is None:
             raise TermError(f"{render(whole)} has no part '{term[2]}'")
-        if whole[0] == AND:
-            return whole[which]
-        return (IMPLIES, *(whole[1:] if which == 1 else whole[:0:-1]))
+        return conjuncts(whole)[which]
     if kind == "apply":
         function = infer(term[1], hypotheses)
         if function[0] not in (IMPLIES, NOT):
@@ -149,11 +145,8 @@ def check(term: Term, expected: Formula, hypotheses: Mapping[str, Formula]) -> N
     if kind == "pair":
         if expected[0] not in (AND, IFF):
             raise TermError(f"a pair does not prove {render(expected)}")
-        first, second = expected[1:]
-        if expected[0] == IFF:
-            first, second = (IMPLIES, first, second), (IMPLIES, second, first)
-        check(term[1], first, hypotheses)
-        check(term[2], second, hypotheses)
+        for part, formula in zip(term[1:], conjuncts(expected), strict=True):
+            check(part, formula, hypotheses)
     elif kind in ("inl", "inr"):
         if expected[0] != OR:
             raise TermError(f"Or.{kind} does not prove {render(expected)}")

@@ -4,13 +4,19 @@ import random
 
 import pytest
 
-from ragen_jax.host_games.lean.formulas import atoms_of, depth_of, parse, rename
+from ragen_jax.host_games.lean.formulas import atoms_of, parse, rename
 from ragen_jax.host_games.lean.problems import Problems, split_of
 from ragen_jax.host_games.lean.prover import Prover
 from ragen_jax.host_games.lean.shortest_proof import ShortestProofs
 from ragen_jax.host_games.lean.tactics import Goal
 
 DEFAULTS = {"max_depth": 2, "num_atoms": 3, "min_tactics": 1, "max_tactics": 6}
+
+
+def depth_of(formula: tuple) -> int:
+    """Connectives inside one another: 0 for an atom."""
+    parts = [part for part in formula[1:] if isinstance(part, tuple)]
+    return 1 + max(map(depth_of, parts)) if parts else 0
 
 
 def formulas_of(goal: Goal) -> list[tuple]:
