@@ -11,6 +11,7 @@ so that programs and formulas, which may contain `||`, are not cut.
 
 import abc
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 
 from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
@@ -28,32 +29,15 @@ class Wrapper(HostGame):
       game: the game inside.
     """
 
+    instruction = property(operator.attrgetter("game.instruction"))
+    name = property(operator.attrgetter("game.name"))
+    num_tasks = property(operator.attrgetter("game.num_tasks"))
+    metrics = property(operator.attrgetter("game.metrics"))
+    is_solvable = property(operator.attrgetter("game.is_solvable"))
+    longest_solution = property(operator.attrgetter("game.longest_solution"))
+
     def __init__(self, game: HostGame):
         self.game = game
-
-    @property
-    def instruction(self) -> str:
-        return self.game.instruction
-
-    @property
-    def name(self) -> str:
-        return self.game.name
-
-    @property
-    def num_tasks(self) -> int | None:
-        return self.game.num_tasks
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self.game.metrics
-
-    @property
-    def is_solvable(self) -> bool:
-        return self.game.is_solvable
-
-    @property
-    def longest_solution(self) -> int | None:
-        return self.game.longest_solution
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         return self.game.reset(seed, task)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ragen_jax.host_games.adapters.common import refuse_reply, spread_seed
 from ragen_jax.host_games.adapters.openenv_actions import (
     Unreadable,
     find_text,
@@ -27,13 +28,12 @@ from ragen_jax.host_games.adapters.openenv_connection import (
     fetch_document,
     server_urls,
 )
-from ragen_jax.host_games.base import VALIDATION, HostGame, Observation, Step
+from ragen_jax.host_games.base import HostGame, Observation, Step
 from ragen_jax.host_games.common.options import check_number
 from ragen_jax.host_games.common.splits import check_split
 
 # Of the description that becomes the instruction: it is in every prompt.
 MAX_INSTRUCTION = 4_000
-MAX_SEED = 2**31
 
 
 class OpenEnvGame(HostGame):
@@ -100,7 +100,7 @@ class OpenEnvGame(HostGame):
           OpenEnvError: it has not begun.
         """
         data = {
-            "seed": (2 * seed + (self._split == VALIDATION)) % MAX_SEED,
+            "seed": spread_seed(self._split, seed),
             "split": self._split,
         }
         if task is not None:
@@ -150,8 +150,7 @@ class OpenEnvGame(HostGame):
 
     def _invalid(self, words: str) -> Step:
         """A step that the server has not seen, or has not taken."""
-        info = {"success": False, "valid": False}
-        return Step(Observation(f"{words}\n{self._text}"), 0.0, False, False, info)
+        return refuse_reply(Observation(f"{words}\n{self._text}"))
 
 
 def _flag(seen: Mapping[str, Any], name: str, default: bool) -> bool:

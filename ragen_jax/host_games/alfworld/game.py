@@ -99,7 +99,6 @@ class Alfworld(HostGame):
         return self._say(self._story.intro())
 
     def step(self, reply: str) -> Step:
-        """See `HostGame`."""
         self._steps += 1
         command = plain(reply)
         move = self._commands.get(command)

@@ -278,17 +278,21 @@ def _check_symbols(grammar: Grammar) -> None:
             seen |= symbols
 
 
-def speak(grammar: Grammar, parts: tuple[str | Value, ...], scene: Scene) -> str:
+def speak(
+    grammar: Grammar, parts: tuple[str | Value, ...], scene: Scene, depth: int = 0
+) -> str:
     """A text with everything in it replaced.
+
+    Args:
+      grammar: has the rules of its symbols.
+      parts: of the text.
+      scene: what it is about.
+      depth: of the symbols that it stands in.
 
     Raises:
       ValueError: no rule of a symbol applies, symbols go round in circles, or a value
         is of something that is not there.
     """
-    return _speak(grammar, parts, scene, 0)
-
-
-def _speak(grammar: Grammar, parts, scene: Scene, depth: int) -> str:
     if depth > MAX_DEPTH:
         raise ValueError(
             f"more than {MAX_DEPTH} symbols of the grammar are in one another"
@@ -320,7 +324,7 @@ def _value(grammar: Grammar, part: Value, scene: Scene, depth: int) -> str:
 def _symbol(grammar: Grammar, symbol: str, scene: Scene, depth: int) -> str:
     for rule in grammar.rules[symbol]:
         if not rule.condition or next(matches(rule.condition, scene), None) is not None:
-            return _speak(grammar, rule.parts, scene, depth + 1)
+            return speak(grammar, rule.parts, scene, depth + 1)
     raise ValueError(f"no rule of the grammar's symbol #{symbol}# applies")
 
 

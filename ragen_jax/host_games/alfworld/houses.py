@@ -1,7 +1,7 @@
 """Invents houses with a task, in the format of ALFWorld's files.
 
-In: a seed. Out: what a `game.tw-pddl` file holds, with a shortest plan as walkthrough.
-Never gives a goal or a house of the other split.
+In: a seed. Out: what a `game.tw-pddl` file holds, and a shortest plan. Never gives a
+goal or a house of the other split.
 
 The houses are ALFRED's made small: 4 to 6 receptacles and 3 to 5 things, each of its
 own kind, so that names need no numbers; everything fits everywhere, and texts are
@@ -269,13 +269,6 @@ def invent(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
         f"(:goal {goal.condition()}))\n",
         "solvable": True,
     }
-
-
-def invent_solved(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
-    """The house of `invent` with a shortest plan as its walkthrough."""
-    game = invent(seed, tasks, split)
-    story = Story(game)
-    return game | {"walkthrough": list(solve(story, story.world.start))}
 
 
 def _house(goal: Goal, draw: random.Random) -> str:

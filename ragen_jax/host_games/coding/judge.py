@@ -12,7 +12,6 @@ import math
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -185,17 +184,12 @@ class LocalSandbox:
         options = ["-P", "-s", "-S"]
         arguments = [isolation, self._folder.name, str(os.getpid())]
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
+            self._child = child.Child(
                 [sys.executable, *options, str(RUNNER), *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
                 stderr=errors,
-                bufsize=0,
                 env={"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"},
                 cwd="/",
-                start_new_session=True,
             )
-            self._child = child.Child(process)
             try:
                 ready = self._child.read(6, time.monotonic() + START_SECONDS)
             except (EOFError, TimeoutError):

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import logging
 
-from ragen_jax.host_games.common.files import parse_json, read_rows
+from ragen_jax.host_games.common.files import parse_json, read_rows, reading
 from ragen_jax.host_games.common.splits import split_of
 
 # Before a function's result, which is the last such line printed.
@@ -55,6 +55,8 @@ def record(source, test, name, mark):
     print("\\n" + mark + json.dumps(calls))
 record({source!r}, {test!r}, {name!r}, {mark!r})
 """
+
+CURE = "give a file of DeepCoder's data set or HumanEval's"
 
 _log = logging.getLogger(__name__)
 
@@ -129,13 +131,8 @@ def read_tasks(path: str, split: str) -> list[Task]:
     """
     tasks, dropped = [], 0
     for number, row in enumerate(read_rows(path), 1):
-        try:
+        with reading(f"row {number} of {path} is not a task", CURE):
             task = _task(row)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"row {number} of {path} is not a task ({type(error).__name__}: "
-                f"{error}); give a file of DeepCoder's data set or HumanEval's."
-            ) from error
         if split_of(task.statement) != split:
             continue
         if task.tests or task.recording:

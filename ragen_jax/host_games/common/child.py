@@ -1,7 +1,7 @@
 """Child processes that may hang or die: what they write in time, and their end.
 
-In: a process that was started with pipes and in a new session. Out: its bytes,
-or why there are none. Knows nothing of what is said.
+In: a command. Out: the bytes of its process, or why there are none. Knows nothing of
+what is said.
 """
 
 import contextlib
@@ -10,6 +10,8 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
+from typing import Any
 
 # Seconds between two checks whether a silent process has ended: its child may hold the
 # pipe open.
@@ -18,14 +20,22 @@ _PIECE = 1 << 16
 
 
 class Child:
-    """A process and what it has written.
+    """A process in a new session, and what it has written.
 
     Args:
-      process: with pipes, without buffers; `start_new_session` was True.
+      command: what is run, with pipes and without buffers.
+      options: others of `subprocess.Popen`.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]"):
-        self.process = process
+    def __init__(self, command: Sequence[str], **options: Any):
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            **options,
+        )
         self._unread = b""
 
     def write(self, data: bytes) -> None:

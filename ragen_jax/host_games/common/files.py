@@ -4,11 +4,13 @@ In: a path. Out: its content, or an error that names the file. What the content 
 the games' business.
 """
 
+import contextlib
 import gzip
 import importlib.util
 import json
 import pathlib
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 INSTALL = "pip install 'ragen_jax[parquet]'"
@@ -97,6 +99,25 @@ def read_lines(path: str, option: str) -> list[tuple[int, Any]]:
       ValueError: there is no such file, or a line is not JSON.
     """
     return _parse_lines(_read(path, option), path)
+
+
+@contextlib.contextmanager
+def reading(record: str, cure: str) -> Iterator[None]:
+    """Turns what goes wrong with a record of another form into one sentence.
+
+    Args:
+      record: names it and says that it is not of its form.
+      cure: what to do.
+
+    Raises:
+      ValueError: what is read inside has fields that are missing or of other types.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{record}: {type(error).__name__}: {error}; {cure}"
+        ) from error
 
 
 def one_line(text: str) -> str:

@@ -91,16 +91,11 @@ class MathJudge:
     def _start(self) -> None:
         self.close()
         paths = os.pathsep.join(path for path in sys.path if path)
-        process = subprocess.Popen(
+        self._child = child.Child(
             [sys.executable, str(VERIFIER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            bufsize=0,
             env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
-            start_new_session=True,
         )
-        self._child = child.Child(process)
         try:
             self._child.read_line(time.monotonic() + START_SECONDS, MAX_ANSWER)
         except (EOFError, TimeoutError) as error:

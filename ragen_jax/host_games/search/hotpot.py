@@ -18,7 +18,7 @@ from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.bm25 import Passage
-from ragen_jax.host_games.common.files import one_line, read_rows
+from ragen_jax.host_games.common.files import one_line, read_rows, reading
 from ragen_jax.host_games.common.options import check_whole
 from ragen_jax.host_games.common.splits import split_of_hash, stable_hash
 from ragen_jax.host_games.search.questions import Hop, Question
@@ -26,8 +26,8 @@ from ragen_jax.host_games.search.questions import Hop, Question
 # One question in ten is for validation.
 VALIDATION_ONE_IN = 10
 FORM = (
-    "a list of objects with _id, question, answer, supporting_facts and context, as "
-    "HotpotQA's hotpot_train_v1.1.json"
+    "the file must be a list of objects with _id, question, answer, supporting_facts "
+    "and context, as HotpotQA's hotpot_train_v1.1.json"
 )
 
 
@@ -81,13 +81,8 @@ def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
     by_split: dict[str, list[Question]] = {split: [] for split in SPLITS}
     asked = set()
     for number, row in enumerate(read_rows(path, "data")[:max_questions]):
-        try:
+        with reading(f"question {number} of {path} is not as HotpotQA's", FORM):
             question = _read_question(row, passages)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"question {number} of {path} is not as HotpotQA's: "
-                f"{type(error).__name__}: {error}; the file must be {FORM}"
-            ) from error
         if question.text not in asked:
             asked.add(question.text)
             by_split[split_of(question.id)].append(question)

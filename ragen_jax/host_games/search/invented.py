@@ -14,9 +14,12 @@ import dataclasses
 import functools
 import itertools
 
-from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.bm25 import Passage
-from ragen_jax.host_games.common.splits import split_of_hash, stable_hash
+from ragen_jax.host_games.common.splits import (
+    check_split,
+    split_of_hash,
+    stable_hash,
+)
 from ragen_jax.host_games.search.questions import Hop, Question
 
 CONSONANTS = "bdfklmnprstv"
@@ -77,7 +80,6 @@ LIES = Relation(
     query="{subject} lies",
     question="In which land lies {subject}?",
 )
-RELATIONS = (AGE, BORN, WORKS, BASED, LIES)
 
 # Two relations in a row, and what asks for the value at the end.
 BRIDGES = (
@@ -134,8 +136,7 @@ def build_world(split: str, number: int = 0) -> World:
       split: one of `SPLITS`.
       number: which of its worlds.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; use one of {', '.join(SPLITS)}")
+    check_split(split)
     names, of_world = iter(_names(split, number)), _of_world(number)
     sizes = (NUM_PEOPLE, NUM_COMPANIES, NUM_TOWNS, NUM_LANDS)
     people, companies, towns, lands = (

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.host_games.common.files import one_line, read_json
+from ragen_jax.host_games.common.files import one_line, read_json, reading
 from ragen_jax.host_games.common.splits import stable_hash
 from ragen_jax.host_games.webshop.catalogue import (
     Catalogue,
@@ -107,15 +107,8 @@ def build_catalogue(
     return Catalogue(products=products, goals=by_split, source=source)
 
 
-@contextlib.contextmanager
-def _naming(record: str) -> Iterator[None]:
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{record} is not in WebShop's format: {type(error).__name__}: {error}; "
-            "correct or remove it"
-        ) from error
+def _naming(record: str) -> contextlib.AbstractContextManager[None]:
+    return reading(f"{record} is not in WebShop's format", "correct or remove it")
 
 
 def _read_product(

@@ -185,7 +185,7 @@ class _Worker:
     def _start(self) -> None:
         """Start a process and bring every row back to where it was."""
         while self._child is None:
-            self._child = child.Child(_start_process())
+            self._child = _start_process()
             self._send(self._first_line())
             for row, history in list(self._histories.items()):
                 failure = self._replay(row, history)
@@ -250,17 +250,13 @@ class _Worker:
         self._child.write(json.dumps(request).encode() + b"\n")
 
 
-def _start_process() -> "subprocess.Popen[bytes]":
+def _start_process() -> child.Child:
     # Imports what this process can import, from the folder that this one is in.
     paths = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-    return subprocess.Popen(
+    return child.Child(
         [sys.executable, "-m", "ragen_jax.host_games.workers.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
         # Sets are in the same order in every process.
         env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
-        start_new_session=True,
     )
 
 

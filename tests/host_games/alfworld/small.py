@@ -1,4 +1,18 @@
-"""A game as small as a game can be: take one of two things, or wait."""
+"""Games in the form of files: invented houses, and one as small as a game can be."""
+
+from ragen_jax.host_games.alfworld.houses import TASKS, invent, solve
+from ragen_jax.host_games.alfworld.story import Story
+from ragen_jax.host_games.base import TRAINING
+
+
+def solved(seed, tasks=TASKS):
+    """An invented house of training with a shortest plan as its walkthrough."""
+    game = invent(seed, tasks, TRAINING)
+    story = Story(game)
+    return game | {"walkthrough": list(solve(story, story.world.start))}
+
+
+# Take one of two things, or wait.
 
 MANGLED = {"mug": "Mug_bar__minus_00_dot_40_bar__plus_00_dot_86", "desk": "Desk_bar_1"}
 SMALL_DOMAIN = """(define (domain small) (:types agent place thing)
