@@ -1,5 +1,6 @@
 """Games that do to their worker what a reply tells them, and one with tasks."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -100,25 +101,15 @@ def _fill():
     return len(bytearray(2**40))
 
 
-def _write():
+def _write(data):
     # To where answers go, past the redirection.
     for descriptor in range(3, 20):
-        try:
-            os.write(descriptor, b"nonsense\n")
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            os.write(descriptor, data)
 
 
 def _pay_nan():
     return float("nan")
-
-
-def _answer_too_much():
-    for descriptor in range(3, 20):
-        try:
-            os.write(descriptor, b"x" * 10_000_000)
-        except OSError:
-            continue
 
 
 def _leave_a_child():
@@ -133,8 +124,8 @@ FAULTS = {
     "leave": _leave,
     "die": _die,
     "fill": _fill,
-    "write": _write,
+    "write": lambda: _write(b"nonsense\n"),
     "pay nan": _pay_nan,
-    "answer too much": _answer_too_much,
+    "answer too much": lambda: _write(b"x" * 10_000_000),
     "leave a child": _leave_a_child,
 }

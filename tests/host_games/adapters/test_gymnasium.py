@@ -10,29 +10,15 @@ from hypothesis import strategies as st
 from ragen_jax.host_games.adapters.common import spread_seed
 from ragen_jax.host_games.adapters.gymnasium import GymnasiumGame, uncolor
 from ragen_jax.host_games.base import SPLITS, Observation
-from ragen_jax.host_games.workers.pool import GameSpec, Pool
-from ragen_jax.host_games.wrappers import wrap
-from tests.host_games.adapters import gymnasium_environments
-from tests.host_games.fresh_processes import printed
-
-GUESS = f"{gymnasium_environments.__name__}:tests/Guess-v0"
-MEANINGS = f"{gymnasium_environments.__name__}:tests/Meanings-v0"
-TORUS = f"{gymnasium_environments.__name__}:tests/Torus-v0"
-
-
-def newest(name):
-    return max(i for i in gymnasium.registry if i.startswith(f"{name}-v"))
-
-
-TAXI, CLIFF = newest("Taxi"), newest("CliffWalking")
-LAKE = {
-    "id": "FrozenLake-v1",
-    "action_names": ["Left", "Down", "Right", "Up"],
-    "make_kwargs": {"is_slippery": False},
-}
-# Past the holes of the default map.
-THROUGH_THE_LAKE = ["Down", "Down", "Right", "Right", "Down", "Right"]
-
+from tests.host_games.adapters.games import (
+    CLIFF,
+    GUESS,
+    LAKE,
+    MEANINGS,
+    TAXI,
+    THROUGH_THE_LAKE,
+    TORUS,
+)
 
 # --- discrete actions
 
@@ -68,18 +54,6 @@ def test_a_time_limit_truncates():
     steps = [game.step("left") for _ in range(3)]
     assert [step.truncated for step in steps] == [False, False, True]
     assert not any(step.terminated or step.info["success"] for step in steps)
-
-
-@pytest.mark.parametrize(
-    "reply", ["", "0", "North", "Left || Left", "Left.", "\x00", "left " * 10_000]
-)
-def test_other_replies_do_not_reach_the_environment(reply):
-    game = GymnasiumGame(**LAKE)
-    shown = game.reset(3)
-    step = game.step(reply)
-    assert step.observation == shown
-    assert (step.reward, step.terminated, step.truncated) == (0.0, False, False)
-    assert step.info == {"success": False, "valid": False}
 
 
 @pytest.mark.parametrize("environment", [TAXI, CLIFF, "Blackjack-v1"])
@@ -161,18 +135,6 @@ def test_texts_outside_the_space_are_no_actions():
     assert [step.truncated for step in steps] == [False, False, True]
 
 
-@given(st.lists(st.text(max_size=30), min_size=1, max_size=4), st.integers(0, 2**31))
-def test_any_reply_is_a_step(replies, seed):
-    for options in (LAKE, {"id": GUESS}):
-        game = wrap(GymnasiumGame(**options), [("split", 2)])
-        game.reset(seed)
-        for reply in replies:
-            step = game.step(reply)
-            assert set(step.info) == {"success", "valid"}
-            if step.terminated or step.truncated:
-                break
-
-
 # --- colours
 
 
@@ -250,14 +212,6 @@ def test_our_games_of_texts_come_back():
 # --- options
 
 
-def test_splits_have_their_own_seeds():
-    seeds = {split: {spread_seed(split, s) for s in range(1000)} for split in SPLITS}
-    assert all(len(each) == 1000 for each in seeds.values())
-    assert not seeds["training"] & seeds["validation"]
-    largest = [spread_seed(split, 2**31 - 1) for split in SPLITS]
-    assert max(largest) == 2**31 - 1
-
-
 def test_splits_begin_otherwise():
     """Where a seed chooses the problem; hands of Blackjack are few."""
     shown = {}
@@ -300,48 +254,9 @@ def test_bad_options_are_refused(options, says):
         GymnasiumGame(**options)
 
 
-def test_there_are_no_tasks():
-    with pytest.raises(ValueError, match="no tasks"):
-        GymnasiumGame(**LAKE).reset(0, task=1)
-
-
 def test_the_environment_is_closed(monkeypatch):
     game = GymnasiumGame(id=GUESS)
     closed = []
     monkeypatch.setattr(game._env.unwrapped, "close", lambda: closed.append(1))
     game.close()
     assert closed == [1]
-
-
-def test_workers_play_them():
-    spec = GameSpec(
-        "ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", LAKE, num_workers=1
-    )
-    pool = Pool(spec, "training", 2)
-    try:
-        pool.reset([0, 1], [None, None])
-        for name in THROUGH_THE_LAKE:
-            answer = pool.step({1: name})[1]
-        assert (answer.reward, answer.terminated) == (1.0, True)
-        assert answer.info == {"success": 1.0, "valid": 1.0}
-    finally:
-        pool.close()
-
-
-TRANSCRIPT = f"""
-from ragen_jax.host_games.adapters.gymnasium import GymnasiumGame
-for split in {SPLITS}:
-    for id in ("FrozenLake-v1", "{TAXI}", "Blackjack-v1"):
-        game = GymnasiumGame(split, id=id)
-        for seed in range(10):
-            print(game.reset(seed))
-            for reply in "01?101":
-                step = game.step(reply)
-                print(step)
-                if step.terminated or step.truncated:
-                    break
-"""
-
-
-def test_episodes_are_the_same_in_every_process():
-    assert printed(TRANSCRIPT).count(b"Step(") > 100

@@ -18,7 +18,6 @@ from ragen_jax.host_games.adapters.openenv import OpenEnvGame
 from ragen_jax.host_games.adapters.openenv_actions import (
     MAX_ACTION_BYTES,
     TEXT_FIELDS,
-    ActionForm,
     Unreadable,
     find_text,
     read_form,
@@ -307,29 +306,30 @@ def test_a_server_that_stays_full_is_an_error_with_the_cure(says_why, monkeypatc
         game.reset(0)
 
 
-def test_servers_that_are_none_are_refused():
+SILENT = DOCUMENTS | {"/metadata": {"name": ""}}
+
+
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [
+        ({"/schema": b"<html>"}, "check that the URL is right"),
+        ({}, "/schema answered with status 404"),
+        ({"/schema": {"action": "x" * 1_000_000}}, "more than 1000000 bytes"),
+        (SILENT, "with the option instruction"),
+    ],
+)
+def test_servers_that_are_none_are_refused(documents, words):
+    with (
+        stub(lambda socket: None, documents) as url,
+        pytest.raises(ValueError, match=words),
+    ):
+        OpenEnvGame("training", url)
+
+
+def test_no_server_and_one_that_says_nothing_of_its_game():
     with pytest.raises(ValueError, match="check that the server runs"):
         OpenEnvGame("training", "ws://127.0.0.1:9")
-    with (
-        stub(lambda socket: None, {"/schema": b"<html>"}) as url,
-        pytest.raises(ValueError, match="check that the URL is right"),
-    ):
-        OpenEnvGame("training", url)
-    with (
-        stub(lambda socket: None, {}) as url,
-        pytest.raises(ValueError, match="/schema answered with status 404"),
-    ):
-        OpenEnvGame("training", url)
-    huge = {"/schema": {"action": "x" * 1_000_000}}
-    with (
-        stub(lambda socket: None, huge) as url,
-        pytest.raises(ValueError, match="more than 1000000 bytes"),
-    ):
-        OpenEnvGame("training", url)
-    silent = DOCUMENTS | {"/metadata": {"name": ""}}
-    with stub(lambda socket: None, silent) as url:
-        with pytest.raises(ValueError, match="with the option instruction"):
-            OpenEnvGame("training", url)
+    with stub(lambda socket: None, SILENT) as url:
         game = OpenEnvGame("training", url, instruction="Say it.")
         assert game.instruction == "Say it."
 
@@ -365,7 +365,11 @@ def test_addresses(url, expected):
     assert server_urls(url) == expected
 
 
-TYPED = {"properties": {"move": {"type": "integer"}}, "required": ["move"]}
+def typed(kind):
+    return {"properties": {"move": {"type": kind}}, "required": ["move"]}
+
+
+TYPED = typed("integer")
 TWO = {"properties": {"a": {}, "b": {}, "metadata": {}}, "required": ["a", "b"]}
 MESSAGE = DOCUMENTS["/schema"]["action"]
 
@@ -385,6 +389,10 @@ MESSAGE = DOCUMENTS["/schema"]["action"]
         (TYPED, None, "three", "Reply with a whole number."),
         (TYPED, None, "true", "Reply with a whole number."),
         (TYPED, None, "3.0", "Reply with a whole number."),
+        (typed("number"), None, "1e3", {"move": 1000.0}),
+        (typed("number"), None, "word", "Reply with a number."),
+        (typed("boolean"), None, "True", {"move": True}),
+        (typed("boolean"), None, "word", "Reply with true or false."),
         (TWO, None, '{"a": 1, "b": 2}', {"a": 1, "b": 2}),
         (TWO, None, "a", "Reply with a JSON object with a, b."),
         (TWO, "b", "x", {"b": "x"}),
@@ -400,14 +408,6 @@ def test_replies_become_actions(schema, field, reply, action):
     else:
         with pytest.raises(Unreadable, match=action):
             form.read(reply)
-
-
-@pytest.mark.parametrize(("kind", "reply"), [("number", "1e3"), ("boolean", "True")])
-def test_values_of_other_types(kind, reply):
-    value = ActionForm("x", kind).read(reply)["x"]
-    assert value == {"number": 1000.0, "boolean": True}[kind]
-    with pytest.raises(Unreadable):
-        ActionForm("x", kind).read("word")
 
 
 def test_the_instruction_says_how_to_reply_where_text_is_no_action():

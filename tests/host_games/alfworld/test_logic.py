@@ -236,17 +236,6 @@ DOMAIN_TEXT = HEAD + action("(p ?x)") + ")"
         (":effect (r)", ":effect (p ?z)", "variable .z is used"),
         (":parameters (?x - pet ?y)", ":parameters x", "a are not in brackets"),
         ("?x - pet ?y", "?x ?x", "a parameter twice"),
-    ],
-)
-def test_domains_that_are_refused(old, new, words):
-    assert old in DOMAIN_TEXT
-    with pytest.raises(ValueError, match=words):
-        read(DOMAIN_TEXT.replace(old, new), PROBLEM)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
         ("(:goal (r))", "", "has no :goal"),
         ("(:goal (r))", "(:goal (r) (r))", "not one condition"),
         ("(:goal (r))", "(:goal (s))", r"\(s\) is not an atom"),
@@ -258,10 +247,11 @@ def test_domains_that_are_refused(old, new, words):
         ("(problem x)", "(domain x)", r"not of the form \(define \(problem"),
     ],
 )
-def test_problems_that_are_refused(old, new, words):
-    assert old in PROBLEM
+def test_texts_that_are_refused(old, new, words):
+    assert old in DOMAIN_TEXT + PROBLEM
+    problem = PROBLEM if old in DOMAIN_TEXT else PROBLEM.replace(old, new)
     with pytest.raises(ValueError, match=words):
-        world(action("()"), PROBLEM.replace(old, new))
+        read(DOMAIN_TEXT.replace(old, new), problem)
 
 
 @settings(max_examples=examples(300), deadline=None)

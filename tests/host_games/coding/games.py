@@ -4,10 +4,7 @@ import contextlib
 import pathlib
 import time
 
-import pytest
-
 from ragen_jax.host_games.coding.game import Coding
-from ragen_jax.host_games.coding.judge import LocalSandbox
 
 
 @contextlib.contextmanager
@@ -17,14 +14,6 @@ def playing(split="training", **options):
         yield game
     finally:
         game.close()
-
-
-def open_sandbox(isolation: str) -> LocalSandbox:
-    """Skips the test where the isolation cannot be had."""
-    try:
-        return LocalSandbox(isolation, memory_mb=256)
-    except ValueError as error:
-        pytest.skip(str(error))
 
 
 def processes_with(text: str) -> list[int]:

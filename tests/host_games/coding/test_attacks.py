@@ -12,16 +12,8 @@ from ragen_jax.host_games.coding import runner as code_runner
 from ragen_jax.host_games.coding.judge import LocalSandbox
 from tests.host_games.coding.games import (
     assert_alive_and_clean,
-    open_sandbox,
     processes_with,
 )
-
-
-@pytest.fixture(scope="module", params=code_judge.ISOLATIONS)
-def sandbox(request):
-    sandbox = open_sandbox(request.param)
-    yield sandbox
-    sandbox.close()
 
 
 def test_something_can_be_had_here():

@@ -7,11 +7,9 @@ import sys
 
 import pytest
 
-from ragen_jax.host_games.coding import judge as code_judge
 from ragen_jax.host_games.coding import runner as code_runner
 from ragen_jax.host_games.coding import tasks as code_tasks
 from ragen_jax.host_games.coding.game import Coding
-from tests.host_games.coding.games import open_sandbox
 
 SECRET = "84612907"
 ROWS = [
@@ -103,13 +101,6 @@ print(getattr(main, "TESTS", None), getattr(main, "expected", None))
 text = " ".join(seen)
 print("".join(("8461", "2907")) in text, len(text) > 10000)
 """
-
-
-@pytest.fixture(scope="module", params=code_judge.ISOLATIONS)
-def sandbox(request):
-    sandbox = open_sandbox(request.param)
-    yield sandbox
-    sandbox.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,13 @@ from ragen_jax.host_games.common.splits import (
 
 def test_hashes_are_the_same_in_every_version():
     assert text_hash("a") == 4681665781835383343
-    assert stable_hash("a", 1) == 11132678856793633452
+    # Of `printf "('a', 1)" | b2sum -l 64`.
+    assert stable_hash("a", 1) == 0x9A7F386FD1AFB2AC == 11132678856793633452
 
 
 def test_parts_are_kept_apart():
     assert stable_hash("a", "bc") != stable_hash("ab", "c")
+    assert stable_hash("a", 1) != stable_hash("a", "1")
 
 
 def test_a_tenth_of_texts_is_for_validation_whatever_their_case_and_blanks():

@@ -8,8 +8,8 @@ import pytest
 from ragen_jax.host_games.lean.checker import PropositionalChecker
 from ragen_jax.host_games.lean.game import LeanGame
 from ragen_jax.host_games.lean.kimina import KiminaError
-from tests.host_games.lean.test_kimina import message, reply_of
-from tests.host_games.lean.test_theorems import write
+from tests.host_games.files import write_lines
+from tests.host_games.lean.test_kimina import answer_to, message, reply_of
 from tests.host_games.stub_server import answering
 
 # Theorems of propositional logic in miniF2F's form, which the stub can judge.
@@ -23,7 +23,7 @@ CLAIMS = (
 
 @pytest.fixture
 def data(tmp_path):
-    return write(
+    return write_lines(
         tmp_path / "minif2f.jsonl",
         [
             {
@@ -46,9 +46,7 @@ def judge(path, headers, body):
     opened, _, script = rest.partition("\n\n")
     assert (imports, opened) == ("import Mathlib", "open Real")
     if "slow" in script:
-        return 200, {
-            "results": [{"id": snippet["id"], "error": "Lean process timed out"}]
-        }
+        return answer_to(body, {"error": "Lean process timed out"})
     result = PropositionalChecker().check(script)
     messages = [
         {
@@ -59,9 +57,7 @@ def judge(path, headers, body):
         }
         for found in result.messages
     ]
-    return 200, {
-        "results": [{"id": snippet["id"], "response": {"env": 1, "messages": messages}}]
-    }
+    return answer_to(body, {"response": {"env": 1, "messages": messages}})
 
 
 def test_an_episode_on_a_server(data):
@@ -176,7 +172,7 @@ def test_sorry_that_lean_only_warns_of(data):
         if "skip" in body["snippets"][0]["code"]:
             return judge(path, headers, body)
         warning = message("warning", "declaration uses 'sorry'")
-        return 200, {"results": [reply_of(warning) | {"id": body["snippets"][0]["id"]}]}
+        return answer_to(body, reply_of(warning))
 
     with answering(answer) as (url, _):
         game = LeanGame(data=data, url=url)
@@ -192,15 +188,10 @@ def test_a_theorem_that_lean_refuses(tmp_path):
         {"name": "bad", "formal_statement": "theorem bad : t := by"},
         *({"formal_statement": f"theorem t {claim} := by"} for claim in CLAIMS),
     ]
-    path = write(tmp_path / "bad.jsonl", [{**row, "split": None} for row in rows])
+    path = write_lines(tmp_path / "bad.jsonl", [{**row, "split": None} for row in rows])
 
     def answer(path, headers, body):
-        return 200, {
-            "results": [
-                reply_of(message("error", "unknown identifier 't'"))
-                | {"id": body["snippets"][0]["id"]}
-            ]
-        }
+        return answer_to(body, reply_of(message("error", "unknown identifier 't'")))
 
     with answering(answer) as (url, _):
         game = LeanGame(data=path, url=url)
@@ -211,7 +202,7 @@ def test_a_theorem_that_lean_refuses(tmp_path):
 def test_a_server_that_fails_before_the_first_step(data):
     def answer(path, headers, body):
         error = "Lean REPL header command timed out in 30 seconds"
-        return 200, {"results": [{"id": body["snippets"][0]["id"], "error": error}]}
+        return answer_to(body, {"error": error})
 
     with answering(answer) as (url, _):
         game = LeanGame(data=data, url=url)

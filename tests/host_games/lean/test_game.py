@@ -1,8 +1,5 @@
 """Proofs as a game: rules, rewards, hostile replies, solutions, forms of messages."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +15,6 @@ from ragen_jax.host_games.lean.game import LeanGame
 from ragen_jax.host_games.lean.problems import Problem
 from ragen_jax.host_games.lean.prover import Prover
 from ragen_jax.host_games.lean.tactics import parse_tactic, run_tactic
-from tests.host_games.fresh_processes import printed
 from tests.pace import examples
 
 THEOREM = "theorem goal (p q : Prop) (h1 : p → q) (h2 : p) : q ∧ p := by"
@@ -271,39 +267,6 @@ def test_hard_formulas_of_a_player_do_not_hang_the_solution():
         step = game.step(f"have a{i} : ({hard}) -> ({hard} -> ~(q <-> (p <-> r)))")
         assert step.info["accepted"]
     assert isinstance(game.solution(), tuple)
-
-
-def test_task_stands_for_a_seed():
-    game = LeanGame()
-    assert game.num_tasks is None
-    assert game.reset(3, task=5) == game.reset(5) == game.reset(9, task=5)
-    assert game.reset(5) != game.reset(6)
-
-
-def test_episodes_are_the_same_in_every_process():
-    program = (
-        "from ragen_jax.host_games.lean.game import LeanGame\n"
-        "game = LeanGame(split='validation')\n"
-        "for seed in range(12):\n"
-        "    print(game.reset(seed).text, game.solution())\n"
-        "    for reply in ('cases h1', 'intro', 'apply h1', 'exact h2'):\n"
-        "        print(game.step(reply))\n"
-    )
-    assert b"Step(" in printed(program)
-
-
-def test_importing_it_brings_neither_jax_nor_our_other_modules():
-    program = (
-        "import sys, ragen_jax.host_games.lean.game\n"
-        "names = [name.split('.') for name in sys.modules]\n"
-        "print([n for n in names if n[0] in ('jax', 'flax', 'envs')])\n"
-        "ours = [n for n in names if n[0] == 'ragen_jax']\n"
-        "print([n for n in ours if n[1:2] != ['host_games']])\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, text=True
-    )
-    assert result.stdout == "[]\n[['ragen_jax']]\n"
 
 
 def test_errors_are_cut_to_the_length_asked_for():

@@ -108,8 +108,13 @@ def checker_of(url: str, **options) -> KiminaChecker:
     return KiminaChecker(url, **{"wait_seconds": 0.01, "tries": 3, **options})
 
 
+def answer_to(body, result):
+    """A server's answer to a request about one script."""
+    return 200, {"results": [{**result, "id": body["snippets"][0]["id"]}]}
+
+
 def good(path, headers, body):
-    return 200, {"results": [{"id": body["snippets"][0]["id"], "response": {"env": 0}}]}
+    return answer_to(body, {"response": {"env": 0}})
 
 
 def test_a_busy_server_is_asked_again_until_it_is_given_up():
@@ -155,7 +160,7 @@ def test_garbage_is_no_verdict(body):
 )
 def test_a_garbled_result_is_no_verdict(result):
     def answer(path, headers, body):
-        return 200, {"results": [{"id": body["snippets"][0]["id"], **result}]}
+        return answer_to(body, result)
 
     with answering(answer) as (url, _), pytest.raises(KiminaError, match="protocol"):
         checker_of(url).check("x")

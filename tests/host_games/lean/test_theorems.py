@@ -1,17 +1,11 @@
 """Files of theorems in miniF2F's format."""
 
-import json
-import pathlib
 import re
 
 import pytest
 
 from ragen_jax.host_games.lean.theorems import DEFAULT_HEADER, load_theorems
-
-
-def write(path: pathlib.Path, rows: list[dict]) -> str:
-    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
-    return str(path)
+from tests.host_games.files import write_lines
 
 
 @pytest.mark.parametrize(
@@ -22,7 +16,7 @@ def test_ends_of_statements(tmp_path, end):
     claim = "theorem x (h : Stand_by) : p"
     row = {"name": "x", "split": "test", "formal_statement": claim + end}
     other = {"split": "valid", "formal_statement": "theorem y : q"}
-    path = write(tmp_path / "x.jsonl", [row, other])
+    path = write_lines(tmp_path / "x.jsonl", [row, other])
     (theorem,) = load_theorems(path, "validation")
     assert theorem.code == f"{DEFAULT_HEADER}\n\n{claim} := by"
     assert theorem.words == ""
@@ -36,7 +30,7 @@ def test_fields_of_ragens_copy(tmp_path):
         "preamble": "open Nat\n",
     }
     rows = [{**row, "split": "valid"}, {"split": "test", "formal_statement": "lemma y"}]
-    path = write(tmp_path / "x.jsonl", rows)
+    path = write_lines(tmp_path / "x.jsonl", rows)
     (theorem,) = load_theorems(path, "training")
     assert theorem.words == "Show p."
     assert theorem.code == "import Mathlib\n\nopen Nat\n\ntheorem x : p := by"
@@ -48,7 +42,7 @@ def test_splits_of_files_share_no_statement(tmp_path):
     again = [{"formal_statement": f"lemma b{i}  {c}"} for i, c in enumerate(claims)]
 
     def split(rows):
-        path = write(tmp_path / "x.jsonl", rows)
+        path = write_lines(tmp_path / "x.jsonl", rows)
         return [
             {t.code.split(" (n", 1)[1] for t in load_theorems(path, split)}
             for split in ("training", "validation")

@@ -1,12 +1,8 @@
 """Questions, their judges and their splits."""
 
 import concurrent.futures
-import json
-import pathlib
 import random
 import re
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,7 +13,8 @@ from ragen_jax.host_games.mathqa import judge as math_judge
 from ragen_jax.host_games.mathqa import questions as math_data
 from ragen_jax.host_games.mathqa.game import MathQA
 from ragen_jax.host_games.mathqa.generated import NAMES, THINGS, draw_problem
-from tests.commands import ROOT, need
+from tests.commands import need
+from tests.host_games.files import write_json
 from tests.pace import examples
 
 TEXTS = st.text(max_size=40) | st.sampled_from(
@@ -37,11 +34,6 @@ def rows(*originals: str) -> list[dict]:
         for text in originals
         for opening in ("Say:", "Tell me:")
     ]
-
-
-def write_json(path: pathlib.Path, content: list) -> str:
-    path.write_text(json.dumps(content))
-    return str(path)
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3])
@@ -108,19 +100,6 @@ def test_no_generated_problem_is_in_both_splits_even_under_other_names():
     assert len(training) > 200
     assert len(validation) > 20
     assert not training & validation
-
-
-def test_the_same_seed_or_task_gives_the_same_question_in_another_process():
-    program = (
-        "from ragen_jax.host_games.mathqa.game import MathQA; g = MathQA(); "
-        "print([g.reset(s).text for s in range(20)], g.reset(0, task=5).text)"
-    )
-    command = [sys.executable, "-c", program]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    game = MathQA()
-    texts = [game.reset(seed).text for seed in range(20)]
-    assert printed.stdout == f"{texts} {texts[5]}\n", printed.stderr
-    assert game.reset(3, task=7).text == game.reset(4, task=7).text == texts[7]
 
 
 def test_later_attempts_are_announced_and_pay_half_as_much():
@@ -225,12 +204,6 @@ def test_a_task_that_is_not_there_is_refused(tmp_path):
     game = MathQA(path=path)
     with pytest.raises(ValueError, match="use 0 to"):
         game.reset(0, task=game.num_tasks)
-
-
-def test_the_judge_says_how_to_install_what_it_needs(monkeypatch):
-    monkeypatch.setattr(math_judge.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[math\]'"):
-        MathQA(judge="math")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A shop of three products in the format of WebShop's files, and playing, for tests."""
+"""A shop of three products in the format of WebShop's files, for tests."""
 
 import json
 
@@ -123,10 +123,3 @@ FULL = {
     "price": 1.0,
 }
 NOT_YET = {**dict.fromkeys(FULL, 0.0), "success": False, "valid": True}
-
-
-def play(game, replies):
-    """The steps of replies, of which only the last one may end the game."""
-    steps = [game.step(reply) for reply in replies]
-    assert not any(step.terminated or step.truncated for step in steps[:-1])
-    return steps

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragen_jax.host_games.webshop.catalogue import draw_price
 from ragen_jax.host_games.webshop.game import NOT_OFFERED, WebShop
+from ragen_jax.host_games.webshop.generated import generated_shop
 from ragen_jax.host_games.webshop.pages import (
     CLICK,
     MAX_REPLY_CHARS,
@@ -12,7 +14,8 @@ from ragen_jax.host_games.webshop.pages import (
     read_reply,
     write_search,
 )
-from tests.host_games.webshop.records import FULL, NOT_YET, play
+from tests.host_games.episodes import play
+from tests.host_games.webshop.records import FULL, NOT_YET
 from tests.pace import examples
 
 # --- episodes to the letter
@@ -62,18 +65,6 @@ def test_an_episode_as_it_is_read():
     golden = [(reply, WISH + text) for reply, text in GOLDEN]
     assert list(zip(replies, pages, strict=False)) == golden
     assert (replies[-1], last) == ("click[buy now]", "Bought for $8. Score: 1.00")
-
-
-def test_pages_are_short():
-    """Of ten results with the whole shop; words, numbers and marks."""
-    game = WebShop()
-    longest = 0
-    for task in range(100):
-        game.reset(task, task)
-        for step in play(game, game.solution()):
-            longest = max(longest, len(step.observation.text))
-    assert longest < 480
-    assert len(game.instruction) < 300
 
 
 # --- replies
@@ -236,3 +227,36 @@ def test_another_kind_of_product_is_worth_nothing():
     step = buy("p53")
     assert step.info["kind"] == step.reward == 0
     assert step.info["attributes"] == step.info["price"] == 1
+
+
+# --- tasks, seeds and pages of results
+
+
+def test_seeds_go_through_all_goals():
+    game = WebShop("validation")
+    goals = {(game.reset(seed), game._goal.id)[1] for seed in range(game.num_tasks)}
+    assert len(goals) == game.num_tasks
+    game.reset(game.num_tasks + 5)
+    again = game._goal
+    game.reset(0, task=5)
+    assert game._goal == again
+
+
+def test_the_seed_draws_prices_and_limits():
+    game = WebShop()
+    shown = {game.reset(seed, task=0).text for seed in range(50)}
+    assert len(shown) >= 3
+    assert len({game.reset(9, task=0).text for _ in range(3)}) == 1
+    products = generated_shop().products.values()
+    ranged = [product for product in products if len(set(product.price_cents)) == 2]
+    assert len(ranged) > 40
+    assert len({draw_price(ranged[0], seed) for seed in range(50)}) > 40
+
+
+def test_the_page_size_is_that_of_results():
+    for size in (1, 3, 50):
+        game = WebShop(page_size=size)
+        game.reset(0)
+        text = game.step("search[warm soft]").observation.text
+        assert f"Results 1-{size} of 50" in text
+        assert text.count("$") == size + 1

@@ -15,7 +15,8 @@ from ragen_jax.host_games.webshop.generated import (
 )
 from ragen_jax.host_games.webshop.matching import likely_nouns
 from ragen_jax.host_games.webshop.pages import CLICK, SEARCH
-from tests.host_games.webshop.records import FULL, NOT_YET, play
+from tests.host_games.episodes import play
+from tests.host_games.webshop.records import FULL, NOT_YET
 
 # --- the generated shop
 

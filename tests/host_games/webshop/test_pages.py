@@ -24,15 +24,21 @@ def show(page, pages="short", page_size=10, limit_cents=5000):
     return shop.show(page, shop.wish(GOAL, limit_cents), lambda _: 2050)
 
 
-SEARCH_PAGE = Page()
-NOTHING = Page(found=())
-RESULTS = Page(found=(LAMP, TEA, RUG))
-SECOND = Page(found=(LAMP, TEA, RUG), number=2)
-ITEM = Page(found=(LAMP, TEA, RUG), product=LAMP, chosen={"color": "walnut"})
+FOUND = (LAMP, TEA, RUG)
+
+
+def at(product=None, **fields):
+    return Page(found=FOUND, product=product, **fields)
 
 
 def sub_page(name, bought=LAMP):
-    return Page(found=(LAMP, TEA, RUG), product=bought, sub_page=name)
+    return at(bought, sub_page=name)
+
+
+SEARCH_PAGE = Page()
+NOTHING = Page(found=())
+RESULTS, SECOND = at(), at(number=2)
+ITEM = at(LAMP, chosen={"color": "walnut"})
 
 
 # --- texts
@@ -156,8 +162,6 @@ def test_dollars(cents, text):
 
 # --- clicks
 
-FOUND = (LAMP, TEA, RUG)
-
 
 @pytest.mark.parametrize(
     ("page", "name", "following"),
@@ -166,37 +170,16 @@ FOUND = (LAMP, TEA, RUG)
         (SECOND, "< prev", RESULTS),
         (SECOND, "back to search", SEARCH_PAGE),
         (NOTHING, "back to search", SEARCH_PAGE),
-        (RESULTS, "b00tea0002", Page(found=FOUND, product=TEA)),
-        (SECOND, "b00rug0003", Page(found=FOUND, number=2, product=RUG)),
+        (RESULTS, "b00tea0002", at(TEA)),
+        (SECOND, "b00rug0003", at(RUG, number=2)),
         (ITEM, "back to search", SEARCH_PAGE),
         # Leaving a product forgets the options.
         (ITEM, "< prev", RESULTS),
-        (
-            ITEM,
-            "12 inch",
-            Page(
-                found=FOUND,
-                product=LAMP,
-                chosen={"color": "walnut", "size": "12 inch"},
-            ),
-        ),
-        (
-            ITEM,
-            "black | white",
-            Page(found=FOUND, product=LAMP, chosen={"color": "black | white"}),
-        ),
+        (ITEM, "12 inch", at(LAMP, chosen={"color": "walnut", "size": "12 inch"})),
+        (ITEM, "black | white", at(LAMP, chosen={"color": "black | white"})),
         (ITEM, "walnut", ITEM),
-        (
-            ITEM,
-            "features",
-            Page(
-                found=FOUND,
-                product=LAMP,
-                sub_page="features",
-                chosen={"color": "walnut"},
-            ),
-        ),
-        (sub_page("reviews"), "< prev", Page(found=FOUND, product=LAMP)),
+        (ITEM, "features", at(LAMP, sub_page="features", chosen=ITEM.chosen)),
+        (sub_page("reviews"), "< prev", at(LAMP)),
         (sub_page("reviews"), "back to search", SEARCH_PAGE),
     ],
 )
@@ -269,15 +252,12 @@ FIND_LAMP = ["search[Oak Desk Lamp with Linen Shade]", "click[b00lamp001]", *BUY
         (ITEM, ["click[buy now]"]),
         (sub_page("features"), ["click[< prev]", *BUY_LAMP]),
         (sub_page("features", TEA), ["click[< prev]"] * 2 + FIND_LAMP[1:]),
-        (Page(found=FOUND, product=TEA), ["click[< prev]", *FIND_LAMP[1:]]),
+        (at(TEA), ["click[< prev]", *FIND_LAMP[1:]]),
         (
-            Page(found=FOUND, number=2, product=RUG, sub_page="features"),
+            at(RUG, number=2, sub_page="features"),
             ["click[back to search]", *FIND_LAMP],
         ),
-        (
-            Page(found=FOUND, product=LAMP, chosen={"color": "black | white"}),
-            BUY_LAMP,
-        ),
+        (at(LAMP, chosen={"color": "black | white"}), BUY_LAMP),
     ],
 )
 def test_the_shopper_goes_on_from_any_page(page, replies):
@@ -312,7 +292,7 @@ def test_the_shopper_finds_options_for_wishes_without_names():
         "g", LAMP.asin, "", ("dimmable",), ((None, "18 inch"), (None, "walnut wood"))
     )
     clicks = ["click[18 inch]", "click[walnut]", "click[buy now]"]
-    assert plan(Page(found=FOUND, product=LAMP), goal=goal) == clicks
+    assert plan(at(LAMP), goal=goal) == clicks
 
 
 def test_the_shopper_uses_an_option_for_one_wish():
