@@ -7,6 +7,8 @@ unless a function says so.
 import itertools
 import math
 
+from tests.reference.advantages_oracle import mean_and_std
+
 
 def groups_of(numbers: list, group_size: int) -> list[list]:
     return [
@@ -17,10 +19,7 @@ def groups_of(numbers: list, group_size: int) -> list[list]:
 
 def std(numbers: list[float]) -> float:
     """With n - 1; 0 of fewer than two numbers."""
-    if len(numbers) < 2:
-        return 0.0
-    mean = sum(numbers) / len(numbers)
-    return math.sqrt(sum((x - mean) ** 2 for x in numbers) / (len(numbers) - 1))
+    return mean_and_std(numbers)[1] if numbers else 0.0
 
 
 def reward_std(rewards: list[float], group_size: int) -> list[float]:

@@ -258,32 +258,20 @@ def assign(config, rows, mask, old, ref, values, scale, kl_coeff) -> dict:
 
 def estimate(algo, rows, mask, placed, scores, values, size):
     """The estimator of that name."""
+    name, function = algo.advantage, getattr(advantages, algo.advantage)
     turns = mask, rows.turn_index
-    return {
-        "gae": lambda: advantages.gae(placed, values, mask, algo.gamma, algo.lam),
-        "bi_level_gae": lambda: advantages.bi_level_gae(
-            placed, values, *turns, algo.gamma, algo.lam, algo.high_level_gamma
-        ),
-        "grpo": lambda: advantages.grpo(scores, size, mask),
-        "dr_grpo": lambda: advantages.dr_grpo(scores, size, mask),
-        "rloo": lambda: advantages.rloo(scores, size, mask),
-        "reinforce": lambda: advantages.reinforce(placed, mask, algo.gamma),
-        "reinforce_plus_plus": lambda: advantages.reinforce_plus_plus(
-            placed, mask, algo.gamma
-        ),
-        "reinforce_plus_plus_baseline": (
-            lambda: advantages.reinforce_plus_plus_baseline(scores, size, mask)
-        ),
-        "gigpo": lambda: advantages.gigpo(
-            scores,
-            rows.turn_totals,
-            rows.states,
-            *turns,
-            group_size=size,
-            gamma=algo.gamma,
-            step_weight=algo.step_weight,
-        ),
-    }[algo.advantage]()
+    if name in ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"):
+        return function(scores, size, mask)
+    if name in ("reinforce", "reinforce_plus_plus"):
+        return function(placed, mask, algo.gamma)
+    if name == "gae":
+        return function(placed, values, mask, algo.gamma, algo.lam)
+    if name == "bi_level_gae":
+        levels = algo.gamma, algo.lam, algo.high_level_gamma
+        return function(placed, values, *turns, *levels)
+    settings = {"gamma": algo.gamma, "step_weight": algo.step_weight}
+    states = rows.turn_totals, rows.states
+    return function(scores, *states, *turns, group_size=size, **settings)
 
 
 def minibatches(config, kept, key):

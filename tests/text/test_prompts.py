@@ -1,21 +1,16 @@
 """What the messages say: everything the player needs, nothing that is not true."""
 
-import numpy as np
 import pytest
 
 import envs
 from envs.base import PlayBudget
 from ragen_jax.text import answers
 from ragen_jax.text.prompts import PROMPT_STYLES, build_prompts
+from tests.text import dialogues
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=2, max_actions_per_episode=7)
-FIELDS = {
-    "turn": 2,
-    "actions_left": 5,
+FIELDS = dialogues.FIELDS | {
     "reward_hundredths": 90,
-    "was_invalid": 0,
-    "was_cut": 0,
-    "board": np.arange(16).reshape(4, 4) % 6,
     "first_arm": 0,
     "second_arm": 3,
     "taken_arm": 0,

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
 from envs.base import PlayBudget
 from ragen_jax.evaluation.terminal.episodes import complete_reply
 from ragen_jax.rollout import demonstrators
@@ -16,10 +15,8 @@ from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.data import build_demo_tasks
-from ragen_jax.text.answers import build_parser
-from ragen_jax.text.dialogue import build_dialogue
 from tests.sft import tiny
-from tests.text import test_answers
+from tests.text import dialogues, test_answers
 
 BUDGET = PlayBudget(max_turns=3, max_actions_per_turn=4, max_actions_per_episode=10)
 REPLY_TOKENS = 24
@@ -39,13 +36,7 @@ def pocket():
 
 @pytest.fixture(scope="module")
 def parser():
-    return build_parser(
-        test_answers.VOCABULARY,
-        test_answers.NAMES,
-        max_actions_per_turn=test_answers.MAX_ACTIONS,
-        max_reply_tokens=test_answers.MAX_TOKENS,
-        thinking=False,
-    )
+    return test_answers.small_parser(thinking=False)
 
 
 def test_hostile_replies_are_read_as_the_regex_reads_them(parser):
@@ -84,27 +75,14 @@ def test_cases(parser, reply, expected):
 @pytest.mark.parametrize("context", ["full", "last_k", "single_turn"])
 @pytest.mark.parametrize("style", ["full", "terse"])
 def test_no_message_asks_for_a_thought(tokenizer, style, context):
-    dialogue = build_dialogue(
-        envs.make("frozen_lake"),
+    dialogue = dialogues.build(
         tokenizer,
         style=style,
-        tokenization="rows",
-        budget=BUDGET,
-        max_reply_tokens=REPLY_TOKENS,
-        length_hint_words=60,
         thinking=False,
         context=context,
         context_turns=None if context == "full" else 2,
     )
-    state = {
-        "turn": 2,
-        "actions_left": 5,
-        "reward_hundredths": -20,
-        "was_invalid": 0,
-        "was_cut": 0,
-        "has_past": 1,
-        "board": np.arange(16).reshape(4, 4) % 6,
-    }
+    state = dialogues.FIELDS | {"has_past": 1}
     prompts = dialogue.prompts
     texts = [prompts.opening.render(state), prompts.following.render(state)]
     assert all(t.endswith("<|im_start|>assistant\n<answer>") for t in texts)

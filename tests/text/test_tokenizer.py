@@ -127,6 +127,10 @@ def test_without_tokenizer_json_the_older_files_serve(folder, tokenizer):
     assert rebuilt.encode(text) == tokenizer.encode(text)
 
 
+def writing(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
 def break_vocabulary(value):
     value["model"]["vocab"]["日本"] = len(value["model"]["vocab"]) + 500
 
@@ -136,17 +140,12 @@ def break_vocabulary(value):
     [
         (shutil.rmtree, "no tokenizer folder"),
         (lambda f: (f / "tokenizer.json").unlink(), "neither tokenizer.json nor"),
-        (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer file"),
-        (lambda f: (f / "tokenizer.json").write_text("?"), "not valid JSON"),
-        (lambda f: (f / "tokenizer_config.json").write_text("{"), "not valid JSON"),
+        (writing("tokenizer.json", "{}"), "not a tokenizer file"),
+        (writing("tokenizer.json", "?"), "not valid JSON"),
+        (writing("tokenizer_config.json", "{"), "not valid JSON"),
+        (writing("generation_config.json", "[]"), "not a JSON object"),
         (
-            lambda f: (f / "generation_config.json").write_text("[]"),
-            "not a JSON object",
-        ),
-        (
-            lambda f: (f / "generation_config.json").write_text(
-                '{"eos_token_id": "end"}'
-            ),
+            writing("generation_config.json", '{"eos_token_id": "end"}'),
             "must be a token id",
         ),
         (
