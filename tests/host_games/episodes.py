@@ -10,7 +10,7 @@ import sys
 from {module} import {name}
 
 def play(game, seed):
-    said = [game.reset(seed)]
+    said = [game.reset(seed), game.solution()]
     for reply in {replies}:
         said.append(game.step(reply))
         if said[-1].terminated or said[-1].truncated:

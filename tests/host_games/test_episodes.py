@@ -17,11 +17,13 @@ from ragen_jax.host_games.webshop.game import WebShop
 from tests.host_games.adapters.games import LAKE, LINE, SUM, TAXI
 from tests.host_games.episodes import PROGRAM, play, printed
 
+# So that programs end by themselves however busy the machine is.
+PATIENT = {"test_seconds": 100.0, "total_seconds": 500.0, "max_tests": 1}
 # A game, its options in turn, replies before its solution, seeds, and what has to be
 # printed how often at least.
 WALKS = [
     (Alfworld, [{}], ("look", "?"), 30, b"terminated=True", 60),
-    (Coding, [{}], (), 3, b"'success': True", 6),
+    (Coding, [PATIENT], (), 3, b"'success': True", 6),
     (LeanGame, [{}], ("cases h1", "intro", "apply h1", "exact h2"), 12, b"Step(", 96),
     (MathQA, [{"attempts": 3}], ("?",), 20, b"Correct.", 40),
     (SearchQA, [{}], ("search[born in]", "?"), 50, b"Right.", 100),
@@ -66,10 +68,14 @@ def test_episodes_are_the_same_in_every_process_and_when_begun_anew(
 
 @pytest.mark.parametrize(
     ("make", "most_instruction", "most_text"),
-    [(Alfworld, 250, 330), (SearchQA, 200, 200), (WebShop, 300, 480)],
+    [
+        (Alfworld, 250, 330),
+        (SearchQA, 200, 200),
+        # With pages of ten results.
+        (WebShop, 300, 480),
+    ],
 )
 def test_texts_are_short(make, most_instruction, most_text):
-    """Of ten results, with the whole shop."""
     game = make()
     assert len(game.instruction) < most_instruction
     assert not game.instruction.endswith("\n")
