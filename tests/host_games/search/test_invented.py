@@ -183,6 +183,7 @@ def test_no_answer_is_common_enough_to_guess():
 
 
 DIGEST = """
+from ragen_jax.host_games.common.splits import stable_hash
 from ragen_jax.host_games.search.invented import KINDS, build_questions, build_world
 for split in ("training", "validation"):
     texts = [passage.text for passage in build_world(split).passages]
