@@ -271,13 +271,6 @@ def invent(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
     }
 
 
-def invent_solved(seed: int, tasks: tuple[str, ...], split: str) -> dict[str, object]:
-    """The house of `invent` with a shortest plan as its walkthrough."""
-    game = invent(seed, tasks, split)
-    story = Story(game)
-    return game | {"walkthrough": list(solve(story, story.world.start))}
-
-
 def _house(goal: Goal, draw: random.Random) -> str:
     """Objects and facts, the same text for the same house."""
     needed = {goal.place, TOOLS.get(goal.task)} - {None}

@@ -146,19 +146,6 @@ def unfold(formula: Formula) -> Formula:
     return (op, unfold(formula[1]), unfold(formula[2]))
 
 
-def unfold_iff(formula: Formula) -> Formula:
-    """A formula without ¬ and ↔; `a ↔ b` is the ∧ of both directions."""
-    op = formula[0]
-    if op in (ATOM, FALSE_OP):
-        return formula
-    if op == NOT:
-        return (IMPLIES, unfold_iff(formula[1]), FALSE)
-    left, right = unfold_iff(formula[1]), unfold_iff(formula[2])
-    if op == IFF:
-        return (AND, (IMPLIES, left, right), (IMPLIES, right, left))
-    return (op, left, right)
-
-
 def atoms_of(formula: Formula) -> tuple[str, ...]:
     """Names of a formula's atoms in the order in which they first occur."""
     if formula[0] == ATOM:

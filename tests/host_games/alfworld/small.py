@@ -1,4 +1,10 @@
-"""A game as small as a game can be: take one of two things, or wait."""
+"""A game as small as a game can be: take one of two things, or wait.
+
+Also invented houses with their walkthroughs.
+"""
+
+from ragen_jax.host_games.alfworld.houses import invent, solve
+from ragen_jax.host_games.alfworld.story import Story
 
 MANGLED = {"mug": "Mug_bar__minus_00_dot_40_bar__plus_00_dot_86", "desk": "Desk_bar_1"}
 SMALL_DOMAIN = """(define (domain small) (:types agent place thing)
@@ -16,6 +22,13 @@ SMALL_PROBLEM = f"""(define (problem small) (:domain small)
 def small(grammar, **more):
     texts = {"pddl_domain": SMALL_DOMAIN, "pddl_problem": SMALL_PROBLEM}
     return texts | {"grammar": grammar, "solvable": True} | more
+
+
+def invent_solved(seed, tasks, split):
+    """A house with a shortest plan as its walkthrough."""
+    game = invent(seed, tasks, split)
+    story = Story(game)
+    return game | {"walkthrough": list(solve(story, story.world.start))}
 
 
 def grammar_of(intro, rules="", template="take {t} from {p}"):

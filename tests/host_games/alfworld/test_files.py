@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ragen_jax.host_games.alfworld.check import check
 from ragen_jax.host_games.alfworld.files import find_games, read_game
 from ragen_jax.host_games.alfworld.game import NOTHING, Alfworld
-from ragen_jax.host_games.alfworld.houses import TASKS, invent_solved
+from ragen_jax.host_games.alfworld.houses import TASKS
 from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
-from tests.host_games.alfworld.small import MANGLED, grammar_of, small
+from tests.host_games.alfworld.small import MANGLED, grammar_of, invent_solved, small
 
 
 def solved(seed):

@@ -12,12 +12,12 @@ from ragen_jax.host_games.alfworld.houses import (
     TASKS,
     goals,
     invent,
-    invent_solved,
     solve,
 )
 from ragen_jax.host_games.alfworld.story import Story
 from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
 from tests.host_games.alfworld.oracle import House
+from tests.host_games.alfworld.small import invent_solved
 from tests.host_games.fresh_processes import printed
 from tests.pace import examples
 
