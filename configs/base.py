@@ -5,7 +5,8 @@ file (`configs/sokoban.py`) imports `get_config` from here and changes a few lin
 Override any key on the command line: `--config.rollout.num_groups=16`. The names of the
 keys are fixed: scripts rely on them. `ragen_jax/registry/settings.py` defines the words
 of the list: `count` is a whole number from 1, `none` says what None means, `one_of` and
-`entry_of` name the allowed values, and `needs` says where a key is read.
+`entry_of` name the allowed values, `needs` says where a key is read, and `is_mutable`
+that a resumed run may change it.
 """
 
 from ml_collections import ConfigDict
@@ -69,12 +70,14 @@ SETTINGS = Settings({
         "needed; prompts are read 64 tokens at a time. 1: the longest length and whole "
         "prompts."),
     "host.num_workers": count(None,
-        "Worker processes that play the games.", none="one for each processor"),
+        "Worker processes that play the games.", none="one for each processor",
+        is_mutable=True),
     "host.step_seconds": number(10.0,
         "Seconds after which a step of a game counts as failed and its process is "
-        "killed.", above=0),
+        "killed.", above=0, is_mutable=True),
     "host.max_worker_bytes": count(None,
-        "Bytes of memory that a worker process may use.", none="no limit"),
+        "Bytes of memory that a worker process may use.", none="no limit",
+        is_mutable=True),
 
     "prompt": section("Wording of the prompts"),
     "prompt.style": text("terse",
@@ -104,7 +107,8 @@ SETTINGS = Settings({
     "model.attention": text("auto",
         "Attention of the learner's passes: \"blocks\" (this library's), \"xla\" or "
         "\"cudnn\" (JAX's). \"auto\": \"cudnn\" on NVIDIA GPUs with bfloat16, else "
-        '"blocks".', one_of=("auto", "ragen_jax.models.attention:CAUSAL_ATTENTIONS")),
+        '"blocks".', one_of=("auto", "ragen_jax.models.attention:CAUSAL_ATTENTIONS"),
+        is_mutable=True),
 
     "lora": section("Adapters in place of all weights", needs="lora.rank is not None"),
     "lora.rank": count(None,
@@ -152,14 +156,17 @@ SETTINGS = Settings({
     "rollout.part_rows": count(8,
         "Rows of a rollout that are played together on a single CPU device, as one of "
         "several parts on threads. Few rows are fast while the weights, which every "
-        "part reads, are small.", none="all rows", needs="env.host is None"),
+        "part reads, are small.", none="all rows", needs="env.host is None",
+        is_mutable=True),
     "rollout.decode_attention": text("auto",
         'Attention of replies to the cache: "plain" (XLA), "triton" (kernels for '
         'NVIDIA GPUs that read filled slots only), or "auto": the kernels where they '
-        "run.", one_of="ragen_jax.models.kernels.decode:DECODE_ATTENTIONS"),
+        "run.", one_of="ragen_jax.models.kernels.decode:DECODE_ATTENTIONS",
+        is_mutable=True),
     "rollout.read_chunk_tokens": count(None,
         "Tokens of a message read in one pass. Fewer take less memory for attention: "
-        "rows x heads x these tokens x slots.", none="the whole message"),
+        "rows x heads x these tokens x slots.", none="the whole message",
+        is_mutable=True),
     "rollout.compactions": count(None,
         "Times per reply that the unfinished rows move into a batch of half the size, "
         "as soon as they fit: for long replies of very different lengths. Each "
@@ -167,7 +174,7 @@ SETTINGS = Settings({
     "rollout.max_failed_fraction": number(0.1,
         "Share of the games in Python of a rollout that may fail (raise, hang, die); "
         "their episodes are not trained on. More failures stop the run.", least=0,
-        below=1, needs="env.host is not None"),
+        below=1, needs="env.host is not None", is_mutable=True),
     "rollout.ahead": number(0,
         "Iterations that rollouts run ahead of the updates. 1: the next rollout is "
         "played during an update, with the parameters before it, which needs "
@@ -176,7 +183,7 @@ SETTINGS = Settings({
     "rollout.devices": count(None,
         "Devices that play rollouts, beside those of `mesh`, which learn; a multiple "
         "of mesh.fsdp x mesh.tensor.", none="the devices that learn play, too",
-        needs="rollout.ahead == 1"),
+        needs="rollout.ahead == 1", is_mutable=True),
 
     "bonus": section(
         "Rewards of a turn for how its reply is written: weights of BONUSES in "
@@ -377,14 +384,16 @@ SETTINGS = Settings({
         "Tokens of a pass whose logits exist at a time."),
 
     "mesh": section(
-        "Devices of each axis; their product is the number used (docs/devices.md)"),
+        "Devices of each axis; their product is the number used (docs/devices.md)",
+        is_mutable=True),
     "mesh.data": count(1, "Devices that share the rows."),
     "mesh.fsdp": count(1,
         "Devices that share the rows, and every parameter, gradient and moment."),
     "mesh.tensor": count(1,
         "Devices that share the heads, the inner units and the vocabulary."),
 
-    "train": section("Length of the run, and what stops it early"),
+    "train": section(
+        "Length of the run, and what stops it early", is_mutable=True),
     "train.num_iterations": count(40,
         "Iterations of the run (rollout, filter, update); raise it to continue a "
         "finished run."),
@@ -421,7 +430,7 @@ SETTINGS = Settings({
         "Early warnings of collapse (docs/metrics.md). An indicator alarms while its "
         "metric is outside its band; bounds are shares of the metric's mean over the "
         "first iterations. In runs that learn, entropy falls to a third and the reward "
-        "spread to two thirds"),
+        "spread to two thirds", is_mutable=True),
     "warning.baseline_iterations": count(5,
         "Iterations over which the first mean of every indicator is taken; alarms "
         "begin after them."),
@@ -487,7 +496,8 @@ SETTINGS = Settings({
         needs="warning.action == 'cut_learning_rate'"),
 
     "evaluation": section(
-        "Evaluation on held-out prompts", needs="evaluation.every is not None"),
+        "Evaluation on held-out prompts", needs="evaluation.every is not None",
+        is_mutable=True),
     "evaluation.every": count(10,
         "Iterations between evaluations; also before the first and after the last.",
         none="no evaluation"),
@@ -504,7 +514,8 @@ SETTINGS = Settings({
         "Root seed of the validation levels, separate from `seed`.", least=0,
         below=2**32),
 
-    "diagnostics": section("Diagnostics of the sampling policy (docs/collapse.md)"),
+    "diagnostics": section(
+        "Diagnostics of the sampling policy (docs/collapse.md)", is_mutable=True),
     "diagnostics.every": count(5,
         "Iterations between diagnostics of the thoughts, the first included (RAGEN: "
         "5).", none="off", needs="prompt.thinking is True"),
@@ -530,12 +541,12 @@ SETTINGS = Settings({
         entry_of="ragen_jax.diagnostics.gradient_buckets:BUCKET_MODES",
         needs=("diagnostics.gradient_every is not None", "rollout.group_size > 1")),
 
-    "checkpoint": section("Checkpoints"),
+    "checkpoint": section("Checkpoints", is_mutable=True),
     "checkpoint.every": count(10,
         "Iterations between checkpoints; the last iteration is always saved."),
     "checkpoint.keep": count(2, "Number of checkpoints kept."),
 
-    "logging": section("Records of the run"),
+    "logging": section("Records of the run", is_mutable=True),
     "logging.trajectories_every": count(1,
         "Iterations between trajectory files and TensorBoard samples.", none="off"),
     "logging.trajectories_per_iteration": count(8,

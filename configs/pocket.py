@@ -102,18 +102,23 @@ SETTINGS = Settings({
     "train.num_epochs": count(None,
         "Passes over the data sets.", none="`train.num_steps` decides"),
     "train.microbatch_episodes": count(6,
-        "Episodes of a forward and backward pass, after sorting them by length."),
+        "Episodes of a forward and backward pass, after sorting them by length.",
+        is_mutable=True),
     "train.logprob_chunk_tokens": count(None,
         "Tokens whose logits exist at a time; the backward pass computes them again.",
-        none="all of a microbatch at once, faster for a small vocabulary"),
+        none="all of a microbatch at once, faster for a small vocabulary",
+        is_mutable=True),
     "train.prompt_loss_weight": number(0.0,
         "Weight in the loss of the tokens outside replies; a reply token has 1. Above "
         "0 messages are learned, too, which teaches a new model to copy names.",
         least=0, most=1),
-    "train.log_every": count(20, "Steps between lines on the console."),
-    "train.checkpoint_every": count(50, "Steps between checkpoints."),
+    "train.log_every": count(
+        20, "Steps between lines on the console.", is_mutable=True),
+    "train.checkpoint_every": count(
+        50, "Steps between checkpoints.", is_mutable=True),
 
-    "evaluation": section("Validation prompts, played after training"),
+    "evaluation": section(
+        "Validation prompts, played after training", is_mutable=True),
     **base.SETTINGS.only("evaluation.num_prompts"),
     **base.SETTINGS.changed("rollout.max_reply_tokens", "evaluation.max_reply_tokens"),
     **base.SETTINGS.only("evaluation.temperature", "evaluation.seed"),

@@ -46,12 +46,8 @@ def _as_config(words: Sequence[str]) -> list[str]:
     has_config = any(re.match(r"--?config(=|$)", word) for word in words)
     if not names or has_config:
         return words
-    folder = pathlib.Path(configs.__path__[0])
-    # To import the configurations and the games instead would take seconds.
-    marks = (f'config.env.name = "{names[-1]}"\n', f'in_python(config, "{names[-1]}",')
-    texts = {path: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
-    files = [p for p, text in texts.items() if any(mark in text for mark in marks)]
-    path = min(files, default=folder / "base.py")
+    task = configs.TASK_FILES.get(names[-1], "base")
+    path = pathlib.Path(configs.__path__[0]) / f"{task}.py"
     return [words[0], f"--config={path}", *words[1:]]
 
 

@@ -35,27 +35,6 @@ from ragen_jax.text.context import count_past
 # imports none of their files.
 DECLARED = "configs.base:SETTINGS"
 
-# Keys a resumed run may change: they do not touch what is learned (another mesh,
-# attention or part rounds differently, and `changed_keys` knows when alarms do).
-MUTABLE_ON_RESUME = (
-    "train.",
-    "evaluation.",
-    "diagnostics.",
-    "warning.",
-    "checkpoint.",
-    "logging.",
-    "mesh.",
-    "model.attention",
-    "rollout.decode_attention",
-    "rollout.read_chunk_tokens",
-    "rollout.part_rows",
-    "rollout.devices",
-    "host.num_workers",
-    "host.step_seconds",
-    "host.max_worker_bytes",
-    "rollout.max_failed_fraction",
-)
-
 
 def declared() -> Settings:
     return load_reference(DECLARED)
@@ -268,18 +247,20 @@ def to_json(config: ConfigDict) -> str:
 
 
 def changed_keys(
-    old: ConfigDict, new: ConfigDict, free: tuple[str, ...] = MUTABLE_ON_RESUME
+    old: ConfigDict, new: ConfigDict, free: tuple[str, ...] | None = None
 ) -> dict[str, tuple[object, object]]:
     """Keys that differ and that a resumed run may not change, with both values.
 
     Args:
       old, new: configurations.
-      free: beginnings of the keys that it may change.
+      free: beginnings of the keys that it may change; None: those of training.
     """
+    free = declared().mutable if free is None else free
     before, after = (
         {key: json.loads(json.dumps(value)) for key, value in flatten(c).items()}
         for c in (old, new)
     )
+    # Alarms that act on the run touch what is learned.
     if changes_learning(before) or changes_learning(after):
         free = tuple(prefix for prefix in free if prefix != "warning.")
     # Without a host game these do nothing; older runs lack them.

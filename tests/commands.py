@@ -170,6 +170,15 @@ def call(words, typed="") -> subprocess.CompletedProcess:
     )
 
 
+def refusal(module: str, *words: str) -> str:
+    """The one sentence with which a command refuses its words."""
+    done = call(command(module, *words))
+    assert done.returncode == 2, done.stdout
+    assert "Traceback" not in done.stderr
+    (error,) = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+    return error
+
+
 def _is_ours(flag: str) -> bool:
     """True for a flag of a command or a benchmark."""
     module = flags.FLAGS.find_module_defining_flag(flag) or ""

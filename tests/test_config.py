@@ -12,7 +12,7 @@ from configs import base, pocket
 from ragen_jax import config as config_lib
 from ragen_jax.registry.functions import is_reference
 from ragen_jax.registry.settings import Section, Setting, Settings, flatten
-from ragen_jax.sft import train as sft_train
+from ragen_jax.sft import rules as sft_rules
 
 
 def broken(**changes):
@@ -162,7 +162,7 @@ def test_runs_of_before_a_key_was_there_resume():
     for game in old.games.values():
         with game.unlocked():
             del game["context"], game["context_turns"]
-    free = sft_train.MUTABLE_ON_RESUME
+    free = sft_rules.declared(new).mutable
     assert config_lib.changed_keys(old, new, free) == {}
     new.games.sokoban.context = "single_turn"
     changes = config_lib.changed_keys(old, new, free)

@@ -32,14 +32,11 @@ from ragen_jax.evaluation.harness import describe, playable, suite_configs
 from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
-from ragen_jax.rollout.actions import run_actions
+from ragen_jax.host_games.workers.episodes import play_solutions
+from ragen_jax.host_games.workers.pool import Pool
+from ragen_jax.rollout.actions import run_plan
 from ragen_jax.rollout.host.env import HostGameEnv, MissingRequirement
-from ragen_jax.rollout.host.rows import (
-    HostGameRows,
-    check_failures,
-    draw_problems,
-    play_solutions,
-)
+from ragen_jax.rollout.host.rows import check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, validation_keys
 from ragen_jax.tasks.build import new_task, play_rules
 from ragen_jax.tasks.task import Task
@@ -174,16 +171,8 @@ def play_arrays(task: Task, choose: Choose) -> Play:
     @jax.jit
     @jax.vmap
     def act(state, key, actions, actions_left, is_active):
-        state, outcome = run_actions(
-            env,
-            params,
-            state,
-            key,
-            lambda i, _: actions[i],
-            max_actions=budget.max_actions_per_turn,
-            num_listed=jnp.int32(budget.max_actions_per_turn),
-            num_allowed=jnp.where(is_active, actions_left, 0),
-        )
+        num_allowed = jnp.where(is_active, actions_left, 0)
+        state, outcome = run_plan(env, params, state, key, actions, num_allowed)
         is_over = outcome.terminated | outcome.truncated
         return state, actions_left - outcome.num_executed, is_active & ~is_over
 
@@ -257,7 +246,7 @@ def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
     """
     env: HostGameEnv = task.env
     problems = draw_problems(keys, env.num_tasks[VALIDATION])
-    games = HostGameRows(env, VALIDATION, len(keys.level), reads_images=True)
+    games = Pool(env.spec, VALIDATION, len(keys.level), reads_images=True)
     with contextlib.closing(games):
         played = play_solutions(games, *problems, task.rules.budget.max_turns)
     if not any(episode.solution for episode in played):

@@ -138,16 +138,20 @@ class Results:
         return "\n".join(lines) + "\n"
 
     def _check_same(self, here: Any, there: Any, place: str) -> None:
-        changes = [
-            f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
-            for key in sorted(here.keys() | there.keys())
-            if here.get(key) != there.get(key)
-        ]
-        if changes:
+        if changes := differences(there, here):
             raise ValueError(
-                f"{self._path} holds scores under other settings ({place}"
-                f"{'; '.join(changes)}); name another --json, or remove the file"
+                f"{self._path} holds scores under other settings ({place}{changes}); "
+                "name another --json, or remove the file"
             )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """How the settings of a file differ from those of this run; "" if they do not."""
+    return "; ".join(
+        f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key) != there.get(key)
+    )
 
 
 def read_scores(path: pathlib.Path, cure: str) -> tuple[dict[str, Any], list[Score]]:

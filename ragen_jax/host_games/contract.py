@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION, HostGame
+from ragen_jax.host_games.workers.episodes import follow, play_rows, play_solutions
 from ragen_jax.host_games.workers.pool import GameSpec, Pool, WorkerResponse
 
 NUM_EPISODES = 8
@@ -34,7 +35,7 @@ class Subject:
 
     def play(
         self, split: str, num_rows: int, replies: Sequence[str] | None = ()
-    ) -> list[list[WorkerResponse]]:
+    ) -> list[Sequence[WorkerResponse]]:
         """The answers of some episodes in new processes, that of the reset first.
 
         Args:
@@ -43,24 +44,13 @@ class Subject:
         num_tasks = self.games[split].num_tasks
         seeds = list(range(num_rows))
         tasks = [seed % num_tasks if num_tasks else None for seed in seeds]
-        with contextlib.closing(Pool(self.spec, split, num_rows)) as pool:
-            episodes = [[answer] for answer in pool.reset(seeds, tasks)]
+        pool = Pool(self.spec, split, num_rows, reads_images=True)
+        with contextlib.closing(pool):
             if replies is None:
-                solved = pool.solve(
-                    [row for row in seeds if not episodes[row][-1].is_over]
-                )
-                plans = {row: answer.solution for row, answer in solved.items()}
-            else:
-                plans = {row: _turned(replies, row) for row in seeds}
-            for turn in range(MAX_REPLIES):
-                asked = {
-                    row: plan[turn]
-                    for row, plan in plans.items()
-                    if turn < len(plan) and not episodes[row][-1].is_over
-                }
-                for row, answer in pool.step(asked).items():
-                    episodes[row].append(answer)
-        return episodes
+                solved = play_solutions(pool, seeds, tasks, MAX_REPLIES)
+                return [episode.outputs for episode in solved]
+            player = follow({row: _turned(replies, row) for row in seeds})
+            return play_rows(pool, seeds, tasks, player, MAX_REPLIES)
 
 
 def any_reply_is_answered(subject: Subject) -> Iterator[str]:

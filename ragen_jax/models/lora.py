@@ -205,11 +205,6 @@ def adapter_axes(config: ModelConfig, lora: LoraConfig) -> Params:
     return axes_of(_abstract_state(config, lora))
 
 
-def num_adapter_params(config: ModelConfig, lora: LoraConfig) -> int:
-    leaves = jax.tree.leaves(abstract_adapters(config, lora))
-    return sum(math.prod(leaf.shape) for leaf in leaves)
-
-
 def _abstract_network(
     config: ModelConfig,
     lora: LoraConfig,

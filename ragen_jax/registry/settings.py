@@ -63,13 +63,14 @@ class Section:
 
     Attributes:
       meaning: its heading; of an open section, the meaning of its keys.
-      needs: see `Setting`, for all keys of the section.
+      needs, is_mutable: see `Setting`, for all keys of the section.
       is_open: its keys are those of the environment, and not declared.
     """
 
     meaning: str
     needs: tuple[str, ...] = ()
     is_open: bool = False
+    is_mutable: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,8 @@ class Setting:
         of the entries are keys of the same section.
       needs: conditions on other keys, all of which hold where this key is read, such as
         "env.host is None". The operators are is, is not, ==, != and >.
+      is_mutable: a resumed run may change it, since it does not touch what is learned
+        (another mesh, attention or part rounds differently).
     """
 
     default: Any
@@ -105,6 +108,7 @@ class Setting:
     one_of: tuple[Any, ...] = ()
     entry_of: str = ""
     needs: tuple[str, ...] = ()
+    is_mutable: bool = False
 
     @property
     def choices(self) -> Collection[Any]:
@@ -195,10 +199,11 @@ def values(default: tuple | None, meaning: str, **rules: Any) -> Setting:
 
 
 def section(
-    meaning: str, *, needs: str | tuple[str, ...] = (), is_open: bool = False
+    meaning: str, *, needs: str | tuple[str, ...] = (), **rules: bool
 ) -> Section:
-    """A group of keys."""
-    return Section(meaning, (needs,) if isinstance(needs, str) else needs, is_open)
+    """A group of keys; `rules` are attributes of `Section`."""
+    needs = (needs,) if isinstance(needs, str) else needs
+    return Section(meaning, needs, **rules)
 
 
 class Settings(dict[str, Section | Setting]):
@@ -234,6 +239,15 @@ class Settings(dict[str, Section | Setting]):
     def keys_of_values(self) -> list[str]:
         """All keys that are not sections."""
         return [key for key, entry in self.items() if isinstance(entry, Setting)]
+
+    @property
+    def mutable(self) -> tuple[str, ...]:
+        """Beginnings of the keys that a resumed run may change."""
+        return tuple(
+            key if isinstance(entry, Setting) else f"{key}."
+            for key, entry in self.items()
+            if entry.is_mutable
+        )
 
     @property
     def tables(self) -> dict[str, Mapping[str, Callable]]:

@@ -98,6 +98,27 @@ def _text_reader(
     return read
 
 
+def run_plan(
+    env: TextEnvironment,
+    env_params: EnvParams,
+    state: EnvState,
+    key: Key[Array, ""],
+    actions: Int[Array, " A"],
+    num_allowed: Int[Array, ""],
+) -> tuple[EnvState, Outcome]:
+    """`run_answer` of actions by their numbers, for players that write no text."""
+    return run_actions(
+        env,
+        env_params,
+        state,
+        key,
+        lambda i, state: actions[i],
+        max_actions=len(actions),
+        num_listed=jnp.int32(len(actions)),
+        num_allowed=num_allowed,
+    )
+
+
 def run_actions(
     env: TextEnvironment,
     env_params: EnvParams,

@@ -207,12 +207,6 @@ def _draw(
     return block * scores.shape[0] + entry, scores[entry]
 
 
-def invert_cdf(scores: Float[Array, " V"], uniform: Float[Array, ""]) -> Int[Array, ""]:
-    """Index drawn in proportion to `exp(scores)` by a uniform number in [0, 1)."""
-    row = jax.tree.map(lambda x: x[0], _in_blocks(scores[None]))
-    return _draw(row, uniform)[0]
-
-
 def _first_above(
     weights: Float[Array, " n"], target: Float[Array, ""]
 ) -> tuple[Int[Array, ""], Float[Array, ""]]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
-from ragen_jax.config import MUTABLE_ON_RESUME, changed_keys, to_json
+from ragen_jax.config import changed_keys, to_json
 from ragen_jax.learner.state import TrainState
 from ragen_jax.multihost import exchange
 from ragen_jax.runs import checkpoint, machine, reader, writer
@@ -41,7 +41,8 @@ class RunFolder:
       config: validated.
       identity: of the model, see `hf.files.identity`.
       keep: newest checkpoints kept.
-      free: beginnings of the keys that a resumed run may change.
+      free: beginnings of the keys that a resumed run may change; None: those of
+        training.
 
     Attributes:
       path: the folder.
@@ -61,7 +62,7 @@ class RunFolder:
         identity: Mapping[str, Any],
         *,
         keep: int,
-        free: tuple[str, ...] = MUTABLE_ON_RESUME,
+        free: tuple[str, ...] | None = None,
     ):
         self.path = pathlib.Path(workdir)
         self._config, self._identity = config, identity
@@ -218,7 +219,7 @@ class RunFolder:
         text = json.dumps(content, indent=2, sort_keys=True) + "\n"
         writer.write_text_atomically(self.path / "config.json", text)
 
-    def _refuse_changes(self, free: tuple[str, ...]) -> None:
+    def _refuse_changes(self, free: tuple[str, ...] | None) -> None:
         if not self.is_resumed and not (self.path / "config.json").exists():
             return
         changes = changed_keys(reader.read_config(self.path), self._config, free)

@@ -13,8 +13,8 @@ from jaxtyping import Array, Int, Key
 
 from envs.base import SPLITS
 from ragen_jax import rngs
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout.host.env import HostGameEnv
-from ragen_jax.rollout.host.rows import GameOutput, HostGameRows
 from ragen_jax.rollout.host.text import ChatEpisode, ChatGame
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.text.answers import ANSWER_BEGIN, ANSWER_END
@@ -114,7 +114,7 @@ class HostPlayer:
 
     def __init__(self, game: HostGame):
         self._game = game
-        self._rows: HostGameRows | None = None
+        self._rows: Pool | None = None
         self._split = ""
 
     def reset(self, seed: int, task: int | None, split: str) -> SessionOutput:
@@ -128,7 +128,7 @@ class HostPlayer:
             game.check_task(task, split)
         if self._rows is None or split != self._split:
             self.close()
-            self._rows, self._split = HostGameRows(game.env, split), split
+            self._rows, self._split = Pool(game.env.spec, split), split
         observation = _checked(self._rows.reset([seed], [task])[0]).text
         return SessionOutput(f"{game.instruction}\n\n{observation}", observation)
 
@@ -156,7 +156,7 @@ class HostPlayer:
             self._rows = None
 
 
-def _checked(output: GameOutput) -> GameOutput:
+def _checked(output: WorkerResponse) -> WorkerResponse:
     if output.failure is not None:
         raise GameError(f"the game failed: {output.failure}")
     return output

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import TRAINING
+from ragen_jax.host_games.workers.episodes import SolvedEpisode, play_solutions
+from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import (
@@ -23,7 +25,6 @@ from ragen_jax.rollout.host.games import (
     warn_truncated,
 )
 from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
-from ragen_jax.rollout.host.rows import HostGameRows, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play
 from ragen_jax.tasks.task import HostTask
@@ -55,7 +56,7 @@ def play_demonstrations(
         env, task.params, task.rules, lambda *_: SILENT, make_step=take_outputs
     )
     rollouts, num_cut = [], 0
-    with contextlib.closing(HostGameRows(env, TRAINING, NUM_ROWS)) as games:
+    with contextlib.closing(Pool(env.spec, TRAINING, NUM_ROWS)) as games:
         slips = [reply for x in _sample_episodes(env, games) for reply in x.solution]
         for start in range(0, num_rows, NUM_ROWS):
             # The last rows may play an episode again: one shape is compiled once.
@@ -74,7 +75,7 @@ def sample_texts(env: HostGameEnv) -> list[str]:
     Raises:
       ValueError: the game has no solutions, or fails.
     """
-    with contextlib.closing(HostGameRows(env, TRAINING, NUM_ROWS)) as games:
+    with contextlib.closing(Pool(env.spec, TRAINING, NUM_ROWS)) as games:
         return ["\n".join(_texts(x)) for x in _sample_episodes(env, games)]
 
 
@@ -90,7 +91,7 @@ class _Episodes(HostGameEpisodes):
         self,
         game: TokenGame,
         task: HostTask,
-        games: HostGameRows,
+        games: Pool,
         keys: RolloutKeys,
         mixture: Mixture,
         slips: Sequence[str],
@@ -162,7 +163,7 @@ class _Episodes(HostGameEpisodes):
         )
 
 
-def _sample_episodes(env: HostGameEnv, games: HostGameRows) -> list[SolvedEpisode]:
+def _sample_episodes(env: HostGameEnv, games: Pool) -> list[SolvedEpisode]:
     sampled, tasks = [], [None] * NUM_ROWS
     for start in range(0, NUM_SAMPLES, NUM_ROWS):
         sampled += play_solutions(games, range(start, start + NUM_ROWS), tasks)

@@ -49,25 +49,12 @@ from ragen_jax.sft.data import (
 )
 from ragen_jax.sft.evaluate import make_score
 from ragen_jax.sft.model import SFTModel, build_model
-from ragen_jax.sft.rules import num_steps, validate
+from ragen_jax.sft.rules import declared, num_steps, validate
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.step import METRICS, build_optimizer, make_step
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params
-
-# Keys that a resumed run may change: they do not affect what is learned.
-MUTABLE_ON_RESUME = (
-    "evaluation.",
-    "model.attention",
-    "host.num_workers",
-    "host.step_seconds",
-    "host.max_worker_bytes",
-    "train.microbatch_episodes",
-    "train.logprob_chunk_tokens",
-    "train.log_every",
-    "train.checkpoint_every",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +99,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
     model, total = program.model, program.num_steps
     evaluation = config.evaluation.to_dict()
     with RunFolder(
-        workdir, config, model.identity, keep=1, free=MUTABLE_ON_RESUME
+        workdir, config, model.identity, keep=1, free=declared(config).mutable
     ) as folder:
         model.write_tokenizer()
         records = folder.open_record(tensorboard=False)

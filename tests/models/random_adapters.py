@@ -14,6 +14,7 @@ import numpy as np
 
 from ragen_jax.models.families import new_config, read_config
 from ragen_jax.models.hf.weights import load_checkpoint
+from ragen_jax.models.lora import abstract_adapters
 from tests.models.random_models import CASES, hf_shapes, make_tensors, write_folder
 
 ALPHA = 12.0
@@ -55,6 +56,10 @@ EVEN = new_config(
     tie_word_embeddings=True,
     initializer_range=0.3,
 )
+
+
+def num_adapter_params(config, lora):
+    return sum(x.size for x in jax.tree.leaves(abstract_adapters(config, lora)))
 
 
 @functools.cache

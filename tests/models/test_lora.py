@@ -19,7 +19,6 @@ from ragen_jax.models.lora import (
     abstract_adapters,
     adapter_axes,
     build_lora_policy,
-    num_adapter_params,
 )
 from ragen_jax.models.policy import abstract_params, build_policy
 from tests.models.random_adapters import (
@@ -34,6 +33,7 @@ from tests.models.random_adapters import (
     load_case,
     make_adapters,
     merged_tensors,
+    num_adapter_params,
     random_adapters,
 )
 from tests.models.random_models import (

@@ -18,7 +18,6 @@ from ragen_jax.models.lora import (
     LoraConfig,
     adapter_axes,
     build_lora_policy,
-    num_adapter_params,
 )
 from ragen_jax.models.policy import build_policy
 from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
@@ -31,6 +30,7 @@ from tests.models.random_adapters import (
     as_our_tree,
     load_case,
     make_adapters,
+    num_adapter_params,
     random_adapters,
 )
 from tests.models.random_models import (

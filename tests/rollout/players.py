@@ -19,8 +19,9 @@ from ragen_jax.program import build as program
 from ragen_jax.rollout.collect import make_collect
 from ragen_jax.rollout.host.loop import play_turns
 from ragen_jax.rollout.host.text import Chat, ChatGame
+from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
-from ragen_jax.rollout.records import chat_record
+from ragen_jax.rollout.records import chat_record, episodes
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.context import count_past
@@ -178,6 +179,46 @@ def collector(
         group_size=group_size,
         **settings | changes,
     )
+
+
+# Tokenizer -> a seed with replies of every kind; two of the Bandit's four levels offer
+# the names that the speaker has learned.
+SEEDS = {"bpe": 36, "pocket": 4}
+# Game, tokenizer, style, context, its turns.
+Case = tuple[str, str, str, str, int | None]
+SOKOBAN: Case = ("sokoban", "bpe", "terse", "full", None)
+WINDOWS: Case = ("sokoban", "bpe", "terse", "last_k", 2)
+
+
+def keys_of(case: Case, num_groups=4, seed=None):
+    seed = SEEDS[case[1]] if seed is None else seed
+    return rollout_keys(jax.random.key(seed), num_groups, 2)
+
+
+def dialogue_of(case: Case):
+    name, words, style, context, turns = case
+    windows = {} if context == "full" else {"context": context, "context_turns": turns}
+    return game(name, words=words, style=style, **windows)[1]
+
+
+@functools.cache
+def collected(case: Case):
+    """Episodes of the compiled rollout."""
+    params = speaker_params(*case[:2])
+    return collector(case[0])(params, dialogue_of(case), keys_of(case))
+
+
+def records_of(case: Case):
+    dialogue = dialogue_of(case)
+    return episodes(collected(case), tokenizer(case[1]), dialogue.prompts)
+
+
+def check_equal_bits(found, expected):
+    flat, _ = jax.tree.flatten_with_path(found)
+    for (path, leaf), other in zip(flat, jax.tree.leaves(expected), strict=True):
+        place = jax.tree_util.keystr(path)
+        assert leaf.dtype == other.dtype, place
+        np.testing.assert_array_equal(leaf, other, err_msg=place)
 
 
 def declared(records):

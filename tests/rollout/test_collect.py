@@ -1,4 +1,7 @@
-"""The compiled rollout: equal to the slow loop, row by row its own, compiled once."""
+"""The compiled rollout: equal to the slow loop, row by row its own, compiled once.
+
+Of whole dialogues, and of windows of them, which are honest for the learner.
+"""
 
 import dataclasses
 import functools
@@ -10,70 +13,94 @@ import numpy as np
 import pytest
 
 from configs import sokoban
+from ragen_jax.learner.batch import from_rows, to_rows
 from ragen_jax.program.build import POCKET
 from ragen_jax.rollout import collect
-from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.rollout.records import episodes
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_collect, build_task
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.text.tokenizer import load_tokenizer
+from tests.reference import windows_oracle
 from tests.reference.rollout_loop import RolloutLoop
 from tests.rollout import players
 
-# Two of the Bandit's four levels offer the names that the speaker has learned.
-SEED = 36
+SOKOBAN, WINDOWS = players.SOKOBAN, players.WINDOWS
 
 
-def _keys(seed=SEED, num_groups=4, group_size=2):
-    return rollout_keys(jax.random.key(seed), num_groups, group_size)
+def _slow(cases):
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+BANDIT = ("bandit", *SOKOBAN[1:])
+LAKE = ("frozen_lake", *SOKOBAN[1:])
+WHOLE = [SOKOBAN, *_slow([BANDIT, LAKE])]
+FEW_WINDOWS = [
+    ("frozen_lake", "pocket", "terse", "single_turn", 2),
+    ("bandit", "pocket", "full", "last_k", 2),
+    ("frozen_lake", "bpe", "full", "single_turn", 9),
+    ("sokoban", "pocket", "full", "single_turn", 2),
+]
+MORE_WINDOWS = [
+    ("sokoban", "pocket", "terse", "last_k", 9),
+    ("frozen_lake", "bpe", "full", "last_k", 1),
+    ("bandit", "bpe", "terse", "single_turn", 1),
+]
+CASES = [WINDOWS, *_slow([*FEW_WINDOWS, *MORE_WINDOWS])]
+# The slow loop is slow.
+CASES_OF_LOOP = [*WHOLE, *_slow([WINDOWS, *FEW_WINDOWS, *MORE_WINDOWS])]
 
 
 @functools.cache
-def _collected(name):
-    _, dialogue = players.game(name)
-    return players.collector(name)(players.speaker_params(name), dialogue, _keys())
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sokoban",
-        *(pytest.param(g, marks=pytest.mark.slow) for g in ("bandit", "frozen_lake")),
-    ],
-)
-def test_equals_the_slow_loop_bit_by_bit(name):
-    env, dialogue = players.game(name)
+def _expected(case):
+    """The slow loop's trajectory, and the text of every window."""
+    name, words, style, context, turns = case
+    env, _ = players.game(name)
+    is_whole = context == "full"
     loop = RolloutLoop(
         env,
         env.default_params,
         players.speaker(),
-        dialogue,
-        players.tokenizer(),
+        players.dialogue_of(case),
+        players.tokenizer(words),
         budget=players.BUDGET,
         max_reply_tokens=players.REPLY_TOKENS,
         format_penalty=-0.1,
         temperature=players.TEMPERATURE,
+        write_window=None if is_whole else windows_oracle.writer(context, turns, style),
     )
-    trajectory = _collected(name)
-    expected = loop.collect(players.speaker_params(name), _keys())
-    flat, _ = jax.tree.flatten_with_path(trajectory)
-    for (path, leaf), oracle in zip(flat, jax.tree.leaves(expected), strict=True):
-        place = jax.tree_util.keystr(path)
-        assert leaf.dtype == oracle.dtype, place
-        np.testing.assert_array_equal(leaf, oracle, err_msg=place)
+    params = players.speaker_params(name, words)
+    trajectory = loop.collect(params, players.keys_of(case))
+    return trajectory, None if is_whole else loop.window_texts
+
+
+@pytest.mark.parametrize("case", CASES_OF_LOOP, ids=str)
+def test_equals_the_slow_loop_bit_by_bit(case):
+    trajectory, (expected, _) = players.collected(case), _expected(case)
+    players.check_equal_bits(trajectory, expected)
     # The episodes must be worth comparing.
     turns = trajectory.turns
-    assert jnp.any(turns.num_executed > 0)
-    assert jnp.any(turns.played & (turns.num_valid == 0))
     assert jnp.any(turns.reply_is_cut)
-    records = episodes(trajectory, players.tokenizer(), dialogue.prompts, 3)
+    if case in (SOKOBAN, BANDIT, LAKE):
+        assert jnp.any(turns.num_executed > 0)
+        assert jnp.any(turns.played & (turns.num_valid == 0))
+    else:
+        assert jnp.any(turns.played[:, 2])
+        # A valid action ends an episode of the Bandit.
+        assert jnp.any(turns.num_executed > 0) or case[0] == "bandit"
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=str)
+def test_records_are_of_their_boards_and_tokens(case):
+    dialogue, has_board = players.dialogue_of(case), case[0] != "bandit"
+    trajectory, tokenizer = players.collected(case), players.tokenizer()
+    records = episodes(trajectory, tokenizer, dialogue.prompts, 3)
     assert len(records) == 3
     assert json.loads(json.dumps(records)) == records
     for record in records:
-        assert ("legend" in record) == (name != "bandit")
+        assert ("legend" in record) == has_board
         for turn in record["turns"]:
-            assert ("board" in turn) == (name != "bandit")
+            assert ("board" in turn) == has_board
             assert "\n".join(turn.get("board", [])) in turn["observation"]
             assert "".join(turn["token_texts"]) == turn["reply"]
             assert len(turn["token_texts"]) == len(turn["token_log_probs"])
@@ -82,53 +109,122 @@ def test_equals_the_slow_loop_bit_by_bit(name):
             assert sum(turn["token_log_probs"]) == total
 
 
-def test_log_probs_are_those_of_the_uncached_network():
-    """The cache holds exactly the recorded tokens, and the sampler is honest."""
-    trajectory = _collected("sokoban")
-    policy, params = players.speaker(), players.speaker_params("sokoban")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_windows_decode_to_the_rendered_text(case):
+    trajectory, (_, texts) = jax.device_get(players.collected(case)), _expected(case)
+    tokenizer, windows = players.tokenizer(case[1]), trajectory.windows
+    played = np.argwhere(trajectory.turns.played)
+    assert set(texts) == {(int(row), int(turn)) for row, turn in played}
+    for place, text in texts.items():
+        prompt = windows.tokens[place][: windows.reply_start[place]]
+        assert tokenizer.decode(prompt) == text
+        assert "Reward" not in text.split("State")[0].split("Turn")[0]
+    if case[3] == "single_turn":
+        # No reply ends a message it is told in.
+        assert all(text.count("<|im_end|>") == 2 for text in texts.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_sampled_token_stands_once_on_either_side(case):
+    trajectory = players.collected(case)
+    windows, mask = trajectory.windows, np.asarray(trajectory.loss_mask)
+    flat = windows.tokens.reshape(-1, windows.tokens.shape[-1])
+    in_window, in_order = (
+        np.asarray(to_rows(x, trajectory)).reshape(windows.tokens.shape)
+        for x in (trajectory.loss_mask, trajectory.tokens)
+    )
+    assert in_window.sum() == mask.sum() == np.sum(trajectory.turns.reply_length)
+    sampled = np.where(mask, trajectory.tokens, 0)
+    shown = np.where(in_window, windows.tokens, 0)
+    np.testing.assert_array_equal(in_order, shown)
+    np.testing.assert_array_equal(from_rows(flat, trajectory), sampled)
+    ends = windows.reply_start + trajectory.turns.reply_length
+    np.testing.assert_array_equal(windows.lengths, ends)
+    is_token = np.arange(windows.tokens.shape[2]) < np.asarray(ends)[..., None]
+    assert not np.any(np.where(is_token, 0, windows.tokens))
+
+
+@pytest.mark.parametrize("case", [SOKOBAN, WINDOWS, *_slow(FEW_WINDOWS)], ids=str)
+def test_log_probs_are_those_of_the_uncached_network(case):
+    """The cache holds exactly the recorded tokens, and the sampler is honest.
+
+    What a learner computes from the windows alone is what the sampler saw.
+    """
+    trajectory = players.collected(case)
+    policy, params = players.speaker(), players.speaker_params(*case[:2])
+    rows = (trajectory.windows or trajectory).tokens
 
     @jax.jit
     def teacher_forced(tokens):
-        shape = tokens.shape
-        positions = jnp.broadcast_to(jnp.arange(shape[1])[None, :], shape)
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None, :], tokens.shape)
         hidden, _ = policy.forward(params, tokens, positions, None)
         scaled = policy.logits(params, hidden[:, :-1]) / players.TEMPERATURE
         log_probs = jax.nn.log_softmax(scaled, axis=-1)
-        return jnp.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
+        chosen = jnp.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
+        return jnp.pad(chosen, ((0, 0), (1, 0)))
 
-    is_sampled = np.asarray(trajectory.loss_mask[:, 1:])
-    expected = np.asarray(teacher_forced(trajectory.tokens))[is_sampled]
-    sampled = np.asarray(trajectory.sample_log_probs[:, 1:])[is_sampled]
-    np.testing.assert_allclose(sampled, expected, atol=1e-5)
-    assert np.std(expected) > 0.1
-    assert not np.any(np.asarray(trajectory.sample_log_probs)[:, 1:][~is_sampled])
+    found = from_rows(teacher_forced(rows.reshape(-1, rows.shape[-1])), trajectory)
+    found = jnp.where(trajectory.loss_mask, found, 0)
+    # Relative too: the speaker's logits reach 20, where float32 steps are 2e-6.
+    rtol = 1e-7 if trajectory.windows is None else 1e-5
+    np.testing.assert_allclose(found, trajectory.sample_log_probs, rtol, 1e-5)
+    assert np.std(np.asarray(found)[np.asarray(trajectory.loss_mask)]) > 0.1
 
 
 @pytest.mark.slow
-def test_compiles_once():
-    name = "bandit"
-    _, dialogue = players.game(name)
-    collect, params = players.collector(name), players.speaker_params(name)
-    first = collect(params, dialogue, _keys())
-    num_traces = len(players.TRACES)
+@pytest.mark.parametrize("words", players.WORDS)
+def test_a_window_of_all_turns_is_the_whole_dialogue(words):
+    """Same tokens, masks and rewards; each window is the transcript up to its reply."""
+    shape = ("sokoban", words, "terse")
+    windowed, whole = (
+        players.collected((*shape, "last_k", 9)),
+        players.collected((*shape, "full", None)),
+    )
+    np.testing.assert_allclose(
+        windowed.sample_log_probs, whole.sample_log_probs, atol=1e-5
+    )
+    zeros = jnp.zeros_like(whole.sample_log_probs)
+    windowed, whole = (
+        jax.device_get(t.replace(sample_log_probs=zeros)) for t in (windowed, whole)
+    )
+    windows = windowed.windows
+    jax.tree.map(np.testing.assert_array_equal, windowed.replace(windows=None), whole)
+    assert windows.tokens.shape[2] == whole.tokens.shape[1]
+    np.testing.assert_array_equal(
+        windows.reply_start, np.where(whole.turns.played, whole.turns.reply_start, 0)
+    )
+    for row, turn in np.argwhere(whole.turns.played):
+        count = windows.lengths[row, turn]
+        np.testing.assert_array_equal(
+            windows.tokens[row, turn, :count], whole.tokens[row, :count]
+        )
+
+
+@pytest.mark.parametrize("case", [WINDOWS, *_slow([BANDIT])], ids=str)
+def test_compiles_once(case):
+    def play(params, seed=None):
+        trajectory = collect(params, dialogue, players.keys_of(case, seed=seed))
+        return np.asarray((trajectory.windows or trajectory).tokens)
+
+    collect, dialogue = players.collector(case[0]), players.dialogue_of(case)
+    params = players.speaker_params(*case[:2])
+    first, num_traces = play(params), len(players.TRACES)
     other = jax.tree.map(lambda x: 0.9 * x, params)
-    again = [
-        collect(p, dialogue, _keys(seed)) for p in (params, other) for seed in (SEED, 1)
-    ]
+    again = [play(p, seed) for p in (params, other) for seed in (None, 1)]
     assert len(players.TRACES) == num_traces
-    np.testing.assert_array_equal(again[0].tokens, first.tokens)
-    assert all(jnp.any(t.tokens != first.tokens) for t in again[1:])
+    np.testing.assert_array_equal(again[0], first)
+    assert all((tokens != first).any() for tokens in again[1:])
 
 
 @pytest.mark.slow
-def test_a_row_is_the_same_in_other_company():
+@pytest.mark.parametrize("case", [BANDIT, WINDOWS, FEW_WINDOWS[0]], ids=str)
+def test_a_row_is_the_same_in_other_company(case):
     """Half the batch, each row on a device of its own: the same tokens."""
-    name = "bandit"
-    _, dialogue = players.game(name)
-    collect = players.collector(name, num_groups=2, data=2, fsdp=2)
-    trajectory = collect(players.speaker_params(name), dialogue, _keys(num_groups=2))
+    collect = players.collector(case[0], num_groups=2, data=2, fsdp=2)
+    params = players.speaker_params(*case[:2])
+    trajectory = collect(params, players.dialogue_of(case), players.keys_of(case, 2))
     count = len(trajectory.lengths)
-    expected = jax.tree.map(lambda x: x[:count], _collected(name))
+    expected = jax.tree.map(lambda x: x[:count], players.collected(case))
     np.testing.assert_allclose(
         trajectory.sample_log_probs, expected.sample_log_probs, atol=1e-5
     )
@@ -138,8 +234,18 @@ def test_a_row_is_the_same_in_other_company():
     jax.tree.map(np.testing.assert_array_equal, trajectory, expected)
 
 
+def test_episodes_show_what_the_model_read():
+    _, texts = _expected(WINDOWS)
+    records = players.records_of(WINDOWS)
+    for record in records:
+        for turn in record["turns"]:
+            assert turn["window"] == texts[record["row"], turn["turn"] - 1]
+    whole = players.records_of(SOKOBAN)
+    assert not any("window" in turn for record in whole for turn in record["turns"])
+
+
 def test_a_group_shares_its_level_and_nothing_else():
-    trajectory = _collected("sokoban")
+    trajectory = players.collected(SOKOBAN)
     boards = np.asarray(trajectory.tokens[:, :40]).reshape(4, 2, -1)
     for leaf in jax.tree.leaves(trajectory.initial_state):
         pairs = np.asarray(leaf).reshape(4, 2, -1)
@@ -155,12 +261,15 @@ def test_rows_that_cannot_be_split_are_refused():
 
 
 def test_a_dialogue_of_another_size_is_refused():
-    _, dialogue = players.game("bandit")
     collect = players.collector(
         "bandit", rules=dataclasses.replace(players.LIMITS, max_reply_tokens=9)
     )
     with pytest.raises(ValueError, match="up to 9 reply tokens need"):
-        collect(players.speaker_params("bandit"), dialogue, _keys())
+        collect(
+            players.speaker_params("bandit"),
+            players.dialogue_of(BANDIT),
+            players.keys_of(BANDIT),
+        )
 
 
 def test_a_configuration_s_way_to_decode_reaches_the_responder(monkeypatch):

@@ -37,17 +37,25 @@ def recorded(name):
 
 
 @contextlib.contextmanager
-def serving(game, *, max_sessions=64, idle_seconds=900.0, **options):
-    limits = {"max_sessions": max_sessions, "idle_seconds": idle_seconds}
-    with GameServer(game, port=0, **limits, **options) as server:
+def running(server):
+    with server:
         thread = threading.Thread(target=server.serve_forever, args=[0.05])
         thread.start()
         try:
             yield server
         finally:
-            server.close_sessions()
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def serving(game, *, max_sessions=64, idle_seconds=900.0, **options):
+    limits = {"max_sessions": max_sessions, "idle_seconds": idle_seconds}
+    with running(GameServer(game, port=0, **limits, **options)) as server:
+        try:
+            yield server
+        finally:
+            server.close_sessions()
 
 
 @contextlib.contextmanager

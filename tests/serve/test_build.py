@@ -1,8 +1,12 @@
 """What a command line asks to be served, and what it may not ask."""
 
+import importlib
+
 import pytest
 
-from configs import base, mix, sokoban
+from configs import TASK_FILES, base, mix, sokoban
+from envs import ENVIRONMENTS
+from ragen_jax.host_games import HOST_GAMES
 from ragen_jax.serve.build import build_game, choose_game
 from ragen_jax.serve.games import HostGame
 
@@ -21,6 +25,13 @@ def test_games_are_of_arrays_or_in_python(name, key):
     choose_game(config, name)
     assert config.env[key] == name
     assert (config.env.host is None) == (key == "name")
+
+
+def test_every_game_has_the_task_file_that_plays_it():
+    assert TASK_FILES.keys() == {*ENVIRONMENTS, *HOST_GAMES}
+    for game, file in TASK_FILES.items():
+        config = importlib.import_module(f"configs.{file}").get_config()
+        assert (config.env.host or config.env.name) == game
 
 
 def test_a_misspelt_game_is_refused():

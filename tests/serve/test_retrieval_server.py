@@ -1,16 +1,14 @@
-"""Our retrieval server: both dialects, and requests that are none."""
+"""Our retrieval server: its engines, both dialects, and requests that are none."""
 
 import concurrent.futures
-import contextlib
-import http.client
 import json
 import socket
-import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.bm25 import BM25Retriever, Passage
 from ragen_jax.host_games.search.client import DIALECTS, HttpRetriever
 from ragen_jax.host_games.search.game import SearchQA
@@ -21,7 +19,9 @@ from ragen_jax.serve.retriever import (
     MAX_K,
     RetrievalServer,
     answer_request,
+    build_retriever,
 )
+from tests.serve.serving import request, running
 
 PASSAGES = [
     Passage("a", "Ann Lee is a singer.", title="Ann Lee"),
@@ -31,31 +31,20 @@ PASSAGES = [
 RETRIEVER = BM25Retriever(PASSAGES)
 
 
-@contextlib.contextmanager
 def serving(retriever):
-    with RetrievalServer(retriever, port=0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    return running(RetrievalServer(retriever, port=0))
 
 
 @pytest.fixture(scope="module")
 def server():
-    with serving(RETRIEVER) as running:
-        yield running
+    with serving(RETRIEVER) as server:
+        yield server
 
 
 def send(server, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection(*server.server_address, timeout=10)
-    with contextlib.closing(connection):
-        connection.request(method, path, body, headers or {})
-        response = connection.getresponse()
-        assert response.getheader("Content-Type") == "application/json"
-        return response.status, json.loads(response.read())
+    status, kind, text = request(server, method, path, body, **headers or {})
+    assert kind == "application/json"
+    return status, json.loads(text)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -229,10 +218,19 @@ def test_many_clients_at_once(server):
     assert found == [f"c{i % 30}" for i in range(320)]
 
 
+def test_retrievers_by_name():
+    found = build_retriever("embedded")
+    for split in SPLITS:
+        first = build_world(split).passages[0]
+        assert first.id in {p.id for p in found.search(first.text, 3)}
+    with pytest.raises(ValueError, match="--retriever=nothing: there is no such file"):
+        build_retriever("nothing")
+
+
 def test_the_oracle_wins_on_the_server():
     """The same texts as in memory, up to what a server may do."""
-    with serving(BM25Retriever(build_world("validation").passages)) as running:
-        remote = SearchQA("validation", retriever=running.url)
+    with serving(BM25Retriever(build_world("validation").passages)) as server:
+        remote = SearchQA("validation", retriever=server.url)
         local = SearchQA("validation")
         for seed in range(50):
             assert remote.reset(seed) == local.reset(seed)

@@ -8,8 +8,6 @@ import struct
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +49,13 @@ def all_workers():
         check=False,
     )
     return set(found.stdout.split())
+
+
+def closing_code(client):
+    """The code with which the server closes a connection."""
+    with pytest.raises(ConnectionClosed) as closed:
+        client.recv(timeout=10)
+    return closed.value.rcvd.code
 
 
 @pytest.fixture
@@ -161,9 +166,7 @@ def test_a_client_that_is_refused_reads_why():
                     with contextlib.suppress(ConnectionClosed):
                         third.send('{"type": "reset"}')
                     answer = hear(third)
-                    with pytest.raises(ConnectionClosed) as closed:
-                        third.recv(timeout=10)
-                assert closed.value.rcvd.code == 1013
+                    assert closing_code(third) == 1013
                 assert answer["data"]["code"] == "CAPACITY_REACHED"
                 assert answer["data"]["active_sessions"] == 2
                 assert answer["data"]["max_sessions"] == 2
@@ -182,8 +185,7 @@ def test_a_session_that_says_nothing_ends():
         answer = hear(client)
         assert answer["data"]["code"] == "SESSION_ERROR"
         assert answer["data"]["message"] == "no message for 1.5 s; the session ends"
-        with pytest.raises(ConnectionClosed):
-            client.recv(timeout=10)
+        closing_code(client)
         wait_for(lambda: server.sessions.num_open == 0)
 
 
@@ -223,16 +225,10 @@ def test_a_game_that_breaks_ends_its_episode_alone(fault, words):
 
 
 def test_an_oversized_message_closes_the_connection(server):
-    with connected(server) as client:
-        client.send("x" * (MAX_BODY_BYTES + 1))
-        with pytest.raises(ConnectionClosed) as closed:
-            client.recv(timeout=10)
-        assert closed.value.rcvd.code == 1009
-    with connected(server) as client:
-        client.send(["x" * 400_000] * 4)
-        with pytest.raises(ConnectionClosed) as closed:
-            client.recv(timeout=10)
-        assert closed.value.rcvd.code == 1009
+    for message in "x" * (MAX_BODY_BYTES + 1), ["x" * 400_000] * 4:
+        with connected(server) as client:
+            client.send(message)
+            assert closing_code(client) == 1009
     with connected(server) as client:
         # The largest that is taken.
         client.send("x" * MAX_BODY_BYTES)
@@ -252,31 +248,35 @@ def test_close_ends_a_session(server):
         ask(client, "reset")
         assert server.sessions.num_open == 1
         client.send('{"type": "close"}')
-        with pytest.raises(ConnectionClosed) as closed:
-            client.recv(timeout=10)
-        assert closed.value.rcvd.code == 1000
+        assert closing_code(client) == 1000
         wait_for(lambda: server.sessions.num_open == 0)
 
 
-@contextlib.contextmanager
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
 def raw_socket(server):
-    with socket.create_connection(server.server_address[:2], timeout=10) as raw:
+    return socket.create_connection(server.server_address[:2], timeout=10)
+
+
+@contextlib.contextmanager
+def raw_websocket(server):
+    with raw_socket(server) as raw:
+        raw.sendall(HANDSHAKE)
+        assert raw.recv(4096).startswith(b"HTTP/1.1 101")
         yield raw
 
 
-HANDSHAKE = (
-    "GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
-    "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{}\r\n"
-)
 RESET = b"\x81\x91\0\0\0\0" + b'{"type": "reset"}'
 
 
 def test_abandoned_sockets_free_their_sessions_and_processes(server, num_workers):
     for how in ("reset", "shut", "half a message"):
-        with raw_socket(server) as raw:
-            raw.sendall(HANDSHAKE.format("").encode())
-            assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+        with raw_websocket(server) as raw:
             raw.sendall(RESET)
             assert raw.recv(4096)
             assert server.sessions.num_open == 1
@@ -302,7 +302,7 @@ def test_many_abandoned_sockets_leave_nothing_behind(server):
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(raw_socket(server)) for _ in range(30)]
             for raw in sockets:
-                raw.sendall(HANDSHAKE.format("").encode())
+                raw.sendall(HANDSHAKE)
             for raw in sockets[:20]:
                 assert raw.recv(4096).startswith(b"HTTP/1.1 101")
     wait_for(lambda: server.sessions.num_open == 0)
@@ -312,9 +312,7 @@ def test_many_abandoned_sockets_leave_nothing_behind(server):
 
 def test_a_client_that_does_not_close_loses_its_session_all_the_same(server):
     message = b'{"type": "close"}'
-    with raw_socket(server) as raw:
-        raw.sendall(HANDSHAKE.format("").encode())
-        assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+    with raw_websocket(server) as raw:
         raw.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)
         assert raw.recv(4096)[:1] == b"\x88"
         # Its own close never comes.
@@ -335,9 +333,7 @@ def test_a_client_that_does_not_close_loses_its_session_all_the_same(server):
     ],
 )
 def test_what_is_no_websocket_is_closed(server, frame):
-    with raw_socket(server) as raw:
-        raw.sendall(HANDSHAKE.format("").encode())
-        assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+    with raw_websocket(server) as raw:
         raw.sendall(frame)
         # The opcode of a close, then the end.
         assert raw.recv(4096)[:1] == b"\x88"
@@ -355,17 +351,16 @@ FRAMES = st.binary() | st.builds(
 @settings(deadline=None, max_examples=examples(100))
 @given(st.lists(FRAMES, max_size=5), st.booleans())
 def test_no_bytes_keep_a_session_or_stop_the_server(server, frames, is_websocket):
-    with raw_socket(server) as raw:
-        if is_websocket:
-            raw.sendall(HANDSHAKE.format("").encode())
-            assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+    with (
+        (raw_websocket if is_websocket else raw_socket)(server) as raw,
         # The server may have closed the connection before all is sent.
-        with contextlib.suppress(OSError):
-            for frame in frames:
-                raw.sendall(frame)
-            raw.shutdown(socket.SHUT_WR)
-            while raw.recv(65_536):
-                pass
+        contextlib.suppress(OSError),
+    ):
+        for frame in frames:
+            raw.sendall(frame)
+        raw.shutdown(socket.SHUT_WR)
+        while raw.recv(65_536):
+            pass
     wait_for(lambda: server.sessions.num_open == 0)
     assert request_json(server, "GET", "/health")[0] == 200
 
@@ -387,14 +382,9 @@ def test_pages_of_other_sites_cannot_post(server):
         f"http://evil.example:{server.server_port}",
     ):
         for path in ("/reset", "/step"):
-            request = urllib.request.Request(
-                server.url.replace("ws:", "http:").removesuffix("/ws") + path,
-                data=json.dumps({"action": {"answer": "Up"}}).encode(),
-                headers={"Origin": origin, "Host": origin.removeprefix("http://")},
-            )
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=10)
-            assert refused.value.code == 403
+            body = json.dumps({"action": {"answer": "Up"}})
+            headers = {"Origin": origin, "Host": origin.removeprefix("http://")}
+            assert request(server, "POST", path, body, **headers)[0] == 403
     assert server.sessions.num_open == 0
 
 
@@ -409,9 +399,7 @@ def test_sessions_of_others_cannot_be_joined(server):
 
 def test_a_client_that_waits_hears_nothing(server):
     """No ping that a client which decodes for minutes would have to answer."""
-    with raw_socket(server) as raw:
-        raw.sendall(HANDSHAKE.format("").encode())
-        assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+    with raw_websocket(server) as raw:
         raw.sendall(RESET)
         heard = raw.recv(4096)
         # A text, all of it.
@@ -446,9 +434,7 @@ def test_the_end_of_the_server_ends_its_sessions():
         ask(client, "reset")
         assert server.close_sessions() == 1
         assert server.sessions.num_open == 0
-        with pytest.raises(ConnectionClosed) as closed:
-            client.recv(timeout=10)
-        assert closed.value.rcvd.code == 1001
+        assert closing_code(client) == 1001
 
 
 def test_the_end_of_the_server_waits_for_a_game_that_hangs(num_workers):

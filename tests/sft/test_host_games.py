@@ -25,7 +25,7 @@ from ragen_jax.sft.data import (
 )
 from ragen_jax.sft.pocket_tokenizer import common_words
 from ragen_jax.sft.sampler import make_draw
-from ragen_jax.sft.train import MUTABLE_ON_RESUME, train
+from ragen_jax.sft.train import train
 from tests.sft import tiny
 from tests.sft.faults import in_parts
 
@@ -202,10 +202,11 @@ def test_a_game_that_fails_is_refused():
 def test_a_resumed_run_keeps_what_its_demonstrations_depend_on():
     before = echo_config()
     cap = echo_config(host__wrappers=(("cap", 50),), host__max_observation_tokens=9)
-    changed = changed_keys(before, cap, MUTABLE_ON_RESUME)
+    free = rules.declared(before).mutable
+    changed = changed_keys(before, cap, free)
     assert changed.keys() == {"host.wrappers", "host.max_observation_tokens"}
     workers = echo_config(host__num_workers=7, host__step_seconds=1.0)
-    assert changed_keys(before, workers, MUTABLE_ON_RESUME) == {}
+    assert changed_keys(before, workers, free) == {}
 
 
 def test_a_run_of_before_games_in_python_is_resumed():
@@ -216,7 +217,7 @@ def test_a_run_of_before_games_in_python_is_resumed():
         del before.train.prompt_loss_weight
         for game in before.games.values():
             del game["host"]
-    assert changed_keys(before, config, MUTABLE_ON_RESUME) == {}
+    assert changed_keys(before, config, rules.declared(config).mutable) == {}
 
 
 def test_a_reply_that_is_too_long_is_refused():

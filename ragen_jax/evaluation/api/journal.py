@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from ragen_jax.evaluation.results import differences
 from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.record_fields import EPISODE, TURN, wrong_field
 from ragen_jax.runs.writer import write_text_atomically
@@ -67,15 +68,10 @@ class Journal:
             self._settings[name] = settings
             self._write(self._journal, {"environment": name, "settings": settings})
             return
-        changes = [
-            f"{key}: {known.get(key)!r} there, {settings.get(key)!r} here"
-            for key in sorted(known.keys() | settings.keys())
-            if known.get(key) != settings.get(key)
-        ]
-        if changes:
+        if changes := differences(known, settings):
             raise ValueError(
                 f"{self._path} holds conversations of {name} under other settings "
-                f"({'; '.join(changes)}); name another --output"
+                f"({changes}); name another --output"
             )
 
     def _has_any(self, name: str) -> bool:

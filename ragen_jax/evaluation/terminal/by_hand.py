@@ -22,7 +22,7 @@ from envs.base import PlayBudget
 from ragen_jax.evaluation.terminal.keyboard import open_keyboard
 from ragen_jax.evaluation.terminal.scenes import draw_state
 from ragen_jax.registry.functions import did_you_mean
-from ragen_jax.rollout.actions import run_actions
+from ragen_jax.rollout.actions import run_plan
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.replay import grid_of
 from ragen_jax.tasks.task import Task
@@ -52,24 +52,15 @@ class HandEpisode:
     def __init__(self, task: Task, keys: RolloutKeys):
         env, params, budget = task.env, task.params, task.rules.budget
         self.budget = PlayBudget(budget.num_actions, 1, budget.num_actions)
-        self.task, self._noise_key = task, keys.noise[0]
+        self.task = task
         draw = jax.jit(functools.partial(env.reset_split, split=keys.split))
         self.level = self.state = draw(keys.level[0], params)
         self.num_actions, self.total, self.is_over = 0, 0.0, False
 
         @jax.jit
-        def step(turn, state, action, count):
-            noise_key = jax.random.fold_in(self._noise_key, turn)
-            return run_actions(
-                env,
-                params,
-                state,
-                noise_key,
-                lambda i, state: action,
-                max_actions=1,
-                num_listed=count,
-                num_allowed=count,
-            )
+        def step(turn, state, action, num_allowed):
+            noise_key = jax.random.fold_in(keys.noise[0], turn)
+            return run_plan(env, params, state, noise_key, action[None], num_allowed)
 
         step(jnp.int32(0), self.state, jnp.int32(0), jnp.int32(0))  # compiles
         self._step = step

@@ -11,7 +11,7 @@ import base64
 import contextlib
 import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,12 @@ from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.players import SOLVER_DISCOUNT
 from ragen_jax.evaluation.terminal.scenes import describe_end
+from ragen_jax.host_games.workers.episodes import play_rows
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.host.loop import SILENT, TokenEpisodes, TokenGame, play_turns
-from ragen_jax.rollout.host.rows import GameOutput, HostGameRows, draw_problems
+from ragen_jax.rollout.host.rows import draw_problems
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play
 from ragen_jax.sharding import make_mesh
@@ -190,8 +192,8 @@ def _typed_reply(
     )
 
 
-# `(rows, output) -> reply` of a player of a host game.
-Player = Callable[[HostGameRows, GameOutput], str]
+# `(pool, output) -> reply` of a player of a host game.
+Player = Callable[[Pool, WorkerResponse], str]
 
 
 def play_host_game(
@@ -207,16 +209,23 @@ def play_host_game(
     env, keys = task.env, level_keys(trained, level)
     problem = draw_problems(keys, env.num_tasks[keys.split])
     say(f"{env.name}, level {level}\n{env.instruction}\n")
-    with contextlib.closing(HostGameRows(env, keys.split, reads_images=True)) as rows:
-        (output,) = map(_checked, rows.reset(*problem))
-        total, count = 0.0, 0
-        while not output.is_over and count < task.rules.budget.max_turns:
-            say(_as_text(output))
-            output = _checked(rows.step({0: player(rows, output)})[0])
-            count, total = count + 1, total + output.reward
-            say(f"[reward {output.reward:g}]")
-        say(_as_text(output))
-        say(describe_end(output.success, count, total))
+
+    def show(outputs: Sequence[WorkerResponse]) -> None:
+        last = _checked(outputs[-1])
+        if len(outputs) > 1:
+            say(f"[reward {last.reward:g}]")
+        say(_as_text(last))
+
+    def reply(episodes: Mapping[int, Sequence[WorkerResponse]]) -> dict[int, str]:
+        show(episodes[0])
+        return {0: player(pool, episodes[0][-1])}
+
+    with contextlib.closing(Pool(env.spec, keys.split, reads_images=True)) as pool:
+        max_turns = task.rules.budget.max_turns
+        (outputs,) = play_rows(pool, *problem, reply, max_turns)
+    show(outputs)
+    total = sum(output.reward for output in outputs)
+    say(describe_end(outputs[-1].success, len(outputs) - 1, total))
 
 
 def solver_of(trained: Trained, say: Callable[[str], None]) -> Player:
@@ -225,8 +234,8 @@ def solver_of(trained: Trained, say: Callable[[str], None]) -> Player:
     The player raises ValueError where the game has none.
     """
 
-    def solve(rows: HostGameRows, output: GameOutput) -> str:
-        replies = _checked(rows.solve([0])[0]).solution
+    def solve(pool: Pool, output: WorkerResponse) -> str:
+        replies = _checked(pool.solve([0])[0]).solution
         if not replies:
             raise ValueError(
                 f"{trained.program.task.env.name} knows no replies that win from here "
@@ -250,13 +259,13 @@ def say_policy_episode(
     say(describe_end(record["success"], len(record["turns"]), total))
 
 
-def _checked(output: GameOutput) -> GameOutput:
+def _checked(output: WorkerResponse) -> WorkerResponse:
     if output.failure is not None:
         raise ValueError(f"the game failed: {output.failure}")
     return output
 
 
-def _as_text(output: GameOutput) -> str:
+def _as_text(output: WorkerResponse) -> str:
     """The observation as text; an image is printed as its size."""
     text = output.text
     for image in output.images:

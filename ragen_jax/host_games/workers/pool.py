@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,21 @@ class WorkerResponse:
         """Nothing more can be asked of the row."""
         return self.terminated or self.truncated or self.failure is not None
 
+    @property
+    def valid(self) -> bool:
+        """The game could read the reply."""
+        return bool(self.info.get("valid", True))
+
+    @property
+    def success(self) -> bool:
+        """The goal of the game is reached."""
+        return bool(self.info.get("success", False))
+
+    @property
+    def was_cut(self) -> bool:
+        """A limit of the game, or its failure, has ended the episode."""
+        return self.truncated or self.failure is not None
+
     def in_text(self) -> "WorkerResponse":
         """The answer for a player that reads text alone: images are a failure."""
         return WorkerResponse(failure=_HAS_IMAGES) if self.images else self
@@ -89,20 +105,33 @@ _HAS_IMAGES = (
 
 
 class Pool:
-    """The games of `num_rows` rows, spread over worker processes.
+    """The games of some rows, in worker processes that start with the first reset.
+
+    All players of a host game use it: training, models behind an API, sessions of a
+    server, people, solvers and demonstrators.
 
     Args:
       spec: the game.
       split: of its problems.
-      num_rows: rows.
+      num_rows: episodes that are played side by side.
+      reads_images: the player is shown images; else a game that shows one has failed.
     """
 
-    def __init__(self, spec: GameSpec, split: str, num_rows: int):
+    def __init__(
+        self,
+        spec: GameSpec,
+        split: str,
+        num_rows: int = 1,
+        *,
+        reads_images: bool = False,
+    ):
         num_workers = min(spec.num_workers or os.cpu_count() or 1, num_rows)
         rows = [range(i, num_rows, num_workers) for i in range(num_workers)]
         self._workers = [_Worker(spec, split, mine) for mine in rows]
         self._threads = concurrent.futures.ThreadPoolExecutor(num_workers)
-        self._num_rows = num_rows
+        self._num_rows, self._reads_images = num_rows, reads_images
+        # Workers end with the pool, however it is left.
+        self.close = weakref.finalize(self, _stop_all, self._workers, self._threads)
 
     def reset(
         self, seeds: Sequence[int], tasks: Sequence[int | None]
@@ -122,17 +151,6 @@ class Pool:
         answers = self._ask({row: {"solution": True} for row in rows})
         return {row: answers[row] for row in rows}
 
-    def close(self) -> None:
-        """Stop all workers."""
-        self._threads.shutdown(cancel_futures=True)
-        # Games release what they hold.
-        for worker in self._workers:
-            worker.close_stdin()
-        # One deadline for all: many workers that hang take no longer than one.
-        deadline = time.monotonic() + END_SECONDS
-        for worker in self._workers:
-            worker.stop(deadline)
-
     def _ask(self, requests: Mapping[int, dict[str, Any]]) -> dict[int, WorkerResponse]:
         def ask(worker: "_Worker") -> dict[int, WorkerResponse]:
             mine = {row: requests[row] for row in worker.rows if row in requests}
@@ -141,7 +159,22 @@ class Pool:
         answers: dict[int, WorkerResponse] = {}
         for responses in self._threads.map(ask, self._workers):
             answers |= responses
-        return answers
+        if self._reads_images:
+            return answers
+        return {row: answer.in_text() for row, answer in answers.items()}
+
+
+def _stop_all(
+    workers: "Sequence[_Worker]", threads: concurrent.futures.Executor
+) -> None:
+    threads.shutdown(cancel_futures=True)
+    # Games release what they hold.
+    for worker in workers:
+        worker.close_stdin()
+    # One deadline for all: many workers that hang take no longer than one.
+    deadline = time.monotonic() + END_SECONDS
+    for worker in workers:
+        worker.stop(deadline)
 
 
 class _Worker:

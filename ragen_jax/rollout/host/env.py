@@ -1,8 +1,7 @@
 """A description of a host game: a Python class, stepped in worker processes.
 
 In: a `HostGame` by name. Out: a `HostGameEnv`, which words, turns and metrics read like
-any game; and the step of a turn that takes what a worker answered. `rows.py` talks to
-the workers.
+any game; and the step of a turn that takes what a worker answered.
 """
 
 import functools

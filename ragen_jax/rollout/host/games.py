@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from envs.base import EnvParams
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK
 from ragen_jax.models.policy import Policy
 from ragen_jax.multihost import exchange
@@ -33,13 +34,7 @@ from ragen_jax.rollout.host.loop import (
     make_token_game,
     play_turns,
 )
-from ragen_jax.rollout.host.rows import (
-    GameOutput,
-    HostGameRows,
-    answer_in,
-    check_failures,
-    draw_problems,
-)
+from ragen_jax.rollout.host.rows import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
@@ -99,7 +94,7 @@ class HostGameEpisodes(TokenEpisodes):
         self,
         game: TokenGame,
         env: HostGameEnv,
-        rows: HostGameRows,
+        rows: Pool,
         tokenizer: Tokenizer,
         params: Params,
         dialogue: Dialogue,
@@ -174,7 +169,7 @@ class HostGameEpisodes(TokenEpisodes):
                 answers[int(row)] = answer
         return answers
 
-    def _token_outputs(self, outputs: Mapping[int, GameOutput]) -> TokenOutput:
+    def _token_outputs(self, outputs: Mapping[int, WorkerResponse]) -> TokenOutput:
         """The rows' latest outputs; rows without an answer keep the previous one."""
         before = self.play.states.output
         after = jax.tree.map(lambda x: np.array(exchange.local_rows(x)), before)
@@ -252,7 +247,7 @@ class HostCollector:
         self._part_rows = self._num_rows // self._num_parts
         self._num_local = _num_local(mesh, self._part_rows)
         # Per split, the games of each part.
-        self._games: dict[str, list[HostGameRows]] = {}
+        self._games: dict[str, list[Pool]] = {}
 
     def __call__(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -260,7 +255,7 @@ class HostCollector:
         check_dialogue(dialogue, self._rules)
         if keys.split not in self._games:
             self._games[keys.split] = [
-                HostGameRows(self._env, keys.split, self._num_local)
+                Pool(self._env.spec, keys.split, self._num_local)
                 for _ in range(self._num_parts)
             ]
         keys = spread_levels(keys, self._group_size)

@@ -17,16 +17,11 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from envs.base import EnvParams, TextGame
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK, cut_middle
 from ragen_jax.rollout.collect import start_from
 from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
-from ragen_jax.rollout.host.rows import (
-    GameOutput,
-    HostGameRows,
-    answer_in,
-    check_failures,
-    draw_problems,
-)
+from ragen_jax.rollout.host.rows import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.transcript import Turn
 from ragen_jax.rollout.turns import (
@@ -318,7 +313,7 @@ class HostChatGame(ChatGame):
         super().__init__(env, env_params, rules, chat)
         self.failures: list[str] = []
         self._split = ""
-        self._free: list[HostGameRows] = []
+        self._free: list[Pool] = []
 
     def levels(self, keys: RolloutKeys) -> Problems:
         self._split, self.failures = keys.split, []
@@ -337,13 +332,13 @@ class HostChatGame(ChatGame):
         """
         check_failures(self.failures, num_episodes, self.env.max_failed_fraction)
 
-    def acquire_workers(self) -> HostGameRows:
+    def acquire_workers(self) -> Pool:
         """A process for one game, which `release_workers` takes."""
         if self._free:
             return self._free.pop()
-        return HostGameRows(self.env, self._split, reads_images=True)
+        return Pool(self.env.spec, self._split, reads_images=True)
 
-    def release_workers(self, rows: HostGameRows) -> None:
+    def release_workers(self, rows: Pool) -> None:
         self._free.append(rows)
 
     def _make_step(self, context: RolloutContext, turn: Turn, given: Any) -> GameStep:
@@ -362,7 +357,7 @@ class HostChatEpisode(ChatEpisode):
         self._rows = game.acquire_workers()
         task = int(level.tasks)
         self._problem = [int(level.seeds)], [None if task < 0 else task]
-        self._output = GameOutput()
+        self._output = WorkerResponse()
         self._shown_images: list[Sequence[str]] = []
 
     async def begin(self) -> None:
@@ -400,7 +395,7 @@ class HostChatEpisode(ChatEpisode):
             truncated=jnp.array([output.was_cut]),
         )
 
-    def _show(self, output: GameOutput) -> None:
+    def _show(self, output: WorkerResponse) -> None:
         if output.failure is not None:
             self._game.failures.append(output.failure)
         self._output = output

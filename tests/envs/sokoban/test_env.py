@@ -3,11 +3,11 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.sokoban.env import EnvParams, EnvState, Sokoban
+from envs.sokoban.env import EnvParams, Sokoban
+from tests.envs.sokoban.pictures import states_of
 from tests.reference.sokoban_oracle import play, read_level
 
 NUM_LEVELS, NUM_STEPS = 16, 60
@@ -54,15 +54,8 @@ def test_random_play_follows_the_rules(size):
     assert num_pushes > NUM_LEVELS
 
 
-def state_of(picture, time=0):
-    flat = np.array([list(row) for row in picture]).reshape(-1)
-    return EnvState(
-        time=jnp.int32(time),
-        walls=jnp.asarray(flat == "#"),
-        targets=jnp.asarray(np.isin(flat, list("O√S"))),
-        boxes=jnp.asarray(np.flatnonzero(np.isin(flat, list("X√"))), jnp.int32),
-        player=jnp.int32(np.flatnonzero(np.isin(flat, list("PS")))[0]),
-    )
+def state_of(picture):
+    return jax.tree.map(lambda x: x[0], states_of(picture))
 
 
 UP, DOWN, LEFT, RIGHT = range(4)

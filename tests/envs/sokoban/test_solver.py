@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from envs.base import NEVER, PlayBudget
-from envs.sokoban.env import EnvState, Sokoban
+from envs.sokoban.env import Sokoban
 from envs.sokoban.solver import action_distances, host_action_distances
+from tests.envs.sokoban.pictures import states_of
 from tests.reference.sokoban_oracle import STEPS, move, read_level, solution_length
 
 NUM_LEVELS = 32
@@ -53,23 +54,6 @@ def expected_distances(env, state):
     return [NEVER if n is None else n + 1 for n in lengths]
 
 
-def state_of(*pictures, time=0):
-    """A batch of states from pictures in the default symbols."""
-    boards = np.array([[list(row) for row in picture] for picture in pictures])
-    flat = boards.reshape(len(pictures), -1)
-
-    def cells(*symbols):
-        return np.stack([np.flatnonzero(np.isin(row, symbols)) for row in flat])
-
-    return EnvState(
-        time=jnp.full(len(pictures), time, jnp.int32),
-        walls=jnp.asarray(flat == "#"),
-        targets=jnp.asarray(np.isin(flat, list("O√S"))),
-        boxes=jnp.asarray(cells("X", "√"), jnp.int32),
-        player=jnp.asarray(cells("P", "S")[:, 0], jnp.int32),
-    )
-
-
 @pytest.mark.parametrize("num_boxes", [1, 2])
 def test_distances_are_those_of_a_forward_search(num_boxes):
     env, states = env_of(num_boxes), played_states(num_boxes)
@@ -97,7 +81,7 @@ def test_host_and_device_searches_agree():
 
 def test_action_distances_works_inside_jit_on_a_rectangle():
     picture = ("########", "#P_X__O#", "########")
-    state = jax.tree.map(lambda x: x[0], state_of(picture))
+    state = jax.tree.map(lambda x: x[0], states_of(picture))
     target = jnp.argmax(state.targets).astype(jnp.int32)
     distances = jax.jit(action_distances)(
         state.walls.reshape(3, 8), target, state.boxes[0], state.player
@@ -109,7 +93,7 @@ def test_action_distances_works_inside_jit_on_a_rectangle():
 def test_values_of_one_push():
     env = env_of(1)
     solution = env.solve(
-        state_of(ONE_PUSH), env.default_params, budget=AMPLE, discount=1.0
+        states_of(ONE_PUSH), env.default_params, budget=AMPLE, discount=1.0
     )
     up, down, left, right = solution.action_values[0].tolist()
     assert up == pytest.approx(10.9, abs=1e-5)
@@ -121,7 +105,9 @@ def test_values_of_one_push():
 
 def test_a_lost_level_has_no_value():
     env = env_of(1)
-    solution = env.solve(state_of(LOST), env.default_params, budget=AMPLE, discount=1.0)
+    solution = env.solve(
+        states_of(LOST), env.default_params, budget=AMPLE, discount=1.0
+    )
     assert (np.asarray(solution.action_values) == -np.inf).all()
     assert solution.best_success.tolist() == [0.0]
 
@@ -161,7 +147,7 @@ def test_value_is_the_return_of_playing_the_best_action(discount):
 )
 def test_success_respects_every_budget(budget, time, expected):
     env = Sokoban(rows=3, cols=8)
-    states = state_of(("########", "#P_X__O#", "########"), time=time)
+    states = states_of(("########", "#P_X__O#", "########"), time=time)
     solution = env.solve(states, env.default_params, budget=budget, discount=1.0)
     assert solution.best_success.tolist() == [expected]
 
@@ -170,7 +156,7 @@ def test_success_respects_every_budget(budget, time, expected):
 def test_a_finished_state_pays_nothing(time):
     env = env_of(1)
     solved = tuple(row.replace("X", "_").replace("O", "√") for row in ONE_PUSH)
-    states = state_of(solved if time == 0 else ONE_PUSH, time=time)
+    states = states_of(solved if time == 0 else ONE_PUSH, time=time)
     solution = env.solve(states, env.default_params, budget=AMPLE, discount=1.0)
     assert solution.action_values.tolist() == [[0.0] * 4]
     assert solution.best_success.tolist() == [1.0 if time == 0 else 0.0]

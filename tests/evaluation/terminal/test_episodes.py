@@ -65,10 +65,8 @@ def test_the_solvers_episode_as_an_animation(tmp_path):
 
 
 def test_an_animation_needs_a_board(tmp_path):
-    words = ["--config=configs/bandit.py", f"--gif={tmp_path / 'x.gif'}"]
-    done = commands.call(commands.command("play", *words))
-    assert done.returncode == 2
-    assert "this game shows no board" in done.stderr
+    words = "--config=configs/bandit.py", f"--gif={tmp_path / 'x.gif'}"
+    assert "this game shows no board" in commands.refusal("play", *words)
     assert not list(tmp_path.iterdir())
 
 

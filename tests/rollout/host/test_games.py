@@ -11,10 +11,11 @@ import pytest
 
 from envs.base import PlayBudget
 from ragen_jax.diagnostics.timing import compilations
+from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.rollout.host.games import HostCollector, encode_plain, take_outputs
 from ragen_jax.rollout.host.loop import make_token_game
-from ragen_jax.rollout.host.rows import GamesFailed, HostGameRows, draw_problems
+from ragen_jax.rollout.host.rows import GamesFailed, draw_problems
 from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
@@ -300,7 +301,7 @@ def test_workers_run_in_the_folder_of_the_command(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     game = make_host_game("my_games:Reader", {"path": "words.txt"}, **SETTINGS)
-    with contextlib.closing(HostGameRows(game, "training", 2)) as rows:
+    with contextlib.closing(Pool(game.spec, "training", 2)) as rows:
         outputs = rows.reset([0, 1], [None, None])
     assert [output.text for output in outputs] == ["of a file"] * 2
 
@@ -351,7 +352,7 @@ def test_wrappers_are_around_the_games_of_workers():
     )
     assert game.name == "Faulty"
     assert game.instruction.endswith("Up to 2 replies at once, separated by ||.")
-    with contextlib.closing(HostGameRows(game, "training")) as rows:
+    with contextlib.closing(Pool(game.spec, "training")) as rows:
         rows.reset([0], [None])
         first = rows.step({0: "a || b"})[0]
         assert (first.text, first.reward) == ("seed 0 count 2 b", 2.0)

@@ -1,12 +1,10 @@
 """The host's turn loop plays the compiled rollout's episodes, on tokens and in text."""
 
 import asyncio
-import functools
 import itertools
 import json
 
 import jax
-import numpy as np
 import pytest
 
 from configs import (
@@ -26,7 +24,6 @@ from ragen_jax.rollout.host.loop import TokenEpisodes, make_token_game, play_tur
 from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import rollout_keys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
-from ragen_jax.rollout.records import episodes
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_task
 from ragen_jax.tasks.specs import env_specs
@@ -37,29 +34,17 @@ from tests.rollout import players
 # With replies of every kind, as in `tests/rollout`.
 SEED = 36
 END, OTHER_END = "<|im_end|>", "<|endoftext|>"
-# Game, tokenizer, style, context, its turns; cases that `tests/rollout` compiles too.
+# Cases that `tests/rollout` compiles too.
 CASES = [
-    ("sokoban", "bpe", "terse", "last_k", 2),
+    players.WINDOWS,
     *(
         pytest.param(case, marks=pytest.mark.slow)
         for case in (
-            ("sokoban", "bpe", "terse", "full", None),
+            players.SOKOBAN,
             ("frozen_lake", "bpe", "full", "single_turn", 9),
         )
     ),
 ]
-
-
-@functools.cache
-def played(case):
-    """Episodes of the compiled rollout, and their keys."""
-    name, words, style, context, turns = case
-    windows = {} if context == "full" else {"context": context, "context_turns": turns}
-    _, dialogue = players.game(name, words=words, style=style, **windows)
-    keys = rollout_keys(jax.random.key(SEED), 4, 2)
-    params = players.speaker_params(name, words)
-    trajectory = players.collector(name)(params, dialogue, keys)
-    return episodes(trajectory, players.tokenizer(words), dialogue.prompts), keys
 
 
 def make_host_collect(
@@ -88,15 +73,12 @@ def chat_game(case):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_host_loop_equals_the_compiled_rollout_bit_by_bit(case):
-    name, words, style, context, turns = case
-    windows = {} if context == "full" else {"context": context, "context_turns": turns}
-    _, dialogue = players.game(name, words=words, style=style, **windows)
-    params = players.speaker_params(name, words)
-    keys = rollout_keys(jax.random.key(SEED), 4, 2)
-    compiled = players.collector(name)(params, dialogue, keys)
-    on_host = players.collector(name, make=make_host_collect)(params, dialogue, keys)
+    compiled = players.collected(case)
+    collect = players.collector(case[0], make=make_host_collect)
+    params = players.speaker_params(*case[:2])
+    on_host = collect(params, players.dialogue_of(case), players.keys_of(case))
     assert compiled.turns.played[:, 1:].any()
-    check_equal_bits(compiled, on_host)
+    players.check_equal_bits(compiled, on_host)
 
 
 @pytest.mark.slow
@@ -129,15 +111,7 @@ def test_every_array_game_is_played_by_the_host_loop_bit_by_bit(task):
         for make in (make_collect, make_host_collect)
     )
     assert (compiled.turns.num_executed > 0).any()
-    check_equal_bits(compiled, on_host)
-
-
-def check_equal_bits(compiled, on_host):
-    flat, _ = jax.tree.flatten_with_path(compiled)
-    for (path, leaf), other in zip(flat, jax.tree.leaves(on_host), strict=True):
-        place = jax.tree_util.keystr(path)
-        assert leaf.dtype == other.dtype, place
-        np.testing.assert_array_equal(leaf, other, err_msg=place)
+    players.check_equal_bits(compiled, on_host)
 
 
 def with_one_ending(record):
@@ -153,7 +127,7 @@ def with_one_ending(record):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_an_episode_is_the_rollout_s(case):
-    records, keys = played(case)
+    records, keys = players.records_of(case), players.keys_of(case)
     game = chat_game(case)
     levels = game.levels(keys)
     sent = []
@@ -186,8 +160,8 @@ def test_an_episode_is_the_rollout_s(case):
 
 
 def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
-    case = ("sokoban", "bpe", "terse", "full", None)
-    records, _ = played(case)
+    case = players.SOKOBAN
+    records = players.records_of(case)
     record = next(with_one_ending(r) for r in records if len(r["turns"]) == 3)
     game, told, written = chat_game(case), [], ""
 
@@ -200,7 +174,7 @@ def test_a_whole_dialogue_in_markup_is_the_rollout_s_text():
         is_cut = record["turns"][turn]["is_cut"]
         return ChatReply(text, "length" if is_cut else "stop", 1, 0, 1, "scripted")
 
-    _, keys = played(case)
+    keys = players.keys_of(case)
     level = jax.tree.map(lambda x: x[record["row"] // 2], game.levels(keys))
     players.play_chat(game, level, keys.noise[record["row"]], ask)
     assert told == [0, 1, 2]
