@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 from absl import app, flags
+from ml_collections import ConfigDict
 
 from ragen_jax.models.families import read_config
 from ragen_jax.models.hf.digests import DIGESTS_FILE
@@ -45,6 +46,8 @@ TINY = {
     "evaluation.num_prompts": 4,
     "diagnostics.every": None,
     "checkpoint.every": 1,
+    # Its library imports torch where that is installed: seconds of every process.
+    "logging.tensorboard": False,
 }
 # The same without evaluations, which are a program of their own.
 UNTESTED = {
@@ -74,6 +77,20 @@ def tiny_model(folder: pathlib.Path, **changes) -> pathlib.Path:
     return folder
 
 
+def dotted(changes: dict) -> dict:
+    """Changes whose keys have `__` for the dot, by dotted key."""
+    return {key.replace("__", "."): value for key, value in changes.items()}
+
+
+def tiny_config(task, model=None, *, presets=None, **changes) -> ConfigDict:
+    """A task's configuration with `TINY` and these changes, see `dotted`."""
+    config = task.get_config(presets) if presets else task.get_config()
+    paths = {} if model is None else {"model.path": str(model)}
+    with config.ignore_type():
+        config.update_from_flattened_dict(TINY | paths | dotted(changes))
+    return config
+
+
 def open_run(config, workdir: pathlib.Path, program: Program) -> Run:
     return Run(config, workdir, program.state, program.identity, program.names)
 
@@ -83,8 +100,8 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def train_command(model, workdir, task="sokoban", **changes) -> list[str]:
-    """Training command line; `changes` are keys with `__` for the dot."""
-    changes = {k.replace("__", "."): v for k, v in changes.items()}
+    """Training command line; see `dotted` for `changes`."""
+    changes = dotted(changes)
     is_tested = changes.get("evaluation.every", True) is not None
     keys = (TINY if is_tested else UNTESTED) | changes
     return command(

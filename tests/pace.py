@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).parent
 DURATIONS = HERE / "durations.txt"
 PROMISES = HERE / "promises.txt"
 SLOW_SECONDS = 1.0
+LONG_SECONDS = 20.0
 # Of hypothesis, in the fast half and with the slow tests.
 FAST_EXAMPLES = 40
 ALL_EXAMPLES = 100
@@ -72,6 +73,13 @@ def pytest_collection_modifyitems(items):
         is_promised = {item.nodeid, item.nodeid.split("[")[0]} & promised.keys()
         if seconds >= SLOW_SECONDS and not is_promised:
             item.add_marker(pytest.mark.slow)
+    # Files of the longest tests come first: at the end one worker would wait for them.
+    longest = collections.Counter()
+    for name, seconds in known.items():
+        if "::" in name and seconds >= LONG_SECONDS:
+            file = name.split("::")[0]
+            longest[file] = max(longest[file], seconds)
+    items.sort(key=lambda item: -longest[item.nodeid.split("::")[0]])
 
 
 def pytest_configure(config):

@@ -13,13 +13,12 @@ from ragen_jax import config as config_lib
 from ragen_jax.registry.functions import is_reference
 from ragen_jax.registry.settings import Section, Setting, Settings, flatten
 from ragen_jax.sft import rules as sft_rules
+from tests import commands
 
 
 def broken(**changes):
     config = base.get_config()
-    config.update_from_flattened_dict(
-        {key.replace("__", "."): value for key, value in changes.items()}
-    )
+    config.update_from_flattened_dict(commands.dotted(changes))
     return config
 
 

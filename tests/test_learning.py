@@ -34,6 +34,8 @@ def test_success_rises(game, estimator, num_iterations, start, least, tmp_path):
         f"--config.train.num_iterations={num_iterations}",
         f"--config.evaluation.every={num_iterations}",
         f"--config.evaluation.num_prompts={NUM_PROMPTS}",
+        # They change nothing of what is learned.
+        "--config.diagnostics.every=None",
         "--config.logging.trajectories_every=None",
         "--config.logging.tensorboard=False",
     )

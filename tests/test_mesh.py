@@ -17,17 +17,11 @@ def model(tmp_path_factory):
 def episodes(model, workdir, **mesh):
     """What is played in two iterations.
 
-    In a process of its own: devices that do not agree when to leave a loop wait for
-    each other, and XLA ends the process.
+    In a process of its own on several devices: those that do not agree when to leave a
+    loop wait for each other, and XLA ends the process.
     """
-    words = commands.train_command(
-        model,
-        workdir,
-        train__num_iterations=1,
-        logging__tensorboard=False,
-        **mesh,
-    )
-    done = commands.run(words, devices=8)
+    words = commands.train_command(model, workdir, train__num_iterations=1, **mesh)
+    done = commands.run(words, devices=8) if mesh else commands.call(words)
     assert done.returncode == 0, done.stderr
     return [
         json.loads(line)

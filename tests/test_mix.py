@@ -27,19 +27,9 @@ MIX = (("sokoban", 2), ("frozen_lake", 1))
 STEP = rngs.step_key(rngs.root_key(0), 0)
 
 
-def tiny_config(task, model="pocket", **changes):
-    config = task.get_config()
-    config.update_from_flattened_dict(
-        commands.TINY
-        | {"model.path": str(model), "logging.tensorboard": False}
-        | {k.replace("__", "."): v for k, v in changes.items()}
-    )
-    return config
-
-
 def mixed_config(model="pocket", **changes):
     changes = {"env__mix": MIX, "rollout__num_groups": 3} | changes
-    return tiny_config(mix, model, **changes)
+    return commands.tiny_config(mix, model, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +48,9 @@ def alone(model):
     """Each environment's own program, with as many groups as it has in the mix."""
     tasks = {"Sokoban": (sokoban, 2), "FrozenLake": (frozen_lake, 1)}
     return {
-        name: build_program(tiny_config(task, model, rollout__num_groups=groups))
+        name: build_program(
+            commands.tiny_config(task, model, rollout__num_groups=groups)
+        )
         for name, (task, groups) in tasks.items()
     }
 
@@ -281,7 +273,7 @@ def test_the_extreme_layouts_of_groups(
     num_groups, group_size, advantage, model, tmp_path
 ):
     """The same rows in groups of one and in one group, with estimators that suit."""
-    config = tiny_config(
+    config = commands.tiny_config(
         bandit,
         model,
         rollout__num_groups=num_groups,

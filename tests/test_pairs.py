@@ -37,15 +37,10 @@ def words(model, workdir, **changes):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return commands.tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
 def pair(model, tmp_path_factory):
     """Folder of the run of two processes, and what both printed."""
     workdir = tmp_path_factory.mktemp("pair") / "run"
-    return workdir, run_pair(words(model, workdir))
+    return workdir, run_pair(words(model, workdir, logging__tensorboard=True))
 
 
 def params(folder):
@@ -105,7 +100,7 @@ def test_a_checkpoint_opens_on_one_process_and_on_two(pair, model, tmp_path):
     workdir, _ = pair
     commands.copy(workdir, tmp_path / "run")
     alone = words(model, tmp_path / "run", train__num_iterations=5, mesh__data=1)
-    alone = commands.run(alone)
+    alone = commands.call(alone)
     assert alone.returncode == 0, alone.stderr
     assert "after iteration 4 of 5" in alone.stdout
     more = words(model, tmp_path / "run", train__num_iterations=6)
@@ -261,7 +256,7 @@ def test_a_second_start_is_refused_and_the_first_goes_on(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_games_in_python_are_stepped_where_their_rows_are(tmp_path):
+def test_games_in_python_are_stepped_where_their_rows_are(model, tmp_path):
     """On eight devices of one process and of two."""
     changes = {
         "rollout__num_groups": 8,
@@ -275,7 +270,6 @@ def test_games_in_python_are_stepped_where_their_rows_are(tmp_path):
         "logging__trajectories_per_iteration": 16,
         "mesh__data": 8,
     }
-    model = commands.tiny_model(tmp_path / "model")
     alone = commands.train_command(model, tmp_path / "alone", "world", **changes)
     alone = commands.run(alone, devices=8)
     assert alone.returncode == 0, alone.stderr

@@ -16,21 +16,14 @@ from tests import commands
 
 def tiny_config(model, **changes):
     """Two groups of four, one short turn, no evaluation."""
-    config = sokoban.get_config()
-    keys = commands.TINY | {
-        "model.path": str(model),
-        "rollout.max_turns": 1,
-        "evaluation.every": None,
-        "checkpoint.every": 100,
-        "logging.tensorboard": False,
-        "logging.trajectories_every": 2,
-        "logging.trajectories_per_iteration": 3,
+    usual = {
+        "rollout__max_turns": 1,
+        "evaluation__every": None,
+        "checkpoint__every": 100,
+        "logging__trajectories_every": 2,
+        "logging__trajectories_per_iteration": 3,
     }
-    config.update_from_flattened_dict(keys)
-    config.update_from_flattened_dict(
-        {key.replace("__", "."): value for key, value in changes.items()}
-    )
-    return config
+    return commands.tiny_config(sokoban, model, **usual | changes)
 
 
 def iterations(workdir):
@@ -105,11 +98,7 @@ def test_a_sampler_that_is_another_policy_ends_the_run(model, tmp_path, monkeypa
             {"learner__updates_per_rollout": 2},
         )
     ):
-        config = tiny_config(model, train__num_iterations=1)
-        with config.ignore_type():
-            config.update_from_flattened_dict(
-                {k.replace("__", "."): v for k, v in changes.items()}
-            )
+        config = tiny_config(model, train__num_iterations=1, **changes)
         assert train(config, tmp_path / str(i)) == 0
 
 

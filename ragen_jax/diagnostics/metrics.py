@@ -13,66 +13,50 @@ FIRST_TURN = "collapse_first_turn_sample/"
 _SAMPLE = "collapse_{turns}_sample/"
 _NATS = "nats per token"
 
-_play = functools.partial(Metric, section="play")
+
+def _play(name: str, title: str, unit: str, text: str, **rest) -> Metric:
+    """A metric of each environment's episodes; that of held-out ones is drawn."""
+    view = View(
+        f"{{env}}: {title}", unit, name=f"val-env/{{env}}/{name}", section="progress"
+    )
+    full_name = f"{{split}}/{{env}}/{name}"
+    return Metric(full_name, text, section="play", views=(view,), **rest)
+
 
 # By `optimality`: training's episodes where solving is fast, held-out ones always.
 PLAY_METRICS = (
     _play(
-        "{split}/{env}/solved_of_solvable",
+        "solved_of_solvable",
+        "solvable levels solved",
+        "share of solvable levels",
         "success among the levels that can be solved within the budget",
         kind="share",
-        views=(
-            View(
-                "{env}: solvable levels solved",
-                "share of solvable levels",
-                name="val-env/{env}/solved_of_solvable",
-                section="progress",
-            ),
-        ),
         healthy="as success",
     ),
     _play(
-        "{split}/{env}/optimal_action_share",
+        "optimal_action_share",
+        "optimal actions",
+        "share of actions",
         "share of the executed actions after which best play expects as much as before",
         kind="share",
-        views=(
-            View(
-                "{env}: optimal actions",
-                "share of actions",
-                name="val-env/{env}/optimal_action_share",
-                section="progress",
-            ),
-        ),
         healthy="rises with success",
         cure="flat: episodes are won by luck or on easy levels",
     ),
     _play(
-        "{split}/{env}/excess_actions",
+        "excess_actions",
+        "excess actions",
+        "actions above the shortest solution",
         "actions beyond the fewest that can win, mean of the solved episodes",
-        views=(
-            View(
-                "{env}: excess actions",
-                "actions above the shortest solution",
-                name="val-env/{env}/excess_actions",
-                section="progress",
-            ),
-        ),
         healthy="falls towards 0",
         cure="rises: the policy wanders until it wins",
     ),
     _play(
-        "{split}/{env}/hallucination_rate",
+        "hallucination_rate",
+        "false statements in thoughts",
+        "share of stated coordinates",
         "share of the places stated in thoughts (player, box, target, goal) that are "
         "wrong",
         kind="share",
-        views=(
-            View(
-                "{env}: false statements in thoughts",
-                "share of stated coordinates",
-                name="val-env/{env}/hallucination_rate",
-                section="progress",
-            ),
-        ),
         healthy="falls, or stays low",
         cure="rises while success rises: the policy no longer reads its thoughts; "
         "`bonus.facts` pays for true statements",
@@ -81,6 +65,12 @@ PLAY_METRICS = (
 
 _plane = functools.partial(Metric, section="plane")
 
+
+def _first(name: str, title: str, unit: str = "", **rest) -> tuple[View]:
+    """The metric of first turns is drawn."""
+    return (View(title, unit, name=FIRST_TURN + name, **rest),)
+
+
 # By `mutual_information`, of first turns and of all turns; docs/collapse.md explains
 # the estimates and their forms.
 INFORMATION_METRICS = (
@@ -88,27 +78,18 @@ INFORMATION_METRICS = (
         _SAMPLE + "mi_estimate",
         "I(X;Z): information of thoughts about their prompts, nats per token (RAGEN's "
         "estimate)",
-        views=(
-            View(
-                "Information and entropy",
-                _NATS,
-                name=FIRST_TURN + "mi_estimate",
-                label="I(X;Z)",
-            ),
-        ),
+        views=_first("mi_estimate", "Information and entropy", _NATS, label="I(X;Z)"),
         healthy="steady",
         cure="falls while entropy stays: template collapse, which shows here first",
     ),
     _plane(
         _SAMPLE + "conditional_entropy_est",
         "H(Z|X): variety of thoughts under one prompt, nats per token",
-        views=(
-            View(
-                "Information and entropy",
-                name=FIRST_TURN + "conditional_entropy_est",
-                label="H(Z|X)",
-                style="thin",
-            ),
+        views=_first(
+            "conditional_entropy_est",
+            "Information and entropy",
+            label="H(Z|X)",
+            style="thin",
         ),
         healthy="falls slowly",
         cure="near 0: one thought per prompt; with low information: low-entropy "
@@ -157,13 +138,11 @@ INFORMATION_METRICS = (
         "share of the thoughts whose prompt is the likeliest (`@k`: among the k "
         "likeliest)",
         kind="share",
-        views=(
-            View(
-                "Retrieval of the prompt from the thought",
-                "share of thoughts",
-                name=FIRST_TURN + "retrieval_accuracy",
-                label="accuracy",
-            ),
+        views=_first(
+            "retrieval_accuracy",
+            "Retrieval of the prompt from the thought",
+            "share of thoughts",
+            label="accuracy",
         ),
         healthy="far above chance",
         cure="as `mi_estimate`",
@@ -172,13 +151,11 @@ INFORMATION_METRICS = (
         _SAMPLE + "retrieval_chance_level{rank}",
         "that share if prompts were guessed",
         kind="share",
-        views=(
-            View(
-                "Retrieval of the prompt from the thought",
-                name=FIRST_TURN + "retrieval_chance_level",
-                label="chance",
-                style="reference",
-            ),
+        views=_first(
+            "retrieval_chance_level",
+            "Retrieval of the prompt from the thought",
+            label="chance",
+            style="reference",
         ),
     ),
     _plane(
@@ -190,13 +167,7 @@ INFORMATION_METRICS = (
     _plane(
         _SAMPLE + "mi_zscore{form}",
         "I(X;Z) over the standard deviation of the marginal",
-        views=(
-            View(
-                "I(X;Z) as a z-score",
-                "standard scores",
-                name=FIRST_TURN + "mi_zscore",
-            ),
-        ),
+        views=_first("mi_zscore", "I(X;Z) as a z-score", "standard scores"),
     ),
     _plane(
         _SAMPLE + "mi_zscore_ema{form}",

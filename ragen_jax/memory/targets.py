@@ -34,7 +34,8 @@ class Target:
       clock: GHz.
       memory: bytes.
       l2: bytes of cache that all cores share.
-      shared: bytes of memory shared by the threads of a core, and most of a block.
+      shared_kib: KiB of memory shared by the threads of a core; a block may have all
+        but one.
       bandwidth: bytes per second of its memory.
       matrix_rate: floating point operations per second, dense bfloat16 matrices.
       link_rate: bytes per second between the GPUs of a host, each way (NVLink).
@@ -49,7 +50,7 @@ class Target:
     clock: float
     memory: int
     l2: int
-    shared: tuple[int, int]
+    shared_kib: int
     bandwidth: float
     matrix_rate: float
     link_rate: float
@@ -58,12 +59,11 @@ class Target:
     @property
     def description(self) -> str:
         """XLA's `GpuTargetConfigProto`, as text."""
-        of_core, of_block = self.shared
         info = {
             "threads_per_block_limit": 1024,
             "threads_per_warp": 32,
             "shared_memory_per_block": 48 * 1024,
-            "shared_memory_per_core": of_core,
+            "shared_memory_per_core": self.shared_kib * 1024,
             "threads_per_core_limit": 2048,
             "core_count": self.cores,
             "fpus_per_core": self.lanes,
@@ -74,7 +74,7 @@ class Target:
             "l2_cache_size": self.l2,
             "clock_rate_ghz": self.clock,
             "device_memory_size": self.memory,
-            "shared_memory_per_block_optin": of_block,
+            "shared_memory_per_block_optin": (self.shared_kib - 1) * 1024,
             "registers_per_core_limit": 2**16,
             "registers_per_block_limit": 2**16,
         }
@@ -173,72 +173,30 @@ def describe_devices(target: Target, topology: str = ONE_DEVICE) -> list[jax.Dev
     return list(description.devices)
 
 
-_KIB = 2**10
 # Cores, clocks, memory and caches as the devices report them (OpenXLA publishes their
 # reports), rates from NVIDIA's data sheets of the SXM modules and of DGX systems:
 # NVLink 3, 4, 4, 5; one InfiniBand port of 200 or 400 Gbit/s for each GPU.
+_TABLE = {
+    "name": ("a100-80gb", "h100", "h200", "b200"),
+    "label": (
+        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA H200",
+        "NVIDIA B200",
+    ),
+    "capability": (8, 9, 9, 10),
+    "cores": (108, 132, 132, 148),
+    "lanes": (64, 128, 128, 128),
+    "clock": (1.41, 1.98, 1.98, 1.965),
+    "memory": (85_100_068_864, 84_942_979_072, 151_397_597_184, 191_514_411_008),
+    "l2": (40 * 2**20, 50 * 2**20, 50 * 2**20, 132_644_864),
+    "shared_kib": (164, 228, 228, 228),
+    "bandwidth": (2.03904e12, 3.35232e12, 4.8e12, 7.67232e12),
+    "matrix_rate": (312e12, 989.4e12, 989.4e12, 2250e12),
+    "link_rate": (300e9, 450e9, 450e9, 900e9),
+    "network_rate": (25e9, 50e9, 50e9, 50e9),
+}
 TARGETS = {
-    target.name: target
-    for target in (
-        Target(
-            name="a100-80gb",
-            label="NVIDIA A100-SXM4-80GB",
-            capability=8,
-            cores=108,
-            lanes=64,
-            clock=1.41,
-            memory=85_100_068_864,
-            l2=40 * 2**20,
-            shared=(164 * _KIB, 163 * _KIB),
-            bandwidth=2.03904e12,
-            matrix_rate=312e12,
-            link_rate=300e9,
-            network_rate=25e9,
-        ),
-        Target(
-            name="h100",
-            label="NVIDIA H100 80GB HBM3",
-            capability=9,
-            cores=132,
-            lanes=128,
-            clock=1.98,
-            memory=84_942_979_072,
-            l2=50 * 2**20,
-            shared=(228 * _KIB, 227 * _KIB),
-            bandwidth=3.35232e12,
-            matrix_rate=989.4e12,
-            link_rate=450e9,
-            network_rate=50e9,
-        ),
-        Target(
-            name="h200",
-            label="NVIDIA H200",
-            capability=9,
-            cores=132,
-            lanes=128,
-            clock=1.98,
-            memory=151_397_597_184,
-            l2=50 * 2**20,
-            shared=(228 * _KIB, 227 * _KIB),
-            bandwidth=4.8e12,
-            matrix_rate=989.4e12,
-            link_rate=450e9,
-            network_rate=50e9,
-        ),
-        Target(
-            name="b200",
-            label="NVIDIA B200",
-            capability=10,
-            cores=148,
-            lanes=128,
-            clock=1.965,
-            memory=191_514_411_008,
-            l2=132_644_864,
-            shared=(228 * _KIB, 227 * _KIB),
-            bandwidth=7.67232e12,
-            matrix_rate=2250e12,
-            link_rate=900e9,
-            network_rate=50e9,
-        ),
-    )
+    row[0]: Target(**dict(zip(_TABLE, row, strict=True)))
+    for row in zip(*_TABLE.values(), strict=True)
 }

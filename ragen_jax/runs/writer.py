@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax.runs.reader import read_episodes, read_metrics
-from ragen_jax.runs.tensorboard import EventFile
 
 # Prefixes of metrics that are durations; they differ between equal runs.
 TIMING_PREFIXES = ("timing_s/", "perf/", "time")
@@ -76,7 +75,7 @@ class RunWriter:
       workdir: the run folder, locked by the caller.
       after: last iteration of an existing record that is kept; -1 keeps none.
       tensorboard: also write an event file.
-      settings, games: see `EventFile`.
+      settings, games: see `tensorboard.EventFile`.
     """
 
     def __init__(
@@ -104,6 +103,9 @@ class RunWriter:
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = None
         if tensorboard:
+            # It imports torch, seconds of every command, where torch is installed.
+            from ragen_jax.runs.tensorboard import EventFile
+
             self._events = EventFile(workdir, settings=settings or {}, games=games)
             self._draw_events(records)
 

@@ -251,8 +251,7 @@ def test_cuts_once_per_alarm_with_a_pause():
 def test_refused_with_the_cure():
     def check(overrides=(), **changes):
         config = base.get_config()
-        paths = {key.replace("__", "."): value for key, value in changes.items()}
-        config.update_from_flattened_dict(paths)
+        config.update_from_flattened_dict(commands.dotted(changes))
         validate(config, overrides)
         return config
 

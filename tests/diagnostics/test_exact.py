@@ -1,5 +1,6 @@
 """Exact information against an enumeration by hand; estimates against both."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -16,24 +17,11 @@ from benchmarks.exact_information import (
 from ragen_jax.diagnostics.mutual_information import estimates
 from ragen_jax.diagnostics.pairs import Pairs
 from ragen_jax.diagnostics.scoring import Scorer
-from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
+from tests.models.random_adapters import EVEN
 from tests.reference import exact_oracle
 
-CONFIG = new_config(
-    vocab_size=23,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    max_position_embeddings=64,
-    rms_norm_eps=1e-6,
-    rope_theta=1e4,
-    tie_word_embeddings=True,
-    initializer_range=0.6,
-)
+CONFIG = dataclasses.replace(EVEN, vocab_size=23, rope_theta=1e4, initializer_range=0.6)
 POLICY = build_policy(CONFIG)
 PARAMS = POLICY.init(jax.random.key(1))
 ALPHABET, TEMPERATURE = (3, 11, 7, 20), 0.8

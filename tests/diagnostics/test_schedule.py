@@ -15,18 +15,16 @@ from tests import commands
 
 def run(model, workdir, capsys, *, every, total):
     """Digest of the parameters, and metrics by iteration without their times."""
-    config = sokoban.get_config()
-    keys = commands.TINY | {
-        "model.path": str(model),
-        "rollout.max_turns": 1,
-        "evaluation.every": None,
-        "logging.tensorboard": False,
-        "logging.trajectories_every": None,
-        "diagnostics.every": every,
-        "diagnostics.num_samples": 6,
-        "train.num_iterations": total,
-    }
-    config.update_from_flattened_dict(keys)
+    config = commands.tiny_config(
+        sokoban,
+        model,
+        rollout__max_turns=1,
+        evaluation__every=None,
+        logging__trajectories_every=None,
+        diagnostics__every=every,
+        diagnostics__num_samples=6,
+        train__num_iterations=total,
+    )
     assert train(config, workdir) == 0
     digest = capsys.readouterr().out.split("sha256 ")[1].split()[0]
     lines = (workdir / "metrics.jsonl").read_text().splitlines()

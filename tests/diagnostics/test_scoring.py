@@ -25,10 +25,8 @@ def model(tmp_path_factory):
 
 
 def make_config(model, **changes):
-    config = sokoban.get_config()
-    keys = commands.TINY | {"model.path": str(model), "rollout.temperature": 0.7}
-    config.update_from_flattened_dict(keys | changes)
-    return config
+    changes = {"rollout.temperature": 0.7} | changes
+    return commands.tiny_config(sokoban, model, **changes)
 
 
 def make_pairs(vocab_size, *, max_length):

@@ -15,14 +15,7 @@ from ragen_jax.evaluation.terminal.episodes import watch_policy
 from ragen_jax.models.hf.weights import load_checkpoint, save_checkpoint
 from ragen_jax.program.build import build_program
 from tests import commands
-
-
-def tiny_config(task, **changes):
-    config = task.get_config()
-    config.update_from_flattened_dict(
-        commands.TINY | {k.replace("__", "."): v for k, v in changes.items()}
-    )
-    return config
+from tests.commands import tiny_config
 
 
 @pytest.fixture(scope="module")

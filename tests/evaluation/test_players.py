@@ -1,6 +1,5 @@
 """The players that read no text: best play reaches the ceiling, and chance."""
 
-import dataclasses
 import functools
 import json
 
@@ -11,12 +10,13 @@ import pytest
 from configs import sokoban
 from envs.base import PlayBudget
 from ragen_jax.evaluation import players, suites
-from ragen_jax.host_games.base import HostGame, MissingRequirement, Observation, Step
+from ragen_jax.host_games.base import MissingRequirement
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks.build import new_task
 from ragen_jax.tasks.specs import EnvSpec
 from tests import commands
+from tests.host_games import solved_games
 
 BUDGET = (3, 4, 10)
 
@@ -100,58 +100,21 @@ def test_random_play_wins_what_its_actions_win():
     assert won.mean() == pytest.approx(1 / 6, abs=5 * 0.0083)
 
 
-class Lock(HostGame):
-    """Opens for the word it shows, or, without hope, for none."""
-
-    instruction = "Say the word."
-    is_solvable = True
-    longest_solution = 2
-    hopeless = False
-
-    def __init__(self, split):
-        self._left = 2
-
-    def reset(self, seed, task=None):
-        self._left = 2 - (seed % 2)
-        return Observation("word")
-
-    def step(self, reply):
-        self._left -= reply == "word"
-        info = {"success": self._left == 0, "valid": True}
-        return Step(Observation(""), 0.0, self._left == 0, False, info)
-
-    def solution(self):
-        return () if self.hopeless else ("word",) * self._left
-
-
-class Hopeless(Lock):
-    hopeless = True
-    is_solvable = False
-
-
-class Pictured(Lock):
-    """Nobody reads what it shows: a picture is no reason to fail."""
-
-    def reset(self, seed, task=None):
-        picture = np.zeros((2, 3, 3), np.uint8)
-        return dataclasses.replace(super().reset(seed, task), images=(picture,))
-
-
 def lock_task(game, max_turns):
     host = sokoban.get_config().host.to_dict() | {"max_failed_fraction": 0.0}
-    spec = EnvSpec(f"{__name__}:{game.__name__}", host=host)
+    spec = EnvSpec(f"{solved_games.__name__}:{game}", host=host)
     rules = EpisodeLimits(PlayBudget(max_turns, 1, max_turns), 1)
     return new_task(spec, rules)
 
 
 def test_games_in_python_are_played_by_their_solutions():
-    for game in (Lock, Pictured):
+    for game in ("Lock", "Pictured"):
         assert play(lock_task(game, 2), "solver", 16)[1].all()
     # Of a single reply: only where one is enough.
-    short = play(lock_task(Lock, 1), "solver", 16)[1]
+    short = play(lock_task("Lock", 1), "solver", 16)[1]
     assert 0 < short.sum() < 16
     with pytest.raises(ValueError, match=r"Hopeless knows no replies that win"):
-        play(lock_task(Hopeless, 2), "solver", 4)
+        play(lock_task("Hopeless", 2), "solver", 4)
 
 
 def test_games_in_python_have_no_random_player(monkeypatch, capsys):

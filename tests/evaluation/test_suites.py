@@ -23,7 +23,6 @@ from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.tasks.build import build_task, check_fit, play_rules
 from ragen_jax.tasks.specs import EnvSpec, env_specs, make_env
 from ragen_jax.text.tokenizer import load_tokenizer
-from tests import commands
 from tests.rollout import players
 
 TASKS = {
@@ -276,9 +275,9 @@ def test_two_evaluations_at_once_are_reported_in_order(tmp_path):
 
 
 @pytest.mark.slow
-def test_samples_of_an_entry_are_counted_by_level(tmp_path):
+def test_samples_of_an_entry_are_counted_by_level(model):
     config = bandit.get_config()
-    config.model.path = str(commands.tiny_model(tmp_path / "tiny"))
+    config.model.path = str(model)
     asked = {"num_prompts": 4, "num_samples": 3, "pass_at": (1, 3)}
     changes = {f"evaluation.{name}": value for name, value in asked.items()}
     trained = open_trained(None, config, changes=changes)

@@ -48,7 +48,6 @@ def test_an_iteration_trains(name, model, tmp_path):
         "rollout.max_turns": turns,
         "rollout.max_actions_per_episode": turns,
         "train.num_iterations": 1,
-        "logging.tensorboard": False,
     }
     config.update_from_flattened_dict(commands.TINY | limits)
     assert train(config, tmp_path / "run") == 0

@@ -16,7 +16,9 @@ from tests import commands
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, model):
     workdir = tmp_path_factory.mktemp("trained") / "run"
-    words = commands.train_command(model, workdir, train__num_iterations=2)
+    words = commands.train_command(
+        model, workdir, train__num_iterations=2, logging__tensorboard=True
+    )
     done = commands.run(words)
     assert done.returncode == 0, done.stderr
     return workdir
@@ -64,7 +66,7 @@ def test_a_run_leaves_what_the_readme_names(trained):
 def test_evaluate_a_run(trained, tmp_path):
     output = tmp_path / "episodes.jsonl"
     words = commands.command("evaluate", f"--run={trained}", f"--output={output}")
-    done = commands.run(words)
+    done = commands.call(words)
     assert done.returncode == 0, done.stderr
     assert "95 % interval" in done.stdout
     assert "regret" in done.stdout
@@ -94,8 +96,8 @@ def test_evaluate_weights_in_hugging_face_layout(model):
 
 def test_export_holds_the_trained_weights(trained, tmp_path, model):
     folder = tmp_path / "exported"
-    words = f"--run={trained}", f"--output={folder}"
-    done = commands.run(commands.command("export", *words))
+    words = commands.command("export", f"--run={trained}", f"--output={folder}")
+    done = commands.call(words)
     assert done.returncode == 0, done.stderr
     config, params = load_checkpoint(folder)
     before_config, before = load_checkpoint(model)
@@ -117,22 +119,11 @@ def test_watch_the_policy(trained):
 
 
 @pytest.mark.slow
-def test_watch_the_solver():
-    """The first validation level takes it one reply."""
-    options = "--player=solver", "--raw"
-    words = commands.command("play", "--config=configs/sokoban.py", *options)
-    done = commands.call(words)
-    assert done.returncode == 0, done.stderr
-    assert "</think><answer>" in done.stdout
-    assert "\nwon in " in done.stdout
-
-
-@pytest.mark.slow
 def test_play_in_person():
     """Bare answers and whole replies are read; leaving is no error."""
     words = commands.command("play", "--config=configs/frozen_lake.py", "--raw")
     typed = "Left || Up\n</think><answer>Sideways</answer>\n"
-    done = commands.run(words, typed=typed)
+    done = commands.call(words, typed=typed)
     assert done.returncode == 0, done.stderr
     assert "[2 actions run, reward 0, penalty 0]" in done.stdout
     assert "[0 actions run, reward 0, penalty -0.1]" in done.stdout
@@ -158,20 +149,17 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_settings_are_refused_before_anything_is_written(case, tmp_path, model):
     changes, words = BAD[case]
-    config = sokoban.get_config()
+    config = commands.tiny_config(sokoban)
     config.unlock()
-    config.update_from_flattened_dict(
-        commands.TINY | {"model.path": str(model)} | changes
-    )
+    config.update_from_flattened_dict({"model.path": str(model)} | changes)
     with pytest.raises(ValueError, match=re.escape(words)):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_an_unwritable_workdir(tmp_path, model):
     (tmp_path / "file").write_text("")
-    done = commands.run(commands.train_command(model, tmp_path / "file/run"))
+    done = commands.call(commands.train_command(model, tmp_path / "file/run"))
     assert done.returncode == 2
     assert "cannot write to the run folder" in done.stderr
 

@@ -29,6 +29,19 @@ def chunked(params, tokens=TOKENS, mask=None, *, chunk_tokens=12, temperature=0.
     )
 
 
+def weighted(function):
+    """Value and gradient of a weighted sum of what a function returns."""
+
+    def loss(params, weights):
+        log_probs, entropy = function(params)
+        return jnp.sum(log_probs * weights[0] + entropy * weights[1])
+
+    return jax.jit(jax.value_and_grad(loss))
+
+
+NAIVE = weighted(lambda p: naive_log_probs(tiny.POLICY, p, TOKENS, 0.7))
+
+
 @pytest.mark.parametrize("mask", [None, MASK, ~MASK], ids=["all", "few", "many"])
 @pytest.mark.parametrize("chunk_tokens", [1, 4, 12, 21, 1000])
 def test_value_and_gradient_equal_naive(chunk_tokens, mask):
@@ -36,15 +49,9 @@ def test_value_and_gradient_equal_naive(chunk_tokens, mask):
     if mask is not None:
         weights *= mask[None].astype(weights.dtype)
 
-    def total(function):
-        def loss(params):
-            log_probs, entropy = function(params)
-            return jnp.sum(log_probs * weights[0] + entropy * weights[1])
-
-        return jax.jit(jax.value_and_grad(loss))(PARAMS)
-
-    value, gradient = total(lambda p: chunked(p, mask=mask, chunk_tokens=chunk_tokens))
-    expected = total(lambda p: naive_log_probs(tiny.POLICY, p, TOKENS, 0.7))
+    found = weighted(lambda p: chunked(p, mask=mask, chunk_tokens=chunk_tokens))
+    value, gradient = found(PARAMS, weights)
+    expected = NAIVE(PARAMS, weights)
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
     for name in gradient:
         np.testing.assert_allclose(

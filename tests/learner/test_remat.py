@@ -14,6 +14,7 @@ from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import abstract_params, build_policy
 from ragen_jax.tasks.build import build_task
 from ragen_jax.tasks.specs import env_specs
+from tests import commands
 
 MODEL, TOKENIZER, _ = read_model("pocket")
 # Wide and deep enough that activations, not weights or logits, fill the memory.
@@ -24,8 +25,8 @@ PLAYED = dict.fromkeys(("rollout", "evaluation"), NOTHING)
 
 def plan_of(remat, preset="pocket,grpo", known=PLAYED, **changes):
     config = sokoban.get_config(preset)
-    changes = {k.replace("__", "."): v for k, v in changes.items()}
-    config.update_from_flattened_dict({"model.remat": remat} | changes)
+    changes = {"model.remat": remat} | commands.dotted(changes)
+    config.update_from_flattened_dict(changes)
     return make_plan(config, SHAPE, TOKENIZER, known, compiled=True)
 
 

@@ -18,6 +18,7 @@ from ragen_jax.registry.functions import from_section
 from ragen_jax.registry.settings import flatten, number
 from tests.algo.calls import options_of
 from tests.learner import tiny
+from tests.learner.tiny import rule
 
 GROUPS_OF_ONE = {
     "rollout.group_size": 1,
@@ -25,12 +26,7 @@ GROUPS_OF_ONE = {
     "filter.keep_fraction": 1.0,
 }
 ONE_TURN = {"rollout.max_turns": 1}
-TOP_P = {"filter.rule": "top_p", "filter.keep_fraction": None, "filter.top_p": 0.9}
-
-
-def rule(name, **options):
-    options = {f"filter.{key}": value for key, value in options.items()}
-    return {"filter.rule": name, "filter.keep_fraction": None} | options
+TOP_P = rule("top_p", top_p=0.9)
 
 
 def config_with(changes):
@@ -94,28 +90,19 @@ BROKEN = [
         ("filter.loss_scale = 'rho'", "does not use", "choose 'linear' or 'sqrt'"),
     ),
     (
-        {
-            "filter.rule": "quantile_band",
-            "filter.keep_fraction": None,
-            "filter.quantile_low": 0.5,
-            "filter.quantile_high": 0.5,
-        },
+        rule("quantile_band", quantile_low=0.5, quantile_high=0.5),
         ("filter.quantile_low = 0.5", "not below", "exchange them"),
     ),
     (
-        {
-            "filter.rule": "within_group",
-            "filter.keep_fraction": None,
-            "filter.rows_per_group": 9,
-        },
+        rule("within_group", rows_per_group=9),
         (
             "filter.rows_per_group = 9",
-            "more rows than|more .*than a group",
+            "more .*than a group|more rows than",
             "at most 8",
         ),
     ),
     (
-        {"filter.rule": "top_k", "filter.keep_fraction": None, "filter.top_k": 17},
+        rule("top_k", top_k=17),
         ("filter.top_k = 17", "more than there are", "use at most"),
     ),
     (
@@ -186,14 +173,7 @@ USELESS = [
     ({"algo.reward_placement": "turn"}, ["algo.normalization"]),
     ({"filter.keep_fraction": 1.0}, ["filter.direction", "filter.loss_scale"]),
     (TOP_P | {"filter.top_p": 1.0}, ["filter.top_p_epsilon", "filter.direction"]),
-    (
-        {
-            "filter.rule": "within_group",
-            "filter.keep_fraction": None,
-            "filter.rows_per_group": 4,
-        },
-        ["filter.direction"],
-    ),
+    (rule("within_group", rows_per_group=4), ["filter.direction"]),
     ({"loss.policy": "gspo"}, ["loss.dual_clip"]),
     ({"loss.policy": "cispo"}, ["loss.dual_clip"]),
     ({}, ["train.max_empty_iterations"]),

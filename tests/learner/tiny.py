@@ -123,6 +123,12 @@ def make_config(**settings) -> ConfigDict:
     return config
 
 
+def rule(name: str, **options) -> dict[str, object]:
+    """Keys of a filter that chooses by a rule with these options."""
+    options = {f"filter.{key}": value for key, value in options.items()}
+    return {"filter.rule": name, "filter.keep_fraction": None} | options
+
+
 def build(mesh=(1, 1, 1), *, policy=POLICY, **settings):
     """A fresh state, and an update with these settings in place of the usual ones.
 

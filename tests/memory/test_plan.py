@@ -22,10 +22,7 @@ GIVEN = dict.fromkeys(
 
 
 def tiny_config(preset="pocket", **changes):
-    config = sokoban.get_config(preset)
-    changes = {k.replace("__", "."): v for k, v in changes.items()}
-    config.update_from_flattened_dict(commands.TINY | changes)
-    return config
+    return commands.tiny_config(sokoban, presets=preset, **changes)
 
 
 def plan_of(config, known=GIVEN, **how):
@@ -122,8 +119,8 @@ def test_an_estimate_is_within_a_quarter_of_the_compiled_program(case):
     # Large enough that the parts of the formula decide.
     changes = {"rollout__num_groups": 8, "rollout__group_size": 16} | changes
     config = sokoban.get_config(preset)
-    changes = {k.replace("__", "."): v for k, v in changes.items()}
-    config.update_from_flattened_dict(changes | {"learner.minibatch_rows": 32})
+    changes["learner__minibatch_rows"] = 32
+    config.update_from_flattened_dict(commands.dotted(changes))
     estimate, count = (
         plan_of(config, known=None, compiled=compiled, on_cpu=True).memory
         for compiled in (False, True)

@@ -15,8 +15,8 @@ from ragen_jax.models.attention import (
     attend_causal,
     choose_attention,
 )
-from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
+from tests.models.random_adapters import EVEN
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37
 
@@ -114,15 +114,6 @@ def test_causal_attention_in_bfloat16_is_near():
 
 def test_the_network_attends_as_it_is_told(monkeypatch):
     """By another entry the same numbers, and by an entry that was asked for."""
-    shape = new_config(
-        vocab_size=13,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=4,
-    )
     asked = []
     xla = CAUSAL_ATTENTIONS["xla"]
 
@@ -131,15 +122,14 @@ def test_the_network_attends_as_it_is_told(monkeypatch):
         return xla(*arrays)
 
     monkeypatch.setitem(CAUSAL_ATTENTIONS, "xla", noted)
-    tokens = jax.random.randint(jax.random.key(1), (3, 9), 0, 13)
+    tokens = jax.random.randint(jax.random.key(1), (3, 9), 0, EVEN.vocab_size)
     order = jnp.tile(jnp.arange(9)[None], (3, 1))
-    plain = build_policy(shape)
+    plain = build_policy(EVEN)
     params = plain.init(jax.random.key(0))
     expected, _ = plain.forward(params, tokens, order, None)
     assert not asked
-    hidden, _ = build_policy(shape, attention="xla").forward(
-        params, tokens, order, None
-    )
+    policy = build_policy(EVEN, attention="xla")
+    hidden, _ = policy.forward(params, tokens, order, None)
     assert asked == [(3, 9, 4, 4)] * 2
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
 

@@ -21,21 +21,22 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(model, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    done = commands.run(commands.train_command(model, workdir, train__num_iterations=2))
+    done = commands.call(
+        commands.train_command(model, workdir, train__num_iterations=2)
+    )
     assert done.returncode == 0, done.stderr
     return workdir
 
 
 def export(run, output, *words):
     flags = (f"--run={run}", f"--output={output}", *words)
-    return commands.run(commands.command("export", *flags))
+    return commands.call(commands.command("export", *flags))
 
 
 def test_it_learns_and_is_exported(model, trained, tmp_path):
     output = tmp_path / "exported"
     done = export(trained, output)
     assert done.returncode == 0, done.stderr
-    print(done.stderr)
     hf = json.loads((output / "config.json").read_text())
     assert hf["architectures"] == ["Qwen3ForCausalLM"]
     assert hf["head_dim"] == 8
@@ -48,7 +49,7 @@ def test_it_learns_and_is_exported(model, trained, tmp_path):
 
 def test_it_is_planned(model):
     tiny = commands.TINY | {"rollout.max_turns": 1}
-    done = commands.run(
+    done = commands.call(
         commands.command(
             "plan",
             "--config=configs/sokoban.py",
@@ -62,7 +63,7 @@ def test_it_is_planned(model):
 
 def test_adapters_alone_are_exported(model, trained, tmp_path):
     workdir, output = tmp_path / "run", tmp_path / "adapters"
-    done = commands.run(
+    done = commands.call(
         commands.train_command(model, workdir, train__num_iterations=1, lora__rank=2)
     )
     assert done.returncode == 0, done.stderr

@@ -11,21 +11,11 @@ from jax.sharding import PartitionSpec
 
 from ragen_jax.learner.logprobs import hidden_states, token_values
 from ragen_jax.models.critic import TRUNKS, build_critic
-from ragen_jax.models.families import new_config
 from ragen_jax.models.policy import build_policy
 from ragen_jax.sharding import make_mesh, param_shardings
+from tests.models.random_adapters import EVEN
 
-TIED = new_config(
-    vocab_size=16,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    tie_word_embeddings=True,
-    initializer_range=0.3,
-)
+TIED = EVEN
 UNTIED = dataclasses.replace(TIED, tie_word_embeddings=False)
 TOKENS = jax.random.randint(jax.random.key(1), (3, 7), 0, 16)
 

@@ -16,6 +16,11 @@ from ragen_jax.multihost.heartbeat import (
 )
 from tests import commands
 
+# `Ends` raises in the thread that watches.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
@@ -51,7 +56,6 @@ def beat(number=1, attempt="a", **changes):
     )
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_process_without_new_beats_is_gone(tmp_path, capsys):
     ends = Ends()
     with watch(tmp_path, ends):
@@ -63,7 +67,6 @@ def test_a_process_without_new_beats_is_gone(tmp_path, capsys):
     assert heartbeat.RESUME in error
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_process_that_never_comes_is_gone_too(tmp_path, capsys):
     ends = Ends()
     with watch(tmp_path, ends, number=1):
@@ -71,7 +74,6 @@ def test_a_process_that_never_comes_is_gone_too(tmp_path, capsys):
     assert "process 0 (unknown host, pid 0)" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
     ends = Ends()
     with watch(tmp_path, ends):
@@ -85,7 +87,6 @@ def test_a_failure_is_passed_on_with_its_sentence(tmp_path, capsys):
     )
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_process_that_was_seen_to_start_must_not_vanish(tmp_path, capsys):
     """Others may still be starting; files of an earlier start do not count."""
     ends = Ends()
@@ -110,7 +111,6 @@ def test_heartbeats_and_an_orderly_end_are_not_a_loss(tmp_path, state):
     assert not ends.statuses
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_file_of_an_earlier_start_does_not_count(tmp_path):
     ends = Ends()
     write_heartbeat(tmp_path, beat(attempt="before", state=heartbeat.FAILED))
@@ -120,7 +120,6 @@ def test_the_file_of_an_earlier_start_does_not_count(tmp_path):
         assert ends.wait() == [heartbeat.EXIT_STATUS]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_stall_says_where_every_process_stands(tmp_path, capfd):
     ends = Ends()
     with watch(tmp_path, ends, stall_seconds=0.2) as watching:
@@ -171,21 +170,21 @@ def test_a_failure_ends_the_process_without_waiting_for_others(
     assert str(error) in left.reason
 
 
-def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("connection reset by peer"),
+        ValueError("UNKNOWN: Gloo AllGather failed: connection closed by peer"),
+    ],
+)
+def test_an_error_of_the_runtime_waits_for_the_loss_that_explains_it(
+    tmp_path, capsys, error
+):
     """A collective operation raises at once; that a peer is gone shows later."""
     ends = Ends()
     write_heartbeat(tmp_path, beat(count=1))
     with pytest.raises(SystemExit), watch(tmp_path, ends):
-        raise RuntimeError("connection reset by peer")
-    assert heartbeat.EXIT_STATUS in ends.statuses
-    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
-
-
-def test_an_error_of_the_runtime_waits_for_the_loss(tmp_path, capsys):
-    ends = Ends()
-    write_heartbeat(tmp_path, beat(count=1))
-    with pytest.raises(SystemExit), watch(tmp_path, ends):
-        raise ValueError("UNKNOWN: Gloo AllGather failed: connection closed by peer")
+        raise error
     assert heartbeat.EXIT_STATUS in ends.statuses
     assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
 
@@ -249,9 +248,8 @@ def test_a_beat_is_read_as_written(tmp_path):
     assert json.loads((tmp_path / "processes/1.json").read_text())["count"] == 9
 
 
-def test_a_run_that_hangs_ends_itself(tmp_path):
+def test_a_run_that_hangs_ends_itself(model, tmp_path):
     """Compiling takes longer than this limit."""
-    model = commands.tiny_model(tmp_path / "model")
     words = commands.train_command(
         model, tmp_path / "run", evaluation__every=None, train__stall_seconds=0.01
     )

@@ -1,6 +1,7 @@
 """Rollouts one iteration ahead: what is played with, resumed, refused and counted."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import time
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -38,7 +40,6 @@ AHEAD = {
     "optimizer.learning_rate": 0.02,
     "rollout.max_turns": 1,
     "evaluation.every": None,
-    "logging.tensorboard": False,
 }
 SPLIT = AHEAD | {"rollout.devices": 1}
 FILL = AHEAD | {"rollout.max_actions_per_turn": 1, "rollout.max_actions_per_episode": 1}
@@ -48,19 +49,26 @@ MIXED = SPLIT | {"mesh.data": 2, "mesh.fsdp": 2, "rollout.devices": 4}
 def make_config(model, changes, **more):
     """A tiny run; games in Python where nothing else plays beside the learner."""
     is_split = changes.get("rollout.devices") is not None
-    config = (sokoban if is_split else world).get_config()
-    keys = commands.TINY | {"model.path": str(model)} | changes
-    keys |= {key.replace("__", "."): value for key, value in more.items()}
-    with config.ignore_type():
-        config.update_from_flattened_dict(keys)
+    task = sokoban if is_split else world
+    config = commands.tiny_config(task, model, **changes | more)
     validate(config)
     return config
+
+
+@functools.cache
+def on_two_devices(model):
+    """The program of `SPLIT`; its state is not to be given away."""
+    return build_program(make_config(model, SPLIT))
+
+
+def fresh_state(program):
+    return jax.tree.map(jnp.copy, program.state)
 
 
 def advance(config, num_iterations):
     """Results of some iterations, on the host, and the program."""
     program, found = build_program(config), []
-    state = program.state
+    state = fresh_state(program)
     with prefetch.RolloutPrefetcher(config, program) as prefetcher:
         iterate = make_iterate(config, program, prefetcher=prefetcher)
         for done in range(1, num_iterations + 1):
@@ -88,7 +96,7 @@ def test_each_rollout_is_played_with_the_parameters_before_the_last_update(
     found, program = advance(config, 4)
     players = program.learner.state.acting_snapshot.iteration.sharding.mesh
     learner, root = program.learner, rngs.root_key(config.seed)
-    state = build_program(config).state.replace(acting_snapshot=None)
+    state = fresh_state(program).replace(acting_snapshot=None)
     frozen = program.frozen
     if frozen is not None:
         where = jax.sharding.NamedSharding(players, jax.sharding.PartitionSpec())
@@ -116,11 +124,7 @@ def test_each_rollout_is_played_with_the_parameters_before_the_last_update(
 
 def test_devices_of_their_own_change_nothing_but_where(model):
     alone, _ = advance(make_config(model, FILL), 3)
-    config = world.get_config()
-    with config.ignore_type():
-        config.update_from_flattened_dict(
-            commands.TINY | FILL | {"model.path": str(model), "rollout.devices": 1}
-        )
+    config = commands.tiny_config(world, model, **FILL | {"rollout.devices": 1})
     split, program = advance(config, 3)
     for (mine, rollouts, _), (theirs, others, _) in zip(alone, split, strict=True):
         chex.assert_trees_all_close(mine, theirs, rtol=0, atol=1e-6)
@@ -133,8 +137,10 @@ def test_devices_of_their_own_change_nothing_but_where(model):
 @pytest.mark.parametrize("changes", [SPLIT, MIXED], ids=["two devices", "eight"])
 def test_weights_move_from_device_to_device(model, changes):
     """Each slice that a player holds is one that a device that learns has."""
-    config = make_config(model, changes)
-    state = build_program(config).state
+    if changes == SPLIT:
+        state = on_two_devices(model).state
+    else:
+        state = build_program(make_config(model, changes)).state
     with jax.transfer_guard_device_to_host("disallow_explicit"):
         acting_snapshot = take_snapshot(
             state, state.acting_snapshot.iteration.sharding.mesh
@@ -152,9 +158,8 @@ def test_weights_move_from_device_to_device(model, changes):
 
 
 def test_iterations_compile_nothing_again(model):
-    config = make_config(model, SPLIT)
-    program = build_program(config)
-    state = program.state
+    config, program = make_config(model, SPLIT), on_two_devices(model)
+    state = fresh_state(program)
     with prefetch.RolloutPrefetcher(config, program) as prefetcher:
         iterate = make_iterate(config, program, prefetcher=prefetcher)
         for done in (1, 2):
@@ -169,7 +174,7 @@ def test_iterations_compile_nothing_again(model):
 def test_the_rollout_runs_while_the_update_does(model, monkeypatch):
     """Each waits for the other to have begun: one after the other would not end."""
     config = make_config(model, SPLIT, train__num_iterations=2)
-    program = build_program(config)
+    program = on_two_devices(model)
     playing, updating = threading.Event(), threading.Event()
     collect, update, num_rollouts = Program.collect, program.update, []
 
@@ -189,7 +194,7 @@ def test_the_rollout_runs_while_the_update_does(model, monkeypatch):
     program = dataclasses.replace(program, update=update_and_tell)
     with prefetch.RolloutPrefetcher(config, program) as prefetcher:
         iterate = make_iterate(config, program, prefetcher=prefetcher)
-        first = iterate(program.state, 1)
+        first = iterate(fresh_state(program), 1)
         second = iterate(first.state, 2)
     assert second.timing["timing_s/rollout_hidden"] > 0
     # None for an iteration that there will not be.
@@ -241,9 +246,8 @@ def test_a_run_that_stops_fails_and_goes_on_is_the_uninterrupted_one(
 @pytest.mark.parametrize("changes", [FILL, SPLIT], ids=["one device", "two"])
 def test_a_killed_run_resumes_to_the_bit(model, tmp_path, changes):
     def words(workdir, **more):
-        keys = {k.replace(".", "__"): v for k, v in changes.items()} | more
         task = "sokoban" if "rollout.devices" in changes else "world"
-        return commands.train_command(model, workdir, task, **keys)
+        return commands.train_command(model, workdir, task, **changes | more)
 
     whole = commands.run(words(tmp_path / "whole"), devices=2)
     assert whole.returncode == 0, whole.stderr
@@ -327,11 +331,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(model, case):
     changes, message = REFUSED[case]
-    config = sokoban.get_config()
-    with config.ignore_type():
-        config.update_from_flattened_dict(
-            commands.TINY | {"model.path": str(model)} | changes
-        )
+    config = commands.tiny_config(sokoban, model, **changes)
     with pytest.raises(ValueError, match=message):
         validate(config)
 

@@ -16,8 +16,8 @@ def test_it_writes_a_page_and_figures(tmp_path):
         for seed in range(2)
     ]
     page = tmp_path / "new" / "page.html"
-    words = [*map(str, runs), f"--output={page}", f"--png={tmp_path / 'png'}"]
-    done = commands.run(commands.command("report", *words, "--max_episodes=3"))
+    words = f"--output={page}", f"--png={tmp_path / 'png'}", "--max_episodes=3"
+    done = report(*runs, *words)
     assert done.returncode == 0, done.stderr
     assert "run: run-0, run-1" in done.stdout
     assert "3 of 16 episodes in it" in done.stdout

@@ -159,30 +159,36 @@ def test_the_cache_holds_every_sampled_token(options):
     np.testing.assert_allclose(cached.hidden, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 4, 7, 20])
-def test_prompts_that_are_read_in_chunks_are_the_same(chunk):
-    """Behind tokens of different numbers; a row without a message keeps its own."""
-    policy, params = _policy(), _params()
-    starts = jnp.asarray([0, 2, 5, 3, 1, 4], jnp.int32)
+STARTS = np.asarray([0, 2, 5, 3, 1, 4], np.int32)
+
+
+@functools.cache
+def _read_on(chunk):
+    """Prompts behind tokens of different numbers, read in chunks or (None) at once."""
+    policy = _policy()
     lengths = jnp.where(jnp.arange(ROWS) == 4, 0, jnp.asarray(LENGTHS))
-    span = TokenSpan(_tokens(), lengths)
     how = Decoding(None, None, 0, 0, read_chunk_tokens=chunk)
 
-    def context(reader, *options):
-        slots = 5 + WIDTH
+    @jax.jit
+    def read_on(params):
         before = Context(
-            init_cache(policy.config, ROWS, slots, policy.dtype),
+            init_cache(policy.config, ROWS, 5 + WIDTH, policy.dtype),
             jnp.ones((ROWS, policy.config.hidden_size)),
         )
-        first = TokenSpan(_tokens()[:, :5], jnp.maximum(starts, 1))
-        before = read(policy, params, before, first, jnp.zeros_like(starts))
-        return reader(policy, params, before, span, starts, *options)
+        first = TokenSpan(_tokens()[:, :5], jnp.maximum(STARTS, 1))
+        before = read(policy, params, before, first, jnp.zeros(ROWS, jnp.int32))
+        where = before, TokenSpan(_tokens(), lengths), jnp.asarray(STARTS)
+        return decode.read_in_chunks(policy, params, *where, how)
 
-    whole = context(read)
-    cut = context(decode.read_in_chunks, how)
+    return read_on(_params()), STARTS + np.asarray(lengths)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 7, 20])
+def test_prompts_that_are_read_in_chunks_are_the_same(chunk):
+    """A row without a message keeps its own."""
+    (whole, ends), (cut, _) = _read_on(None), _read_on(chunk)
     kept = np.arange(ROWS) != 4
     np.testing.assert_allclose(cut.hidden[kept], whole.hidden[kept], atol=1e-5)
-    ends = np.asarray(starts + lengths)
     for one, other in zip(cut.cache.values, whole.cache.values, strict=True):
         for row in range(ROWS):
             parts = [x[row, :, : ends[row]] for x in (one, other)]

@@ -10,8 +10,7 @@ from tests.serve.serving import host_game, serving
 pytestmark = pytest.mark.slow
 
 
-def test_two_iterations(tmp_path):
-    model = commands.tiny_model(tmp_path / "model")
+def test_two_iterations(model, tmp_path):
     with serving(host_game(), max_sessions=8) as server:
         words = commands.train_command(
             model,

@@ -26,6 +26,8 @@ from ragen_jax.sft.data import (
 from ragen_jax.sft.pocket_tokenizer import common_words
 from ragen_jax.sft.sampler import make_draw
 from ragen_jax.sft.train import train
+from tests import commands
+from tests.host_games import solved_games
 from tests.sft import tiny
 from tests.sft.faults import in_parts
 
@@ -48,9 +50,7 @@ def echo_config(**changes) -> ConfigDict:
     config.demonstrators.slipper = pocket.demonstrator(
         "none", 1.0, share=0.0, first=1.0
     )
-    config.update_from_flattened_dict(
-        {key.replace("__", "."): value for key, value in changes.items()}
-    )
+    config.update_from_flattened_dict(commands.dotted(changes))
     return config
 
 
@@ -171,30 +171,14 @@ def test_thoughts_are_refused():
         dialogue_texts(config)
 
 
-class NoSolution(Echo):
-    """Echo without solutions."""
-
-    def solution(self):
-        return []
-
-
 def test_a_game_without_solutions_is_refused():
-    name = f"{__name__}:NoSolution"
+    name = f"{solved_games.__name__}:NoSolution"
     with pytest.raises(ValueError, match="NoSolution cannot be demonstrated"):
         dialogue_texts(echo_config(games__echo__host=name))
 
 
-class Fails(Echo):
-    """Echo that breaks at some problems."""
-
-    def step(self, reply):
-        if self._words[0] == "Up":
-            raise RuntimeError("broken on purpose")
-        return super().step(reply)
-
-
 def test_a_game_that_fails_is_refused():
-    name = f"{__name__}:Fails"
+    name = f"{solved_games.__name__}:Fails"
     with pytest.raises(ValueError, match=r"Fails cannot be demonstrated, .*on purpose"):
         dialogue_texts(echo_config(games__echo__host=name))
 

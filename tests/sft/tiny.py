@@ -11,6 +11,7 @@ from ragen_jax.runs import reader
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
+from tests import commands
 from tests.models import random_models
 from tests.reference.tokenizers import train_qwen_style
 
@@ -82,9 +83,7 @@ def tuning_config(checkpoint: pathlib.Path, **changes) -> ConfigDict:
 
 
 def _changed(config: ConfigDict, changes: dict[str, object]) -> ConfigDict:
-    config.update_from_flattened_dict(
-        {key.replace("__", "."): value for key, value in changes.items()}
-    )
+    config.update_from_flattened_dict(commands.dotted(changes))
     return config
 
 

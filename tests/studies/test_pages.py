@@ -1,6 +1,7 @@
 """Pages: made of records alone, and those in the repository are of its records."""
 
 import dataclasses
+import functools
 import pathlib
 
 import pytest
@@ -146,10 +147,16 @@ def test_every_study_has_a_page_and_a_figure(tmp_path, study):
     assert (tmp_path / f"{study.name}.png").stat().st_size > 5000
 
 
+@functools.cache
+def committed(name):
+    """A study by its committed records; its tests of significance take seconds."""
+    return read_study(STUDIES[name], DOCS / "study")
+
+
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_committed_pages_are_made_of_the_committed_records(study):
     page = DOCS / "study" / f"{study.name}.md"
-    found = read_study(study, DOCS / "study")
+    found = committed(study.name)
     assert page.is_file() == bool(found.runs)
     if found.runs:
         assert page.read_text() == pages.make_page(found, is_quick=False)
@@ -158,7 +165,7 @@ def test_committed_pages_are_made_of_the_committed_records(study):
 
 def test_the_committed_overview_is_that_of_the_records():
     text = (DOCS / "findings.md").read_text()
-    found = [read_study(study, DOCS / "study") for study in STUDIES.values()]
+    found = [committed(name) for name in STUDIES]
     assert text == pages.replace_overview(text, pages.make_overview(found))
     for study in STUDIES.values():
         assert f'<a id="{study.name}"></a>' in text

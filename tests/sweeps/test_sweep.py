@@ -21,21 +21,19 @@ from tests import commands
 GRID = ("optimizer.learning_rate=1e-3,2e-3",)
 SEEDS = (0, 1)
 # With a critic, whose head is drawn from the seed; rollouts in two parts.
-CHANGES = commands.TINY | {
+CHANGES = {
     "algo.advantage": "gae",
     "rollout.part_rows": 4,
     "train.num_iterations": 2,
+    "logging.tensorboard": True,
     "diagnostics.every": 1,
     "diagnostics.num_samples": 4,
 }
 
 
 def make_config(model, **changes):
-    config = sokoban.get_config()
-    changes = {key.replace("__", "."): value for key, value in changes.items()}
-    keys = CHANGES | {"model.path": str(model)} | changes
-    config.update_from_flattened_dict(keys)
-    return config.lock()
+    changes = CHANGES | commands.dotted(changes)
+    return commands.tiny_config(sokoban, model, **changes).lock()
 
 
 def cells_of(model, *grid, **changes):

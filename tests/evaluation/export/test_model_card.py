@@ -39,11 +39,8 @@ OTHER_TOKENS = "in training each cell of a board was tokenized alone"
 
 def make_run(workdir, **changes):
     """A run folder with a checkpoint of the untrained pocket model."""
-    config = sokoban.get_config()
-    settings = commands.TINY | {"rollout.max_turns": 3, "rollout.max_reply_tokens": 24}
-    config.update_from_flattened_dict(
-        settings | {key.replace("__", "."): value for key, value in changes.items()}
-    )
+    settings = {"rollout__max_turns": 3, "rollout__max_reply_tokens": 24} | changes
+    config = commands.tiny_config(sokoban, **settings)
     with commands.open_run(config, workdir, build_program(config)) as run:
         run.save(2, run.state)
         run.finish()
