@@ -14,6 +14,10 @@ import numpy as np
 # The two disjoint parts of a game's problems.
 TRAINING, VALIDATION = "training", "validation"
 SPLITS = (TRAINING, VALIDATION)
+# Entries of `Step.info` that are true or false.
+FLAGS = ("success", "valid")
+# Largest magnitude of a reward: the squares of a batch's add up in float32.
+MAX_REWARD = 1e15
 
 
 class BrokenContract(ValueError):
@@ -43,7 +47,7 @@ class Step:
 
     Attributes:
       observation: shown next, also after the last reply.
-      reward: of this reply alone.
+      reward: of this reply alone; its magnitude is at most `MAX_REWARD`.
       terminated: the game has ended.
       truncated: a limit set by the game has ended it.
       info: `success` (the goal has been reached) and `valid` (the game could read the

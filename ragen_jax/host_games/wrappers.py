@@ -11,9 +11,20 @@ so that programs and formulas, which may contain `||`, are not cut.
 
 import abc
 import dataclasses
+import numbers
+import reprlib
 from collections.abc import Mapping, Sequence
 
-from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
+import numpy as np
+
+from ragen_jax.host_games.base import (
+    FLAGS,
+    MAX_REWARD,
+    BrokenContract,
+    HostGame,
+    Observation,
+    Step,
+)
 from ragen_jax.host_games.common.options import check_number, check_whole
 
 SEPARATOR = "||"
@@ -86,13 +97,24 @@ class Checked(Wrapper):
         self._check_observation("step must return a Step with", step.observation)
         self._check("step must return a Step whose info is", step.info, Mapping)
         for name, value in {"reward": step.reward, **step.info}.items():
-            try:
-                float(value)
-            except (TypeError, ValueError) as error:
+            if not _is_number(value):
                 raise self._broken(
                     f"step must return numbers only as reward and in info: {name}",
                     value,
-                ) from error
+                )
+        # Not-a-number is not up to anything.
+        if not abs(step.reward) <= MAX_REWARD:
+            raise self._broken(
+                f"a reward must be finite and at most {MAX_REWARD:g} in magnitude, as "
+                "its square would overflow",
+                step.reward,
+            )
+        flags = {"terminated": step.terminated, "truncated": step.truncated}
+        flags |= {name: step.info.get(name, False) for name in FLAGS}
+        for name, value in flags.items():
+            # Not-a-number and texts would be true.
+            if not _is_number(value) or value not in (0, 1):
+                raise self._broken(f"{name} must be True or False", value)
         return step
 
     def _check_observation(self, sentence: str, value: object) -> None:
@@ -110,10 +132,20 @@ class Checked(Wrapper):
 
     def _broken(self, sentence: str, value: object) -> BrokenContract:
         name, got = type(self.game).__name__, type(value).__name__
+        if _is_number(value) or isinstance(value, str):
+            got = reprlib.repr(value)
         return BrokenContract(
             f"{name}: {sentence}, got {got} "
             "(the contract: ragen_jax/host_games/base.py)"
         )
+
+
+def _is_number(value: object) -> bool:
+    """A number or truth value of Python, or an array that holds one."""
+    if isinstance(value, numbers.Real):
+        return True
+    array = np.asarray(value)
+    return array.shape == () and array.dtype.kind in "biuf"
 
 
 _A = {

@@ -5,16 +5,39 @@ or why there are none. Knows nothing of what is said.
 """
 
 import contextlib
+import ctypes
 import os
+import pathlib
 import select
 import signal
 import subprocess
+import sys
 import time
 
 # Seconds between two checks whether a silent process has ended: its child may hold the
 # pipe open.
 _POLL_SECONDS = 0.1
 _PIECE = 1 << 16
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Let descendants whose parent has ended stay descendants of this process.
+
+    Those with a session of their own would else outlive it. Linux has this alone.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill all processes that a process, or one of these, has started."""
+    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for word in children.read_text().split():
+                kill_descendants(int(word))
+                os.kill(int(word), signal.SIGKILL)
 
 
 class Child:
@@ -81,6 +104,10 @@ class Child:
         if deadline is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(max(deadline - time.monotonic(), 0.0))
+        with contextlib.suppress(ProcessLookupError):
+            # It starts no further ones meanwhile.
+            os.killpg(self.process.pid, signal.SIGSTOP)
+        kill_descendants(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
