@@ -11,6 +11,8 @@ import pathlib
 import zlib
 from typing import Any
 
+from ragen_jax.host_games.common.texts import compose
+
 INSTALL = "pip install 'ragen_jax[parquet]'"
 
 
@@ -100,8 +102,9 @@ def read_lines(path: str, option: str) -> list[tuple[int, Any]]:
 
 
 def one_line(text: str) -> str:
-    """A text of unknown origin, control characters and runs of blanks as one blank."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
+    """A text of unknown origin, control characters and runs of blanks as one blank,
+    letters composed (NFC)."""
+    printable = "".join(c if c.isprintable() else " " for c in compose(text))
     return " ".join(printable.split())
 
 
