@@ -110,6 +110,10 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
         ),
         ([f"env.name={MINE}:shaped"], "is not an environment"),
         (["env.name=nowhere:Game"], "env: there is no module nowhere"),
+        (
+            ["env.name=tests.host_games.broken_games:Unmakeable"],
+            "raised KeyError: 'no such table' (",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused(words, message, tmp_path):

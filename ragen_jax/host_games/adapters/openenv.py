@@ -106,6 +106,8 @@ class OpenEnvGame(HostGame):
         if task is not None:
             data["task"] = task
         answer = self._connection.reset(data)
+        if answer.get("done") is True:
+            raise self._given_up("the episode is over before its first reply")
         self._text = self._find_text(answer)
         return Observation(self._text)
 

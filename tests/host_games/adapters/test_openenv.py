@@ -242,6 +242,16 @@ def test_answers_that_are_none_are_failures(answer, words):
         game.reset(0)
 
 
+def test_an_episode_that_is_over_at_its_reset_is_a_failure():
+    """It would be asked for a reply, and the reply be paid."""
+    talk, asked = answering(observation("won", reward=1.0, done=True), observation())
+    with playing(talk) as game:
+        with pytest.raises(OpenEnvError, match="over before its first reply"):
+            game.reset(0)
+        assert game.reset(0).text == "ok"
+    assert [request["type"] for request in asked] == ["reset", "reset"]
+
+
 def test_a_silent_server_is_given_up():
     def talk(socket):
         socket.recv()
