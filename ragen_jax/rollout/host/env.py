@@ -21,6 +21,7 @@ import envs
 from envs import base
 from envs.templates import Choice, Passage, Template
 from ragen_jax.host_games import ADAPTERS, HOST_GAMES
+from ragen_jax.host_games.base import MAX_REWARD as MAX_REWARD
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame
 from ragen_jax.host_games.base import MissingRequirement as MissingRequirement
 from ragen_jax.host_games.workers.pool import GameSpec
