@@ -131,7 +131,7 @@ def test_rewards_that_overflow_are_refused(reward):
     config = ConfigDict({"env": {"host": None}, "rollout": {"group_size": 2}})
     program = types.SimpleNamespace(tasks=[task])
     rollouts = [make_trajectory([reward, 0.0])]
-    with pytest.raises(ValueError, match="Mine paid .* in an episode; rewards must"):
+    with pytest.raises(ValueError, match=r"Mine paid .* in an episode; rewards must"):
         train_module._rollout_metrics(program, rollouts, config)
 
 
