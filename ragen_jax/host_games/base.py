@@ -77,6 +77,8 @@ class HostGame(abc.ABC):
         Their last values are recorded, as `train/<Env>/game_<name>`.
       is_solvable: `solution` always has an answer, so that best play is known to win.
       longest_solution: replies that it takes at most; None: not known.
+      max_step_seconds: that a step takes by the game's own time limit, after which it
+        is judged; None: it has none.
     """
 
     instruction: str
@@ -84,6 +86,7 @@ class HostGame(abc.ABC):
     metrics: tuple[str, ...] = ()
     is_solvable: bool = False
     longest_solution: int | None = None
+    max_step_seconds: float | None = None
 
     @property
     def name(self) -> str:

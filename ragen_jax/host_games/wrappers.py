@@ -66,6 +66,10 @@ class Wrapper(HostGame):
     def longest_solution(self) -> int | None:
         return self.game.longest_solution
 
+    @property
+    def max_step_seconds(self) -> float | None:
+        return self.game.max_step_seconds
+
     def reset(self, seed: int, task: int | None = None) -> Observation:
         return self.game.reset(seed, task)
 

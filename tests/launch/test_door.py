@@ -111,6 +111,10 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
         ([f"env.name={MINE}:shaped"], "is not an environment"),
         (["env.name=nowhere:Game"], "env: there is no module nowhere"),
         (
+            ["env.host=coding", "env.kwargs.total_seconds=20"],
+            "host.step_seconds = 10 ends a step before the time limit of coding, 20 s",
+        ),
+        (
             ["env.name=tests.host_games.broken_games:Unmakeable"],
             "raised KeyError: 'no such table' (",
         ),

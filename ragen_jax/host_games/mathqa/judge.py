@@ -94,8 +94,7 @@ class MathJudge:
             return True
         if not reply.strip() or len(reply) > MAX_CHARACTERS:
             return False
-        if self._child is None or self._child.process.poll() is not None:
-            self._start()
+        self.start()
         request = {"truth": without_unit(truth), "reply": without_unit(reply)}
         line = json.dumps(request).encode() + b"\n"
         deadline = time.monotonic() + self._seconds
@@ -106,6 +105,11 @@ class MathJudge:
             self.close()
             return None
         return json.loads(answer)["equal"]
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self._child is None or self._child.process.poll() is not None:
+            self._start()
 
     def close(self) -> None:
         """Kill the process, if there is one."""

@@ -300,6 +300,14 @@ def make_host_game(
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
     _check_metrics(name, games[TRAINING])
+    limit = games[TRAINING].max_step_seconds
+    if limit is not None and limit >= step_seconds:
+        raise ValueError(
+            f"host.step_seconds = {step_seconds:g} ends a step before the time limit "
+            f"of {name}, {limit:g} s, does: a reply that takes too long would fail its "
+            f"row in place of being judged; set host.step_seconds above {limit:g}, or "
+            f"lower the limit in env.kwargs"
+        )
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,
