@@ -79,6 +79,8 @@ class HostGame(abc.ABC):
       longest_solution: replies that it takes at most; None: not known.
       max_step_seconds: that a step takes by the game's own time limit, after which it
         is judged; None: it has none.
+      waits: a step mostly waits for another machine, so that more processes than
+        processors help.
     """
 
     instruction: str
@@ -87,6 +89,7 @@ class HostGame(abc.ABC):
     is_solvable: bool = False
     longest_solution: int | None = None
     max_step_seconds: float | None = None
+    waits: bool = False
 
     @property
     def name(self) -> str:

@@ -70,6 +70,10 @@ class Wrapper(HostGame):
     def max_step_seconds(self) -> float | None:
         return self.game.max_step_seconds
 
+    @property
+    def waits(self) -> bool:
+        return self.game.waits
+
     def reset(self, seed: int, task: int | None = None) -> Observation:
         return self.game.reset(seed, task)
 

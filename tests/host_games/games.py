@@ -93,6 +93,10 @@ class HalfLetters(Faulty):
         return Observation(super().reset(seed).text + " \ud83d é 🎲")
 
 
+class Waits(Faulty):
+    waits = True
+
+
 class OddNumber(Faulty):
     """Reports a number whose name cannot be part of a metric's."""
 

@@ -86,6 +86,7 @@ class OpenEnvGame(HostGame):
         self.instruction = instruction or _describe(about, self._form.hint)
         self._split, self._observation_field = split, observation_field
         self._success_above = success_above
+        self.waits, self.max_step_seconds = True, timeout_seconds
         self._connection = Connection(socket_url, timeout_seconds)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:

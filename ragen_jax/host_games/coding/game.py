@@ -113,6 +113,7 @@ class Coding(HostGame):
         )
         self._test_seconds, self._total_seconds = test_seconds, total_seconds
         self.max_step_seconds = total_seconds
+        self.waits = sandbox_url is not None
         self._max_tests = max_tests
         self._recorded: dict[str, tuple[Test, ...]] = {}
         if sandbox_url is None:

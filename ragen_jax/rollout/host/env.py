@@ -205,6 +205,9 @@ def is_host_game(name: str) -> bool:
     )
 
 
+# Worker processes of a game that waits for another machine.
+WAITING_WORKERS = 32
+
 _OTHERS = (
     "package.module:Class for your own; or "
     f"{', '.join(f'{name}:NAME' for name in ADAPTERS)} for those of other packages"
@@ -308,6 +311,8 @@ def make_host_game(
             f"row in place of being judged; set host.step_seconds above {limit:g}, or "
             f"lower the limit in env.kwargs"
         )
+    if num_workers is None and games[TRAINING].waits:
+        num_workers = WAITING_WORKERS
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,
