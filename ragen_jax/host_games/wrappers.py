@@ -11,11 +11,9 @@ so that programs and formulas, which may contain `||`, are not cut.
 
 import abc
 import dataclasses
-import numbers
 import reprlib
 from collections.abc import Mapping, Sequence
-
-import numpy as np
+from typing import SupportsFloat
 
 from ragen_jax.host_games.base import (
     FLAGS,
@@ -139,21 +137,22 @@ class Checked(Wrapper):
             raise self._broken(f"{sentence} {_A.get(kind, kind.__name__)}", value)
 
     def _broken(self, sentence: str, value: object) -> BrokenContract:
-        name, got = type(self.game).__name__, type(value).__name__
-        if _is_number(value) or isinstance(value, str):
-            got = reprlib.repr(value)
+        name, kind = type(self.game).__name__, type(value).__name__
         return BrokenContract(
-            f"{name}: {sentence}, got {got} "
+            f"{name}: {sentence}, got {kind} {reprlib.repr(value)} "
             "(the contract: ragen_jax/host_games/base.py)"
         )
 
 
 def _is_number(value: object) -> bool:
-    """A number or truth value of Python, or an array that holds one."""
-    if isinstance(value, numbers.Real):
-        return True
-    array = np.asarray(value)
-    return array.shape == () and array.dtype.kind in "biuf"
+    """A number or truth value of Python, or an array that holds one; not a text."""
+    if not isinstance(value, SupportsFloat):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 _A = {

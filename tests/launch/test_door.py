@@ -110,14 +110,6 @@ def test_a_run_with_them_is_evaluated_and_exported(trained, tmp_path):
         ),
         ([f"env.name={MINE}:shaped"], "is not an environment"),
         (["env.name=nowhere:Game"], "env: there is no module nowhere"),
-        (
-            ["env.host=coding", "env.kwargs.total_seconds=20"],
-            "host.step_seconds = 10 ends a step before the time limit of coding, 20 s",
-        ),
-        (
-            ["env.name=tests.host_games.broken_games:Unmakeable"],
-            "raised KeyError: 'no such table' (",
-        ),
     ],
 )
 def test_what_cannot_be_used_is_refused(words, message, tmp_path):
@@ -127,6 +119,28 @@ def test_what_cannot_be_used_is_refused(words, message, tmp_path):
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["env.host=coding", "env.kwargs.total_seconds=20"],
+            "host.step_seconds = 10 ends a step before the time limit of coding, 20 s",
+        ),
+        (
+            ["env.host=tests.host_games.broken_games:Unmakeable"],
+            "raised KeyError: 'no such table' (",
+        ),
+    ],
+)
+def test_host_games_that_cannot_be_played_are_refused(words, message, tmp_path):
+    settings = [f"--config.{word}" for word in words]
+    line = commands.command("train", "--config=configs/world.py", *settings)
+    done = commands.call([*line, f"--workdir={tmp_path / 'run'}"])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def games_are_compiled_once():
     def build_once(config, entry):
         place = (
             json.dumps(describe(config, entry, make_env(entry)[0]))
-            + config.prompt.style
+            + f"{config.prompt.style} {config.prompt.thinking}"
         )
         if place not in built:
             built[place] = build(config, entry)

@@ -178,9 +178,9 @@ def test_a_connection_that_was_lost_between_episodes_is_made_anew():
 
     def talk(socket):
         num_sessions.append(1)
-        for _ in range(2):
+        for is_over in (False, True):
             socket.recv()
-            socket.send(observation(done=True))
+            socket.send(observation(done=is_over))
 
     with playing(talk) as game:
         for seed in range(5):
@@ -193,7 +193,7 @@ def test_a_connection_that_was_lost_between_episodes_is_made_anew():
 def test_a_server_that_ended_an_idle_session_is_asked_again():
     def talk(socket):
         socket.recv()
-        socket.send(observation(done=True))
+        socket.send(observation())
         socket.send(error("SESSION_ERROR", "idle"))
 
     with playing(talk) as game:

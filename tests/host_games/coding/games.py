@@ -22,7 +22,7 @@ def playing(split="training", **options):
 def open_sandbox(isolation: str) -> LocalSandbox:
     """Skips the test where the isolation cannot be had."""
     try:
-        return LocalSandbox(isolation, memory_mb=256)
+        return LocalSandbox(isolation, memory_mb=512)
     except ValueError as error:
         pytest.skip(str(error))
 

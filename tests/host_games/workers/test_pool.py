@@ -5,6 +5,7 @@ import pathlib
 import random
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -132,6 +133,10 @@ def test_processes_with_a_session_of_their_own_end_with_the_pool(make_pool, end)
         pool.close()
     else:
         pool._workers[0].stop()
+    # A killed process takes a moment to go.
+    deadline = time.monotonic() + 10
+    while _running(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not _running(mark)
 
 
