@@ -70,7 +70,8 @@ SETTINGS = Settings({
         "needed; prompts are read 64 tokens at a time. 1: the longest length and whole "
         "prompts."),
     "host.num_workers": count(None,
-        "Worker processes that play the games.", none="one for each processor",
+        "Worker processes that play the games.",
+        none="one for each processor; 32 for a game that waits for another machine",
         is_mutable=True),
     "host.step_seconds": number(10.0,
         "Seconds after which a step of a game counts as failed and its process is "

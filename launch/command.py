@@ -230,12 +230,16 @@ def read_optional_config(
 
 
 def _add_options(config: ConfigDict, options: Mapping[str, object]) -> None:
-    if not options and not any(map(is_reference, flatten(config).values())):
+    known = flatten(config)
+    if not options and not any(map(is_reference, known.values())):
         return
     from ragen_jax.config import check_kind, declared
 
-    check_kind(config)
-    add_options(config, declared().tables, options)
+    tables = declared().tables
+    # Fine-tuning names games of the user's, too, but no functions that have options.
+    if options or any(is_reference(known.get(key)) for key in tables):
+        check_kind(config)
+        add_options(config, tables, options)
 
 
 def _untyped_overrides(argv: Sequence[str]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs
@@ -26,6 +27,7 @@ from ragen_jax.multihost import exchange
 from ragen_jax.multihost.heartbeat import watch_processes
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.program.prefetch import RolloutPrefetcher
+from ragen_jax.rollout.host.env import MAX_REWARD
 from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.runs.console import Display
@@ -220,6 +222,14 @@ def _rollout_metrics(
     if config.env.host is not None:
         metrics[FAILED_ROWS.name] = float(sum(map(FAILED_ROWS.value, rollouts)))
     for task, rollout in zip(program.tasks, rollouts, strict=True):
+        largest = np.max(np.abs(jax.device_get(game_rewards(rollout))))
+        # Not-a-number is not up to anything.
+        if not largest <= MAX_REWARD:
+            raise ValueError(
+                f"{task.name} paid {largest:g} in an episode; rewards must be finite "
+                f"and at most {MAX_REWARD:g} in magnitude, as their squares would "
+                "overflow: scale them in the game"
+            )
         values = task.measure(rollout, group_size)
         # Every iteration has other levels, so a slow solver would cost too much.
         if task.env.solves_on_device:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import types
 
 import jax.numpy as jnp
 import pytest
+from ml_collections import ConfigDict
 
 from configs import sokoban
 from ragen_jax import train as train_module
@@ -12,6 +14,7 @@ from ragen_jax.program.build import Program, build_program
 from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.train import train
 from tests import commands
+from tests.trajectories import make_trajectory
 
 
 def tiny_config(model, **changes):
@@ -111,6 +114,16 @@ def test_gradients_that_stay_not_finite_end_the_run(model, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("reward", [1e20, -3e38, float("nan"), float("inf")])
+def test_rewards_that_overflow_are_refused(reward):
+    task = types.SimpleNamespace(name="Mine")
+    config = ConfigDict({"env": {"host": None}, "rollout": {"group_size": 2}})
+    program = types.SimpleNamespace(tasks=[task])
+    rollouts = [make_trajectory([reward, 0.0])]
+    with pytest.raises(ValueError, match=r"Mine paid .* in an episode; rewards must"):
+        train_module._rollout_metrics(program, rollouts, config)
+
+
 @pytest.mark.parametrize("when", ["rollout", "evaluation"])
 def test_games_that_fail_end_a_run_that_is_saved(model, tmp_path, monkeypatch, when):
     """Also where that iteration's checkpoint was there already."""

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.algo.masked import masked_deviation, masked_sum, masked_variance
 from ragen_jax.algo.segments import (
     Estimate,
     last_trained_of_turns,
@@ -152,9 +152,8 @@ def grpo(
     with the mean and the standard deviation (n - 1) of the scores of the group. A score
     is the sum of an episode's token rewards; its advantage is the same at every token.
     """
-    scores, mean, std, _ = _grouped_scores(rewards, mask, group_size)
-    advantages = (scores - mean) / (std + _STD_EPSILON)
-    return _at_every_token(advantages.reshape(-1), mask)
+    centred, std, _ = _grouped_scores(rewards, mask, group_size)
+    return _at_every_token((centred / (std + _STD_EPSILON)).reshape(-1), mask)
 
 
 def dr_grpo(
@@ -162,18 +161,18 @@ def dr_grpo(
 ) -> Estimate:
     """`score - group mean` (Dr. GRPO, arXiv 2503.20783): easy and hard groups, which
     spread less, do not weigh more."""
-    scores, mean, _, _ = _grouped_scores(rewards, mask, group_size)
-    return _at_every_token((scores - mean).reshape(-1), mask)
+    centred, _, _ = _grouped_scores(rewards, mask, group_size)
+    return _at_every_token(centred.reshape(-1), mask)
 
 
 def rloo(
     rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, group_size: int
 ) -> Estimate:
     """`score - mean of the group's other scores` (RLOO, arXiv 2402.14740)."""
-    scores, mean, _, count = _grouped_scores(rewards, mask, group_size)
+    centred, _, count = _grouped_scores(rewards, mask, group_size)
     # (x - mean) * n / (n - 1) is x minus the mean of the n - 1 others.
     correction = jnp.where(count > 1, count / jnp.maximum(count - 1, 1), 1.0)
-    return _at_every_token(((scores - mean) * correction).reshape(-1), mask)
+    return _at_every_token((centred * correction).reshape(-1), mask)
 
 
 def reinforce(
@@ -261,8 +260,9 @@ def _step_advantages(
     flat, states = returns.reshape(-1), hashes.reshape(-1, 2)
     peers = jnp.all(states[:, None] == states[None], axis=-1) & counts.reshape(1, -1)
     spread = jnp.broadcast_to(flat, peers.shape)
-    mean, std, _ = _statistics(spread, peers)
-    return ((flat - mean) / (std + _STD_EPSILON)).reshape(returns.shape)
+    std = jnp.sqrt(masked_variance(spread, peers, axis=1, ddof=1))
+    centred = jnp.diagonal(masked_deviation(spread, peers, axis=1))
+    return (centred / (std + _STD_EPSILON)).reshape(returns.shape)
 
 
 def _turn_returns(rewards: Float[Array, "B K"], gamma: float) -> Float[Array, "B K"]:
@@ -303,8 +303,7 @@ def _with_returns(advantages, values, mask) -> Estimate:
 def _whiten(x: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B T"]:
     """Mean 0, variance (n - 1) 1 over the selected entries; a single one becomes 0."""
     variance = masked_variance(x, mask, ddof=1)
-    whitened = (x - masked_mean(x, mask)) / jnp.sqrt(variance + _VARIANCE_EPSILON)
-    return jnp.where(mask, whitened, 0.0)
+    return masked_deviation(x, mask) / jnp.sqrt(variance + _VARIANCE_EPSILON)
 
 
 def _at_every_token(
@@ -315,35 +314,20 @@ def _at_every_token(
 
 def _grouped_scores(
     rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], group_size: int
-) -> tuple[
-    Float[Array, "G N"], Float[Array, "G 1"], Float[Array, "G 1"], Float[Array, "G 1"]
-]:
-    """Each episode's sum of token rewards; mean, standard deviation and size of groups.
+) -> tuple[Float[Array, "G N"], Float[Array, "G 1"], Float[Array, "G 1"]]:
+    """Scores less their group's mean; standard deviation and size of the groups.
 
-    Only rows that take part count. A group of one: mean 0, standard deviation 1.
+    A score is an episode's sum of token rewards; only rows that take part count. A
+    group of one: mean 0, standard deviation 1.
     """
     scores = masked_sum(rewards, mask, axis=1).reshape(-1, group_size)
     mask = takes_part(mask).reshape(-1, group_size)
-    mean, std, count = (x[:, None] for x in _statistics(scores, mask))
+    centred = masked_deviation(scores, mask, axis=1)
+    std = jnp.sqrt(masked_variance(scores, mask, axis=1, ddof=1))[:, None]
+    count = jnp.sum(mask, axis=1, keepdims=True, dtype=jnp.float32)
     # A lone row would always have advantage 0: RAGEN keeps its score.
-    mean, std = jnp.where(count == 1, 0.0, mean), jnp.where(count == 1, 1.0, std)
-    return scores, mean, std, count
-
-
-def _statistics(
-    x: Float[Array, "M N"], mask: Bool[Array, "M N"]
-) -> tuple[Float[Array, " M"], Float[Array, " M"], Float[Array, " M"]]:
-    """Mean, standard deviation (n - 1) and number of each row's selected entries.
-
-    The mean of equal numbers is that number, exactly: one rounding error away from it,
-    their deviation would be as large as their spread, and noise be scaled up to 1.
-    """
-    mean = masked_mean(x, mask, axis=1)
-    std = jnp.sqrt(masked_variance(x, mask, axis=1, ddof=1))
-    smallest = jnp.min(x, axis=1, initial=jnp.inf, where=mask)
-    is_flat = smallest == jnp.max(x, axis=1, initial=-jnp.inf, where=mask)
-    mean, std = jnp.where(is_flat, smallest, mean), jnp.where(is_flat, 0.0, std)
-    return mean, std, jnp.sum(mask, axis=1, dtype=jnp.float32)
+    is_alone = count == 1
+    return jnp.where(is_alone, scores, centred), jnp.where(is_alone, 1.0, std), count
 
 
 ADVANTAGES = Table(

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.masked import masked_mean, masked_variance
+from ragen_jax.algo.masked import masked_mean, masked_variance, rounding
 from ragen_jax.algo.segments import takes_part
 from ragen_jax.registry.functions import EPISODE_DATA, Table
 
@@ -60,13 +60,16 @@ def reward_variance(
 
 
 def reward_mean(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
-    """Mean of the raw episode rewards."""
-    return jnp.mean(rewards.reshape(num_groups, -1), axis=1)
+    """Mean of the raw episode rewards; 0 where it is rounding."""
+    size = rewards.shape[0] // num_groups
+    return reward_sum(rewards, num_groups=num_groups) / size
 
 
 def reward_sum(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
-    """Sum of the raw episode rewards."""
-    return jnp.sum(rewards.reshape(num_groups, -1), axis=1)
+    """Sum of the raw episode rewards; 0 where it is rounding."""
+    rewards = rewards.reshape(num_groups, -1)
+    total, sizes = jnp.sum(rewards, axis=1), jnp.sum(jnp.abs(rewards), axis=1)
+    return jnp.where(jnp.abs(total) <= rounding(sizes), 0.0, total)
 
 
 def length(mask: Bool[Array, "B T"], *, num_groups: int) -> Float[Array, " G"]:
@@ -250,7 +253,7 @@ def within_group(
 def _extremes(rewards: Float[Array, " N"], count: int) -> Bool[Array, " N"]:
     """One group's choice. Rows whose reward is not a number are never chosen."""
     is_number = ~jnp.isnan(rewards)
-    ranks = _ranks(rewards, is_number, "smallest")
+    ranks = _ranks(_levels(rewards), is_number, "smallest")
     num_numbers = jnp.sum(is_number)
     count = jnp.minimum(count, num_numbers)
 
@@ -265,6 +268,15 @@ def _extremes(rewards: Float[Array, " N"], count: int) -> Bool[Array, " N"]:
     variances = jnp.where(num_lowest <= count, variances, -1.0)
     is_best = variances >= jnp.max(variances) * (1.0 - _EQUAL_VARIANCES)
     return chosen[jnp.argmax(is_best)]
+
+
+def _levels(x: Float[Array, " N"]) -> Float[Array, " N"]:
+    """0 for the smallest numbers, 1 for the next larger ones, and so on."""
+    order = jnp.argsort(x)
+    ascending = x[order]
+    steps = jnp.diff(ascending) > rounding(ascending[1:])
+    levels = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), steps]))
+    return jnp.zeros_like(x).at[order].set(levels.astype(x.dtype))
 
 
 def _candidates(scores: Float[Array, " G"], keep_zero: bool) -> Bool[Array, " G"]:

@@ -9,6 +9,10 @@ from jaxtyping import Array, Bool, Float
 
 Axis = int | tuple[int, ...] | None
 
+# Units in the last place of the largest number, or of 1 if that is larger: sums of the
+# same rewards in another order, or cut into turns differently, differ by a few.
+_ROUNDING_UNITS = 16
+
 
 def masked_sum(
     x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], axis: Axis = None
@@ -25,6 +29,29 @@ def masked_mean(
     return total / jnp.maximum(jnp.sum(mask, axis=axis), 1).astype(total.dtype)
 
 
+def rounding(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Differences up to this are rounding in sums as large as `x` in magnitude."""
+    return _ROUNDING_UNITS * jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), 1.0)
+
+
+def masked_deviation(
+    x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], axis: Axis = None
+) -> Float[Array, "*shape"]:
+    """`x - mean` of the selected entries; 0 where they are equal, and off the mask.
+
+    Entries that differ by rounding alone (`rounding` of the largest) are equal: divided
+    by their own standard deviation, they would become as large as real differences.
+    """
+    x = jnp.where(mask, x, 0.0)
+    count = jnp.maximum(jnp.sum(mask, axis=axis, keepdims=True), 1)
+    mean = jnp.sum(x, axis=axis, keepdims=True) / count.astype(x.dtype)
+    largest = jnp.max(x, axis=axis, keepdims=True, initial=-jnp.inf, where=mask)
+    smallest = jnp.min(x, axis=axis, keepdims=True, initial=jnp.inf, where=mask)
+    size = jnp.maximum(jnp.abs(largest), jnp.abs(smallest))
+    is_equal = largest - smallest <= rounding(size)
+    return jnp.where(mask & ~is_equal, x - mean, 0.0)
+
+
 def masked_variance(
     x: Float[Array, "*shape"],
     mask: Bool[Array, "*shape"],
@@ -34,16 +61,14 @@ def masked_variance(
 ) -> Float[Array, "..."]:
     """Variance of the selected entries, 0 when there are no more than `ddof`.
 
+    Equal entries (see `masked_deviation`) have the variance 0, exactly.
+
     Args:
       x, mask: entries and which of them count.
       axis: reduced axes, None for all.
       ddof: subtracted from the count in the denominator; 1 is Bessel's correction.
     """
-    x = jnp.where(mask, x, 0.0)
-    count = jnp.maximum(jnp.sum(mask, axis=axis, keepdims=True), 1)
-    mean = jnp.sum(x, axis=axis, keepdims=True) / count.astype(x.dtype)
-    deviation = x - mean
-    squares = masked_sum(deviation**2, mask, axis)
+    squares = jnp.sum(masked_deviation(x, mask, axis) ** 2, axis=axis)
     degrees = jnp.sum(mask, axis=axis) - ddof
-    variance = squares / jnp.maximum(degrees, 1).astype(x.dtype)
+    variance = squares / jnp.maximum(degrees, 1).astype(squares.dtype)
     return jnp.where(degrees > 0, variance, 0.0)

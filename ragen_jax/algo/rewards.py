@@ -18,7 +18,7 @@ written (`ragen_jax.rollout.bonuses`) count wherever format penalties do.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ragen_jax.algo.masked import masked_mean, masked_sum, masked_variance
+from ragen_jax.algo.masked import masked_deviation, masked_sum, masked_variance
 from ragen_jax.algo.segments import (
     last_trained,
     last_trained_of_turns,
@@ -117,7 +117,8 @@ def identity(
 
 def mean(totals: Float[Array, " B"], peers: Bool[Array, "B B"]) -> Float[Array, " B"]:
     """`x - mean` of each row's peers (`peers[i, j]`: row j is a peer of row i)."""
-    return totals - masked_mean(jnp.broadcast_to(totals, peers.shape), peers, axis=1)
+    spread = jnp.broadcast_to(totals, peers.shape)
+    return jnp.diagonal(masked_deviation(spread, peers, axis=1))
 
 
 def mean_std(

@@ -100,7 +100,21 @@ def run_evaluations(
             ending = " (measured before)"
         place = f"{number}/{total} {score.name}: " if total > 1 else ""
         say(place + format_score(score.metrics) + ending)
+        if _is_one_sample(score):
+            print(
+                f"note: greedy samples of a prompt ended alike in {score.name}, so "
+                "that pass@k is pass@1; raise --temperature, or play one sample",
+                file=sys.stderr,
+            )
     return records
+
+
+def _is_one_sample(score: Score) -> bool:
+    """Several greedy samples of a prompt were one, as far as success tells."""
+    num_samples = score.metrics.get("num_samples", 1)
+    is_greedy = score.metrics.get("temperature") == 0
+    wins = {int(word) for word in (score.wins or "").split()}
+    return is_greedy and num_samples > 1 and wins <= {0, num_samples}
 
 
 def evaluations_at_once(trained: Trained) -> int:

@@ -14,6 +14,10 @@ import numpy as np
 # The two disjoint parts of a game's problems.
 TRAINING, VALIDATION = "training", "validation"
 SPLITS = (TRAINING, VALIDATION)
+# Entries of `Step.info` that are true or false.
+FLAGS = ("success", "valid")
+# Largest magnitude of a reward: the squares of a batch's add up in float32.
+MAX_REWARD = 1e15
 
 
 class BrokenContract(ValueError):
@@ -43,7 +47,7 @@ class Step:
 
     Attributes:
       observation: shown next, also after the last reply.
-      reward: of this reply alone.
+      reward: of this reply alone; its magnitude is at most `MAX_REWARD`.
       terminated: the game has ended.
       truncated: a limit set by the game has ended it.
       info: `success` (the goal has been reached) and `valid` (the game could read the
@@ -73,6 +77,10 @@ class HostGame(abc.ABC):
         Their last values are recorded, as `train/<Env>/game_<name>`.
       is_solvable: `solution` always has an answer, so that best play is known to win.
       longest_solution: replies that it takes at most; None: not known.
+      max_step_seconds: that a step takes by the game's own time limit, after which it
+        is judged; None: it has none.
+      waits: a step mostly waits for another machine, so that more processes than
+        processors help.
     """
 
     instruction: str
@@ -80,6 +88,8 @@ class HostGame(abc.ABC):
     metrics: tuple[str, ...] = ()
     is_solvable: bool = False
     longest_solution: int | None = None
+    max_step_seconds: float | None = None
+    waits: bool = False
 
     @property
     def name(self) -> str:

@@ -12,9 +12,18 @@ so that programs and formulas, which may contain `||`, are not cut.
 import abc
 import dataclasses
 import operator
+import reprlib
 from collections.abc import Mapping, Sequence
+from typing import SupportsFloat
 
-from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
+from ragen_jax.host_games.base import (
+    FLAGS,
+    MAX_REWARD,
+    BrokenContract,
+    HostGame,
+    Observation,
+    Step,
+)
 from ragen_jax.host_games.common.options import check_number, check_whole
 
 SEPARATOR = "||"
@@ -35,6 +44,8 @@ class Wrapper(HostGame):
     metrics = property(operator.attrgetter("game.metrics"))
     is_solvable = property(operator.attrgetter("game.is_solvable"))
     longest_solution = property(operator.attrgetter("game.longest_solution"))
+    max_step_seconds = property(operator.attrgetter("game.max_step_seconds"))
+    waits = property(operator.attrgetter("game.waits"))
 
     def __init__(self, game: HostGame):
         self.game = game
@@ -70,13 +81,24 @@ class Checked(Wrapper):
         self._check_observation("step must return a Step with", step.observation)
         self._check("step must return a Step whose info is", step.info, Mapping)
         for name, value in {"reward": step.reward, **step.info}.items():
-            try:
-                float(value)
-            except (TypeError, ValueError) as error:
+            if not _is_number(value):
                 raise self._broken(
                     f"step must return numbers only as reward and in info: {name}",
                     value,
-                ) from error
+                )
+        # Not-a-number is not up to anything.
+        if not abs(step.reward) <= MAX_REWARD:
+            raise self._broken(
+                f"a reward must be finite and at most {MAX_REWARD:g} in magnitude, as "
+                "its square would overflow",
+                step.reward,
+            )
+        flags = {"terminated": step.terminated, "truncated": step.truncated}
+        flags |= {name: step.info.get(name, False) for name in FLAGS}
+        for name, value in flags.items():
+            # Not-a-number and texts would be true.
+            if not _is_number(value) or value not in (0, 1):
+                raise self._broken(f"{name} must be True or False", value)
         return step
 
     def _check_observation(self, sentence: str, value: object) -> None:
@@ -93,11 +115,22 @@ class Checked(Wrapper):
             raise self._broken(f"{sentence} {_A.get(kind, kind.__name__)}", value)
 
     def _broken(self, sentence: str, value: object) -> BrokenContract:
-        name, got = type(self.game).__name__, type(value).__name__
+        name, kind = type(self.game).__name__, type(value).__name__
         return BrokenContract(
-            f"{name}: {sentence}, got {got} "
+            f"{name}: {sentence}, got {kind} {reprlib.repr(value)} "
             "(the contract: ragen_jax/host_games/base.py)"
         )
+
+
+def _is_number(value: object) -> bool:
+    """A number or truth value of Python, or an array that holds one; not a text."""
+    if not isinstance(value, SupportsFloat):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 _A = {

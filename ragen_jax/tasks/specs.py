@@ -7,6 +7,7 @@ Without `env.mix` there is one specification, `env.name`, that plays every group
 
 import dataclasses
 import re
+import traceback
 from collections.abc import Iterator, Mapping
 
 from ml_collections import ConfigDict
@@ -81,6 +82,16 @@ def make_env(spec: EnvSpec) -> tuple[TextGame, EnvParams]:
             env = envs.make(name, **kwargs)
     except (ValueError, ImportError) as error:
         raise ValueError(f"{spec.path}: {error}") from error
+    except Exception as error:
+        if ":" not in spec.name:
+            raise
+        # The user's constructor, or that of another package.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"{spec.path}: the constructor of {spec.name} raised "
+            f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); "
+            "RAGEN_JAX_TRACEBACK=1 shows the traceback"
+        ) from error
     return env, env_params(env, spec.params, path=f"{spec.path}.params")
 
 

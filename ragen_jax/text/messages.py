@@ -42,9 +42,19 @@ class DialogueTurn:
 
 
 def strip_prefix(reply: str, prefix: str) -> str:
-    """A reply without the prefix, if it begins with it."""
+    """A reply without the prefix that the prompt could not force on it.
+
+    Where the prefix begins an answer, what precedes the reply's own answer, a thought
+    or other words, is left out: it would be read as the first action.
+    """
     begun = reply.lstrip()
-    return begun.removeprefix(prefix) if begun.startswith(prefix) else reply
+    if begun.startswith(prefix):
+        return begun.removeprefix(prefix)
+    if prefix != ANSWER_BEGIN.decode():
+        return reply
+    after_thought = reply.rpartition(_THINK_END.decode())[2]
+    _, tag, answer = after_thought.partition(prefix)
+    return answer if tag else after_thought
 
 
 def chat_messages(

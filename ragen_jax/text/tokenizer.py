@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
 from collections.abc import Sequence
 
 import tokenizers
@@ -40,8 +41,15 @@ class Tokenizer:
 
     @functools.cached_property
     def plain(self) -> tokenizers.Tokenizer:
-        """A copy of the backend that encodes special tokens as ordinary text."""
-        copied = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        """A copy of the backend that encodes special tokens and tags as ordinary text.
+
+        A tag need not be special, such as Qwen3's `</think>`; one that a game shows
+        must not end a thought. Other added tokens are words.
+        """
+        description = json.loads(self.backend.to_str())
+        for token in description["added_tokens"]:
+            token["special"] |= re.fullmatch("<.*>", token["content"]) is not None
+        copied = tokenizers.Tokenizer.from_str(json.dumps(description))
         copied.encode_special_tokens = True
         return copied
 

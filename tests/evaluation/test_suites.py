@@ -241,6 +241,25 @@ def test_an_interrupted_suite_goes_on(tmp_path):
     assert [record["environment"] for record in records] == ["A", "B", "C"]
 
 
+@pytest.mark.parametrize(
+    ("wins", "temperature", "is_said"),
+    [([4, 0], 0.0, True), ([4, 1], 0.0, False), ([4, 0], 0.7, False)],
+)
+def test_samples_that_are_one_are_said(wins, temperature, is_said, capsys):
+    def play():
+        success = np.arange(4) < np.array(wins)[:, None]
+        metrics = summarize(success, 1.0, (4,))
+        metrics |= {"num_samples": 4.0, "temperature": temperature}
+        return EvalResult(metrics, np.array(wins), list)
+
+    evaluation = dataclasses.replace(counting_evaluation("A", []), play=play)
+    results = Results({"evaluation": {}}, None)
+    harness.run_evaluations(
+        [evaluation], results, say=lambda line: None, keep_episodes=False
+    )
+    assert ("pass@k is pass@1" in capsys.readouterr().err) is is_said
+
+
 def test_two_evaluations_at_once_are_reported_in_order(tmp_path):
     """The second one runs while the first does; a failure stops what has not begun."""
     second_runs = threading.Event()

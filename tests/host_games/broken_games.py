@@ -30,6 +30,11 @@ class Sound(HostGame):
         return [str(self.number)]
 
 
+class Unmakeable(Sound):
+    def __init__(self, split: str):
+        {}["no such table"]
+
+
 class ShowsText(Sound):
     def reset(self, seed, task=None):
         return super().reset(seed).text

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -60,6 +61,41 @@ class Pictured(Faulty):
         images = () if step.terminated else (self.picture(self.seed, self.count),)
         shown = dataclasses.replace(step.observation, images=images)
         return dataclasses.replace(step, observation=shown)
+
+
+class Forks(Faulty):
+    """Its steps fork, and both processes come back."""
+
+    def step(self, reply: str) -> Step:
+        step = super().step(reply)
+        os.fork()
+        return step
+
+
+class LeavesOrphans(Faulty):
+    """Its steps start a process with a session of its own, and lose it."""
+
+    def __init__(self, split: str, mark: str):
+        super().__init__(split)
+        self.command = [sys.executable, "-c", "import time; time.sleep(999)", mark]
+
+    def step(self, reply: str) -> Step:
+        if os.fork() == 0:
+            subprocess.Popen(self.command, start_new_session=True)
+            os._exit(0)
+        os.wait()
+        return super().step(reply)
+
+
+class HalfLetters(Faulty):
+    """Shows half a surrogate pair, which UTF-8 cannot hold."""
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return Observation(super().reset(seed).text + " \ud83d é 🎲")
+
+
+class Waits(Faulty):
+    waits = True
 
 
 class OddNumber(Faulty):

@@ -8,7 +8,7 @@ from configs import base
 from launch import check
 from ragen_jax.host_games import contract
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.rollout.host.env import build_game, make_host_game
+from ragen_jax.rollout.host.env import WAITING_WORKERS, build_game, make_host_game
 from tests import commands
 
 BROKEN = "tests.host_games.broken_games"
@@ -74,6 +74,17 @@ def test_a_fault_is_printed_and_counted(capsys):
     assert lines[-1] == "1 broken"
     place = next(i for i, line in enumerate(lines) if line.startswith("FAILED"))
     assert FAULTS["LacksNumber"][1] in lines[place + 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [("Waits", None, WAITING_WORKERS), ("Waits", 2, 2), ("Faulty", None, None)],
+)
+def test_games_that_wait_get_more_processes(name, given, expected):
+    settings = base.get_config().host.to_dict() | {"num_workers": given}
+    reference = f"tests.host_games.games:{name}"
+    env = make_host_game(reference, {}, max_failed_fraction=1.0, **settings)
+    assert env.spec.num_workers == expected
 
 
 def test_play_says_what_a_game_should_have_returned(capfd):

@@ -1,7 +1,10 @@
 """Wrappers of games in Python: what each changes, and that the rest stays."""
 
+import dataclasses
 import inspect
+import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,6 +103,48 @@ def test_everything_else_passes_through(name):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_table_calls_wrappers_with_a_game_and_one_argument(name):
     assert len(inspect.signature(WRAPPERS[name]).parameters) == 2
+
+
+ODD = {
+    "reward": ["0.5", None, math.nan, math.inf, 1e39, -1e300, 1e20, 10**400, [1.0]],
+    "success": [math.nan, "no", "False", None, 0.5, 2],
+    "valid": [math.nan, "no"],
+    "terminated": ["no", math.nan, None, 2],
+    "truncated": ["", math.nan],
+    "heard": ["many", None],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in ODD for value in ODD[name]], ids=str
+)
+def test_numbers_and_flags_that_are_none_are_refused_by_name(name, value):
+    """`bool` of not-a-number and of any text is True, `float` of a text a number."""
+    with pytest.raises(BrokenContract, match=rf"Odd: .*\b{name}\b"):
+        wrap(Odd(name, value), ()).step("x")
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.bool_, np.asarray, jnp.asarray])
+def test_numbers_and_flags_of_libraries_are_taken(kind):
+    for name in ODD:
+        assert wrap(Odd(name, kind(1)), ()).step("x")
+
+
+class Odd(Count):
+    """A game one of whose numbers is another."""
+
+    def __init__(self, name, value):
+        super().__init__()
+        self.reset(0)
+        self.name_of_odd, self.value = name, value
+
+    def step(self, reply):
+        step = super().step(reply)
+        if self.name_of_odd in step.info:
+            return dataclasses.replace(
+                step, info={**step.info, self.name_of_odd: self.value}
+            )
+        return dataclasses.replace(step, **{self.name_of_odd: self.value})
 
 
 # --- split

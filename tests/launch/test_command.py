@@ -213,3 +213,12 @@ def test_help_about_nothing_is_refused(command, words):
 def test_every_key_has_a_meaning(config):
     declared = base.SETTINGS if "algo" in config else rules.declared(config)
     assert [key for key in flatten(config) if not declared[key].meaning] == []
+
+
+def test_fine_tuning_takes_games_of_the_user(tmp_path):
+    """Their names are references, as are functions that have options in training."""
+    game = "--config.games.sokoban.name=nowhere:Game"
+    line = commands.command("sft", "--config=configs/sft.py:pocket", game)
+    done = commands.call([*line, f"--workdir={tmp_path / 'run'}"])
+    assert done.returncode == 2
+    assert "there is no module nowhere" in done.stderr

@@ -120,6 +120,28 @@ def test_what_cannot_be_used_is_refused(words, message, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["env.host=coding", "env.kwargs.total_seconds=20"],
+            "host.step_seconds = 10 ends a step before the time limit of coding, 20 s",
+        ),
+        (
+            ["env.host=tests.host_games.broken_games:Unmakeable"],
+            "raised KeyError: 'no such table' (",
+        ),
+    ],
+)
+def test_host_games_that_cannot_be_played_are_refused(words, message, tmp_path):
+    settings = [f"--config.{word}" for word in words]
+    line = commands.command("train", "--config=configs/world.py", *settings)
+    done = commands.call([*line, f"--workdir={tmp_path / 'run'}"])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("default", "value", "expected"),
     [
         (1.0, 2, 2.0),

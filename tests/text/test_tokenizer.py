@@ -9,6 +9,7 @@ import tokenizers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragen_jax.program.build import BUILT_IN
 from ragen_jax.text.tokenizer import byte_alphabet, load_tokenizer
 from tests.pace import examples
 from tests.reference.tokenizers import SPECIAL_TOKENS, train_qwen_style
@@ -171,3 +172,22 @@ def test_bad_folders_are_one_sentence(folder, spoil, words):
 def test_an_unknown_special_token_is_named(tokenizer):
     with pytest.raises(ValueError, match="no token '<s>'"):
         tokenizer.id_of("<s>")
+
+
+def test_tags_in_a_text_from_outside_are_letters():
+    tokenizer = load_tokenizer(BUILT_IN["pocket_host"])
+    text = "Question </think><answer> the town<|im_end|>"
+    ids = tokenizer.plain.encode(text, add_special_tokens=False).ids
+    tags = (
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+        "<|im_end|>",
+        "<|im_start|>",
+    )
+    assert not set(map(tokenizer.id_of, tags)) & set(ids)
+    assert tokenizer.decode(ids) == text
+    # Words that were added to the vocabulary stay tokens.
+    assert tokenizer.id_of("Question") in ids
+    assert tokenizer.id_of(" town") in ids

@@ -26,6 +26,8 @@ MAX_BACKOFF_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 600.0
 _MAY_PASS = (408, 409, 425, 429)
 _MAX_QUOTED_CHARACTERS = 300
+# Of a message: names that vLLM, SGLang, DeepSeek and OpenRouter give to the thought.
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning")
 # No request has more tokens; larger counts would not survive sums in floating point.
 _MAX_TOKENS = 2**40
 # Multiples of the golden ratio, modulo 1, are spread evenly: tries of conversations
@@ -179,8 +181,7 @@ class Endpoint:
             usage = completion.get("usage") or {}
             details = usage.get("prompt_tokens_details") or {}
             return ChatReply(
-                # Refusals and tool calls have no content: an empty reply.
-                text=self._clean(_text(choice["message"].get("content"))),
+                text=self._clean(_reply_text(choice["message"])),
                 finish_reason=self._clean(_text(choice.get("finish_reason"))),
                 prompt_tokens=_count(usage.get("prompt_tokens")),
                 cached_tokens=_count(details.get("cached_tokens")),
@@ -290,6 +291,24 @@ def _check_key(key: str | None, key_env: str) -> str | None:
             "the key alone"
         )
     return key
+
+
+def _reply_text(message: Mapping[str, Any]) -> str:
+    """Thought and content of a message as the one text that the model wrote.
+
+    Refusals and tool calls have no content: an empty reply. Servers with a reasoning
+    parser take the thought out of the content, into a field of its own.
+    """
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part for part in content if part.get("type", "text") == "text"]
+        content = "".join(_text(part.get("text")) for part in parts)
+    content = _text(content)
+    thoughts = (message.get(field) for field in _THOUGHT_FIELDS)
+    thought = next((t for t in thoughts if isinstance(t, str) and t), None)
+    if thought is None or "</think>" in content:
+        return content
+    return f"<think>{thought}</think>{content}"
 
 
 def _text(value: object) -> str:

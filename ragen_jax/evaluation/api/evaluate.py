@@ -187,6 +187,8 @@ def _evaluation(
         game.check(len(records))
         ceiling = task.ceiling(jax.tree.map(jnp.asarray, levels))
         metrics = play_metrics(records) | token_metrics(records, prices)
+        if metrics["num_turns"] and not metrics["format"]:
+            print(_no_format(task.name, records, config), file=sys.stderr)
         metrics |= summarize(success, ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
@@ -231,6 +233,27 @@ def _endpoint(config: ConfigDict, api: ConfigDict) -> Endpoint:
         timeout_seconds=api.timeout_seconds,
         max_retries=api.max_retries,
         retry_seconds=api.retry_seconds,
+    )
+
+
+def _no_format(
+    name: str, records: Sequence[Mapping[str, Any]], config: ConfigDict
+) -> str:
+    """Why nothing can succeed, when no reply has the form that the prompt asks for."""
+    form = "<answer>...</answer>"
+    form = f"<think>...</think>{form}" if config.prompt.thinking else form
+    first = records[0]["turns"][0]["reply"]
+    cut = sum(t["is_cut"] for r in records for t in r["turns"])
+    cure = (
+        f"{cut} were cut at rollout.max_reply_tokens = "
+        f"{config.rollout.max_reply_tokens}: raise it"
+        if cut
+        else "see the replies in the journal; --config.prompt.thinking=False asks for "
+        "an answer alone"
+    )
+    return (
+        f"note: none of the replies of {name} has the form {form}, so no action was "
+        f"played; the first begins {first[:60]!r}; {cure}"
     )
 
 

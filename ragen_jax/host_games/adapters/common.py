@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax.host_games.base import VALIDATION, Observation, Step
+from ragen_jax.host_games.common.texts import compose
 
 # Half of the seeds below 2**31, the largest that all libraries take.
 _NUM_SEEDS = 2**30
@@ -54,13 +55,18 @@ def by_name(names: Mapping[Any, str]) -> dict[str, Any]:
                 f"the action {action!r} has the name {name!r}; use a text without "
                 "blanks around it"
             )
-        if name.lower() in actions:
+        if key(name) in actions:
             raise ValueError(
                 f"two actions have the name {name!r}; use different ones, capital "
                 "letters do not count"
             )
-        actions[name.lower()] = action
+        actions[key(name)] = action
     return actions
+
+
+def key(name: str) -> str:
+    """What is compared of a name: small letters, composed (NFC)."""
+    return compose(name).lower()
 
 
 def read_name(reply: str, actions: Mapping[str, Any]) -> Any | None:
@@ -68,7 +74,7 @@ def read_name(reply: str, actions: Mapping[str, Any]) -> Any | None:
     text = reply.strip()
     if len(text) > MAX_ACTION_CHARS:
         return None
-    return actions.get(text.lower())
+    return actions.get(key(text))
 
 
 def write_instruction(rules: str, names: Sequence[str] | None) -> str:

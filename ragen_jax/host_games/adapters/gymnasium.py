@@ -126,9 +126,9 @@ class GymnasiumGame(HostGame):
         is_success = terminated and (self._success == TERMINATED or reward > 0)
         return Step(
             observation=self._shown,
-            reward=float(reward),
-            terminated=bool(terminated),
-            truncated=bool(truncated),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
             info={"success": bool(is_success), "valid": True},
         )
 

@@ -86,6 +86,7 @@ class OpenEnvGame(HostGame):
         self.instruction = instruction or _describe(about, self._form.hint)
         self._split, self._observation_field = split, observation_field
         self._success_above = success_above
+        self.waits, self.max_step_seconds = True, timeout_seconds
         self._connection = Connection(socket_url, timeout_seconds)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
@@ -106,6 +107,8 @@ class OpenEnvGame(HostGame):
         if task is not None:
             data["task"] = task
         answer = self._connection.reset(data)
+        if answer.get("done") is True:
+            raise self._given_up("the episode is over before its first reply")
         self._text = self._find_text(answer)
         return Observation(self._text)
 

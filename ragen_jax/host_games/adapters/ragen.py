@@ -105,12 +105,12 @@ class RagenGame(HostGame):
         self._shown = self._render()
         return Step(
             observation=self._shown,
-            reward=float(reward),
-            terminated=bool(done),
+            reward=reward,
+            terminated=done,
             truncated=False,
             info={
-                "success": bool(info.get("success", False)),
-                "valid": bool(info.get("action_is_valid", True)),
+                "success": info.get("success", False),
+                "valid": info.get("action_is_valid", True),
             },
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ragen_jax.host_games.alfworld.grammar import Scene, read_grammar, read_text, speak
 from ragen_jax.host_games.alfworld.logic import Move, State, World
 from ragen_jax.host_games.alfworld.pddl import read_domain, read_problem
+from ragen_jax.host_games.common.texts import compose
 
 # The form of names of Unity's objects: Mug|-00.40|+00.86.
 _MANGLED = "_bar_"
@@ -94,8 +95,8 @@ class Story:
 
 
 def plain(text: str) -> str:
-    """A command in lower case, with single blanks."""
-    return " ".join(text.lower().split())
+    """A command in lower case, with single blanks, letters composed (NFC)."""
+    return " ".join(compose(text).lower().split())
 
 
 def names(objects) -> dict[str, str]:

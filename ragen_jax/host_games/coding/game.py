@@ -46,7 +46,8 @@ MAX_CODE_CHARACTERS = 200_000
 RECORDING_SECONDS = 60.0
 # Every fifth of our own tasks is for validation.
 VALIDATION_EVERY = 5
-FENCE = re.compile(r"```[\w+-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+FENCE = re.compile(r"(```|~~~)[\w+-]*[ \t]*\r?\n(.*?)(?:\1|\Z)", re.DOTALL)
+INDENT = re.compile(r"^[ \t\xa0]+", re.MULTILINE)
 
 
 class Coding(HostGame):
@@ -63,7 +64,7 @@ class Coding(HostGame):
         isolation: str | None = None,
         sandbox_url: str | None = None,
         test_seconds: float = 3.0,
-        total_seconds: float = 10.0,
+        total_seconds: float = 8.0,
         memory_mb: int = 512,
         max_tests: int | None = None,
     ):
@@ -106,10 +107,13 @@ class Coding(HostGame):
             path is None or task.recording is not None for task in self._tasks
         )
         self.instruction = (
-            "Solve the task in Python 3 with the standard library alone. Answer with "
-            "the code alone."
+            "Solve the task in Python 3 with the standard library alone; its usual "
+            "modules and names, such as math and deque, are imported. Answer with the "
+            "code alone."
         )
         self._test_seconds, self._total_seconds = test_seconds, total_seconds
+        self.max_step_seconds = total_seconds
+        self.waits = sandbox_url is not None
         self._max_tests = max_tests
         self._recorded: dict[str, tuple[Test, ...]] = {}
         if sandbox_url is None:
@@ -121,11 +125,13 @@ class Coding(HostGame):
         check_task(task, self.num_tasks)
         chosen = random.Random(seed).randrange(self.num_tasks)
         self._task = self._tasks[chosen if task is None else task]
+        # Here, since a step has less time than recording may take.
+        self._chosen_tests = self._tests()
         return Observation(self._task.statement)
 
     def step(self, reply: str) -> Step:
         code = extract_code(reply)
-        tests = self._tests()
+        tests = self._chosen_tests
         passed = timed_out = 0
         deadline = time.monotonic() + self._total_seconds
         if code.strip() and len(code) <= MAX_CODE_CHARACTERS:
@@ -190,9 +196,13 @@ class Coding(HostGame):
 
 
 def extract_code(reply: str) -> str:
-    """The last fenced block of a reply, or all of it where there is none."""
-    blocks = FENCE.findall(reply)
-    return blocks[-1] if blocks else reply
+    """The last fenced block of a reply, or all of it where there is none.
+
+    Without a byte order mark; no-break spaces that indent are spaces.
+    """
+    blocks = [block for _, block in FENCE.findall(reply)]
+    code = (blocks[-1] if blocks else reply).replace("\ufeff", "")
+    return INDENT.sub(lambda blanks: blanks[0].replace("\xa0", " "), code)
 
 
 def _examples(split: str) -> list[Task]:

@@ -20,13 +20,32 @@ from ragen_jax.host_games.common.splits import split_of
 
 # Before a function's result, which is the last such line printed.
 MARK = "\x1eresult "
+# Modules that graders of these data import for a solution, with all of their names;
+# LiveCodeBench's and DeepCoder's list. `builtins` undoes what the others cover, such as
+# `open` of `io` and `pow` of `math`.
+IMPORTED = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy")
+IMPORTED += ("math", "random", "statistics", "itertools", "functools", "operator")
+IMPORTED += ("io", "sys", "json", "builtins", "typing")
+PREAMBLE = "".join(
+    [
+        *(f"from {name} import *\n" for name in IMPORTED),
+        *(f"import {name}\n" for name in IMPORTED),
+        "sys.setrecursionlimit(50_000)\n",
+    ]
+)
+# Runs as the program: names are imported in advance, outside of the source, which may
+# begin with `from __future__`.
+PROGRAM = """
+exec({preamble!r})
+exec(compile({source!r}, "solution.py", "exec"))
+"""
 # Runs as the program where a function is asked for: its arguments come on stdin.
 CALL = """
 import json, sys
-def call(source, name, mark):
+def call(source, name, mark, preamble):
     arguments = json.loads(sys.stdin.read())
     space = {{"__name__": "solution"}}
-    exec("from typing import *", space)
+    exec(preamble, space)
     try:
         exec(compile(source, "solution.py", "exec"), space)
     except SystemExit:
@@ -36,7 +55,7 @@ def call(source, name, mark):
         function = getattr(space["Solution"](), name)
     result = json.dumps(function(*arguments))
     print("\\n" + mark + result)
-call({source!r}, {name!r}, {mark!r})
+call({source!r}, {name!r}, {mark!r}, {preamble!r})
 """
 # Prints the calls that HumanEval's `check` makes, with the results of its solution.
 RECORD = """
@@ -95,9 +114,10 @@ class Task:
 
     def program(self, code: str) -> str:
         """What is run with a test's `given` as standard input."""
+        given = {"source": code, "preamble": PREAMBLE}
         if self.function is None:
-            return code
-        return CALL.format(source=code, name=self.function, mark=MARK)
+            return PROGRAM.format(**given)
+        return CALL.format(**given, name=self.function, mark=MARK)
 
 
 def read_result(printed: str) -> object:

@@ -5,10 +5,13 @@ what is said.
 """
 
 import contextlib
+import ctypes
 import os
+import pathlib
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +20,26 @@ from typing import Any
 # pipe open.
 _POLL_SECONDS = 0.1
 _PIECE = 1 << 16
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Let descendants whose parent has ended stay descendants of this process.
+
+    Those with a session of their own would else outlive it. Linux has this alone.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill all processes that a process, or one of these, has started."""
+    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for word in children.read_text().split():
+                kill_descendants(int(word))
+                os.kill(int(word), signal.SIGKILL)
 
 
 class Child:
@@ -91,6 +114,10 @@ class Child:
         if deadline is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(max(deadline - time.monotonic(), 0.0))
+        with contextlib.suppress(ProcessLookupError):
+            # It starts no further ones meanwhile.
+            os.killpg(self.process.pid, signal.SIGSTOP)
+        kill_descendants(self.process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from ragen_jax.host_games.common.texts import compose
+
 INSTALL = "pip install 'ragen_jax[parquet]'"
 
 
@@ -121,8 +123,9 @@ def reading(record: str, cure: str) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """A text of unknown origin, control characters and runs of blanks as one blank."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
+    """A text of unknown origin, control characters and runs of blanks as one blank,
+    letters composed (NFC)."""
+    printable = "".join(c if c.isprintable() else " " for c in compose(text))
     return " ".join(printable.split())
 
 

@@ -171,6 +171,7 @@ class LeanGame(HostGame):
         self.rewards = rewards
         self.max_steps = max_steps
         self.message_chars = message_chars
+        self.waits = data is not None
         if data is None:
             self._use_generated(split, generated)
         else:

@@ -84,12 +84,16 @@ class MathQA(HostGame):
         self._math = MathJudge(judge_seconds) if judge == "math" else None
         if self._math is not None:
             self.metrics = ("undecided",)
+            self.max_step_seconds = judge_seconds
         self.is_solvable, self.longest_solution = True, 1
         self.instruction = _instruction(path is None, attempts)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Show a question; a generated one is drawn from the task, if there is one."""
         check_task(task, self.num_tasks or 2**31)
+        if self._math is not None:
+            # Here, since a step has less time.
+            self._math.start()
         if self._questions is None:
             self._question = self._generate(seed if task is None else task)
         else:

@@ -12,11 +12,13 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
 
 from ragen_jax.host_games.common import child
+from ragen_jax.host_games.common.texts import compose
 
 INSTALL = "pip install 'ragen_jax[math]'"
 # Longer replies do not count as answers; parsing takes more than linear time.
@@ -27,9 +29,31 @@ MAX_ANSWER = 1_000
 VERIFIER = pathlib.Path(__file__).with_name("verifier.py")
 
 
+# A number and what is counted: math-verify reads some of these words as products of
+# letters, and others as nothing.
+COUNTED = re.compile(r"(-?\$?[\d,]*\.?\d+)(?: [a-z]{3,}\.?){1,4}", re.IGNORECASE)
+# After a number they change it.
+NOT_UNITS = re.compile(
+    r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|percent|half|halves"
+    r"|thirds?|quarters?|fifths?|sixths?|eighths?|tenths?|hundredths?|thousandths?"
+    r"|and|not|over|times|plus|minus|squared|cubed|sqrt|sin|cos|tan|log|exp|mod",
+    re.IGNORECASE,
+)
+# A point that is not part of a number: "p.m." is "pm".
+POINT = re.compile(r"(?<!\d)\.|\.(?!\d)")
+
+
 def normalize(answer: str) -> str:
-    """Lower case without blanks, as RAGEN compares answers."""
-    return "".join(answer.split()).lower()
+    """Lower case without blanks, as RAGEN compares answers; letters composed (NFC)."""
+    return "".join(compose(answer).split()).lower()
+
+
+def without_unit(answer: str) -> str:
+    """The number of "752 dollars"; any other text as it is."""
+    counted = COUNTED.fullmatch(answer.strip())
+    if counted is None or any(map(NOT_UNITS.fullmatch, answer.strip(" .").split())):
+        return answer
+    return counted[1]
 
 
 def strings_agree(truth: str, reply: str) -> bool:
@@ -66,13 +90,13 @@ class MathJudge:
         Returns:
           None where the comparison did not end in time or its process died.
         """
-        if strings_agree(truth, reply):
+        if strings_agree(*(POINT.sub("", text) for text in (truth, reply))):
             return True
         if not reply.strip() or len(reply) > MAX_CHARACTERS:
             return False
-        if self._child is None or self._child.process.poll() is not None:
-            self._start()
-        line = json.dumps({"truth": truth, "reply": reply}).encode() + b"\n"
+        self.start()
+        request = {"truth": without_unit(truth), "reply": without_unit(reply)}
+        line = json.dumps(request).encode() + b"\n"
         deadline = time.monotonic() + self._seconds
         try:
             self._child.write(line)
@@ -81,6 +105,11 @@ class MathJudge:
             self.close()
             return None
         return json.loads(answer)["equal"]
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self._child is None or self._child.process.poll() is not None:
+            self._start()
 
     def close(self) -> None:
         """Kill the process, if there is one."""

@@ -47,7 +47,8 @@ SEARCH, FINISH = KEYWORDS = ("search", "finish")
 # Kinds of questions of the invented world by the passages they need.
 KINDS_OF_HOPS = {1: (FACT,), 2: (BRIDGE, COMPARISON)}
 DEFAULT_NUM_HOPS = 2
-DEFAULT_TIMEOUT_SECONDS = 10.0
+# Below the default of `host.step_seconds`, so that an error says what happened.
+DEFAULT_TIMEOUT_SECONDS = 8.0
 # Longer replies are not read.
 MAX_REPLY_CHARS = 2_000
 # Passages may not be cut to less: a fact of the invented world has up to 24 characters.
@@ -169,7 +170,7 @@ class SearchQA(HostGame):
             all.
           retriever: URL of a server with the passages; None: an index in memory.
           dialect: one of `client.DIALECTS`; None: found out. With `retriever`.
-          timeout_seconds: for a search to be answered; None: 10. With `retriever`.
+          timeout_seconds: for a search to be answered; None: 8. With `retriever`.
 
         Raises:
           ImportError: bm25s or, for parquet, pyarrow is not installed.
@@ -186,6 +187,7 @@ class SearchQA(HostGame):
             split, num_hops, num_worlds, data, max_questions
         )
         self._server = _reach(retriever, dialect, timeout_seconds)
+        self.waits = retriever is not None
         self._max_searches, self._top_k = max_searches, top_k
         self._passage_chars, self._loose = passage_chars, loose
         self.num_tasks = self._source.num_tasks

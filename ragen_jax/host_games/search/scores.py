@@ -3,16 +3,21 @@
 In: an answer and the truth. Out: scores from 0 to 1.
 
 Source: the evaluation of SQuAD (arXiv 1606.05250) and HotpotQA (arXiv 1809.09600); the
-threshold is RAGEN's.
+threshold is RAGEN's. Unlike there, letters are composed first (NFC), and a truth of
+which normalizing leaves nothing is not equal to every answer of that kind; in HotpotQA
+only the latter changes scores, of the answers that are articles or signs alone.
 """
 
 import collections
 import re
 import string
 
+from ragen_jax.host_games.common.texts import compose
+
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 # ASCII only, as in the original: typographic quotes and dashes stay.
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+BRACKETS = str.maketrans("", "", "[]")
 # Answers that are right or wrong as a whole: `no` and `not at all, no` share a word.
 WHOLE_ANSWERS = frozenset({"yes", "no", "noanswer"})
 # F1 scores below this one pay nothing.
@@ -24,13 +29,23 @@ def normalize(answer: str) -> str:
 
     In this order, so that `A.` is an article and goes, and `U.S.` becomes `us`.
     """
-    bare = answer.lower().translate(PUNCTUATION)
+    bare = compose(answer).lower().translate(PUNCTUATION)
     return " ".join(ARTICLES.sub(" ", bare).split())
 
 
 def exact_match(answer: str, truth: str) -> bool:
-    """Whether both are the same text once normalized."""
-    return normalize(answer) == normalize(truth)
+    """Whether both are the same text once normalized.
+
+    Of "The The" and "+" that leaves nothing: such a truth is compared as it is, but for
+    case, blanks and brackets, which a reply cannot have.
+    """
+    if normalize(truth):
+        return normalize(answer) == normalize(truth)
+    answer, truth = (
+        compose(text).lower().translate(BRACKETS).split() or ["."]
+        for text in (answer, truth)
+    )
+    return answer == truth
 
 
 def f1_score(answer: str, truth: str) -> float:

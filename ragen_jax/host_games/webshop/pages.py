@@ -13,6 +13,7 @@ actions; RAGEN's nine tips for shopping are left out.
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from ragen_jax.host_games.common.texts import compose
 from ragen_jax.host_games.webshop.catalogue import Goal, Product
 
 SEARCH, CLICK = KEYWORDS = ("search", "click")
@@ -31,7 +32,8 @@ def read_reply(reply: str) -> tuple[str, str] | None:
     if len(reply) > MAX_REPLY_CHARS:
         return None
     keyword, _, rest = reply.strip().partition("[")
-    keyword, content = keyword.strip().lower(), " ".join(rest[:-1].lower().split())
+    keyword = keyword.strip().lower()
+    content = " ".join(compose(rest[:-1]).lower().split())
     if keyword not in KEYWORDS or not rest.endswith("]") or not content:
         return None
     if keyword == SEARCH and ("[" in content or "]" in content):

@@ -189,6 +189,8 @@ class _Worker:
         # Rows whose episode could not be played again, and why.
         self._lost: dict[int, str] = {}
         self._child: child.Child | None = None
+        # Of the last request.
+        self._number = 0
 
     def ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
         if "reset" in request:
@@ -252,10 +254,11 @@ class _Worker:
         """Send a request and read its answer; stops a process that has none."""
         is_reset = "reset" in request
         seconds = START_SECONDS if is_reset else self._spec.step_seconds
+        self._number += 1
         try:
-            self._send({"row": row, **request})
+            self._send({"number": self._number, "row": row, **request})
             line = self._child.read_line(time.monotonic() + seconds, MAX_ANSWER)
-            return _parse(line, row)
+            return _parse(line, self._number)
         except TimeoutError:
             failure = f"no answer within {seconds:g} s"
         except (BrokenPipeError, EOFError):
@@ -293,15 +296,15 @@ def _start_process() -> child.Child:
     )
 
 
-def _parse(line: bytes, row: int) -> WorkerResponse:
+def _parse(line: bytes, number: int) -> WorkerResponse:
     """The answer in a line.
 
     Raises:
       ValueError: the line is not an answer.
     """
     answer = json.loads(line)
-    if not isinstance(answer, dict) or answer.get("row") != row:
-        raise ValueError(f"{line[:80]!r} is not for row {row}")
+    if not isinstance(answer, dict) or answer.get("number") != number:
+        raise ValueError(f"{line[:80]!r} is not the answer of request {number}")
     if isinstance(answer.get("error"), str):
         return WorkerResponse(failure=answer["error"])
     if isinstance(solution := answer.get("solution"), list):

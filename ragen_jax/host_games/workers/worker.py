@@ -5,11 +5,13 @@ standard output; what games print goes to standard error. A game that raises ans
 with its exception and is thrown away; anything worse that happens to the process is the
 business of `pool.py`, which starts it.
 
-    {"row": 3, "reset": [seed, task]}       -> {"row": 3, "observation": "text", ...}
-    {"row": 3, "step": "reply"}             -> {"row": 3, "observation": ..., ...}
-    {"row": 3, "solution": true}            -> {"row": 3, "solution": ["reply", ...]}
+    {"number": 7, "row": 3, "reset": [seed, task]} -> {"number": 7, "observation": ...}
+    {"number": 8, "row": 3, "step": "reply"}       -> {"number": 8, "observation": ...}
+    {"number": 9, "row": 3, "solution": true}      -> {"number": 9, "solution": [...]}
 
-Images are PNG files in base64, a list of texts as "images" beside the observation.
+An answer has its request's number, so that none is taken for another's. Half a
+surrogate pair in a text, which no encoding can write, becomes "?". Images are PNG files
+in base64, a list of texts as "images" beside the observation.
 
 The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
 [[name, argument], ...], "max_bytes": limit of its memory or null}.
@@ -22,11 +24,12 @@ import json
 import os
 import resource
 import traceback
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
+from ragen_jax.host_games.common import child
 from ragen_jax.host_games.wrappers import wrap
 
 
@@ -34,7 +37,7 @@ def main() -> None:
     """Serve until standard input ends."""
     # Games may print and read; their words must not stand among the answers, nor may
     # they take the requests.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -43,10 +46,12 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
     module, name = start["game"].split(":")
     make = getattr(importlib.import_module(module), name)
+    child.adopt_orphans()
+    worker = os.getpid()
     games: dict[int, HostGame] = {}
     for line in requests:
         request = json.loads(line)
-        row = request["row"]
+        row, number = request["row"], {"number": request["number"]}
         try:
             if "reset" in request:
                 if row not in games:
@@ -56,13 +61,19 @@ def main() -> None:
                 answer = {"solution": list(games[row].solution())}
             else:
                 answer = _step(games[row].step(request["step"]))
-            _send(answers, {"row": row} | answer)
+            line = _line(number | answer)
         except Exception as error:  # every exception of a game is an answer
-            _send(answers, {"row": row, "error": _words(error)})
+            line = _line(number | {"error": _words(error)})
             if row in games:
                 _close(games.pop(row))
+        if os.getpid() != worker:
+            # The game forked and let both processes return. One of them answers.
+            os._exit(0)
+        answers.write(line)
+        answers.flush()
     for game in games.values():
         _close(game)
+    child.kill_descendants(worker)
 
 
 def _words(error: Exception) -> str:
@@ -82,9 +93,8 @@ def _close(game: HostGame) -> None:
         traceback.print_exc()
 
 
-def _send(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
+def _line(answer: dict[str, Any]) -> str:
+    return json.dumps(answer, ensure_ascii=False) + "\n"
 
 
 def _observation(observation: Observation) -> dict[str, Any]:

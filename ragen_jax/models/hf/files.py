@@ -222,6 +222,11 @@ def read_tensors(
 def _tensor_names(folder: Path) -> dict[str, list[str]]:
     """File name -> names of its tensors, checked against the index if there is one."""
     if (folder / WEIGHTS_FILE).exists():
+        if (folder / INDEX_FILE).exists():
+            raise ValueError(
+                f"{folder} has {WEIGHTS_FILE} and {INDEX_FILE}, which may hold "
+                "different weights; remove the one that is out of date"
+            )
         return {WEIGHTS_FILE: _names_in_file(safe_file(folder, WEIGHTS_FILE))}
     if not (folder / INDEX_FILE).exists():
         _refuse_folder_without_weights(folder)

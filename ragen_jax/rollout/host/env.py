@@ -20,6 +20,7 @@ import envs
 from envs import base
 from envs.templates import Choice, Passage, Template
 from ragen_jax.host_games import ADAPTERS, HOST_GAMES
+from ragen_jax.host_games.base import MAX_REWARD as MAX_REWARD
 from ragen_jax.host_games.base import SPLITS, TRAINING, HostGame
 from ragen_jax.host_games.base import MissingRequirement as MissingRequirement
 from ragen_jax.host_games.workers.pool import GameSpec
@@ -203,6 +204,9 @@ def is_host_game(name: str) -> bool:
     )
 
 
+# Worker processes of a game that waits for another machine.
+WAITING_WORKERS = 32
+
 _OTHERS = (
     "package.module:Class for your own; or "
     f"{', '.join(f'{name}:NAME' for name in ADAPTERS)} for those of other packages"
@@ -298,6 +302,16 @@ def make_host_game(
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
     _check_metrics(name, games[TRAINING])
+    limit = games[TRAINING].max_step_seconds
+    if limit is not None and limit >= step_seconds:
+        raise ValueError(
+            f"host.step_seconds = {step_seconds:g} ends a step before the time limit "
+            f"of {name}, {limit:g} s, does: a reply that takes too long would fail its "
+            f"row in place of being judged; set host.step_seconds above {limit:g}, or "
+            f"lower the limit in env.kwargs"
+        )
+    if num_workers is None and games[TRAINING].waits:
+        num_workers = WAITING_WORKERS
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,

@@ -55,7 +55,7 @@ class ChatReply:
     """A reply of a model behind an API. Counts that were not reported are None.
 
     Attributes:
-      text: content of the assistant's message.
+      text: thought and content of the assistant's message.
       finish_reason: as reported: "stop", "length", ...
       prompt_tokens, cached_tokens, reply_tokens: tokens read, those of them read from a
         cache, and tokens written.

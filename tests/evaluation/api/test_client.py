@@ -98,6 +98,26 @@ def test_no_content_is_an_empty_reply():
     assert (reply.text, reply.finish_reason) == ("", "content_filter")
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "C", "reasoning_content": "T"}, "<think>T</think>C"),
+        ({"content": "C", "reasoning": "T"}, "<think>T</think>C"),
+        ({"content": None, "reasoning_content": "T"}, "<think>T</think>"),
+        ({"content": "C", "reasoning_content": None, "reasoning": ""}, "C"),
+        ({"content": "C", "reasoning": {"effort": "low"}}, "C"),
+        ({"content": "<think>T</think>C", "reasoning": "T"}, "<think>T</think>C"),
+        ({"content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "ab"),
+        ({"content": [{"type": "image_url"}, {"type": "text", "text": "b"}]}, "b"),
+        ({"content": []}, ""),
+    ],
+)
+def test_a_reply_is_thought_and_content_in_any_layout(message, text):
+    answer = Answer({"choices": [{"message": message, "finish_reason": "stop"}]})
+    with serve(scripted(answer)) as server:
+        assert ask(server.url)[0].text == text
+
+
 PASSING = {
     "rate limit": Answer({"error": "slow down"}, 429, {"Retry-After": "0"}),
     "server error": Answer("<html>oops</html>", 500),
@@ -107,6 +127,7 @@ PASSING = {
     "an array": Answer([1]),
     "choices of another kind": Answer({"choices": "none"}),
     "a number for a text": Answer({"choices": [{"message": {"content": 3}}]}),
+    "numbers for parts": Answer({"choices": [{"message": {"content": [3]}}]}),
     "counts that are none": completion("hi", usage={"prompt_tokens": "many"}),
     "endless nesting": Answer("[" * 100_000),
     "a number too long": Answer('{"choices": ' + "9" * 5_000 + "}"),

@@ -68,7 +68,7 @@ def games_are_compiled_once():
     def build_once(config, entry):
         place = (
             json.dumps(describe(config, entry, make_env(entry)[0]))
-            + config.prompt.style
+            + f"{config.prompt.style} {config.prompt.thinking}"
         )
         if place not in built:
             built[place] = build(config, entry)
@@ -130,6 +130,47 @@ def test_what_is_asked_and_what_is_kept(uninterrupted):
     assert metrics["pass@2_low"] <= metrics["pass@2"] <= metrics["pass@2_high"]
     assert metrics["num_samples"] == 2
     assert metrics["held_out"] == 1
+
+
+def test_a_thought_in_a_field_of_its_own_changes_nothing(tmp_path, uninterrupted):
+    def walk_apart(request):
+        answer = walk(request)
+        message = answer.body["choices"][0]["message"]
+        thought, message["content"] = message["content"].split("</think>")
+        message["reasoning_content"] = thought.removeprefix("<think>")
+        return answer
+
+    with serve(walk_apart) as server:
+        prices = {"input_price": 2.0, "output_price": 10.0}
+        metrics, lines = play(tmp_path / "out.jsonl", server.url, **prices)
+    assert metrics["Sokoban"] == uninterrupted[0]
+    assert lines == uninterrupted[1]
+
+
+def test_words_before_the_answer_are_not_its_first_action(tmp_path):
+    results = []
+    for before in ("", "Let me see. ", "<think>Up!</think>"):
+
+        def answer_alone(request, before=before):
+            answer = walk(request).body["choices"][0]["message"]["content"]
+            return completion(before + answer.split("</think>")[1], usage=USAGE)
+
+        with serve(answer_alone) as server:
+            changes = SMALL | {"prompt.thinking": False}
+            path = tmp_path / f"{len(results)}.jsonl"
+            results.append(play(path, server.url, changes=changes))
+    assert results[0][0]["Sokoban"]["format"] == 1
+    assert results[0][0]["Sokoban"]["num_actions"] > 0
+    assert results[1] == results[2] == results[0]
+
+
+def test_no_reply_with_the_form_is_said(tmp_path, capsys):
+    with serve(lambda request: completion("Up, I think")) as server:
+        metrics, _ = play(tmp_path / "out.jsonl", server.url)
+    assert metrics["Sokoban"]["format"] == 0
+    (note,) = [x for x in capsys.readouterr().err.splitlines() if "note" in x]
+    assert "<think>...</think><answer>...</answer>" in note
+    assert "'Up, I think" in note
 
 
 def test_a_stopped_evaluation_pays_nothing_twice(tmp_path, uninterrupted):

@@ -177,9 +177,9 @@ def test_a_connection_that_was_lost_between_episodes_is_made_anew():
 
     def talk(socket):
         num_sessions.append(1)
-        for _ in range(2):
+        for is_over in (False, True):
             socket.recv()
-            socket.send(observation(done=True))
+            socket.send(observation(done=is_over))
 
     with playing(talk) as game:
         for seed in range(5):
@@ -192,7 +192,7 @@ def test_a_connection_that_was_lost_between_episodes_is_made_anew():
 def test_a_server_that_ended_an_idle_session_is_asked_again():
     def talk(socket):
         socket.recv()
-        socket.send(observation(done=True))
+        socket.send(observation())
         socket.send(error("SESSION_ERROR", "idle"))
 
     with playing(talk) as game:
@@ -239,6 +239,16 @@ def test_answers_that_are_none_are_failures(answer, words):
         with pytest.raises(OpenEnvError, match=words.replace("[", r"\[")):
             game.step("a")
         game.reset(0)
+
+
+def test_an_episode_that_is_over_at_its_reset_is_a_failure():
+    """It would be asked for a reply, and the reply be paid."""
+    talk, asked = answering(observation("won", reward=1.0, done=True), observation())
+    with playing(talk) as game:
+        with pytest.raises(OpenEnvError, match="over before its first reply"):
+            game.reset(0)
+        assert game.reset(0).text == "ok"
+    assert [request["type"] for request in asked] == ["reset", "reset"]
 
 
 def test_a_silent_server_is_given_up():

@@ -8,7 +8,7 @@ from ragen_jax.host_games.coding.judge import ISOLATIONS, LocalSandbox
 @pytest.fixture(scope="module", params=ISOLATIONS)
 def sandbox(request):
     try:
-        sandbox = LocalSandbox(request.param, memory_mb=256)
+        sandbox = LocalSandbox(request.param, memory_mb=512)
     except ValueError as error:
         pytest.skip(str(error))
     yield sandbox

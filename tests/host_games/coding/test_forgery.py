@@ -84,6 +84,7 @@ print(Text("anything"))
 # Reads all that it can reach and prints what has the name of a test in it.
 READER = """
 import gc, sys
+sys.setrecursionlimit(1000)  # `repr` of what holds itself ends before the stack does
 seen = []
 for module in list(sys.modules.values()):
     seen.append(repr(getattr(module, "__dict__", None)))

@@ -1,5 +1,7 @@
 """The game of programming tasks: its own tasks, its rules and comparisons."""
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from ragen_jax.host_games.coding import judge as code_judge
 from ragen_jax.host_games.coding.examples import EXAMPLES
 from ragen_jax.host_games.coding.game import Coding, extract_code
 from ragen_jax.host_games.coding.judge import texts_agree, values_agree
+from ragen_jax.host_games.workers.pool import GameSpec, Pool
 from tests.host_games.coding.games import playing
 from tests.host_games.episodes import printed
 from tests.pace import examples
@@ -68,11 +71,60 @@ def test_an_honest_exit_does_not_lose(game):
     code = "import sys\nprint(max(map(int, input().split())))\nsys.exit()"
     assert game.step(code).reward == 1.0
     assert game.step(code.replace("exit()", "exit(0)")).reward == 1.0
+    for word in ("exit()", "quit()", "exit(0)"):
+        assert game.step(f"{code.removesuffix('sys.exit()')}{word}").reward == 1.0
     # A failure that it reports is one.
     assert game.step(code.replace("exit()", "exit(1)")).reward == 0.0
     game.reset(0, task=2)
     code = "import sys\ndef is_mirror(text): return text == text[::-1]\nsys.exit()"
     assert game.step(code).reward == 1.0
+
+
+LARGEST = "print(max(map(int, input().split())))"
+IMPORTED_NAMES = (
+    "deque([1]); math.inf; inf; cache; heappush; Counter; defaultdict; datetime.date",
+    "accumulate; reduce; bisect_left; deepcopy; gcd; sqrt; ascii_lowercase; randint",
+    "StringIO; json.dumps; itemgetter; mean; List; Optional; sys.stdin; stdin",
+    # What modules cover, and `builtins` has.
+    "assert pow(2, 5, 7) == 4; open('file', 'w').close()",
+    "assert sys.getrecursionlimit() >= 50_000",
+)
+
+
+@pytest.mark.parametrize("names", IMPORTED_NAMES)
+def test_what_the_graders_of_the_data_import_is_there(game, names):
+    game.reset(0, task=1)
+    assert game.step(f"{names}\n{LARGEST}").reward == 1.0
+    game.reset(0, task=2)
+    code = f"{names}\ndef is_mirror(text): return text == text[::-1]"
+    assert game.step(code).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"\ufeff{LARGEST}",
+        f"from __future__ import annotations\n{LARGEST}",
+        f"if True:\n\xa0\xa0{LARGEST}",
+        f"~~~python\n{LARGEST}\n~~~",
+        f"```\n\ufeff{LARGEST}\n```",
+        f"if __name__ == '__main__':\n    {LARGEST}",
+    ],
+)
+def test_right_programs_score_however_they_are_written(game, code):
+    game.reset(0, task=1)
+    assert game.step(code).reward == 1.0
+
+
+def test_an_endless_program_scores_nothing_and_fails_no_row():
+    kwargs = {"test_seconds": 0.3, "total_seconds": 0.7}
+    game = "ragen_jax.host_games.coding.game:Coding"
+    spec = GameSpec(game, kwargs, num_workers=1, step_seconds=20.0)
+    with contextlib.closing(Pool(spec, "training", 1)) as pool:
+        pool.reset([0], [1])
+        answer = pool.step({0: "while True: pass"})[0]
+    assert answer.failure is None
+    assert (answer.reward, answer.terminated) == (0.0, True)
 
 
 def test_functions_may_print_and_be_methods(game):
@@ -107,6 +159,8 @@ def test_a_reply_too_long_is_not_run(game):
         ("First\n```\na\n```\nthen\n```py\nb\n```\nend", "b\n"),
         ("```python\nx = 1", "x = 1"),
         ("no fence ``` here", "no fence ``` here"),
+        ("~~~py\na = '```'\n~~~", "a = '```'\n"),
+        ("\ufeffx = 'a\xa0b'", "x = 'a\xa0b'"),
     ],
 )
 def test_fences_are_stripped(reply, code):

@@ -45,7 +45,13 @@ CASES = [
     ("no", "no man", False, 0, 0),
     ("noanswer", "noanswer today", False, 0, 0),
     ("yes and no", "no and yes", False, 1, 1),  # neither is one of the whole answers
-    ("an", "The The", True, 0, 1),  # nothing is left of either
+    ("an", "The The", False, 0, 0),  # nothing is left of either
+    ("the  the", "The The", True, 0, 1),
+    ("!", "?", False, 0, 0),
+    (".", "[]", True, 0, 1),  # brackets cannot be replied
+    # Composed by a tokenizer or not.
+    ("Cafe\u0301 de Flore", "Caf\u00e9 de Flore", True, 1, 1),
+    ("Caf\u00e9", "the Cafe\u0301", True, 1, 1),
 ]
 
 

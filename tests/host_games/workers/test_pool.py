@@ -1,9 +1,11 @@
 """Worker processes: whatever a game does to its own, nothing happens to others."""
 
+import os
 import pathlib
 import random
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -19,7 +21,7 @@ REASONS = {
     "die": "its process ended, killed by SIGKILL",
     "fill": "MemoryError: ",
     "write": "an answer that cannot be read: ",
-    "pay nan": "its reward is nan",
+    "pay nan": "Faulty: a reward must be finite",
     "answer too much": "an answer that cannot be read: ",
     # The child holds the pipe open.
     "leave a child": "its process ended with status 0",
@@ -107,6 +109,53 @@ def test_a_class_that_does_not_exist_is_a_failure(make_pool):
     pool = make_pool(2, game="tests.host_games.games:Missing")
     (first, _) = pool.reset([0, 1], [None, None])
     assert first.failure == "its process ended with status 1"
+
+
+def test_a_fork_that_comes_back_answers_nothing(make_pool):
+    pool = make_pool(4, num_workers=1, game="tests.host_games.games:Forks")
+    pool.reset(range(4), [None] * 4)
+    for count in (1, 2, 3):
+        answers = pool.step(dict.fromkeys(range(4), f"word {count}"))
+        assert [answers[row].text for row in range(4)] == [
+            f"seed {row} count {count} word {count}" for row in range(4)
+        ]
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_processes_with_a_session_of_their_own_end_with_the_pool(make_pool, end):
+    mark = f"{__name__}-{os.getpid()}-{end}"
+    game = "tests.host_games.games:LeavesOrphans"
+    pool = make_pool(2, num_workers=1, game=game, mark=mark)
+    pool.reset(range(2), [None] * 2)
+    pool.step(dict.fromkeys(range(2), "a word"))
+    assert len(_running(mark)) == 2
+    if end == "close":
+        pool.close()
+    else:
+        pool._workers[0].stop()
+    # A killed process takes a moment to go.
+    deadline = time.monotonic() + 10
+    while _running(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _running(mark)
+
+
+def _running(mark):
+    names = pathlib.Path("/proc").glob("[0-9]*/cmdline")
+    return [name for name in names if _read(name).endswith(f"{mark}\0".encode())]
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_text_that_no_encoding_holds_becomes_one_that_does(make_pool):
+    pool = make_pool(1, game="tests.host_games.games:HalfLetters")
+    (opening,) = pool.reset([3], [None])
+    assert opening.text == "seed 3 ? é 🎲"
 
 
 @pytest.mark.slow

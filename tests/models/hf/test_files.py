@@ -135,6 +135,12 @@ def test_an_index_cannot_name_other_files(file_name, message, sharded):
         load_checkpoint(sharded)
 
 
+def test_whole_weights_beside_shards_are_refused(sharded):
+    shutil.copy(sharded / "part.safetensors", sharded / "model.safetensors")
+    with pytest.raises(ValueError, match="may hold different weights"):
+        load_checkpoint(sharded)
+
+
 def test_an_index_must_agree_with_its_files(sharded):
     names = list(make_tensors(TIED))
     write_index(sharded, dict.fromkeys(names[:-1], "part.safetensors"))

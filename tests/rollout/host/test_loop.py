@@ -189,3 +189,8 @@ def test_the_forced_prefix_may_be_there_or_not():
     assert strip_prefix("\n <think>a", "<think>") == "a"
     assert strip_prefix(" a<think>", "<think>") == " a<think>"
     assert strip_prefix("", "<answer>") == ""
+    # The prompt could not begin the answer: the reply's own tag does.
+    for before in ("", "Sure! ", "<think>Up or <answer>Down</answer>?</think>\n"):
+        assert strip_prefix(f"{before}<answer>Up</answer>", "<answer>") == "Up</answer>"
+    assert strip_prefix("<think>Down</think>Up</answer>", "<answer>") == "Up</answer>"
+    assert strip_prefix("Up</answer>", "<answer>") == "Up</answer>"
