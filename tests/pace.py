@@ -17,7 +17,7 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 DURATIONS = HERE / "durations.txt"
 PROMISES = HERE / "promises.txt"
-SLOW_SECONDS = 1.0
+SLOW_SECONDS = 0.5
 LONG_SECONDS = 20.0
 # Of hypothesis, in the fast half and with the slow tests.
 FAST_EXAMPLES = 40
@@ -25,7 +25,7 @@ ALL_EXAMPLES = 100
 _UNKNOWN_SECONDS = 0.1
 _REPORT_EVERY_SECONDS = 30.0
 _HEADER = """\
-# Seconds on two cores: of each test that takes one or more, and of the mean of the
+# Seconds on two cores: of each test that takes half of one, and of the mean of the
 # other tests of a file. Written by `make test-all ARGS=--record-durations`.
 """
 
