@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     figures = compare(_REPEATS.value)
     lengths, base = figures["lengths"], min(figures["seconds"]["None"])
     print(
-        f"{ROWS} replies of {lengths['mean']:.0f} tokens in the mean, at most "
+        f"{ROWS} replies of {lengths['mean']:.0f} tokens on average, at most "
         f"{lengths['max']}, on {figures['device']} (jax {figures['jax']})"
     )
     harness.print_rows(

@@ -92,7 +92,7 @@ def compare_kernels(dtype: str) -> list[dict]:
             lambda a, b: float(jnp.max(jnp.abs(a.astype("float32") - b))),
             *results.values(),
         )
-        # NumPy's maximum is not a number where one of them is not.
+        # NumPy's maximum is NaN if any number is.
         apart = float(np.max(jax.tree.leaves(apart)))
         entry = {"kernel": name, "dtype": dtype, "apart": apart, "seconds": seconds}
         entries.append(entry | {"is_equal": apart <= TOLERANCES[dtype]})

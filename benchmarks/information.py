@@ -3,7 +3,7 @@
     python -m benchmarks.information [--json=FILE] [--plot=FILE.png]
 
 The world: first prompts of some Sokoban levels, and the first tokens of the thought
-behind them, drawn from the model's distribution renormalised on eight tokens:
+after them, drawn from the model's distribution renormalised on eight tokens:
 `P X O 1 2 3 4 </think>`. Every thought of up to `--length` tokens is enumerated, so all
 entropies are known exactly. Estimates are then made from drawn thoughts, again and
 again, as training makes them. One to two minutes on 2 cores; `docs/collapse.md` says
@@ -203,7 +203,7 @@ def by_size(world: World) -> list[Figures]:
 
 
 def show(title: str, rows: list[Figures]) -> None:
-    """A Markdown table; a standard deviation stands behind its mean."""
+    """A Markdown table; a standard deviation follows its mean."""
 
     def cell(row: Figures, name: str) -> str:
         if not isinstance(row[name], float):

@@ -232,7 +232,6 @@ def _finish(total, num_groups) -> tuple:
 
 # The bucket of all groups, after the others.
 ALL = "all"
-FIXED_BUCKETS = 6
 
 
 def quantile_buckets(

@@ -21,7 +21,7 @@ BLOCK_ROWS = 16
 # In passes with gradients: smallest block of queries, and largest number of blocks.
 CAUSAL_BLOCK, CAUSAL_BLOCKS = 64, 6
 
-# Of all GPUs; the newest allow more.
+# Largest head that all GPUs allow; the newest allow more.
 MAX_CUDNN_HEAD = 128
 # Lengths are rounded up to a multiple of it.
 CUDNN_STEP = 8

@@ -81,8 +81,8 @@ class Heartbeat:
     def describe_loss(self, seconds: float) -> str:
         """Sentence about a process without a heartbeat for some seconds."""
         return (
-            f"{self.process} has given no sign of life for {seconds:.0f} s; it last "
-            f"stood at: {self.place}"
+            f"{self.process} has not reported for {seconds:.0f} s; its last "
+            f"stage: {self.place}"
         )
 
 
@@ -98,7 +98,7 @@ def write_heartbeat(workdir: pathlib.Path, beat: Heartbeat) -> None:
         temporary.write_text(json.dumps(dataclasses.asdict(beat)), encoding="utf-8")
         os.replace(temporary, folder / f"{beat.number}.json")
     except OSError as error:
-        print(f"warning: no sign of life written: {error}", file=sys.stderr)
+        print(f"warning: no heartbeat written: {error}", file=sys.stderr)
 
 
 def read_heartbeat(workdir: pathlib.Path, number: int) -> Heartbeat | None:

@@ -174,13 +174,13 @@ def _worlds(leaves: Leaves) -> Iterator[str]:
             continue
         if leaves[f"{game}.num_demonstrations"] is None:
             yield (
-                f"{game}.num_demonstrations = None, but {world} runs in Python: its "
+                f"{game}.num_demonstrations = None, but {world} is a host game: its "
                 "episodes are played before the first step; say how many, such as 1000"
             )
         if leaves[f"{game}.max_actions_per_turn"] != 1:
             yield (
                 f"{game}.max_actions_per_turn = "
-                f"{leaves[f'{game}.max_actions_per_turn']}, but {world} runs in Python "
+                f"{leaves[f'{game}.max_actions_per_turn']}, but {world} is a host game "
                 "and gets whole answers: set it to 1"
             )
         for key in leaves:

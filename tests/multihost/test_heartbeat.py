@@ -58,8 +58,8 @@ def test_a_process_without_new_beats_is_gone(tmp_path, capsys):
         write_heartbeat(tmp_path, beat(count=1))
         assert ends.wait() == [heartbeat.EXIT_STATUS]
     error = capsys.readouterr().err
-    assert "error: process 1 (node1, pid 7) has given no sign of life" in error
-    assert "it last stood at: iteration 3 of 9, update" in error
+    assert "error: process 1 (node1, pid 7) has not reported" in error
+    assert "its last stage: iteration 3 of 9, update" in error
     assert heartbeat.RESUME in error
 
 
@@ -265,4 +265,4 @@ def test_a_folder_that_cannot_be_written_gives_a_warning(tmp_path, capsys):
     (tmp_path / heartbeat.FOLDER).write_text("a file in the way")
     with watch(tmp_path, Ends(), number=1):
         time.sleep(0.05)
-    assert "warning: no sign of life written" in capsys.readouterr().err
+    assert "warning: no heartbeat written" in capsys.readouterr().err

@@ -145,7 +145,7 @@ def _check_tasks(tasks: Sequence[str] | None, data: str | None) -> tuple[str, ..
         return TASKS
     if data is not None:
         raise ValueError(
-            f"tasks is {tasks!r} and data {data!r}, whose games are as they are; leave "
+            f"tasks is {tasks!r} and data {data!r}, whose games are fixed; leave "
             "out one of the two"
         )
     chosen = (tasks,) if isinstance(tasks, str) else tasks

@@ -290,9 +290,7 @@ def speak(grammar: Grammar, parts: tuple[str | Value, ...], scene: Scene) -> str
 
 def _speak(grammar: Grammar, parts, scene: Scene, depth: int) -> str:
     if depth > MAX_DEPTH:
-        raise ValueError(
-            f"more than {MAX_DEPTH} symbols of the grammar are in one another"
-        )
+        raise ValueError(f"more than {MAX_DEPTH} symbols of the grammar are nested")
     words = []
     for part in parts:
         if isinstance(part, str):

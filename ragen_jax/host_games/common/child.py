@@ -89,7 +89,7 @@ class Child:
 
     def _more(self, deadline: float) -> bytes:
         pipe = self.process.stdout
-        # Unlike `select`, it takes any number of a pipe.
+        # Unlike `select`, it works for file descriptors of any number.
         poller = select.poll()
         poller.register(pipe, select.POLLIN)
         while True:

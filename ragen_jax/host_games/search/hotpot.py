@@ -85,7 +85,7 @@ def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
             question = _read_question(row, passages)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"question {number} of {path} is not as HotpotQA's: "
+                f"question {number} of {path} is not in HotpotQA's form: "
                 f"{type(error).__name__}: {error}; the file must be {FORM}"
             ) from error
         if question.text not in asked:

@@ -77,7 +77,6 @@ LIES = Relation(
     query="{subject} lies",
     question="In which land lies {subject}?",
 )
-RELATIONS = (AGE, BORN, WORKS, BASED, LIES)
 
 # Two relations in a row, and what asks for the value at the end.
 BRIDGES = (

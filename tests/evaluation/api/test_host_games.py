@@ -1,4 +1,4 @@
-"""Games in Python, played by a model behind an API."""
+"""Host games, played by a model behind an API."""
 
 import base64
 import io

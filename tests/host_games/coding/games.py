@@ -20,7 +20,7 @@ def playing(split="training", **options):
 
 
 def open_sandbox(isolation: str) -> LocalSandbox:
-    """Skips the test where the isolation cannot be had."""
+    """Skips the test where the isolation is not possible."""
     try:
         return LocalSandbox(isolation, memory_mb=256)
     except ValueError as error:
