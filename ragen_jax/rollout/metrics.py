@@ -256,7 +256,7 @@ SUCCESS_METRICS = (
     ),
     Metric(
         "val-env/{env}/pass@{k}_{end}",
-        "ends of its 95 % interval",
+        "ends of the 95 % interval of held-out pass@k",
         section="progress",
         kind="share",
     ),
