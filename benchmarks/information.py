@@ -52,7 +52,7 @@ MEASURES = (
 Figures = dict[str, float | str]
 
 
-class World:
+class ClosedWorld:
     """Replies of up to `length` tokens, and their log-probabilities."""
 
     def __init__(self, program: Program, prompts: tuple, length: int):
@@ -170,7 +170,7 @@ def first_prompts(program: Program, count: int):
     return jnp.asarray(padded), jnp.asarray([len(text) for text in chosen])
 
 
-def by_length(worlds: Sequence[World]) -> list[Figures]:
+def by_length(worlds: Sequence[ClosedWorld]) -> list[Figures]:
     """Exact values, what each form tends to and its mean estimate."""
     rows = []
     for world in worlds:
@@ -185,7 +185,7 @@ def by_length(worlds: Sequence[World]) -> list[Figures]:
     return rows
 
 
-def by_size(world: World) -> list[Figures]:
+def by_size(world: ClosedWorld) -> list[Figures]:
     """Estimates of the information, by prompts and replies."""
     rows = []
     for num_prompts in NUM_PROMPTS:
@@ -216,7 +216,9 @@ def show(title: str, rows: list[Figures]) -> None:
     harness.print_rows({name: cell(row, name) for name in names} for row in rows)
 
 
-def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) -> None:
+def plot(
+    path: str, world: ClosedWorld, sizes: list[Figures], lengths: list[Figures]
+) -> None:
     """The bias by prompts, and the forms by length."""
     import matplotlib
 
@@ -262,7 +264,7 @@ def main(argv: list[str]) -> int:
     program = build_program(config)
     prompts = first_prompts(program, _PROMPTS.value)
     longest = range(1, _LENGTH.value + 1)
-    worlds = [World(program, prompts, length) for length in longest]
+    worlds = [ClosedWorld(program, prompts, length) for length in longest]
     world = worlds[-1]
     lengths, sizes = by_length(worlds), by_size(world)
     exact = world.exact
