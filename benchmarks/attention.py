@@ -108,8 +108,7 @@ def print_table(figures: dict) -> None:
     )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     shape = TINY if _TINY.value else SHAPES[_SHAPE.value]
     return harness.report(measure(shape, _REPEATS.value), print_table)
 

@@ -60,8 +60,7 @@ def compare(repeats: int) -> dict:
     }
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     figures = compare(_REPEATS.value)
     lengths, base = figures["lengths"], min(figures["seconds"]["None"])
     print(

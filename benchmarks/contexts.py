@@ -176,8 +176,7 @@ def write_times(document: str) -> str:
     return markdown.replace_marked(document, "times", f"\n{table}\n\n")
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main(_: list[str]) -> None:
     write = write_times if _TIME.value else write_transcripts
     document = DOCUMENT.read_text(encoding="utf-8")
     DOCUMENT.write_text(write(document), encoding="utf-8")

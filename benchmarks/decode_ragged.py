@@ -145,8 +145,7 @@ def print_ragged(figures: dict) -> None:
     )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else None
     figures = ragged(folder, _ROWS.value, _REPEATS.value)
     print_ragged(figures)

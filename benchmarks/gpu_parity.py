@@ -142,8 +142,7 @@ def compare_rollouts() -> list[dict]:
     return entries
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     kernels = [one for dtype in TOLERANCES for one in compare_kernels(dtype)]
     rollouts = compare_rollouts()
     harness.print_versions()

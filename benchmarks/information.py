@@ -256,8 +256,7 @@ def plot(
     figure.savefig(path, dpi=110)
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     config = sokoban.get_config()
     config.rollout.max_turns = 1
     config.algo.advantage = "grpo"

@@ -302,8 +302,7 @@ def print_table(figures: dict) -> None:
         )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     return harness.report(measure(), print_table)
 
 

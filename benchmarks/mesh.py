@@ -197,8 +197,7 @@ def print_table(figures: list[dict]) -> None:
     harness.print_rows(rows)
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     if _TARGET.value is not None:
         figures = measure_target()
         print_table(figures)

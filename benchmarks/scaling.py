@@ -275,8 +275,7 @@ def read(path: pathlib.Path) -> dict[str, dict]:
     return figures
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     from ragen_jax.memory import targets
 
     targets.prepare_compiler()

@@ -23,8 +23,7 @@ WAYS = ("in turn", "two threads", "vmapped")
 TINY = runs.TINY_BATCH | {"rollout.part_rows": 2}
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     command.enable_compilation_cache()
     config = runs.task_config("pocket", TINY if _TINY.value else {})
     setup = runs.set_up(config, tiny=_TINY.value)

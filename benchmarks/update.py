@@ -207,8 +207,7 @@ def print_table(figures: dict) -> None:
         print(f"torch, microbatches of {rows} rows: {seconds:.2f} s")
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     return harness.report(measure(read_config()), print_table)
 
 
