@@ -64,7 +64,7 @@ def has_torch() -> bool:
 
 
 def least_seconds(call: Callable, repeats: int) -> float:
-    """Of a call that has been compiled before."""
+    """Least seconds of a call that is compiled already."""
     return min(take_turns({"": call}, repeats)[0][""])
 
 
@@ -100,7 +100,7 @@ def versions() -> dict[str, str]:
 
 
 def print_versions() -> None:
-    """The same in a line."""
+    """Print `versions` in one line."""
     print(", ".join(f"{name} {value}" for name, value in versions().items()))
 
 

@@ -240,7 +240,7 @@ class ArrayPlayer:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 Game = ServedHostGame | ServedArrayGame

@@ -52,7 +52,7 @@ class Alfworld(HostGame):
         tasks: Sequence[str] | None = None,
         data: str | None = None,
     ):
-        """Choose houses and what is shown.
+        """Choose houses and the form of observations.
 
         Args:
           split: one of `SPLITS`; they share no game.

@@ -1,7 +1,7 @@
 """Child processes that may hang or die: what they write in time, and their end.
 
 In: a process that was started with pipes and in a new session. Out: its bytes,
-or why there are none. Knows nothing of what is said.
+or why there are none. Knows nothing of the contents.
 """
 
 import contextlib

@@ -117,7 +117,7 @@ class PropositionalChecker:
         return _failed(1, len(head) - len("by"), f"{UNSOLVED}\n{texts}")
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Nothing to release."""
 
 
 def _failed(line: int, column: int, text: str) -> CheckResult:

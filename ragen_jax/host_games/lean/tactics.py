@@ -161,7 +161,7 @@ _READERS: Mapping[str, Callable[[str, str], Tactic]] = {
 
 
 def run_tactic(goals: Goals, tactic: Tactic) -> Goals:
-    """What is left after a tactic on the first goal.
+    """The goals left after a tactic on the first goal.
 
     Args:
       goals: those open.

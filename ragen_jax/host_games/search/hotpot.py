@@ -33,7 +33,7 @@ FORM = (
 
 @dataclasses.dataclass(frozen=True)
 class HotpotFile:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
       passages: paragraphs of all questions, each once.
