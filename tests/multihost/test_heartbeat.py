@@ -96,7 +96,7 @@ def test_a_process_that_was_seen_to_start_must_not_vanish(tmp_path, capsys):
         assert not ends.statuses
         write_heartbeat(tmp_path, beat(1, count=1))
         assert ends.wait() == [heartbeat.EXIT_STATUS]
-    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+    assert "process 1 (node1, pid 7) has not reported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("state", [heartbeat.RUNNING, heartbeat.FINISHED])
@@ -178,7 +178,7 @@ def test_an_exception_waits_for_the_loss_that_explains_it(tmp_path, capsys):
     with pytest.raises(SystemExit), watch(tmp_path, ends):
         raise RuntimeError("connection reset by peer")
     assert heartbeat.EXIT_STATUS in ends.statuses
-    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+    assert "process 1 (node1, pid 7) has not reported" in capsys.readouterr().err
 
 
 def test_an_error_of_the_runtime_waits_for_the_loss(tmp_path, capsys):
@@ -187,7 +187,7 @@ def test_an_error_of_the_runtime_waits_for_the_loss(tmp_path, capsys):
     with pytest.raises(SystemExit), watch(tmp_path, ends):
         raise ValueError("UNKNOWN: Gloo AllGather failed: connection closed by peer")
     assert heartbeat.EXIT_STATUS in ends.statuses
-    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+    assert "process 1 (node1, pid 7) has not reported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_processes_that_stopped_beating_are_lost(tmp_path):
 
     failed, lost = find_lost(tmp_path, 0, wait)
     assert failed == "process 6 (node1, pid 7) failed: the disk is full"
-    assert lost.startswith("process 1 (node1, pid 7) has given no sign")
+    assert lost.startswith("process 1 (node1, pid 7) has not reported")
     assert find_lost(tmp_path / "nothing", 0) == []
 
 
