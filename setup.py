@@ -20,7 +20,7 @@ WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
 GYMNASIUM = ["gymnasium>=1.0,<2"]
 # OpenEnv's protocol, both ways.
 SERVE = ["websockets>=15,<18"]
-# Data sets of games in Python.
+# Data sets of host games.
 PARQUET = ["pyarrow>=17,<28"]
 
 

@@ -32,7 +32,7 @@ from ragen_jax.runs.metrics import HIDDEN
 from ragen_jax.runs.writer import write_text_atomically
 from ragen_jax.train import Iteration, make_iterate
 
-# Of both: the loss is the same, whether or not there is something to correct.
+# For all modes: the loss is the same, whether or not rollouts are stale.
 SETTINGS = {
     "env.host": "benchmarks.slow_search:SlowSearch",
     "host.num_workers": 2,
@@ -51,7 +51,7 @@ MODES = {
     "ahead, one device": {"rollout.ahead": 1},
     "ahead, two devices": {"rollout.ahead": 1, "rollout.devices": 1},
 }
-# Iterations that compile, or wait for what compiles.
+# Iterations that compile, or wait for a compilation.
 WARM_UP = 4
 
 
@@ -108,7 +108,7 @@ def speed(num_iterations: int) -> dict[str, dict[str, float]]:
     return figures
 
 
-# Metrics of the last iterations that say what the correction does.
+# Metrics that describe the correction.
 STALE = (
     "actor/staleness",
     "actor/sampler_weight_mean",

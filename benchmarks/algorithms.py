@@ -117,8 +117,7 @@ def table(runs: pathlib.Path) -> str:
     return harness.table(rows)
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     runs = pathlib.Path(_RUNS.value)
     for cell in cells():
         if not _TABLE.value and outcome(folder_of(runs, cell)) is None:

@@ -26,8 +26,8 @@ _TINY = flags.DEFINE_bool("tiny", False, "Two short rows instead.")
 _REPEATS = flags.DEFINE_integer("repeats", 10, "Measured calls of each.", lower_bound=1)
 harness.define_json()
 
-# How large a difference may be, as a share of what is compared (2-norms): some of the
-# format's own precision, 6e-8 and 4e-3.
+# Largest difference, as a share of what is compared (2-norms): a few times the
+# format's precision, 6e-8 and 4e-3.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
@@ -108,8 +108,7 @@ def print_table(figures: dict) -> None:
     )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     shape = TINY if _TINY.value else SHAPES[_SHAPE.value]
     return harness.report(measure(shape, _REPEATS.value), print_table)
 

@@ -60,12 +60,11 @@ def compare(repeats: int) -> dict:
     }
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     figures = compare(_REPEATS.value)
     lengths, base = figures["lengths"], min(figures["seconds"]["None"])
     print(
-        f"{ROWS} replies of {lengths['mean']:.0f} tokens in the mean, at most "
+        f"{ROWS} replies of {lengths['mean']:.0f} tokens on average, at most "
         f"{lengths['max']}, on {figures['device']} (jax {figures['jax']})"
     )
     harness.print_rows(

@@ -3,7 +3,7 @@
     python -m benchmarks.contexts             # rewrite the transcripts
     python -m benchmarks.contexts --time      # measure and rewrite the times
 
-Sampled tokens stand in brackets. Both replace the text between the document's markers
+Sampled tokens stand in brackets. Both replace the text between the page's comments
 `<!-- name -->` and `<!-- end -->`.
 """
 
@@ -131,7 +131,7 @@ def write_transcripts(document: str) -> str:
         play, _ = build_collect(context, turns, NUM_EPISODES, 1)
         trajectory = play(SEED)
         text = transcript(trajectory, pick(trajectory), tokenizer)
-        document = replace(document, context, text)
+        document = markdown.replace_marked(document, context, f"\n{text}\n\n")
     return document
 
 
@@ -172,24 +172,11 @@ def write_times(document: str) -> str:
         cells = (f"`{context}`", turns or "all", window, *times, share)
         lines.append(markdown.row(cells))
         print(lines[-1], flush=True)
-    return replace(document, "times", "\n".join(lines))
+    table = "\n".join(lines)
+    return markdown.replace_marked(document, "times", f"\n{table}\n\n")
 
 
-def replace(document: str, name: str, text: str) -> str:
-    """The document with `text` between a marker and the next end.
-
-    Raises:
-      ValueError: the document has no such marker.
-    """
-    marker, end = f"<!-- {name} -->", "<!-- end -->"
-    before, mark, after = document.partition(marker)
-    if not mark:
-        raise ValueError(f"the document has no {marker!r}; add it and {end!r}")
-    return f"{before}{marker}\n\n{text}\n\n{end}{after.partition(end)[2]}"
-
-
-def main(argv: list[str]) -> None:
-    del argv
+def main(_: list[str]) -> None:
     write = write_times if _TIME.value else write_transcripts
     document = DOCUMENT.read_text(encoding="utf-8")
     DOCUMENT.write_text(write(document), encoding="utf-8")

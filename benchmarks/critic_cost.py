@@ -25,8 +25,7 @@ KINDS = {
 MOST = {"PPO, separate critic": 2.5, "PPO, shared trunk": 1.3}
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     import jax
 
     from benchmarks.update_times import Contestant, build, print_table

@@ -255,8 +255,7 @@ def rows_of_a_part() -> int:
     return base.get_config().rollout.part_rows if is_cpu else _ROWS.value
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     from ragen_jax.program.build import POCKET
 
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else POCKET

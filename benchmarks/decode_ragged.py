@@ -19,6 +19,7 @@ from absl import flags
 
 from benchmarks import harness
 from benchmarks.flops import copy_bandwidth
+from benchmarks.writing import read_prompts
 from launch import command
 
 _ROWS = flags.DEFINE_integer("rows", 256, "Prompts, all in flight at once.")
@@ -65,7 +66,7 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     generate = make_ragged(policy)
     arrays = [jnp.asarray(x, jnp.int32) for x in (prompts, prompt_lengths, limits)]
     call = functools.partial(generate, params, *arrays)
-    # The first call, which compiles, is told apart from the others.
+    # The first call, which compiles, is reported separately.
     seconds, written = harness.take_turns({"": call}, repeats + 1, warm_ups=0)
     if (np.asarray(written[""]) != limits).any():
         raise ValueError(f"rows got {written['']}, expected {limits}")
@@ -96,24 +97,17 @@ def make_ragged(policy) -> Callable:
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.models.kv_cache import init_cache
-    from ragen_jax.rollout.decode import Context, decode_step, read
+    from ragen_jax.rollout.decode import decode_step
     from ragen_jax.rollout.sampling import sample
-    from ragen_jax.types import TokenSpan
 
-    config = policy.config
     sampler = functools.partial(sample, temperature=1.0, top_k=None, top_p=None)
 
     @jax.jit
     def generate(params, prompts, lengths, limits):
         rows, width = prompts.shape
         keys = jax.random.split(jax.random.key(0), rows)
-        context = Context(
-            cache=init_cache(config, rows, width + MAX_TOKENS + 1, policy.dtype),
-            hidden=jnp.zeros((rows, config.hidden_size), policy.dtype),
-        )
-        span = TokenSpan(tokens=prompts, length=lengths)
-        context = read(policy, params, context, span, jnp.zeros_like(lengths))
+        slots = width + MAX_TOKENS + 1
+        context = read_prompts(policy, params, prompts, lengths, slots)
 
         def step(_, carry):
             context, written = carry
@@ -151,8 +145,7 @@ def print_ragged(figures: dict) -> None:
     )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     folder = pathlib.Path(_MODEL.value) if _MODEL.value else None
     figures = ragged(folder, _ROWS.value, _REPEATS.value)
     print_ragged(figures)

@@ -71,17 +71,23 @@ def rate(program: Callable, amount: int, repeats: int) -> dict:
     }
 
 
+def begin(env, params, key, instances: int):
+    """Observations and states of games that begin, also where all begin alike."""
+    import jax
+    import jax.numpy as jnp
+
+    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
+    begun = reset(jax.random.split(key, instances), params)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (instances, *x.shape[1:])), begun)
+
+
 def measure_steps(env, params, *, instances: int, repeats: int) -> dict:
     """Steps per second of random play with any gymnax environment."""
     import jax
     import jax.numpy as jnp
 
     reset_key, action_key, play_key = jax.random.split(jax.random.key(0), 3)
-    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
-    _, first = reset(jax.random.split(reset_key, instances), params)
-    first = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (instances, *x.shape[1:])), first
-    )
+    _, first = begin(env, params, reset_key, instances)
     shape = (NUM_STEPS, instances)
     actions = jax.random.randint(action_key, shape, 0, env.num_actions)
 
@@ -114,11 +120,7 @@ def measure_auto_reset(env, params, step, *, instances: int, repeats: int) -> di
     import jax.numpy as jnp
 
     reset_key, time_key, action_key, play_key = jax.random.split(jax.random.key(0), 4)
-    reset = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))
-    begun = reset(jax.random.split(reset_key, instances), params)
-    observed, states = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (instances, *x.shape[1:])), begun
-    )
+    observed, states = begin(env, params, reset_key, instances)
     limit = params.max_steps_in_episode
     time = jax.random.randint(time_key, (instances,), 0, limit, states.time.dtype)
     states = states.replace(time=time)
@@ -221,9 +223,7 @@ def measure_text(*, instances: int, repeats: int) -> dict:
     params = env.default_params
     dialogue, replies, lengths = _pocket_dialogue(env)
     reset_key, choice_key = jax.random.split(jax.random.key(0))
-    _, first = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(
-        jax.random.split(reset_key, instances), params
-    )
+    _, first = begin(env, params, reset_key, instances)
     choices = jax.random.randint(choice_key, (NUM_TURNS, instances), 0, REPLIES)
 
     def turn_one(dialogue, state, reward, turn, tokens, length):
@@ -321,8 +321,7 @@ def measure(instances: int, repeats: int) -> dict[str, dict]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     if _INSTANCES.value < 1 or _REPEATS.value < 1:
         raise ValueError("--instances and --repeats must be at least 1")
     import jax

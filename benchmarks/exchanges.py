@@ -22,7 +22,7 @@ _MESH = re.compile(
     r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{(.*)\}"
 )
 _MESH_AXIS = re.compile(r"'(\w+)'=(\d+)")
-# An axis, or a part of it: 'x':(2)4 has 4 of what is left of x behind 2.
+# An axis, or a part of it: 'x':(2)4 has 4 of what is left of x after 2.
 _AXIS = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
 
 
@@ -127,7 +127,7 @@ def _axis_groups(
         devices = np.arange(math.prod(sizes.values()))
     else:
         devices = _iota(shape, order)
-    # Every axis is three: what comes before the part, the part, what comes behind.
+    # Every axis is three: what comes before the part, the part, what follows it.
     places = [3 * list(sizes).index(name) + 1 for name in chosen]
     others = [i for i in range(len(split)) if i not in places]
     devices = devices.reshape(split).transpose(others + places)

@@ -34,8 +34,7 @@ def spread(trajectory, num_groups: int, group_size: int):
     return trajectory.replace(turns=turns)
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     import jax
 
     from benchmarks.update_times import Contestant, build, print_table

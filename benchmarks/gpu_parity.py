@@ -92,7 +92,7 @@ def compare_kernels(dtype: str) -> list[dict]:
             lambda a, b: float(jnp.max(jnp.abs(a.astype("float32") - b))),
             *results.values(),
         )
-        # NumPy's maximum is not a number where one of them is not.
+        # NumPy's maximum is NaN if any number is.
         apart = float(np.max(jax.tree.leaves(apart)))
         entry = {"kernel": name, "dtype": dtype, "apart": apart, "seconds": seconds}
         entries.append(entry | {"is_equal": apart <= TOLERANCES[dtype]})
@@ -142,8 +142,7 @@ def compare_rollouts() -> list[dict]:
     return entries
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     kernels = [one for dtype in TOLERANCES for one in compare_kernels(dtype)]
     rollouts = compare_rollouts()
     harness.print_versions()

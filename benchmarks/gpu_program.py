@@ -11,13 +11,14 @@ arithmetic and launches. Needs the extra `[cuda]`, and no GPU. What XLA tunes by
 measuring keeps its defaults: no time here was measured.
 """
 
+import math
 import pathlib
 import tempfile
 import time
 
 from absl import flags
 
-from benchmarks import gpu_figures, harness, hlo
+from benchmarks import gpu_figures, harness, hlo, runs
 from launch import command
 
 _CONFIG = command.define_config()
@@ -38,18 +39,9 @@ def main(argv: list[str]) -> int:
 
     target = targets.named_target(_TARGET.value)
     targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
-    targets.require_compiler(target)
-    targets.prepare_compiler()
-    import jax
-
-    # The configuration's check counts JAX's own devices.
-    num_devices = config.mesh.data * config.mesh.fsdp * config.mesh.tensor
-    jax.config.update("jax_num_cpu_devices", num_devices)
+    runs.prepare_devices(target, math.prod(config.mesh.values()))
     from ragen_jax.config import validate
-    from ragen_jax.memory.plan import read_model
     from ragen_jax.memory.programs import PROGRAMS
-    from ragen_jax.memory.sizes import describe_batch
-    from ragen_jax.program.build import build_parts
 
     unknown = set(_PROGRAMS.value) - set(PROGRAMS)
     if unknown:
@@ -57,10 +49,7 @@ def main(argv: list[str]) -> int:
             f"no program {min(unknown)!r}; choose of {', '.join(PROGRAMS)}"
         )
     validate(config, command.overridden_keys(argv))
-    model, tokenizer, _ = read_model(config.model.path)
-    devices = targets.describe_devices(target, _TOPOLOGY.value)
-    parts = build_parts(config, model, tokenizer, devices)
-    batch = describe_batch(config, parts)
+    parts, batch = runs.describe(config, target, _TOPOLOGY.value)
     figures = {}
     for name in _PROGRAMS.value:
         figures[name] = measure(config, parts, batch, name, target)
@@ -162,11 +151,11 @@ def _update(config, parts, batch, program, target) -> dict:
     layer = parts.learner.played["layers"]["0"]
     weights = sum(x.size for x in _matrices(layer)) // config.mesh.tensor
     heads = model.num_attention_heads * model.head_dim // config.mesh.tensor
-    # Products with weights; scores and what they mix, of which half is seen.
+    # Products with weights, and attention, half of which is masked.
     forward = 2 * tokens * weights + 2 * tokens * batch.tokens.shape[1] * heads
     passes = gpu_figures.layer_passes(program, model.num_hidden_layers)
     for one in passes:
-        # The backward pass computes the forward pass again, and twice its work.
+        # The backward pass repeats the forward pass and does twice its work.
         times = 3 if one["pass"] == "backward" else 1
         one["arithmetic"] = times * forward
         one["seconds"] = gpu_figures.least_seconds(

@@ -4,7 +4,10 @@ Contestants take turns, so that a busy machine is busy for all of them. Machines
 noisy: the minimum tells what a program needs, the median what one gets.
 """
 
+import importlib.metadata
+import importlib.util
 import json
+import os
 import pathlib
 import platform
 import statistics
@@ -55,8 +58,13 @@ def take_turns(
     return seconds, results
 
 
+def has_torch() -> bool:
+    """Whether PyTorch and transformers, which the peers need, are installed."""
+    return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
 def least_seconds(call: Callable, repeats: int) -> float:
-    """Of a call that has been compiled before."""
+    """Least seconds of a call that is compiled already."""
     return min(take_turns({"": call}, repeats)[0][""])
 
 
@@ -79,9 +87,6 @@ def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
 
 def versions() -> dict[str, str]:
     """Versions, device and cores that the figures belong to."""
-    import importlib.metadata
-    import os
-
     import jax
 
     packages = ("jax", "jaxlib", "flax", "torch", "transformers")
@@ -95,7 +100,7 @@ def versions() -> dict[str, str]:
 
 
 def print_versions() -> None:
-    """The same in a line."""
+    """Print `versions` in one line."""
     print(", ".join(f"{name} {value}" for name, value in versions().items()))
 
 

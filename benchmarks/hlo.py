@@ -326,7 +326,7 @@ def _read(match: re.Match, line: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """Index behind the parenthesis that closes the first one."""
+    """Index after the parenthesis that closes the first one."""
     depth = 0
     for i, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

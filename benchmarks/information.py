@@ -3,7 +3,7 @@
     python -m benchmarks.information [--json=FILE] [--plot=FILE.png]
 
 The world: first prompts of some Sokoban levels, and the first tokens of the thought
-behind them, drawn from the model's distribution renormalised on eight tokens:
+after them, drawn from the model's distribution renormalised on eight tokens:
 `P X O 1 2 3 4 </think>`. Every thought of up to `--length` tokens is enumerated, so all
 entropies are known exactly. Estimates are then made from drawn thoughts, again and
 again, as training makes them. One to two minutes on 2 cores; `docs/collapse.md` says
@@ -52,7 +52,7 @@ MEASURES = (
 Figures = dict[str, float | str]
 
 
-class World:
+class ClosedWorld:
     """Replies of up to `length` tokens, and their log-probabilities."""
 
     def __init__(self, program: Program, prompts: tuple, length: int):
@@ -170,7 +170,7 @@ def first_prompts(program: Program, count: int):
     return jnp.asarray(padded), jnp.asarray([len(text) for text in chosen])
 
 
-def by_length(worlds: Sequence[World]) -> list[Figures]:
+def by_length(worlds: Sequence[ClosedWorld]) -> list[Figures]:
     """Exact values, what each form tends to and its mean estimate."""
     rows = []
     for world in worlds:
@@ -185,7 +185,7 @@ def by_length(worlds: Sequence[World]) -> list[Figures]:
     return rows
 
 
-def by_size(world: World) -> list[Figures]:
+def by_size(world: ClosedWorld) -> list[Figures]:
     """Estimates of the information, by prompts and replies."""
     rows = []
     for num_prompts in NUM_PROMPTS:
@@ -203,7 +203,7 @@ def by_size(world: World) -> list[Figures]:
 
 
 def show(title: str, rows: list[Figures]) -> None:
-    """A Markdown table; a standard deviation stands behind its mean."""
+    """A Markdown table; a standard deviation follows its mean."""
 
     def cell(row: Figures, name: str) -> str:
         if not isinstance(row[name], float):
@@ -216,7 +216,9 @@ def show(title: str, rows: list[Figures]) -> None:
     harness.print_rows({name: cell(row, name) for name in names} for row in rows)
 
 
-def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) -> None:
+def plot(
+    path: str, world: ClosedWorld, sizes: list[Figures], lengths: list[Figures]
+) -> None:
     """The bias by prompts, and the forms by length."""
     import matplotlib
 
@@ -254,15 +256,14 @@ def plot(path: str, world: World, sizes: list[Figures], lengths: list[Figures]) 
     figure.savefig(path, dpi=110)
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     config = sokoban.get_config()
     config.rollout.max_turns = 1
     config.algo.advantage = "grpo"
     program = build_program(config)
     prompts = first_prompts(program, _PROMPTS.value)
     longest = range(1, _LENGTH.value + 1)
-    worlds = [World(program, prompts, length) for length in longest]
+    worlds = [ClosedWorld(program, prompts, length) for length in longest]
     world = worlds[-1]
     lengths, sizes = by_length(worlds), by_size(world)
     exact = world.exact

@@ -25,7 +25,6 @@ apart, or success further apart than four standard errors before anyone has lear
 """
 
 import contextlib
-import importlib.util
 import pathlib
 import tempfile
 import time
@@ -146,10 +145,7 @@ def wants_peer() -> bool:
     can = runs.is_pocket(_PRESETS.value) and not _TINY.value
     can &= _REPLY_TOKENS.value is None
     if _PEER.value is None:
-        has_torch = importlib.util.find_spec("torch") is not None
-        return (
-            can and has_torch and importlib.util.find_spec("transformers") is not None
-        )
+        return can and harness.has_torch()
     if _PEER.value == "torch" and not can:
         raise ValueError(
             "--peer=torch plays the pocket model's own replies; leave out --tiny and "
@@ -306,8 +302,7 @@ def print_table(figures: dict) -> None:
         )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     return harness.report(measure(), print_table)
 
 

@@ -72,10 +72,8 @@ def received(compiled, trips: list[int]) -> dict[str, int]:
     """
     sums: dict[str, int] = {}
     for one in collectives(compiled.as_text()):
-        runs_of_loops = 1
-        for trip in trips[: one.open_depth]:
-            runs_of_loops *= trip
-        sums[one.kind] = sums.get(one.kind, 0) + one.total * runs_of_loops
+        received = one.total * math.prod(trips[: one.open_depth])
+        sums[one.kind] = sums.get(one.kind, 0) + received
     return sums
 
 
@@ -150,23 +148,13 @@ def splits(topology: str) -> list[tuple[int, int, int]]:
 
 def compile_mesh(mesh: tuple[int, int, int], topology: str) -> dict:
     """One mesh's figures from programs for described GPUs."""
-    import dataclasses
-
     from ragen_jax.memory import targets
-    from ragen_jax.memory.plan import read_model
     from ragen_jax.memory.programs import lower
-    from ragen_jax.memory.sizes import describe_batch
-    from ragen_jax.program.build import build_parts
 
     config = read_config(mesh)
-    model, tokenizer, _ = read_model(config.model.path)
-    if _TINY.value:
-        model = dataclasses.replace(model, **runs.TINY_MODEL)
     where = topology if math.prod(mesh) > 1 else targets.ONE_DEVICE
     target = targets.named_target(_TARGET.value)
-    devices = targets.describe_devices(target, where)
-    parts = build_parts(config, model, tokenizer, devices)
-    batch = describe_batch(config, parts)
+    parts, batch = runs.describe(config, target, where, tiny=_TINY.value)
     update, rollout = (
         lower(parts, name, batch)[0].compile() for name in ("update", "rollout")
     )
@@ -181,13 +169,8 @@ def measure_target() -> list[dict]:
     """
     from ragen_jax.memory import targets
 
-    targets.require_compiler(targets.named_target(_TARGET.value))
-    meshes = splits(_TOPOLOGY.value)
-    targets.prepare_compiler()
-    import jax
-
-    # The configuration's check counts JAX's own devices.
-    jax.config.update("jax_num_cpu_devices", max(map(math.prod, meshes)))
+    target, meshes = targets.named_target(_TARGET.value), splits(_TOPOLOGY.value)
+    runs.prepare_devices(target, max(map(math.prod, meshes)))
     return [compile_mesh(mesh, _TOPOLOGY.value) for mesh in meshes]
 
 
@@ -214,8 +197,7 @@ def print_table(figures: list[dict]) -> None:
     harness.print_rows(rows)
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     if _TARGET.value is not None:
         figures = measure_target()
         print_table(figures)

@@ -15,7 +15,7 @@ from ragen_jax.runs import markdown
 from ragen_jax.runs.metrics import DISTRIBUTIONS, METRICS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "metrics.md"
-_TABLE = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARK = re.compile(r"<!-- metrics: (\w+) -->")
 
 
 def fill(page: str) -> str:
@@ -26,18 +26,16 @@ def fill(page: str) -> str:
     """
     metrics = (*METRICS, *DISTRIBUTIONS)
     sections = {metric.section for metric in metrics}
-    tables = {match.group(2) for match in _TABLE.finditer(page)}
+    tables = set(_MARK.findall(page))
     if sections != tables:
         raise ValueError(
             f"{PAGE} has tables of {sorted(tables)}, the metrics are of the sections "
             f"{sorted(sections)}; give every section one pair of comments"
         )
-
-    def replace(match: re.Match) -> str:
-        rows = [metric for metric in metrics if metric.section == match.group(2)]
-        return match.group(1) + table(rows) + match.group(3)
-
-    return _TABLE.sub(replace, page)
+    for section in sections:
+        rows = [metric for metric in metrics if metric.section == section]
+        page = markdown.replace_marked(page, f"metrics: {section}", table(rows))
+    return page
 
 
 def table(metrics: Sequence[Metric]) -> str:

@@ -159,8 +159,7 @@ def child(what: str, case: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     if _CHILD.value:
         function = {"plan": planned, "run": measured}[_CHILD.value]
         print(json.dumps(function(_CASE.value)))

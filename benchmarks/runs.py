@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-# What the tiny form of a benchmark changes: seconds on a CPU, all of the code.
+# Settings of the tiny form of a benchmark: all of the code in seconds on a CPU.
 TINY_MODEL = {
     "vocab_size": 512,
     "eos_token_ids": (511,),
@@ -21,7 +21,7 @@ TINY_MODEL = {
     "num_key_value_heads": 1,
     "head_dim": 16,
 }
-# What the torch peer calls the metrics of an update.
+# Name of a metric in the torch peer -> our name.
 OWN_STATS = {
     "policy_loss": "actor/pg_loss",
     "entropy": "actor/entropy",
@@ -34,7 +34,7 @@ TINY_BATCH = {
     "learner.minibatch_rows": 4,
     "learner.microbatch_rows": 2,
 }
-# The batch of the pocket model; a real one's is its preset's.
+# The batch of the pocket model; a real model has that of its preset.
 POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
 
 
@@ -102,6 +102,42 @@ def set_up(config: ConfigDict, *, tiny: bool = False) -> Setup:
         return Setup(parts, load_checkpoint(model_folder(config.model.path))[1], notes)
     params = jax.jit(parts.policy.init)(jax.random.key(0))
     return Setup(parts, params, [*notes, "weights are random"])
+
+
+def describe(config: ConfigDict, target, topology: str, *, tiny: bool = False):
+    """`Parts` and batch of a run on described GPUs; nothing is allocated.
+
+    Args:
+      config: checked after `prepare_devices`.
+      target, topology: see `ragen_jax.memory.targets`.
+      tiny: as in `set_up`.
+    """
+    from ragen_jax.memory.plan import read_model
+    from ragen_jax.memory.sizes import describe_batch
+    from ragen_jax.memory.targets import describe_devices
+    from ragen_jax.program.build import build_parts
+
+    model, tokenizer, _ = read_model(config.model.path)
+    if tiny:
+        model = dataclasses.replace(model, **TINY_MODEL)
+    parts = build_parts(config, model, tokenizer, describe_devices(target, topology))
+    return parts, describe_batch(config, parts)
+
+
+def prepare_devices(target, num_devices: int) -> None:
+    """Make JAX ready to compile for described GPUs, before it is used.
+
+    Raises:
+      ValueError: XLA's compiler for them is not installed.
+    """
+    from ragen_jax.memory import targets
+
+    targets.require_compiler(target)
+    targets.prepare_compiler()
+    import jax
+
+    # The configuration's check counts JAX's own devices.
+    jax.config.update("jax_num_cpu_devices", num_devices)
 
 
 def full_rows(setup: Setup, config: ConfigDict):

@@ -27,7 +27,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "PNG file to draw.")
 _COMPILE = flags.DEFINE_bool("compile", True, "Compile the cases that are missing.")
 
 GPUS_PER_HOST = 8
-# Of a GPU under weak scaling: the paper's batch.
+# Batch of each GPU under weak scaling: the paper's.
 GROUPS, GROUP_SIZE, MINIBATCH_ROWS = 8, 16, 32
 
 
@@ -159,7 +159,7 @@ def seconds(case: Case, figures: dict, target) -> dict[str, float]:
     }
 
 
-# Of an episode, one after the other.
+# Tokens of an episode, decoded one after the other.
 TOKENS = 5 * 400
 
 
@@ -275,8 +275,7 @@ def read(path: pathlib.Path) -> dict[str, dict]:
     return figures
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     from ragen_jax.memory import targets
 
     targets.prepare_compiler()

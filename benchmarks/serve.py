@@ -45,8 +45,7 @@ OFFICIAL = ROOT / "tests" / "serve" / "official_server.py"
 START_SECONDS = 300.0
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     if _MESSAGES.value < 2 or _REPEATS.value < 1:
         raise ValueError("--messages must be at least 2, --repeats at least 1")
     if not all(word.isdigit() and int(word) for word in _CLIENTS.value):

@@ -23,14 +23,13 @@ WAYS = ("in turn", "two threads", "vmapped")
 TINY = runs.TINY_BATCH | {"rollout.part_rows": 2}
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     command.enable_compilation_cache()
     config = runs.task_config("pocket", TINY if _TINY.value else {})
     setup = runs.set_up(config, tiny=_TINY.value)
     figures = {"notes": setup.notes, "problems": [], "seconds": {}}
     rollouts = measure_rollouts(config, setup, figures)
-    measure_updates(config, setup, rollouts, figures)
+    measure_updates(setup, rollouts, figures)
     return harness.report(figures, print_table)
 
 
@@ -78,7 +77,7 @@ def measure_rollouts(config, setup, figures):
     return results["in turn"]
 
 
-def measure_updates(config, setup, rollouts, figures) -> None:
+def measure_updates(setup, rollouts, figures) -> None:
     """Time the updates from these rollouts."""
     import jax
     import numpy as np
@@ -106,7 +105,7 @@ def measure_updates(config, setup, rollouts, figures) -> None:
         "two threads": lambda all_of: on_threads(update, all_of),
         "vmapped": lambda all_of: vmapped([state for state, *_ in all_of]),
     }
-    # The update takes its state away: each call has its states.
+    # The update donates its state, so every call needs new ones.
     results = measure(
         "update",
         ways,

@@ -126,8 +126,6 @@ def measure(config) -> dict:
 
     Besides the figures: "problems", sentences that say why they are not to be trusted.
     """
-    import importlib.util
-
     import jax
 
     from benchmarks import flops
@@ -141,9 +139,7 @@ def measure(config) -> dict:
     figures = {"notes": setup.notes, "compile_s": ours.compile_seconds}
     has_peer = config.model.path == "pocket" and not _TINY.value
     if has_peer and jax.default_backend() == "cpu":
-        if importlib.util.find_spec("torch") and importlib.util.find_spec(
-            "transformers"
-        ):
+        if harness.has_torch():
             peer, tried, difference = torch_peer(config, batch, key, log_probs)
             contestants["torch"] = peer
             figures["torch_microbatch_s"] = tried
@@ -211,8 +207,7 @@ def print_table(figures: dict) -> None:
         print(f"torch, microbatches of {rows} rows: {seconds:.2f} s")
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     return harness.report(measure(read_config()), print_table)
 
 

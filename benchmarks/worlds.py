@@ -1,10 +1,10 @@
-"""Games in Python: how much of their time hides behind decoding.
+"""Host games: how much of their time is hidden by decoding.
 
     python -m benchmarks.worlds --json=FILE
 
 A game that sleeps in every step is played by the pocket model, once with all rows at
-once and once in two halves that take turns. What sleeping adds to the time without it
-is the host's: all of it in the first, what is not hidden behind decoding in the second.
+once and once in two halves that take turns. The time that sleeping adds is the host's:
+all of it in the first case; in the second, the part that decoding does not hide.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
     with config.ignore_type():
         config.update_from_flattened_dict(changes)
         config.env.host = "benchmarks.worlds:Sleeper"
-        # Every row has its process.
+        # A process for each row.
         config.host.num_workers = NUM_ROWS
     config.env.kwargs.seconds = seconds
     program = build_program(config)

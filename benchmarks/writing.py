@@ -4,6 +4,23 @@ import functools
 from collections.abc import Callable, Sequence
 
 
+def read_prompts(policy, params, prompts, lengths, slots: int):
+    """The `Context` after reading prompts [B, T] into a new cache of `slots` a row."""
+    import jax.numpy as jnp
+
+    from ragen_jax.models.kv_cache import init_cache
+    from ragen_jax.rollout.decode import Context, read
+    from ragen_jax.types import TokenSpan
+
+    config, rows = policy.config, len(prompts)
+    context = Context(
+        cache=init_cache(config, rows, slots, policy.dtype),
+        hidden=jnp.zeros((rows, config.hidden_size), policy.dtype),
+    )
+    span = TokenSpan(tokens=prompts, length=lengths)
+    return read(policy, params, context, span, jnp.zeros_like(lengths))
+
+
 def make_write(
     policy,
     num_tokens: int,
@@ -17,10 +34,8 @@ def make_write(
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.models.kv_cache import init_cache
-    from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
+    from ragen_jax.rollout.decode import Decoding, decode_reply
     from ragen_jax.rollout.sampling import sample
-    from ragen_jax.types import TokenSpan
 
     sampler = functools.partial(sample, temperature=temperature, top_k=None, top_p=None)
 
@@ -29,12 +44,7 @@ def make_write(
         rows, width = prompts.shape
         lengths = jnp.full(rows, width, jnp.int32)
         slots = width + num_tokens + 1
-        context = Context(
-            cache=init_cache(policy.config, rows, slots, policy.dtype),
-            hidden=jnp.zeros((rows, policy.config.hidden_size), policy.dtype),
-        )
-        span = TokenSpan(tokens=prompts, length=lengths)
-        context = read(policy, params, context, span, jnp.zeros_like(lengths))
+        context = read_prompts(policy, params, prompts, lengths, slots)
         return decode_reply(
             policy,
             params,

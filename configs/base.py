@@ -51,14 +51,14 @@ SETTINGS = Settings({
         "{...}, 'label': name in the metrics}. All share `rollout` and `evaluation`.",
         none="`env.name` alone"),
     "env.host": text(None,
-        "Game in Python in place of `env.name`: an entry of HOST_GAMES in "
+        "Host game in place of `env.name`: an entry of HOST_GAMES in "
         "`ragen_jax/host_games/__init__.py`, or `package.module:Class`; `env.kwargs` "
         "are its constructor's.", none="an array game"),
 
     "host": section(
-        "Games in Python (docs/host_games.md)", needs="env.host is not None"),
+        "Host games (docs/host_games.md)", needs="env.host is not None"),
     "host.wrappers": values(None,
-        "Wrappers around a game in Python, innermost first: pairs of an entry of "
+        "Wrappers around a host game, innermost first: pairs of an entry of "
         "WRAPPERS in `ragen_jax/host_games/wrappers.py` and its argument, as in "
         "\"--config.host.wrappers=(('split', 4), ('budget', 10))\".",
         none="no wrapper"),
@@ -173,13 +173,13 @@ SETTINGS = Settings({
         "as soon as they fit: for long replies of very different lengths. Each "
         "compiles the decoding step once more.", none="rows stay where they are"),
     "rollout.max_failed_fraction": number(0.1,
-        "Share of the games in Python of a rollout that may fail (raise, hang, die); "
+        "Share of the host games of a rollout that may fail (raise, hang, die); "
         "their episodes are not trained on. More failures stop the run.", least=0,
         below=1, needs="env.host is not None", is_mutable=True),
     "rollout.ahead": number(0,
         "Iterations that rollouts run ahead of the updates. 1: the next rollout is "
         "played during an update, with the parameters before it, which needs "
-        "`loss.importance_cap`, and a game in Python or `rollout.devices` "
+        "`loss.importance_cap`, and a host game or `rollout.devices` "
         "(docs/devices.md).", one_of=(0, 1)),
     "rollout.devices": count(None,
         "Devices that play rollouts, beside those of `mesh`, which learn; a multiple "

@@ -23,7 +23,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config.env.kwargs.max_distance = 3
     sizes.apply_presets(config, presets)
     if sizes.use_built_in(config, "pocket_worlds"):
-        # It gains nothing after that.
+        # More iterations gain nothing.
         config.train.num_iterations = 20
     # A thought that names six stickers takes 24.
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 40)

@@ -26,7 +26,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     # In 24 moves random play wins 11 % of its games, and 62 % are won by always sliding
     # Down, else Left, else Right, else Up.
     config.env.kwargs.goal = 32
-    # Without it best play puts off the win, since merging goes on to pay.
+    # Without it best play delays the win, since merging continues to pay.
     config.env.params.goal_reward = 10.0
     sizes.apply_presets(config, presets)
     if sizes.use_built_in(config, "pocket_worlds"):

@@ -146,7 +146,7 @@ LOADED_MODEL = base.SETTINGS.only("model", "lora")
 GAME = Settings({
     "name": text("sokoban", "Name of the array game in `envs/__init__.py`."),
     "host": text(None,
-        "Game in Python in place of the array game (see `env.host` of "
+        "Host game in place of the array game (see `env.host` of "
         "configs/base.py). Its episodes are played before the first step, and "
         "demonstrators write no thoughts.", none="an array game"),
     "kwargs": section("Constructor arguments of the game.", is_open=True),

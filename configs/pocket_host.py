@@ -1,4 +1,4 @@
-"""The pocket model of three games in Python, made from nothing on demonstrations.
+"""The pocket model of three host games, made from nothing on demonstrations.
 
     python -m launch.sft --config=configs/pocket_host.py --workdir=runs/pocket_host
 

@@ -17,8 +17,8 @@ def get_config() -> ConfigDict:
     config.games = ConfigDict()
     config.games.countdown = pocket.game(countdown.get_config(), episodes=22)
     config.games.cube2x2 = pocket.game(cube2x2.get_config(), episodes=20)
-    # Of the cubes near the solved one there are so few that the model remembers what
-    # to think of each; of these it has to learn to read them.
+    # Cubes near the solved one are few enough to be memorised, each with its thought;
+    # these the model has to learn to read.
     config.games.cube2x2_far = pocket.game(cube2x2.get_config(), episodes=10)
     config.games.cube2x2_far.kwargs = {"min_distance": 4, "max_distance": 9}
     config.games.sudoku = pocket.game(sudoku.get_config(), episodes=20)

@@ -23,7 +23,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config.env.name = "sudoku"
     sizes.apply_presets(config, presets)
     if sizes.use_built_in(config, "pocket_worlds"):
-        # It gains nothing after that.
+        # More iterations gain nothing.
         config.train.num_iterations = 20
     # Four placements in the pocket model's tokens, and a thought.
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 48)

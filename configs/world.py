@@ -1,4 +1,4 @@
-"""Any game in Python: --config.env.host=package.module:Class, or a name.
+"""Any host game: --config.env.host=package.module:Class, or a name.
 
 python -m launch.train --config=configs/world.py --config.env.host=echo
 --workdir=runs/echo
@@ -14,7 +14,7 @@ from configs import base, sizes
 
 
 def get_config(presets: str = "pocket") -> ConfigDict:
-    """A game in Python with presets such as "pocket,starpo_s"."""
+    """A host game with presets such as "pocket,starpo_s"."""
     config = base.get_config()
     sizes.apply_presets(config, presets)
     sizes.play_in_python(config, "echo", max_turns=10)

@@ -204,7 +204,7 @@ class TextGame:
         """
         raise ValueError(
             f"demonstrators cannot think about {type(self).__name__}: it defines no "
-            "facts; override its method `facts`, or let thoughts be 'none'"
+            "facts; override its method `facts`, or set thoughts to 'none'"
         )
 
 

@@ -83,7 +83,7 @@ class BoardGame(TextEnvironment):
         if self.observation != "grid":
             raise ValueError(
                 f"demonstrators of {type(self).__name__} think about its picture; use "
-                "observation='grid', or let thoughts be 'none'"
+                "observation='grid', or set thoughts to 'none'"
             )
         rows, cols = (("", *map(str, range(size))) for size in self._board_shape)
         words: list[Choice] = []

@@ -146,7 +146,7 @@ class Passage:
         if isinstance(value, str):
             return value
         raise ValueError(
-            "the text of a host game is known as tokens alone here; to read its "
+            "the text of a host game exists only as tokens here; to read its "
             "episodes use launch.play or launch.evaluate --output=FILE"
         )
 

@@ -30,8 +30,7 @@ _ADAPTERS = flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> int:
-    del argv
+def main(_: list[str]) -> int:
     if not _RUN.value or not _OUTPUT.value:
         raise ValueError("give --run=RUN_FOLDER and --output=NEW_FOLDER")
     run, output = command.run_folder(_RUN.value), pathlib.Path(_OUTPUT.value)

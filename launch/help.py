@@ -98,7 +98,7 @@ def _chosen_config(argv: Sequence[str]) -> tuple[str, ConfigDict | None]:
 
 
 def _flags(module: str, program: str) -> Iterator[str]:
-    # Of a file that runs as a program absl knows the first word only.
+    # absl names the module of a running file by its command line's first word.
     owners = (module, program, "launch.command")
     every = flags.FLAGS.flags_by_module_dict()
     names = {flag.name: flag for owner in owners for flag in every.get(owner, [])}

@@ -193,7 +193,7 @@ def _accuracy(device, devices: list | None) -> str:
 
     if devices is not None:
         return (
-            f"XLA's count for {len(devices)} x {devices[0].device_kind} by description:"
+            f"XLA's count for {len(devices)} x {devices[0].device_kind} (described):"
             " settings that XLA tunes by measuring keep their defaults"
         )
     backend = jax.default_backend()

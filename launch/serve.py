@@ -93,7 +93,7 @@ def _check_flags(config: ConfigDict | None, argv: Sequence[str]) -> None:
     if not 0 < _IDLE_SECONDS.value < math.inf:
         raise ValueError(f"--idle_seconds={_IDLE_SECONDS.value}; it must be above 0")
     if config is None and _ENV.value is not None:
-        raise ValueError(f"write --env={_ENV.value}, with a sign of equality")
+        raise ValueError(f"write --env={_ENV.value}, with an equals sign")
     if config is None and _RETRIEVER.value is None:
         raise ValueError(
             "nothing to serve: add --env=NAME, --config=FILE or --retriever=embedded"

@@ -125,13 +125,15 @@ def _listed(studies) -> str:
 
 
 def _write_overview(results, output: pathlib.Path) -> None:
+    from ragen_jax.runs import markdown
     from ragen_jax.runs.writer import write_text_atomically
-    from studies.pages import make_overview, replace_overview
+    from studies.pages import MARK, make_overview
 
     path = output.parent / _FINDINGS
     text = path.read_text("utf-8") if path.is_file() else ""
     if f"]({output.name}/" in text:
-        write_text_atomically(path, replace_overview(text, make_overview(results)))
+        overview = make_overview(results)
+        write_text_atomically(path, markdown.replace_marked(text, MARK, overview))
 
 
 if __name__ == "__main__":

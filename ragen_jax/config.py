@@ -145,14 +145,14 @@ def _host(leaves: Leaves) -> Iterator[str]:
         return
     if leaves["env.mix"] is not None:
         yield (
-            f"env.host = {leaves['env.host']!r} and env.mix is set, too; games in "
-            "Python are played alone: set one of them to None"
+            f"env.host = {leaves['env.host']!r} and env.mix is set, too; a host "
+            "game is played alone: set one of them to None"
         )
     per_turn = leaves["rollout.max_actions_per_turn"]
     if per_turn != 1:
         yield (
-            f"rollout.max_actions_per_turn = {per_turn}, but env.host plays a game in "
-            "Python, which gets whole answers: set it to 1, and "
+            f"rollout.max_actions_per_turn = {per_turn}, but env.host plays a host "
+            "game, which gets whole answers: set it to 1, and "
             "rollout.max_actions_per_episode to the number of turns"
         )
 

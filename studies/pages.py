@@ -20,7 +20,8 @@ from studies.measures import MEASURES, format_value
 from studies.records import RunRecord
 from studies.results import StudyResults, read_study
 
-BEGIN, END = "<!-- verdicts -->", "<!-- end -->"
+# Name of the mark in the page of findings.
+MARK = "verdicts"
 _NOT_RUN = "not run yet"
 _KEY = (
     "In figures a dot is a run and a bar the mean of the runs; a line is their mean, "
@@ -107,19 +108,6 @@ def count_verdicts(found: StudyResults) -> dict[str, int]:
     words = Counter(verdict.word for verdict in found.verdicts.values())
     counts = {word: words[word] for word in (REPRODUCED, NOT_REPRODUCED, OPPOSITE)}
     return counts | {_NOT_RUN: len(found.study.claims) - words.total()}
-
-
-def replace_overview(text: str, overview: str) -> str:
-    """A page with another table between the two marks.
-
-    Raises:
-      ValueError: the marks are not there.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page of findings lacks the marks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{overview}{END}{after}"
 
 
 def write_pages(

@@ -1,4 +1,4 @@
-"""A game in Python that takes half a second for every reply and never ends."""
+"""A host game that takes half a second for every reply and never ends."""
 
 import time
 

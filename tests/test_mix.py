@@ -227,7 +227,7 @@ def test_entries_have_settings_of_their_own(model):
         ((("sokoban", 0), ("bandit", 16)), "at least 1"),
         ((("sokoban", 8.0), ("bandit", 8)), "whole number"),
         ((("sokoban", 8), ("bandit", 4)), "set --config.rollout.num_groups=12"),
-        ((("sokoban", 8, "big"), ("bandit", 8)), "no dict"),
+        ((("sokoban", 8, "big"), ("bandit", 8)), "not a dict"),
         ((("sokoban", 8, {"boxes": 1}), ("bandit", 8)), "are kwargs, params, label"),
         ((("sokoban", 8, {"kwargs": 1}), ("bandit", 8)), "must be a dict"),
         ((("sokoban", 8, {"label": "a/b"}), ("bandit", 8)), "metric names"),

@@ -170,7 +170,7 @@ def test_either_is_killed_at_random_instants(uninterrupted, model, tmp_path):
 
 
 def _have_come(workdir, started_at):
-    """Whether both processes have given a sign of life since."""
+    """Whether both processes have sent a heartbeat since."""
     files = [workdir / "processes" / f"{number}.json" for number in range(2)]
     return all(f.exists() and f.stat().st_mtime > started_at for f in files)
 

@@ -91,7 +91,7 @@ def say_of_updates(monkeypatch, **stats):
 def test_a_sampler_that_is_another_policy_ends_the_run(model, tmp_path, monkeypatch):
     say_of_updates(monkeypatch, sampler_log_prob_difference=0.2)
     config = tiny_config(model, train__num_iterations=1)
-    with pytest.raises(ValueError, match=r"by 0.2 in the mean, more than .* = 0.1"):
+    with pytest.raises(ValueError, match=r"by 0.2 on average, more than .* = 0.1"):
         train(config, tmp_path / "run")
     # Later updates of a rollout compare other parameters than the sampler's.
     for i, changes in enumerate(

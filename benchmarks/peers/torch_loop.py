@@ -185,7 +185,7 @@ class _Read:
         tokens = told.sequences[:, ids.shape[1] :]
         logits = torch.stack(told.logits, dim=1).float() / temperature
         log_probs = torch.log_softmax(logits, -1).gather(-1, tokens[..., None])[..., 0]
-        # What stands behind a row's stop token is padding.
+        # Tokens after a row's stop token are padding.
         ended = (tokens == stop).cumsum(1) - (tokens == stop).int() > 0
         self._ids = told.sequences
         self._mask = torch.cat([mask, (~ended).to(mask.dtype)], dim=1)

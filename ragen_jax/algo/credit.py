@@ -130,7 +130,7 @@ class CreditAssignment:
         """
         mask, mean_kl = data["mask"], jnp.zeros(())
         rewards = call(REWARD_PLACEMENTS, self.reward_placement, self.options, **data)
-        # Before the estimator, which then discounts and whitens the charge as well.
+        # Before the estimator, which then discounts and whitens the penalty as well.
         if kl_penalty.placement == "reward":
             kl = kl_penalty.estimate(old_log_probs, ref_log_probs, mask)
             rewards = penalize_kl(rewards, kl, mask, kl_coeff=kl_coeff)

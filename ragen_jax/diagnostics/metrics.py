@@ -95,14 +95,17 @@ INFORMATION_METRICS = (
         cure="near 0: one thought per prompt; with low information: low-entropy "
         "collapse",
     ),
-    _plane(_SAMPLE + "conditional_entropy_seq_est", "the same, nats per thought"),
+    _plane(_SAMPLE + "conditional_entropy_seq_est", "H(Z|X), nats per thought"),
     _plane(
         _SAMPLE + "mi_seq_estimate",
         "I(X;Z) in nats per thought: the form that estimates the information",
         healthy="near `mi_upper_bound`, or steady",
         cure="as `mi_estimate`",
     ),
-    _plane(_SAMPLE + "mi_estimate_paper", "the form of arXiv 2604.06268, equation 1"),
+    _plane(
+        _SAMPLE + "mi_estimate_paper",
+        "I(X;Z) in the form of arXiv 2604.06268, equation 1",
+    ),
     _plane(
         _SAMPLE + "mi_estimate_uniform",
         "`mi_estimate` with RAGEN's weight 1/N for every prompt: compare it with "
@@ -110,7 +113,7 @@ INFORMATION_METRICS = (
     ),
     _plane(
         _SAMPLE + "mi_seq_estimate_uniform",
-        "`mi_seq_estimate` with that weight",
+        "`mi_seq_estimate` with the weight 1/N for every prompt",
     ),
     _plane(
         _SAMPLE + "mi_upper_bound", "entropy of the prompts: no estimate can be larger"
@@ -120,10 +123,10 @@ INFORMATION_METRICS = (
         "H(Z) = I(X;Z) + H(Z|X): variety of thoughts over all prompts, nats per token",
         healthy="falls slowly",
     ),
-    _plane(_SAMPLE + "reasoning_entropy_seq_est", "the same, nats per thought"),
+    _plane(_SAMPLE + "reasoning_entropy_seq_est", "H(Z), nats per thought"),
     _plane(
         _SAMPLE + "reasoning_entropy_est_paper",
-        "the form of arXiv 2604.06268, equation 1",
+        "H(Z) in the form of arXiv 2604.06268, equation 1",
     ),
     _plane(
         _SAMPLE + "reasoning_entropy_est_uniform",
@@ -131,7 +134,7 @@ INFORMATION_METRICS = (
     ),
     _plane(
         _SAMPLE + "reasoning_entropy_seq_est_uniform",
-        "the same, nats per thought",
+        "`reasoning_entropy_seq_est` with the weight 1/N for every prompt",
     ),
     _plane(
         _SAMPLE + "retrieval_accuracy{rank}",
@@ -149,7 +152,7 @@ INFORMATION_METRICS = (
     ),
     _plane(
         _SAMPLE + "retrieval_chance_level{rank}",
-        "that share if prompts were guessed",
+        "`retrieval_accuracy` if prompts were guessed",
         kind="share",
         views=_first(
             "retrieval_chance_level",
@@ -160,7 +163,7 @@ INFORMATION_METRICS = (
     ),
     _plane(
         _SAMPLE + "retrieval_above_chance{rank}",
-        "accuracy minus chance level",
+        "`retrieval_accuracy` minus its chance level",
         kind="share",
         healthy="far above 0",
     ),
@@ -171,14 +174,14 @@ INFORMATION_METRICS = (
     ),
     _plane(
         _SAMPLE + "mi_zscore_ema{form}",
-        "the same over a moving average of that standard deviation",
+        "I(X;Z) over a moving average of the standard deviation of the marginal",
         healthy="steady",
     ),
     _plane(
         _SAMPLE + "marginal_std{form}",
         "standard deviation of the marginal log-probabilities",
     ),
-    _plane(_SAMPLE + "marginal_std_ema{form}", "its moving average"),
+    _plane(_SAMPLE + "marginal_std_ema{form}", "moving average of `marginal_std`"),
     _plane(
         _SAMPLE + "matched_log_prob_mean",
         "mean log-probability of thoughts under their prompts, nats per token",
@@ -188,7 +191,7 @@ INFORMATION_METRICS = (
         "mean log-probability of thoughts under the mixture of prompts, nats per token",
     ),
     _plane(_SAMPLE + "num_samples", "thoughts measured"),
-    _plane(_SAMPLE + "num_prompts", "prompts they were written under"),
+    _plane(_SAMPLE + "num_prompts", "prompts that these thoughts were written under"),
     Metric(
         "collapse/valid_thinking_rate",
         "share of the turns with a thought that ends and is not empty",
@@ -198,8 +201,12 @@ INFORMATION_METRICS = (
         healthy="steady or rising",
         cure="falls: empty or unfinished thoughts",
     ),
-    _plane("collapse/first_turn_valid_rate", "the same of first turns", kind="share"),
-    _plane("collapse/first_turn_num_valid", "number of those turns"),
+    _plane(
+        "collapse/first_turn_valid_rate",
+        "share of the first turns with a thought that ends and is not empty",
+        kind="share",
+    ),
+    _plane("collapse/first_turn_num_valid", "first turns with such a thought"),
     _plane("collapse/first_turn_num_total", "first turns played"),
 )
 

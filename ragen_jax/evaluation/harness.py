@@ -197,8 +197,8 @@ def warn_skipped(entry: EvalTask, reason: object) -> None:
 def describe(config: ConfigDict, spec: EnvSpec, env: TextGame) -> dict[str, Any]:
     """Environment, levels, budget and reply length of an evaluation, JSON-able."""
     rules = play_rules(config)
-    # Scores of before levels were held out by content lack this, so that none of
-    # theirs is joined with one of today's.
+    # Files from before levels were held out by content lack this key: their scores
+    # must not be resumed.
     levels = {"levels": "held out by content"} if env.holds_out_levels else {}
     names = () if spec.host is None else ("wrappers", "max_observation_tokens")
     host = {name: spec.host[name] for name in names}

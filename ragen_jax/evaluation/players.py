@@ -251,7 +251,7 @@ def _follow_solutions(task: Task, keys: RolloutKeys) -> Bool[np.ndarray, " B"]:
         played = play_solutions(games, *problems, task.rules.budget.max_turns)
     if not any(episode.solution for episode in played):
         raise ValueError(
-            f"{task.name} knows no replies that win (`solution` is empty); use "
+            f"{task.name} has no replies that win (`solution` is empty); use "
             "another --player"
         )
     reasons = [x.failure for x in played if x.failure is not None]

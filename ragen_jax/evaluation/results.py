@@ -32,7 +32,7 @@ _TABLE_METRICS = ("success", "success_low", "success_high")
 
 
 class EvalResult(NamedTuple):
-    """What was found by playing an entry. Axis `P`: prompts.
+    """Result of playing an entry. Axis `P`: prompts.
 
     Attributes:
       metrics: without their prefix.

@@ -3,7 +3,7 @@
 In: the name of a suite, a policy's configuration. Out: evaluation tasks with theirs.
 Every entry uses the seeds of any other evaluation; training never plays its levels.
 
-To add a suite or an entry, add it to `_GAMES` or, of a game in Python, to
+To add a suite or an entry, add it to `_GAMES` or, of a host game, to
 `_HOST_ENTRIES`. The suite `all` has every entry once.
 """
 

@@ -1,4 +1,4 @@
-"""Table of the games in Python; they are imported where they are played."""
+"""Table of the host games; they are imported where they are played."""
 
 # Name in `env.host` -> its class.
 HOST_GAMES = {

@@ -1,4 +1,4 @@
-"""The contract of games in Python, which live on the host.
+"""The contract of host games: plain Python, in worker processes on the host.
 
 A game is one episode at a time, synchronous, and text for text: it shows an observation
 and gets a reply, the text between the tags of an answer. It runs in a worker process,

@@ -1,4 +1,4 @@
-"""Checks of a game in Python against its contract, in worker processes as in training.
+"""Checks of a host game against its contract, in worker processes as in training.
 
 In: a game and what it says of itself. Out: for every check its sentence, and what
 breaks it; `launch.check` prints them.

@@ -1,4 +1,4 @@
-"""Echo: say a word again. The smallest game in Python, for a first look and for tests.
+"""Echo: say a word again. The smallest host game, for a first look and for tests.
 
 In: options. Out: a `HostGame`.
 """

@@ -67,7 +67,7 @@ class Learner:
       init: (parameters of a checkpoint, seed of the run) -> a fresh train state.
       freeze: parameters of a checkpoint -> those that stay, on their devices.
       update: `(frozen, peaks, state, trajectory, key) -> (state, stats, credit)`,
-        jitted; donates the state, which has no policy behind it.
+        jitted; donates the state, whose `acting_snapshot` is None.
       peaks: the highest learning rates of the configuration.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with,
         of a state or of a snapshot.

@@ -55,7 +55,7 @@ MISMATCH_METRICS = (
     ),
     _update(
         "actor/sampler_log_prob_difference_max",
-        "the largest of these differences",
+        "largest difference of the log-probabilities in the first minibatch",
         value=lambda s: s.max_difference,
     ),
     _update(
@@ -75,18 +75,19 @@ MISMATCH_METRICS = (
     ),
     _update(
         "actor/sampler_weight_mean",
-        "mean of these weights, before any is truncated",
+        "mean of the weights learner / sampler, before any is truncated",
         healthy="near 1",
         value=lambda s: _per_mismatch_token(s.weight, s),
     ),
     _update(
         "actor/sampler_weight_max",
-        "the largest of them",
+        "largest of the weights learner / sampler",
         value=lambda s: s.max_weight,
     ),
     _update(
         "actor/sampler_weight_truncated",
-        "share of them above `loss.importance_cap`, which count as the cap; 0 without",
+        "share of these weights above `loss.importance_cap`, which count as the cap; 0 "
+        "without a cap",
         kind="share",
         healthy="near 0",
         value=lambda s: _per_mismatch_token(s.num_truncated, s),
@@ -242,7 +243,7 @@ FILTER_METRICS = (
     ),
     _update(
         "rollout/chosen_in_group_reward_std",
-        "the same over the groups the filter keeps",
+        "mean reward spread of the groups that the filter keeps",
         value=lambda c: masked_mean(c.stds, c.result.kept_groups),
     ),
     _update(
@@ -259,7 +260,7 @@ FILTER_METRICS = (
     ),
     _update(
         "rollout/filter_kept_count",
-        "number of those groups",
+        "number of groups of which at least one row is kept",
         value=lambda c: jnp.sum(c.result.kept_groups),
     ),
     _update(

@@ -172,8 +172,8 @@ class Passes:
 
             # Rows come first: later microbatches hold none.
             count = -(-jnp.sum(is_row) // self.microbatch_rows)
-            # A zero that is known only now: XLA would fill the second loop's arrays
-            # before the first loop runs, and hold them all the while.
+            # A zero that depends on the sums: otherwise XLA would fill the arrays of
+            # the second loop before the first loop runs, and hold them.
             zero = 0 * sums.num_tokens
             zeros = jax.tree.map(lambda x: jnp.full(x.shape, zero, x.dtype), mine)
             start = (zeros, sums)

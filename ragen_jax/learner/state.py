@@ -31,7 +31,7 @@ class Network:
 
 @struct.dataclass
 class Snapshot:
-    """What a policy was at some time.
+    """A policy at an earlier iteration.
 
     Attributes:
       params: the trained parameters.

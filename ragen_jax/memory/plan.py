@@ -9,7 +9,7 @@ lowered for descriptions in place of arrays. All bytes are of one device.
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -283,8 +283,3 @@ def changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
         with section.ignore_type():
             section[name] = value
     return copy.lock()
-
-
-def memory_without(programs: Collection[str], plan: Plan) -> dict[str, MemoryUse]:
-    """Memory of a plan's programs without those that a change affects."""
-    return {name: m for name, m in plan.memory.items() if name not in programs}

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
-from ragen_jax.memory.plan import Plan, changed, make_plan, memory_without
+from ragen_jax.memory.plan import Plan, changed, make_plan
 from ragen_jax.memory.programs import PROGRAMS
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.registry.settings import flatten
@@ -93,7 +93,11 @@ def find_fix(
             costs.append(option.cost)
         smaller = changed(config, changes)
         validate(smaller)
-        unchanged = memory_without(option.programs, plan)
+        unchanged = {
+            name: use
+            for name, use in plan.memory.items()
+            if name not in option.programs
+        }
         plan = make_plan(smaller, model, tokenizer, unchanged, **how)
         tried = " ".join(f"{key}={value}" for key, value in more.items())
         report(f"{tried}: {plan.peak / 2**30:.3f} GiB ({plan.largest})")

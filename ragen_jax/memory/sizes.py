@@ -115,22 +115,17 @@ def activations(
     row_tokens = read.tokens.shape[-1]
     # The difference of two layers and one is what a layer keeps.
     one, two = (
-        _kept(_thin_policy(config, parts, layers, **how), (rows, row_tokens))
+        _kept(_thin_policy(parts, layers, **how), (rows, row_tokens))
         for layers in (1, 2)
     )
     return Activations(of_layer=two - one, beside=max(2 * one - two, 0))
 
 
-def _thin_policy(config: ConfigDict, parts: Parts, num_layers: int, **how) -> Policy:
-    """The policy with fewer layers."""
+def _thin_policy(parts: Parts, num_layers: int, **how) -> Policy:
     model = dataclasses.replace(parts.model, num_hidden_layers=num_layers)
     policy = parts.policy
-    as_planned = {
-        "dtype": policy.dtype,
-        "remat": policy.remat,
-        "attention": policy.attention,
-    }
-    return build_policy(model, **(as_planned | how))
+    as_planned = {"remat": policy.remat, "attention": policy.attention}
+    return build_policy(model, **({"dtype": policy.dtype} | as_planned | how))
 
 
 def _kept(policy: Policy, shape: tuple[int, int]) -> int:

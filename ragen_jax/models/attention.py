@@ -21,7 +21,7 @@ BLOCK_ROWS = 16
 # In passes with gradients: smallest block of queries, and largest number of blocks.
 CAUSAL_BLOCK, CAUSAL_BLOCKS = 64, 6
 
-# Of all GPUs; the newest allow more.
+# Largest head that all GPUs allow; the newest allow more.
 MAX_CUDNN_HEAD = 128
 # Lengths are rounded up to a multiple of it.
 CUDNN_STEP = 8
@@ -145,7 +145,7 @@ def attend_cached(
     values: Float[Array, "B J S F"],
     limits: Int[Array, "B Q"],
 ) -> Float[Array, "B Q H F"]:
-    """The same where most slots may be empty yet; not for gradients."""
+    """Attention over the slots up to each query's limit; not for gradients."""
     queries = _by_kv_head(queries, keys)
 
     def everything(queries, keys, values, limits):
@@ -284,7 +284,7 @@ def attend_one(
     values: Float[Array, "B J S F"],
     is_seen: Bool[Array, "B 1 S"],
 ) -> Float[Array, "B 1 J g F"]:
-    """The same for one query per row, as multiply and reduce.
+    """`attend_many` for one query per row, as multiply and reduce.
 
     XLA's CPU backend runs a batch of tiny products one library call each; a fused
     reduction over the cache takes about half the time.

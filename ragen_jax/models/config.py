@@ -104,7 +104,7 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ValueError(
-                f"head_dim = {self.head_dim} must be even: rotary embeddings turn pairs"
+                f"head_dim = {self.head_dim} must be even: rotary embeddings use pairs"
             )
         outside = [i for i in self.eos_token_ids if i >= self.vocab_size]
         if outside:

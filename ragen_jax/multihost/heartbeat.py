@@ -1,10 +1,10 @@
-"""Heartbeats of the processes of a run, and what is said when one is lost or hangs.
+"""Heartbeats of the processes of a run, and messages when one is lost or hangs.
 
-In: where this process stands. Out: `processes/<number>.json` in the run folder, written
-every second, and an end of this process, with a sentence, when another one is lost or
-nothing moves any more: a collective operation would wait forever. JAX's coordination
-service has heartbeats, too, but ends a process without saying which one was lost and
-where it stood. Files serve, because all hosts share the folder, and they still tell
+In: the stage of this process. Out: `processes/<number>.json` in the run folder, written
+every second; and the end of this process, with a message, when another one is lost or
+nothing moves any more, since a collective operation would wait forever. JAX's
+coordination service has heartbeats, too, but it ends a process without naming the lost
+one and its stage. Files are enough, because all hosts share the folder, and they show
 afterwards what happened.
 """
 
@@ -71,7 +71,7 @@ class Heartbeat:
         return f"process {self.number} ({self.host}, pid {self.pid})"
 
     def describe(self) -> str:
-        """The process and where it stands."""
+        """The process and its stage."""
         return f"{self.process}: {self.place}, for {self.since:.0f} s"
 
     def describe_failure(self) -> str:
@@ -81,8 +81,8 @@ class Heartbeat:
     def describe_loss(self, seconds: float) -> str:
         """Sentence about a process without a heartbeat for some seconds."""
         return (
-            f"{self.process} has given no sign of life for {seconds:.0f} s; it last "
-            f"stood at: {self.place}"
+            f"{self.process} has not reported for {seconds:.0f} s; its last "
+            f"stage: {self.place}"
         )
 
 
@@ -98,7 +98,7 @@ def write_heartbeat(workdir: pathlib.Path, beat: Heartbeat) -> None:
         temporary.write_text(json.dumps(dataclasses.asdict(beat)), encoding="utf-8")
         os.replace(temporary, folder / f"{beat.number}.json")
     except OSError as error:
-        print(f"warning: no sign of life written: {error}", file=sys.stderr)
+        print(f"warning: no heartbeat written: {error}", file=sys.stderr)
 
 
 def read_heartbeat(workdir: pathlib.Path, number: int) -> Heartbeat | None:

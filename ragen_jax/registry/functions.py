@@ -98,7 +98,7 @@ def resolve(table: Table, name: str) -> Callable:
     for word in dict.fromkeys((*_positional(entry), *data_names(entry))):
         if word not in table.data:
             raise ValueError(
-                f"it asks for {word}, which is not there at this point; there is "
+                f"it asks for {word}, which is not available here; it may ask for "
                 f"{', '.join(table.data)}. Options are keyword-only: put `*` before "
                 "them"
             )

@@ -22,7 +22,8 @@ def alarms(run: RunData) -> dict[str, Any]:
     `at` and `first` by indicator (None: never), `fell` (None: success did not),
     `regimes` as pairs (iteration, number in `figures.REGIMES`).
     """
-    curves = {m.removeprefix(ALARM): run.curve(m) for m in run.metrics if _is_alarm(m)}
+    names = [name for name in run.metrics if name.startswith(ALARM)]
+    curves = {name.removeprefix(ALARM): run.curve(name) for name in names}
     at = {name: [i for i, x in c.items() if x > 0] for name, c in curves.items()}
     return {
         "at": at,
@@ -74,7 +75,3 @@ def _setting(run: RunData, key: str, default: float) -> float:
     """A number from the run's settings; the default in runs that have none."""
     value = run.settings.get(key)
     return value if is_drawable(value) else default
-
-
-def _is_alarm(metric: str) -> bool:
-    return metric.startswith(ALARM)

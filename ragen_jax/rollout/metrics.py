@@ -256,7 +256,7 @@ SUCCESS_METRICS = (
     ),
     Metric(
         "val-env/{env}/pass@{k}_{end}",
-        "ends of its 95 % interval",
+        "ends of the 95 % interval of held-out pass@k",
         section="progress",
         kind="share",
     ),
@@ -315,7 +315,7 @@ FAILED_ROWS = Metric(
     "episodes whose host game failed; none of their tokens is trained on",
     section="play",
     healthy="0",
-    cure="the console names the commonest reason; see `host.step_seconds` and "
+    cure="the console names the most common reason; see `host.step_seconds` and "
     "`host.max_worker_bytes`",
     value=lambda t: jnp.sum(~jnp.any(t.loss_mask, axis=1)),
 )

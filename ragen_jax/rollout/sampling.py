@@ -161,7 +161,7 @@ def _two_passes(scores):
 
 
 def _one_pass(scores):
-    """The same as a reduction of pairs, which GPUs compute in one kernel."""
+    """`_two_passes` as a reduction of pairs, which GPUs compute in one kernel."""
 
     def add(one, other):
         highest = jnp.maximum(one[0], other[0])

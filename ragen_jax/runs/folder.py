@@ -264,7 +264,7 @@ class RunFolder:
 
 def non_finite_leaves(state: TrainState) -> list[str]:
     """Paths of the arrays of a state that hold a number that is not finite."""
-    # What is behind was itself a state that was looked at, or that led to this one.
+    # The acting snapshot was checked as a state, or has led to this one.
     leaves, _ = jax.tree.flatten_with_path(state.replace(acting_snapshot=None))
     are_finite = jax.device_get(_are_finite([leaf for _, leaf in leaves]))
     pairs = zip(leaves, are_finite, strict=True)

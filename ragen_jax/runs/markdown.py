@@ -14,6 +14,20 @@ def row(cells: Sequence[object]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
+def replace_marked(page: str, name: str, text: str) -> str:
+    """The page with `text` between `<!-- name -->` and the next `<!-- end -->`.
+
+    Raises:
+      ValueError: the page lacks one of the two comments.
+    """
+    begin, end = f"<!-- {name} -->", "<!-- end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"the page lacks {begin}, or {end} after it; add both")
+    return f"{before}{begin}\n{text}{end}{after}"
+
+
 def escape(text: str) -> str:
     """Text without the markup of Markdown and HTML, on one line; bars are `row`'s."""
     text = " ".join(text.split())

@@ -165,7 +165,7 @@ class Run(RunFolder):
         if bound is not None and is_measured and difference > bound:
             raise ValueError(
                 f"the learner's log-probabilities differ from the sampler's by "
-                f"{difference:.2g} in the mean, more than train.max_sampler_difference "
+                f"{difference:.2g} on average, more than train.max_sampler_difference "
                 f"= {bound:g}, so that ratios would compare two policies; 1e-6 is "
                 "rounding in float32 and 0.02 in bfloat16: raise the bound if it is "
                 "tighter than that, else start a new --workdir with "

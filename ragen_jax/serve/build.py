@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.config import refuse_unread, validate
 from ragen_jax.rollout.host.env import is_host_game
-from ragen_jax.serve.games import ArrayGame, Game, HostGame
+from ragen_jax.serve.games import Game, ServedArrayGame, ServedHostGame
 from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.specs import env_specs, make_env
 
@@ -75,6 +75,6 @@ def build_game(config: ConfigDict, overrides: Collection[str] = ()) -> Game:
     validate(config, overrides)
     (spec,) = env_specs(config)
     if is_host:
-        return HostGame(make_env(spec)[0])
+        return ServedHostGame(make_env(spec)[0])
     task, game = build_chat(config, spec)
-    return ArrayGame(task.name, game)
+    return ServedArrayGame(task.name, game)

@@ -72,7 +72,7 @@ def read_answer(text: str) -> str:
     return (raw if answer is None else answer).decode("utf-8", "replace").strip()
 
 
-class HostGame:
+class ServedHostGame:
     """A host game; each client's runs in its own worker process.
 
     Attributes:
@@ -112,7 +112,7 @@ class HostPlayer:
     They run in a worker process, which starts with the first.
     """
 
-    def __init__(self, game: HostGame):
+    def __init__(self, game: ServedHostGame):
         self._game = game
         self._rows: Pool | None = None
         self._split = ""
@@ -162,8 +162,8 @@ def _checked(output: WorkerResponse) -> WorkerResponse:
     return output
 
 
-class ArrayGame:
-    """An array environment; attributes as of `HostGame`.
+class ServedArrayGame:
+    """An array environment; attributes as of `ServedHostGame`.
 
     Args:
       name: as clients read it.
@@ -195,11 +195,11 @@ class ArrayGame:
 
 
 class ArrayPlayer:
-    """Episodes of an `ArrayGame`; methods as of `HostPlayer`."""
+    """Episodes of a `ServedArrayGame`; methods as of `HostPlayer`."""
 
     _episode: ChatEpisode
 
-    def __init__(self, game: ArrayGame):
+    def __init__(self, game: ServedArrayGame):
         self._game = game
 
     def reset(self, seed: int, task: int | None, split: str) -> SessionOutput:
@@ -240,8 +240,8 @@ class ArrayPlayer:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
-Game = HostGame | ArrayGame
+Game = ServedHostGame | ServedArrayGame
 Player = HostPlayer | ArrayPlayer

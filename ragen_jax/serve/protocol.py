@@ -21,7 +21,7 @@ from typing import Any
 from envs.base import SPLITS, TRAINING
 from ragen_jax.host_games.common.files import parse_json
 
-# Of a `HostGame`.
+# Largest seed of a `HostGame`.
 MAX_SEED = 2**31 - 1
 MAX_EPISODE_ID = 255
 

@@ -169,23 +169,23 @@ def _heads(leaves: Leaves) -> Iterator[str]:
 
 def _worlds(leaves: Leaves) -> Iterator[str]:
     for game in _games(leaves):
-        world = leaves[f"{game}.host"]
-        if world is None:
+        host = leaves[f"{game}.host"]
+        if host is None:
             continue
         if leaves[f"{game}.num_demonstrations"] is None:
             yield (
-                f"{game}.num_demonstrations = None, but {world} runs in Python: its "
+                f"{game}.num_demonstrations = None, but {host} is a host game: its "
                 "episodes are played before the first step; say how many, such as 1000"
             )
         if leaves[f"{game}.max_actions_per_turn"] != 1:
             yield (
                 f"{game}.max_actions_per_turn = "
-                f"{leaves[f'{game}.max_actions_per_turn']}, but {world} runs in Python "
+                f"{leaves[f'{game}.max_actions_per_turn']}, but {host} is a host game "
                 "and gets whole answers: set it to 1"
             )
         for key in leaves:
             if key.startswith(f"{game}.planning_params."):
-                yield f"{key} has no effect: {world} plans by its own solution"
+                yield f"{key} has no effect: {host} plans by its own solution"
 
 
 _CHECKS = (_length, _microbatches, _warmup, _shares, _data_sets, _worlds)

@@ -127,7 +127,7 @@ def build_collect(
 
 
 def check_fit(config: ConfigDict, task: Task, model: ModelConfig) -> None:
-    """Refuse a dialogue longer than the model's context, or a foreign tokenizer."""
+    """Refuse a dialogue longer than the context, or another model's tokenizer."""
     needed = task.dialogue.max_window_tokens
     if needed > model.max_position_embeddings:
         raise ValueError(

@@ -183,7 +183,7 @@ def _read_entry(index: int, entry: object) -> EnvSpec:
             f"{path} = {entry!r}; {_FORM}, with a whole number of groups, at least 1"
         )
     if not isinstance(settings, Mapping):
-        raise ValueError(f"{path} has the settings {settings!r}, no dict; {_FORM}")
+        raise ValueError(f"{path} has the settings {settings!r}, not a dict; {_FORM}")
     for key, value in settings.items():
         if key not in _SETTINGS:
             raise ValueError(

@@ -27,7 +27,7 @@ def by_hand(model, row_tokens, num_trained):
 @pytest.mark.parametrize("trained", [1.0, 0.3])
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_formula_counts_the_products(is_tied, trained):
-    """Norms and biases, which are no products, are a thousandth."""
+    """Norms and biases, which are not products, are a thousandth."""
     model = PUBLISHED_MODELS["Qwen/Qwen2.5-0.5B-Instruct"]
     model = dataclasses.replace(model, tie_word_embeddings=is_tied)
     count = num_params(jax.tree.map(lambda x: x, abstract_params(model)))

@@ -113,7 +113,7 @@ def test_games_in_python_are_played_by_their_solutions():
     # Of a single reply: only where one is enough.
     short = play(lock_task("Lock", 1), "solver", 16)[1]
     assert 0 < short.sum() < 16
-    with pytest.raises(ValueError, match=r"Hopeless knows no replies that win"):
+    with pytest.raises(ValueError, match=r"Hopeless has no replies that win"):
         play(lock_task("Hopeless", 2), "solver", 4)
 
 

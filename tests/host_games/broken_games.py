@@ -1,4 +1,4 @@
-"""Games that break the contract of games in Python, each in one way."""
+"""Games that break the contract of host games, each in one way."""
 
 import dataclasses
 import random

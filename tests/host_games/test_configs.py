@@ -1,4 +1,4 @@
-"""The configurations of games in Python can be used as they are, and train."""
+"""The configurations of host games can be used as they are, and train."""
 
 import dataclasses
 import importlib
@@ -112,5 +112,5 @@ def test_what_has_no_solution_says_so(model):
         task.env.spec, game="tests.host_games.games:Faulty", kwargs={}
     )
     task.env.spec = spec
-    with pytest.raises(ValueError, match="Echo knows no replies that win from here"):
+    with pytest.raises(ValueError, match="Echo has no replies that win from here"):
         by_solution(trained, 0, [].append)

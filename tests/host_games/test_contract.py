@@ -1,4 +1,4 @@
-"""The checks of games in Python: the built-in ones pass, and every fault is found."""
+"""The checks of host games: the built-in ones pass, and every fault is found."""
 
 import os
 

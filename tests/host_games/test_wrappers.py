@@ -1,4 +1,4 @@
-"""Wrappers of games in Python: what each changes, and that the rest stays."""
+"""Wrappers of host games: what each changes, and that the rest stays."""
 
 import dataclasses
 import inspect

@@ -89,7 +89,7 @@ def test_a_retriever_is_served():
     ("words", "message"),
     [
         ([], "nothing to serve: add --env=NAME"),
-        (["--env", "echo"], "write --env=echo, with a sign of equality"),
+        (["--env", "echo"], "write --env=echo, with an equals sign"),
         (["--env=ecko"], "no game 'ecko'. Did you mean 'echo'?"),
         (["--env=echo", "--port=70000"], "--port=70000; it must be from 0 to 65535"),
         (["--env=echo", "--max_sessions=0"], "it must be at least 1"),

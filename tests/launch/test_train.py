@@ -120,7 +120,7 @@ def test_watch_the_policy(trained):
 
 @pytest.mark.slow
 def test_play_in_person():
-    """Bare answers and whole replies are read; leaving is no error."""
+    """Bare answers and whole replies are read; leaving is not an error."""
     words = commands.command("play", "--config=configs/frozen_lake.py", "--raw")
     typed = "Left || Up\n</think><answer>Sideways</answer>\n"
     done = commands.call(words, typed=typed)

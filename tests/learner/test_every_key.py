@@ -96,7 +96,7 @@ ELSEWHERE = {
     "tests/learner/test_update.py": (
         "learner.microbatch_rows learner.num_widths learner.logprob_chunk_tokens"
     ),
-    "tests/launch/test_door.py": "algo.reward bonus.custom logging.metrics",
+    "tests/launch/test_users_functions.py": "algo.reward bonus.custom logging.metrics",
     "tests/test_resume.py": "seed train.num_iterations checkpoint.every",
     "tests/envs/test_contract.py": "env.name",
     "tests/test_mix.py": "env.mix",
@@ -193,7 +193,7 @@ def traced(items, num_updates):
     )
     run = jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, closed.consts)))
     text = run.lower(*jax.tree.leaves(state)).as_text()
-    # Names of functions are no part of what they compute.
+    # Names of functions are not part of what they compute.
     return re.sub(r'@("[^"]*"|\w+)', "@", text)
 
 

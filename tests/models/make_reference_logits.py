@@ -3,7 +3,7 @@
     pip install torch peft && python -m tests.models.make_reference_logits
 
 Writes `tests/models/reference/<case>.npz` and `peft_<case>.npz`: float32 logits of the
-tokens that are no padding. Weights and tokens are not recorded, `random_models` and
+tokens that are not padding. Weights and tokens are not recorded, `random_models` and
 `random_adapters` make them again.
 """
 

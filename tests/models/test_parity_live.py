@@ -1,6 +1,6 @@
 """Parity with transformers itself, side by side.
 
-Needs torch and PEFT, which are no run-time dependencies. Without them these tests are
+Needs torch and PEFT, which are not run-time dependencies. Without them these tests are
 skipped; with RAGEN_JAX_REQUIRE_LIVE=1 in the environment that is a failure instead.
 """
 

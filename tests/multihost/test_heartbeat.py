@@ -62,8 +62,8 @@ def test_a_process_without_new_beats_is_gone(tmp_path, capsys):
         write_heartbeat(tmp_path, beat(count=1))
         assert ends.wait() == [heartbeat.EXIT_STATUS]
     error = capsys.readouterr().err
-    assert "error: process 1 (node1, pid 7) has given no sign of life" in error
-    assert "it last stood at: iteration 3 of 9, update" in error
+    assert "error: process 1 (node1, pid 7) has not reported" in error
+    assert "its last stage: iteration 3 of 9, update" in error
     assert heartbeat.RESUME in error
 
 
@@ -97,7 +97,7 @@ def test_a_process_that_was_seen_to_start_must_not_vanish(tmp_path, capsys):
         assert not ends.statuses
         write_heartbeat(tmp_path, beat(1, count=1))
         assert ends.wait() == [heartbeat.EXIT_STATUS]
-    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+    assert "process 1 (node1, pid 7) has not reported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("state", [heartbeat.RUNNING, heartbeat.FINISHED])
@@ -186,7 +186,7 @@ def test_an_error_of_the_runtime_waits_for_the_loss_that_explains_it(
     with pytest.raises(SystemExit), watch(tmp_path, ends):
         raise error
     assert heartbeat.EXIT_STATUS in ends.statuses
-    assert "process 1 (node1, pid 7) has given no sign" in capsys.readouterr().err
+    assert "process 1 (node1, pid 7) has not reported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_processes_that_stopped_beating_are_lost(tmp_path):
 
     failed, lost = find_lost(tmp_path, 0, wait)
     assert failed == "process 6 (node1, pid 7) failed: the disk is full"
-    assert lost.startswith("process 1 (node1, pid 7) has given no sign")
+    assert lost.startswith("process 1 (node1, pid 7) has not reported")
     assert find_lost(tmp_path / "nothing", 0) == []
 
 
@@ -263,4 +263,4 @@ def test_a_folder_that_cannot_be_written_gives_a_warning(tmp_path, capsys):
     (tmp_path / heartbeat.FOLDER).write_text("a file in the way")
     with watch(tmp_path, Ends(), number=1):
         time.sleep(0.05)
-    assert "warning: no sign of life written" in capsys.readouterr().err
+    assert "warning: no heartbeat written" in capsys.readouterr().err

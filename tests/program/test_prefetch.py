@@ -47,7 +47,7 @@ MIXED = SPLIT | {"mesh.data": 2, "mesh.fsdp": 2, "rollout.devices": 4}
 
 
 def make_config(model, changes, **more):
-    """A tiny run; games in Python where nothing else plays beside the learner."""
+    """A tiny run; host games where nothing else plays beside the learner."""
     is_split = changes.get("rollout.devices") is not None
     task = sokoban if is_split else world
     config = commands.tiny_config(task, model, **changes | more)

@@ -68,7 +68,7 @@ def index(text, numbers):
 
 
 def parse(text):
-    """The tree of a text by recursive descent, None where it is no expression."""
+    """The tree of a text by recursive descent, None where it is not an expression."""
     tokens, place = [], 0
     while text[place:].strip(b" \t"):
         match = TOKEN.match(text, place)

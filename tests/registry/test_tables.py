@@ -64,7 +64,9 @@ def test_a_reference_is_resolved_when_asked_and_not_by_in():
     """`in` imports nothing and never raises."""
     broken = "tests.launch.users_functions:reads_entropies"
     assert broken not in ADVANTAGES
-    with pytest.raises(ValueError, match="it asks for entropies, which is not there"):
+    with pytest.raises(
+        ValueError, match="it asks for entropies, which is not available"
+    ):
         resolve(ADVANTAGES, broken)
     with pytest.raises(ValueError, match="num_turns has a default, but the program"):
         resolve(ADVANTAGES, "tests.launch.users_functions:gives_data_a_default")

@@ -167,7 +167,7 @@ def test_settings_of_any_value_make_a_report(tmp_path):
     (run / "config.json").write_text(json.dumps(config))
     found = read_runs([run])
     contents = make_contents(found, make_series(found), max_episodes=5)
-    # The machine is no setting: seeds made on two machines are one series.
+    # The machine is not a setting: seeds made on two machines are one series.
     assert not any(key.startswith("recorded") for key in found[0].settings)
     assert "perf/sampled_tokens_per_second" not in found[0].records[2]
     make_page(contents)

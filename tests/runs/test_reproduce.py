@@ -33,7 +33,7 @@ def test_another_machine_is_a_note(tmp_path):
     path = finish(tmp_path / "a") / "config.json"
     config = json.loads(path.read_text())
     (machine,) = config[reader.RECORDED]["machines"]
-    # An earlier version has recorded less: that is no difference.
+    # An earlier version has recorded less: that is not a difference.
     del machine["ragen_jax"]
     machine["jax"] = "0.0.1"
     path.write_text(json.dumps(config))

@@ -9,7 +9,7 @@ import threading
 from websockets.sync.client import connect
 
 from ragen_jax.rollout.host.env import make_host_game
-from ragen_jax.serve.games import HostGame
+from ragen_jax.serve.games import ServedHostGame
 from ragen_jax.serve.server import GameServer
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -25,7 +25,7 @@ HOST = {
 
 
 def host_game(name="echo", step_seconds=10.0, **kwargs):
-    return HostGame(
+    return ServedHostGame(
         make_host_game(name, kwargs, **HOST | {"step_seconds": step_seconds})
     )
 

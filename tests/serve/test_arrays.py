@@ -11,7 +11,7 @@ from configs import frozen_lake, sudoku
 from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.serve.build import build_game
-from ragen_jax.serve.games import ArrayGame, GameError, read_answer
+from ragen_jax.serve.games import GameError, ServedArrayGame, read_answer
 from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.specs import env_specs
 
@@ -28,7 +28,7 @@ def make(module, **rollout):
 def lake():
     config = make(frozen_lake, max_turns=4, max_actions_per_turn=3)
     chat = build_chat(config, env_specs(config)[0])[1]
-    return chat, ArrayGame("FrozenLake", chat)
+    return chat, ServedArrayGame("FrozenLake", chat)
 
 
 REPLIES = ["Up || Left", "nonsense", "Right", "", "Down||Down||Down||Down", "right"]

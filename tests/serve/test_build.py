@@ -8,7 +8,7 @@ from configs import TASK_FILES, base, mix, sokoban
 from envs import ENVIRONMENTS
 from ragen_jax.host_games import HOST_GAMES
 from ragen_jax.serve.build import build_game, choose_game
-from ragen_jax.serve.games import HostGame
+from ragen_jax.serve.games import ServedHostGame
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_game_in_python_takes_its_options():
     config.env.kwargs = {"num_words": 5}
     config.host.step_seconds = 3.0
     game = build_game(config, ["env.kwargs", "host.step_seconds"])
-    assert isinstance(game, HostGame)
+    assert isinstance(game, ServedHostGame)
     assert game.step_seconds == 3.0
     player = game.player()
     assert len(player.reset(0, None, "training").shown.split()) == 5

@@ -178,7 +178,7 @@ def test_a_client_that_is_refused_reads_why():
 def test_a_session_that_says_nothing_ends():
     with serving(host_game(), idle_seconds=1.5) as server, connected(server) as client:
         ask(client, "reset")
-        # A ping is no word: a client that only lives does not play.
+        # A ping is not a message: a client that only lives does not play.
         for _ in range(3):
             time.sleep(0.2)
             client.ping()
@@ -326,7 +326,7 @@ def test_a_client_that_does_not_close_loses_its_session_all_the_same(server):
         b"\xc1\x80\0\0\0\0",  # a reserved bit
         b"\x83\x80\0\0\0\0",  # a reserved opcode
         b"\x80\x80\0\0\0\0",  # the rest of no message
-        b"\x81\x82\0\0\0\0\xff\xff",  # a text that is no UTF-8
+        b"\x81\x82\0\0\0\0\xff\xff",  # a text that is not UTF-8
         b"\x81\xff" + b"\xff" * 8 + b"\0\0\0\0",  # a length of 2**64
         b"\x89\xfe\x01\x00\0\0\0\0" + b"x" * 256,  # a ping that is too long
         b"GET / HTTP/1.1\r\n\r\n",

@@ -1,4 +1,4 @@
-"""Demonstrations of games in Python: what is played, learned and refused."""
+"""Demonstrations of host games: what is played, learned and refused."""
 
 import json
 import re
@@ -147,12 +147,12 @@ def test_a_new_model_learns_a_game_in_python_and_resumes_to_the_same_bits(tmp_pa
     [
         (
             {"games__echo__num_demonstrations": None},
-            "games.echo.num_demonstrations = None, but echo runs in Python",
+            "games.echo.num_demonstrations = None, but echo is a host game",
         ),
         ({"host__step_seconds": 0.0}, "host.step_seconds"),
         (
             {"games__echo__max_actions_per_turn": 4},
-            "games.echo.max_actions_per_turn = 4, but echo runs in Python",
+            "games.echo.max_actions_per_turn = 4, but echo is a host game",
         ),
         (
             {"games__echo__planning_params": {"noise": 1.0}},
@@ -167,7 +167,7 @@ def test_settings_that_cannot_be_used_are_refused(changes, message):
 
 def test_thoughts_are_refused():
     config = echo_config(demonstrators__solver__thought="reading")
-    with pytest.raises(ValueError, match="thoughts be 'none'"):
+    with pytest.raises(ValueError, match="set thoughts to 'none'"):
         dialogue_texts(config)
 
 

@@ -94,7 +94,7 @@ def test_thoughts_without_facts_are_refused(checkpoint):
     config.games.frozen_lake.kwargs = {"observation": "coord"}
     build_demo_tasks(config, tokenizer)
     config.demonstrators.solver.thought = "reading"
-    with pytest.raises(ValueError, match="or let thoughts be 'none'"):
+    with pytest.raises(ValueError, match="or set thoughts to 'none'"):
         build_demo_tasks(config, tokenizer)
 
 

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from ragen_jax.diagnostics.early_warning import INDICATORS
+from ragen_jax.runs import markdown
 from studies import pages
 from studies.claims import Claim, Difference, Study
 from studies.records import KEPT, ArmRecord, RunRecord, arm_file, read_arm, write_arm
@@ -104,12 +105,13 @@ def test_the_overview_counts_verdicts(folder):
     overview = pages.make_overview([read_study(STUDY, folder)])
     last = overview.splitlines()[-1]
     assert last == "| [One against another](#pair) | 1 | 1 |  |  |  |"
-    text = f"# Page\n{pages.BEGIN}\nold\n{pages.END}\nrest\n"
-    assert pages.replace_overview(text, overview) == (
-        f"# Page\n{pages.BEGIN}\n{overview}{pages.END}\nrest\n"
+    text = "# Page\n<!-- verdicts -->\nold\n<!-- end -->\nrest\n"
+    assert markdown.replace_marked(text, pages.MARK, overview) == (
+        f"# Page\n<!-- verdicts -->\n{overview}<!-- end -->\nrest\n"
     )
-    with pytest.raises(ValueError, match="lacks the marks"):
-        pages.replace_overview("# Page\n", overview)
+    for page in ("# Page\n<!-- end -->\n", "<!-- end --><!-- verdicts -->"):
+        with pytest.raises(ValueError, match="<!-- verdicts -->, or <!-- end -->"):
+            markdown.replace_marked(page, pages.MARK, overview)
 
 
 def test_figures_are_drawn(folder):

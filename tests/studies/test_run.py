@@ -12,13 +12,13 @@ from ragen_jax.runs import reader
 from studies import run as studies
 from studies.arms import Arm
 from studies.measures import MEASURES
-from studies.pages import BEGIN, END
 from studies.records import arm_file, read_arm
 from tests import commands
 from tests.sft import tiny
 
 LEARNED = Arm("bandit-learned", "Bandit, learned", "bandit", num_seeds=2,
               suite=("Bandit-Reversed",))  # fmt: skip
+MARKS = "<!-- verdicts --><!-- end -->"
 TUNED = Arm("bandit-tuned", "Bandit, tuned", "bandit", num_seeds=1, is_sft=True)
 
 
@@ -154,20 +154,20 @@ def test_bad_folders_are_one_sentence(tmp_path):
         assert done.returncode == 2
         assert f"--{flag}={tmp_path / 'file'} is a file; name a folder" in done.stderr
     findings = tmp_path / "findings.md"
-    findings.write_text(f"[page](study/sft.md) {BEGIN}{END}")
+    findings.write_text(f"[page](study/sft.md) {MARKS}")
     done = commands.call(
         commands.command("study", "--pages", f"--output={tmp_path / 'stduy'}")
     )
     assert done.returncode == 2
     assert f"there are no records in {tmp_path / 'stduy/runs'}" in done.stderr
-    assert findings.read_text() == f"[page](study/sft.md) {BEGIN}{END}"
+    assert findings.read_text() == f"[page](study/sft.md) {MARKS}"
 
 
 def test_only_the_findings_that_show_the_results_are_renewed(tmp_path):
     """The records of the repository, in a folder of another name."""
     commands.need("matplotlib")
     docs = pathlib.Path(__file__).parents[2] / "docs"
-    text = f"[page](study/sft.md)\n{BEGIN}\n{END}\n"
+    text = f"[page](study/sft.md)\n{MARKS}\n"
     (tmp_path / "findings.md").write_text(text)
     for name, is_renewed in (("mine", False), ("study", True)):
         runs = tmp_path / name / "runs"

@@ -115,7 +115,7 @@ class Endpoint:
             except _Temporary as failure:
                 if attempt == self._max_retries:
                     raise EndpointError(
-                        f"{self._url} failed {attempt + 1} times in a row, at last: "
+                        f"{self._url} failed {attempt + 1} times in a row, finally: "
                         f"{failure}; check that it is up, lower --api.concurrency, or "
                         "raise --api.timeout_seconds or --api.max_retries"
                     ) from None

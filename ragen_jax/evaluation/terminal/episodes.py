@@ -238,7 +238,7 @@ def solver_of(trained: Trained, say: Callable[[str], None]) -> Player:
         replies = _checked(pool.solve([0])[0]).solution
         if not replies:
             raise ValueError(
-                f"{trained.program.task.env.name} knows no replies that win from here "
+                f"{trained.program.task.env.name} has no replies that win from here "
                 "(`solution` is empty)"
             )
         say(f"> {replies[0]}")

@@ -166,7 +166,7 @@ def _as_text(value: Any) -> str:
 
 
 def read_reward(value: Any) -> float:
-    """A reward; none is 0.
+    """The reward; a missing one is 0.
 
     Raises:
       ValueError: it is not a finite number.

@@ -52,7 +52,7 @@ class Alfworld(HostGame):
         tasks: Sequence[str] | None = None,
         data: str | None = None,
     ):
-        """Choose houses and what is shown.
+        """Choose houses and the form of observations.
 
         Args:
           split: one of `SPLITS`; they share no game.
@@ -144,7 +144,7 @@ def _check_tasks(tasks: Sequence[str] | None, data: str | None) -> tuple[str, ..
         return TASKS
     if data is not None:
         raise ValueError(
-            f"tasks is {tasks!r} and data {data!r}, whose games are as they are; leave "
+            f"tasks is {tasks!r} and data {data!r}, whose games are fixed; leave "
             "out one of the two"
         )
     chosen = (tasks,) if isinstance(tasks, str) else tasks

@@ -294,9 +294,7 @@ def speak(
         is of something that is not there.
     """
     if depth > MAX_DEPTH:
-        raise ValueError(
-            f"more than {MAX_DEPTH} symbols of the grammar are in one another"
-        )
+        raise ValueError(f"more than {MAX_DEPTH} symbols of the grammar are nested")
     words = []
     for part in parts:
         if isinstance(part, str):

@@ -38,7 +38,7 @@ Variables = Iterable[tuple[str, str]]
 
 
 class State(NamedTuple):
-    """What is true.
+    """The facts that hold.
 
     Attributes:
       facts: arguments by predicate; absent facts are false.

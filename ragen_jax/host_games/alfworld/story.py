@@ -62,7 +62,7 @@ class Story:
         )
 
     def intro(self) -> str:
-        """What is said first."""
+        """The first text of an episode."""
         return speak(self._grammar, _INTRO, self._scene(self.world.start))
 
     def command(self, state: State, move: Move) -> str:
@@ -82,7 +82,7 @@ class Story:
         return dict(sorted(commands.items()))
 
     def answer(self, state: State, move: Move) -> str:
-        """What is said after a move, in the state that it led to."""
+        """The text after a move, in the state that it led to."""
         said = self._grammar.answers[move.action]
         return speak(self._grammar, said, self._scene(state, move))
 

@@ -72,8 +72,8 @@ class Coding(HostGame):
         Args:
           split: "training" or "validation"; no task is in both.
           path: file of tasks (see `tasks`); None: the built-in ones.
-          isolation: "namespaces" or "limits", refused where it cannot be had; None: the
-            stronger of what can be had. See `describe_isolation`.
+          isolation: "namespaces" or "limits", refused where impossible; None: the
+            stronger one that is possible. See `describe_isolation`.
           sandbox_url: address of a SandboxFusion server that runs the programs; None:
             this machine does.
           test_seconds: for one test.

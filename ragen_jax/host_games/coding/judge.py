@@ -47,7 +47,7 @@ NAMESPACES = (
 LIMITS = (
     "NO SANDBOX: programs run in separate processes with limits on processes, "
     "memory, time, file size and output alone. They can use the network and read{who}. "
-    "Namespaces cannot be had here: {reason}"
+    "Namespaces are not possible here: {reason}"
 )
 
 
@@ -101,7 +101,7 @@ class LocalSandbox:
                 return
         self.close()
         raise MissingRequirement(
-            f"isolation={isolation} cannot be had here: {reasons}; allow namespaces "
+            f"isolation={isolation} is not possible here: {reasons}; allow namespaces "
             "(or, as the superuser, run as another user), or set sandbox_url."
         )
 
@@ -131,7 +131,7 @@ class LocalSandbox:
             self._kill()
         if self.isolation == "namespaces":
             raise ChildProcessError(
-                "the process that runs programs ended or hung twice; is memory short?"
+                "the process that runs programs ended or hung twice; is memory full?"
             )
         return Outcome("", ok=False, timed_out=False)
 
@@ -224,7 +224,7 @@ class FusionSandbox:
         self._url, self._memory_mb = url.rstrip("/"), memory_mb
 
     def describe(self) -> str:
-        return f"Programs run on the SandboxFusion server {self._url}, as it isolates."
+        return f"Programs run on the SandboxFusion server {self._url}, isolated there."
 
     def run(self, code: str, given: str, seconds: float) -> Outcome:
         """As `LocalSandbox.run`.

@@ -181,7 +181,7 @@ def user_processes() -> int:
                 lines = dict(line.split(b":", 1) for line in file if b":" in line)
         except (FileNotFoundError, ProcessLookupError):
             continue  # It has ended meanwhile.
-        # The folder's owner would not do: processes like this one hide it.
+        # The owner of the folder does not tell: processes like this one hide it.
         if int(lines[b"Uid"].split()[0]) == os.getuid():
             count += int(lines[b"Threads"])
     return count

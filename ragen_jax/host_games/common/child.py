@@ -1,7 +1,7 @@
 """Child processes that may hang or die: what they write in time, and their end.
 
 In: a command. Out: the bytes of its process, or why there are none. Knows nothing of
-what is said.
+the contents.
 """
 
 import contextlib

@@ -55,7 +55,7 @@ from ragen_jax.host_games.lean.theorems import load_theorems
 # Longer replies are not read: no tactic here needs them.
 MAX_PROPOSITIONAL_CHARS, MAX_LEAN_CHARS = 160, 4_000
 
-# With these a script passes Lean without a proof, or without its kernel's word for it.
+# With these a script passes Lean without a proof, or without its kernel's check.
 _REFUSED = re.compile(
     r"(?<![\w.'])(sorry|sorryAx|admit|stop|native_decide|set_option|axiom|run_tac"
     r"|by_elab|unsafe)(?![\w'])|\+native"

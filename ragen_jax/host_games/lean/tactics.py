@@ -148,7 +148,7 @@ def _name(word: str) -> str:
 
 
 def run_tactic(goals: Goals, tactic: Tactic) -> Goals:
-    """What is left after a tactic on the first goal.
+    """The goals left after a tactic on the first goal.
 
     Args:
       goals: those open.

@@ -96,7 +96,7 @@ CONTESTS = (
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """All that is true.
+    """All facts.
 
     Attributes:
       facts: relation to its facts, from subject to value.

@@ -140,14 +140,14 @@ def read_price(pricing: str | None) -> tuple[int, int]:
     """Lowest and highest price in cents, from a text such as `$9.99 - $1,020.00`.
 
     Raises:
-      ValueError: there is no number behind a dollar sign.
+      ValueError: a dollar sign is not followed by a number.
     """
     if not pricing:
         return UNKNOWN_PRICE_CENTS, UNKNOWN_PRICE_CENTS
     parts = (part.replace(",", "") for part in pricing.split("$")[1:])
     numbers = [match.group() for part in parts if (match := NUMBER.search(part))]
     if not numbers:
-        raise ValueError(f"its pricing is {pricing!r}, without a number behind a $")
+        raise ValueError(f"its pricing is {pricing!r}, without a number after a $")
     cents = sorted(round(float(number) * 100) for number in numbers[:2])
     return cents[0], cents[-1]
 

@@ -86,7 +86,7 @@ class Page:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How much is on pages, and how it reads.
+    """Size and wording of pages.
 
     Attributes:
       page_size: products on a page of results.

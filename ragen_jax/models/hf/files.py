@@ -133,14 +133,12 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     """A JSON object from a file of the folder.
 
     Raises:
-      ValueError: see `safe_file`; too large; no JSON; not an object.
+      ValueError: see `safe_file`; too large; not JSON; not an object.
     """
     path = safe_file(folder, name)
     size = path.stat().st_size
     if size > MAX_JSON_BYTES:
-        raise ValueError(
-            f"{path} has {size} bytes; more than {MAX_JSON_BYTES} is not believable"
-        )
+        raise ValueError(f"{path} has {size} bytes; at most {MAX_JSON_BYTES} are read")
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text, parse_constant=_refuse_constant)

@@ -198,7 +198,7 @@ def make_token_game(
 
 
 class TokenEpisodes:
-    """Episodes of an `TokenGame`; `HostEpisodes` whose replies are `(Play, Reply)`."""
+    """Episodes of a `TokenGame`; `HostEpisodes` whose replies are `(Play, Reply)`."""
 
     def __init__(
         self, game: TokenGame, params: Params, dialogue: Dialogue, keys: RolloutKeys

@@ -93,7 +93,7 @@ class Chat:
 
 
 class TextOutcome(NamedTuple):
-    """What an episode has come to, of one row.
+    """The outcome so far of an episode of one row.
 
     Attributes:
       fields: of the next message.

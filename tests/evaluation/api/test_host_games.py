@@ -1,4 +1,4 @@
-"""Games in Python, played by a model behind an API."""
+"""Host games, played by a model behind an API."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ COUNT = re.compile(r"seed (\d+)(?: count (\d))?")
 
 
 def reply_to(messages) -> str:
-    """Words by what the game showed last; a few are no answer, or break the game."""
+    """Words by what the game showed last; a few are not answers, or break the game."""
     shown = COUNT.findall(messages[-1]["content"])
     seed, count = shown[-1] if shown else ("2", "")
     kind = (int(seed) + int(count or 0)) % 5

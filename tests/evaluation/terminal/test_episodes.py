@@ -31,7 +31,7 @@ def test_typed_replies_are_played():
             _, state, gain, *_ = env.step_env(keys.noise[0], state, action, params)
             reward += float(gain)
         boards.append(env.render(state, params))
-    # "Jump" is no action: it costs the penalty and changes nothing.
+    # "Jump" is not an action: it costs the penalty and changes nothing.
     paid = trajectory.turns.reward + trajectory.turns.penalty
     assert float(paid.sum()) == pytest.approx(reward + players.LIMITS.format_penalty)
     assert not lines

@@ -105,4 +105,4 @@ def test_where_keys_can_be_read(terminal, monkeypatch, term, has_termios, expect
         monkeypatch.setattr(keyboard, "termios", None)
     with contextlib.redirect_stdout(sys.stdin):
         assert keyboard.can_read_keys() == expected
-    assert not keyboard.can_read_keys()  # the output is no terminal here
+    assert not keyboard.can_read_keys()  # the output is not a terminal here

@@ -178,7 +178,7 @@ OWN = "envs.as_gymnasium:ragen_jax"
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_our_games_come_back_as_they_went(split):
-    """The array game, through Gymnasium, as a game in Python."""
+    """The array game, through Gymnasium, as a host game."""
     reset_options = {"validation": {"split": "validation"}}
     game = GymnasiumGame(split, id=f"{OWN}/Sokoban-v0", reset_options=reset_options)
     assert game.instruction.endswith("one action: Up, Down, Left, Right.")

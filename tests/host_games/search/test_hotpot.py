@@ -1,4 +1,4 @@
-"""HotpotQA's files: both published forms, splits, and what is no such file."""
+"""HotpotQA's files: both published forms, splits, and what is not such a file."""
 
 import importlib
 import itertools

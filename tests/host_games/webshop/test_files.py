@@ -90,7 +90,7 @@ def test_prices_are_read(pricing, cents):
 
 @pytest.mark.parametrize("pricing", ["free", "$", "12.99", "$-"])
 def test_prices_that_cannot_be_read_are_errors(pricing):
-    with pytest.raises(ValueError, match="without a number behind a"):
+    with pytest.raises(ValueError, match="without a number after a"):
         read_price(pricing)
 
 

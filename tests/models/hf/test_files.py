@@ -203,7 +203,7 @@ def test_bad_configs_are_refused(content, message, folder):
 
 def test_huge_json_is_refused(folder, monkeypatch):
     monkeypatch.setattr(hf_files, "MAX_JSON_BYTES", 10)
-    with pytest.raises(ValueError, match="more than 10 is not believable"):
+    with pytest.raises(ValueError, match="at most 10 are read"):
         load_checkpoint(folder)
 
 
