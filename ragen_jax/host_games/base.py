@@ -79,6 +79,7 @@ class HostGame(abc.ABC):
       longest_solution: replies that it takes at most; None: not known.
       max_step_seconds: that a step takes by the game's own time limit, after which it
         is judged; None: it has none.
+      max_rows: episodes that can be played at the same time; None: any number.
       waits: a step mostly waits for another machine, so that more processes than
         processors help.
     """
@@ -89,6 +90,7 @@ class HostGame(abc.ABC):
     is_solvable: bool = False
     longest_solution: int | None = None
     max_step_seconds: float | None = None
+    max_rows: int | None = None
     waits: bool = False
 
     @property

@@ -45,6 +45,7 @@ class Wrapper(HostGame):
     is_solvable = property(operator.attrgetter("game.is_solvable"))
     longest_solution = property(operator.attrgetter("game.longest_solution"))
     max_step_seconds = property(operator.attrgetter("game.max_step_seconds"))
+    max_rows = property(operator.attrgetter("game.max_rows"))
     waits = property(operator.attrgetter("game.waits"))
 
     def __init__(self, game: HostGame):

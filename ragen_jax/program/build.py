@@ -38,6 +38,7 @@ from ragen_jax.multihost.exchange import to_local_devices
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
+from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
 from ragen_jax.rollout.records import add_credit
@@ -178,6 +179,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     tokenizer = load_tokenizer(folder)
     parts = build_parts(config, load_config(folder), tokenizer)
     check_memory(config, parts)
+    check_sessions(config, parts)
     warn_of_pocket_settings(config, tokenizer)
     model, params = load_checkpoint(folder)
     learner = parts.learner
@@ -222,6 +224,27 @@ def check_memory(config: ConfigDict, parts: Parts) -> None:
         if memory is not None:
             cache_bytes = kv_size * jnp.dtype(config.model.dtype).itemsize
             Footprint(count, shortest, num_cached, cache_bytes).check(key, memory)
+
+
+def check_sessions(config: ConfigDict, parts: Parts) -> None:
+    """Refuse more episodes than a game can play at the same time.
+
+    Raises:
+      ValueError: names both numbers.
+    """
+    num_rows = config.rollout.num_groups * config.rollout.group_size
+    counts = {"rollout.num_groups x rollout.group_size": num_rows}
+    if config.evaluation.every is not None:
+        counts["evaluation.num_prompts"] = config.evaluation.num_prompts
+    for task in parts.tasks:
+        most = task.env.max_rows if isinstance(task.env, HostGameEnv) else None
+        if most is not None and sum(counts.values()) > most:
+            words = " + ".join(f"{name} = {count}" for name, count in counts.items())
+            raise ValueError(
+                f"{task.name} can play {most} episodes at the same time, and this run "
+                f"needs {sum(counts.values())} ({words}); start its server with "
+                f"--max_sessions={sum(counts.values())}, or lower these keys"
+            )
 
 
 def build_parts(

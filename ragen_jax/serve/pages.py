@@ -10,7 +10,6 @@ from typing import Any
 from envs.base import SPLITS
 from ragen_jax import __version__
 from ragen_jax.serve import protocol
-from ragen_jax.serve.games import Game
 from ragen_jax.serve.sessions import Sessions
 
 
@@ -82,8 +81,9 @@ RESET = _object(
 ) | {"additionalProperties": True}
 
 
-def metadata(game: Game) -> dict[str, Any]:
-    """Name, rules and version."""
+def metadata(sessions: Sessions) -> dict[str, Any]:
+    """Name, rules and version, and how many clients can play."""
+    game = sessions.game
     return {
         "name": game.name,
         "description": game.instruction,
@@ -91,12 +91,13 @@ def metadata(game: Game) -> dict[str, Any]:
         "author": "ragen_jax",
         "readme_content": None,
         "documentation_url": None,
+        "max_sessions": sessions.limit,
     }
 
 
-def schema(game: Game) -> dict[str, Any]:
+def schema(sessions: Sessions) -> dict[str, Any]:
     """JSON schemas of actions, observations and states, the same for all games."""
-    del game
+    del sessions
     return {
         "action": ACTION,
         "observation": OBSERVATION,
@@ -105,8 +106,9 @@ def schema(game: Game) -> dict[str, Any]:
     }
 
 
-def openapi(game: Game) -> dict[str, Any]:
+def openapi(sessions: Sessions) -> dict[str, Any]:
     """The paths; `info.version` is that of OpenEnv's interface over HTTP."""
+    game = sessions.game
     body = {"content": {"application/json": {"schema": {"type": "object"}}}}
     answer = {"200": {"description": "OK", **body}}
 
@@ -139,9 +141,9 @@ def _body(sent: dict[str, Any]) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": sent}}}
 
 
-# Path -> document about a game.
-DOCUMENTS: dict[str, Callable[[Game], dict[str, Any]]] = {
-    "/health": lambda game: {"status": "healthy"},
+# Path -> document about a server.
+DOCUMENTS: dict[str, Callable[[Sessions], dict[str, Any]]] = {
+    "/health": lambda sessions: {"status": "healthy"},
     "/metadata": metadata,
     "/schema": schema,
     "/openapi.json": openapi,

@@ -209,7 +209,7 @@ class _Handler(JsonHandler):
                 return
             self._in_session(lambda session: session.state())
         elif path in pages.DOCUMENTS:
-            document = pages.DOCUMENTS[path](self.server.sessions.game)
+            document = pages.DOCUMENTS[path](self.server.sessions)
             self.answer(HTTPStatus.OK, document)
         else:
             self._refuse_path()

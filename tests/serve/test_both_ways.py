@@ -2,10 +2,11 @@
 
 import pytest
 
-from configs import frozen_lake
+from configs import frozen_lake, world
 from ragen_jax.host_games.adapters.openenv import OpenEnvGame
 from ragen_jax.host_games.echo import Echo
 from ragen_jax.host_games.workers.pool import GameSpec, Pool
+from ragen_jax.program.build import build_program
 from ragen_jax.serve.build import build_game
 from tests.serve.serving import host_game, serving
 from tests.serve.test_arrays import make
@@ -54,6 +55,13 @@ def test_rows_of_a_pool_each_have_a_session(server):
         pool.close()
     # Workers are killed; the server sees their sockets close.
     assert server.sessions.wait_closed(10.0)
+
+
+def test_a_run_that_needs_more_sessions_is_refused_before_it_starts(server):
+    config = world.get_config()
+    config.env.host = f"openenv:{server.url.replace('http', 'ws')}"
+    with pytest.raises(ValueError, match=r"can play 6 .*needs 512 .*max_sessions=512"):
+        build_program(config)
 
 
 def test_more_rows_than_sessions_fail_with_the_cure(server):

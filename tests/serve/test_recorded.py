@@ -7,7 +7,7 @@ import pytest
 from configs import frozen_lake
 from ragen_jax.serve import pages
 from ragen_jax.serve.build import build_game
-from ragen_jax.serve.sessions import Session
+from ragen_jax.serve.sessions import Session, Sessions
 from tests.serve.serving import host_game, recorded
 
 
@@ -26,10 +26,12 @@ def test_answers_to_the_official_client(name):
     """`tests/serve/record.py` recorded them from `launch.serve --env=NAME`."""
     game = GAMES[name]()
     documents, pairs = recorded(f"official_client_{name}")
-    # The version is that of the package.
-    expected = documents["metadata"] | {"version": pages.metadata(game)["version"]}
-    assert pages.metadata(game) == expected
-    assert as_sent(pages.schema(game)) == documents["schema"]
+    sessions = Sessions(game, 64)
+    said = pages.metadata(sessions)
+    # The version is that of the package; the sessions were not said then.
+    own = {name: said[name] for name in ("version", "max_sessions")}
+    assert said == documents["metadata"] | own
+    assert as_sent(pages.schema(sessions)) == documents["schema"]
     session = Session(game.player())
     assert len(pairs) > 10
     for request, answer in pairs:

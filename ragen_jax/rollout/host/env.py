@@ -103,7 +103,7 @@ class HostGameEnv(base.TextGame):
         self.max_failed_fraction = max_failed_fraction
         self.name, self.instruction = game.name, game.instruction
         self.num_tasks = num_tasks
-        self.metrics = game.metrics
+        self.metrics, self.max_rows = game.metrics, game.max_rows
         self.longest_solution = game.longest_solution if game.is_solvable else None
         self.solves = base.UNKNOWN if self.longest_solution is None else base.EXACT
         self.max_observation_tokens = max_observation_tokens
