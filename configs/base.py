@@ -73,6 +73,9 @@ SETTINGS = Settings({
         "Worker processes that play the games.",
         none="one for each processor; 32 for a game that waits for another machine",
         is_mutable=True),
+    "host.start_seconds": number(60.0,
+        "Seconds in which a worker process has to start and an episode of its game to "
+        "begin.", above=0, is_mutable=True),
     "host.step_seconds": number(10.0,
         "Seconds after which a step of a game counts as failed and its process is "
         "killed.", above=0, is_mutable=True),

@@ -18,6 +18,7 @@ HOST_KEYS = (
     "env.host",
     "env.kwargs",
     "host.wrappers",
+    "host.start_seconds",
     "host.step_seconds",
     "host.max_worker_bytes",
 )

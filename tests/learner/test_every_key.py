@@ -104,7 +104,9 @@ ELSEWHERE = {
         "env.host host.max_observation_tokens host.num_widths host.wrappers "
         "host.num_workers rollout.max_failed_fraction"
     ),
-    "tests/host_games/workers/test_pool.py": "host.step_seconds host.max_worker_bytes",
+    "tests/host_games/workers/test_pool.py": (
+        "host.start_seconds host.step_seconds host.max_worker_bytes"
+    ),
     "tests/multihost/test_heartbeat.py": "train.stall_seconds",
     "tests/text/test_prompts.py": "prompt.style prompt.length_hint_words",
     "tests/text/test_dialogue.py": "prompt.tokenization",

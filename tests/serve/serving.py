@@ -17,6 +17,7 @@ HOST = {
     "max_observation_tokens": 64,
     "num_widths": 1,
     "num_workers": 1,
+    "start_seconds": 60.0,
     "step_seconds": 10.0,
     "max_worker_bytes": None,
     "max_failed_fraction": 0.1,

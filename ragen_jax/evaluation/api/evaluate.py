@@ -66,6 +66,7 @@ READ_KEYS = (
     "rollout.max_failed_fraction",
     "host.wrappers",
     "host.max_observation_tokens",
+    "host.start_seconds",
     "host.step_seconds",
     "host.max_worker_bytes",
     "evaluation.num_prompts",

@@ -22,8 +22,6 @@ from typing import Any
 
 from ragen_jax.host_games.common import child
 
-# Seconds a new worker may take to import a game before its first answer.
-START_SECONDS = 60.0
 # Seconds a worker gets to exit after its last message or when no longer needed.
 END_SECONDS = 1.0
 # No answer is longer, in bytes, its images included: a game that fills a pipe is
@@ -40,6 +38,8 @@ class GameSpec:
       kwargs: of its constructor, JSON-able; the split excepted.
       wrappers: around it, see `wrappers.wrap`.
       num_workers: processes; None: one for each processor, and no more than rows.
+      start_seconds: a row that takes longer to begin an episode has failed; a new
+        process imports and makes the game before that.
       step_seconds: a row that takes longer for a step has failed.
       max_bytes: memory of a worker; None: no limit.
     """
@@ -48,6 +48,7 @@ class GameSpec:
     kwargs: Mapping[str, Any]
     wrappers: Sequence[Sequence[Any]] = ()
     num_workers: int | None = None
+    start_seconds: float = 60.0
     step_seconds: float = 10.0
     max_bytes: int | None = None
 
@@ -253,7 +254,8 @@ class _Worker:
     def _exchange(self, row: int, request: dict[str, Any]) -> WorkerResponse:
         """Send a request and read its answer; stops a process that has none."""
         is_reset = "reset" in request
-        seconds = START_SECONDS if is_reset else self._spec.step_seconds
+        spec = self._spec
+        seconds = spec.start_seconds if is_reset else spec.step_seconds
         self._number += 1
         try:
             self._send({"number": self._number, "row": row, **request})
@@ -261,6 +263,7 @@ class _Worker:
             return _parse(line, self._number)
         except TimeoutError:
             failure = f"no answer within {seconds:g} s"
+            failure += " while starting (host.start_seconds)" if is_reset else ""
         except (BrokenPipeError, EOFError):
             failure = "its process ended"
             status = self._wait()

@@ -265,6 +265,7 @@ def make_host_game(
     max_observation_tokens: int,
     num_widths: int,
     num_workers: int | None,
+    start_seconds: float,
     step_seconds: float,
     max_worker_bytes: int | None,
     max_failed_fraction: float,
@@ -275,8 +276,8 @@ def make_host_game(
       name: in `HOST_GAMES`, "package.module:Class", or a prefix of `ADAPTERS` and the
         name of an environment there: "gymnasium:FrozenLake-v1".
       kwargs: of its constructor.
-      wrappers, max_observation_tokens, num_widths, num_workers, step_seconds,
-        max_worker_bytes: the section `host` of the configuration.
+      wrappers, max_observation_tokens, num_widths, num_workers, start_seconds,
+        step_seconds, max_worker_bytes: the section `host` of the configuration.
       max_failed_fraction: that of `rollout`.
 
     Raises:
@@ -317,6 +318,7 @@ def make_host_game(
         kwargs=kwargs,
         wrappers=wrappers,
         num_workers=num_workers,
+        start_seconds=start_seconds,
         step_seconds=step_seconds,
         max_bytes=max_worker_bytes,
     )

@@ -1,5 +1,6 @@
 """Worker processes: whatever a game does to its own, nothing happens to others."""
 
+import contextlib
 import os
 import pathlib
 import random
@@ -103,6 +104,14 @@ def test_a_game_that_cannot_begin_fails_alone(make_pool):
     pool = make_pool(3, start_fault="raise")
     answers = pool.reset(range(3), [None] * 3)
     assert all("broken on purpose" in answer.failure for answer in answers)
+
+
+def test_a_game_that_does_not_begin_in_time_says_what_to_raise():
+    faulty = {"start_fault": "hang"}
+    spec = GameSpec(FAULTY, faulty, num_workers=1, start_seconds=2.0)
+    with contextlib.closing(Pool(spec, "training", 1)) as pool:
+        (answer,) = pool.reset([0], [None])
+    assert answer.failure == "no answer within 2 s while starting (host.start_seconds)"
 
 
 def test_a_class_that_does_not_exist_is_a_failure(make_pool):

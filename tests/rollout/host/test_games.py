@@ -34,6 +34,7 @@ SETTINGS = {
     "max_observation_tokens": 64,
     "num_widths": 4,
     "num_workers": 2,
+    "start_seconds": 60.0,
     "step_seconds": 20.0,
     "max_worker_bytes": None,
     "max_failed_fraction": 0.9,
