@@ -92,10 +92,33 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
         for words, rule in _RULES_OF_VALUES.items():
             if words in complaint:
                 return f"{flag}={text}; {rule}"
+    if unknown := re.search(r"Unknown command line flag '([\w.]+)'", last):
+        return _unknown_flag(unknown[1])
     last = re.sub(r"^(ValueError|TypeError|OSError): ", "", last)
     if last.startswith("get_config() takes 0 positional arguments"):
         return "this configuration file takes no presets; leave out the colon and them"
     return last
+
+
+# Flags of other programs that choose devices.
+_DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)")
+
+
+def _unknown_flag(name: str) -> str:
+    """What stands for a flag of another program."""
+    if _DEVICE_FLAGS.fullmatch(name):
+        return (
+            f"no flag --{name}: JAX uses every device that it sees; the environment "
+            "variable CUDA_VISIBLE_DEVICES=0 chooses GPUs, JAX_PLATFORMS=cpu the "
+            "processor, and --config.mesh.data=N or --config.mesh.fsdp=N splits the "
+            "work over N devices"
+        )
+    name = "learning_rate" if name == "lr" else name
+    keys = [key for key in flatten(defaults()) if f".{key}".endswith(f".{name}")]
+    options = " or ".join(f"--config.{key}" for key in keys)
+    known = (*flags.FLAGS, *flatten(defaults()))
+    hint = f" Write {options}." if keys else did_you_mean(name, known)
+    return f"no flag --{name}.{hint}"
 
 
 _OVERRIDE = re.compile(r"^--?(?:no)?config\.([\w.]+)(?:=(.*))?$", re.DOTALL)
@@ -352,8 +375,12 @@ def run(
     def call(argv):
         rest = _parse_flags(argv)
         if rest:
+            key = rest[0].partition("=")[0].lstrip("+~")
+            form = "--name=value"
+            if key in flatten(defaults()):
+                form = f"--config.{rest[0].lstrip('+~')}"
             raise ValueError(
-                f"unexpected argument {rest[0]!r}; options are written --name=value"
+                f"unexpected argument {rest[0]!r}; options are written {form}"
             )
         return main(argv)
 

@@ -360,7 +360,11 @@ def unknown_key(key: str, known: Collection[str]) -> ValueError:
     Otherwise the path whose last part is nearest, as for `iterations`.
     """
     by_last = {path.split(".")[-1]: path for path in known}
-    hint = did_you_mean(key, known)
+    spelled_out = re.sub(r"\blr$", "learning_rate", key)
+    if spelled_out in known:
+        hint = f" Did you mean {spelled_out!r}?"
+    else:
+        hint = did_you_mean(key, known)
     if not hint:
         for last in difflib.get_close_matches(key.split(".")[-1], by_last, n=1):
             hint = f" Did you mean {by_last[last]!r}?"

@@ -55,6 +55,21 @@ def test_the_last_word_about_a_key_wins():
 
 
 REFUSED = [
+    (["--config.critic.lr=1"], "Did you mean 'critic.learning_rate'?"),
+    (["--config.optimizer.lr=1"], "Did you mean 'optimizer.learning_rate'?"),
+    (["--gpus=8"], "JAX uses every device that it sees"),
+    (["--device=cuda"], "CUDA_VISIBLE_DEVICES"),
+    (
+        ["--learning_rate=1e-4"],
+        "Write --config.critic.learning_rate or --config.optimizer.learning_rate.",
+    ),
+    (["--lr=1e-4"], "or --config.optimizer.learning_rate."),
+    (["--num_iterations=5"], "Write --config.train.num_iterations."),
+    (["--workdri=x"], "no flag --workdri. Did you mean 'workdir'?"),
+    (
+        ["train.num_iterations=5"],
+        "options are written --config.train.num_iterations=5",
+    ),
     (["--config.rollout.top_q=None"], "Did you mean 'rollout.top_p'?"),
     (["--config.algo.gama=1"], "key 'algo.gama'. Did you mean 'algo.gamma'?"),
     (["--config.seed=x"], "--config.seed=x; it must be a whole number"),
