@@ -15,7 +15,7 @@ import dataclasses
 import json
 import logging
 
-from ragen_jax.host_games.common.files import parse_json, read_rows, reading
+from ragen_jax.host_games.common.files import parse_json, read_each, read_rows
 from ragen_jax.host_games.common.splits import split_of
 
 # Before a function's result, which is the last such line printed.
@@ -145,14 +145,12 @@ def read_tasks(path: str, split: str) -> list[Task]:
     both splits by the content of its statements.
 
     Raises:
-      ValueError: no such file, another kind of file, a row that is not a task, or no
-        task of the split that has tests.
+      ValueError: no such file, another kind of file, too many rows that are not tasks,
+        or no task of the split that has tests.
       ImportError: a .parquet file without pyarrow.
     """
     tasks, dropped = [], 0
-    for number, row in enumerate(read_rows(path), 1):
-        with reading(f"row {number} of {path} is not a task", CURE):
-            task = _task(row)
+    for task in read_each(read_rows(path), _task, path, form=CURE):
         if split_of(task.statement) != split:
             continue
         if task.tests or task.recording:

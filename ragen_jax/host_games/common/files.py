@@ -8,14 +8,20 @@ import contextlib
 import gzip
 import importlib.util
 import json
+import logging
 import pathlib
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from ragen_jax.host_games.common.texts import compose
 
 INSTALL = "pip install 'ragen_jax[parquet]'"
+# Share of the rows of a file that may be of another form and are left out.
+MAX_ODD_SHARE = 0.1
+
+_log = logging.getLogger(__name__)
+Record = TypeVar("Record")
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = True) -> Any:
@@ -120,6 +126,40 @@ def reading(record: str, cure: str) -> Iterator[None]:
         raise ValueError(
             f"{record}: {type(error).__name__}: {error}; {cure}"
         ) from error
+
+
+def read_each(
+    rows: Sequence[Any], read: Callable[[Any], Record], path: str, *, form: str
+) -> list[Record]:
+    """What `read` makes of every row of a file.
+
+    Rows of another form are left out, counted and the first of them named, up to a
+    share of `MAX_ODD_SHARE`: real files have a few.
+
+    Args:
+      rows: of `read_rows`.
+      read: raises what `reading` turns into a sentence.
+      path: of the file.
+      form: what the file must be.
+
+    Raises:
+      ValueError: more rows are of another form.
+    """
+    records, odd = [], []
+    for number, row in enumerate(rows, 1):
+        try:
+            with reading(f"row {number} of {path} is of another form", form):
+                records.append(read(row))
+        except ValueError as error:
+            odd.append(error)
+    if len(odd) > MAX_ODD_SHARE * len(rows):
+        raise ValueError(
+            f"{odd[0]} ({len(odd)} of {len(rows)} rows are; up to {MAX_ODD_SHARE:.0%} "
+            "are left out)"
+        ) from odd[0]
+    if odd:
+        _log.warning("%d of %d rows are left out: %s", len(odd), len(rows), odd[0])
+    return records
 
 
 def one_line(text: str) -> str:

@@ -8,8 +8,9 @@ Source of the format: the data set meta-math/MetaMathQA.
 
 import dataclasses
 import logging
+from typing import Any
 
-from ragen_jax.host_games.common.files import read_rows
+from ragen_jax.host_games.common.files import read_each, read_rows
 from ragen_jax.host_games.common.splits import VALIDATION_SHARE, split_of
 
 ANSWER_MARK = "The answer is: "
@@ -36,21 +37,15 @@ def read_questions(path: str, split: str) -> list[Question]:
       split: "training" or "validation".
 
     Raises:
-      ValueError: no such file, another kind of file, a row without `query` or
+      ValueError: no such file, another kind of file, too many rows without `query` or
         `response`, or no question of the split with a truth.
       ImportError: a .parquet file without pyarrow.
     """
     questions, dropped = [], 0
-    for number, row in enumerate(read_rows(path), 1):
-        is_row = isinstance(row, dict)
-        fields = [row.get("query"), row.get("response")] if is_row else [None]
-        if not all(isinstance(field, str) for field in fields):
-            raise ValueError(
-                f"row {number} of {path} has no texts query and response; give a file "
-                "in MetaMathQA's format."
-            )
-        query, response = fields
-        if split_of(row.get("original_question") or query) != split:
+    for query, response, original in read_each(
+        read_rows(path), _read_row, path, form="give a file in MetaMathQA's format"
+    ):
+        if split_of(original) != split:
             continue
         truth = response.rpartition(ANSWER_MARK)[2].strip()
         if ANSWER_MARK in response and truth:
@@ -66,3 +61,11 @@ def read_questions(path: str, split: str) -> list[Question]:
             f"{1 / VALIDATION_SHARE:.0f} is for validation."
         )
     return questions
+
+
+def _read_row(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Query, response, and the question that the query was made from."""
+    query, response = row["query"], row["response"]
+    if not isinstance(query, str) or not isinstance(response, str):
+        raise TypeError("query and response must be texts")
+    return query, response, row.get("original_question") or query

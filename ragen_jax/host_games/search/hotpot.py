@@ -18,7 +18,7 @@ from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.bm25 import Passage
-from ragen_jax.host_games.common.files import one_line, read_rows, reading
+from ragen_jax.host_games.common.files import one_line, read_each, read_rows
 from ragen_jax.host_games.common.options import check_whole
 from ragen_jax.host_games.common.splits import split_of_hash, stable_hash
 from ragen_jax.host_games.search.questions import Hop, Question
@@ -80,9 +80,9 @@ def load_hotpot(path: str, max_questions: int | None = None) -> HotpotFile:
     passages: dict[str, Passage] = {}
     by_split: dict[str, list[Question]] = {split: [] for split in SPLITS}
     asked = set()
-    for number, row in enumerate(read_rows(path, "data")[:max_questions]):
-        with reading(f"question {number} of {path} is not as HotpotQA's", FORM):
-            question = _read_question(row, passages)
+    rows = read_rows(path, "data")[:max_questions]
+    read = functools.partial(_read_question, passages=passages)
+    for question in read_each(rows, read, path, form=FORM):
         if question.text not in asked:
             asked.add(question.text)
             by_split[split_of(question.id)].append(question)

@@ -139,9 +139,9 @@ def test_all_solutions_of_human_eval_pass(split):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", "row 1 .* is not a task"),
-        ('{"problem": "x"}', "row 1 .* is not a task: .*tests"),
-        ('{"problem": "x", "tests": "["}', "row 1 .* is not a task"),
+        ("[1]", "row 1 .* is of another form"),
+        ('{"problem": "x"}', "row 1 .* is of another form: .*tests"),
+        ('{"problem": "x", "tests": "["}', "row 1 .* is of another form"),
         ('{"problem": "x", "tests": [{"type": "y"}]}', "'y' are not known"),
         ('{"problem": "x", "tests": [{"input": 1, "output": "1"}]}', "int as a prog"),
         ('{"problem": "x", "tests": []}', "no task for training with tests"),

@@ -10,6 +10,7 @@ import pytest
 from ragen_jax.host_games.common.files import (
     one_line,
     parse_json,
+    read_each,
     read_json,
     read_lines,
     read_rows,
@@ -100,3 +101,21 @@ def test_nan_is_not_json():
 
 def test_one_line():
     assert one_line("a\n\nb\x00\x1b\tc ") == "a b c"
+
+
+ODD_FILE = [{"n": i} for i in range(20)]
+
+
+def test_a_few_rows_of_another_form_are_left_out_and_the_first_is_named(caplog):
+    rows = [*ODD_FILE[:7], {"m": 1}, {"n": "x"}, *ODD_FILE[7:]]
+    records = read_each(rows, lambda row: row["n"] + 1, "a.json", form="give ns")
+    assert records == list(range(1, 21))
+    (line,) = caplog.messages
+    assert line.startswith("2 of 22 rows are left out: row 8 of a.json is of another")
+    assert "KeyError: 'n'; give ns" in line
+
+
+def test_a_file_of_another_form_is_refused():
+    rows = [*ODD_FILE, *[{"m": 1}] * 3]
+    with pytest.raises(ValueError, match=r"row 21 of a\.json .*\(3 of 23 rows are"):
+        read_each(rows, lambda row: row["n"] + 1, "a.json", form="give ns")

@@ -188,8 +188,8 @@ def test_rows_without_an_answer_are_left_out_and_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", "row 1 .* has no texts query and response"),
-        ('[{"query": "q"}]', "row 1 .* has no texts"),
+        ("[1]", "row 1 .* is of another form"),
+        ('[{"query": "q"}]', "row 1 .* is of another form"),
         ("[]", "no question for training"),
     ],
 )

@@ -191,15 +191,15 @@ def without(field):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (["text"], "question 0"),
+        (["text"], "row 1 of"),
         (without("_id"), "KeyError: 'id'"),
         (without("answer"), "KeyError: 'answer'"),  # as the published test file
         (without("context"), "KeyError: 'context'"),
         ([ROWS[0] | {"answer": " "}], "its answer is ' ', not a text"),
         ([ROWS[0] | {"question": 7}], "its question is 7, not a text"),
-        ([*ROWS, ROWS[0] | {"context": [["title"]]}], "question 3"),
+        ([*ROWS, ROWS[0] | {"context": [["title"]]}], "row 4 of"),
         ([ROWS[0] | {"context": [["title", [1]]]}], "TypeError"),
-        ([ROWS[0] | {"context": {"title": ["x"], "sentences": []}}], "question 0"),
+        ([ROWS[0] | {"context": {"title": ["x"], "sentences": []}}], "row 1 of"),
     ],
 )
 def test_other_files_are_refused(tmp_path, rows, said):
