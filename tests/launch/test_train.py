@@ -96,8 +96,8 @@ def test_evaluate_weights_in_hugging_face_layout(model):
 
 def test_export_holds_the_trained_weights(trained, tmp_path, model):
     folder = tmp_path / "exported"
-    words = commands.command("export", f"--run={trained}", f"--output={folder}")
-    done = commands.call(words)
+    words = f"--run={trained}", f"--output={folder}"
+    done = commands.call(commands.command("export", *words))
     assert done.returncode == 0, done.stderr
     config, params = load_checkpoint(folder)
     before_config, before = load_checkpoint(model)

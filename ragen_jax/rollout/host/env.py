@@ -248,6 +248,16 @@ def _construct(
         raise ValueError(f"{name} fails with these arguments: {error}") from error
 
 
+def _check_time(name: str, limit: float | None, step_seconds: float) -> None:
+    if limit is not None and limit >= step_seconds:
+        raise ValueError(
+            f"host.step_seconds = {step_seconds:g} ends a step before the time limit "
+            f"of {name}, {limit:g} s, does: a reply that takes too long would fail its "
+            f"row in place of being judged; set host.step_seconds above {limit:g}, or "
+            f"lower the limit in env.kwargs"
+        )
+
+
 def _check_metrics(name: str, game: HostGame) -> None:
     for metric in game.metrics:
         if not re.fullmatch("[a-z0-9_]+", metric):
@@ -303,14 +313,7 @@ def make_host_game(
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
     _check_metrics(name, games[TRAINING])
-    limit = games[TRAINING].max_step_seconds
-    if limit is not None and limit >= step_seconds:
-        raise ValueError(
-            f"host.step_seconds = {step_seconds:g} ends a step before the time limit "
-            f"of {name}, {limit:g} s, does: a reply that takes too long would fail its "
-            f"row in place of being judged; set host.step_seconds above {limit:g}, or "
-            f"lower the limit in env.kwargs"
-        )
+    _check_time(name, games[TRAINING].max_step_seconds, step_seconds)
     if num_workers is None and games[TRAINING].waits:
         num_workers = WAITING_WORKERS
     spec = GameSpec(
