@@ -14,6 +14,7 @@ import datetime
 import email.utils
 import json
 import math
+import re
 import types
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,12 @@ from ragen_jax.rollout.host.text import ChatReply
 MAX_BACKOFF_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 600.0
 _MAY_PASS = (408, 409, 425, 429)
+# OpenAI's, vLLM's, SGLang's, llama.cpp's and TGI's words about too long a dialogue.
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|context (length|size|window)|exceed_context_size"
+    r"|longer than the (model|maximum)|inputs` tokens \+ `max_new_tokens",
+    re.IGNORECASE,
+)
 _MAX_QUOTED_CHARACTERS = 300
 # Of a message: names that vLLM, SGLang, DeepSeek and OpenRouter give to the thought.
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning")
@@ -37,6 +44,10 @@ _GOLDEN_RATIO = 0.6180339887
 
 class EndpointError(ValueError):
     """The API gave no answer, and further tries would not help."""
+
+
+class ContextExceeded(EndpointError):
+    """The dialogue is longer than the context of the model."""
 
 
 class _Temporary(Exception):
@@ -107,6 +118,7 @@ class Endpoint:
           conversation: number of the conversation, which spreads tries in time.
 
         Raises:
+          ContextExceeded: the messages are longer than the model's context.
           EndpointError: the request was refused, or failed at every try.
         """
         for attempt in range(self._max_retries + 1):
@@ -161,7 +173,8 @@ class Endpoint:
                 raise _Temporary(
                     f"status {status}, {self._quote(text)}", wait
                 ) from None
-            raise EndpointError(self._refusal(status, text)) from None
+            kind = ContextExceeded if _TOO_LONG.search(text) else EndpointError
+            raise kind(self._refusal(status, text)) from None
         except self._openai.APIConnectionError as error:
             cause = error.__cause__ or error
             reason = self._clean(str(cause)) or type(cause).__name__

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from ragen_jax.config import VALIDATION_SETTINGS, pass_at, refuse_unread, validate
 from ragen_jax.diagnostics.timing import time_left
 from ragen_jax.evaluation.api.client import (
+    ContextExceeded,
     Endpoint,
     EndpointError,
     read_extra_body,
@@ -41,7 +42,7 @@ from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
 from ragen_jax.rollout.host.loop import play_turns
-from ragen_jax.rollout.host.text import ChatGame, ChatReply
+from ragen_jax.rollout.host.text import NO_ROOM, ChatGame, ChatReply
 from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.tasks.chat import build_chat
@@ -258,6 +259,8 @@ def _no_format(
     )
 
 
+# Of a dialogue that is longer than the model's context: nothing more is asked.
+_NO_REPLY = ChatReply("", NO_ROOM, 0, 0, 0, "")
 _KEPT = "They are kept, like the replies of the others: the same command resumes"
 # Between two lines of progress.
 _QUIET_SECONDS = 10.0
@@ -277,12 +280,25 @@ class Progress:
         self._done, self._first = len(records), len(records)
         self._successes = sum(record["success"] for record in records)
         self._prompt_tokens = self._reply_tokens = 0
+        self._is_context_said = False
         self._began = self._printed = time.monotonic()
 
     def replied(self, reply: ChatReply) -> None:
         """Count the tokens of a reply."""
         self._prompt_tokens += reply.prompt_tokens or 0
         self._reply_tokens += reply.reply_tokens or 0
+
+    def ran_out_of_context(self, error: str) -> None:
+        """Say, once per task, that conversations may be longer than the context."""
+        if not self._is_context_said:
+            self._is_context_said = True
+            print(
+                f"note: {self._name}: a conversation is longer than the model's "
+                f"context and goes on with empty replies ({error}); see the metric "
+                "reply_is_cut, and shorten dialogues by "
+                "--config.rollout.context=last_k or --config.rollout.max_turns",
+                file=sys.stderr,
+            )
 
     def finished(self, record: Mapping[str, Any], prices: Prices, retries: int) -> None:
         """Count a finished conversation, and print a line now and then."""
@@ -387,10 +403,18 @@ class Conversations:
 
         async def ask(turn: int, messages: Sequence[Message]) -> ChatReply:
             if turn >= len(known):
-                reply = await endpoint.reply(messages, row)
+                is_full = bool(known) and known[-1].finish_reason == NO_ROOM
+                reply = _NO_REPLY if is_full else await reply_to(messages)
                 journal.add_reply(place, reply)
                 progress.replied(reply)
             return known[turn]
+
+        async def reply_to(messages: Sequence[Message]) -> ChatReply:
+            try:
+                return await endpoint.reply(messages, row)
+            except ContextExceeded as error:
+                progress.ran_out_of_context(str(error))
+                return _NO_REPLY
 
         trajectory = await play_turns(episode, ask)
         record = chat_record(trajectory, episode.turns, self.game.chat)

@@ -48,6 +48,8 @@ from ragen_jax.types import EnvState, Trajectory
 
 # Characters of an observation for each of the tokens that it may have.
 CHARS_PER_TOKEN = 4
+# Finish reason of the empty reply to a dialogue longer than the model's context.
+NO_ROOM = "context_length_exceeded"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +73,8 @@ class ChatReply:
 
     @property
     def is_cut(self) -> bool:
-        """The length limit ended the reply."""
-        return self.finish_reason == "length"
+        """A limit ended the reply: its own, or the dialogue had no room for one."""
+        return self.finish_reason in ("length", NO_ROOM)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,6 +173,36 @@ def test_no_reply_with_the_form_is_said(tmp_path, capsys):
     assert "'Up, I think" in note
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model's maximum context length is 512 tokens.",
+        '{"error": {"code": "context_length_exceeded"}}',
+        "the request exceeds the available context size (512 tokens)",
+    ],
+)
+def test_a_dialogue_longer_than_the_context_ends_its_episode(tmp_path, capsys, words):
+    asked = []
+
+    def run_out(request):
+        asked.append(len(request.messages))
+        return walk(request) if len(request.messages) < 4 else Answer(words, 400)
+
+    with serve(run_out) as server:
+        metrics, lines = play(tmp_path / "out.jsonl", server.url)
+    assert max(asked) == 4
+    assert len(lines) == 8
+    long = [line["turns"] for line in lines if len(line["turns"]) > 1]
+    assert long
+    for turns in long:
+        # The first turn was played; nothing is asked again after the refusal.
+        assert [turn["is_cut"] for turn in turns] == [False] + [True] * len(turns[1:])
+    assert sum(number == 4 for number in asked) == len(long)
+    assert 0 < metrics["Sokoban"]["reply_is_cut"] < 1
+    (note,) = [x for x in capsys.readouterr().err.splitlines() if "context" in x]
+    assert "--config.rollout.context=last_k" in note
+
+
 def test_a_stopped_evaluation_pays_nothing_twice(tmp_path, uninterrupted):
     """The endpoint refuses again and again, in the middle of conversations."""
     path, paid = tmp_path / "out.jsonl", 0
