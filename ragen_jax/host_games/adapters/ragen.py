@@ -65,7 +65,7 @@ class RagenGame(HostGame):
           env: its class, "package.module:Class".
           config: the class of its configuration; None: the environment's own default.
           config_kwargs: arguments of `config`, RAGEN's `env_config`. Keys of those that
-            end in `_lookup` are whole numbers, also where JSON made texts of them.
+            end in `_lookup` or `_map` are whole numbers, also where JSON made texts of them.
           instruction: the rules, RAGEN's `env_instruction`; names of actions are added.
             None: only the name of the class.
 
@@ -157,7 +157,7 @@ def _lookup(name: str, value: Any) -> Any:
 
     Workers get arguments as JSON, whose keys are texts.
     """
-    if not (name.endswith("_lookup") and isinstance(value, Mapping)):
+    if not (name.endswith(("_lookup", "_map")) and isinstance(value, Mapping)):
         return value
     try:
         return {int(key): named for key, named in value.items()}

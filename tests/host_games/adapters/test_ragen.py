@@ -2,6 +2,7 @@
 
 import pytest
 
+from ragen_jax.host_games.adapters import ragen
 from ragen_jax.host_games.adapters.common import spread_seed
 from ragen_jax.host_games.adapters.ragen import RagenGame
 from ragen_jax.host_games.wrappers import wrap
@@ -113,6 +114,13 @@ def test_configurations_are_built():
     assert len(RagenGame(env=LINE["env"]).reset(0).text) == 5
     config = {"env": f"{RAGENS}:SumEnv", "config": f"{RAGENS}:SumConfig"}
     assert RagenGame(**config, config_kwargs={"largest": 1}).reset(0).text == "1+1"
+
+
+def test_maps_from_json_have_numbers_as_keys():
+    """As the configuration of RAGEN's Sokoban has them beside its lookups."""
+    assert ragen._configure("builtins:dict", {"action_map": {"1": 4, "2": 3}}) == (
+        {"action_map": {1: 4, 2: 3}},
+    )
 
 
 def test_lookups_from_json_have_numbers_as_keys():
