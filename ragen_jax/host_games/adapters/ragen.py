@@ -65,7 +65,8 @@ class RagenGame(HostGame):
           env: its class, "package.module:Class".
           config: the class of its configuration; None: the environment's own default.
           config_kwargs: arguments of `config`, RAGEN's `env_config`. Keys of those that
-            end in `_lookup` or `_map` are whole numbers, also where JSON made texts of them.
+            end in `_lookup` or `_map` are whole numbers, also where JSON made texts of
+            them.
           instruction: the rules, RAGEN's `env_instruction`; names of actions are added.
             None: only the name of the class.
 
