@@ -14,11 +14,12 @@ import re
 
 import jax
 
+from ragen_jax.extras import install_command
+
 # The first number of a topology counts slices; here all hosts are in one.
 _TOPOLOGY = re.compile(r"1x([1-9]\d*)x([1-9]\d*)")
 _PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 ONE_DEVICE = "1x1x1"
-INSTALL = 'pip install "ragen_jax[cuda]"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,7 @@ def require_compiler(target: Target) -> None:
     if not has_compiler():
         raise ValueError(
             f"programs for {target.name} need XLA's compiler for NVIDIA's GPUs, which "
-            f"is not installed: {INSTALL}"
+            f"is not installed: {install_command('cuda')}"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ragen_jax.extras import install_command
 from ragen_jax.report.page import series_colors
 from ragen_jax.runs import figures
 
@@ -56,7 +57,7 @@ def drawing() -> AbstractContextManager:
     except ImportError as error:
         raise ValueError(
             "PNG files need matplotlib, which is not installed; run "
-            'pip install "matplotlib>=3.9,<4", or install the extra "report"'
+            + install_command("report")
         ) from error
     matplotlib.use("Agg")
     colors = matplotlib.rcsetup.cycler(color=series_colors())

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from ragen_jax.extras import install_command
 from ragen_jax.host_games.common.http import is_loopback
 from ragen_jax.serve import pages, protocol
 from ragen_jax.serve.games import Game
@@ -39,7 +40,6 @@ SPARE_CONNECTIONS = 64
 MAX_WAITING = 16
 # At the end, for sessions to close.
 LEAVING_SECONDS = 2.0
-INSTALL = "it needs the package websockets: pip install 'ragen_jax[serve]'"
 NORMAL, GOING_AWAY, INVALID_DATA, TRY_AGAIN_LATER = 1000, 1001, 1007, 1013
 # Between two looks at whether the connection has been closed from this side.
 POLL_SECONDS = 0.5
@@ -56,7 +56,10 @@ def check_installed() -> None:
     try:
         import websockets.server  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"cannot serve games: {INSTALL}") from error
+        raise ImportError(
+            "cannot serve games: it needs the package websockets: "
+            + install_command("serve")
+        ) from error
 
 
 class WebSocket:

@@ -114,7 +114,7 @@ def test_a_task_that_is_not_there_is_refused(make):
 def test_a_missing_package_is_said(monkeypatch, make, extra):
     monkeypatch.delitem(sys.modules, "bm25s", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=rf"pip install 'ragen_jax\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install .*\[{extra}\]"):
         make()
     # A server has its own index.
     SearchQA(retriever="http://127.0.0.1:1")

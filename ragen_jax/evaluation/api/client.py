@@ -20,6 +20,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_jax.extras import install_command
 from ragen_jax.rollout.host.text import ChatReply
 
 # Longest waits between two tries, by our choice and at a server's request.
@@ -361,7 +362,6 @@ def _import_openai() -> types.ModuleType:
         import openai
     except ImportError as error:
         raise ValueError(
-            "--api.base_url needs the openai package; install it with "
-            "pip install -e '.[api]'"
+            "--api.base_url needs the package openai: " + install_command("api")
         ) from error
     return openai

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ragen_jax.extras import install_command
 from ragen_jax.host_games.adapters.common import (
     by_name,
     read_name,
@@ -29,7 +30,6 @@ from ragen_jax.host_games.common.splits import check_split
 
 # What a success is: a positive reward at the end, or any end.
 REWARD, TERMINATED = SUCCESSES = ("reward", "terminated")
-INSTALL = "pip install 'ragen_jax[gymnasium]'"
 
 _ESCAPE = re.compile(r"\x1b\[([0-?]*)[ -/]*([@-~])")
 # Codes of SGR, and what Gymnasium's `colorize` makes of them.
@@ -174,7 +174,8 @@ def _make(id: str, kwargs: Mapping[str, Any]) -> Any:
         import gymnasium
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"environments of Gymnasium need the package gymnasium: {INSTALL}"
+            "environments of Gymnasium need the package gymnasium: "
+            + install_command("gymnasium")
         ) from error
     if not isinstance(kwargs, Mapping) or "render_mode" in kwargs:
         raise ValueError(

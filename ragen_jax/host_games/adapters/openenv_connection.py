@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ragen_jax.extras import install_command
 from ragen_jax.host_games.common.files import parse_json
 from ragen_jax.host_games.common.http import (
     HttpError,
@@ -24,7 +25,6 @@ from ragen_jax.host_games.common.http import (
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
-INSTALL = "an OpenEnv server is reached with websockets: pip install 'ragen_jax[serve]'"
 MAX_DOCUMENT_BYTES = 1_000_000
 MAX_MESSAGE_BYTES = 16_000_000
 # A server may end a session a moment after its client, and take no other before.
@@ -84,7 +84,9 @@ def check_installed() -> None:
     try:
         import websockets.sync.client  # noqa: F401
     except ImportError as error:
-        raise ValueError(INSTALL) from error
+        raise ValueError(
+            "an OpenEnv server is reached with websockets: " + install_command("serve")
+        ) from error
 
 
 def fetch_document(url: str, seconds: float) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from typing import Protocol
 
 import numpy as np
 
+from ragen_jax.extras import install_command
+
 WORD = re.compile(r"\w+")
 # Words of a query that are looked up; a reply may be a megabyte. Lucene's limit on the
 # clauses of a query is 1,024.
@@ -70,7 +72,7 @@ def refuse_without_bm25s(otherwise: str = "") -> None:
     if "bm25s" not in sys.modules and importlib.util.find_spec("bm25s") is None:
         raise ImportError(
             "searching texts needs the package bm25s, which is not installed; "
-            f"run: pip install 'ragen_jax[search]'{otherwise}"
+            f"run: {install_command('search')}{otherwise}"
         )
 
 

@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from ragen_jax.extras import install_command
 from ragen_jax.host_games.common.texts import compose
 
-INSTALL = "pip install 'ragen_jax[parquet]'"
 # Share of the rows of a file that may be of another form and are left out.
 MAX_ODD_SHARE = 0.1
 
@@ -74,8 +74,8 @@ def read_rows(path: str, option: str = "path") -> list:
     if file.suffix == ".parquet":
         if importlib.util.find_spec("pyarrow") is None:
             raise ImportError(
-                f"{path} needs pyarrow, which is not installed; run {INSTALL} or give "
-                "a .json or .jsonl file."
+                f"{path} needs pyarrow, which is not installed; run "
+                f"{install_command('parquet')} or give a .json or .jsonl file."
             )
         import pyarrow.parquet
 

@@ -17,10 +17,10 @@ import subprocess
 import sys
 import time
 
+from ragen_jax.extras import install_command
 from ragen_jax.host_games.common import child
 from ragen_jax.host_games.common.texts import compose
 
-INSTALL = "pip install 'ragen_jax[math]'"
 # Longer replies do not count as answers; parsing takes more than linear time.
 MAX_CHARACTERS = 500
 # Importing SymPy takes about a second on an idle core.
@@ -79,7 +79,7 @@ class MathJudge:
         if importlib.util.find_spec("math_verify") is None:
             raise ImportError(
                 "judge='math' needs math-verify, which is not installed; "
-                f"run {INSTALL} or use judge='string'."
+                f"run {install_command('math')} or use judge='string'."
             )
         self._seconds = seconds
         self._child: child.Child | None = None

@@ -19,6 +19,8 @@ import functools
 import re
 from collections.abc import Callable
 
+from ragen_jax.extras import install_command
+
 SIMILAR_ABOVE = 85
 SPACY_MODEL = "en_core_web_sm"
 NOT_WORD = re.compile(r"\W+")
@@ -166,7 +168,7 @@ def faithful_rules() -> Rules:
     except ImportError as error:
         raise ImportError(
             f"rules='faithful' needs the package {error.name}, which is not installed; "
-            "run: pip install 'ragen_jax[webshop]', or use rules='light'"
+            f"run: {install_command('webshop')}, or use rules='light'"
         ) from error
     try:
         read = spacy.load(SPACY_MODEL)

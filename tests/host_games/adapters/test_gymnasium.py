@@ -223,7 +223,7 @@ def test_splits_begin_otherwise():
 
 def test_a_missing_package_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[gymnasium\]'"):
+    with pytest.raises(ImportError, match=r"pip install .*\[gymnasium\]"):
         GymnasiumGame(id="FrozenLake-v1")
 
 

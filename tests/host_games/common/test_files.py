@@ -49,7 +49,7 @@ def test_a_missing_pyarrow_is_said(tmp_path, monkeypatch):
     path.touch()
     monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'ragen_jax\[parquet\]'"):
+    with pytest.raises(ImportError, match=r"pip install .*\[parquet\]"):
         read_rows(str(path))
 
 

@@ -1,0 +1,25 @@
+"""How the optional packages are installed where this Python runs.
+
+In: the name of an extra of `setup.py`. Out: a command that can be pasted.
+"""
+
+import importlib.metadata
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra into the running Python.
+
+    ragen_jax is on no index: it comes from a checkout, or from the wheel that was
+    installed.
+    """
+    pip = f"{sys.executable} -m pip install"
+    if (ROOT / "setup.py").is_file():
+        return f'{pip} -e "{ROOT}[{extra}]"'
+    source = importlib.metadata.distribution("ragen_jax").read_text("direct_url.json")
+    place = "" if source is None else f" @ {json.loads(source)['url']}"
+    return f'{pip} "ragen_jax[{extra}]{place}"'
