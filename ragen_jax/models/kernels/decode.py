@@ -256,7 +256,9 @@ def _over_slots(queries, keys, values, limits, num_blocks, carry):
 
         scores = sum(
             # TF32 would round float32 inputs to 10 bits of mantissa.
-            pl.dot(query, block(keys, k * size, size), trans_b=True, allow_tf32=False)
+            triton.dot(
+                query, block(keys, k * size, size), trans_b=True, allow_tf32=False
+            )
             for k, query in enumerate(queries)
         )
         is_seen = slots[None] < limits[:, None]
@@ -265,7 +267,7 @@ def _over_slots(queries, keys, values, limits, num_blocks, carry):
         weights, shrink = jnp.exp(scores - top[:, None]), jnp.exp(highest - top)
         total = total * shrink + jnp.sum(weights, axis=1)
         mixed = block(values, 0, head_dim)
-        more = pl.dot(weights.astype(mixed.dtype), mixed, allow_tf32=False)
+        more = product(weights.astype(mixed.dtype), mixed)
         return top, total, sums * shrink[:, None] + more
 
     _, total, sums = jax.lax.fori_loop(0, num_blocks, step, carry)

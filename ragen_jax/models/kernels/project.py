@@ -97,7 +97,7 @@ def _product_kernel(eps, columns, x, scale, *refs):
         def add_products(k, total):
             some = pl.ds(k * TILE_SUM, TILE_SUM)
             normed = (part(k) * norm * scale[some][None]).astype(x.dtype)
-            return total + pl.dot(normed, weights[i][some, at], allow_tf32=False)
+            return total + triton.dot(normed, weights[i][some, at], allow_tf32=False)
 
         zeros = jnp.zeros((TILE_ROWS, TILE_COLUMNS))
         total = jax.lax.fori_loop(0, steps, add_products, zeros)
