@@ -254,11 +254,10 @@ def _over_slots(queries, keys, values, limits, num_blocks, carry):
             at = of.at[pl.ds(first, BLOCK_SLOTS), pl.ds(offset, size)]
             return triton.load(at, mask=is_slot, other=0.0)
 
+        # TF32 would round float32 inputs to 10 bits of mantissa.
+        product = functools.partial(triton.dot, allow_tf32=False)
         scores = sum(
-            # TF32 would round float32 inputs to 10 bits of mantissa.
-            triton.dot(
-                query, block(keys, k * size, size), trans_b=True, allow_tf32=False
-            )
+            product(query, block(keys, k * size, size), trans_b=True)
             for k, query in enumerate(queries)
         )
         is_seen = slots[None] < limits[:, None]
