@@ -8,12 +8,15 @@ import sys
 
 import pytest
 
-from ragen_jax.memory.targets import INSTALL, has_compiler
+from ragen_jax.extras import install_command
+from ragen_jax.memory.targets import has_compiler
 from tests import commands
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_compiler(), reason=f"no compiler for GPUs: {INSTALL}"),
+    pytest.mark.skipif(
+        not has_compiler(), reason=f"no compiler for GPUs: {install_command('cuda')}"
+    ),
 ]
 
 CONFIG = "--config=configs/sokoban.py:pocket,grpo"

@@ -41,5 +41,5 @@ def test_sections_without_metrics_have_no_file(tmp_path):
 def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     run = fake_runs.write_run(tmp_path / "run", iterations=1)
-    with pytest.raises(ValueError, match='install the extra "report"'):
+    with pytest.raises(ValueError, match=r"pip install .*\[report\]"):
         write_figures(contents_of([run]), tmp_path / "png")

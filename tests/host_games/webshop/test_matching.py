@@ -164,7 +164,9 @@ def test_missing_packages_are_named(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, "spacy", fake_spacy(None))
     monkeypatch.setitem(sys.modules, "rapidfuzz", fake_rapidfuzz())
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=rf"package {missing}.*ragen_jax\[webshop\]"):
+    with pytest.raises(
+        ImportError, match=rf"package {missing}.*pip install .*\[webshop\]"
+    ):
         WebShop(rules="faithful")
 
 
