@@ -128,7 +128,7 @@ function card(row) {
     el("div.big", percent(row.last[0])),
     el(
       "div.sub",
-      `${row.source} success at the end, ${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`,
+      `${row.source} success after ${row.iterations} iterations, ${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`,
     ),
     el(
       "div.sub",
@@ -179,7 +179,7 @@ function summaryTable() {
           "last",
           "best",
           DATA.summary.every((r) => r.is_exact) ? "best possible" : "solver",
-          "regret at the end",
+          "regret (last)",
         ],
         rows,
       ),
@@ -254,7 +254,9 @@ function settings() {
             keys.map((k) => [k, ...differing[k].map(text)]),
           ),
         )
-      : el("p", "The runs differ in their seed only."),
+      : DATA.runs.length > 1
+        ? el("p", "The runs differ in their seed only.")
+        : null,
     el(
       "p.muted",
       `Common: ${shared.map(([k, v]) => `${k} = ${text(v)}`).join(", ") || "none of the main settings"}.`,
