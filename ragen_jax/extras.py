@@ -20,6 +20,19 @@ def install_command(extra: str) -> str:
     pip = f"{sys.executable} -m pip install"
     if (ROOT / "setup.py").is_file():
         return f'{pip} -e "{ROOT}[{extra}]"'
-    source = importlib.metadata.distribution("ragen_jax").read_text("direct_url.json")
-    place = "" if source is None else f" @ {json.loads(source)['url']}"
-    return f'{pip} "ragen_jax[{extra}]{place}"'
+    return f'{pip} "ragen_jax[{extra}]{_source()}"'
+
+
+def _source() -> str:
+    """Where the installed package is from, as pip writes it; empty if unknown."""
+    try:
+        text = importlib.metadata.distribution("ragen_jax").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    if text is None:
+        return ""
+    source = json.loads(text)
+    version = source.get("vcs_info", {})
+    url = f"{version['vcs']}+{source['url']}" if version else source["url"]
+    commit = f"@{version['commit_id']}" if version else ""
+    return f" @ {url}{commit}"

@@ -25,6 +25,22 @@ def test_a_wheel_is_named(monkeypatch, tmp_path):
     )
 
 
+def test_a_commit_is_named_and_no_source_is_none(monkeypatch, tmp_path):
+    monkeypatch.setattr(extras, "ROOT", tmp_path)
+    url = '{"url": "https://a/b", "vcs_info": {"vcs": "git", "commit_id": "c0"}}'
+    found = types.SimpleNamespace(read_text=lambda name: url)
+    monkeypatch.setattr(extras.importlib.metadata, "distribution", lambda name: found)
+    assert extras.install_command("api").endswith(
+        '"ragen_jax[api] @ git+https://a/b@c0"'
+    )
+
+    def missing(name):
+        raise extras.importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(extras.importlib.metadata, "distribution", missing)
+    assert extras.install_command("api").endswith('"ragen_jax[api]"')
+
+
 def test_every_extra_that_is_named_exists():
     known = set(
         re.findall(r'^        "(\w+)": ', (ROOT / "setup.py").read_text(), re.M)

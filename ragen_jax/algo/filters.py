@@ -69,7 +69,8 @@ def reward_sum(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, 
     """Sum of the raw episode rewards; 0 where it is rounding."""
     rewards = rewards.reshape(num_groups, -1)
     total, sizes = jnp.sum(rewards, axis=1), jnp.sum(jnp.abs(rewards), axis=1)
-    return jnp.where(jnp.abs(total) <= rounding(sizes), 0.0, total)
+    is_rounding = (jnp.abs(total) <= rounding(sizes)) & jnp.isfinite(sizes)
+    return jnp.where(is_rounding, 0.0, total)
 
 
 def length(mask: Bool[Array, "B T"], *, num_groups: int) -> Float[Array, " G"]:
@@ -275,6 +276,8 @@ def _levels(x: Float[Array, " N"]) -> Float[Array, " N"]:
     order = jnp.argsort(x)
     ascending = x[order]
     steps = jnp.diff(ascending) > rounding(ascending[1:])
+    # Infinity is as far from any number as its own rounding.
+    steps |= jnp.diff(jnp.isinf(ascending).astype(jnp.int32)) != 0
     levels = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), steps]))
     return jnp.zeros_like(x).at[order].set(levels.astype(x.dtype))
 

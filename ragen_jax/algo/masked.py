@@ -48,7 +48,7 @@ def masked_deviation(
     largest = jnp.max(x, axis=axis, keepdims=True, initial=-jnp.inf, where=mask)
     smallest = jnp.min(x, axis=axis, keepdims=True, initial=jnp.inf, where=mask)
     size = jnp.maximum(jnp.abs(largest), jnp.abs(smallest))
-    is_equal = largest - smallest <= rounding(size)
+    is_equal = (largest - smallest <= rounding(size)) & jnp.isfinite(size)
     return jnp.where(mask & ~is_equal, x - mean, 0.0)
 
 

@@ -88,7 +88,7 @@ class Checked(Wrapper):
                     value,
                 )
         # Not-a-number is not up to anything.
-        if not abs(step.reward) <= MAX_REWARD:
+        if not abs(float(step.reward)) <= MAX_REWARD:
             raise self._broken(
                 f"a reward must be finite and at most {MAX_REWARD:g} in magnitude, as "
                 "its square would overflow",

@@ -1,7 +1,8 @@
 """The families of models, by the `model_type` of their `config.json`.
 
 To add one: a class of its config here, a line in `MODELS`, and a file of its network
-unless `Decoder` computes it. Everything else reads `ModelConfig` and calls `build_policy`.
+unless `Decoder` computes it. Everything else reads `ModelConfig` and calls
+`build_policy`.
 """
 
 import dataclasses

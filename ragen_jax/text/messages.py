@@ -52,9 +52,13 @@ def strip_prefix(reply: str, prefix: str) -> str:
         return begun.removeprefix(prefix)
     if prefix != ANSWER_BEGIN.decode():
         return reply
-    after_thought = reply.rpartition(_THINK_END.decode())[2]
-    _, tag, answer = after_thought.partition(prefix)
-    return answer if tag else after_thought
+    _, end, after = reply.rpartition(_THINK_END.decode())
+    if not end and "<think>" in after:
+        # A thought that was cut: what it holds is not an answer.
+        return reply
+    # The tag nearest to the end of the answer: words before it may name the tag, too.
+    start = after.rfind(prefix, 0, max(after.find(ANSWER_END.decode()), 0))
+    return after if start < 0 else after[start + len(prefix) :]
 
 
 def chat_messages(

@@ -117,6 +117,13 @@ def test_rows_that_differ_by_rounding_are_chosen_by_their_order():
     assert np.flatnonzero(kept).tolist() == [2, 3, 4, 5]
 
 
+def test_infinity_is_not_equal_to_a_number():
+    x = jnp.asarray([jnp.inf, 0.0, 1.0])
+    assert not np.isfinite(masked_variance(x, jnp.ones(3, bool), ddof=1))
+    sums = SCORES["reward_sum"](jnp.asarray([jnp.inf, 1.0]), num_groups=1)
+    assert np.isinf(sums[0])
+
+
 @pytest.mark.parametrize("value", [1.0, 10.5, -300.0, 20_000.0])
 def test_a_real_difference_remains_one(value):
     """A share of 1e-5 of the numbers, as fine as any game pays."""

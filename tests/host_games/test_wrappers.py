@@ -106,7 +106,18 @@ def test_the_table_calls_wrappers_with_a_game_and_one_argument(name):
 
 
 ODD = {
-    "reward": ["0.5", None, math.nan, math.inf, 1e39, -1e300, 1e20, 10**400, [1.0]],
+    "reward": [
+        np.float16("inf"),
+        "0.5",
+        None,
+        math.nan,
+        math.inf,
+        1e39,
+        -1e300,
+        1e20,
+        10**400,
+        [1.0],
+    ],
     "success": [math.nan, "no", "False", None, 0.5, 2],
     "valid": [math.nan, "no"],
     "terminated": ["no", math.nan, None, 2],

@@ -195,7 +195,12 @@ class Endpoint:
             usage = completion.get("usage") or {}
             details = usage.get("prompt_tokens_details") or {}
             return ChatReply(
-                text=self._clean(_reply_text(choice["message"])),
+                text=self._clean(
+                    _reply_text(
+                        choice["message"],
+                        is_cut=choice.get("finish_reason") == "length",
+                    )
+                ),
                 finish_reason=self._clean(_text(choice.get("finish_reason"))),
                 prompt_tokens=_count(usage.get("prompt_tokens")),
                 cached_tokens=_count(details.get("cached_tokens")),
@@ -307,7 +312,7 @@ def _check_key(key: str | None, key_env: str) -> str | None:
     return key
 
 
-def _reply_text(message: Mapping[str, Any]) -> str:
+def _reply_text(message: Mapping[str, Any], *, is_cut: bool) -> str:
     """Thought and content of a message as the one text that the model wrote.
 
     Refusals and tool calls have no content: an empty reply. Servers with a reasoning
@@ -322,7 +327,8 @@ def _reply_text(message: Mapping[str, Any]) -> str:
     thought = next((t for t in thoughts if isinstance(t, str) and t), None)
     if thought is None or "</think>" in content:
         return content
-    return f"<think>{thought}</think>{content}"
+    end = "" if is_cut and not content else "</think>"
+    return f"<think>{thought}{end}{content}"
 
 
 def _text(value: object) -> str:

@@ -244,7 +244,7 @@ def _no_format(
     """Why nothing can succeed, when no reply has the form that the prompt asks for."""
     form = "<answer>...</answer>"
     form = f"<think>...</think>{form}" if config.prompt.thinking else form
-    first = records[0]["turns"][0]["reply"]
+    first = next(turn["reply"] for r in records for turn in r["turns"])
     cut = sum(t["is_cut"] for r in records for t in r["turns"])
     cure = (
         f"{cut} were cut at rollout.max_reply_tokens = "
@@ -394,7 +394,7 @@ class Conversations:
     ) -> dict[str, Any]:
         """Play a row from the replies of the journal on, and record it there."""
         journal, row = self.journal, place[1]
-        known = journal.replies(place)
+        known, is_full = journal.replies(place), False
         per_level = len(self.noise_keys) // len(jax.tree.leaves(self.levels)[0])
         level = jax.tree.map(lambda x: x[row // per_level], self.levels)
         episode = self.game.episode(level, self.noise_keys[row])
@@ -402,19 +402,24 @@ class Conversations:
         await episode.begin()
 
         async def ask(turn: int, messages: Sequence[Message]) -> ChatReply:
-            if turn >= len(known):
-                is_full = bool(known) and known[-1].finish_reason == NO_ROOM
-                reply = _NO_REPLY if is_full else await reply_to(messages)
-                journal.add_reply(place, reply)
-                progress.replied(reply)
-            return known[turn]
-
-        async def reply_to(messages: Sequence[Message]) -> ChatReply:
-            try:
-                return await endpoint.reply(messages, row)
-            except ContextExceeded as error:
-                progress.ran_out_of_context(str(error))
+            nonlocal is_full
+            if turn < len(known):
+                return known[turn]
+            if is_full:
                 return _NO_REPLY
+            try:
+                reply = await endpoint.reply(messages, row)
+            except ContextExceeded as error:
+                if not known:
+                    # The task itself is too long, or max_tokens too large.
+                    raise
+                # Not in the journal: a server with a longer context may go on.
+                progress.ran_out_of_context(str(error))
+                is_full = True
+                return _NO_REPLY
+            journal.add_reply(place, reply)
+            progress.replied(reply)
+            return known[turn]
 
         trajectory = await play_turns(episode, ask)
         record = chat_record(trajectory, episode.turns, self.game.chat)

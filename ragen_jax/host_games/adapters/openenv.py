@@ -88,7 +88,8 @@ class OpenEnvGame(HostGame):
         self._success_above = success_above
         self.waits, self.max_step_seconds = True, timeout_seconds
         # Servers of ragen_jax say how many sessions they have.
-        self.max_rows = about.get("max_sessions")
+        most = about.get("max_sessions")
+        self.max_rows = most if type(most) is int and most > 0 else None
         self._connection = Connection(socket_url, timeout_seconds)
 
     def reset(self, seed: int, task: int | None = None) -> Observation:

@@ -110,8 +110,8 @@ class RagenGame(HostGame):
             terminated=done,
             truncated=False,
             info={
-                "success": info.get("success", False),
-                "valid": info.get("action_is_valid", True),
+                "success": _flag(info, "success", missing=False),
+                "valid": _flag(info, "action_is_valid", missing=True),
             },
         )
 
@@ -133,6 +133,11 @@ class RagenGame(HostGame):
                 "only text can be shown: set config_kwargs={'render_mode': 'text'}"
             )
         return Observation(text)
+
+
+def _flag(info: Mapping[str, Any], name: str, *, missing: bool) -> Any:
+    value = info.get(name)
+    return missing if value is None else value
 
 
 def _configure(reference: str | None, kwargs: Mapping[str, Any] | None) -> tuple:

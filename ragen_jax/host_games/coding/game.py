@@ -43,7 +43,7 @@ from ragen_jax.host_games.common.splits import check_split
 # Longer replies fail without being run.
 MAX_CODE_CHARACTERS = 200_000
 # For running HumanEval's own solution once, from which its tests come.
-RECORDING_SECONDS = 60.0
+RECORDING_SECONDS = 45.0
 # Every fifth of our own tasks is for validation.
 VALIDATION_EVERY = 5
 FENCE = re.compile(r"(```|~~~)[\w+-]*[ \t]*\r?\n(.*?)(?:\1|\Z)", re.DOTALL)

@@ -5,14 +5,13 @@ the contents.
 """
 
 import contextlib
-import ctypes
 import os
 import pathlib
 import select
 import signal
 import subprocess
-import sys
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,25 +20,9 @@ from typing import Any
 _POLL_SECONDS = 0.1
 _PIECE = 1 << 16
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-
-
-def adopt_orphans() -> None:
-    """Let descendants whose parent has ended stay descendants of this process.
-
-    Those with a session of their own would else outlive it. Linux has this alone.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def kill_descendants(pid: int) -> None:
-    """Kill all processes that a process, or one of these, has started."""
-    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for word in children.read_text().split():
-                kill_descendants(int(word))
-                os.kill(int(word), signal.SIGKILL)
+# Times that the descendants of a process are looked for: killed ones may have started
+# others meanwhile.
+_ROUNDS = 20
 
 
 class Child:
@@ -51,6 +34,9 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], **options: Any):
+        # All that the process starts inherits it, also what leaves its session.
+        self._mark = f"RAGEN_JAX_CHILD_{uuid.uuid4().hex}"
+        options["env"] = options.get("env", os.environ) | {self._mark: "1"}
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -115,12 +101,11 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(max(deadline - time.monotonic(), 0.0))
         with contextlib.suppress(ProcessLookupError):
-            # It starts no further ones meanwhile.
-            os.killpg(self.process.pid, signal.SIGSTOP)
-        kill_descendants(self.process.pid)
-        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        for _ in range(_ROUNDS):
+            if not _kill_marked(self._mark.encode()):
+                break
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -142,3 +127,18 @@ class Child:
                 raise EOFError
             if not left:
                 raise TimeoutError
+
+
+def _kill_marked(mark: bytes) -> bool:
+    """Kill the processes whose environment has a mark; whether there were any.
+
+    Linux lets environments be read, under `/proc`; elsewhere none is found.
+    """
+    found = False
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        # It may end meanwhile, or belong to somebody else.
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
+                found = True
+    return found

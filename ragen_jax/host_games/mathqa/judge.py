@@ -23,8 +23,8 @@ from ragen_jax.host_games.common.texts import compose
 
 # Longer replies do not count as answers; parsing takes more than linear time.
 MAX_CHARACTERS = 500
-# Importing SymPy takes about a second on an idle core.
-START_SECONDS = 120.0
+# Importing SymPy takes about a second on an idle core; `host.start_seconds` is 60.
+START_SECONDS = 45.0
 MAX_ANSWER = 1_000
 VERIFIER = pathlib.Path(__file__).with_name("verifier.py")
 
@@ -35,12 +35,14 @@ COUNTED = re.compile(r"(-?\$?[\d,]*\.?\d+)(?: [a-z]{3,}\.?){1,4}", re.IGNORECASE
 # After a number they change it.
 NOT_UNITS = re.compile(
     r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|percent|half|halves"
-    r"|thirds?|quarters?|fifths?|sixths?|eighths?|tenths?|hundredths?|thousandths?"
-    r"|and|not|over|times|plus|minus|squared|cubed|sqrt|sin|cos|tan|log|exp|mod",
+    r"|tens|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?"
+    r"|tenths?|elevenths?|twelfths?|\w+teenths?|\w+tieths?|hundredths?|thousandths?"
+    r"|and|not|over|times|plus|minus|squared|cubed|root|power|base|factorial|choose"
+    r"|sqrt|sin|cos|tan|log|exp|mod",
     re.IGNORECASE,
 )
 # A point that is not part of a number: "p.m." is "pm".
-POINT = re.compile(r"(?<!\d)\.|\.(?!\d)")
+POINT = re.compile(r"\.(?!\d)")
 
 
 def normalize(answer: str) -> str:
@@ -48,12 +50,21 @@ def normalize(answer: str) -> str:
     return "".join(compose(answer).split()).lower()
 
 
-def without_unit(answer: str) -> str:
-    """The number of "752 dollars"; any other text as it is."""
-    counted = COUNTED.fullmatch(answer.strip())
-    if counted is None or any(map(NOT_UNITS.fullmatch, answer.strip(" .").split())):
-        return answer
-    return counted[1]
+def without_units(truth: str, reply: str) -> tuple[str, str]:
+    """The numbers of "752 dollars" and 752; as they are where units differ."""
+    (number, unit), (other, other_unit) = _split_unit(truth), _split_unit(reply)
+    if unit and other_unit and unit != other_unit:
+        return truth, reply
+    return number, other
+
+
+def _split_unit(answer: str) -> tuple[str, str]:
+    """A number and what is counted, which is empty for any other text."""
+    text = answer.strip().removesuffix(".")
+    counted = COUNTED.fullmatch(text)
+    if counted is None or any(map(NOT_UNITS.fullmatch, text.split())):
+        return answer, ""
+    return counted[1], text.removeprefix(counted[1]).strip().lower()
 
 
 def strings_agree(truth: str, reply: str) -> bool:
@@ -95,7 +106,8 @@ class MathJudge:
         if not reply.strip() or len(reply) > MAX_CHARACTERS:
             return False
         self.start()
-        request = {"truth": without_unit(truth), "reply": without_unit(reply)}
+        truth, reply = without_units(truth, reply)
+        request = {"truth": truth, "reply": reply}
         line = json.dumps(request).encode() + b"\n"
         deadline = time.monotonic() + self._seconds
         try:

@@ -31,7 +31,7 @@ def play_rows(
     episodes = [[answer] for answer in pool.reset(seeds, tasks)]
     for _ in itertools.count() if max_turns is None else range(max_turns):
         playing = {i: x for i, x in enumerate(episodes) if not x[-1].is_over}
-        replies = player(playing)
+        replies = player(playing) if playing else {}
         if not replies:
             break
         for row, answer in pool.step(replies).items():

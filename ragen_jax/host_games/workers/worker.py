@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
-from ragen_jax.host_games.common import child
 from ragen_jax.host_games.wrappers import wrap
 
 
@@ -46,7 +45,6 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
     module, name = start["game"].split(":")
     make = getattr(importlib.import_module(module), name)
-    child.adopt_orphans()
     worker = os.getpid()
     games: dict[int, HostGame] = {}
     for line in requests:
@@ -73,7 +71,6 @@ def main() -> None:
         answers.flush()
     for game in games.values():
         _close(game)
-    child.kill_descendants(worker)
 
 
 def _words(error: Exception) -> str:

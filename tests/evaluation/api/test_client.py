@@ -118,6 +118,13 @@ def test_a_reply_is_thought_and_content_in_any_layout(message, text):
         assert ask(server.url)[0].text == text
 
 
+def test_a_thought_that_was_cut_stays_open():
+    message = {"content": "", "reasoning_content": "Maybe <answer>Up</answer>?"}
+    answer = Answer({"choices": [{"message": message, "finish_reason": "length"}]})
+    with serve(scripted(answer)) as server:
+        assert ask(server.url)[0].text == "<think>Maybe <answer>Up</answer>?"
+
+
 PASSING = {
     "rate limit": Answer({"error": "slow down"}, 429, {"Retry-After": "0"}),
     "server error": Answer("<html>oops</html>", 500),

@@ -203,6 +203,14 @@ def test_a_dialogue_longer_than_the_context_ends_its_episode(tmp_path, capsys, w
     assert "--config.rollout.context=last_k" in note
 
 
+def test_a_first_message_that_does_not_fit_is_refused(tmp_path):
+    """Or a reply: servers say the same of a `max_tokens` that is too large."""
+    words = "max_tokens is too large. This model's maximum context length is 512."
+    refused = pytest.raises(EndpointError, match="maximum context length")
+    with serve(lambda request: Answer(words, 400)) as server, refused:
+        play(tmp_path / "out.jsonl", server.url)
+
+
 def test_a_stopped_evaluation_pays_nothing_twice(tmp_path, uninterrupted):
     """The endpoint refuses again and again, in the middle of conversations."""
     path, paid = tmp_path / "out.jsonl", 0

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from ragen_jax.host_games.workers.episodes import play_rows
 from ragen_jax.host_games.workers.pool import GameSpec, Pool
 from tests.host_games.games import FAULTS
 
@@ -159,6 +160,19 @@ def _read(path):
         return path.read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def test_a_player_is_asked_only_while_an_episode_goes_on(make_pool):
+    asked = []
+
+    def player(episodes):
+        asked.append(sorted(episodes))
+        return dict.fromkeys(episodes, "a word")
+
+    pool = make_pool(2)
+    episodes = play_rows(pool, [1, 2], [None] * 2, player, max_turns=9)
+    assert [len(episode) for episode in episodes] == [4, 4]
+    assert asked == [[0, 1]] * 3
 
 
 def test_text_that_no_encoding_holds_becomes_one_that_does(make_pool):

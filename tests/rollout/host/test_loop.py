@@ -192,5 +192,9 @@ def test_the_forced_prefix_may_be_there_or_not():
     # The prompt could not begin the answer: the reply's own tag does.
     for before in ("", "Sure! ", "<think>Up or <answer>Down</answer>?</think>\n"):
         assert strip_prefix(f"{before}<answer>Up</answer>", "<answer>") == "Up</answer>"
+    named = "I write <answer> tags: <answer>Up</answer> An <answer> is enough."
+    assert strip_prefix(named, "<answer>").startswith("Up</answer>")
+    cut = "<think>Maybe <answer>Up</answer>? No, because"
+    assert strip_prefix(cut, "<answer>") == cut
     assert strip_prefix("<think>Down</think>Up</answer>", "<answer>") == "Up</answer>"
     assert strip_prefix("Up</answer>", "<answer>") == "Up</answer>"
