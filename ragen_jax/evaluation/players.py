@@ -32,11 +32,14 @@ from ragen_jax.evaluation.harness import describe, playable, suite_configs
 from ragen_jax.evaluation.results import EvalResult
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.evaluation.suites import EvalTask
-from ragen_jax.host_games.workers.episodes import play_solutions
-from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.actions import run_plan
 from ragen_jax.rollout.host.env import HostGameEnv, MissingRequirement
-from ragen_jax.rollout.host.rows import check_failures, draw_problems
+from ragen_jax.rollout.host.rows import (
+    Pool,
+    check_failures,
+    draw_problems,
+    play_solutions,
+)
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn, validation_keys
 from ragen_jax.tasks.build import new_task, play_rules
 from ragen_jax.tasks.task import Task

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import TRAINING
-from ragen_jax.host_games.workers.episodes import SolvedEpisode, play_solutions
-from ragen_jax.host_games.workers.pool import Pool
 from ragen_jax.rollout.demonstrators import ANSWER_BEGIN, Mixture
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import (
@@ -25,6 +23,7 @@ from ragen_jax.rollout.host.games import (
     warn_truncated,
 )
 from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
+from ragen_jax.rollout.host.rows import Pool, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play
 from ragen_jax.tasks.task import HostTask

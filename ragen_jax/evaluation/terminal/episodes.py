@@ -23,12 +23,10 @@ from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.players import SOLVER_DISCOUNT
 from ragen_jax.evaluation.terminal.scenes import describe_end
-from ragen_jax.host_games.workers.episodes import play_rows
-from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout import demonstrators
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.host.loop import SILENT, TokenEpisodes, TokenGame, play_turns
-from ragen_jax.rollout.host.rows import draw_problems
+from ragen_jax.rollout.host.rows import Pool, WorkerResponse, draw_problems, play_rows
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play
 from ragen_jax.sharding import make_mesh

@@ -1,7 +1,8 @@
 """What all rows of a host game have in common: problems, answers and failures.
 
 In: random keys, replies, reasons of failures. Out: the problem of every row, the answer
-that its game gets, and a sentence or an error about the games that failed.
+that its game gets, and a sentence or an error about the games that failed. Players
+outside `rollout/host` have workers and their episodes from here, too.
 """
 
 import collections
@@ -12,6 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ragen_jax.host_games.workers.episodes import SolvedEpisode as SolvedEpisode
+from ragen_jax.host_games.workers.episodes import play_rows as play_rows
+from ragen_jax.host_games.workers.episodes import play_solutions as play_solutions
+from ragen_jax.host_games.workers.pool import Pool as Pool
+from ragen_jax.host_games.workers.pool import WorkerResponse as WorkerResponse
 from ragen_jax.multihost import exchange
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.text.messages import find_answer, parse_text
