@@ -69,5 +69,5 @@ def test_the_code_runs_as_printed(capsys):
     assert "######" in capsys.readouterr().out
     assert names["trajectory"].tokens.shape[0] == 32
     assert names["kept"].sum() == 8
-    assert np.isfinite([names["loss"], names["own_loss"]]).all()
+    assert np.isfinite(names["loss"])
     assert names["episodes"].turns.num_executed.max() == 2
