@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 import configs
 from launch.help import help_parts, help_topic
 from ragen_jax.registry.functions import did_you_mean, is_reference, read_literal
-from ragen_jax.registry.settings import add_options, flatten, unknown_key
+from ragen_jax.registry.settings import add_options, flatten, spell_out, unknown_key
 from ragen_jax.runs.stop import prompt_interrupt
 
 
@@ -113,10 +113,10 @@ def _unknown_flag(name: str) -> str:
             "processor, and --config.mesh.data=N or --config.mesh.fsdp=N splits the "
             "work over N devices"
         )
-    name = "learning_rate" if name == "lr" else name
-    keys = [key for key in flatten(defaults()) if f".{key}".endswith(f".{name}")]
-    options = " or ".join(f"--config.{key}" for key in keys)
     known = (*flags.FLAGS, *flatten(defaults()))
+    ending = f".{spell_out(name)}"
+    keys = [key for key in flatten(defaults()) if f".{key}".endswith(ending)]
+    options = " or ".join(f"--config.{key}" for key in keys)
     hint = f" Write {options}." if keys else did_you_mean(name, known)
     return f"no flag --{name}.{hint}"
 

@@ -32,7 +32,7 @@ def _source() -> str:
     if text is None:
         return ""
     source = json.loads(text)
-    version = source.get("vcs_info", {})
-    url = f"{version['vcs']}+{source['url']}" if version else source["url"]
-    commit = f"@{version['commit_id']}" if version else ""
-    return f" @ {url}{commit}"
+    if "vcs_info" not in source:
+        return f" @ {source['url']}"
+    commit = source["vcs_info"]
+    return f" @ {commit['vcs']}+{source['url']}@{commit['commit_id']}"

@@ -360,15 +360,17 @@ def unknown_key(key: str, known: Collection[str]) -> ValueError:
     Otherwise the path whose last part is nearest, as for `iterations`.
     """
     by_last = {path.split(".")[-1]: path for path in known}
-    spelled_out = re.sub(r"\blr$", "learning_rate", key)
-    if spelled_out in known:
-        hint = f" Did you mean {spelled_out!r}?"
-    else:
-        hint = did_you_mean(key, known)
+    full = spell_out(key)
+    hint = f" Did you mean {full!r}?" if full in known else did_you_mean(key, known)
     if not hint:
         for last in difflib.get_close_matches(key.split(".")[-1], by_last, n=1):
             hint = f" Did you mean {by_last[last]!r}?"
     return ValueError(f"no configuration key {key!r}.{hint}")
+
+
+def spell_out(key: str) -> str:
+    """A key in which other programs' `lr` is written as here."""
+    return re.sub(r"\blr$", "learning_rate", key)
 
 
 def unread_options(

@@ -63,7 +63,7 @@ REFUSED = [
         ["--learning_rate=1e-4"],
         "Write --config.critic.learning_rate or --config.optimizer.learning_rate.",
     ),
-    (["--lr=1e-4"], "or --config.optimizer.learning_rate."),
+    (["--lr=1e-4"], "no flag --lr. Write --config.critic.learning_rate or"),
     (["--num_iterations=5"], "Write --config.train.num_iterations."),
     (["--workdri=x"], "no flag --workdri. Did you mean 'workdir'?"),
     (
