@@ -135,6 +135,9 @@ SETTINGS = Settings({
     "rollout.max_actions_per_episode": count(10, "Actions run in one episode."),
     "rollout.max_reply_tokens": count(24,
         "Tokens sampled for a reply, the stop token included."),
+    "rollout.stop_at_answer": switch(False,
+        "Whether a reply ends with its first `</answer>`. Real models that have not "
+        "learnt to stop there would write on, and be trained on it."),
     "rollout.temperature": number(1.0,
         "Sampling temperature of training rollouts.", above=0, note="sampling"),
     "rollout.context": text("full",

@@ -182,6 +182,7 @@ def make_responder(
                 any_row=layout.any_row,
                 read_chunk_tokens=read_chunk_tokens,
                 has_kernel=has_kernel,
+                text_end=dialogue.text_end,
             ),
             rows_per_level=layout.rows_per_level,
         )

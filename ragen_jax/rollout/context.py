@@ -8,7 +8,7 @@ prompts; this file records the turns that they show.
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from ragen_jax.rollout.transcript import Turn, write_rows
 from ragen_jax.text.context import WindowTemplates
@@ -86,11 +86,13 @@ def record_reply(
     fields: dict[str, Array],
     reply: Reply,
     turn: Turn,
+    was_stopped: Bool[Array, " B"],
 ) -> ContextWindow:
     """Record a turn's replies, and keep the turn for later windows.
 
     Args:
       fields: of the turn, before its reply and after, rows leading.
+      was_stopped: a stop token ends the reply; the window may have to write it itself.
     """
     windows, past = window.windows, window.past
     row, starts = windows.tokens[:, turn], windows.reply_start[:, turn]
@@ -101,10 +103,10 @@ def record_reply(
     )
     if not templates.num_past:
         return window.replace(windows=windows)
-    # Ended by a stop token, which the window may have to write itself.
-    was_stopped = ((reply.length > 0) & ~reply.is_cut).astype(jnp.int32)
     written = TokenSpan(tokens=reply.tokens, length=reply.length)
-    newest = jax.vmap(templates.past_turn)(fields, written, was_stopped)
+    newest = jax.vmap(templates.past_turn)(
+        fields, written, was_stopped.astype(jnp.int32)
+    )
     past = jax.tree.map(
         lambda old, new: jnp.concatenate([old[:, 1:], new[:, None]], axis=1),
         past,

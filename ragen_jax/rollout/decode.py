@@ -16,11 +16,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
 from ragen_jax.models.kv_cache import KVCache
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.sampling import Sampler
+from ragen_jax.text.endings import TextEnd
 from ragen_jax.types import Params, Reply, TokenSpan
 
 # True if any row of the mask is set, on any of the devices that must leave a loop
@@ -41,6 +42,7 @@ class Decoding:
         continues with a batch of those rows. Other batch sizes round differently.
       any_row: see `AnyRow`.
       read_chunk_tokens: tokens of a prompt that a pass reads; None: all of them.
+      text_end: finds a text that ends a reply; None: stop tokens alone do.
       has_kernel: tokens attend to the cache by `models/kernels/decode.py`.
     """
 
@@ -52,6 +54,7 @@ class Decoding:
     any_row: AnyRow = jnp.any
     read_chunk_tokens: int | None = None
     has_kernel: bool = False
+    text_end: TextEnd | None = None
 
 
 @struct.dataclass
@@ -165,7 +168,8 @@ class _Writing:
       starts, keys: see `decode_reply`.
       context: what each row has read.
       tokens, log_probs, lengths: the replies so far.
-      is_stopped: the reply has ended with a stop token.
+      is_stopped: the reply has ended with a stop token, or with the text that ends it.
+      end_states: of `Decoding.text_end`; None without one.
     """
 
     starts: Int[Array, " B"]
@@ -176,6 +180,7 @@ class _Writing:
     lengths: Int[Array, " B"]
     is_writing: Bool[Array, " B"]
     is_stopped: Bool[Array, " B"]
+    end_states: UInt8[Array, " B"] | None
 
 
 def decode_reply(
@@ -187,7 +192,7 @@ def decode_reply(
     keys: Key[Array, " B"],
     decoding: Decoding,
 ) -> tuple[Context, Reply]:
-    """Write a reply per active row: until a stop token or the length limit.
+    """Write a reply per active row: until a stop token, an end text or the limit.
 
     Decodes in chunks of a fixed number of steps and leaves between chunks once no row
     is writing: accelerators wait for the host at every check of a loop whose length is
@@ -211,6 +216,9 @@ def decode_reply(
         lengths=jnp.zeros(num_rows, jnp.int32),
         is_writing=is_active,
         is_stopped=jnp.zeros(num_rows, bool),
+        end_states=None
+        if decoding.text_end is None
+        else jnp.zeros(num_rows, jnp.uint8),
     )
     step = functools.partial(decode_step, policy, params, sampler=decoding.sampler)
     writer = _Writer(step, decoding)
@@ -285,6 +293,9 @@ class _Writer:
         )
         is_stop = jnp.any(tokens[:, None] == self.decoding.stop_tokens[None, :], axis=1)
         writing = writing.replace(context=context)
+        if self.decoding.text_end is not None:
+            states, is_end = self.decoding.text_end.advance(writing.end_states, tokens)
+            writing, is_stop = writing.replace(end_states=states), is_stop | is_end
         limit = self.decoding.max_reply_tokens
         return _record(writing, step, tokens, log_probs, is_stop, limit)
 

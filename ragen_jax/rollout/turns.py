@@ -134,12 +134,14 @@ class EpisodeLimits:
       max_reply_tokens: tokens of a reply (`R`), the stop token included.
       format_penalty: paid once per turn for an invalid answer (<= 0).
       bonus: reward of a turn for the form of its reply; None: no bonus.
+      stop_at_answer: `</answer>` ends a reply, like a stop token.
     """
 
     budget: PlayBudget
     max_reply_tokens: int
     format_penalty: float = 0.0
     bonus: Bonus | None = None
+    stop_at_answer: bool = False
 
 
 class RolloutContext(NamedTuple):
@@ -250,7 +252,7 @@ def act(
         parsed=parsed,
         length=reply.length,
         is_cut=reply.is_cut,
-        # Cut by the limit, or ended with another stop token.
+        # Cut by the limit, or ended with another stop token or with `</answer>`.
         lacks_end=last_tokens != context.dialogue.stop_token,
         bonus=_bonus(context, play, reply, parsed),
     )
@@ -259,7 +261,9 @@ def act(
     window = play.window
     if window is not None:
         fields = message_fields(context, play, turn) | after.feedback
-        window = record_reply(window, context.dialogue.windows, fields, reply, turn)
+        stopped = context.dialogue.ends_with_stop(reply)
+        windows = context.dialogue.windows
+        window = record_reply(window, windows, fields, reply, turn, stopped)
     return after.replace(
         num_read=play.num_read + reply.length,
         transcript=append_reply(play.transcript, reply, turn),

@@ -75,6 +75,7 @@ def make_task(
         max_reply_tokens=rules.max_reply_tokens,
         context=context,
         context_turns=context_turns,
+        stop_at_answer=rules.stop_at_answer,
         **prompt,
     )
     if bonus is not None:
@@ -104,6 +105,7 @@ def play_rules(config: ConfigDict) -> EpisodeLimits:
     return EpisodeLimits(
         budget=PlayBudget(**{name: config.rollout[name] for name in names}),
         max_reply_tokens=rollout.max_reply_tokens,
+        stop_at_answer=rollout.stop_at_answer,
         format_penalty=rollout.format_penalty,
     )
 

@@ -9,16 +9,18 @@ import dataclasses
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from envs.base import PlayBudget, TextGame
 from ragen_jax.text import chat
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
+from ragen_jax.text.endings import TextEnd, find_answer_end
 from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
 from ragen_jax.text.statements import FactReader
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
 from ragen_jax.text.tokenizer import Tokenizer
+from ragen_jax.types import Reply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Dialogue:
       windows: templates of what the model reads before a reply; None if it reads the
         whole dialogue (see `ragen_jax.text.context`).
       facts: reads which cells thoughts name; None if no bonus needs it.
+      text_end: finds the text that ends a reply; None: stop tokens alone do.
     """
 
     opening: DeviceTemplate
@@ -65,11 +68,18 @@ class Dialogue:
     max_trajectory_tokens: int = struct.field(pytree_node=False)
     windows: WindowTemplates | None
     facts: FactReader | None = None
+    text_end: TextEnd | None = None
 
     @property
     def thinking(self) -> bool:
         """A reply is a thought and an answer; False: an answer alone."""
         return self.parser.thinking
+
+    def ends_with_stop(self, reply: Reply) -> Bool[Array, " B"]:
+        """Rows whose reply ends with a stop token."""
+        last = jnp.maximum(reply.length - 1, 0)[:, None]
+        tokens = jnp.take_along_axis(reply.tokens, last, axis=1)
+        return (reply.length > 0) & jnp.isin(tokens[:, 0], self.stop_tokens)
 
     @property
     def max_window_tokens(self) -> int:
@@ -87,6 +97,7 @@ def build_dialogue(
     max_reply_tokens: int,
     context: str = "full",
     context_turns: int | None = None,
+    stop_at_answer: bool = False,
     **prompt: str | int | bool,
 ) -> Dialogue:
     """Builds the dialogue of a game: wording, token tables, sizes.
@@ -99,6 +110,7 @@ def build_dialogue(
       context: how much of the dialogue the model sees, an entry of `context.CONTEXTS`.
       context_turns: number of turns it sees, the one to be answered included; None for
         "full".
+      stop_at_answer: `</answer>` ends a reply, like a stop token.
       prompt: fields of `PromptOptions`.
 
     Raises:
@@ -143,6 +155,7 @@ def build_dialogue(
         stop_token=stop_token,
         max_trajectory_tokens=opening.max_tokens + replies + between,
         windows=windows,
+        text_end=find_answer_end(tokenizer.token_bytes) if stop_at_answer else None,
     )
 
 

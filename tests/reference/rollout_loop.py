@@ -159,18 +159,26 @@ class RolloutLoop:
                 if any(row is other for other in writing):
                     row.reply.append(int(tokens[i]))
                     row.reply_log_probs.append(log_probs[i])
-            writing = [row for row in writing if row.reply[-1] not in self._stops]
+            writing = [row for row in writing if not self._has_ended(row)]
             if not writing:
                 break
         for row in rows:
             row.num_read += len(row.reply)
         return context
 
+    def _has_ended(self, row):
+        if self.dialogue.text_end is not None and b"</answer>" in self._written(row):
+            return True
+        return row.reply[-1] in self._stops
+
+    def _written(self, row):
+        spelled = self.tokenizer.token_bytes
+        return b"".join(spelled[t] for t in row.reply if t < len(spelled))
+
     def _act(self, row, turn, noise_key):
         start = len(row.tokens)
         row.extend(row.reply, row.reply_log_probs, turn, is_sampled=True)
-        spelled = self.tokenizer.token_bytes
-        written = b"".join(spelled[t] for t in row.reply if t < len(spelled))
+        written = self._written(row)
         names, num_listed, has_format = parse_reply(
             written, self.env.action_vocabulary, self.budget.max_actions_per_turn
         )
@@ -204,7 +212,7 @@ class RolloutLoop:
             "bonus": np.float32(bonus),
             "reply_start": start,
             "reply_length": len(row.reply),
-            "reply_is_cut": row.reply[-1] not in self._stops,
+            "reply_is_cut": not self._has_ended(row),
             "has_format": has_format,
             "num_listed": num_listed,
             "num_valid": len(valid),

@@ -20,6 +20,7 @@ from ragen_jax.rollout.records import episodes
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_collect, build_task
 from ragen_jax.tasks.specs import env_specs
+from ragen_jax.text.endings import find_answer_end
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests.reference import windows_oracle
 from tests.reference.rollout_loop import RolloutLoop
@@ -54,14 +55,21 @@ CASES_OF_LOOP = [*WHOLE, *_slow([WINDOWS, *FEW_WINDOWS, *MORE_WINDOWS])]
 @functools.cache
 def _expected(case):
     """The slow loop's trajectory, and the text of every window."""
+    loop = _loop(case, players.dialogue_of(case))
+    params = players.speaker_params(*case[:2])
+    trajectory = loop.collect(params, players.keys_of(case))
+    return trajectory, None if case[3] == "full" else loop.window_texts
+
+
+def _loop(case, dialogue):
     name, words, style, context, turns = case
     env, _ = players.game(name)
     is_whole = context == "full"
-    loop = RolloutLoop(
+    return RolloutLoop(
         env,
         env.default_params,
         players.speaker(),
-        players.dialogue_of(case),
+        dialogue,
         players.tokenizer(words),
         budget=players.BUDGET,
         max_reply_tokens=players.REPLY_TOKENS,
@@ -69,9 +77,6 @@ def _expected(case):
         temperature=players.TEMPERATURE,
         write_window=None if is_whole else windows_oracle.writer(context, turns, style),
     )
-    params = players.speaker_params(name, words)
-    trajectory = loop.collect(params, players.keys_of(case))
-    return trajectory, None if is_whole else loop.window_texts
 
 
 @pytest.mark.parametrize("case", CASES_OF_LOOP, ids=str)
@@ -88,6 +93,25 @@ def test_equals_the_slow_loop_bit_by_bit(case):
         assert jnp.any(turns.played[:, 2])
         # A valid action ends an episode of the Bandit.
         assert jnp.any(turns.num_executed > 0) or case[0] == "bandit"
+
+
+@pytest.mark.parametrize("case", _slow([SOKOBAN, WINDOWS]), ids=str)
+def test_replies_that_end_at_the_answer_equal_the_slow_loop(case):
+    words = players.tokenizer(case[1])
+    dialogue = dataclasses.replace(
+        players.dialogue_of(case), text_end=find_answer_end(words.token_bytes)
+    )
+    params, keys = players.speaker_params(*case[:2]), players.keys_of(case)
+    trajectory = players.collector(case[0])(params, dialogue, keys)
+    expected = _loop(case, dialogue).collect(params, keys)
+    players.check_equal_bits(trajectory, expected)
+    # Some replies have their form and no stop token; nothing follows the answer.
+    turns, ends = trajectory.turns, dialogue.stop_tokens
+    whole = np.argwhere(turns.has_format & ~turns.reply_is_cut)
+    assert len(whole)
+    for row, turn in whole:
+        last = turns.reply_start[row, turn] + turns.reply_length[row, turn] - 1
+        assert trajectory.tokens[row, last] not in ends
 
 
 @pytest.mark.parametrize("case", WHOLE, ids=str)
