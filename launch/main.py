@@ -20,6 +20,7 @@ COMMANDS = (
     "leaderboard",
     "export",
     "plan",
+    "fetch",
     "sft",
     "check",
     "serve",

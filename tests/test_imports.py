@@ -45,7 +45,7 @@ FLOORS = (
         # The former name of `host_games`.
         "ragen_jax.worlds",
     ),
-    ("ragen_jax.multihost",),
+    ("ragen_jax.multihost", "ragen_jax.fetch"),
     ("ragen_jax.rollout", "ragen_jax.learner"),
     ("ragen_jax.tasks", "ragen_jax.diagnostics"),
     ("ragen_jax.config",),

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-# Defaults of transformers for absent keys, in every family here.
+# Defaults of transformers for absent keys, but for what a family says.
 HF_DEFAULTS = {
     "rope_theta": 10_000.0,
     "rms_norm_eps": 1e-6,
@@ -91,6 +91,8 @@ class ModelConfig:
     # Keys and values that this family's `config.json` has beside those above. A file
     # may leave them out; another value is refused.
     hf_constants: ClassVar[Mapping[str, Any]] = {}
+    # Values of keys that `config.json` may leave out.
+    hf_defaults: ClassVar[Mapping[str, Any]] = HF_DEFAULTS
     # `head_dim` where `config.json` has none. None: `D / H`, and not written then.
     default_head_dim: ClassVar[int | None] = None
 
@@ -156,7 +158,7 @@ class ModelConfig:
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         fields = {name: hf[name] for name in REQUIRED_SIZES}
-        fields |= {name: hf.get(name, value) for name, value in HF_DEFAULTS.items()}
+        fields |= {name: hf.get(name, value) for name, value in cls.hf_defaults.items()}
         fields["rope_theta"] = _rope_theta(hf)
         head_dim = hf.get("head_dim")
         return cls(

@@ -1,4 +1,4 @@
-"""The decoder of the Qwen families as NNX modules; `policy` makes functions of them.
+"""The decoder of Qwen and Llama as NNX modules; `policy` makes functions of them.
 
 Pre-norm layers of grouped-query attention and a gated MLP. Where families differ, the
 layers read it from `ModelConfig` (`qkv_bias`, `qk_norm`). Nothing here depends on

@@ -38,6 +38,18 @@ class Qwen2Config(ModelConfig):
     hf_constants = {"use_sliding_window": False}  # noqa: RUF012  (never changed)
 
 
+@dataclasses.dataclass(frozen=True)
+class LlamaConfig(ModelConfig):
+    """Sizes and constants of a Llama (2, 3.x), SmolLM2 or TinyLlama."""
+
+    model_type = "llama"
+    architecture = "LlamaForCausalLM"
+    qkv_bias = False
+    qk_norm = False
+    hf_constants = {"attention_bias": False, "mlp_bias": False}  # noqa: RUF012
+    hf_defaults = ModelConfig.hf_defaults | {"max_position_embeddings": 2048}
+
+
 class Family(NamedTuple):
     """A family of models.
 
@@ -84,4 +96,5 @@ def build_network(config: ModelConfig, **how) -> nnx.Module:
 MODELS = {
     "qwen2": Family(Qwen2Config, Decoder),
     "qwen3": Family(Qwen3Config, Decoder),
+    "llama": Family(LlamaConfig, Decoder),
 }

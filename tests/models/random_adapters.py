@@ -32,6 +32,7 @@ PEFT_CASES = {
         "down_proj",
     ),
     "qwen3_tied": ("q_proj", "k_proj", "o_proj", "gate_proj", "down_proj"),
+    "llama_tied": ("q_proj", "v_proj", "o_proj", "up_proj"),
 }
 # Every size differs, so that a shape tells which matrix it belongs to.
 DISTINCT = new_config(

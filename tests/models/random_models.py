@@ -74,6 +74,15 @@ CASES = {
     "qwen3_usual_head_size": _BASE
     | _sizes(83, 48, 80, 4, 3, 1)
     | {"tie_word_embeddings": False, "rope_theta": 1e4, "model_type": "qwen3"},
+    # three heads share one of keys and values, as in SmolLM2
+    "llama_tied": _BASE
+    | _sizes(101, 96, 80, 3, 6, 2)
+    | {"tie_word_embeddings": True, "rope_theta": 1e5, "model_type": "llama"}
+    | {"rms_norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False},
+    "llama_untied": _BASE
+    | _sizes(67, 320, 192, 2, 10, 2)
+    | {"tie_word_embeddings": False, "model_type": "llama", "head_dim": 24}
+    | {"rope_parameters": {"rope_theta": 1e3, "rope_type": "default"}},
 }
 LENGTHS = (24, 9, 17)
 
@@ -123,6 +132,7 @@ def hf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
                 "self_attn.q_norm.weight": (config.head_dim,),
                 "self_attn.k_norm.weight": (config.head_dim,),
             },
+            "llama": {},
         }
         layer = of_family[config.model_type] | {
             "self_attn.q_proj.weight": (heads, width),

@@ -67,7 +67,9 @@ def test_padding_changes_nothing_before_it(small):
 APPENDS = ((4, 7, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 5), (1, 1, 1))
 
 
-@pytest.mark.parametrize("name", ["small_tied", "own_head_size", "qwen3_untied"])
+@pytest.mark.parametrize(
+    "name", ["small_tied", "own_head_size", "qwen3_untied", "llama_tied"]
+)
 def test_cached_equals_uncached(name, tmp_path):
     config, params = load_case(name, tmp_path)
     policy = build_policy(config, dtype="float32")
@@ -227,7 +229,7 @@ def test_config_survives_a_round_trip():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "llama"}, "'llama' is not implemented"),
+        ({"model_type": "gpt2"}, "'gpt2' is not implemented"),
         ({"hidden_act": "gelu"}, "'gelu' is not implemented"),
         ({"use_sliding_window": True}, "sliding-window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),

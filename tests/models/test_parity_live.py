@@ -50,7 +50,11 @@ def test_logits_equal_those_of_transformers(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["small_tied", "own_head_size", "qwen3_tied", "qwen3_usual_head_size"]
+    "name",
+    [
+        *("small_tied", "own_head_size", "qwen3_tied", "qwen3_usual_head_size"),
+        *("llama_tied", "llama_untied"),
+    ],
 )
 def test_transformers_loads_our_export(name, tmp_path):
     from tests.models.torch_logits import torch_logits
@@ -66,7 +70,7 @@ def test_transformers_loads_our_export(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["own_head_size", "qwen3_untied"])
+@pytest.mark.parametrize("name", ["own_head_size", "qwen3_untied", "llama_untied"])
 def test_we_load_the_export_of_transformers(name, tmp_path):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -86,7 +90,11 @@ def test_we_load_the_export_of_transformers(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen_heads_untied", "own_head_size", "small_tied", "qwen3_untied"]
+    "name",
+    [
+        *("qwen_heads_untied", "own_head_size", "small_tied", "qwen3_untied"),
+        "llama_tied",
+    ],
 )
 def test_transformers_loads_merged_adapters(name, tmp_path):
     from tests.models.torch_logits import torch_logits

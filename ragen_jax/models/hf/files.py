@@ -74,17 +74,38 @@ def resolve_checkpoint(
     name = os.fspath(folder_or_hub_id)
     if path.exists():
         raise ValueError(f"{name} is a file; give the folder that holds config.json")
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if not is_hub_id(name):
         raise ValueError(f"there is no folder {name} (model.path)")
+    return hub_snapshot(name, files)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name could be a repository of the hub: owner/model."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
+def hub_snapshot(hub_id: str, files: Sequence[str], folder: Path | None = None) -> Path:
+    """The folder of a hub repository's files; what is there is not fetched again.
+
+    Args:
+      hub_id: of the repository.
+      files: names or patterns of the files to fetch.
+      folder: to fetch to; None: the hub's cache.
+
+    Raises:
+      ValueError: the hub does not have it or cannot be reached.
+    """
     # Imported here: it is slow, and not needed for a local folder.
     from huggingface_hub import snapshot_download
 
     try:
-        snapshot = snapshot_download(name, allow_patterns=list(files))
+        snapshot = snapshot_download(
+            hub_id, allow_patterns=list(files), local_dir=folder
+        )
     except (OSError, ValueError) as error:  # all of the hub's errors are one of these
         reason = str(error).strip().splitlines()[0] if str(error) else repr(error)
         raise ValueError(
-            f"{name} is neither a folder nor a model that could be fetched from the "
+            f"{hub_id} is neither a folder nor a model that could be fetched from the "
             f"hub ({reason}); give a local folder in Hugging Face layout"
         ) from error
     return Path(snapshot)

@@ -158,7 +158,7 @@ def save_checkpoint(
     folder = Path(folder)
     _check_replaceable(folder)
     with replace_folder(folder) as fresh:
-        _write_configs(fresh, config, dtype)
+        write_configs(fresh, config, dtype)
         _write_weights(fresh, params, dtype, max_shard_bytes)
         if texts is not None:
             texts.write(fresh)
@@ -229,7 +229,8 @@ def check_tree(params: Params, abstract: Params) -> None:
             )
 
 
-def _write_configs(folder: Path, config: ModelConfig, dtype: str) -> None:
+def write_configs(folder: Path, config: ModelConfig, dtype: str) -> None:
+    """Writes `config.json` and `generation_config.json` of weights in `dtype`."""
     hf = config.to_hf() | {"torch_dtype": dtype}  # the key old and new readers know
     write_json(folder / CONFIG_FILE, hf)
     ids = {

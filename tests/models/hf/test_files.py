@@ -192,7 +192,7 @@ def test_links_of_the_hubs_cache_are_followed(folder, tmp_path):
         ("{", "is not valid JSON"),
         ("[1]", "must hold a JSON object, not list"),
         ("[" * 100_000, "is not valid JSON"),
-        ('{"model_type": "llama"}', "config.json: model_type = 'llama'"),
+        ('{"model_type": "gpt2"}', "config.json: model_type = 'gpt2'"),
     ],
 )
 def test_bad_configs_are_refused(content, message, folder):
