@@ -13,13 +13,11 @@ import itertools
 import json
 import pathlib
 import statistics
-import time
 
 import jax
 
 from benchmarks import harness
 from configs import bandit
-from ragen_jax.host_games.base import HostGame, Observation, Step
 from ragen_jax.program.build import build_program
 from ragen_jax.rollout.keys import rollout_keys
 from ragen_jax.runs import markdown
@@ -27,23 +25,6 @@ from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_collect
 
 NUM_ROWS, NUM_TURNS = 32, 4
-
-
-class Sleeper(HostGame):
-    """Sleeps at every reply and never ends."""
-
-    instruction = "Wait."
-
-    def __init__(self, split: str, seconds: float):
-        self.seconds = seconds
-
-    def reset(self, seed: int, task: int | None = None) -> Observation:
-        return Observation("Up Down")
-
-    def step(self, reply: str) -> Step:
-        time.sleep(self.seconds)
-        info = {"success": False, "valid": True}
-        return Step(Observation("Up Down"), 0.0, False, False, info)
 
 
 def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
@@ -60,7 +41,7 @@ def median_seconds(seconds: float, num_groups: int, repeats: int) -> float:
     }
     with config.ignore_type():
         config.update_from_flattened_dict(changes)
-        config.env.host = "benchmarks.worlds:Sleeper"
+        config.env.host = "benchmarks.slow_game:Sleeper"
         # A process for each row.
         config.host.num_workers = NUM_ROWS
     config.env.kwargs.seconds = seconds

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 import numpy as np
 
 from ragen_jax.host_games.base import HostGame, Observation, Step
+from ragen_jax.host_games.common import shared
 
 
 class Faulty(HostGame):
@@ -61,6 +63,23 @@ class Pictured(Faulty):
         images = () if step.terminated else (self.picture(self.seed, self.count),)
         shown = dataclasses.replace(step.observation, images=images)
         return dataclasses.replace(step, observation=shown)
+
+
+class Shares(Faulty):
+    """Shows what one process worked out for all, and wrote a letter into a file."""
+
+    def __init__(self, split: str, path: str):
+        super().__init__(split)
+        self.shared = shared.once(f"Shares {path}", functools.partial(self.make, path))
+
+    @staticmethod
+    def make(path: str) -> int:
+        with open(path, "a") as file:
+            file.write("x")
+        return 7
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        return Observation(f"{super().reset(seed, task).text} and {self.shared}")
 
 
 class Forks(Faulty):

@@ -3,15 +3,16 @@
 In: the class of an environment, the class and the values of its configuration. Out: a
 `HostGame` that calls it as RAGEN's environment manager does: `reset(seed=, mode=)`,
 `render()` for everything that is shown, `step(action)`, `close()`. What `reset` and
-`step` observe is not looked at. The environment needs no change, and RAGEN only where
-it imports it.
+`step` observe is shown where `render()` gives nothing. The environment needs no change,
+and RAGEN only where it imports it.
 
 Source: RAGEN's ragen/env/base.py and ragen/llm_agent/es_manager.py, as called. An
 answer with several actions is the business of the wrapper "split", the limit of actions
 of "budget", the penalty of "penalize" (`wrappers.py`).
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ragen_jax.host_games.adapters.common import (
@@ -40,8 +41,8 @@ class RagenGame(HostGame):
     an empty one is given to `step`, without the blanks around it.
 
     `done` is `terminated`: what was a limit of time cannot be known. `info["success"]`
-    and `info["action_is_valid"]` are taken over; without them a step is valid and not
-    a success. Further numbers of `info` are dropped.
+    and `info["action_is_valid"]` are taken over (`StaticEnv` says `is_valid`); without
+    them a step is valid and not a success. Further numbers of `info` are dropped.
 
     RAGEN plays validation with other seeds, mode "val", and leaves the rest to the
     environment, of which several draw from one file with either mode; here seeds differ
@@ -89,10 +90,14 @@ class RagenGame(HostGame):
     def reset(self, seed: int, task: int | None = None) -> Observation:
         """Begin an episode; there are no tasks."""
         refuse_task(task)
-        self._env.reset(seed=spread_seed(self._split, seed), mode=_MODES[self._split])
+        # That of `StaticEnv` knows no modes.
+        modes = {"mode": _MODES[self._split]} if _takes_mode(self._env.reset) else {}
+        observed = self._env.reset(seed=spread_seed(self._split, seed), **modes)
         # Some environments name their actions anew in each episode.
         self._actions = by_name(self._names())
-        self._shown = self._render()
+        # As Gymnasium's, some give a pair of what is observed and `info`.
+        pair = isinstance(observed, tuple) and len(observed) == 2
+        self._shown = self._render(observed[0] if pair else observed)
         return self._shown
 
     def step(self, reply: str) -> Step:
@@ -102,8 +107,8 @@ class RagenGame(HostGame):
             action = read_name(reply, self._actions)
         if action is None:
             return refuse_reply(self._shown)
-        _, reward, done, info = self._env.step(action)
-        self._shown = self._render()
+        observed, reward, done, info = self._env.step(action)
+        self._shown = self._render(observed)
         return Step(
             observation=self._shown,
             reward=reward,
@@ -111,7 +116,11 @@ class RagenGame(HostGame):
             truncated=False,
             info={
                 "success": _flag(info, "success", missing=False),
-                "valid": _flag(info, "action_is_valid", missing=True),
+                "valid": _flag(
+                    info,
+                    "action_is_valid",
+                    missing=_flag(info, "is_valid", missing=True),
+                ),
             },
         )
 
@@ -125,14 +134,25 @@ class RagenGame(HostGame):
             lookup = getattr(self._env, "ACTION_LOOKUP", None)
         return {} if lookup is None else lookup
 
-    def _render(self) -> Observation:
+    def _render(self, observed: Any) -> Observation:
+        """What is rendered, or what was observed where that is nothing."""
         text = self._env.render()
+        if text is None:
+            text = observed
         if not isinstance(text, str):
             raise ValueError(
-                f"{type(self._env).__name__}.render() gives {type(text).__name__}; "
-                "only text can be shown: set config_kwargs={'render_mode': 'text'}"
+                f"{type(self._env).__name__} shows {type(text).__name__}, and only "
+                "text can be shown; set config_kwargs={'render_mode': 'text'} if its "
+                "configuration has a render_mode, else give text from render(), reset "
+                "and step"
             )
         return Observation(text)
+
+
+def _takes_mode(reset: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(reset).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    return "mode" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _flag(info: Mapping[str, Any], name: str, *, missing: bool) -> Any:

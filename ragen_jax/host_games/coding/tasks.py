@@ -177,10 +177,10 @@ def _task(row: dict) -> Task:
         return Task(statement, name, (), solution, recording)
     tests = row["tests"]
     if isinstance(tests, str):
-        tests = json.loads(tests)
+        tests = parse_json(tests)
     metadata = row.get("metadata") or {}
     if isinstance(metadata, str):
-        metadata = json.loads(metadata)
+        metadata = parse_json(metadata)
     function, pairs = _pairs(tests, metadata)
     read = _stdin_test if function is None else _function_test
     statement = row["problem"].strip()
@@ -234,8 +234,8 @@ def _function_test(given: object, expected: object) -> Test:
     as they do where the data come from.
     """
     if isinstance(given, str):
-        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
-        return Test(json.dumps(arguments), (json.loads(expected),))
+        arguments = [parse_json(line) for line in given.splitlines() if line.strip()]
+        return Test(json.dumps(arguments), (parse_json(expected),))
     if not isinstance(given, list):
         raise TypeError(f"{type(given).__name__} as a function's arguments")
     wraps = isinstance(expected, list) and len(expected) == 1

@@ -64,6 +64,9 @@ def read_json(path: str, kind: type, *, option: str, form: str) -> Any:
 def read_rows(path: str, option: str = "path") -> list:
     """The rows of a .json, .jsonl or .parquet file; the first two also as .gz.
 
+    For a line that is not JSON stands the `ValueError` that says so: to `read_each` it
+    is a row of another form.
+
     Raises:
       ValueError: there is no such file, it is of another kind, or not a list of rows.
       ImportError: a .parquet file without pyarrow.
@@ -103,8 +106,10 @@ def read_rows(path: str, option: str = "path") -> list:
 def read_lines(path: str, option: str) -> list[tuple[int, Any]]:
     """Line numbers and values of a file of JSON lines; blank lines are skipped.
 
+    For a line that is not JSON stands the `ValueError` that says so.
+
     Raises:
-      ValueError: there is no such file, or a line is not JSON.
+      ValueError: there is no such file.
     """
     return _parse_lines(_read(path, option), path)
 
@@ -129,7 +134,13 @@ def reading(record: str, cure: str) -> Iterator[None]:
 
 
 def read_each(
-    rows: Sequence[Any], read: Callable[[Any], Record], path: str, *, form: str
+    rows: Sequence[Any],
+    read: Callable[[Any], Record],
+    path: str,
+    *,
+    form: str,
+    kind: str = "row",
+    names: Sequence[str] | None = None,
 ) -> list[Record]:
     """What `read` makes of every row of a file.
 
@@ -141,6 +152,8 @@ def read_each(
       read: raises what `reading` turns into a sentence.
       path: of the file.
       form: what the file must be.
+      kind: what a row is called.
+      names: of the rows; None: their numbers in the file.
 
     Raises:
       ValueError: more rows are of another form.
@@ -148,17 +161,21 @@ def read_each(
     records, odd = [], []
     for number, row in enumerate(rows, 1):
         try:
-            with reading(f"row {number} of {path} is of another form", form):
+            name = f"{kind} {number} of {path}" if names is None else names[number - 1]
+            with reading(f"{name} is of another form", form):
+                if isinstance(row, ValueError):
+                    raise row
                 records.append(read(row))
         except ValueError as error:
             odd.append(error)
     if len(odd) > MAX_ODD_SHARE * len(rows):
         raise ValueError(
-            f"{odd[0]} ({len(odd)} of {len(rows)} rows are; up to {MAX_ODD_SHARE:.0%} "
-            "are left out)"
+            f"{odd[0]} ({len(odd)} of {len(rows)} {kind}s are; up to "
+            f"{MAX_ODD_SHARE:.0%} are left out)"
         ) from odd[0]
     if odd:
-        _log.warning("%d of %d rows are left out: %s", len(odd), len(rows), odd[0])
+        left_out = f"{len(odd)} of {len(rows)} {kind}s"
+        _log.warning("%s are left out: %s", left_out, odd[0])
     return records
 
 
@@ -188,10 +205,17 @@ def _parse(data: bytes, place: str) -> Any:
 
 def _parse_lines(data: bytes, path: str) -> list[tuple[int, Any]]:
     return [
-        (number, _parse(line, f"{path}, line {number},"))
+        (number, _value_or_error(line, f"{path}, line {number},"))
         for number, line in enumerate(data.split(b"\n"), start=1)
         if line.strip()
     ]
+
+
+def _value_or_error(line: bytes, place: str) -> Any:
+    try:
+        return _parse(line, place)
+    except ValueError as error:
+        return error
 
 
 def _refuse_constant(name: str) -> None:

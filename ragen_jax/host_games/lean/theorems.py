@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragen_jax.host_games.base import TRAINING, VALIDATION
-from ragen_jax.host_games.common.files import read_lines
+from ragen_jax.host_games.common.files import read_each, read_lines
 from ragen_jax.host_games.common.splits import check_split, split_of_hash, text_hash
 
 # RAGEN's imports, but with a bound in Lean's own steps: it ends a script at the same
@@ -67,19 +67,27 @@ def load_theorems(path: str, split: str) -> tuple[Theorem, ...]:
       split: `training` or `validation`.
 
     Raises:
-      ValueError: the file cannot be read, a line is not a theorem, or the split has
-        none.
+      ValueError: the file cannot be read, too many lines are not theorems, or the split
+        has none.
     """
     check_split(split)
-    rows = _read(path)
-    marks = {row.get("split") for row in rows}
+    lines = read_lines(path, "data")
+    rows = read_each(
+        [row for _, row in lines],
+        _read,
+        path,
+        form="every line is one theorem in miniF2F's format",
+        kind="line",
+        names=[f"{path}, line {number}," for number, _ in lines],
+    )
+    marks = {row.mark for row in rows}
     is_marked = "test" in marks and len(marks) > 1
-    held_out = {_claim(row) for row in rows if _split(row, is_marked) == VALIDATION}
+    held_out = {row.claim for row in rows if row.split(is_marked) == VALIDATION}
     if split == VALIDATION:
-        chosen = [row for row in rows if _split(row, is_marked) == VALIDATION]
+        chosen = [row for row in rows if row.split(is_marked) == VALIDATION]
     else:
-        chosen = [row for row in rows if _claim(row) not in held_out]
-    theorems = tuple(_theorem(row) for row in chosen)
+        chosen = [row for row in rows if row.claim not in held_out]
+    theorems = tuple(row.theorem for row in chosen)
     if not theorems:
         raise ValueError(
             f"{path} has no theorem for {split}; use a file with more theorems, or "
@@ -88,33 +96,41 @@ def load_theorems(path: str, split: str) -> tuple[Theorem, ...]:
     return theorems
 
 
-def _read(path: str) -> list[Mapping[str, Any]]:
-    rows = read_lines(path, "data")
-    for number, row in rows:
-        statement = row.get("formal_statement") if isinstance(row, dict) else None
-        if not isinstance(statement, str) or not statement.strip():
-            raise ValueError(
-                f"{path}, line {number}, has no text in `formal_statement`; every line "
-                "is one theorem in miniF2F's format."
-            )
-        if row.get("split") not in (None, *_SPLITS):
-            raise ValueError(
-                f"{path}, line {number}: split is {row['split']!r}; use "
-                f"{', '.join(_SPLITS)}, or leave it out."
-            )
-    return [row for _, row in rows]
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A line of a file.
+
+    Attributes:
+      theorem: of the line.
+      claim: its statement without its name and its line breaks.
+      mark: what the line says of its split; None: nothing.
+    """
+
+    theorem: Theorem
+    claim: str
+    mark: str | None
+
+    def split(self, is_marked: bool) -> str:
+        """The split, if the file is marked, else that of the statement."""
+        if is_marked:
+            return _SPLITS[self.mark or "train"]
+        return split_of_hash(text_hash(self.claim), _VALIDATION_ONE_IN)
 
 
-def _claim(row: Mapping[str, Any]) -> str:
-    """A statement without its name and its line breaks."""
-    statement = _END.sub("", row["formal_statement"])
-    return " ".join(_NAMED.sub("", statement).split())
-
-
-def _split(row: Mapping[str, Any], is_marked: bool) -> str:
-    if is_marked:
-        return _SPLITS[row.get("split") or "train"]
-    return split_of_hash(text_hash(_claim(row)), _VALIDATION_ONE_IN)
+def _read(row: Mapping[str, Any]) -> _Row:
+    statement = row.get("formal_statement")
+    if not isinstance(statement, str) or not statement.strip():
+        raise ValueError("it has no text in `formal_statement`")
+    mark = row.get("split")
+    if mark not in (None, *_SPLITS):
+        raise ValueError(
+            f"split is {mark!r}; use {', '.join(_SPLITS)}, or leave it out"
+        )
+    claim = " ".join(_NAMED.sub("", _END.sub("", statement)).split())
+    theorem = _theorem(row)
+    # Half a surrogate pair cannot be sent to Lean.
+    theorem.code.encode()
+    return _Row(theorem, claim, mark)
 
 
 def _theorem(row: Mapping[str, Any]) -> Theorem:

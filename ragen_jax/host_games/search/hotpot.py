@@ -104,13 +104,13 @@ def _read_question(row: Mapping[str, Any], passages: dict[str, Passage]) -> Ques
     for field, value in (("id", name), ("question", question), ("answer", answer)):
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"its {field} is {value!r}, not a text")
-    own_ids = {}
-    for title, sentences in _pairs(row["context"], "title", "sentences"):
-        text = "".join(sentences).strip()
-        own_ids[title] = _add_passage(passages, title, text)
     facts = _pairs(row["supporting_facts"], "title", "sent_id")
     # In order of appearance, each title once.
     titles = dict.fromkeys(title for title, _ in facts)
+    context = _pairs(row["context"], "title", "sentences")
+    texts = [(title, "".join(sentences).strip()) for title, sentences in context]
+    # Last: a row that cannot be read leaves no paragraphs.
+    own_ids = {title: _add_passage(passages, title, text) for title, text in texts}
     hops = tuple(Hop(title, own_ids[title]) for title in titles if title in own_ids)
     return Question(id=name, text=one_line(question), answer=answer.strip(), hops=hops)
 

@@ -11,19 +11,19 @@ instruction_attributes; `items_human_ins.json`, asin to a list of instructions b
 `Reviews` and `Rating` of a product, which WebShop's list of processed products has.
 
 Source: Yao et al., "WebShop" (arXiv 2207.01206), and its repository. What differs: a
-goal without attributes is left out of either kind of instructions, a price that cannot
-be read is an error that names the product, and the splits share no product.
+goal without attributes is left out of either kind of instructions, as is a product
+whose price or another field cannot be read (`common.files.read_each`), and the splits
+share no product.
 """
 
-import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
-from ragen_jax.host_games.common.files import one_line, read_json, reading
+from ragen_jax.host_games.common.files import one_line, read_each, read_json
 from ragen_jax.host_games.common.splits import stable_hash
 from ragen_jax.host_games.webshop.catalogue import (
     Catalogue,
@@ -39,6 +39,7 @@ UNKNOWN_PRICE_CENTS = 10_000
 ASIN = re.compile(r"[A-Z0-9]{1,10}")
 NO_RATING = "N.A."
 NUMBER = re.compile(r"\d+(\.\d+)?")
+FORM = "correct or remove it, or give a file in WebShop's format"
 
 
 @functools.lru_cache(maxsize=2)
@@ -83,32 +84,48 @@ def build_catalogue(
       source: named in errors.
 
     Raises:
-      ValueError: a record is not in its form.
+      ValueError: too many records are not in their form.
     """
     products: dict[str, Product] = {}
-    for number, item in enumerate(items):
-        with _naming(f"product {number} of {source}"):
-            asin = str(item["asin"]).upper()
-            if ASIN.fullmatch(asin) and asin != "NAN" and asin not in products:
-                known = attributes.get(item["asin"], {})
-                products[asin] = _read_product(asin, item, known)
-    kind, records, read = "instructions", instructions, _written_goals
+
+    def read_item(item: Mapping[str, Any]) -> None:
+        asin = str(item["asin"]).upper()
+        if ASIN.fullmatch(asin) and asin != "NAN" and asin not in products:
+            known = attributes.get(item["asin"], {})
+            products[asin] = _read_product(asin, item, known)
+
+    read_each(items, read_item, source, form=FORM, kind="product")
     if instructions is None:
-        kind, records, read = "attributes", attributes, _generated_goals
+        wishes = _read_goals(products, attributes, _generated_goals, "attributes")
+    else:
+        wishes = _read_goals(products, instructions, _written_goals, "instructions")
     goals: dict[str, list[Goal]] = {split: [] for split in SPLITS}
-    for asin, record in records.items():
-        product = products.get(asin.upper())
-        if product is not None:
-            with _naming(f"the record of product {asin} in {kind}"):
-                goals[split_of(product)] += read(product, record)
+    for product, wanted in wishes:
+        goals[split_of(product)] += wanted
     for of_split in goals.values():
         of_split.sort(key=lambda goal: stable_hash("webshop order", goal.id))
     by_split = {split: tuple(of_split) for split, of_split in goals.items()}
     return Catalogue(products=products, goals=by_split, source=source)
 
 
-def _naming(record: str) -> contextlib.AbstractContextManager[None]:
-    return reading(f"{record} is not in WebShop's format", "correct or remove it")
+def _read_goals(
+    products: Mapping[str, Product],
+    records: Mapping[str, Any],
+    read: Callable[[Product, Any], Iterator[Goal]],
+    option: str,
+) -> list[tuple[Product, list[Goal]]]:
+    """The goals of each record whose product there is."""
+    known = [
+        (product, record)
+        for asin, record in records.items()
+        if (product := products.get(asin.upper())) is not None
+    ]
+    names = [f"the record of product {x.asin} in {option}" for x, _ in known]
+
+    def read_record(pair: tuple[Product, Any]) -> tuple[Product, list[Goal]]:
+        return pair[0], list(read(*pair))
+
+    return read_each(known, read_record, option, form=FORM, kind="record", names=names)
 
 
 def _read_product(

@@ -10,7 +10,6 @@ allows (`base.HostGame`); nothing changes for them. Knows no tokens.
 import concurrent.futures
 import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
@@ -20,7 +19,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.host_games.common import child
+from ragen_jax.host_games.common import child, shared
+from ragen_jax.host_games.common.files import parse_json
 
 # Seconds a worker gets to exit after its last message or when no longer needed.
 END_SECONDS = 1.0
@@ -295,7 +295,8 @@ def _start_process() -> child.Child:
     return child.Child(
         [sys.executable, "-m", "ragen_jax.host_games.workers.worker"],
         # Sets are in the same order in every process.
-        env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
+        env=os.environ
+        | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0", shared.FOLDER: shared.folder()},
     )
 
 
@@ -305,7 +306,7 @@ def _parse(line: bytes, number: int) -> WorkerResponse:
     Raises:
       ValueError: the line is not an answer.
     """
-    answer = json.loads(line)
+    answer = parse_json(line)
     if not isinstance(answer, dict) or answer.get("number") != number:
         raise ValueError(f"{line[:80]!r} is not the answer of request {number}")
     if isinstance(answer.get("error"), str):
@@ -317,7 +318,8 @@ def _parse(line: bytes, number: int) -> WorkerResponse:
     are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
     if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
         raise ValueError(f"{line[:80]!r} has no observation")
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
+    # A whole number may be too large for a float.
+    if not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
         return WorkerResponse(failure=f"its reward is {reward!r}, not a finite number")
     ends = {name: bool(answer.get(name, False)) for name in ("terminated", "truncated")}
     return WorkerResponse(text, tuple(images), float(reward), info=info, **ends)

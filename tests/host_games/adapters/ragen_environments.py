@@ -126,3 +126,31 @@ class NamesEnv:
 
     def close(self):
         pass
+
+
+class QuestionEnv:
+    """As RAGEN's `StaticEnv`: it renders nothing, and `reset` takes a seed alone."""
+
+    def reset(self, seed=None):
+        self.step_num = 0
+        return "What is 1 + 1?"
+
+    def step(self, action):
+        is_right = action == "2"
+        reward = 1 / 2**self.step_num if is_right else 0.0
+        self.step_num += 1
+        info = {"success": is_right, "is_valid": action.isdecimal()}
+        return "Correct!" if is_right else "Incorrect.", reward, is_right, info
+
+    def render(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SilentEnv(QuestionEnv):
+    """It does not observe anything either."""
+
+    def reset(self, seed=None):
+        pass

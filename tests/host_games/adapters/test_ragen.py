@@ -105,6 +105,26 @@ def test_empty_replies_are_no_actions():
     assert inside(game).attempts == 0
 
 
+def test_what_is_observed_is_shown_where_nothing_is_rendered():
+    """As in RAGEN's `StaticEnv`, whose `reset` knows no modes either."""
+    game = RagenGame(env=f"{RAGENS}:QuestionEnv")
+    question = game.reset(0).text
+    assert question == "What is 1 + 1?"
+    odd = game.step("two")
+    assert odd.observation.text == "Incorrect."
+    assert odd.info == {"success": False, "valid": False}
+    right = game.step("2")
+    assert (right.observation.text, right.reward) == ("Correct!", 0.5)
+    assert right.info == {"success": True, "valid": True}
+
+
+def test_a_pair_of_what_is_observed_and_info_is_read():
+    game = RagenGame(env=f"{RAGENS}:QuestionEnv")
+    plain = inside(game).reset
+    inside(game).reset = lambda seed: (plain(seed), {})
+    assert game.reset(0).text == "What is 1 + 1?"
+
+
 # --- options
 
 
@@ -183,6 +203,7 @@ def test_the_environment_is_closed():
         ),
         ({**LINE, "config_kwargs": {"action_lookup": {1: ""}}}, "use a text without"),
         ({**LINE, "config_kwargs": {"render_mode": "rgb_array"}}, "'render_mode'"),
+        ({"env": f"{RAGENS}:SilentEnv"}, "SilentEnv shows NoneType, .* give text from"),
     ],
 )
 def test_bad_options_are_refused(options, says):

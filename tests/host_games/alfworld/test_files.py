@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from ragen_jax.host_games.alfworld import files
 from ragen_jax.host_games.alfworld.check import check
 from ragen_jax.host_games.alfworld.files import find_games, read_game
 from ragen_jax.host_games.alfworld.game import NOTHING, Alfworld
 from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
+from ragen_jax.host_games.common import shared
 from tests.host_games.alfworld.small import MANGLED, grammar_of, small, solved
 
 
@@ -93,6 +95,42 @@ def test_other_files_are_no_games(tmp_path):
     put(tmp_path, "train/a", solved(0))
     (tmp_path / "train/a/traj_data.json").write_text("{}")
     assert len(find_games(str(tmp_path), TRAINING)) == 1
+
+
+def test_a_broken_file_is_left_out(tmp_path, caplog):
+    for number in range(12):
+        put(tmp_path, f"train/{number}", solved(0))
+    (tmp_path / "train/3/game.tw-pddl").write_text('{"solvable": tr')
+    assert Alfworld(data=str(tmp_path)).num_tasks == 11
+    (line,) = caplog.messages
+    assert line.startswith("1 of 12 files are left out: file ")
+    assert "train/3/game.tw-pddl is not JSON" in line
+
+
+def count_reads(monkeypatch):
+    read = []
+    plain = files.read_game
+    monkeypatch.setattr(files, "read_game", lambda x: read.append(x) or plain(x))
+    return read
+
+
+def test_a_folder_is_read_once_for_both_splits_and_all_processes(tmp_path, monkeypatch):
+    data = tmp_path / "games"
+    for path in ("train/a", "train/b", "valid_seen/c"):
+        put(data, path, solved(0))
+    read = count_reads(monkeypatch)
+    found = {split: find_games(str(data), split) for split in SPLITS}
+    assert [len(found[split]) for split in SPLITS] == [2, 1]
+    assert len(read) == 3
+    # A worker starts as this process would after it has forgotten all.
+    find_games.cache_clear()
+    assert {split: find_games(str(data), split) for split in SPLITS} == found
+    assert len(read) == 3
+    # Another folder of shared values is that of another process.
+    monkeypatch.setenv(shared.FOLDER, str(tmp_path))
+    find_games.cache_clear()
+    assert find_games(str(data), TRAINING) == found[TRAINING]
+    assert len(read) == 6
 
 
 @pytest.mark.parametrize(

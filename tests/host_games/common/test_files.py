@@ -61,7 +61,6 @@ def test_a_missing_pyarrow_is_said(tmp_path, monkeypatch):
         ("data.json", "[", "is not JSON"),
         ("data.json", "[" * 100_000, "nested too deeply"),
         ("data.json", b"\xff", "is not JSON"),
-        ("data.jsonl", "[1]\n{", "line 2, is not JSON"),
         ("data.json.gz", "[]", "is not packed by gzip"),
         (
             "data.json.gz",
@@ -113,6 +112,21 @@ def test_a_few_rows_of_another_form_are_left_out_and_the_first_is_named(caplog):
     (line,) = caplog.messages
     assert line.startswith("2 of 22 rows are left out: row 8 of a.json is of another")
     assert "KeyError: 'n'; give ns" in line
+
+
+def test_a_broken_line_is_a_row_of_another_form(tmp_path, caplog):
+    path = tmp_path / "cut.jsonl"
+    # The last line of a download that was cut.
+    path.write_text("\n".join(map(json.dumps, ODD_FILE)) + '\n{"n": 2')
+    rows = read_rows(str(path))
+    records = read_each(rows, lambda row: row["n"], str(path), form="give ns")
+    assert records == list(range(20))
+    (line,) = caplog.messages
+    assert line.startswith("1 of 21 rows are left out: row 21 of")
+    assert "cut.jsonl, line 21, is not JSON" in line
+    path.write_text('{"n": 1}\n{')
+    with pytest.raises(ValueError, match=r"line 2, is not JSON.*\(1 of 2 rows are"):
+        read_each(read_rows(str(path)), lambda row: row["n"], str(path), form="ns")
 
 
 def test_a_file_of_another_form_is_refused():

@@ -61,13 +61,30 @@ def test_splits_of_files_share_no_statement(tmp_path):
     assert (len(training), len(validation)) == (30, 10)
 
 
+def test_a_few_odd_lines_are_left_out(tmp_path, caplog):
+    rows = [
+        {"split": split, "formal_statement": f"theorem x{i} : {i} < {i + 1}"}
+        for i, split in enumerate(["valid"] * 20 + ["test"] * 10)
+    ]
+    odd = [{"split": "valid"}, {**rows[0], "header": 3}]
+    # Half a surrogate pair: no server can be sent it.
+    odd.append({**rows[0], "formal_statement": "theorem y : \ud83d"})
+    path = write_lines(tmp_path / "x.jsonl", [*rows[:1], *odd, *rows[1:]])
+    assert len(load_theorems(path, "training")) == 20
+    assert "3 of 33 lines are left out" in caplog.text
+    assert "x.jsonl, line 2, is of another form" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("{", "line 1, is not JSON"),
-        ("[]", "line 1, has no text in `formal_statement`"),
-        ('{"formal_statement": " "}', "line 1, has no text in `formal_statement`"),
-        ('\n{"formal_statement": "x", "split": "dev"}', "line 2: split is 'dev'; use"),
+        ("[]", "line 1, is of another form: AttributeError"),
+        ('{"formal_statement": " "}', "no text in `formal_statement`"),
+        (
+            '\n{"formal_statement": "x", "split": "dev"}',
+            "line 2, is of another form: ValueError: split is 'dev'; use",
+        ),
         ("", "has no theorem for training"),
     ],
 )

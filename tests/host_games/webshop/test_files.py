@@ -240,11 +240,11 @@ def test_goals_that_their_product_does_not_meet_have_no_solution(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": ""}, "product 0 of .* its name is empty"),
-        ({"name": None}, "product 0 of .* TypeError"),
-        ({"pricing": "soon"}, "product 0 of .* its pricing is 'soon'"),
-        ({"customization_options": {"size": ["s"]}}, "product 0 of .* TypeError"),
-        ({"customization_options": ["s"]}, "product 0 of .* AttributeError"),
+        ({"name": ""}, "product 1 of .* its name is empty"),
+        ({"name": None}, "product 1 of .* TypeError"),
+        ({"pricing": "soon"}, "product 1 of .* its pricing is 'soon'"),
+        ({"customization_options": {"size": ["s"]}}, "product 1 of .* TypeError"),
+        ({"customization_options": ["s"]}, "product 1 of .* AttributeError"),
     ],
 )
 def test_products_in_another_form_are_errors(tmp_path, change, message):
@@ -269,6 +269,19 @@ def test_instructions_in_another_form_are_errors():
     written = {"B00TEA0002": [{"instruction": "tea"}]}
     with pytest.raises(ValueError, match=r"B00TEA0002 in instructions .* KeyError"):
         build_catalogue(ITEMS, {}, written, source="a test")
+
+
+def test_a_few_odd_records_are_left_out(caplog):
+    items = [{**TEA, "asin": f"B{i}", "name": f"Tea {i}"} for i in range(30)]
+    odd = {**TEA, "asin": "ODD", "pricing": "soon"}
+    records = {item["asin"]: ATTRIBUTES["B00TEA0002"] for item in items}
+    records["B7"] = {"instruction": "tea", "instruction_attributes": "free"}
+    shop = build_catalogue([*items[:3], odd, *items[3:]], records, None, source="x")
+    assert len(shop.products) == 30
+    assert len(all_goals(shop)) == 29
+    first, second = caplog.messages
+    assert first.startswith("1 of 31 products are left out: product 4 of x is of an")
+    assert "1 of 30 records are left out: the record of product B7 in attr" in second
 
 
 def test_files_that_cannot_be_used_are_errors(tmp_path, paths):

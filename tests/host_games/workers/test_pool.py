@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ragen_jax.host_games.workers.episodes import play_rows
-from ragen_jax.host_games.workers.pool import GameSpec, Pool
+from ragen_jax.host_games.workers.pool import GameSpec, Pool, _parse
 from tests.host_games.games import FAULTS
 
 FAULTY = "tests.host_games.games:Faulty"
@@ -173,6 +173,27 @@ def test_a_player_is_asked_only_while_an_episode_goes_on(make_pool):
     episodes = play_rows(pool, [1, 2], [None] * 2, player, max_turns=9)
     assert [len(episode) for episode in episodes] == [4, 4]
     assert asked == [[0, 1]] * 3
+
+
+def test_what_all_games_need_is_worked_out_once(make_pool, tmp_path):
+    path = tmp_path / "made"
+    for _ in range(2):
+        pool = make_pool(4, game="tests.host_games.games:Shares", path=str(path))
+        answers = pool.reset(range(4), [None] * 4)
+        assert [answer.text for answer in answers] == [
+            f"seed {row} and 7" for row in range(4)
+        ]
+    assert path.read_text() == "x"
+
+
+def test_an_answer_that_nests_too_deeply_is_no_answer():
+    """A process can write anything into the pipe; it ends its row, not the run."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        _parse(b"[" * 100_000, 1)
+    answer = _parse(
+        b'{"number": 1, "observation": "", "reward": 1%s}' % (b"0" * 400), 1
+    )
+    assert "not a finite number" in answer.failure
 
 
 def test_text_that_no_encoding_holds_becomes_one_that_does(make_pool):
