@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -63,6 +65,24 @@ class Pictured(Faulty):
         images = () if step.terminated else (self.picture(self.seed, self.count),)
         shown = dataclasses.replace(step.observation, images=images)
         return dataclasses.replace(step, observation=shown)
+
+
+class Imports(Faulty):
+    """Imports a module when it is made."""
+
+    def __init__(self, split: str, module: str):
+        super().__init__(split)
+        importlib.import_module(module)
+
+
+class Late(Faulty):
+    """Cannot be made the first time, for a reason that passes."""
+
+    def __init__(self, split: str, path: str):
+        super().__init__(split)
+        if not pathlib.Path(path).exists():
+            pathlib.Path(path).touch()
+            raise ConnectionError("busy")
 
 
 class Shares(Faulty):

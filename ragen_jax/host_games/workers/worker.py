@@ -18,6 +18,7 @@ The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wra
 """
 
 import base64
+import functools
 import importlib
 import io
 import json
@@ -43,8 +44,7 @@ def main() -> None:
     start = json.loads(requests.readline())
     if start["max_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
-    module, name = start["game"].split(":")
-    make = getattr(importlib.import_module(module), name)
+    build = functools.partial(_build, start, [])
     worker = os.getpid()
     games: dict[int, HostGame] = {}
     for line in requests:
@@ -53,7 +53,7 @@ def main() -> None:
         try:
             if "reset" in request:
                 if row not in games:
-                    games[row] = wrap(make(**start["kwargs"]), start["wrappers"])
+                    games[row] = build()
                 answer = _observation(games[row].reset(*request["reset"]))
             elif "solution" in request:
                 answer = {"solution": list(games[row].solution())}
@@ -71,6 +71,38 @@ def main() -> None:
         answers.flush()
     for game in games.values():
         _close(game)
+
+
+def _build(start: dict[str, Any], failures: list[Exception]) -> HostGame:
+    """A game, unless an import has failed in this process.
+
+    Python leaves behind what a module that fails has imported, so that a second attempt
+    may come further: rows would play or not by their order.
+
+    Args:
+      start: the first line.
+      failures: of imports, so far.
+    """
+    if failures:
+        raise failures[0]
+    module, name = start["game"].split(":")
+    try:
+        make = getattr(importlib.import_module(module), name)
+        return wrap(make(**start["kwargs"]), start["wrappers"])
+    except Exception as error:  # a module may raise anything
+        if _is_of_import(error):
+            failures.append(error)
+        raise
+
+
+def _is_of_import(error: BaseException | None) -> bool:
+    """Whether an exception, or what it was raised from, comes from an import."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, ImportError) or any(x.name == "<module>" for x in frames):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _words(error: Exception) -> str:

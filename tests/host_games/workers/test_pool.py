@@ -118,7 +118,53 @@ def test_a_game_that_does_not_begin_in_time_says_what_to_raise():
 def test_a_class_that_does_not_exist_is_a_failure(make_pool):
     pool = make_pool(2, game="tests.host_games.games:Missing")
     (first, _) = pool.reset([0, 1], [None, None])
-    assert first.failure == "its process ended with status 1"
+    assert "has no attribute 'Missing'" in first.failure
+
+
+HALF = """
+import half_made.parts
+half_made.parts.attempts += 1
+if half_made.parts.attempts == 1:
+    raise {error}
+from tests.host_games.adapters.ragen_environments import SumEnv
+from tests.host_games.games import Faulty
+"""
+
+
+@pytest.mark.parametrize("error", ["OSError('no card')", "ImportError('no card')"])
+@pytest.mark.parametrize(
+    ("game", "kwargs"),
+    [
+        ("half_made:Faulty", {}),
+        ("ragen_jax.host_games.adapters.ragen:RagenGame", {"env": "half_made:SumEnv"}),
+        ("tests.host_games.games:Imports", {"module": "half_made"}),
+    ],
+)
+def test_an_import_that_has_failed_fails_for_all_rows(
+    make_pool, tmp_path, monkeypatch, game, kwargs, error
+):
+    """Python would import such a package at the second attempt."""
+    package = tmp_path / "half_made"
+    package.mkdir()
+    (package / "__init__.py").write_text(HALF.format(error=error))
+    (package / "parts.py").write_text("attempts = 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    pool = make_pool(3, num_workers=1, game=game, **kwargs)
+    for _ in range(2):
+        failures = {x.failure for x in pool.reset(range(3), [None] * 3)}
+        (sentence,) = failures
+        assert sentence is not None
+        assert "no card" in sentence
+
+
+def test_a_game_that_cannot_be_made_once_may_be_the_next_time(make_pool, tmp_path):
+    """A server that it needs may be busy."""
+    pool = make_pool(
+        2, num_workers=1, game="tests.host_games.games:Late", path=str(tmp_path / "x")
+    )
+    first, second = pool.reset(range(2), [None] * 2)
+    assert "ConnectionError: busy" in first.failure
+    assert second.failure is None
 
 
 def test_a_fork_that_comes_back_answers_nothing(make_pool):
