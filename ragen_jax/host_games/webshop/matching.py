@@ -9,15 +9,16 @@ numbers enter the reward. `MATCHERS` has that as "faithful", and as "light" the 
 without packages: the ratio is computed here (it is defined by rapidfuzz), and nouns are
 the words of a title that a list and some endings do not rule out.
 
-It differs from thefuzz in that letters outside ASCII count, and from WebShop in the
-list of colours, which is written here, and whose colours have to be whole words: for
-WebShop `shredded` is red.
+"light" differs from WebShop in that letters outside ASCII count, that colours have to
+be whole words (for WebShop `shredded` is red), that a noun which a title repeats counts
+once, and in how it counts options (`Rules.is_strict`). Both have our list of colours,
+and rapidfuzz's ratio also where thefuzz 0.19 without Levenshtein takes difflib's.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ragen_jax.extras import install_command
 
@@ -25,6 +26,7 @@ SIMILAR_ABOVE = 85
 SPACY_MODEL = "en_core_web_sm"
 NOT_WORD = re.compile(r"\W+")
 LETTERS = re.compile(r"[^\W\d_]+")
+LATIN_1 = re.compile("[\x80-\xff]")
 
 _COLORS = """
     amber apricot aqua azure beige black blue blush bronze brown burgundy camel
@@ -63,10 +65,15 @@ class Rules:
     Attributes:
       ratio: similarity of two texts from 0 to 100, ignoring the order of words.
       nouns: what a title says is sold, in lower case.
+      color_of: the first colour in an option's value; without one, the value.
+      is_strict: an option chosen meets one option wanted at most, and sizes have to be
+        equal. If not, it meets all that it is similar to, sizes too.
     """
 
     ratio: Callable[[str, str], float]
-    nouns: Callable[[str], frozenset[str]]
+    nouns: Callable[[str], Collection[str]]
+    color_of: Callable[[str], str]
+    is_strict: bool
 
     def similar(self, first: str, second: str) -> bool:
         """The ratio, rounded as in thefuzz, is above `SIMILAR_ABOVE`."""
@@ -150,9 +157,19 @@ def color_of(value: str) -> str:
     return next((word for word in words if word in COLORS), value.lower())
 
 
+def published_color_of(value: str) -> str:
+    """The first colour by the alphabet that a value contains, also inside a word."""
+    return next((color for color in sorted(COLORS) if color in value), value)
+
+
+def published_plain(text: str) -> str:
+    """`plain` of a text without what is in Latin-1 and not in ASCII, as in thefuzz."""
+    return plain(LATIN_1.sub("", text))
+
+
 def light_rules() -> Rules:
     """Rules that need no packages."""
-    return Rules(ratio=token_set_ratio, nouns=likely_nouns)
+    return Rules(token_set_ratio, likely_nouns, color_of, is_strict=True)
 
 
 @functools.cache
@@ -180,15 +197,15 @@ def faithful_rules() -> Rules:
         ) from error
 
     def ratio(first: str, second: str) -> float:
-        return rapidfuzz.fuzz.token_set_ratio(first, second, processor=plain)
+        return rapidfuzz.fuzz.token_set_ratio(first, second, processor=published_plain)
 
     # Reading a title takes milliseconds, and there are as many titles as products.
     @functools.lru_cache(maxsize=4096)
-    def nouns(title: str) -> frozenset[str]:
+    def nouns(title: str) -> tuple[str, ...]:
         words = read(title)
-        return frozenset(w.text.lower() for w in words if w.pos_ in ("NOUN", "PROPN"))
+        return tuple(w.text.lower() for w in words if w.pos_ in ("NOUN", "PROPN"))
 
-    return Rules(ratio=ratio, nouns=nouns)
+    return Rules(ratio, nouns, published_color_of, is_strict=False)
 
 
 MATCHERS = {"light": light_rules, "faithful": faithful_rules}

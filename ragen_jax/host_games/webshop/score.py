@@ -3,22 +3,20 @@
 In: a goal with its limit, the product bought with its price and options. Out: a score
 from 0 to 1 and its parts.
 
-Source: WebShop (arXiv 2207.01206), section 3 and appendix: the share of the wishes that
-are met, of attributes, options and price, times a factor for the kind of product. It
-differs from the published code, which can pay more than 1: there each option chosen
-counts that is like any option wanted or is mentioned in the product's texts, so that
-one wish can count twice and make up for another. Here, as in the paper, options wanted
-are counted, each once and by another option chosen. Nouns of titles are sets on both
-sides; there a noun that a title repeats lowers the score of that very title.
+Source: WebShop (arXiv 2207.01206), section 3 and appendix, and its code (d149d0d,
+web_agent_site/engine/goal.py): the share of the wishes that are met, of attributes,
+options and price, times a factor for the kind of product. The code counts the options
+wanted that are similar to any one chosen, each once; `matching.Rules` say how texts are
+compared and where "light" is stricter. Neither can pay more than 1.
 """
 
 import dataclasses
 from collections.abc import Collection, Mapping
 
 from ragen_jax.host_games.webshop.catalogue import Goal, Product
-from ragen_jax.host_games.webshop.matching import Rules, color_of
+from ragen_jax.host_games.webshop.matching import Rules
 
-# The option whose values have to be equal, not only similar.
+# The option whose values have to be equal if rules are strict.
 EXACT_OPTION = "size"
 CATEGORY_MARK = "›"
 CATEGORIES_OF_A_KIND = 2
@@ -87,8 +85,9 @@ def score_purchase(
 def kind_factor(rules: Rules, wanted: Product, bought: Product) -> float:
     """1 for the same kind of product, and 0.5, 0.1 or 0 the farther it is from it."""
     nouns = rules.nouns(wanted.name)
-    shared = len(nouns & rules.nouns(bought.name))
-    # WebShop's value for a title without nouns.
+    shared = len(set(nouns) & set(rules.nouns(bought.name)))
+    # WebShop's value for a title without nouns. By its rules a noun that a title
+    # repeats lowers the share, also of that very title.
     share = shared / len(nouns) if nouns else SAME_KIND_ABOVE
     if share == 0:
         return WRONG_KIND
@@ -122,7 +121,10 @@ def count_attributes(rules: Rules, wanted: Collection[str], bought: Product) -> 
 def count_options(
     rules: Rules, wanted: Collection[str], chosen: Mapping[str, str]
 ) -> int:
-    """The most options wanted that can be paired with one chosen option each."""
+    """The options wanted that are met, by one chosen option each if rules are strict.
+
+    Then it is the most that can be paired so.
+    """
     fitting = [
         [
             name
@@ -131,14 +133,18 @@ def count_options(
         ]
         for wish in wanted
     ]
+    if not rules.is_strict:
+        return sum(map(bool, fitting))
     wish_of: dict[str, int] = {}
     return sum(_pair(wish, fitting, wish_of, set()) for wish in range(len(fitting)))
 
 
 def option_fits(rules: Rules, name: str, value: str, wish: str) -> bool:
     """Whether a value chosen is the one wanted, or one much like it."""
-    value, wish = color_of(value), color_of(wish)
-    return value == wish if name == EXACT_OPTION else rules.similar(wish, value)
+    value, wish = rules.color_of(value), rules.color_of(wish)
+    if rules.is_strict and name == EXACT_OPTION:
+        return value == wish
+    return rules.similar(wish, value)
 
 
 def _pair(

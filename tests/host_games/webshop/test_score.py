@@ -1,11 +1,19 @@
 """The pay of a purchase: every branch with its value computed by hand."""
 
 import dataclasses
+import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ragen_jax.host_games.webshop.catalogue import Goal
-from ragen_jax.host_games.webshop.matching import light_rules
+from ragen_jax.host_games.webshop.matching import (
+    COLORS,
+    faithful_rules,
+    light_rules,
+    token_set_ratio,
+)
 from ragen_jax.host_games.webshop.score import (
     Score,
     count_attributes,
@@ -13,9 +21,23 @@ from ragen_jax.host_games.webshop.score import (
     kind_factor,
     score_purchase,
 )
+from tests.host_games.webshop import oracle
+from tests.host_games.webshop.packages import fake_rapidfuzz, fake_spacy
 from tests.host_games.webshop.records import product
+from tests.pace import examples
 
 RULES = light_rules()
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """The published rules, for which every word of a title is a noun."""
+    monkeypatch.setitem(sys.modules, "spacy", fake_spacy())
+    monkeypatch.setitem(sys.modules, "rapidfuzz", fake_rapidfuzz())
+    yield faithful_rules()
+    faithful_rules.cache_clear()
+
+
 # Ten nouns: the share of one is 0.1, of two 0.2, of three 0.3.
 TEN = "lamp desk shade bulb cord plug switch base stand clip"
 # One noun more: the share of one is below 0.1.
@@ -73,6 +95,9 @@ def test_a_title_without_nouns_counts_as_a_fifth():
 def test_repeated_nouns_count_once():
     """For WebShop this title shares a twelfth with itself."""
     assert kind("lamp " * 12, "lamp " * 12) == 1.0
+    every_word = dataclasses.replace(RULES, nouns=str.split)
+    lamps = product(name="lamp " * 12)
+    assert kind_factor(every_word, lamps, lamps) == 0.1
 
 
 # --- attributes
@@ -133,15 +158,43 @@ def test_options_are_counted(wanted, chosen, count):
     assert count_options(RULES, wanted, chosen) == count
 
 
-def test_options_that_texts_mention_are_not_paid():
-    """WebShop pays any option chosen whose value is in the title."""
-    assert count_options(RULES, ["walnut"], {"color": "oak"}) == 0
+@pytest.mark.parametrize(
+    ("wanted", "chosen", "count"),
+    [
+        ([], {"color": "red"}, 0),
+        (["red", "l"], {"color": "red"}, 1),
+        # Sizes are compared as all else: words of one that are all in the other.
+        (["12 inch"], {"size": "12"}, 1),
+        (["small"], {"size": "x small"}, 1),
+        (["x small"], {"size": "large"}, 0),
+        # 2 * 2 of 5 letters, 80.
+        (["xl"], {"size": "xxl"}, 0),
+        # One that is chosen meets every wish that it is similar to.
+        (["oak pine", "oak"], {"top": "oak"}, 2),
+        # A wish is met once, so that nothing pays more than what is wanted.
+        (["red"], {"color": "red", "trim": "dark red"}, 1),
+        # A colour may be inside a word, and the first by the alphabet counts.
+        (["shredded"], {"style": "red"}, 1),
+        (["white and black"], {"color": "black"}, 1),
+        (["white and black"], {"color": "white"}, 0),
+        # Letters of Latin-1 do not count: "caf noir" and "caf".
+        (["café noir"], {"style": "caf"}, 1),
+    ],
+)
+def test_options_are_counted_as_published(published, wanted, chosen, count):
+    assert count_options(published, wanted, chosen) == count
+
+
+def test_options_that_texts_mention_are_not_paid(published):
+    """The lamp's title has the oak."""
+    for rules in (RULES, published):
+        assert count_options(rules, ["walnut"], {"color": "oak"}) == 0
 
 
 # --- all together
 
 
-def purchase(**changes):
+def purchase(rules=RULES, **changes):
     """The lamp bought for $25, two attributes and two options wanted."""
     goal = Goal(
         id="g",
@@ -157,7 +210,7 @@ def purchase(**changes):
         "limit_cents": 3000,
         **changes,
     }
-    return score_purchase(RULES, goal, product(), **given)
+    return score_purchase(rules, goal, product(), **given)
 
 
 PLAIN = {"name": "Oak Desk Lamp", "full_description": "", "small_description": []}
@@ -194,11 +247,82 @@ def test_a_full_score_is_exactly_one():
         assert Score(1.0, wishes - 1, 0, True, wishes).total == 1
 
 
-def test_no_purchase_is_worth_more_than_one():
-    """Options beyond those wanted add nothing; WebShop's code pays 6/5 for this."""
+@pytest.mark.parametrize("is_published", [False, True])
+def test_no_purchase_is_worth_more_than_one(published, is_published):
+    """Options beyond those wanted add nothing."""
+    rules = published if is_published else RULES
     chosen = {"color": "walnut", "size": "12 inch", "style": "oak", "trim": "walnut"}
-    score = purchase(chosen=chosen)
+    score = purchase(rules, chosen=chosen)
     assert score == Score(kind=1.0, attributes=2, options=2, in_limit=True, wishes=5)
-    lacking = purchase(chosen=chosen, bought=product(**PLAIN))
+    lacking = purchase(rules, chosen=chosen, bought=product(**PLAIN))
     assert dataclasses.replace(score, attributes=1) == lacking
     assert lacking.total == 4 / 5
+
+
+# --- the published rules, against an oracle
+
+VALUES = st.lists(
+    st.sampled_from(["oak", "shredded", "blue", "12", "x", "small", "café", "linen®"]),
+    min_size=1,
+    max_size=3,
+).map(" ".join)
+TITLES = st.lists(st.sampled_from(TEN.split()[:4]), max_size=12).map(" ".join)
+CATEGORIES = st.sampled_from(["", "a › b", "a › b › c", "b › c", "c"])
+
+
+@st.composite
+def purchases(draw):
+    def article():
+        return dataclasses.replace(
+            product(),
+            name=draw(TITLES) or "Lamp",
+            query=draw(st.sampled_from(["lamps", "rugs"])),
+            product_category=draw(CATEGORIES),
+            description=draw(VALUES),
+            attributes=tuple(draw(st.lists(VALUES, max_size=2))),
+        )
+
+    goal = Goal(
+        id="g",
+        asin="B00LAMP001",
+        instruction="a lamp",
+        attributes=tuple(draw(st.lists(VALUES, min_size=1, max_size=3))),
+        options=tuple((None, draw(VALUES)) for _ in range(draw(st.integers(0, 3)))),
+    )
+    names = st.sampled_from(["color", "size", "style"])
+    chosen = draw(st.dictionaries(names, VALUES))
+    return goal, article(), article(), chosen, draw(st.integers(1, 3))
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(purchases())
+def test_the_published_rules_pay_what_the_oracle_pays(bought):
+    goal, wanted, article, chosen, price = bought
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(sys.modules, "spacy", fake_spacy())
+        monkeypatch.setitem(sys.modules, "rapidfuzz", fake_rapidfuzz())
+        faithful_rules.cache_clear()
+        rules = faithful_rules()
+    faithful_rules.cache_clear()
+    score = score_purchase(
+        rules,
+        goal,
+        wanted,
+        article,
+        chosen=chosen,
+        price_cents=price,
+        limit_cents=2,
+    )
+    expected = oracle.pays(
+        goal,
+        wanted,
+        article,
+        chosen=chosen,
+        price=price,
+        limit=2,
+        nouns=lambda title: title.lower().split(),
+        ratio=token_set_ratio,
+        colors=sorted(COLORS),
+    )
+    assert score.total == pytest.approx(expected, abs=1e-12)
+    assert score.total <= 1
