@@ -26,9 +26,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
-from ragen_jax.algo.masked import masked_mean, masked_variance, rounding
+from ragen_jax.algo.masked import as_float, masked_mean, masked_variance, rounding
 from ragen_jax.algo.segments import takes_part
 from ragen_jax.registry.functions import EPISODE_DATA, Table
 
@@ -42,7 +42,7 @@ _ROUNDING = 1e-9
 _EQUAL_VARIANCES = 1e-5
 
 
-def reward_std(rewards: Float[Array, " B"], *, group_size: int) -> Float[Array, " G"]:
+def reward_std(rewards: Num[Array, " B"], *, group_size: int) -> Float[Array, " G"]:
     """Standard deviation (n - 1) of the raw episode rewards; 0 for a group of one.
 
     RAGEN's code calls it "reward_variance".
@@ -51,23 +51,23 @@ def reward_std(rewards: Float[Array, " B"], *, group_size: int) -> Float[Array, 
 
 
 def reward_variance(
-    rewards: Float[Array, " B"], *, group_size: int
+    rewards: Num[Array, " B"], *, group_size: int
 ) -> Float[Array, " G"]:
     """Variance (n - 1) of the raw episode rewards, as the RAGEN-2 paper has it."""
-    rewards = jnp.reshape(rewards, (-1, group_size))
+    rewards = jnp.reshape(as_float(rewards), (-1, group_size))
     everyone = jnp.ones(rewards.shape, bool)
     return masked_variance(rewards, everyone, axis=1, ddof=1)
 
 
-def reward_mean(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
+def reward_mean(rewards: Num[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
     """Mean of the raw episode rewards; 0 where it is rounding."""
     size = rewards.shape[0] // num_groups
     return reward_sum(rewards, num_groups=num_groups) / size
 
 
-def reward_sum(rewards: Float[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
+def reward_sum(rewards: Num[Array, " B"], *, num_groups: int) -> Float[Array, " G"]:
     """Sum of the raw episode rewards; 0 where it is rounding."""
-    rewards = rewards.reshape(num_groups, -1)
+    rewards = as_float(rewards).reshape(num_groups, -1)
     total, sizes = jnp.sum(rewards, axis=1), jnp.sum(jnp.abs(rewards), axis=1)
     is_rounding = (jnp.abs(total) <= rounding(sizes)) & jnp.isfinite(sizes)
     return jnp.where(is_rounding, 0.0, total)
@@ -237,7 +237,7 @@ def quantile_band(
 def within_group(
     scores: Float[Array, " G"],
     *,
-    rewards: Float[Array, "G N"],
+    rewards: Num[Array, "G N"],
     keep_zero: bool,
     rows_per_group: int,
 ) -> Bool[Array, "G N"]:
@@ -247,7 +247,8 @@ def within_group(
     the j that makes their variance largest: no other k rows have a larger one. Of equal
     variances the smallest j, of equal rewards the earlier row is the lower one.
     """
-    chosen = jax.vmap(_extremes, in_axes=(0, None))(rewards, rows_per_group)
+    choose = jax.vmap(_extremes, in_axes=(0, None))
+    chosen = choose(as_float(rewards), rows_per_group)
     return chosen & _candidates(scores, keep_zero)[:, None]
 
 

@@ -5,7 +5,7 @@ the gradient of the reduction.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Num
 
 Axis = int | tuple[int, ...] | None
 
@@ -27,6 +27,11 @@ def masked_mean(
     """Mean of the selected entries, 0 when there are none."""
     total = masked_sum(x, mask, axis)
     return total / jnp.maximum(jnp.sum(mask, axis=axis), 1).astype(total.dtype)
+
+
+def as_float(x: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Numbers that may be whole, such as rewards that a user counts, as float32."""
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def rounding(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -134,3 +134,26 @@ def test_a_real_difference_remains_one(value):
     np.testing.assert_allclose(
         masked_deviation(x, mask), [-difference / 2, difference / 2], rtol=0.2
     )
+
+
+def test_whole_rewards_are_scored_as_numbers():
+    """A game may count: its rewards may be whole numbers."""
+    rewards = jnp.asarray([3, 1, 2, 2, 0, 0, 5, -5, 9, 1, 0, 0], jnp.int32)
+    for name, values in {
+        "reward_sum": [8, 0, 10],
+        "reward_mean": [2, 0, 2.5],
+        "reward_variance": [2 / 3, 50 / 3, 19],
+    }.items():
+        size = {"group_size": 4} if name == "reward_variance" else {"num_groups": 3}
+        found = SCORES[name](rewards, **size)
+        assert found.dtype == jnp.float32
+        for one, value in zip(found, values, strict=True):
+            assert float(one) == pytest.approx(value, rel=1e-6)
+    kept = within_group(
+        jnp.ones(3), rewards=rewards.reshape(3, 4), keep_zero=True, rows_per_group=2
+    )
+    assert kept.tolist() == [
+        [True, True, False, False],
+        [False, False, True, True],
+        [True, False, True, False],
+    ]

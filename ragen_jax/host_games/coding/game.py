@@ -47,6 +47,14 @@ RECORDING_SECONDS = 45.0
 # Every fifth of our own tasks is for validation.
 VALIDATION_EVERY = 5
 FENCE = re.compile(r"(```|~~~)[\w+-]*[ \t]*\r?\n(.*?)(?:\1|\Z)", re.DOTALL)
+# Comments and texts of Python. A text that is not closed ends with its line or, in
+# three quotes, with the reply.
+COMMENT_OR_TEXT = re.compile(
+    r"#[^\n]*"
+    r"|(?P<three>\"{3}|'{3})(?:\\.|.)*?(?P<end>(?P=three)|\Z)"
+    r"|(?P<one>[\"'])(?:\\.|.)*?(?P<stop>(?P=one)|\n|\Z)",
+    re.DOTALL,
+)
 INDENT = re.compile(r"^[ \t\xa0]+", re.MULTILINE)
 
 
@@ -198,11 +206,20 @@ class Coding(HostGame):
 def extract_code(reply: str) -> str:
     """The last fenced block of a reply, or all of it where there is none.
 
-    Without a byte order mark; no-break spaces that indent are spaces.
+    A program's texts may hold marks of fences. Without a byte order mark; no-break
+    spaces that indent are spaces.
     """
-    blocks = [block for _, block in FENCE.findall(reply)]
+    # Of the same length, so that places are the same.
+    masked = COMMENT_OR_TEXT.sub(_without_marks, reply)
+    blocks = [reply[slice(*block.span(2))] for block in FENCE.finditer(masked)]
     code = (blocks[-1] if blocks else reply).replace("\ufeff", "")
     return INDENT.sub(lambda blanks: blanks[0].replace("\xa0", " "), code)
+
+
+def _without_marks(found: re.Match) -> str:
+    """A text with blanks for marks of fences; comments and open texts as they are."""
+    is_closed = (found["end"] or found["stop"] or "\n") != "\n"
+    return re.sub("[`~]", " ", found[0]) if is_closed else found[0]
 
 
 def _examples(split: str) -> list[Task]:

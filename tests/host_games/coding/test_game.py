@@ -1,6 +1,7 @@
 """The game of programming tasks: its own tasks, its rules and comparisons."""
 
 import contextlib
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -151,6 +152,10 @@ def test_a_reply_too_long_is_not_run(game):
     assert (step.reward, step.info["valid"]) == (0.0, True)
 
 
+TILDES = 'print("""\n~~~\na\n~~~\n""")\n'
+BACKTICKS = "print('''\n```\na\n```\n''')\n"
+
+
 @pytest.mark.parametrize(
     ("reply", "code"),
     [
@@ -161,10 +166,28 @@ def test_a_reply_too_long_is_not_run(game):
         ("no fence ``` here", "no fence ``` here"),
         ("~~~py\na = '```'\n~~~", "a = '```'\n"),
         ("\ufeffx = 'a\xa0b'", "x = 'a\xa0b'"),
+        # Lines like fences in the texts of a program.
+        (TILDES, TILDES),
+        (BACKTICKS, BACKTICKS),
+        (f"Here's it:\n~~~python\n{TILDES}~~~\nIt's done.", TILDES),
+        ("```\nprint('```')\n```", "print('```')\n"),
+        ('```\nprint("a\\"```")\n```', 'print("a\\"```")\n'),
+        # Quotes that are not closed, or not quotes.
+        ("Don't use 'x:\n```\na\n```", "a\n"),
+        ('A """ is a quote.\n```\na\n```', "a\n"),
+        ("```\na = 1  # it's\n```\nThat's it.", "a = 1  # it's\n"),
+        ("```\na = '#'\n```\nb", "a = '#'\n"),
     ],
 )
 def test_fences_are_stripped(reply, code):
     assert extract_code(reply) == code
+
+
+@pytest.mark.parametrize("piece", ['"""\\', "'\\'", '"', "'''\n", '"""\\"', "#'"])
+def test_odd_quotes_take_no_time(piece):
+    began = time.perf_counter()
+    extract_code(piece * (200_000 // len(piece)))
+    assert time.perf_counter() - began < 2
 
 
 def test_one_test_and_all_tests_have_deadlines():
