@@ -238,9 +238,9 @@ def copy_model(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def need(*packages: str) -> None:
-    """Skip a live test without these packages; with RAGEN_JAX_REQUIRE_LIVE=1 fail."""
+    """Skip a test or file without packages; with RAGEN_JAX_REQUIRE_LIVE=1 fail."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
     if absent and os.environ.get("RAGEN_JAX_REQUIRE_LIVE") == "1":
         pytest.fail(f"RAGEN_JAX_REQUIRE_LIVE=1, but {absent[0]} is not installed")
     if absent:
-        pytest.skip(f"needs {absent[0]}")
+        pytest.skip(f"needs {absent[0]}", allow_module_level=True)

@@ -362,7 +362,9 @@ def _children(pid: int) -> list[int]:
 
 @pytest.mark.slow
 def test_the_job_file_for_kubernetes(model, tmp_path):
-    yaml = pytest.importorskip("yaml")
+    commands.need("yaml")
+    import yaml
+
     job = yaml.safe_load(code_block("yaml"))["spec"]["replicatedJobs"][0]
     spec = job["template"]["spec"]
     container = spec["template"]["spec"]["containers"][0]

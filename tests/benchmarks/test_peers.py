@@ -8,10 +8,10 @@ import pytest
 from benchmarks import runs
 from benchmarks.peers import python_sokoban
 from envs.sokoban.env import Sokoban
+from tests import commands
 from tests.reference.answer_oracle import parse_reply
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+commands.need("torch", "transformers")
 
 from benchmarks.peers import torch_learner, torch_loop  # noqa: E402
 

@@ -1,74 +1,64 @@
-"""The client of Kimina servers, against recorded answers and a server of our own.
+"""The client of Kimina servers, against a server of our own.
 
-No Lean runs here: a stub answers on the loopback with what a server has once said.
+No Lean runs here: a stub answers on the loopback as the protocol has it.
 """
 
 import json
-import pathlib
 import time
 
 import pytest
 
 from ragen_jax.host_games.lean import kimina as lean_kimina
 from ragen_jax.host_games.lean.kimina import KiminaChecker, KiminaError, read_result
+from tests.host_games.lean import kimina_answers
 from tests.host_games.stub_server import answering
 
-RECORDED = pathlib.Path(__file__).parents[3].parent / "shared/data/kimina-recorded"
-needs_recorded = pytest.mark.skipif(
-    not RECORDED.is_dir(),
-    reason="needs recorded answers of a Kimina server, which are not part of this "
-    f"repository, at {RECORDED}",
-)
+PAIRS = {**dict(kimina_answers.recorded()), **kimina_answers.WRITTEN}
 
 
-def recorded() -> list[tuple[str, dict]]:
-    found = []
-    for path in sorted((RECORDED / "input").glob("*.lean")):
-        text = (RECORDED / "output" / f"{path.stem}.json").read_text()
-        found.append((path.read_text(), json.loads(text)["results"][0]))
-    return found
-
-
-@needs_recorded
 @pytest.mark.parametrize("api", ["check", "verify"])
-def test_recorded_answers(api):
-    """Sent are the recorded inputs, to the letter; read are the recorded answers."""
-    pairs = dict(recorded())
-    assert len(pairs) > 90
+def test_answers_of_the_protocol(api):
+    """Scripts are sent to the letter; messages are those of the answers."""
 
     def answer(path, headers, body):
         if api == "verify":
             (sent,) = body["codes"]
             assert path == "/verify"
-            return 200, {
-                "results": [{**pairs[sent["proof"]], "custom_id": sent["custom_id"]}]
-            }
+            named = {"custom_id": sent["custom_id"]}
+            return 200, {"results": [{**PAIRS[sent["proof"]], **named}]}
         assert path == "/api/check"
         assert body["timeout"] == 60
         (sent,) = body["snippets"]
-        result = {**pairs[sent["code"]], "id": sent["id"]}
-        del result["custom_id"]
+        result = {**PAIRS[sent["code"]], "id": sent["id"]}
         return 200, {"results": [result]}
 
     with answering(answer) as (url, _):
         checker = KiminaChecker(url, timeout_seconds=60, api=api)
-        results = [(checker.check(code), result) for code, result in pairs.items()]
-    timeouts = done = 0
-    for result, expected in results:
-        if expected["error"] is not None:
-            timeouts += 1
-            assert (result.error, result.is_timeout) == ("Lean process timed out", True)
-            assert not result.is_done
+        results = {code: checker.check(code) for code in PAIRS}
+    for code, result in results.items():
+        answered = PAIRS[code]
+        if answered["error"] is not None:
+            assert result.error == answered["error"]
+            assert result.is_timeout == ("timed out" in answered["error"])
             continue
-        messages = expected["response"].get("messages", [])
-        assert [m.text for m in result.messages] == [m["data"] for m in messages]
-        assert [m.severity for m in result.messages] == [
-            m["severity"] for m in messages
+        if "message" in answered["response"]:
+            assert (result.error, result.is_timeout) == ("Unknown environment.", False)
+            continue
+        messages = answered["response"].get("messages", [])
+        said = [
+            (m["severity"], m["pos"]["line"], m["pos"]["column"], m["data"])
+            for m in messages
         ]
-        assert [m.line for m in result.messages] == [m["pos"]["line"] for m in messages]
-        done += result.is_done
-    # All that Lean came to the end of are proofs: it warns, but there are no errors.
-    assert (timeouts, done) == (4, len(pairs) - 4)
+        assert [(m.severity, m.line, m.column, m.text) for m in result.messages][
+            : len(said)
+        ] == said
+        # A `sorry` is an error at its place.
+        sorries = answered["response"].get("sorries", [])
+        assert [m.severity for m in result.messages[len(said) :]] == ["error"] * len(
+            sorries
+        )
+    proved = [code for code in kimina_answers.WRITTEN if results[code].is_done]
+    assert proved == list(kimina_answers.WRITTEN)[:3]
 
 
 def reply_of(*messages, **more) -> dict:

@@ -10,6 +10,7 @@ from ragen_jax.host_games.base import SPLITS, TRAINING, VALIDATION
 from ragen_jax.host_games.search.game import SearchQA
 from ragen_jax.host_games.search.hotpot import load_hotpot, split_of
 from ragen_jax.host_games.search.questions import Hop
+from tests.commands import need
 from tests.host_games.episodes import play
 from tests.host_games.files import write_json
 
@@ -130,6 +131,7 @@ def test_both_forms_say_the_same(tmp_path):
 
 @pytest.mark.live
 def test_parquet(tmp_path):
+    need("pyarrow")
     pyarrow = importlib.import_module("pyarrow")
     parquet = importlib.import_module("pyarrow.parquet")
     path = str(tmp_path / "hotpot.parquet")

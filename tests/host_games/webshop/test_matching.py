@@ -17,6 +17,7 @@ from ragen_jax.host_games.webshop.matching import (
     plain,
     token_set_ratio,
 )
+from tests import commands
 from tests.host_games.webshop.packages import fake_rapidfuzz, fake_spacy
 from tests.pace import examples
 
@@ -57,7 +58,9 @@ TEXTS = st.text(alphabet="ab cd-É9_ß.", max_size=40) | st.text(max_size=20)
 @settings(max_examples=examples(500), deadline=None)
 @given(TEXTS, TEXTS)
 def test_ratios_are_those_of_rapidfuzz(first, second):
-    fuzz = pytest.importorskip("rapidfuzz").fuzz
+    commands.need("rapidfuzz")
+    from rapidfuzz import fuzz
+
     expected = fuzz.token_set_ratio(first, second, processor=plain)
     assert token_set_ratio(first, second) == pytest.approx(expected)
 
@@ -142,7 +145,7 @@ def test_faithful_rules_take_nouns_from_spacy(monkeypatch):
 
 
 def test_faithful_rules_compare_by_rapidfuzz(monkeypatch):
-    pytest.importorskip("rapidfuzz")
+    commands.need("rapidfuzz")
     monkeypatch.setitem(sys.modules, "spacy", fake_spacy(lambda model: str.split))
     rules = faithful_rules()
     assert rules.ratio("argan oil", "olive oil") == pytest.approx(50)
