@@ -2,8 +2,9 @@
 
 python -m launch.train --config=configs/lean.py --workdir=runs/lean
 
-A Lean server and miniF2F: "--config.env.kwargs={'data': 'minif2f.jsonl',
-'url': 'http://127.0.0.1:8000'}". See docs/host_games.md.
+A Lean server and miniF2F: --config.host.step_seconds=100
+"--config.env.kwargs={'data': 'minif2f.jsonl', 'url': 'http://127.0.0.1:8000'}".
+See docs/host_games.md.
 
 The pocket model proves theorems that take up to three tactics.
 

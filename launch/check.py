@@ -7,8 +7,10 @@ python -m launch.check sokoban --kind=environment
 
 A class is checked as an environment, or as a host game if it is a `HostGame`: the
 contract that the built-in games pass, and an environment's words under the pocket
-model's tokenizer. A function is tried on random episodes, with
-its options as further words; --kind names its place where the parameters do not.
+model's tokenizer. The arguments of its constructor are further words, and of a host
+game also the keys of the section `host`, such as host.step_seconds=40. A function is
+tried on random episodes, with its options as further words; --kind names its place
+where the parameters do not.
 
 Exit status: 0 when every check holds, 1 when one does not, 2 when there is nothing to
 check.
@@ -104,8 +106,10 @@ def _environment(
     import envs
     from envs.contract.checks import CHECKS
     from envs.contract.subject import Subject, problem
+    from ragen_jax.registry.functions import constructing
 
-    built = Subject(envs.make(subject, **options))
+    with constructing(name):
+        built = Subject(envs.make(subject, **options))
     yield from _outcomes(CHECKS, lambda check: filter(None, [problem(check, built)]))
     with working("its words under the pocket model's tokenizer"):
         problem = _words_problem(built.env)
@@ -118,12 +122,20 @@ def _host_game(
     from configs import base
     from ragen_jax.host_games.base import SPLITS
     from ragen_jax.host_games.contract import CHECKS, Subject
+    from ragen_jax.registry.functions import constructing
     from ragen_jax.rollout.host.env import build_game, make_host_game
 
     del subject
     settings = base.get_config().host.to_dict()
-    spec = make_host_game(name, options, max_failed_fraction=1.0, **settings).spec
-    built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
+    given = dict(options)
+    for key in [key for key in options if "." in key]:
+        section, _, rest = key.partition(".")
+        if section != "host" or rest not in settings:
+            raise ValueError(f"there is no {key}; use host. and {', '.join(settings)}")
+        settings[rest] = given.pop(key)
+    with constructing(name):
+        spec = make_host_game(name, given, max_failed_fraction=1.0, **settings).spec
+        built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
     yield from _outcomes(CHECKS, lambda check: check(built))
 
 

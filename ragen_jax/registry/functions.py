@@ -8,6 +8,7 @@ section. The signature is the only place that lists them.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -16,7 +17,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 # Parameters that describe a batch of episodes (`ragen_jax.learner.batch.named_arrays`).
@@ -142,6 +144,29 @@ def load_reference(name: str) -> Any:
         hint = did_you_mean(attribute, vars(module))
         raise ValueError(f"{module_name} has no {attribute}.{hint}")
     return getattr(module, attribute)
+
+
+@contextlib.contextmanager
+def constructing(name: str) -> Iterator[None]:
+    """One sentence for what a constructor of the user's, or of a package, raises.
+
+    Raises:
+      ValueError: the constructor that is called inside raised something; a ValueError
+        or an ImportError stays as it is.
+    """
+    try:
+        yield
+    except (ValueError, ImportError):
+        raise
+    except Exception as error:
+        if ":" not in name:
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"the constructor of {name} raised {type(error).__name__}: {error} "
+            f"({place.filename}, line {place.lineno}); RAGEN_JAX_TRACEBACK=1 shows the "
+            "traceback"
+        ) from error
 
 
 def _guarded(name: str, entry: Callable, returns: type | None) -> Callable:

@@ -7,14 +7,13 @@ Without `env.mix` there is one specification, `env.name`, that plays every group
 
 import dataclasses
 import re
-import traceback
 from collections.abc import Iterator, Mapping
 
 from ml_collections import ConfigDict
 
 import envs
 from envs.base import EnvParams, TextGame
-from ragen_jax.registry.functions import is_reference, load_reference
+from ragen_jax.registry.functions import constructing, is_reference, load_reference
 from ragen_jax.registry.settings import number_problem
 from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.sharding import MESH_AXES, row_problems
@@ -75,23 +74,15 @@ def make_env(spec: EnvSpec) -> tuple[TextGame, EnvParams]:
         for key, value in spec.kwargs.items()
     }
     try:
-        if spec.host is not None:
-            env = make_host_game(spec.name, kwargs, **spec.host)
-        else:
-            name = load_reference(spec.name) if is_reference(spec.name) else spec.name
-            env = envs.make(name, **kwargs)
+        with constructing(spec.name):
+            if spec.host is not None:
+                env = make_host_game(spec.name, kwargs, **spec.host)
+            else:
+                is_users = is_reference(spec.name)
+                name = load_reference(spec.name) if is_users else spec.name
+                env = envs.make(name, **kwargs)
     except (ValueError, ImportError) as error:
         raise ValueError(f"{spec.path}: {error}") from error
-    except Exception as error:
-        if ":" not in spec.name:
-            raise
-        # The user's constructor, or that of another package.
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise ValueError(
-            f"{spec.path}: the constructor of {spec.name} raised "
-            f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); "
-            "RAGEN_JAX_TRACEBACK=1 shows the traceback"
-        ) from error
     return env, env_params(env, spec.params, path=f"{spec.path}.params")
 
 

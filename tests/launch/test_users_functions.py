@@ -218,3 +218,18 @@ def test_the_command_says_what_it_checks():
     game = commands.call(commands.command("check", "bandit"))
     assert game.returncode == 0, game.stdout
     assert "ok      Stepping a finished state changes nothing" in game.stdout
+
+
+def test_a_constructor_that_raises_is_one_sentence_in_the_check():
+    line = commands.refusal("check", "tests.host_games.broken_games:Unmakeable")
+    assert "broken_games:Unmakeable raised KeyError: 'no such table' (" in line
+
+
+def test_limits_of_a_host_game_can_be_checked_with_longer_steps():
+    words = ["check", "coding", "total_seconds=20"]
+    line = commands.refusal(*words)
+    assert "set host.step_seconds above 20" in line
+    line = commands.refusal(*words, "host.seconds=40")
+    assert "there is no host.seconds; use host. and " in line
+    done = commands.call(commands.command(*words, "host.step_seconds=40"))
+    assert "coding keeps the contract" in done.stdout

@@ -206,6 +206,7 @@ class LeanGame(HostGame):
             )
         chosen = {name: value for name, value in options.items() if value is not None}
         self._checker = KiminaChecker(**chosen)
+        self.max_step_seconds = float(self._checker.timeout_seconds)
         self._most_chars = MAX_LEAN_CHARS
         self._theorems = load_theorems(data, split)
         self._problems, self._is_ascii = None, False

@@ -116,7 +116,7 @@ class HttpRetriever:
         path = parts.path if parts.path not in ("", "/") else "/retrieve"
         self.url = parts._replace(path=path).geturl()
         self._dialects = SPOKEN if dialect == AUTO else (dialect,)
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
 
     def search(self, query: str, k: int) -> list[Passage]:
         """Up to `k` passages for a query, best first.
@@ -131,7 +131,7 @@ class HttpRetriever:
                 answer = post_json(
                     self.url,
                     write_request(dialect, query, k),
-                    timeout_seconds=self._timeout_seconds,
+                    timeout_seconds=self.timeout_seconds,
                     max_bytes=MAX_ANSWER_BYTES,
                 )
             except HttpError as error:

@@ -188,6 +188,8 @@ class SearchQA(HostGame):
         )
         self._server = _reach(retriever, dialect, timeout_seconds)
         self.waits = retriever is not None
+        if self._server is not None:
+            self.max_step_seconds = self._server.timeout_seconds
         self._max_searches, self._top_k = max_searches, top_k
         self._passage_chars, self._loose = passage_chars, loose
         self.num_tasks = self._source.num_tasks
