@@ -9,14 +9,16 @@ and what ends an episode with a positive reward counts as a success unless the s
 says what does (`success` in its observation, as `launch.serve` does).
 """
 
+import functools
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from ragen_jax.host_games.adapters.common import refuse_reply, spread_seed
 from ragen_jax.host_games.adapters.openenv_actions import (
     Unreadable,
     find_text,
+    read_done,
     read_form,
     read_reward,
 )
@@ -34,6 +36,8 @@ from ragen_jax.host_games.common.splits import check_split
 
 # Of the description that becomes the instruction: it is in every prompt.
 MAX_INSTRUCTION = 4_000
+
+Value = TypeVar("Value")
 
 
 class OpenEnvGame(HostGame):
@@ -110,7 +114,7 @@ class OpenEnvGame(HostGame):
         if task is not None:
             data["task"] = task
         answer = self._connection.reset(data)
-        if answer.get("done") is True:
+        if self._read(read_done, answer.get("done")):
             raise self._given_up("the episode is over before its first reply")
         self._text = self._find_text(answer)
         return Observation(self._text)
@@ -128,11 +132,9 @@ class OpenEnvGame(HostGame):
         except ActionRefused as error:
             return self._invalid(f"The game did not accept this: {error}")
         self._text = self._find_text(answer)
-        try:
-            reward = read_reward(answer.get("reward"))
-        except ValueError as error:
-            raise self._given_up(str(error)) from error
-        done, seen = answer.get("done") is True, answer.get("observation")
+        reward = self._read(read_reward, answer.get("reward"))
+        done = self._read(read_done, answer.get("done"))
+        seen = answer.get("observation")
         seen = seen if isinstance(seen, Mapping) else {}
         success = _flag(seen, "success", done and reward > self._success_above)
         truncated = done and _flag(seen, "truncated", False)
@@ -144,8 +146,12 @@ class OpenEnvGame(HostGame):
         self._connection.close()
 
     def _find_text(self, answer: Mapping[str, Any]) -> str:
+        find = functools.partial(find_text, field=self._observation_field)
+        return self._read(find, answer.get("observation"))
+
+    def _read(self, read: Callable[[Any], Value], value: Any) -> Value:
         try:
-            return find_text(answer.get("observation"), self._observation_field)
+            return read(value)
         except ValueError as error:
             raise self._given_up(str(error)) from error
 
@@ -161,7 +167,7 @@ class OpenEnvGame(HostGame):
 
 def _flag(seen: Mapping[str, Any], name: str, default: bool) -> bool:
     value = seen.get(name)
-    return value if isinstance(value, bool) else default
+    return bool(value) if value in (True, False) else default
 
 
 def _describe(about: Mapping[str, Any], hint: str) -> str:

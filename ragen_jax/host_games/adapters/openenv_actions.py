@@ -165,6 +165,17 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def read_done(value: Any) -> bool:
+    """Whether an episode has ended; where nothing is said it has not.
+
+    Raises:
+      ValueError: it is neither true nor false, nor 1 or 0.
+    """
+    if value is not None and value not in (True, False):
+        raise ValueError(f"done is {json.dumps(value)[:80]}, neither true nor false")
+    return bool(value)
+
+
 def read_reward(value: Any) -> float:
     """The reward; a missing one is 0.
 

@@ -209,17 +209,23 @@ class Connection:
     def _exchange(self, text: str) -> Any:
         from websockets.exceptions import ConnectionClosed
 
-        if self._socket is None:
+        is_new = self._socket is None
+        if is_new:
             self._socket = self._connect()
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            # An error that came meanwhile is the answer; a second answer to the last
+            # request would be taken for this one's, and all later ones be one behind.
+            said = None if is_new else _parse(self._socket.recv(timeout=0))
+            if isinstance(said, dict) and said.get("type") == "error":
+                return said
+            if not is_new:
+                self._drop()
+                raise _Lost(f"{self._url} answered a request twice")
         # What a server says before it closes, such as that it has no room, may be
         # there although nothing can be sent any more.
         with contextlib.suppress(ConnectionClosed):
             self._socket.send(text)
-        raw = self._socket.recv(timeout=self._seconds)
-        try:
-            return parse_json(raw)
-        except ValueError:
-            return None
+        return _parse(self._socket.recv(timeout=self._seconds))
 
     def _connect(self) -> "ClientConnection":
         from websockets.exceptions import WebSocketException
@@ -264,6 +270,14 @@ class Connection:
         """Drops the connection without a close frame; the next reset connects anew."""
         self._socket = None
         self._stack.close()
+
+
+def _parse(raw: str | bytes) -> Any:
+    """The value of a message; None: it is not JSON."""
+    try:
+        return parse_json(raw)
+    except ValueError:
+        return None
 
 
 def _first_error(data: Mapping[str, Any]) -> str:

@@ -224,6 +224,8 @@ def test_a_connection_that_is_lost_inside_an_episode_is_a_failure():
         (error("EXECUTION_ERROR"), "failed with EXECUTION_ERROR: no"),
         (observation(reward="1"), 'the reward is "1", not a finite number'),
         (observation(reward=float("nan")), "the reward is NaN"),
+        (observation(done="true"), 'done is "true", neither true nor false'),
+        (observation(done=[1]), "done is [1], neither"),
         ('{"type": "observation", "data": {"observation": 3}}', "the observation is 3"),
         (
             '{"type": "observation", "data": {"observation": {"board": ""}}}',
@@ -249,6 +251,37 @@ def test_an_episode_that_is_over_at_its_reset_is_a_failure():
             game.reset(0)
         assert game.reset(0).text == "ok"
     assert [request["type"] for request in asked] == ["reset", "reset"]
+
+
+def test_numbers_may_say_that_an_episode_has_ended():
+    """One whose server has ended it would be asked for further replies."""
+    talk, _ = answering(
+        observation(done=0), observation(done=None), observation(done=1, success=0)
+    )
+    with playing(talk) as game:
+        game.reset(0)
+        assert not game.step("a").terminated
+        step = game.step("b")
+    assert (step.terminated, step.info["success"]) == (True, False)
+
+
+def test_a_second_answer_is_not_taken_for_the_next_requests():
+    def talk(socket):
+        for number, _ in enumerate(socket):
+            for copy in range(2 if number == 1 else 1):
+                socket.send(observation(f"answer {number}, copy {copy}"))
+
+    with playing(talk) as game:
+        game.reset(0)
+        assert game.step("a").observation.text == "answer 1, copy 0"
+        time.sleep(0.1)
+        with pytest.raises(OpenEnvError, match="answered a request twice"):
+            game.step("b")
+        # Another session; at a reset nothing is lost.
+        assert game.reset(1).text == "answer 0, copy 0"
+        game.step("c")
+        time.sleep(0.1)
+        assert game.reset(2).text == "answer 0, copy 0"
 
 
 def test_a_silent_server_is_given_up():
