@@ -1,6 +1,7 @@
 """The checks of host games: the built-in ones pass, and every fault is found."""
 
 import os
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from ragen_jax.host_games import contract
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.rollout.host.env import WAITING_WORKERS, build_game, make_host_game
 from tests import commands
+from tests.host_games import broken_games
 
 BROKEN = "tests.host_games.broken_games"
 # A game of `broken_games`, the check that finds its fault, and words of what it says.
@@ -85,6 +87,33 @@ def test_games_that_wait_get_more_processes(name, given, expected):
     reference = f"tests.host_games.games:{name}"
     env = make_host_game(reference, {}, max_failed_fraction=1.0, **settings)
     assert env.spec.num_workers == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"num_tasks": 0}, "says num_tasks = 0; it has to be a whole number of at"),
+        ({"num_tasks": "3"}, "says num_tasks = '3'; it has to be a whole number"),
+        ({"longest_solution": 2.5}, "says longest_solution = 2.5; it has to be a"),
+        ({"max_rows": -1}, "says max_rows = -1; it has to be a whole number of at"),
+        ({"metrics": "m"}, "says metrics = 'm'; it has to be a tuple of names"),
+        ({"instruction": None}, "says instruction = None; it has to be a text"),
+        ({"max_step_seconds": "9"}, "says max_step_seconds = '9'; it has to be a num"),
+    ],
+)
+def test_what_a_game_says_of_itself_is_checked(said, message, monkeypatch):
+    for attribute, value in said.items():
+        monkeypatch.setattr(broken_games.Sound, attribute, value, raising=False)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        subject(f"{BROKEN}:Sound")
+
+
+def test_half_a_letter_in_an_instruction_is_replaced(monkeypatch):
+    """No tokenizer takes it: the run would end with a TypeError."""
+    monkeypatch.setattr(broken_games.Sound, "instruction", "Say \ud83d so.")
+    settings = base.get_config().host.to_dict()
+    env = make_host_game(f"{BROKEN}:Sound", {}, max_failed_fraction=1.0, **settings)
+    assert env.instruction == "Say ? so."
 
 
 def test_play_says_what_a_game_should_have_returned(capfd):

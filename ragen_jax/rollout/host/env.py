@@ -7,7 +7,9 @@ any game; and the step of a turn that takes what a worker answered.
 import functools
 import inspect
 import json
+import numbers
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,7 +103,9 @@ class HostGameEnv(base.TextGame):
         self.spec = spec
         self.num_widths = num_widths
         self.max_failed_fraction = max_failed_fraction
-        self.name, self.instruction = game.name, game.instruction
+        self.name = game.name
+        # Half a surrogate pair has no encoding.
+        self.instruction = game.instruction.encode("utf-8", "replace").decode()
         self.num_tasks = num_tasks
         self.metrics, self.max_rows = game.metrics, game.max_rows
         self.longest_solution = game.longest_solution if game.is_solvable else None
@@ -258,6 +262,35 @@ def _check_time(name: str, limit: float | None, step_seconds: float) -> None:
         )
 
 
+def _is_count(value: object) -> bool:
+    return value is None or (isinstance(value, numbers.Integral) and value > 0)
+
+
+_COUNT = "a whole number of at least 1, or None"
+# What a game says of itself -> whether a value can be used, and which can.
+_ATTRIBUTES = {
+    "instruction": (lambda value: isinstance(value, str), "a text"),
+    "metrics": (lambda value: isinstance(value, tuple | list), "a tuple of names"),
+    "num_tasks": (_is_count, _COUNT),
+    "longest_solution": (_is_count, _COUNT),
+    "max_rows": (_is_count, _COUNT),
+    "max_step_seconds": (
+        lambda value: value is None or (isinstance(value, numbers.Real) and value > 0),
+        "a number above 0, or None",
+    ),
+}
+
+
+def _check_attributes(name: str, game: HostGame) -> None:
+    for attribute, (is_good, allowed) in _ATTRIBUTES.items():
+        value = getattr(game, attribute, None)
+        if not is_good(value):
+            raise ValueError(
+                f"{name} says {attribute} = {reprlib.repr(value)}; it has to be "
+                f"{allowed} (the contract: ragen_jax/host_games/base.py)"
+            )
+
+
 def _check_metrics(name: str, game: HostGame) -> None:
     for metric in game.metrics:
         if not re.fullmatch("[a-z0-9_]+", metric):
@@ -312,6 +345,8 @@ def make_host_game(
     games = {
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
+    for game in games.values():
+        _check_attributes(name, game)
     _check_metrics(name, games[TRAINING])
     _check_time(name, games[TRAINING].max_step_seconds, step_seconds)
     if num_workers is None and games[TRAINING].waits:
