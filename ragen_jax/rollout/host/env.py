@@ -6,11 +6,12 @@ any game; and the step of a turn that takes what a worker answered.
 
 import functools
 import inspect
+import itertools
 import json
 import numbers
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -281,8 +282,9 @@ _ATTRIBUTES = {
 }
 
 
-def _check_attributes(name: str, game: HostGame) -> None:
-    for attribute, (is_good, allowed) in _ATTRIBUTES.items():
+def _check_attributes(name: str, games: Iterable[HostGame]) -> None:
+    pairs = itertools.product(games, _ATTRIBUTES.items())
+    for game, (attribute, (is_good, allowed)) in pairs:
         value = getattr(game, attribute, None)
         if not is_good(value):
             raise ValueError(
@@ -345,8 +347,7 @@ def make_host_game(
     games = {
         split: wrap(_construct(name, make, split, kwargs), wrappers) for split in SPLITS
     }
-    for game in games.values():
-        _check_attributes(name, game)
+    _check_attributes(name, games.values())
     _check_metrics(name, games[TRAINING])
     _check_time(name, games[TRAINING].max_step_seconds, step_seconds)
     if num_workers is None and games[TRAINING].waits:
