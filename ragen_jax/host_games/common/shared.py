@@ -5,7 +5,6 @@ that asks and read from a small file by all others: the workers of the games, an
 process that started them. Later changes of what it was made of are not seen.
 """
 
-import fcntl
 import functools
 import json
 import os
@@ -41,6 +40,8 @@ def once(name: str, make: Callable[[], Any]) -> Any:
       name: of the value, the same in every process; names what it is made of.
       make: gives the value, JSON-able.
     """
+    import fcntl  # Windows, which has no workers, lacks it
+
     # Workers start in the folder of the process that starts them.
     key = text_hash(f"{os.getcwd()} {name}")
     file = pathlib.Path(folder(), f"{key:016x}.json")

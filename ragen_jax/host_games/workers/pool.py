@@ -62,6 +62,7 @@ class WorkerResponse:
       reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
       solution: replies that win, where they were asked for.
       failure: why the answer is missing; None if there is one.
+      spoiled: the failure is that of an import, which the process cannot try again.
     """
 
     text: str = ""
@@ -72,6 +73,7 @@ class WorkerResponse:
     info: Mapping[str, float] = dataclasses.field(default_factory=dict)
     solution: tuple[str, ...] = ()
     failure: str | None = None
+    spoiled: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -138,6 +140,8 @@ class Pool:
         self, seeds: Sequence[int], tasks: Sequence[int | None]
     ) -> list[WorkerResponse]:
         """Begin an episode in every row."""
+        for worker in self._workers:
+            worker.renew()
         given = [[int(seed), task] for seed, task in zip(seeds, tasks, strict=True)]
         answers = self._ask({row: {"reset": x} for row, x in enumerate(given)})
         return [answers[row] for row in range(self._num_rows)]
@@ -192,6 +196,8 @@ class _Worker:
         self._child: child.Child | None = None
         # Of the last request.
         self._number = 0
+        # An import has failed in the process.
+        self._is_spoiled = False
 
     def ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
         if "reset" in request:
@@ -202,11 +208,22 @@ class _Worker:
         if row in self._lost:
             return WorkerResponse(failure=self._lost[row])
         answer = self._exchange(row, request)
+        self._is_spoiled |= answer.spoiled
         if answer.is_over:
             del self._histories[row]
         elif "solution" not in request:
             self._histories[row].append((request, answer.text))
         return answer
+
+    def renew(self) -> None:
+        """Before all rows begin anew: end a process in which an import has failed.
+
+        What made it fail may have passed, such as a lack of memory.
+        """
+        if self._is_spoiled:
+            self._histories.clear()
+            self.stop()
+            self._is_spoiled = False
 
     def close_stdin(self) -> None:
         if self._child is not None:
@@ -310,7 +327,8 @@ def _parse(line: bytes, number: int) -> WorkerResponse:
     if not isinstance(answer, dict) or answer.get("number") != number:
         raise ValueError(f"{line[:80]!r} is not the answer of request {number}")
     if isinstance(answer.get("error"), str):
-        return WorkerResponse(failure=answer["error"])
+        spoiled = answer.get("spoiled") is True
+        return WorkerResponse(failure=answer["error"], spoiled=spoiled)
     if isinstance(solution := answer.get("solution"), list):
         return WorkerResponse(solution=tuple(map(str, solution)))
     text, info = answer.get("observation"), answer.get("info", {})

@@ -9,7 +9,9 @@ business of `pool.py`, which starts it.
     {"number": 8, "row": 3, "step": "reply"}       -> {"number": 8, "observation": ...}
     {"number": 9, "row": 3, "solution": true}      -> {"number": 9, "solution": [...]}
 
-An answer has its request's number, so that none is taken for another's. Half a
+An answer has its request's number, so that none is taken for another's. The answer
+{"number": ..., "error": sentence} may have "spoiled": an import has failed, and no game
+can be made in this process any more. Half a
 surrogate pair in a text, which no encoding can write, becomes "?". Images are PNG files
 in base64, a list of texts as "images" beside the observation.
 
@@ -44,7 +46,8 @@ def main() -> None:
     start = json.loads(requests.readline())
     if start["max_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_AS, (start["max_bytes"],) * 2)
-    build = functools.partial(_build, start, [])
+    failures: list[Exception] = []
+    build = functools.partial(_build, start, failures)
     worker = os.getpid()
     games: dict[int, HostGame] = {}
     for line in requests:
@@ -61,7 +64,8 @@ def main() -> None:
                 answer = _step(games[row].step(request["step"]))
             line = _line(number | answer)
         except Exception as error:  # every exception of a game is an answer
-            line = _line(number | {"error": _words(error)})
+            spoiled = {"spoiled": True} if failures else {}
+            line = _line(number | {"error": _words(error)} | spoiled)
             if row in games:
                 _close(games.pop(row))
         if os.getpid() != worker:

@@ -157,6 +157,25 @@ def test_an_import_that_has_failed_fails_for_all_rows(
         assert "no card" in sentence
 
 
+def test_an_import_is_tried_again_with_the_next_episodes(
+    make_pool, tmp_path, monkeypatch
+):
+    """What made it fail may have passed; it needs a new process."""
+    (tmp_path / "late_module.py").write_text(
+        f"import pathlib\npath = pathlib.Path({str(tmp_path / 'x')!r})\n"
+        "if not path.exists():\n    path.touch()\n    raise OSError('no memory')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    game = "tests.host_games.games:Imports"
+    pool = make_pool(3, num_workers=1, game=game, module="late_module")
+    failures = {answer.failure for answer in pool.reset(range(3), [None] * 3)}
+    (sentence,) = failures
+    assert "OSError: no memory" in sentence
+    answers = pool.reset(range(3), [None] * 3)
+    assert [answer.failure for answer in answers] == [None] * 3
+    assert pool.step({0: "a", 2: "b"})[2].text == "seed 2 count 1 b"
+
+
 def test_a_game_that_cannot_be_made_once_may_be_the_next_time(make_pool, tmp_path):
     """A server that it needs may be busy."""
     pool = make_pool(
@@ -184,16 +203,21 @@ def test_processes_with_a_session_of_their_own_end_with_the_pool(make_pool, end)
     pool = make_pool(2, num_workers=1, game=game, mark=mark)
     pool.reset(range(2), [None] * 2)
     pool.step(dict.fromkeys(range(2), "a word"))
-    assert len(_running(mark)) == 2
+    # A new process takes a moment to have its words.
+    _wait_for(2, mark)
     if end == "close":
         pool.close()
     else:
         pool._workers[0].stop()
     # A killed process takes a moment to go.
+    _wait_for(0, mark)
+
+
+def _wait_for(num_running, mark):
     deadline = time.monotonic() + 10
-    while _running(mark) and time.monotonic() < deadline:
+    while len(_running(mark)) != num_running and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _running(mark)
+    assert len(_running(mark)) == num_running
 
 
 def _running(mark):
