@@ -12,6 +12,7 @@ from ragen_jax.host_games.base import SPLITS
 from ragen_jax.rollout.host.env import WAITING_WORKERS, build_game, make_host_game
 from tests import commands
 from tests.host_games import broken_games
+from tests.host_games.files import write_lines
 
 BROKEN = "tests.host_games.broken_games"
 # A game of `broken_games`, the check that finds its fault, and words of what it says.
@@ -114,6 +115,26 @@ def test_half_a_letter_in_an_instruction_is_replaced(monkeypatch):
     settings = base.get_config().host.to_dict()
     env = make_host_game(f"{BROKEN}:Sound", {}, max_failed_fraction=1.0, **settings)
     assert env.instruction == "Say ? so."
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "seconds"),
+    [
+        ("lean", {"url": "http://127.0.0.1:9"}, 30),
+        ("lean", {"url": "http://127.0.0.1:9", "timeout_seconds": 10}, 10),
+        ("search", {"retriever": "http://127.0.0.1:9", "timeout_seconds": 20}, 20),
+    ],
+)
+def test_servers_time_limits_must_be_less_than_a_steps(name, kwargs, seconds, tmp_path):
+    if name == "lean":
+        rows = [{"formal_statement": f"theorem x{i} : {i} = {i}"} for i in range(40)]
+        kwargs = kwargs | {"data": write_lines(tmp_path / "x.jsonl", rows)}
+    settings = base.get_config().host.to_dict() | {"max_failed_fraction": 1.0}
+    message = f"host.step_seconds = 10 ends a step before the time limit of {name}, "
+    with pytest.raises(ValueError, match=f"{message}{seconds} s"):
+        make_host_game(name, kwargs, **settings)
+    settings["step_seconds"] = 40.0
+    assert make_host_game(name, kwargs, **settings).spec.step_seconds == 40
 
 
 def test_play_says_what_a_game_should_have_returned(capfd):

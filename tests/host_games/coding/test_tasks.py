@@ -87,6 +87,16 @@ def test_starter_code_is_shown_and_tasks_without_tests_are_left_out(tmp_path, ca
     assert "tasks without tests are left out" in caplog.text
 
 
+def test_tests_that_nest_too_deeply_leave_their_row_out(tmp_path, caplog):
+    """Python's own reader answers with a RecursionError."""
+    rows = [{"problem": f"Task {n}", "tests": json.dumps(STDIN)} for n in range(40)]
+    rows[3]["tests"] = "[" * 100_000
+    path = write_lines(tmp_path / "tasks.jsonl", rows)
+    assert len(both_splits(path, 39)) == 39
+    assert "row 4 of" in caplog.text
+    assert "nested too deeply" in caplog.text
+
+
 def human_eval_row(number: int) -> dict:
     return {
         "task_id": f"Test/{number}",

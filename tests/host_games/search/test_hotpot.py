@@ -129,6 +129,16 @@ def test_both_forms_say_the_same(tmp_path):
     assert columns.by_split == pairs.by_split
 
 
+def test_a_row_that_is_left_out_leaves_no_paragraphs(tmp_path):
+    rows = [
+        write_row(f"q{i}", f"Who is {i}?", "me", [["Red Sun", 0]], [FILM])
+        for i in range(20)
+    ]
+    odd = write_row("odd", "Where?", "there", [["Bray (town)"]], [TOWN])
+    found = load_hotpot(write(tmp_path, [*rows, odd]))
+    assert [passage.title for passage in found.passages] == ["Red Sun"]
+
+
 @pytest.mark.live
 def test_parquet(tmp_path):
     need("pyarrow")
