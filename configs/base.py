@@ -85,7 +85,8 @@ SETTINGS = Settings({
 
     "prompt": section("Wording of the prompts"),
     "prompt.style": text("terse",
-        'Wording of the prompts: "full" for real models, "terse" for the pocket model.',
+        'Wording of the prompts: "full" for real models, "example" with a worked '
+        'answer for small ones, "terse" for the pocket model.',
         one_of="ragen_jax.text.prompts:PROMPT_STYLES"),
     "prompt.tokenization": text("symbols",
         'Tokens of a board. "symbols": one per cell, for any board. "rows": one piece '

@@ -13,7 +13,8 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -135,6 +136,8 @@ class TextGame:
         table as the template; ends without a newline.
       action_vocabulary: every name an action can have in any level, by default one per
         action, in their order; empty in a game that reads answers itself.
+      named_actions: fields of the template whose value is an action of the level, and
+        the names by value; empty where every level has the same actions.
       action_hint: sentence that says how an action is written, in place of a list of
         names.
       action_template: how an action is written, see `TextEnvironment`.
@@ -154,6 +157,7 @@ class TextGame:
     solves_on_device: bool = True
     solves: str = EXACT
     lists_actions: bool = True
+    named_actions: Mapping[str, tuple[str, ...]] = types.MappingProxyType({})
     action_hint: str | None = None
     answer_bytes: int = 0
     landmarks: tuple[Landmark, ...] = ()

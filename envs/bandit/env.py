@@ -117,6 +117,8 @@ class Bandit(base.TextEnvironment):
         self.reverse = reverse
         self.instruction = INSTRUCTION
         self.action_vocabulary = tuple(n for pair in NAME_PAIRS[split] for n in pair)
+        arms = ("first_arm", "second_arm")
+        self.named_actions = dict.fromkeys(arms, self.action_vocabulary)
         # Every option begins with its blank, since pre-tokenizers join it to the word.
         names = tuple(f" {name}" for name in self.action_vocabulary)
         taken = ("", *(f"You took {name}.\n" for name in self.action_vocabulary))

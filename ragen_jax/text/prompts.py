@@ -3,10 +3,11 @@
 In: an environment and the play budget. Out: `Prompts`, the opening of a dialogue and
 the message after each reply, chat markup included. Knows no tokens and no parsing.
 
-Styles: "full" explains everything, for models that have never seen the game; "terse"
-uses as few tokens as possible, for the pocket model, which was trained on it. If a
-single word of "terse" changes, the shipped pocket model must be trained again
-(`tests/sft/test_pocket.py` fails then).
+Styles: "full" explains everything, for models that have never seen the game;
+"example" does so with a worked answer, which small models copy better than
+placeholders; "terse" uses as few tokens as possible, for the pocket model, which was
+trained on it. If a single word of "terse" changes, the shipped pocket model must be
+trained again (`tests/sft/test_pocket.py` fails then).
 
 Fields besides the environment's: `turn` (from 1), `actions_left`; in texts about a
 past turn also `reward_hundredths` (that turn's reward without the penalty),
@@ -126,17 +127,37 @@ def full(
     env: TextGame, budget: PlayBudget, length_hint_words: int, thinking: bool
 ) -> Wording:
     """Complete sentences, for models that have never seen the game."""
+    prefix = "<think>your reasoning</think>" if thinking else ""
+    names = f"First {SEPARATOR} Second" if budget.max_actions_per_turn > 1 else "Action"
+    reply = f"Reply with {prefix}<answer>{names}</answer>"
+    request = Template((reply + _limits(budget, length_hint_words),))
+    return _explain(env, budget, request, thinking)
+
+
+def example(
+    env: TextGame, budget: PlayBudget, length_hint_words: int, thinking: bool
+) -> Wording:
+    """`full`, with answers that the level allows in place of placeholders.
+
+    A game that reads answers itself has no names to show, and is as in `full`.
+    """
+    answers = _examples(env, budget, thinking)
+    if not answers:
+        return full(env, budget, length_hint_words, thinking)
+    limits = _limits(budget, length_hint_words)
+    request = Template(("Reply like this:", *answers, limits))
+    return _explain(env, budget, request, thinking)
+
+
+def _explain(
+    env: TextGame, budget: PlayBudget, request: Template, thinking: bool
+) -> Wording:
     prefix = chat.forced_prefix(thinking)
     state = _turn(budget) + Template(("State:\n",)) + env.template
-    limits = (
-        "Actions left: ",
-        _actions_left(budget),
-        "\n",
-        _request(budget, length_hint_words, thinking),
-    )
+    limits = Template(("Actions left: ", _actions_left(budget), "\n"))
     return Wording(
         system=Template((f"{_PERSONA}\n\n{env.instruction}\n\n{_rules(env, budget)}",)),
-        turn=state + Template(limits),
+        turn=state + limits + request,
         result=_result("Reward of your last turn: ", "Your last reply"),
         past_heading="Your last turns, the oldest first:\n",
         turn_heading="Your turn now:\n",
@@ -200,17 +221,34 @@ def _rules(env: TextGame, budget: PlayBudget) -> str:
     return rules
 
 
-def _request(budget: PlayBudget, length_hint_words: int, thinking: bool) -> str:
+def _limits(budget: PlayBudget, length_hint_words: int) -> str:
+    limit = "one action"
     if budget.max_actions_per_turn > 1:
-        answer = f"First {SEPARATOR} Second"
         limit = f"at most {budget.max_actions_per_turn} actions"
-    else:
-        answer, limit = "Action", "one action"
-    thought = "<think>your reasoning</think>" if thinking else ""
-    return (
-        f"Reply with {thought}<answer>{answer}</answer> and "
-        f"nothing else: {limit}, and no more than {length_hint_words} words in all.\n"
-    )
+    words = f"no more than {length_hint_words} words in all"
+    return f" and nothing else: {limit}, and {words}.\n"
+
+
+def _examples(env: TextGame, budget: PlayBudget, thinking: bool) -> list[str | Choice]:
+    """Whole replies, each with the blank before it, separated by " or"."""
+    thought = "<think>This looks best.</think>" if thinking else ""
+
+    def reply(answer: str) -> str:
+        return f" {thought}<answer>{answer}</answer>"
+
+    if env.named_actions:
+        choices = [
+            Choice(field, tuple(map(reply, names)))
+            for field, names in env.named_actions.items()
+        ]
+        return [x for choice in choices for x in (choice, " or")][:-1]
+    names = env.action_vocabulary
+    if not names or len(names) != env.num_actions:
+        return []
+    count = min(2, budget.max_actions_per_turn)
+    # The first and the last: the first two of many games undo each other.
+    shown = (names[0], names[-1])[:count]
+    return [reply(f" {SEPARATOR} ".join(shown))]
 
 
 def _count(number: int, noun: str) -> str:
@@ -222,4 +260,4 @@ _REWARD = Number(
     "reward_hundredths", -MAX_REWARD_HUNDREDTHS, MAX_REWARD_HUNDREDTHS, decimals=2
 )
 
-PROMPT_STYLES = {"full": full, "terse": terse}
+PROMPT_STYLES = {"full": full, "example": example, "terse": terse}

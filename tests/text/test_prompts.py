@@ -1,5 +1,7 @@
 """What the messages say: everything the player needs, nothing that is not true."""
 
+import re
+
 import pytest
 
 import envs
@@ -98,5 +100,35 @@ def test_the_separator_shown_is_the_one_parsed():
 
 
 def test_an_unknown_style_lists_the_choices():
-    with pytest.raises(ValueError, match=r"prompt.style='loud'.*full, terse"):
+    with pytest.raises(ValueError, match=r"prompt.style='loud'.*full, example, terse"):
         prompts(style="loud")
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "thinking", "replies"),
+    [
+        ("frozen_lake", BUDGET, False, ["Left || Up"]),
+        ("sokoban", PlayBudget(1, 1, 1), True, ["Up"]),
+        # The options of the level, not those of another.
+        ("bandit", PlayBudget(1, 1, 1), False, ["Anchor", "Cannon"]),
+    ],
+)
+def test_example_shows_answers_that_the_level_allows(name, budget, thinking, replies):
+    env = envs.make(name)
+    text = build_prompts(
+        env, style="example", budget=budget, length_hint_words=40, thinking=thinking
+    ).opening.render(FIELDS)
+    user = text.split("<|im_start|>user")[1]
+    shown = re.findall(r"(<think>[^<]*</think>)?<answer>([^<]*)</answer>", user)
+    assert [answer for _, answer in shown] == replies
+    assert all(bool(thought) == thinking for thought, _ in shown)
+    limit = "one action" if budget.max_actions_per_turn == 1 else "at most 2 actions"
+    assert f" and nothing else: {limit}, and no more than 40 words in all.\n" in user
+
+
+def test_example_is_full_where_a_game_reads_answers_itself():
+    example, full = (
+        prompts("countdown", style, PlayBudget(1, 1, 1)).opening
+        for style in ("example", "full")
+    )
+    assert example == full

@@ -116,7 +116,8 @@ def played_states(name, shape):
 
 
 @pytest.mark.parametrize(
-    ("style", "tokenization"), [("full", "rows"), ("terse", "symbols")]
+    ("style", "tokenization"),
+    [("full", "rows"), ("example", "rows"), ("terse", "symbols")],
 )
 @pytest.mark.parametrize(("name", "shape", "look"), VARIANTS)
 def test_messages_of_every_environment(
