@@ -19,7 +19,7 @@ def make_leaderboard_page(board: Board) -> str:
     return fill_page(
         "leaderboard.html",
         styles=("style.css", "leaderboard.css"),
-        scripts=("leaderboard.js",),
+        scripts=("edges.js", "leaderboard.js"),
         lead=html.escape(describe(board)),
         table=_table(board),
         rows="\n".join(_details(board, row, mean) for _, row, mean in board.places()),
@@ -111,7 +111,9 @@ def _details(board: Board, row: Row, mean: Mean) -> str:
     return (
         f"<details><summary>{html.escape(row.name)}: {_mean(board, row, mean)}"
         f"</summary>\n<dl>{facts}</dl>\n{commands or '<p>Command unknown.</p>'}\n"
-        f'<div class="scroll tall"><table><thead><tr>{heads}</tr></thead>\n'
-        f"<tbody>\n{scores}</tbody>"
-        "</table></div></details>"
+        f'<div class="frame"><div class="scroll tall" role="region" tabindex="0" '
+        f'aria-label="Scores"><table><thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>\n{scores}</tbody></table></div></div>"
+        '<p class="hint" aria-hidden="true">more columns to the side: scroll ↔</p>'
+        "</details>"
     )

@@ -50,11 +50,8 @@ def main(words: list[str]) -> int:
         contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
     for group in series:
         print(f"{group.name}: {', '.join(run.name for run in group.runs)}")
-        if len({str(run.settings.get("seed")) for run in group.runs}) < len(group.runs):
-            print(
-                f"note: runs of {group.name} have the same seed and settings; their "
-                "band does not show the spread of independent runs"
-            )
+    for sentence in contents["settings"]["repeated_seeds"]:
+        print(f"note: {sentence}")
     if _PNG.value:
         from ragen_jax.report.png import write_figures
 

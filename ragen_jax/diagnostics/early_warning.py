@@ -31,12 +31,36 @@ LEARNERS = "actor/"
 
 INFORMATION = "collapse_first_turn_sample/mi_estimate"
 ENTROPY = "collapse_first_turn_sample/conditional_entropy_est"
-# By (information is low, entropy is low), numbered as `collapse/regime` has them.
+
+
+class Regime(NamedTuple):
+    """What information and entropy of the thoughts are, next to the first ones.
+
+    Console, docs/metrics.md and the report say what stands here.
+
+    Attributes:
+      number: as `collapse/regime` has it.
+      name: in words.
+      healthy: when a run that learns may be in it; None: never.
+    """
+
+    number: int
+    name: str
+    healthy: str | None
+
+    @property
+    def verdict(self) -> str:
+        """Text: its name, and whether it is healthy."""
+        verdict = "not healthy" if self.healthy is None else f"healthy {self.healthy}"
+        return f"{self.name} ({verdict})"
+
+
+# By (information is low, entropy is low).
 REGIMES = {
-    (False, False): (0, "diverse"),
-    (True, False): (1, "template collapse"),
-    (False, True): (2, "compressed"),
-    (True, True): (3, "low-entropy collapse"),
+    (False, False): Regime(0, "diverse", healthy="at any time"),
+    (True, False): Regime(1, "template collapse", healthy=None),
+    (False, True): Regime(2, "compressed", healthy="late in a run that learned"),
+    (True, True): Regime(3, "low-entropy collapse", healthy=None),
 }
 
 
@@ -104,7 +128,7 @@ class EarlyWarning:
         courses, regime = self._courses(records), self._regime(records)
         metrics = {f"alarm/{name}": float(c.alarms[-1]) for name, c in courses.items()}
         if regime is not None:
-            metrics["collapse/regime"] = float(regime[0])
+            metrics["collapse/regime"] = float(regime.number)
         return Outlook(
             metrics=metrics,
             news=self._news(courses, regime),
@@ -112,7 +136,7 @@ class EarlyWarning:
             learning_rate_scale=self._scale(courses, len(records)),
         )
 
-    def _news(self, courses: "dict[str, _Course]", regime) -> list[str]:
+    def _news(self, courses: "dict[str, _Course]", regime: Regime | None) -> list[str]:
         sentences = [
             f"early warning: {self._describe(name, course)}"
             for name, course in courses.items()
@@ -120,7 +144,7 @@ class EarlyWarning:
         ]
         if sentences and regime is not None:
             sentences.append(
-                f"regime by the thoughts' information and entropy: {regime[1]}"
+                "regime by the thoughts' information and entropy: " + regime.verdict
             )
         return sentences
 
@@ -182,17 +206,13 @@ class EarlyWarning:
             f"(warning.{key})"
         )
 
-    def _regime(self, records: Sequence[Record]) -> tuple[int, str] | None:
-        """Regime of the last iteration: number and name.
-
-        None if it was not measured, or if the first measured information or entropy was
-        not above 0: information at 0 is within the estimate's error of none.
-        """
-        both = [_numbers(record, INFORMATION, ENTROPY) for record in records]
-        measured = [pair for pair in both if pair is not None]
-        if not measured or both[-1] is None or min(measured[0]) <= 0:
+    def _regime(self, records: Sequence[Record]) -> Regime | None:
+        """Regime of the last iteration; None: not measured, or without a start."""
+        first = regime_start(records)
+        last = None if first is None else _thoughts(records[-1])
+        if last is None:
             return None
-        (information, entropy), first = both[-1], measured[0]
+        information, entropy = last
         return REGIMES[
             information < self.information_regime_low * first[0],
             entropy < self.entropy_regime_low * first[1],
@@ -352,6 +372,17 @@ def first_fall(
     return None, best >= LEAST_BEST_SUCCESS and num_means > 1
 
 
+def regime_start(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Information and entropy that a run's regimes are relative to: the first measured.
+
+    None if there are none, or one is not above 0: information at 0 is within the
+    estimate's error of none.
+    """
+    measured = (pair for pair in map(_thoughts, records) if pair is not None)
+    first = next(measured, None)
+    return None if first is None or min(first) <= 0 else first
+
+
 def games_of(records: Sequence[Record]) -> tuple[str, ...]:
     """Names of the games that were trained on, as metrics have them."""
     start, end = SUCCESS.split("*")
@@ -375,9 +406,10 @@ def _value(record: Record, metric: str, games: Sequence[str]) -> float | None:
     return sum(values) / len(values)
 
 
-def _numbers(record: Record, *metrics: str) -> tuple[float, ...] | None:
-    values = tuple(_number(record, metric) for metric in metrics)
-    return None if None in values else values
+def _thoughts(record: Record) -> tuple[float, float] | None:
+    """Information and entropy, where both were measured."""
+    information, entropy = _number(record, INFORMATION), _number(record, ENTROPY)
+    return None if None in (information, entropy) else (information, entropy)
 
 
 def _number(record: Record, metric: str) -> float | None:

@@ -7,6 +7,7 @@ test.
 
 import functools
 
+from ragen_jax.diagnostics.early_warning import REGIMES
 from ragen_jax.registry.metrics import Metric, View
 
 FIRST_TURN = "collapse_first_turn_sample/"
@@ -211,6 +212,7 @@ INFORMATION_METRICS = (
 )
 
 _alarms = functools.partial(Metric, section="alarms")
+_REGIMES = sorted(REGIMES.values())
 
 # By `early_warning`.
 WARNING_METRICS = (
@@ -224,11 +226,12 @@ WARNING_METRICS = (
     ),
     _alarms(
         "collapse/regime",
-        "0 diverse, 1 template collapse, 2 compressed, 3 low-entropy collapse, "
-        "relative to the first measurement",
+        ", ".join(f"{regime.number} {regime.name}" for regime in _REGIMES)
+        + ", relative to the first measurement",
         views=(View("Regime", "number of the regime", is_special=True),),
-        healthy="0, or 2 late in a run that learned",
-        cure="1 or 3: stop and read episodes, see below",
+        healthy=", ".join(f"{r.number} {r.healthy}" for r in _REGIMES if r.healthy),
+        cure=" or ".join(str(r.number) for r in _REGIMES if not r.healthy)
+        + ": stop and read episodes, see below",
     ),
 )
 

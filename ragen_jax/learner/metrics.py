@@ -362,7 +362,7 @@ STEP_METRICS = (
     _update(
         "actor/ref_kl",
         "KL to the reference per token, where a KL penalty is on",
-        views=(View("KL to the reference", _PER_TOKEN),),
+        views=(View("KL to the reference", _PER_TOKEN, needs="actor/kl_coeff"),),
         healthy="grows slowly",
         value=lambda s: s.per_token("ref_kl") + s.reward_kl,
     ),

@@ -20,6 +20,8 @@ class View:
       name: metric drawn, where the declaration's name covers several; "": the name.
       label: of the line, where a panel has several.
       style: "main" (with its band), "thin" or "reference" (dashed).
+      needs: metric that is above 0 in some iteration of a run where this one means
+        something; the report draws it of no other run. "": it always does.
       section: key of the section, where it is not the metric's own.
       console: label on the line that every iteration prints; "": not printed.
       is_special: the report draws it in a figure of another kind; TensorBoard, which
@@ -31,6 +33,7 @@ class View:
     name: str = ""
     label: str = ""
     style: str = "main"
+    needs: str = ""
     section: str = ""
     console: str = ""
     is_special: bool = False

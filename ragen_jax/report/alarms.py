@@ -4,13 +4,14 @@ In: runs. Out: iterations and borders. Definitions and defaults are those of the
 warning (section `warning` of the configuration), so that page and training agree.
 """
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ragen_jax.diagnostics.early_warning import first_fall
+from ragen_jax.diagnostics.early_warning import first_fall, regime_start
 from ragen_jax.report.runs import RunData, is_drawable
 from ragen_jax.report.series import Series
-from ragen_jax.runs.figures import ALARM, PLANE_X, PLANE_Y, REGIME, REGIMES, SUCCESS
+from ragen_jax.runs.figures import ALARM, REGIME, REGIMES, SUCCESS
 
 # Defaults for runs without these settings: iterations averaged, share of the best.
 _WINDOW, _SHARE = 5, 0.5
@@ -19,16 +20,19 @@ _WINDOW, _SHARE = 5, 0.5
 def alarms(run: RunData) -> dict[str, Any]:
     """Iterations in which a run's indicators alarmed.
 
-    `at` and `first` by indicator (None: never), `fell` (None: success did not),
-    `regimes` as pairs (iteration, number in `figures.REGIMES`).
+    `at` and `first` by indicator (None: never), `fell` (None: success did not) and
+    `is_judged` (it could have), `regimes` as pairs (iteration, number in
+    `figures.REGIMES`).
     """
     names = [name for name in run.metrics if name.startswith(ALARM)]
     curves = {name.removeprefix(ALARM): run.curve(name) for name in names}
     at = {name: [i for i, x in c.items() if x > 0] for name, c in curves.items()}
+    fell, is_judged = success_fell(run)
     return {
         "at": at,
         "first": {name: min(steps, default=None) for name, steps in at.items()},
-        "fell": success_fell(run),
+        "fell": fell,
+        "is_judged": is_judged,
         "regimes": [
             [i, round(x)]
             for i, x in run.curve(REGIME).items()
@@ -38,37 +42,36 @@ def alarms(run: RunData) -> dict[str, Any]:
     }
 
 
-def success_fell(run: RunData) -> int | None:
-    """First iteration with training's mean success below a share of its best."""
+def success_fell(run: RunData) -> tuple[int | None, bool]:
+    """First iteration with training's mean success below a share of its best.
+
+    None: it did not fall. Also whether it could have: see `first_fall`.
+    """
     curves = [run.curve(SUCCESS.replace("{env}", env)) for env in run.games]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     successes = {at: sum(c[at] for c in curves) / len(curves) for at in shared}
     window = _setting(run, "warning.success_window", _WINDOW)
     share = _setting(run, "warning.success_low", _SHARE)
-    return first_fall(successes, window=max(round(window), 1), share=share)[0]
+    return first_fall(successes, window=max(round(window), 1), share=share)
 
 
 def regime_borders(series: Sequence[Series]) -> dict[str, float] | None:
     """Entropy `x` and information `y` below which a policy has left "diverse".
 
-    A share of the first measurement, averaged over the runs; the regime of a run is
-    relative to its first measurement. None where that average is not positive.
+    A share of where a run's regimes start, averaged over the runs. None where none of
+    them has a start: see `regime_start`.
     """
-    borders = {}
-    for name, metric, key in (
-        ("x", PLANE_X, "warning.entropy_regime_low"),
-        ("y", PLANE_Y, "warning.information_regime_low"),
-    ):
-        firsts = [
-            _setting(run, key, _SHARE) * next(iter(run.curve(metric).values()))
-            for group in series
-            for run in group.runs
-            if run.curve(metric)
-        ]
-        if not firsts or sum(firsts) <= 0:
-            return None
-        borders[name] = sum(firsts) / len(firsts)
-    return borders
+    borders = []
+    for run in (run for group in series for run in group.runs):
+        start = regime_start(run.records)
+        if start is not None:
+            low_y = _setting(run, "warning.information_regime_low", _SHARE)
+            low_x = _setting(run, "warning.entropy_regime_low", _SHARE)
+            borders.append((low_x * start[1], low_y * start[0]))
+    if not borders:
+        return None
+    x, y = map(statistics.fmean, zip(*borders, strict=True))
+    return {"x": x, "y": y}
 
 
 def _setting(run: RunData, key: str, default: float) -> float:

@@ -20,10 +20,11 @@ from ragen_jax.report.series import (
     Series,
     curve,
     differing_settings,
+    repeated_seeds,
     thin,
 )
 from ragen_jax.runs import figures
-from ragen_jax.runs.metrics import METRICS
+from ragen_jax.runs.metrics import METRICS, declared
 
 # Settings every summary names.
 _SUMMARY_SETTINGS = (
@@ -54,6 +55,7 @@ def make_contents(
     metrics = list(dict.fromkeys(m for run in runs for m in run.metrics))
     episodes = choose_episodes(runs, max_episodes)
     owner = {id(run): i for i, group in enumerate(series) for run in group.runs}
+    rows = [(i, group, env) for env in games for i, group in enumerate(series)]
     return {
         "games": list(games),
         "series": [
@@ -65,17 +67,22 @@ def make_contents(
                 "name": run.name,
                 "seed": run.seed,
                 "series": owner[id(run)],
-                "iterations": run.records[-1]["iteration"],
+                "iterations": run.iterations,
+                "planned": run.planned,
             }
             for run in runs
         ],
-        "summary": [summary(group, env) for env in games for group in series],
+        "summary": [{"series": i} | summary(group, env) for i, group, env in rows],
         "settings": {
             "common": {k: runs[0].settings.get(k) for k in _SUMMARY_SETTINGS},
             "differing": differing_settings(series),
+            "repeated_seeds": repeated_seeds(series),
         },
-        "sections": [contents_of(section, games, metrics) for section in sections],
+        "sections": [
+            contents_of(section, games, metrics, series) for section in sections
+        ],
         "curves": {m: _curves(series, m) for m in metrics},
+        "declared": {m: _declaration(m) for m in metrics},
         "plane": plane(runs, series),
         "alarms": [alarms(run) for run in runs],
         "buckets": buckets(series, metrics),
@@ -86,9 +93,9 @@ def make_contents(
 def summary(series: Series, env: str) -> dict[str, Any]:
     """A series' success in a game: a row of the table.
 
-    `first`, `last` and `best` are [mean, low, high] of held-out success (of training's
-    where nothing was held out): low and high are the 95 % interval of a single run, the
-    smallest and the largest of several.
+    `first`, `last` and `best` are of held-out success (of training's where nothing was
+    held out): its iteration, the runs that recorded it then, their mean, and its ends:
+    the 95 % interval of a single run, the smallest and the largest of several.
     """
     metric = figures.HELD_OUT.replace("{env}", env)
     success, source = curve(series, metric), "held-out"
@@ -96,39 +103,74 @@ def summary(series: Series, env: str) -> dict[str, Any]:
         metric, source = figures.SUCCESS.replace("{env}", env), "training"
         success = curve(series, metric)
     ceiling = curve(series, figures.CEILING.replace("{env}", env))
-    row = {"series": series.name, "game": env, "source": source}
-    row["num_runs"] = len(series.runs)
+    row = {"game": env, "source": source, "num_runs": len(series.runs)}
     row["ceiling"] = None if ceiling is None else ceiling.mean[-1]
     exact = curve(series, figures.EXACT.replace("{env}", env))
     row["is_exact"] = exact is None or exact.mean[-1] == 1
-    row["iterations"] = max(run.records[-1]["iteration"] for run in series.runs)
     if success is None:
-        return row | dict.fromkeys(("first", "last", "best", "best_at"))
+        return row | dict.fromkeys(("first", "last", "best"))
     best = max(range(len(success.at)), key=lambda i: success.mean[i])
     points = {"first": 0, "last": -1, "best": best}
-    row |= {k: _point(success, i) for k, i in points.items()}
-    return row | {"best_at": success.at[best]}
+    return row | {
+        name: {
+            "at": success.at[i],
+            "runs": sum(success.at[i] in run.curve(metric) for run in series.runs),
+            "mean": _rounded(success.mean[i]),
+            "ends": [_rounded(success.low[i]), _rounded(success.high[i])],
+        }
+        for name, i in points.items()
+    }
 
 
 def contents_of(
-    section: figures.Section, games: Sequence[str], metrics: Sequence[str]
+    section: figures.Section,
+    games: Sequence[str],
+    metrics: Sequence[str],
+    series: Sequence[Series],
 ) -> dict[str, Any]:
-    """A section with the panels of recorded metrics; `absent` names missing ones."""
-    panels = []
+    """A section with the panels of recorded metrics.
+
+    `absent` says what is missing where the section has nothing to draw, or a panel no
+    series with what it needs. Every line has the numbers of the `series` it is of.
+    """
+    panels, absent = [], []
     for panel in figures.expand(section.panels, games):
-        lines = tuple(line for line in panel.lines if line.metric in metrics)
-        if any(line.style != "reference" for line in lines):
-            panels.append(dataclasses.asdict(dataclasses.replace(panel, lines=lines)))
+        recorded = [line for line in panel.lines if line.metric in metrics]
+        drawn = [(line, _drawn_of(line, series)) for line in recorded]
+        lines = [dataclasses.asdict(line) | {"series": s} for line, s in drawn if s]
+        if any(line["style"] != "reference" for line in lines):
+            panels.append(dataclasses.asdict(panel) | {"lines": lines})
+        elif recorded and recorded[0].needs:
+            absent.append(f"{panel.title} ({recorded[0].needs} is never above 0)")
     is_drawn = has_special(section.special, metrics)
-    is_whole = is_drawn or (bool(panels) and not section.special)
+    if not is_drawn and (not panels or section.special):
+        absent.insert(0, section.absent)
     return {
         "key": section.key,
         "title": section.title,
         "lead": section.lead,
         "panels": panels,
         "special": section.special if is_drawn else "",
-        "absent": "" if is_whole else section.absent,
+        "absent": "; ".join(absent),
     }
+
+
+def _drawn_of(line: figures.Line, series: Sequence[Series]) -> list[int]:
+    """Numbers of the series of which a line is drawn: see `View.needs`."""
+    return [
+        i
+        for i, group in enumerate(series)
+        if not line.needs
+        or any(x > 0 for run in group.runs for x in run.curve(line.needs).values())
+    ]
+
+
+def _declaration(name: str) -> dict[str, str]:
+    """Kind and meaning of a recorded metric."""
+    metric = declared(name)
+    if metric is None:
+        return {"kind": "number", "text": ""}
+    return {"kind": metric.kind, "text": metric.text}
 
 
 def has_special(special: str, metrics: Sequence[str]) -> bool:
@@ -232,10 +274,6 @@ def _compact(curve: Curve) -> dict[str, Any]:
     if rounded["low"] == rounded["high"]:
         del rounded["low"], rounded["high"]
     return {"at": curve.at, "num_runs": curve.num_runs} | rounded
-
-
-def _point(curve: Curve, index: int) -> list[float]:
-    return [_rounded(x[index]) for x in (curve.mean, curve.low, curve.high)]
 
 
 def _rounded(value: float) -> float:

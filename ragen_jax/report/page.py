@@ -19,7 +19,7 @@ from ragen_jax.runs.boards import read_looks
 _SCRIPTS = tuple(
     f"{name}.js"
     for name in (
-        *("dom", "scales", "figure", "charts", "plane", "buckets", "alarms"),
+        *("edges", "dom", "scales", "figure", "charts", "plane", "buckets", "alarms"),
         *("board", "turn", "viewer", "page"),
     )
 )

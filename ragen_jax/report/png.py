@@ -121,7 +121,8 @@ def _draw_lines(axis, contents: Contents, panel: Contents) -> None:
     looks = {}
     for line in panel["lines"]:
         look = _look(panel, line)
-        for i, curve in enumerate(contents["curves"][line["metric"]]):
+        for i in line["series"]:
+            curve = contents["curves"][line["metric"]][i]
             if curve is None:
                 continue
             looks[line["label"]] = look

@@ -18,7 +18,7 @@ from ragen_jax.runs.metrics import TimeShares, tokens_per_second, when_compiled
 # Sums and differences of two of them are finite.
 MAX_NUMBER = 1e300
 # A metric names its environment: "train/Sokoban/success".
-_GAME_METRIC = re.compile(r"train/([^/]+)/")
+_GAME_METRIC = re.compile(r"(train|val-env)/([^/]+)/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +44,25 @@ class RunData:
 
     @property
     def games(self) -> tuple[str, ...]:
-        """Environments trained on, in the order of the metrics."""
-        names = (_GAME_METRIC.match(key) for r in self.records for key in r)
-        return tuple(dict.fromkeys(m.group(1) for m in names if m))
+        """Environments trained on, in the order of the metrics.
+
+        Those that were played before the first iteration, until it is done.
+        """
+        keys = dict.fromkeys(key for record in self.records for key in record)
+        matches = [match for match in map(_GAME_METRIC.match, keys) if match]
+        trained = [match for match in matches if match.group(1) == "train"]
+        return tuple(dict.fromkeys(match.group(2) for match in trained or matches))
+
+    @property
+    def iterations(self) -> int:
+        """Iterations done."""
+        return self.records[-1]["iteration"]
+
+    @property
+    def planned(self) -> int | None:
+        """Iterations that the settings ask for; None where they do not say."""
+        count = self.settings.get("train.num_iterations")
+        return round(count) if is_drawable(count) else None
 
     def curve(self, metric: str) -> dict[int, float]:
         """Iteration -> value, where a number was recorded."""

@@ -74,6 +74,16 @@ def make_series(
     return [Series(n, tuple(g)) for n, g in zip(names, members, strict=True)]
 
 
+def repeated_seeds(series: Sequence[Series]) -> list[str]:
+    """A sentence for each series in which runs share seed and settings."""
+    return [
+        f"runs of {group.name} have the same seed and settings; their band does not "
+        "show the spread of independent runs"
+        for group in series
+        if len({json.dumps(run.seed) for run in group.runs}) < len(group.runs)
+    ]
+
+
 def differing_settings(series: Sequence[Series]) -> dict[str, list[Any]]:
     """Keys in which series differ -> the value of each series (None: no such key)."""
     settings = [s.runs[0].settings for s in series]

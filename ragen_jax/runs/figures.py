@@ -17,7 +17,17 @@ FIRST_TURN = "collapse_first_turn_sample/"
 PLANE_X = f"{FIRST_TURN}conditional_entropy_est"
 PLANE_Y = f"{FIRST_TURN}mi_estimate"
 # By the number that `collapse/regime` records.
-REGIMES = tuple(name for _, name in sorted(early_warning.REGIMES.values()))
+_REGIMES = sorted(early_warning.REGIMES.values())
+REGIMES = tuple(regime.name for regime in _REGIMES)
+
+
+def _healthy_regimes() -> str:
+    """Two sentences that sort the regimes."""
+    good = [f"{r.name} ({r.healthy})" for r in _REGIMES if r.healthy]
+    bad = [r.name for r in _REGIMES if not r.healthy]
+    return f"Healthy: {', '.join(good)}. Not healthy: {', '.join(bad)}."
+
+
 REGIME = "collapse/regime"
 ALARM = "alarm/"
 BUCKET = "grad_norm/"
@@ -30,11 +40,12 @@ EXACT = "val-env/{env}/exact"
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A metric in a panel; see `ragen_jax.registry.metrics.View` for the styles."""
+    """A metric in a panel; see `ragen_jax.registry.metrics.View` for the fields."""
 
     metric: str
     label: str
     style: str = "main"
+    needs: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,17 +89,17 @@ SECTIONS = (
     Section(
         "progress",
         "Progress",
-        "Success on fixed held-out levels and while training, next to the solver's "
-        "on the held-out levels.",
+        "Success while training and on fixed held-out levels (where they are played), "
+        "next to that of best play, or of a reference player, on the same levels "
+        "(where one is known).",
         absent="no run recorded train/<Env>/... or val-env/<Env>/...",
     ),
     Section(
         "plane",
         "Information plane",
         "H(Z|X): variety of thoughts under one prompt. I(X;Z): information of thoughts "
-        "about their prompt. Both in nats per token. A healthy policy stays in the "
-        "upper right; a fall is template collapse, a move to the left is a loss of "
-        "variety.",
+        "about their prompt. Both in nats per token. A run begins as diverse, at the "
+        f"upper right. {_healthy_regimes()}",
         special="plane",
         absent=f"no run recorded both {PLANE_X} and {PLANE_Y}; see diagnostics.every, "
         "and whether replies hold thoughts",
@@ -96,7 +107,8 @@ SECTIONS = (
     Section(
         "indicators",
         "Collapse indicators",
-        "Metrics that fall, or jump, before success does.",
+        "In a run that collapses these fall, or jump, before success does. The alarms "
+        "below say how far is too far.",
         absent="no run recorded rollout/... or actor/...",
     ),
     Section(
@@ -104,7 +116,9 @@ SECTIONS = (
         "Alarms",
         "Iterations in which an indicator alarmed (a tick each, a diamond at a run's "
         "first), and the first iteration in which training success, averaged over a "
-        "few iterations, was below half of its best.",
+        "few iterations, was below a share of its best (warning.success_low, a half "
+        "unless set). A run's first iterations are what later ones are compared with "
+        "(warning.baseline_iterations), and cannot alarm.",
         special="alarms",
         absent="no run recorded alarm/...; see the section warning of the settings",
     ),
@@ -126,8 +140,8 @@ SECTIONS = (
         "timing",
         "Throughput",
         "Tokens per second, and an iteration's seconds by stage; they depend on the "
-        "machine. A run's first iteration, and any other in which the stage compiled, "
-        "is left out.",
+        "machine. They leave out iterations in which the stage compiled, as it does in "
+        "a run's first.",
         absent="no run recorded timing_s/... of an iteration that compiled nothing",
     ),
 )
@@ -156,7 +170,8 @@ def make_sections(
                     "Section to SECTIONS in ragen_jax/runs/figures.py"
                 )
             of_section = panels[key]
-            line = Line(view.name or metric.name, view.label or view.title, view.style)
+            name, label = view.name or metric.name, view.label or view.title
+            line = Line(name, label, view.style, view.needs)
             panel = of_section.get(view.title)
             if panel is None:
                 panel = Panel(view.title, view.unit, (), metric.kind)

@@ -41,6 +41,7 @@ def _share(stage: str) -> View:
         "share of all seconds so far",
         name=f"perf/time_share/{stage}",
         label=STAGES[stage],
+        needs=f"timing_s/{stage}",
     )
 
 

@@ -33,8 +33,12 @@ def write_run(
     diagnostics: bool = True,
     tokens: bool = True,
     game: str = "Sokoban",
+    planned: int | None = None,
 ) -> pathlib.Path:
-    """One run folder; `diagnostics=False` and `tokens=False` are an older version's."""
+    """One run folder; `diagnostics=False` and `tokens=False` are an older version's.
+
+    `planned`: iterations of the settings; None: those that it has.
+    """
     folder.mkdir(parents=True)
     config = {
         "seed": seed,
@@ -45,6 +49,7 @@ def write_run(
         "loss": {"clip_high": 0.2 if collapses else 0.28},
         "rollout": {"num_groups": 16, "group_size": 8},
         "optimizer": {"learning_rate": 2e-4},
+        "train": {"num_iterations": iterations if planned is None else planned},
     }
     (folder / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng([seed, collapses])
@@ -107,6 +112,8 @@ def _record(i, game, collapses, rng, diagnostics) -> dict:
         "actor/grad_norm": near(0.4, 0.2) * (4 if collapses and i == 15 else 1),
         "actor/pg_clipfrac": near(0.02, 0.3),
         "actor/ppo_kl": near(0.002, 0.3),
+        "actor/ref_kl": 0.01 * time if collapses else 0.0,
+        "actor/kl_coeff": 0.001 if collapses else 0.0,
         "actor/num_tokens": near(3300),
         "actor/lr": None,
         "timing_s/rollout": near(1.4, 0.1),

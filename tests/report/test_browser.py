@@ -220,7 +220,8 @@ def test_an_older_run_says_what_it_lacks(driver, tmp_path):
     notes = driver.execute_script(
         "return [...document.querySelectorAll('.note')].map((n) => n.textContent)"
     )
-    assert sum("Not drawn" in note for note in notes) == 3  # plane, alarms, buckets
+    # Plane, alarms, buckets, and the KL to a reference that it does not have.
+    assert sum("Not drawn" in note for note in notes) == 4
     assert any("no single tokens" in note for note in notes)
     text = "return document.getElementById('episodes').textContent"
     shown = driver.execute_script(text)

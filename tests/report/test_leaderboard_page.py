@@ -7,6 +7,7 @@ import pytest
 from launch.leaderboard_page import make_leaderboard_page
 from ragen_jax.evaluation.leaderboard import MEASUREMENT, Board, Row, mean_success
 from ragen_jax.evaluation.results import Score
+from tests.report import browser
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -90,3 +91,18 @@ def test_light_and_dark_and_a_phone(page):
     )
     assert 0 <= page.execute_script(left) < 40
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_wide_table_says_that_it_goes_on(page):
+    size = {"width": 375, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    frame = "return document.querySelector('.frame').className"
+    try:
+        browser.wait_for(page, frame + ".includes('more-right')")
+        shown = "return document.querySelector('.frame + .hint').offsetHeight"
+        assert page.execute_script(shown) > 0
+        # The page itself is as wide as the window.
+        wide = "return document.documentElement.scrollWidth"
+        assert page.execute_script(wide) <= 375
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -83,7 +83,8 @@ def test_one_run_has_the_interval_of_its_success(six):
 
 def test_runs_of_different_length_share_what_they_have(tmp_path):
     folders = [
-        fake_runs.write_run(tmp_path / f"{n}", seed=n, iterations=n) for n in (2, 4)
+        fake_runs.write_run(tmp_path / f"{n}", seed=n, iterations=n, planned=4)
+        for n in (2, 4)
     ]
     (series,) = make_series(read_runs(folders))
     found = curve(series, "actor/entropy")

@@ -69,6 +69,18 @@ def test_views_name_sections_and_metrics_that_exist():
             drawn = view.name or metric.name
             example = re.sub(r"\{(\w+)\}", lambda m: EXAMPLES[m.group(1)], drawn)
             assert declared(example) is metric, (metric.name, drawn)
+            assert not view.needs or declared(view.needs), (metric.name, view.needs)
+
+
+def test_report_and_page_call_the_same_regimes_healthy():
+    """`collapse/regime` of docs/metrics.md, and the lead of the report's plane."""
+    regime = declared("collapse/regime")
+    assert regime.healthy == "0 at any time, 2 late in a run that learned"
+    assert regime.cure.startswith("1 or 3: stop")
+    (plane,) = (s for s in figures.SECTIONS if s.key == "plane")
+    healthy, unhealthy = plane.lead.split("Healthy: ")[1].split(" Not healthy: ")
+    assert healthy == "diverse (at any time), compressed (late in a run that learned)."
+    assert unhealthy == "template collapse, low-entropy collapse."
 
 
 def test_panels_have_a_unit_from_their_first_metric():

@@ -1,6 +1,14 @@
 // Alarms and regimes on a time line.
 "use strict";
 
+// Whether a run's success fell: short runs, and those at chance, cannot tell.
+const fallOf = (run) =>
+  run.fell !== null
+    ? `success fell at ${run.fell}`
+    : run.is_judged
+      ? "success did not fall"
+      : "too few iterations or successes to judge whether success fell";
+
 // One figure a series: a lane per indicator, in it a strip per run.
 function alarmFigure(series) {
   const runs = DATA.series[series].runs.map((r) => ({
@@ -15,7 +23,7 @@ function alarmFigure(series) {
         const first = names
           .filter((n) => r.first[n] !== null && r.first[n] !== undefined)
           .map((n) => `${n} first at ${r.first[n]}`);
-        return `${r.name}: ${first.join(", ") || "no alarm"}; ${r.fell === null ? "success did not fall" : `success fell at ${r.fell}`}`;
+        return `${r.name}: ${first.join(", ") || "no alarm"}; ${fallOf(r)}`;
       })
       .join(". ");
   return figure(
@@ -58,7 +66,7 @@ function alarmFigure(series) {
           runs.map((r) => [
             r.name,
             ...names.map((n) => String(r.first[n] ?? "never")),
-            r.fell === null ? "no" : String(r.fell),
+            r.fell !== null ? String(r.fell) : r.is_judged ? "no" : "not judged",
           ]),
         ),
     },
@@ -73,7 +81,7 @@ function alarmStops(runs, end) {
 }
 
 const alarmKeys = (series, runs) => [
-  seriesKey(series),
+  ...seriesKeys([series]),
   markKey("square", "alarm", { fill: color(series), opacity: 0.6 }),
   markKey("diamond", "a run's first alarm", { fill: color(series) }),
   ...(runs.some((r) => r.fell !== null)
@@ -115,7 +123,7 @@ function drawFalls(root, runs, sx, top, bottom) {
     caption(
       falls.length ? sx(Math.min(...falls.map((r) => r.fell))) : sx(0),
       top - 8,
-      falls.length ? "success fell" : "success did not fall",
+      falls.length ? "success fell" : fallOf(runs.find((r) => !r.is_judged) || runs[0]),
       { class: "label", "text-anchor": falls.length ? "middle" : "start" },
     ),
   );

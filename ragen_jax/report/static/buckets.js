@@ -11,8 +11,10 @@ const norm = (point) => (point.length ? short(point[0]) : "–");
 
 // Norms by bucket, the mean over the run, on a logarithmic axis: one figure a series.
 function bucketFigure(series) {
-  const { names, parts, means } = DATA.buckets,
+  const { names, means } = DATA.buckets,
     norms = means[series];
+  // Of a loss without entropy or KL these norms are 0.
+  const parts = DATA.buckets.parts.filter((p) => norms[p].some((v) => v[0] > 0));
   const labels = names.map((n) => n.replace("bucket_", ""));
   const title = "Gradient norms";
   const alt =
@@ -26,9 +28,12 @@ function bucketFigure(series) {
         box = { left: 46, right: width - 10, top: 28, bottom: height - 40 };
       resize(root, width, height);
       const values = DATA.buckets.means
-        .flatMap((m) => parts.flatMap((p) => (m ? m[p].flat() : [])))
+        .flatMap((m) => DATA.buckets.parts.flatMap((p) => (m ? m[p].flat() : [])))
         .filter((v) => v > 0);
-      if (!values.length) return;
+      if (!values.length) {
+        root.append(caption(width / 2, 110, "all norms are 0", { "text-anchor": "middle" }));
+        return;
+      }
       const low = Math.floor(Math.log10(Math.min(...values))),
         high = Math.ceil(Math.log10(Math.max(...values)) + 1e-9);
       const y = { ends: [10 ** low, 10 ** high], isLog: true, unit: "L2 norm (log scale)" };
@@ -78,7 +83,7 @@ function bucketFigure(series) {
     },
     {
       keys: () => [
-        seriesKey(series),
+        ...seriesKeys([series]),
         ...parts.map((part, j) => markKey(MARKS[j], part, { fill: partColor(series, part) })),
       ],
       numbers: () =>
@@ -96,7 +101,7 @@ function bucketCourse(series, part, title, unit) {
   const shade = (k) =>
     shadeOf(series, names.length > 1 ? Math.round(25 + (75 * k) / (names.length - 1)) : 100);
   const keys = () => [
-    seriesKey(series),
+    ...seriesKeys([series]),
     ...names.map((n, k) => colorKey(shade(k), n.replace("_", " "))),
   ];
   const panel = { title, unit, kind: "number", lines: [] };

@@ -34,7 +34,7 @@ function panelCurves(panel) {
       line.style === "reference" &&
       curves.every((c) => !c || c.mean.at(-1) === curves.find(Boolean).mean.at(-1));
     curves.forEach((curve, i) => {
-      if (!curve || HIDDEN.has(i)) return;
+      if (!curve || HIDDEN.has(i) || !line.series.includes(i)) return;
       if (isShared && shown.some((f) => f.line === line)) return;
       shown.push({
         ...curve,
@@ -77,9 +77,13 @@ function yAxis(root, box, y, kind) {
 
 // The horizontal axis from x[0] to x[1]: its ticks and name; returns its scale.
 function xAxis(root, box, x, name = "iteration") {
-  const sx = (v) => box.left + ((v - x[0]) / (x[1] - x[0] || 1)) * (box.right - box.left);
-  for (const t of ticks(x[0], x[1], Math.max(2, (box.right - box.left) / 75))) {
-    if (name === "iteration" && !Number.isInteger(t)) continue;
+  // A single iteration stands in the middle.
+  const share = (v) => (x[0] === x[1] ? 0.5 : (v - x[0]) / (x[1] - x[0]));
+  const sx = (v) => box.left + share(v) * (box.right - box.left);
+  const round = x[0] === x[1] ? [] : ticks(...x, Math.max(2, (box.right - box.left) / 75));
+  const whole = round.filter((t) => name !== "iteration" || Number.isInteger(t));
+  // One number gives no scale: then the ends, which may be one.
+  for (const t of whole.length > 1 ? whole : new Set(x)) {
     root.append(
       segment(sx(t), box.bottom, sx(t), box.bottom + 4, { class: "axis" }),
       caption(sx(t), box.bottom + 17, tickText(t), { "text-anchor": "middle" }),
@@ -94,8 +98,8 @@ function xAxis(root, box, x, name = "iteration") {
 
 function describe(panel, curves) {
   const format = FORMATS[panel.kind];
-  const parts = curves
-    .filter((c) => c.style !== "thin")
+  const main = curves.filter((c) => c.style !== "thin");
+  const parts = (main.some((c) => c.style === "main") ? main : curves)
     .map(
       (c) =>
         `${c.name}${c.label === panel.title ? "" : ` ${c.label}`}: ${format(c.mean[0])} at iteration ${c.at[0]} to ${format(c.mean.at(-1))} at ${c.at.at(-1)}`,
@@ -143,7 +147,7 @@ function chartKeys(panel, curves) {
   const series = [...new Set(curves.map((c) => c.series).filter((i) => i !== null))];
   const lines = panel.lines.length > 1 ? panel.lines : [];
   return [
-    ...series.map(seriesKey),
+    ...seriesKeys(series),
     ...lines.map((l) => key(lineSample(l.style, dashOf(panel, l)), l.label)),
   ];
 }
@@ -179,7 +183,10 @@ function drawCurve(root, curve, sx, sy, box) {
       },
     ),
   );
-  if (curve.style !== "main" || (xs.length > 24 && DATA.series.length === 1)) return;
+  // A single point has no line.
+  const isAlone = curve.at.length === 1 && curve.style === "thin";
+  if (curve.style !== "main" && !isAlone) return;
+  if (xs.length > 24 && ONE) return;
   // Of a long line a few points: series are told apart without their colour.
   const every = xs.length <= 24 ? 1 : Math.ceil(xs.length / MAX_MARKS);
   xs.forEach((x, i) => {
@@ -238,11 +245,14 @@ function hover(root, tip, width, box, curves, sx, sy, format) {
   );
 }
 
+const columnName = (c) =>
+  ONE ? c.label : c.name === c.label ? c.name : `${c.name}: ${c.label}`;
+
 function numbers(panel, curves) {
   const format = FORMATS[panel.kind];
   const steps = [...new Set(curves.flatMap((c) => c.at))].sort((a, b) => a - b);
   return table(
-    ["iteration", ...curves.map((c) => (c.name === c.label ? c.name : `${c.name}: ${c.label}`))],
+    ["iteration", ...curves.map(columnName)],
     steps.map((step) => [
       String(step),
       ...curves.map((c) => {

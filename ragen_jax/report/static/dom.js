@@ -14,7 +14,7 @@ function fill(node, attributes, children) {
     else node.setAttribute(name, value === true ? "" : value);
   }
   // A string becomes a text node here, whatever it holds.
-  node.append(...children.flat().filter((c) => c !== null && c !== undefined));
+  node.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined));
   return node;
 }
 // `name`: "tag.class.class"; attributes, if any, come before the children.
@@ -45,6 +45,8 @@ const polyline = (points, stroke, width, more) =>
     ...more,
   });
 
+// One series needs no legend: the head of the page names it.
+const ONE = DATA.series.length === 1;
 // Colours come back after six series, then with another mark.
 const color = (i) => `var(--s${i % 6})`;
 const shape = (i) => MARKS[(i + Math.floor(i / 6)) % MARKS.length];
@@ -84,6 +86,19 @@ function table(head, rows) {
       ),
     ),
   );
+}
+
+// A table, or what else may be wider than the page, in a box that scrolls. Keyboards reach
+// the box, and its arrow keys scroll it.
+function scrollBox(label, tall, ...content) {
+  const box = el(
+    tall ? "div.scroll.tall" : "div.scroll",
+    { tabindex: "0", role: "region", "aria-label": label },
+    content,
+  );
+  const frame = el("div.frame", box);
+  watchEdges(box);
+  return [frame, el("p.hint", { "aria-hidden": "true" }, "more columns to the side: scroll ↔")];
 }
 
 // Draws into a box again whenever its width changes.

@@ -28,17 +28,16 @@ function figure(title, alt, draw, { keys, numbers = null }) {
   const legend = el("div.legend");
   const node = el("figure", el("figcaption", el("h3", title), legend), holder, tip);
   if (numbers) {
-    const box = el("div.scroll", {
-      tabindex: "0",
-      role: "region",
-      "aria-label": `Numbers of ${title}`,
-    });
+    const place = el("div");
     node.append(
       el(
         "details.data",
-        { ontoggle: () => box.replaceChildren(numbers()) },
+        {
+          ontoggle: () =>
+            place.replaceChildren(...scrollBox(`Numbers of ${title}`, false, numbers())),
+        },
         el("summary", "Numbers"),
-        box,
+        place,
       ),
     );
   }
@@ -57,11 +56,14 @@ const key = (sample, text) => el("span.entry", { title: text }, sample, el("span
 const sampleBox = (...shapes) =>
   svg("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shapes);
 
-function lineSample(style, dash = STYLES[style].dash, stroke = "currentColor") {
+function lineSample(style, dash = STYLES[style].dash, stroke = lineColor(style)) {
   const { width, opacity } = STYLES[style];
   const line = { x1: 0, x2: 24, y1: 5, y2: 5, stroke, "stroke-width": width, opacity };
   return sampleBox(svg("line", { ...line, "stroke-dasharray": dash }));
 }
+
+// Of several series every one has such lines; a reference that they share is grey.
+const lineColor = (style) => (ONE && style !== "reference" ? color(0) : "currentColor");
 
 // The colour and the mark of a series are the same on the whole page.
 const seriesSample = (i) =>
@@ -70,6 +72,7 @@ const seriesSample = (i) =>
     mark(shape(i), 12, 5, 3.4, { fill: color(i) }),
   );
 const seriesKey = (i) => key(seriesSample(i), DATA.series[i].name);
+const seriesKeys = (numbers) => (ONE ? [] : numbers.map(seriesKey));
 const markKey = (name, text, attributes) =>
   key(sampleBox(mark(name, 12, 5, 3.6, { fill: "currentColor", ...attributes })), text);
 const colorKey = (paint, text) => key(el("span.swatch", { "--c": paint }), text);

@@ -49,3 +49,4 @@ scheme.addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setScheme);
 setScheme();
+document.querySelectorAll(".frame > .scroll").forEach(watchEdges);

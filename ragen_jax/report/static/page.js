@@ -19,19 +19,26 @@ function start() {
     ),
   );
   main.append(section("settings", "Settings", null, settings()));
-  document.getElementById("nav").append(
-    el(
-      "ul",
-      [...main.querySelectorAll("section > h2")].map((h) =>
-        el("li", el("a", { href: `#${h.parentNode.id}` }, h.textContent)),
-      ),
+  const links = el(
+    "ul",
+    [...main.querySelectorAll("section > h2")].map((h) =>
+      el("li", el("a", { href: `#${h.parentNode.id}` }, h.textContent)),
     ),
-    lookControls(),
   );
+  document.getElementById("nav").append(el("div.frame", links), lookControls());
+  watchEdges(links);
   document
     .getElementById("foot")
     .append(
-      "Bands show the range over the seeds of a series; for a series of one seed, the 95 % interval of held-out success. Made by launch.report; this file needs no network.",
+      [
+        DATA.series.some((s) => s.runs.length > 1) &&
+          "The band of several runs shows their range, or their standard error.",
+        DATA.series.some((s) => s.runs.length === 1) &&
+          "The band of a single run's held-out success is its 95 % interval.",
+        "Made by launch.report; this file needs no network.",
+      ]
+        .filter(Boolean)
+        .join(" "),
     );
   if (DATA.episodes.chosen.length) applyFilters();
 }
@@ -54,8 +61,8 @@ function setScheme() {
 }
 
 function head() {
-  const runs = DATA.runs.length,
-    several = DATA.series.length > 1;
+  const runs = plural(DATA.runs.length, "run");
+  const short = DATA.runs.filter((r) => r.planned > r.iterations);
   const scheme = el(
     "button",
     {
@@ -79,7 +86,16 @@ function head() {
         el("h1", DATA.games.join(", ") || "Runs"),
         el(
           "p.muted",
-          `${plural(DATA.series.length, "series").replace(/seriess$/, "series")}, ${plural(runs, "run")}`,
+          [
+            ONE ? runs : `${DATA.series.length} series, ${runs}`,
+            DATA.runs.length === 1
+              ? iterationsOf(DATA.runs[0])
+              : short.length
+                ? `${short.length} with fewer iterations than planned`
+                : null,
+          ]
+            .filter(Boolean)
+            .join(", "),
         ),
       ),
       el("div.row", scheme),
@@ -87,7 +103,7 @@ function head() {
     el(
       "div.legend",
       { role: "group", "aria-label": "Series shown" },
-      several
+      !ONE
         ? DATA.series.map((s, i) =>
             el(
               "label",
@@ -111,31 +127,48 @@ function head() {
   ];
 }
 
+// A run may be under way, or may have ended early.
+const iterationsOf = ({ iterations, planned }) =>
+  planned > iterations
+    ? `${iterations} of ${planned} iterations`
+    : plural(iterations, "iteration");
+const measuredAt = (at) => (at ? `after iteration ${at}` : "before training");
+const someRuns = (row, point) =>
+  point.runs < row.num_runs ? ` (${point.runs} of ${row.num_runs} runs)` : "";
+
 function card(row) {
-  const i = DATA.series.findIndex((s) => s.name === row.series);
+  const i = row.series;
   const alarms = DATA.series[i].runs
     .flatMap((r) => Object.entries(DATA.alarms[r].first))
     .filter(([, at]) => at !== null)
     .sort((a, b) => a[1] - b[1]);
-  const name = DATA.games.length > 1 ? `${row.series}: ${row.game}` : row.series;
+  const series = DATA.series[i].name;
+  const name = DATA.games.length > 1 ? `${series}: ${row.game}` : series;
   if (!row.last)
     return el("div.card", { "--c": color(i) }, el("h3", name), el("p.sub", "no success recorded"));
-  const gain = 100 * (row.last[0] - row.first[0]);
+  const gain = 100 * (row.last.mean - row.first.mean);
+  const points = `${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`;
   return el(
     "div.card",
     { "--c": color(i) },
     el("h3", name),
-    el("div.big", percent(row.last[0])),
+    el("div.big", percent(row.last.mean)),
     el(
       "div.sub",
-      `${row.source} success after ${row.iterations} iterations, ${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`,
+      `${row.source} success ${measuredAt(row.last.at)}${someRuns(row, row.last)}`,
     ),
-    el(
-      "div.sub",
-      row.ceiling === null
-        ? ""
-        : `${row.is_exact ? "best possible" : "reference play"} ${percent(row.ceiling)}`,
-    ),
+    row.last.at > row.first.at
+      ? el(
+          "div.sub",
+          `${points} since ${row.first.at ? `iteration ${row.first.at}` : "the start"}`,
+        )
+      : null,
+    row.ceiling === null
+      ? null
+      : el(
+          "div.sub",
+          `${row.is_exact ? "best possible" : "reference play"} ${percent(row.ceiling)}`,
+        ),
     alarms.length
       ? el("div.sub", `first alarm: ${alarms[0][0].replaceAll("_", " ")} at ${alarms[0][1]}`)
       : null,
@@ -143,32 +176,38 @@ function card(row) {
 }
 
 function summaryTable() {
-  const show = (p) =>
+  const isRange = (p) => p && p.ends[0] !== p.ends[1];
+  const show = (row, p) =>
     p
       ? [
-          percent(p[0]),
-          " ",
-          p[1] === p[2]
-            ? ""
-            : el("span.interval", `${(100 * p[1]).toFixed(1)}–${(100 * p[2]).toFixed(1)}`),
+          percent(p.mean),
+          el(
+            "span.interval",
+            `${isRange(p) ? `${p.ends.map((x) => (100 * x).toFixed(1)).join("–")} ` : ""}at ${p.at}${someRuns(row, p)}`,
+          ),
         ]
       : "–";
   const rows = DATA.summary.map((r) => [
-    seriesKey(DATA.series.findIndex((s) => s.name === r.series)),
+    seriesKey(r.series),
     r.game,
     String(r.num_runs),
-    String(r.iterations),
-    show(r.first),
-    show(r.last),
-    r.best ? [...show(r.best), el("span.interval", ` at ${r.best_at}`)] : "–",
+    runsOf(r.series),
+    show(r, r.first),
+    show(r, r.last),
+    show(r, r.best),
     r.ceiling === null ? "–" : `${percent(r.ceiling)}${r.is_exact ? "" : " (ref.)"}`,
-    r.ceiling === null || !r.last ? "–" : `${(100 * (r.ceiling - r.last[0])).toFixed(1)} points`,
+    r.ceiling === null || !r.last ? "–" : `${(100 * (r.ceiling - r.last.mean)).toFixed(1)} points`,
   ]);
-  const sources = [...new Set(DATA.summary.map((r) => r.source))].join(" or ");
+  const measured = DATA.summary.filter((r) => r.last);
+  const sources = [...new Set(measured.map((r) => r.source))].join(" or ");
+  const ends = [
+    measured.some((r) => r.num_runs === 1 && isRange(r.last)) && "the 95 % interval of a single run",
+    measured.some((r) => r.num_runs > 1) && "the smallest and the largest of several runs",
+  ].filter(Boolean);
   return [
-    el(
-      "div.scroll.tall",
-      { tabindex: "0", role: "region", "aria-label": "Summary table" },
+    scrollBox(
+      "Summary table",
+      true,
       table(
         [
           "series",
@@ -184,11 +223,22 @@ function summaryTable() {
         rows,
       ),
     ),
-    el(
-      "p.muted",
-      `Success is ${sources}. Small numbers: the 95 % interval of a single run, or the range over several seeds.`,
-    ),
+    sources
+      ? el(
+          "p.muted",
+          `Success is ${sources}. Below it: ${[ends.join(", "), "the iteration"].filter(Boolean).join(" and ")}.`,
+        )
+      : null,
   ];
+}
+
+// Iterations of the runs of a series, and what they were to be.
+function runsOf(series) {
+  const runs = DATA.series[series].runs.map((r) => DATA.runs[r]);
+  const last = runs.reduce((a, b) => (b.iterations > a.iterations ? b : a));
+  const fewest = Math.min(...runs.map((r) => r.iterations));
+  const planned = last.planned > last.iterations ? ` of ${last.planned}` : "";
+  return `${fewest < last.iterations ? `${fewest} to ` : ""}${last.iterations}${planned}`;
 }
 
 function sectionBody(part) {
@@ -211,62 +261,74 @@ function sectionBody(part) {
     }
   }
   drawn.push(...part.panels.map((p) => lineChart(p)));
-  const note = part.absent ? el("p.note", `Not drawn: ${part.absent}.`) : null;
+  const notes = [
+    part.absent && `Not drawn: ${part.absent}.`,
+    part.special === "plane" &&
+      !DATA.plane.borders &&
+      "No regimes are named: the first information, or entropy, that was measured is not above 0.",
+  ];
   const layouts = { alarms: "grid wide", plane: "grid plane" };
   const grid = layouts[part.special] || (part.key === "progress" ? "grid progress" : "grid");
-  return [note, drawn.length ? el("div", { class: grid }, drawn) : null];
+  return [
+    notes.filter(Boolean).map((text) => el("p.note", text)),
+    drawn.length ? el("div", { class: grid }, drawn) : null,
+  ];
 }
 
 function explorer() {
   const names = Object.keys(DATA.curves).sort(),
+    series = DATA.series.map((_, i) => i),
+    meaning = el("p.muted", { id: "meaning" }),
     place = el("div.grid.wide");
-  const draw = (name) =>
-    place.replaceChildren(
-      lineChart({
-        title: name,
-        unit: "value",
-        kind: "number",
-        lines: [{ metric: name, label: name, style: "main" }],
-      }),
-    );
+  const draw = (name) => {
+    const { kind, text } = DATA.declared[name];
+    meaning.textContent = text;
+    const unit = { share: "share", seconds: "seconds" }[kind] || "value";
+    const lines = [{ metric: name, label: name, style: "main", series }];
+    place.replaceChildren(lineChart({ title: name, unit, kind, lines }));
+  };
   const pick = el(
     "select",
     { id: "metric", onchange: (e) => draw(e.target.value) },
     names.map((n) => el("option", { value: n }, n)),
   );
   draw(names[0]);
-  return [el("label.pick", "Metric", pick), place];
+  return [el("label.pick", "Metric", pick), meaning, place];
 }
 
 function settings() {
-  const { common, differing } = DATA.settings,
+  const { common, differing, repeated_seeds: repeated } = DATA.settings,
     keys = Object.keys(differing);
   const text = (v) =>
     v === null || v === undefined ? "none" : typeof v === "string" ? v : JSON.stringify(v);
   const shared = Object.entries(common).filter(([k, v]) => !(k in differing) && v !== null);
+  const named = shared.map(([k, v]) => `${k} = ${text(v)}`).join(", ");
   return [
     keys.length
-      ? el(
-          "div.scroll.tall",
-          { tabindex: "0", role: "region", "aria-label": "Settings that differ" },
+      ? scrollBox(
+          "Settings that differ",
+          true,
           table(
             ["setting", ...DATA.series.map((s) => s.name)],
             keys.map((k) => [k, ...differing[k].map(text)]),
           ),
         )
-      : DATA.runs.length > 1
+      : DATA.runs.length > 1 && !repeated.length
         ? el("p", "The runs differ in their seed only.")
         : null,
-    el(
-      "p.muted",
-      `Common: ${shared.map(([k, v]) => `${k} = ${text(v)}`).join(", ") || "none of the main settings"}.`,
-    ),
-    el(
-      "div.scroll.tall",
-      { tabindex: "0", role: "region", "aria-label": "Runs" },
+    repeated.map((sentence) => el("p.note", `Note: ${sentence}.`)),
+    named ? el("p.muted", `${DATA.runs.length > 1 ? "Common: " : ""}${named}.`) : null,
+    scrollBox(
+      "Runs",
+      true,
       table(
         ["run", "series", "seed", "iterations"],
-        DATA.runs.map((r) => [r.name, seriesKey(r.series), text(r.seed), String(r.iterations)]),
+        DATA.runs.map((r) => [
+          r.name,
+          seriesKey(r.series),
+          text(r.seed),
+          r.planned > r.iterations ? `${r.iterations} of ${r.planned}` : String(r.iterations),
+        ]),
       ),
     ),
   ];

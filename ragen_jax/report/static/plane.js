@@ -22,7 +22,7 @@ function planeFigure() {
       .join("; ") +
     ". Arrow keys step through the points.";
   return figure(
-    "Paths of the runs",
+    DATA.runs.length > 1 ? "Paths of the runs" : "Path of the run",
     alt,
     (root, width, tip) => {
       const height = Math.min(600, Math.max(300, width * 0.74));
@@ -38,7 +38,7 @@ function planeFigure() {
       }
       const spread = (v) => {
         const [l, h] = [Math.min(...v), Math.max(...v)];
-        return [l < 0 ? l * 1.1 : l, h + (h - l) * 0.12];
+        return [l < 0 ? l * 1.1 : l, h + (h - l || Math.abs(h) || 1) * 0.2];
       };
       const box = { left: 46, right: width - 12, top: 24, bottom: height - 40 };
       const sx = xAxis(root, box, spread(xs), "H(Z|X), nats per token");
@@ -66,9 +66,12 @@ function planeFigure() {
           );
           stops.push({ p, i });
         });
-        const last = way.at(-1);
-        root.append(caption(sx(last[1]) + 9, sy(last[2]) + 4, `${last[0]}`, { class: "label" }));
       }
+      numberLasts(
+        root,
+        shown.map((i) => means[i]),
+        place,
+      );
       planeCursor(root, tip, width, stops, sx, sy);
     },
     {
@@ -84,11 +87,34 @@ function planeFigure() {
   );
 }
 
+// Iterations beside the last points: not on their own path, nor on another's number.
+function numberLasts(root, ways, place) {
+  const taken = ways.map((way) => place(way.at(-1)));
+  for (const way of ways) {
+    const [x, y] = place(way.at(-1));
+    const from = place(way.at(-2) || way.at(-1))[0];
+    const sides = [
+      [9, 4, "start"],
+      [-9, 4, "end"],
+      [0, -9, "middle"],
+      [0, 18, "middle"],
+    ];
+    if (from > x) sides.unshift(sides.splice(1, 1)[0]);
+    const isFree = ([dx, dy]) =>
+      taken.every(([a, b]) => Math.abs(a - x - 2 * dx) > 14 || Math.abs(b - y - dy + 4) > 12);
+    const [dx, dy, anchor] = sides.find(isFree) || sides[0];
+    taken.push([x + 2 * dx, y + dy - 4]);
+    root.append(
+      caption(x + dx, y + dy, `${way.at(-1)[0]}`, { class: "label", "text-anchor": anchor }),
+    );
+  }
+}
+
 function planeKeys() {
   const shown = DATA.series.map((_, i) => i).filter((i) => !HIDDEN.has(i));
   const isMean = shown.some((i) => DATA.series[i].runs.length > 1);
   return [
-    ...shown.map(seriesKey),
+    ...seriesKeys(shown),
     isMean ? key(lineSample("thin"), "single runs") : null,
     markKey("circle", "first, hollow; later ones larger", {
       fill: "var(--paper)",
@@ -113,9 +139,11 @@ function drawRegimes(root, box, x, y, regimes) {
   corners.forEach(([left, right, top, bottom], i) => {
     if (right <= left || bottom <= top) return;
     const isLeft = i > 1;
+    // Where there is no room for two names side by side, one stands higher.
+    const rise = isLeft && box.right - box.left < 300 ? 22 : 8;
     root.append(
       rectangle(left, top, right - left, bottom - top, { fill: REGIME_COLORS[i], opacity: 0.07 }),
-      caption(isLeft ? left + 6 : right - 6, i % 2 ? bottom - 8 : top + 16, regimes[i], {
+      caption(isLeft ? left + 6 : right - 6, i % 2 ? bottom - rise : top + 16, regimes[i], {
         "text-anchor": isLeft ? "start" : "end",
         class: "label",
         fill: REGIME_COLORS[i],

@@ -93,7 +93,7 @@ function lookControls() {
   const band = el(
     "select",
     { id: "band", "aria-label": "What bands show", onchange: (e) => set("band", e.target.value) },
-    el("option", { value: "range" }, "band: range of the seeds"),
+    el("option", { value: "range" }, "band: range of the runs"),
     el("option", { value: "error" }, "band: standard error"),
   );
   return el(

@@ -34,10 +34,8 @@ function replyBlocks(t, e) {
   const actions =
     answer === null
       ? []
-      : answer
-          .split("||")
-          .map((a) => a.trim())
-          .filter(Boolean);
+      : // Of a host game an answer is one action, whatever it holds.
+        (t.listed > 1 ? answer.split("||") : [answer]).map((a) => a.trim()).filter(Boolean);
   return [
     thought === null
       ? null

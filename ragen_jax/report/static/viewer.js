@@ -95,7 +95,9 @@ function viewer() {
       ? el(
           "p.muted",
           { id: "left-out" },
-          `${left} of ${total} recorded episodes are left out to keep this file small, evenly over iterations (--max_episodes).`,
+          `${left} of ${total} recorded episodes are left out to keep this file small, evenly over iterations (`,
+          el("code", "--max_episodes"),
+          ").",
         )
       : null,
     skippedNote(),
