@@ -35,6 +35,7 @@ from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.multihost.exchange import to_local_devices
+from ragen_jax.program.reading import warn_of_unread_words
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
@@ -190,6 +191,8 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     check_memory(config, parts)
     check_sessions(config, parts)
     warn_of_pocket_settings(config, tokenizer)
+    if config.model.path in BUILT_IN:
+        warn_of_unread_words([task.env for task in parts.tasks], tokenizer)
     model, params = load_checkpoint(folder)
     learner = parts.learner
     frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser

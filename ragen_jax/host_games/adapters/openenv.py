@@ -110,7 +110,7 @@ class OpenEnvGame(HostGame):
         if task is not None:
             data["task"] = task
         answer = self._connection.reset(data)
-        if answer.get("done") is True:
+        if self._flag(answer, "done", False):
             raise self._given_up("the episode is over before its first reply")
         self._text = self._find_text(answer)
         return Observation(self._text)
@@ -132,16 +132,29 @@ class OpenEnvGame(HostGame):
             reward = read_reward(answer.get("reward"))
         except ValueError as error:
             raise self._given_up(str(error)) from error
-        done, seen = answer.get("done") is True, answer.get("observation")
+        done, seen = self._flag(answer, "done", False), answer.get("observation")
         seen = seen if isinstance(seen, Mapping) else {}
-        success = _flag(seen, "success", done and reward > self._success_above)
-        truncated = done and _flag(seen, "truncated", False)
-        info = {"success": success, "valid": _flag(seen, "valid", True)}
+        is_won = done and reward > self._success_above
+        truncated = self._flag(seen, "truncated", False) and done
+        info = {
+            "success": self._flag(seen, "success", is_won),
+            "valid": self._flag(seen, "valid", True),
+        }
         observation = Observation(self._text)
         return Step(observation, reward, done and not truncated, truncated, info)
 
     def close(self) -> None:
         self._connection.close()
+
+    def _flag(self, seen: Mapping[str, Any], name: str, default: bool) -> bool:
+        """A field that is true or false; `default` where it is missing or null."""
+        value = seen.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            shown = json.dumps(value)[:80]
+            raise self._given_up(f"`{name}` is {shown}, neither true nor false")
+        return value
 
     def _find_text(self, answer: Mapping[str, Any]) -> str:
         try:
@@ -157,11 +170,6 @@ class OpenEnvGame(HostGame):
     def _invalid(self, words: str) -> Step:
         """A step that the server has not seen, or has not taken."""
         return refuse_reply(Observation(f"{words}\n{self._text}"))
-
-
-def _flag(seen: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = seen.get(name)
-    return value if isinstance(value, bool) else default
 
 
 def _describe(about: Mapping[str, Any], hint: str) -> str:
