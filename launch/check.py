@@ -131,16 +131,13 @@ def _host_game(
 
 
 def _say_unread_words(env) -> None:
-    """A note where no built-in model can read the game; it may still be right."""
+    """A note where no built-in model can read the game, which may still be right."""
     from ragen_jax.program.build import BUILT_IN
     from ragen_jax.program.reading import CURE, unread_note
     from ragen_jax.text.tokenizer import load_tokenizer
 
-    notes = [
-        unread_note(env, load_tokenizer(folder), CURE) for folder in BUILT_IN.values()
-    ]
-    if all(notes):
-        print(f"note    {notes[0]}")
+    if note := unread_note(env, [load_tokenizer(x) for x in BUILT_IN.values()], CURE):
+        print(f"note    {note}")
 
 
 def _words_problem(env) -> str | None:

@@ -46,19 +46,23 @@ def warn_of_unread_words(
       cure: what to do.
     """
     for env in games:
-        if note := unread_note(env, tokenizer, cure):
+        if note := unread_note(env, [tokenizer], cure):
             print(f"note: {note}", file=sys.stderr)
 
 
-def unread_note(env: TextGame, tokenizer: Tokenizer, cure: str) -> str:
-    """A sentence if the model cannot read a game or write its actions, else empty."""
-    unread = unread_words(env.action_vocabulary, tokenizer)
+def unread_note(env: TextGame, tokenizers: Sequence[Tokenizer], cure: str) -> str:
+    """A sentence if no model can read a game and write its actions, else empty."""
+
+    def unread_of(texts):
+        return min((unread_words(texts, t) for t in tokenizers), key=len)
+
+    unread = unread_of(env.action_vocabulary)
     if unread:
         subject = f"the actions of {env.name}"
     else:
         texts = shown_texts(env)
-        unread, num_words = unread_words(texts, tokenizer), len(_words(texts))
-        if len(unread) <= MOST_UNREAD * num_words:
+        unread = unread_of(texts)
+        if len(unread) <= MOST_UNREAD * len(_words(texts)):
             return ""
         subject = f"the first texts of {env.name}"
     examples = ", ".join(unread[:NUM_EXAMPLES])

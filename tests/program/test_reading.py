@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 import configs
-from configs import base
+from configs import base, countdown
 from envs.base import TextGame
 from envs.templates import Template
 from ragen_jax.host_games.base import HostGame, Observation, Step
@@ -23,7 +23,7 @@ UNREADABLE = ("alfworld", "coding", "webshop")
 
 
 def note_of(env, tokenizer=POCKET):
-    return reading.unread_note(env, tokenizer, "do this")
+    return reading.unread_note(env, [tokenizer], "do this")
 
 
 @pytest.mark.parametrize("game", configs.TASK_FILES)
@@ -70,6 +70,16 @@ class Few(Chess):
 
 class Many(Few):
     template = Template(("Turn ", "knight ", "bishop ", "queen ", "king ", "rook\n"))
+
+
+def test_one_of_the_models_is_enough():
+    tokenizers = [load_tokenizer(folder) for folder in BUILT_IN.values()]
+    env, _ = make_env(env_specs(countdown.get_config())[0])
+    assert note_of(Many(), tokenizers[1])
+    assert reading.unread_note(Many(), tokenizers, "")
+    few = [note_of(env, tokenizer) for tokenizer in tokenizers]
+    assert [bool(note) for note in few] == [True, False, True]
+    assert not reading.unread_note(env, tokenizers, "")
 
 
 def test_a_rare_word_is_none():
