@@ -3,8 +3,11 @@
     python -m launch.sft --config=configs/sft.py --workdir=runs/sft
 
 A task, a size (`configs/sizes.py`) or both: --config=configs/sft.py:frozen_lake,pocket
-(default: sokoban, qwen2.5-0.5b). Wording, budget of play and model are those of the
-task file with that size, so that `launch.train` can continue from the result:
+(default: sokoban, qwen2.5-0.5b). Your games are the tasks `game` and `world`, for array
+and host games: --config.games.game.name=package.module:Class or
+--config.games.world.host=package.module:Class (docs/warm-start.md). Wording, budget of
+play and model are those of the task file with that size, so that `launch.train` can
+continue from the result:
 `--config=configs/sokoban.py:qwen2.5-0.5b --config.model.path=runs/sft/model`.
 
 Time: 40 steps; with the pocket model about a minute on 2 CPU cores, with real weights
@@ -20,9 +23,15 @@ LoRA of rank 64 and alpha 32, learning rate 1e-4, batch 128. What the paper leav
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import bandit, frozen_lake, pocket, sizes, sokoban
+from configs import bandit, frozen_lake, game, pocket, sizes, sokoban, world
 
-TASKS = {"sokoban": sokoban, "frozen_lake": frozen_lake, "bandit": bandit}
+TASKS = {
+    "sokoban": sokoban,
+    "frozen_lake": frozen_lake,
+    "bandit": bandit,
+    "game": game,
+    "world": world,
+}
 
 
 def get_config(words: str = "") -> ConfigDict:
@@ -32,10 +41,12 @@ def get_config(words: str = "") -> ConfigDict:
     task = TASKS[name].get_config(size)
     config = pocket.get_config()
 
-    config.prompt = task.prompt
+    config.prompt, config.host = task.prompt, task.host
     # Room for a demonstrated reply: with Qwen's tokenizer at most 18 tokens, or 27 with
     # the thoughts of "reading".
-    config.max_reply_tokens = min(32, task.rollout.max_reply_tokens)
+    config.max_reply_tokens = task.rollout.max_reply_tokens
+    if TASKS[name] not in (game, world):
+        config.max_reply_tokens = min(32, config.max_reply_tokens)
 
     config.model = task.model
     # With rank None all of the model is tuned.
@@ -43,12 +54,12 @@ def get_config(words: str = "") -> ConfigDict:
     config.lora.rank = 64
     config.lora.alpha = 32.0
 
-    game = pocket.game(task, episodes=128)
-    game.num_demonstrations = 1000
+    played = pocket.game(task, episodes=128)
+    played.num_demonstrations = 1000
     if name == "frozen_lake":
         # The solver plans a turn as if the ice were not slippery.
-        game.planning_params = {"success_rate": 1.0}
-    config.games = ConfigDict({name: game})
+        played.planning_params = {"success_rate": 1.0}
+    config.games = ConfigDict({name: played})
 
     # The exact solver without thoughts; "reading" states where everything is.
     solver = pocket.demonstrator("none", 0.0, share=1.0, first=1.0)
@@ -72,14 +83,20 @@ def get_config(words: str = "") -> ConfigDict:
     config.evaluation.max_reply_tokens = task.rollout.max_reply_tokens
 
     if config.model.path == "pocket":
-        _pocket(config)
+        _pocket(config, is_new=TASKS[name] in (game, world))
     return config
 
 
-def _pocket(config: ConfigDict) -> None:
-    """The built-in model: a small vocabulary, a large learning rate."""
+def _pocket(config: ConfigDict, *, is_new: bool) -> None:
+    """The built-in model: a small vocabulary, a large learning rate.
+
+    Letters of a new game's words have to be learned, in embeddings, which have no
+    adapters.
+    """
     config.train.logprob_chunk_tokens = None
     config.optimizer.learning_rate = 2e-3
+    if is_new:
+        config.lora.rank = placeholder(int)
 
 
 PRESETS = {"task": TASKS, "size": sizes.SIZES}

@@ -173,6 +173,21 @@ class Template:
         """Names of the fields, in order of appearance."""
         return tuple(part.name for part in self.parts if not isinstance(part, str))
 
+    @property
+    def texts(self) -> list[str]:
+        """Every string that it can contain, except numbers and what a host writes."""
+        texts = []
+        for part in self.parts:
+            if isinstance(part, str):
+                texts.append(part)
+            elif isinstance(part, Choice):
+                texts += part.options
+            elif isinstance(part, Grid):
+                texts += part.symbols
+            elif isinstance(part, Cells):
+                texts.append(f"{part.label}: ")
+        return texts
+
     def render(self, values: Mapping[str, np.ndarray]) -> str:
         """Text of one state. `values` holds one entry per field (extra ones allowed).
 

@@ -114,6 +114,7 @@ def _environment(
     with working("its words under the pocket model's tokenizer"):
         problem = _words_problem(built.env)
     yield "The tokenizer covers all states and actions.", [problem] if problem else []
+    _say_unread_words(built.env)
 
 
 def _host_game(
@@ -134,9 +135,21 @@ def _host_game(
             raise ValueError(f"there is no {key}; use host. and {', '.join(settings)}")
         settings[rest] = given.pop(key)
     with constructing(name):
-        spec = make_host_game(name, given, max_failed_fraction=1.0, **settings).spec
+        env = make_host_game(name, given, max_failed_fraction=1.0, **settings)
+        spec = env.spec
         built = Subject(spec, {split: build_game(spec, split) for split in SPLITS})
     yield from _outcomes(CHECKS, lambda check: check(built))
+    _say_unread_words(env)
+
+
+def _say_unread_words(env) -> None:
+    """A note where no built-in model can read the game, which may still be right."""
+    from ragen_jax.program.build import BUILT_IN
+    from ragen_jax.program.reading import CURE, unread_note
+    from ragen_jax.text.tokenizer import load_tokenizer
+
+    if note := unread_note(env, [load_tokenizer(x) for x in BUILT_IN.values()], CURE):
+        print(f"note    {note}")
 
 
 def _words_problem(env) -> str | None:

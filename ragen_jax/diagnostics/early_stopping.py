@@ -66,7 +66,7 @@ def stuck_note(records: Sequence[Record], success_names: Collection[str]) -> str
         meaning = "all rewards of a group are alike, so that there is nothing to learn"
     return (
         f"no episode succeeded in {_PATIENCE} iterations: {meaning}; use easier "
-        "levels (env.kwargs), a model fine-tuned on solved episodes (launch.sft), or "
+        "levels (env.kwargs), a warm start (launch.sft, docs/warm-start.md), or "
         "more rollouts per group (rollout.group_size)"
     )
 

@@ -135,18 +135,20 @@ def build_lora_policy(
     dtype="float32",
     remat: str | None = None,
     attention: str = "blocks",
+    num_ids: int | None = None,
 ) -> LoraPolicy:
     """The pure functions of an adapted network of this shape.
 
     Args:
       config: the network's shape.
       lora: size and place of the adapters.
-      dtype, remat, attention: see `build_policy`.
+      dtype, remat, attention, num_ids: see `build_policy`.
 
     The functions raise ValueError for adapters made for another config.
     """
     how = {"dtype": dtype, "remat": remat, "attention": attention}
-    plain, network = build_policy(config, **how), _abstract_network(config, lora, **how)
+    plain = build_policy(config, **how, num_ids=num_ids)
+    network = _abstract_network(config, lora, **how)
     graphdef, variables, _ = nnx.split(network, nnx.LoRAParam, ...)
     expected = nnx.to_pure_dict(variables)
 
@@ -175,6 +177,7 @@ def build_lora_policy(
         dtype=plain.dtype,
         remat=plain.remat,
         attention=plain.attention,
+        num_ids=num_ids,
         shapes={"base": plain.shapes, "adapters": expected},
         logical_axes={"base": plain.logical_axes, "adapters": axes_of(variables)},
         init=init,

@@ -23,6 +23,10 @@ from ragen_jax.models.families import build_network
 from ragen_jax.models.kv_cache import KVCache
 from ragen_jax.types import Params
 
+# Logit of an id that no token has. Finite, since an entropy multiplies it by 0; of a
+# size that no temperature in use makes infinite or brings near real ones.
+SPARE_LOGIT = -1e15
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
@@ -31,7 +35,7 @@ class Policy:
     Attributes:
       config: the network's shape.
       dtype: dtype of the computation; pass it to `init_cache`, too.
-      remat, attention: of the uncached forward pass, see `build_policy`.
+      remat, attention, num_ids: see `build_policy`.
       shapes: the parameters as `jax.ShapeDtypeStruct`s.
       logical_axes: a tuple of axis names (`LOGICAL_AXES`) per parameter. The tuples
         are leaves: map over the tree with `is_leaf=lambda x: type(x) is tuple`.
@@ -44,7 +48,8 @@ class Policy:
         different positions; what a row's padding writes beyond its length is
         overwritten before anything reads it. With a `SharedCache` row `b` continues
         prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
-      logits: (params, hidden[..., D]) -> float32[..., V].
+      logits: (params, hidden[..., D]) -> float32[..., V]; ids from `num_ids` on have
+        `SPARE_LOGIT`, whoever samples or scores.
       cast_params: params -> the same with matrices in `dtype`, for many forward passes
         with unchanging parameters. Gives the same numbers as casting at every use.
     """
@@ -53,6 +58,7 @@ class Policy:
     dtype: jnp.dtype
     remat: str | None
     attention: str
+    num_ids: int | None
     shapes: Params
     logical_axes: PyTree
     init: Callable[[Array], Params]
@@ -67,6 +73,7 @@ def build_policy(
     dtype="float32",
     remat: str | None = None,
     attention: str = "blocks",
+    num_ids: int | None = None,
 ) -> Policy:
     """The pure functions of a network of this shape.
 
@@ -76,6 +83,8 @@ def build_policy(
       remat: entry of `REMAT_POLICIES`: what the uncached forward pass keeps of a layer
         for the backward pass. None: everything.
       attention: entry of `CAUSAL_ATTENTIONS`: how its tokens attend.
+      num_ids: ids below it are tokens; the other rows of a padded vocabulary are never
+        sampled and have no probability. None: all rows are tokens.
     """
     dtype = jnp.dtype(dtype)
     how = {"dtype": dtype, "remat": remat, "attention": attention}
@@ -95,8 +104,14 @@ def build_policy(
     def forward(params, tokens, positions, cache):
         return merge(params)(tokens, positions, cache)
 
+    has_spare = num_ids is not None and num_ids < config.vocab_size
+
     def logits(params, hidden):
-        return merge(params).logits(hidden)
+        scores = merge(params).logits(hidden)
+        if not has_spare:
+            return scores
+        is_token = jnp.arange(config.vocab_size) < num_ids
+        return jnp.where(is_token, scores, SPARE_LOGIT)
 
     def cast_params(params: Params) -> Params:
         # Norm scales are used in float32, biases are too small to matter.
@@ -105,6 +120,7 @@ def build_policy(
     return Policy(
         config=config,
         **how,
+        num_ids=num_ids,
         shapes=nnx.to_pure_dict(variables),
         logical_axes=axes_of(variables),
         init=init,

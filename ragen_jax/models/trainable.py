@@ -47,7 +47,7 @@ def whole(policy: Policy) -> Trainable:
 
 
 def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
-    """Trains adapters over the frozen policy; dtype, remat and attention are its."""
+    """Trains adapters over the frozen policy, computed as that is."""
     model = policy.config
     adapted = build_lora_policy(
         model,
@@ -55,6 +55,7 @@ def adapters(policy: Policy, lora: LoraConfig) -> Trainable:
         dtype=policy.dtype,
         remat=policy.remat,
         attention=policy.attention,
+        num_ids=policy.num_ids,
     )
     return Trainable(
         policy=adapted,

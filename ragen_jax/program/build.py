@@ -35,6 +35,7 @@ from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.multihost.exchange import to_local_devices
+from ragen_jax.program.reading import warn_of_unread_words
 from ragen_jax.registry.settings import flatten
 from ragen_jax.rollout.collect import Rollouts
 from ragen_jax.rollout.footprint import Footprint
@@ -168,6 +169,15 @@ def model_folder(path: str) -> pathlib.Path:
     return resolve_checkpoint(BUILT_IN.get(path, path))
 
 
+def num_ids(path: str, tokenizer: Tokenizer) -> int | None:
+    """Ids that the model of a `model.path` may write, see `build_policy`.
+
+    A built-in model keeps the spare rows that it was trained with: measured results and
+    hashes depend on them, and it gives them 6e-6 of the probability (1e-9 at T=0.5).
+    """
+    return None if path in BUILT_IN else tokenizer.vocab_size
+
+
 def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Program:
     """Check the configuration, load the model, tabulate the text, set up the mesh.
 
@@ -181,6 +191,8 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     check_memory(config, parts)
     check_sessions(config, parts)
     warn_of_pocket_settings(config, tokenizer)
+    if config.model.path in BUILT_IN:
+        warn_of_unread_words([task.env for task in parts.tasks], tokenizer)
     model, params = load_checkpoint(folder)
     learner = parts.learner
     frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser
@@ -273,7 +285,7 @@ def build_parts(
     players, num_players = mesh, config.rollout.devices
     if config.rollout.ahead and num_players is not None:
         players = sharding.make_players(mesh, num_players, devices)
-    networks = _networks(config, model, mesh)
+    networks = _networks(config, model, tokenizer, mesh)
     batch_sharding = sharding.by_rows(mesh)
     where = {"policy": networks.policy, "mesh": mesh, "players": players}
     bind = functools.partial(bind_policy, config, **where)
@@ -359,13 +371,17 @@ def _base_digest(config: ConfigDict, folder: pathlib.Path) -> str | None:
     return weights_digest(folder)
 
 
-def _networks(config: ConfigDict, model: ModelConfig, mesh: Mesh) -> Networks:
+def _networks(
+    config: ConfigDict, model: ModelConfig, tokenizer: Tokenizer, mesh: Mesh
+) -> Networks:
     how = computation(config.model, model, sharding.kernel_platform(mesh))
     lora, critic = read_lora(**config.lora), None
     if needs_critic(flatten(config)):
         critic = build_critic(model, config.critic.trunk, lora=lora, **how)
     return Networks(
-        policy=build_policy(model, **how),
+        policy=build_policy(
+            model, **how, num_ids=num_ids(config.model.path, tokenizer)
+        ),
         critic=critic,
         lora=lora,
     )

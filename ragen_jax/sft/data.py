@@ -31,7 +31,7 @@ from ragen_jax.rollout.demonstrators import (
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sft.host_games import play_demonstrations, sample_texts
-from ragen_jax.sft.pocket_tokenizer import common_words, template_texts
+from ragen_jax.sft.pocket_tokenizer import common_words
 from ragen_jax.tasks.build import make_task
 from ragen_jax.tasks.specs import EnvSpec, env_params, make_env
 from ragen_jax.tasks.task import Task
@@ -167,7 +167,7 @@ def dialogue_texts(config: ConfigDict) -> list[str]:
         facts = _facts(config, env)
         replies = reply_template(env, budget, facts, thinking=prompt.thinking)
         for template in (prompts.opening, prompts.following, replies):
-            texts += template_texts(template)
+            texts += template.texts
         if section.host is not None:
             texts += common_words(sample_texts(env), COMMON_SHARE)
     return texts

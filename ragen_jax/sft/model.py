@@ -21,7 +21,11 @@ from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.lora import read_lora
 from ragen_jax.models.policy import Policy, build_policy, computation
 from ragen_jax.models.trainable import Trainable, adapters, whole
-from ragen_jax.program.build import model_folder, warn_of_pocket_settings
+from ragen_jax.program.build import (
+    model_folder,
+    num_ids,
+    warn_of_pocket_settings,
+)
 from ragen_jax.sft import pocket_tokenizer
 from ragen_jax.sft.data import dialogue_texts
 from ragen_jax.text import chat
@@ -105,7 +109,7 @@ def _load_model(config: ConfigDict) -> SFTModel:
     check_vocabulary(config.model.path, tokenizer, model.vocab_size)
     warn_of_pocket_settings(config, tokenizer)
     how = computation(config.model, model, jax.default_backend())
-    policy = build_policy(model, **how)
+    policy = build_policy(model, **how, num_ids=num_ids(config.model.path, tokenizer))
     lora, frozen, digest = read_lora(**config.lora), None, None
     trainable = whole(policy)
     if lora is not None:

@@ -25,7 +25,6 @@ from tokenizers import (
     pre_tokenizers,
 )
 
-from envs.templates import Cells, Choice, Grid, Template
 from ragen_jax.text import chat
 from ragen_jax.text.prompts import SEPARATOR
 from ragen_jax.text.tokenizer import byte_alphabet
@@ -152,18 +151,3 @@ def _bytes_in_order() -> list[str]:
     """Spelling of bytes 0, 1, ..., 255 in byte-level BPE: the first 256 ids."""
     alphabet = byte_alphabet()
     return sorted(alphabet, key=alphabet.__getitem__)
-
-
-def template_texts(template: Template) -> list[str]:
-    """Every string that a template can contain, except numbers."""
-    texts = []
-    for part in template.parts:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Choice):
-            texts += part.options
-        elif isinstance(part, Grid):
-            texts += part.symbols
-        elif isinstance(part, Cells):
-            texts.append(f"{part.label}: ")
-    return texts

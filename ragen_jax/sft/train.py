@@ -33,7 +33,8 @@ from ragen_jax.learner.state import (
 )
 from ragen_jax.models.config import ModelConfig
 from ragen_jax.models.hf.weights import Texts, save_checkpoint
-from ragen_jax.program.build import num_params
+from ragen_jax.program.build import BUILT_IN, num_params
+from ragen_jax.program.reading import CURE_OF_TUNING, warn_of_unread_words
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.progress import working
@@ -139,6 +140,9 @@ def build_program(config: ConfigDict, new_tokenizer: pathlib.Path) -> SFTProgram
     """
     model = build_model(config, new_tokenizer)
     demos = build_demo_tasks(config, model.tokenizer)
+    if config.model.get("path") in BUILT_IN:
+        games = [demo.task.env for demo in demos.values()]
+        warn_of_unread_words(games, model.tokenizer, CURE_OF_TUNING)
     eval_tasks = build_tasks(
         config, model.tokenizer, config.evaluation.max_reply_tokens
     )

@@ -26,6 +26,7 @@ of a reply, `V` vocabulary, `C` action names, `E` bytes of the longest action.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -262,6 +263,12 @@ def _check_names(action_vocabulary: Sequence[str]) -> list[bytes]:
             raise ValueError(
                 f"the action name {given!r} cannot be found in a reply: a name must "
                 "not be empty, begin or end with white space, or contain < > | or NUL"
+            )
+        if not unicodedata.is_normalized("NFC", given):
+            raise ValueError(
+                f"the action name {given!r} has a letter and its mark as two "
+                "characters; write them as one (NFC), as tokenizers do, for replies to "
+                "equal it"
             )
         if name in names[:index]:
             raise ValueError(

@@ -233,8 +233,8 @@ def test_every_key_has_a_meaning(config):
 
 def test_fine_tuning_takes_games_of_the_user(tmp_path):
     """Their names are references, as are functions that have options in training."""
-    game = "--config.games.sokoban.name=nowhere:Game"
-    line = commands.command("sft", "--config=configs/sft.py:pocket", game)
+    game = "--config.games.game.name=nowhere:Game"
+    line = commands.command("sft", "--config=configs/sft.py:game,pocket", game)
     done = commands.call([*line, f"--workdir={tmp_path / 'run'}"])
     assert done.returncode == 2
     assert "there is no module nowhere" in done.stderr

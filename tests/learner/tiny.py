@@ -75,6 +75,7 @@ POLICY = Policy(
     dtype=jnp.dtype("float32"),
     remat=None,
     attention="blocks",
+    num_ids=None,
     shapes=jax.eval_shape(_init, jax.random.key(0)),
     logical_axes=AXES,
     init=_init,

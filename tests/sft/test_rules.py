@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from configs import pocket, sft, sokoban
+from configs import pocket, sft, sokoban, world
 from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.sft.rules import num_steps, validate
 from ragen_jax.sft.train import train
@@ -136,3 +136,24 @@ def test_the_recipe_is_the_paper_s():
 def test_other_words_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
         sft.get_config(words)
+
+
+@pytest.mark.parametrize("size", ["pocket", "qwen2.5-0.5b"])
+def test_games_of_users_are_tasks(size):
+    """With the keys of `configs/game.py` and `configs/world.py`, under clean names."""
+    array = sft.get_config(f"game,{size}")
+    python = sft.get_config(f"world,{size}")
+    assert (list(array.games), list(python.games)) == (["game"], ["world"])
+    assert array.max_reply_tokens >= 48
+    assert (python.games.world.host, python.games.world.max_actions_per_turn) == (
+        "echo",
+        1,
+    )
+    task = world.get_config(size)
+    assert python.host.to_dict() == task.host.to_dict()
+    assert python.games.world.max_turns == task.rollout.max_turns
+    # Embeddings of letters have no adapters.
+    ranks = [array.lora.rank, python.lora.rank]
+    assert ranks == ([None] * 2 if size == "pocket" else [64] * 2)
+    for config in (array, python):
+        validate(config)

@@ -310,6 +310,7 @@ def test_a_large_vocabulary_needs_a_small_table():
         (("Up", "uP"), (1, 8), "twice"),
         (("Up", " Down"), (1, 8), "' Down'"),
         (("Up||Down",), (1, 8), "cannot be found"),
+        (("Ho\u0308he",), (1, 8), "write them as one"),
         ((), (1, 8), "empty"),
         (("Up",), (0, 8), "max_actions_per_turn is 0"),
         (("Up",), (1, 0), "max_reply_tokens is 0"),

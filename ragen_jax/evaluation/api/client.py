@@ -36,6 +36,8 @@ _TOO_LONG = re.compile(
 _MAX_QUOTED_CHARACTERS = 300
 # Of a message: names that vLLM, SGLang, DeepSeek and OpenRouter give to the thought.
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+# Types of the parts of a content that are text.
+_TEXT_PARTS = ("text", "output_text")
 # No request has more tokens; larger counts would not survive sums in floating point.
 _MAX_TOKENS = 2**40
 # Multiples of the golden ratio, modulo 1, are spread evenly: tries of conversations
@@ -318,17 +320,25 @@ def _reply_text(message: Mapping[str, Any], *, is_cut: bool) -> str:
     Refusals and tool calls have no content: an empty reply. Servers with a reasoning
     parser take the thought out of the content, into a field of its own.
     """
-    content = message.get("content")
-    if isinstance(content, list):
-        parts = [part for part in content if part.get("type", "text") == "text"]
-        content = "".join(_text(part.get("text")) for part in parts)
-    content = _text(content)
-    thoughts = (message.get(field) for field in _THOUGHT_FIELDS)
+    parts, thoughts = message.get("content"), list(map(message.get, _THOUGHT_FIELDS))
+    content = _joined(parts)
+    if isinstance(parts, list):
+        # Mistral's thoughts are parts of the content, and themselves in parts.
+        thinking = [p.get("thinking") for p in parts if p.get("type") == "thinking"]
+        thoughts.append("".join(map(_joined, thinking)))
     thought = next((t for t in thoughts if isinstance(t, str) and t), None)
     if thought is None or "</think>" in content:
         return content
     end = "" if is_cut and not content else "</think>"
     return f"<think>{thought}{end}{content}"
+
+
+def _joined(content: object) -> str:
+    """A text, or the texts among its parts."""
+    if not isinstance(content, list):
+        return _text(content)
+    texts = [part for part in content if part.get("type", "text") in _TEXT_PARTS]
+    return "".join(_text(part.get("text")) for part in texts)
 
 
 def _text(value: object) -> str:

@@ -136,14 +136,27 @@ class OpenEnvGame(HostGame):
         done = self._read(read_done, answer.get("done"))
         seen = answer.get("observation")
         seen = seen if isinstance(seen, Mapping) else {}
-        success = _flag(seen, "success", done and reward > self._success_above)
-        truncated = done and _flag(seen, "truncated", False)
-        info = {"success": success, "valid": _flag(seen, "valid", True)}
+        is_won = done and reward > self._success_above
+        truncated = self._flag(seen, "truncated", False) and done
+        info = {
+            "success": self._flag(seen, "success", is_won),
+            "valid": self._flag(seen, "valid", True),
+        }
         observation = Observation(self._text)
         return Step(observation, reward, done and not truncated, truncated, info)
 
     def close(self) -> None:
         self._connection.close()
+
+    def _flag(self, seen: Mapping[str, Any], name: str, default: bool) -> bool:
+        """A field that is true or false; `default` where it is missing or null."""
+        value = seen.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            shown = json.dumps(value)[:80]
+            raise self._given_up(f"`{name}` is {shown}, neither true nor false")
+        return value
 
     def _find_text(self, answer: Mapping[str, Any]) -> str:
         find = functools.partial(find_text, field=self._observation_field)
@@ -163,11 +176,6 @@ class OpenEnvGame(HostGame):
     def _invalid(self, words: str) -> Step:
         """A step that the server has not seen, or has not taken."""
         return refuse_reply(Observation(f"{words}\n{self._text}"))
-
-
-def _flag(seen: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = seen.get(name)
-    return bool(value) if value in (True, False) else default
 
 
 def _describe(about: Mapping[str, Any], hint: str) -> str:

@@ -32,6 +32,8 @@ VERIFIER = pathlib.Path(__file__).with_name("verifier.py")
 # A number and what is counted: math-verify reads some of these words as products of
 # letters, and others as nothing.
 COUNTED = re.compile(r"(-?\$?[\d,]*\.?\d+)(?: [a-z]{3,}\.?){1,4}", re.IGNORECASE)
+# A number and a short unit or a variable, which math-verify leaves out.
+SHORT_UNIT = re.compile(r"-?\$?[\d,]*\.?\d+ ?([a-z]{1,2})", re.IGNORECASE)
 # After a number they change it.
 NOT_UNITS = re.compile(
     r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|percent|half|halves"
@@ -51,11 +53,20 @@ def normalize(answer: str) -> str:
 
 
 def without_units(truth: str, reply: str) -> tuple[str, str]:
-    """The numbers of "752 dollars" and 752; as they are where units differ."""
+    """The numbers of "752 dollars" and 752; as they are where units differ.
+
+    One dollar and dollars are the same unit.
+    """
     (number, unit), (other, other_unit) = _split_unit(truth), _split_unit(reply)
-    if unit and other_unit and unit != other_unit:
+    if unit and other_unit and unit.removesuffix("s") != other_unit.removesuffix("s"):
         return truth, reply
     return number, other
+
+
+def short_units_differ(truth: str, reply: str) -> bool:
+    """Whether both are numbers with short units, and these are not the same: km, m."""
+    units = [SHORT_UNIT.fullmatch(text.strip()) for text in (truth, reply)]
+    return all(units) and units[0][1].lower() != units[1][1].lower()
 
 
 def _split_unit(answer: str) -> tuple[str, str]:
@@ -104,6 +115,8 @@ class MathJudge:
         if strings_agree(*(POINT.sub("", text) for text in (truth, reply))):
             return True
         if not reply.strip() or len(reply) > MAX_CHARACTERS:
+            return False
+        if short_units_differ(truth, reply):
             return False
         self.start()
         truth, reply = without_units(truth, reply)

@@ -110,6 +110,20 @@ def test_no_content_is_an_empty_reply():
         ({"content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "ab"),
         ({"content": [{"type": "image_url"}, {"type": "text", "text": "b"}]}, "b"),
         ({"content": []}, ""),
+        ({"content": [{"type": "output_text", "text": "C"}]}, "C"),
+        (
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "T"}]},
+                    {"type": "text", "text": "C"},
+                ]
+            },
+            "<think>T</think>C",
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": "T"}, {"text": "C"}]},
+            "<think>T</think>C",
+        ),
     ],
 )
 def test_a_reply_is_thought_and_content_in_any_layout(message, text):

@@ -231,6 +231,9 @@ EQUAL = [
     ("5", "5 miles per hour"),
     ("752 dollars", "752"),
     ("2:30 p.m.", "2:30 pm"),
+    ("1 dollar", "1 dollars"),
+    ("5 km", "5 kilometers"),
+    ("5 km", "5 KM"),
     ("caf\u00e9", "cafe\u0301"),
 ]
 UNEQUAL = [
@@ -249,6 +252,9 @@ UNEQUAL = [
     ("3", "3 sevenths"),
     ("5", ".5"),
     ("3 dollars", "3 cents"),
+    ("5 km", "5 m"),
+    ("5cm", "5 mm"),
+    ("5 x", "5 y"),
     ("3", "3 pi"),
     ("0.5", "5"),
     ("2:30 p.m.", "2:30 am"),
