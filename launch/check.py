@@ -16,6 +16,8 @@ Exit status: 0 when every check holds, 1 when one does not, 2 when there is noth
 check.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +25,6 @@ from typing import Any
 
 from absl import flags
 
-from launch import command
 from ragen_jax.registry.functions import read_literal
 from ragen_jax.runs.progress import working
 

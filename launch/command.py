@@ -21,6 +21,7 @@ from launch.help import help_parts, help_topic
 from ragen_jax.registry.functions import did_you_mean, is_reference, read_literal
 from ragen_jax.registry.settings import add_options, flatten, spell_out, unknown_key
 from ragen_jax.runs.stop import prompt_interrupt
+from ragen_jax.terminal import say
 
 
 def config_files(words: Sequence[str]) -> list[str]:
@@ -128,9 +129,14 @@ _OPEN_KEY = re.compile(
 )
 # Sections whose keys may name the user's functions, which have options there.
 _SECTIONS_OF_FUNCTIONS = ("algo", "filter", "loss", "kl", "bonus", "logging")
-HINT = (
-    "(--help lists flags, presets and all keys; --help=rollout the keys of a section)"
-)
+# Kind of configuration, see `run` -> what `--help` has.
+HINTS = {
+    "training": "(--help lists flags, presets and all keys; --help=rollout the keys of "
+    "a section)",
+    "fine-tuning": "(--help lists flags, presets and all keys; --help=train the keys "
+    "of a section)",
+    "": "(--help lists the flags)",
+}
 # The command line of ml_collections, which reads it in `_parse_flags`.
 _config_words: list[str] = []
 # Flags defined here belong to the command, whose --help lists them.
@@ -424,8 +430,8 @@ def _exit_with(
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
-        print(f"error: {error}", file=sys.stderr)
-        print(HINT, file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
+        say(HINTS[config], sys.stderr)
         status = 2
     # Nothing is left to lose: Ctrl-C during the shutdown of Python needs no traceback.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
