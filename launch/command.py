@@ -105,6 +105,18 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
 _DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)")
 
 
+# What other programs call a flag -> how it is written here.
+_OTHER_NAMES = {
+    r"(\w+_)?batch_size": "--config.rollout.num_groups and .group_size (episodes of an "
+    "iteration) or --config.learner.minibatch_rows (of an optimizer step)",
+    r"(out|output|save|log|logging|run)_?(dir|folder)|out": "--workdir",
+    r"model(_name|_path|_id)?(_or_path)?": "--config.model.path",
+    r"env(_name|_id)?|game|task": "--config.env.name",
+    r"(max_|num_|total_)?(train_)?(steps|iterations|iters)": "--config.train."
+    "num_iterations",
+}
+
+
 def _unknown_flag(name: str) -> str:
     """What stands for a flag of another program."""
     if _DEVICE_FLAGS.fullmatch(name):
@@ -114,11 +126,19 @@ def _unknown_flag(name: str) -> str:
             "processor, and --config.mesh.data=N or --config.mesh.fsdp=N splits the "
             "work over N devices"
         )
+    for names, here in _OTHER_NAMES.items():
+        # Not every command has a run folder.
+        is_here = here != "--workdir" or "workdir" in flags.FLAGS
+        if re.fullmatch(names, name) and is_here:
+            return f"no flag --{name}. Write {here}."
     known = (*flags.FLAGS, *flatten(defaults()))
     ending = f".{spell_out(name)}"
     keys = [key for key in flatten(defaults()) if f".{key}".endswith(ending)]
     options = " or ".join(f"--config.{key}" for key in keys)
     hint = f" Write {options}." if keys else did_you_mean(name, known)
+    close = re.search("'(.*)'", hint)
+    if close and close[1] not in flags.FLAGS:
+        hint = hint.replace(close[1], f"--config.{close[1]}")
     return f"no flag --{name}.{hint}"
 
 
@@ -242,6 +262,13 @@ def read_optional_config(
                 f"get_config() of {path} returns {type(config).__name__}, not a "
                 "ConfigDict; use a file such as configs/sokoban.py"
             )
+        if not path:
+            raise ValueError("--config= names no file; add e.g. --config=sokoban")
+        if os.path.isdir(path):
+            raise ValueError(
+                f"--config={path} is a folder; name a configuration file, such as "
+                "configs/sokoban.py"
+            )
         names = [p.stem for p in pathlib.Path(configs.__path__[0]).glob("[a-z]*.py")]
         hint = did_you_mean(pathlib.Path(path.split(",")[0]).stem, names)
         raise ValueError(
@@ -347,6 +374,27 @@ def run_folder(text: str | None, flag: str = "run") -> pathlib.Path | None:
     return folder
 
 
+def check_files(*holders: flags.FlagHolder) -> None:
+    """Refuse flags that name files which cannot be written at the end of the work.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    for holder in holders:
+        if not holder.value:
+            continue
+        path = pathlib.Path(holder.value)
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        if path.is_dir():
+            raise ValueError(f"--{holder.name}={path} is a folder; name a file in it")
+        if not above.is_dir():
+            raise ValueError(f"--{holder.name}={path}: {above} is a file, not a folder")
+        if not os.access(path if path.exists() else above, os.W_OK):
+            raise ValueError(
+                f"--{holder.name}={path} may not be written by this user; name another"
+            )
+
+
 def enable_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder.
 
@@ -381,10 +429,15 @@ def run(
     def call(argv):
         rest = _parse_flags(argv)
         if rest:
-            key = rest[0].partition("=")[0].lstrip("+~")
+            word = rest[0].lstrip("+~")
+            key = word.partition("=")[0]
             form = "--name=value"
             if key in flatten(defaults()):
-                form = f"--config.{rest[0].lstrip('+~')}"
+                form = f"--config.{word}"
+            elif word.endswith(".py") or _find_config(f"--config={word}") != (
+                f"--config={word}"
+            ):
+                form = f"--config={word}"
             raise ValueError(
                 f"unexpected argument {rest[0]!r}; options are written {form}"
             )
@@ -454,6 +507,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     Errors of absl and ml_collections become a ValueError about the command line.
     """
     for word, following in zip(argv, [*argv[1:], "--"], strict=True):
+        if re.fullmatch("--?config", word) and following.startswith("-"):
+            raise ValueError(f"{word} has no value; write {word}=configs/sokoban.py")
         match = _OVERRIDE.match(word)
         if match and match.group(2) is None and _needs_value(match.group(1), following):
             raise ValueError(f"{word} has no value; write {word}=VALUE")

@@ -67,6 +67,7 @@ _PASS_AT = flags.DEFINE_list(
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     run = command.run_folder(_RUN.value)
+    command.check_files(_OUTPUT, _TABLE, _JSON)
     command.enable_compilation_cache()
     overrides = command.overridden_keys(argv)
     if _API().base_url is None:

@@ -30,6 +30,7 @@ def main(words: list[str]) -> int:
             "name at least one file of launch.evaluate --json, or a folder of them: "
             "launch.leaderboard results/*.json"
         )
+    command.check_files(_OUTPUT, _TABLE)
     with working("reading the files"):
         from launch.leaderboard_page import make_leaderboard_page
         from ragen_jax.evaluation.leaderboard import markdown, read_board

@@ -42,6 +42,7 @@ def main(argv: list[str]) -> int:
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
     run = command.run_folder(_RUN.value)
+    command.check_files(_GIF)
     with working("loading JAX, the model and the game"):
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import open_trained

@@ -40,6 +40,7 @@ def main(words: list[str]) -> int:
         raise ValueError(
             f"--max_episodes={_MAX_EPISODES.value}; it must be at least 0 (no viewer)"
         )
+    command.check_files(_OUTPUT)
     with working(f"reading {len(folders)} run{'s' * (len(folders) > 1)}"):
         from ragen_jax.report.contents import make_contents
         from ragen_jax.report.page import make_page

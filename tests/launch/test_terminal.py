@@ -187,4 +187,4 @@ def test_a_refusal_is_folded():
     status, lines = on_a_terminal(commands.command("leaderboard"))
     assert status == 2
     assert max(map(len, lines)) <= COLUMNS
-    assert "  or a folder of them: launch.leaderboard results/*.json" in lines
+    assert "  launch.leaderboard results/*.json" in lines
