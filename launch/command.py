@@ -480,6 +480,11 @@ def _exit_with(
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         status = 130
+    except BrokenPipeError:
+        # `| head` has read enough; what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say("stopped: nothing reads the output any more", sys.stderr)
+        status = 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
