@@ -16,19 +16,23 @@ Exit status: 0 when every check holds, 1 when one does not, 2 when there is noth
 check.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from launch import command
 from ragen_jax.registry.functions import read_literal
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
-# Problems printed for one check.
-MAX_PROBLEMS = 3
+# Where an error comes from, at the end of a problem; which episode broke a rule.
+_SOURCE = re.compile(r"\(([^()]+, line \d+)\)$")
+_EPISODE = re.compile(r"^\w+, seed \d+")
 _KIND = flags.DEFINE_enum(
     "kind",
     None,
@@ -74,14 +78,28 @@ def main(words: list[str]) -> int:
     look = _environment if is_environment else _function
     if inspect.isclass(subject) and issubclass(subject, HostGame):
         look = _host_game
-    num_broken = 0
+    num_broken, told = 0, set()
     for what, problems in look(name, subject, options):
-        print(f"{'FAILED' if problems else 'ok    '}  {what}", flush=True)
-        for problem in problems:
-            print(f"        {problem}")
+        say(f"{'FAILED' if problems else 'ok    '}  {what}")
+        for problem in _untold(problems, told):
+            say(f"        {problem}")
         num_broken += bool(problems)
-    print(f"{num_broken} broken" if num_broken else f"{name} keeps the contract")
+    say(f"{num_broken} broken" if num_broken else f"{name} keeps the contract")
     return 1 if num_broken else 0
+
+
+def _untold(problems: Sequence[str], told: set[str]) -> Iterator[str]:
+    """Each problem once, though several episodes or checks meet it; adds to `told`."""
+    before = set(told)
+    for problem in problems:
+        source = _SOURCE.search(problem)
+        key = source[1] if source else _EPISODE.sub("", problem)
+        if key not in told:
+            yield problem
+        elif key in before:
+            yield f"the error above ({key})" if source else "the problem above"
+            before.remove(key)
+        told.add(key)
 
 
 def _setting(word: str) -> tuple[str, object]:
@@ -96,7 +114,8 @@ def _outcomes(
 ) -> Iterator[tuple[str, list[str]]]:
     for check in checks:
         with working(inspect.getdoc(check)):
-            problems = list(itertools.islice(problems_of(check), MAX_PROBLEMS))
+            # One shows what is wrong, and takes no more episodes than it needs.
+            problems = list(itertools.islice(problems_of(check), 1))
         yield inspect.getdoc(check), problems
 
 

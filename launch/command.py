@@ -21,6 +21,7 @@ from launch.help import help_parts, help_topic
 from ragen_jax.registry.functions import did_you_mean, is_reference, read_literal
 from ragen_jax.registry.settings import add_options, flatten, spell_out, unknown_key
 from ragen_jax.runs.stop import prompt_interrupt
+from ragen_jax.terminal import say
 
 
 def config_files(words: Sequence[str]) -> list[str]:
@@ -104,6 +105,18 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
 _DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)")
 
 
+# What other programs call a flag -> how it is written here.
+_OTHER_NAMES = {
+    r"(\w+_)?batch_size": "--config.rollout.num_groups and .group_size (episodes of an "
+    "iteration) or --config.learner.minibatch_rows (of an optimizer step)",
+    r"(out|output|save|log|logging|run)_?(dir|folder)|out": "--workdir",
+    r"model(_name|_path|_id)?(_or_path)?": "--config.model.path",
+    r"env(_name|_id)?|game|task": "--config.env.name",
+    r"(max_|num_|total_)?(train_)?(steps|iterations|iters)": "--config.train."
+    "num_iterations",
+}
+
+
 def _unknown_flag(name: str) -> str:
     """What stands for a flag of another program."""
     if _DEVICE_FLAGS.fullmatch(name):
@@ -113,11 +126,19 @@ def _unknown_flag(name: str) -> str:
             "processor, and --config.mesh.data=N or --config.mesh.fsdp=N splits the "
             "work over N devices"
         )
+    for names, here in _OTHER_NAMES.items():
+        # Not every command has a run folder.
+        is_here = here != "--workdir" or "workdir" in flags.FLAGS
+        if re.fullmatch(names, name) and is_here:
+            return f"no flag --{name}. Write {here}."
     known = (*flags.FLAGS, *flatten(defaults()))
     ending = f".{spell_out(name)}"
     keys = [key for key in flatten(defaults()) if f".{key}".endswith(ending)]
     options = " or ".join(f"--config.{key}" for key in keys)
     hint = f" Write {options}." if keys else did_you_mean(name, known)
+    close = re.search("'(.*)'", hint)
+    if close and close[1] not in flags.FLAGS:
+        hint = hint.replace(close[1], f"--config.{close[1]}")
     return f"no flag --{name}.{hint}"
 
 
@@ -128,9 +149,14 @@ _OPEN_KEY = re.compile(
 )
 # Sections whose keys may name the user's functions, which have options there.
 _SECTIONS_OF_FUNCTIONS = ("algo", "filter", "loss", "kl", "bonus", "logging")
-HINT = (
-    "(--help lists flags, presets and all keys; --help=rollout the keys of a section)"
-)
+# Kind of configuration, see `run` -> what `--help` has.
+HINTS = {
+    "training": "(--help lists flags, presets and all keys; --help=rollout the keys of "
+    "a section)",
+    "fine-tuning": "(--help lists flags, presets and all keys; --help=train the keys "
+    "of a section)",
+    "": "(--help lists the flags)",
+}
 # The command line of ml_collections, which reads it in `_parse_flags`.
 _config_words: list[str] = []
 # Flags defined here belong to the command, whose --help lists them.
@@ -235,6 +261,13 @@ def read_optional_config(
             raise ValueError(
                 f"get_config() of {path} returns {type(config).__name__}, not a "
                 "ConfigDict; use a file such as configs/sokoban.py"
+            )
+        if not path:
+            raise ValueError("--config= names no file; add e.g. --config=sokoban")
+        if os.path.isdir(path):
+            raise ValueError(
+                f"--config={path} is a folder; name a configuration file, such as "
+                "configs/sokoban.py"
             )
         names = [p.stem for p in pathlib.Path(configs.__path__[0]).glob("[a-z]*.py")]
         hint = did_you_mean(pathlib.Path(path.split(",")[0]).stem, names)
@@ -341,6 +374,27 @@ def run_folder(text: str | None, flag: str = "run") -> pathlib.Path | None:
     return folder
 
 
+def check_files(*holders: flags.FlagHolder) -> None:
+    """Refuse flags that name files which cannot be written at the end of the work.
+
+    Raises:
+      ValueError: names the flag.
+    """
+    for holder in holders:
+        if not holder.value:
+            continue
+        path = pathlib.Path(holder.value)
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        if path.is_dir():
+            raise ValueError(f"--{holder.name}={path} is a folder; name a file in it")
+        if not above.is_dir():
+            raise ValueError(f"--{holder.name}={path}: {above} is a file, not a folder")
+        if not os.access(path if path.exists() else above, os.W_OK):
+            raise ValueError(
+                f"--{holder.name}={path} may not be written by this user; name another"
+            )
+
+
 def enable_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder.
 
@@ -375,10 +429,15 @@ def run(
     def call(argv):
         rest = _parse_flags(argv)
         if rest:
-            key = rest[0].partition("=")[0].lstrip("+~")
+            word = rest[0].lstrip("+~")
+            key = word.partition("=")[0]
             form = "--name=value"
             if key in flatten(defaults()):
-                form = f"--config.{rest[0].lstrip('+~')}"
+                form = f"--config.{word}"
+            elif word.endswith(".py") or _find_config(f"--config={word}") != (
+                f"--config={word}"
+            ):
+                form = f"--config={word}"
             raise ValueError(
                 f"unexpected argument {rest[0]!r}; options are written {form}"
             )
@@ -421,11 +480,16 @@ def _exit_with(
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         status = 130
+    except BrokenPipeError:
+        # `| head` has read enough; what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say("stopped: nothing reads the output any more", sys.stderr)
+        status = 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):
             raise
-        print(f"error: {error}", file=sys.stderr)
-        print(HINT, file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
+        say(HINTS[config], sys.stderr)
         status = 2
     # Nothing is left to lose: Ctrl-C during the shutdown of Python needs no traceback.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -448,6 +512,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     Errors of absl and ml_collections become a ValueError about the command line.
     """
     for word, following in zip(argv, [*argv[1:], "--"], strict=True):
+        if re.fullmatch("--?config", word) and following.startswith("-"):
+            raise ValueError(f"{word} has no value; write {word}=configs/sokoban.py")
         match = _OVERRIDE.match(word)
         if match and match.group(2) is None and _needs_value(match.group(1), following):
             raise ValueError(f"{word} has no value; write {word}=VALUE")

@@ -10,19 +10,22 @@ python -m launch.evaluate --config=configs/sokoban.py --player=solver --suite=al
 See `docs/evaluation.md`.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import json
 import pathlib
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from configs import endpoint
-from launch import command
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import prompt_interrupt
+from ragen_jax.terminal import columns, say
 
 _CONFIG = command.define_config()
 _API = command.define_section("api", endpoint.get_config(), endpoint.HELP)
@@ -64,6 +67,7 @@ _PASS_AT = flags.DEFINE_list(
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     run = command.run_folder(_RUN.value)
+    command.check_files(_OUTPUT, _TABLE, _JSON)
     command.enable_compilation_cache()
     overrides = command.overridden_keys(argv)
     if _API().base_url is None:
@@ -144,7 +148,7 @@ def _evaluate_policy(
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = (json.dumps(record, ensure_ascii=False) for record in records)
         write_text_atomically(path, "".join(f"{line}\n" for line in lines))
-        print(f"episodes written to {path}")
+        say(f"episodes written to {path}")
     return 0
 
 
@@ -210,9 +214,9 @@ def _evaluate_endpoint(
             _measure(evaluations, about, argv, keep=False)
             journal.tidy()
     except KeyboardInterrupt:
-        print(f"stopped; {path} keeps the replies, and the same command resumes")
+        say(f"stopped; {path} keeps the replies, and the same command resumes")
         return 130
-    print(f"conversations written to {path}")
+    say(f"conversations written to {path}")
     return 0
 
 
@@ -248,11 +252,11 @@ def _measure(
     }
     results = Results(about, pathlib.Path(_JSON.value) if _JSON.value else None, made)
     names = ", ".join(evaluation.name for evaluation in evaluations)
-    print(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
+    say(f"{about['policy']}: {names}, {about['evaluation']['num_prompts']} prompts")
     records = run_evaluations(
         evaluations,
         results,
-        say=print,
+        say=say,
         keep_episodes=keep,
         run_concurrently=run_concurrently,
     )
@@ -264,12 +268,12 @@ def _measure(
         }
         print(json.dumps(metrics, indent=2, sort_keys=True))
     else:
-        print(results.markdown())
+        say(results.plain(columns(sys.stdout)))
     if _TABLE.value:
         path = pathlib.Path(_TABLE.value)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(path, results.markdown())
-        print(f"table written to {path}")
+        say(f"table written to {path}")
     return records
 
 

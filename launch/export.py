@@ -7,13 +7,15 @@ The folder contains a model card (README.md) that says how to prompt the policy,
 the run's chat template.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
+from ragen_jax.terminal import say
 
 _RUN = flags.DEFINE_string(
     "run", None, "Run folder (its newest checkpoint), or a folder in its checkpoints/."
@@ -45,7 +47,7 @@ def main(_: list[str]) -> int:
     with working(f"writing {output}"):
         write(trained, output)
     what = "adapters of " if _ADAPTERS.value else ""
-    print(f"{what}{trained.name} written to {output}")
+    say(f"{what}{trained.name} written to {output}")
     return 0
 
 

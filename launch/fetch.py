@@ -10,12 +10,13 @@ The folder has the layout that ragen_jax, transformers and vLLM read. A fetch th
 interrupted goes on when it is run again; another folder is never overwritten.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 import sys
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
 
 _OUTPUT = flags.DEFINE_string(

@@ -7,12 +7,14 @@ The files are those of launch.evaluate --json, or folders of them. See
 `docs/evaluation.md`.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
 _OUTPUT = flags.DEFINE_string(
     "output",
@@ -28,6 +30,7 @@ def main(words: list[str]) -> int:
             "name at least one file of launch.evaluate --json, or a folder of them: "
             "launch.leaderboard results/*.json"
         )
+    command.check_files(_OUTPUT, _TABLE)
     with working("reading the files"):
         from launch.leaderboard_page import make_leaderboard_page
         from ragen_jax.evaluation.leaderboard import markdown, read_board
@@ -37,7 +40,7 @@ def main(words: list[str]) -> int:
         board = read_board(sources)
         _check_targets([row.path for row in board.rows])
     for rank, row, mean in board.places():
-        print(f"{'-' if rank is None else rank:>3}  {mean}  {row.name}")
+        say(f"{'-' if rank is None else rank:>3}  {mean}  {row.name}")
     texts = {}
     if _TABLE.value:
         texts[_TABLE.value] = markdown(board)
@@ -47,7 +50,7 @@ def main(words: list[str]) -> int:
         path = pathlib.Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(path, text)
-        print(f"{path} written")
+        say(f"{path} written")
     return 0
 
 

@@ -4,22 +4,23 @@ python -m launch.plan --config=configs/sokoban.py:qwen2.5-0.5b --device=a100-40g
 python -m launch.plan --config=configs/sokoban.py --compile
 python -m launch.plan --config=configs/sokoban.py:qwen2.5-0.5b --target=h100
 
-Exit status: 0 when it fits, 1 when it does not, 2 when it cannot be built.
+Exit status: 0 when it fits, 1 when it does not or an estimate is too close to tell, 2
+when it cannot be built.
 """
+
+from launch import command  # isort: skip, it says what is not installed
 
 import contextlib
 import os
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 
 from absl import flags
+from ml_collections import config_flags
 
-from launch import command
 from launch.command import lasting_objects
-from ragen_jax.runs.console import fold
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
 _CONFIG = command.define_config()
 _DEVICE = flags.DEFINE_string(
@@ -50,8 +51,11 @@ _SEARCH = flags.DEFINE_bool(
 )
 
 GIB = 2**30
-# Largest error of an estimate, see `ragen_jax/memory/programs.py`; as in the messages.
-ESTIMATE_ERROR = 0.25
+# Devices of a CPU, for plans of meshes.
+_MOST_OFFERED = 8
+# Largest error of an estimate, and of the CPU's count of a GPU's rollout, see
+# `ragen_jax/memory/programs.py`; as in the messages.
+ESTIMATE_ERROR, OTHER_BACKEND_ERROR = 0.25, 0.05
 
 
 def main(argv: list[str]) -> int:
@@ -73,9 +77,9 @@ def main(argv: list[str]) -> int:
     device = named_device(name) if name else detected_device()
     model, tokenizer, more_notes = read_model(config.model.path)
     for note in notes + more_notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     if _is_compiled():
-        _say(
+        say(
             "compiling the programs; about 3 minutes each for a 0.5B model (ignore "
             'XLA\'s "Very slow compile?")'
         )
@@ -87,35 +91,81 @@ def main(argv: list[str]) -> int:
     }
     plan = make_plan(config, model, tokenizer, **how)
     _print_plan(plan)
-    _say(f"accuracy: {_accuracy(device, devices)}")
+    error = _error(device, devices)
+    say(f"accuracy: {_accuracy(device, devices)}")
     # The devices of a CPU are all in one memory.
     num_devices = _num_devices(config)
     limit = device.limit // num_devices if device.kind == "cpu" else device.limit
-    if plan.peak <= limit:
-        _say(_verdict(plan, device, limit, "fits"))
+    # What is planned within it fits, whichever way the count is wrong.
+    certain = int((1 - error) * limit)
+    if plan.peak <= certain:
+        say(_verdict(plan, device, limit, "fits"))
         return 0
-    _say(_verdict(plan, device, limit, "does not fit"))
+    word = "does not fit"
+    if abs(plan.peak / limit - 1) < error:
+        word = f"too close to tell, as the count may be off by {100 * error:.0f} %"
+    say(_verdict(plan, device, limit, word))
     if not _SEARCH.value:
         return 1
-    print("searching for a smaller setting that fits")
-    fix = find_fix(config, model, tokenizer, plan, limit, report=_report, **how)
+    room = f", with {100 * error:.0f} % to spare" if error else ""
+    say(f"searching for a setting that fits{room}")
+    for line in _choices_that_fit(config, argv, model, tokenizer, device):
+        say(f"  {line}")
+    fix = find_fix(config, model, tokenizer, plan, certain, report=_report, **how)
     if fix is None:
-        print("none of the options in ragen_jax/memory/reduce.py makes it fit")
+        say(f"none of the options in ragen_jax/memory/reduce.py makes it fit{room}")
         return 1
-    _say(_verdict(fix.plan, device, limit, "this fits"))
-    _say(f"  {' '.join(f'--config.{k}={v}' for k, v in fix.changes.items())}")
-    _say(f"its cost: {'; '.join(fix.costs)}")
+    say(_verdict(fix.plan, device, limit, "this fits"))
+    say(f"  {' '.join(f'--config.{k}={v}' for k, v in fix.changes.items())}")
+    say(f"its cost: {'; '.join(fix.costs)}")
     return 1
+
+
+def _choices_that_fit(config, argv, model, tokenizer, device) -> Iterator[str]:
+    """Presets of the model that fit, and the fewest devices over which it does.
+
+    They are estimated, since each would be compiled for minutes.
+    """
+    import jax
+
+    from launch.plan_choices import more_devices, other_presets
+    from ragen_jax.config import validate
+    from ragen_jax.memory.plan import make_plan
+
+    source = config_flags.get_config_filename(flags.FLAGS["config"])
+    certain = (1 - ESTIMATE_ERROR) * device.limit
+    for choices in (
+        other_presets(config, source, command.overridden_keys(argv)),
+        # The devices of a CPU are all in one memory.
+        () if device.kind == "cpu" else more_devices(config),
+    ):
+        for words, other in choices:
+            num_devices = _num_devices(other)
+            if num_devices > jax.device_count():
+                continue
+            try:
+                validate(other)
+                plan = make_plan(other, model, tokenizer, on_cpu=device.kind == "cpu")
+            except ValueError:
+                continue  # these rows or heads cannot be split like this
+            if plan.peak <= certain:
+                count = f", {num_devices} devices" if num_devices > 1 else ""
+                yield f"fits: {words} ({plan.peak / GIB:.3f} GiB, estimated{count})"
+                break
+
+
+def _error(device, devices: list | None) -> float:
+    """Share by which the count of a plan may be wrong."""
+    import jax
+
+    if not _is_compiled():
+        return ESTIMATE_ERROR
+    is_other = devices is None and jax.default_backend() != device.kind
+    return OTHER_BACKEND_ERROR if is_other else 0.0
 
 
 def _is_compiled() -> bool:
     return _COMPILE.value or _TARGET.value is not None
-
-
-def _say(text: str) -> None:
-    if sys.stdout.isatty():
-        text = fold(text, shutil.get_terminal_size().columns)
-    print(text, flush=True)
 
 
 def _num_devices(config) -> int:
@@ -126,13 +176,13 @@ def _num_devices(config) -> int:
 
 
 def _offer_devices(config) -> None:
-    """Let JAX split a CPU into as many devices as the mesh has."""
+    """Let JAX split a CPU into as many devices as the mesh has, or another may have."""
     import jax
 
     if "mesh" not in config:
         return  # the configuration of another command, which `validate` refuses
-    num_devices = _num_devices(config)
-    if num_devices > 1 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
+    num_devices = max(_num_devices(config), _MOST_OFFERED)
+    if "device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
@@ -230,7 +280,7 @@ def _timed(program: str) -> Iterator[None]:
 
 
 def _report(line: str) -> None:
-    _say(f"  tried {line}")
+    say(f"  tried {line}")
 
 
 def _print_plan(plan) -> None:
@@ -251,12 +301,10 @@ def _print_plan(plan) -> None:
 
 
 def _verdict(plan, device, limit: int, word: str) -> str:
-    is_close = not _is_compiled() and abs(plan.peak / limit - 1) < ESTIMATE_ERROR
-    close = ", but within the estimate's 25 % error: not certain" if is_close else ""
     count = "counted" if _is_compiled() else "estimated"
     return (
         f"{word}: {plan.peak / GIB:.3f} GiB at most ({plan.largest}; {count}) of "
-        f"{limit / GIB:.3f} GiB usable on {device.name}{close}"
+        f"{limit / GIB:.3f} GiB usable on {device.name}"
         f"{device.advice(plan.peak)}"
     )
 

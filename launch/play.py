@@ -12,13 +12,15 @@ actions are those of the policy. A host game gets every line as a reply, which m
 something.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 from collections.abc import Sequence
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
 _CONFIG = command.define_config()
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
@@ -40,6 +42,7 @@ def main(argv: list[str]) -> int:
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
     run = command.run_folder(_RUN.value)
+    command.check_files(_GIF)
     with working("loading JAX, the model and the game"):
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import open_trained
@@ -174,7 +177,7 @@ def _write_gif(boards: Sequence, env) -> None:
     legend = dict(zip(grid.symbols, grid.meanings, strict=False))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gif(boards, legend))
-    print(f"{path} written: {len(boards)} boards")
+    say(f"{path} written: {len(boards)} boards")
 
 
 def _host_human(trained, level: int) -> None:

@@ -5,12 +5,14 @@ python -m launch.report runs/a0 runs/a1 runs/b0 runs/b1 --names="vanilla;StarPO-
 python -m launch.report runs/NAME --png=figures
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
 _OUTPUT = flags.DEFINE_string(
     "output", None, "HTML file to write; default: report.html, or none with --png."
@@ -38,6 +40,7 @@ def main(words: list[str]) -> int:
         raise ValueError(
             f"--max_episodes={_MAX_EPISODES.value}; it must be at least 0 (no viewer)"
         )
+    command.check_files(_OUTPUT)
     with working(f"reading {len(folders)} run{'s' * (len(folders) > 1)}"):
         from ragen_jax.report.contents import make_contents
         from ragen_jax.report.page import make_page
@@ -49,28 +52,28 @@ def main(words: list[str]) -> int:
         series = make_series(runs, names)
         contents = make_contents(runs, series, max_episodes=_MAX_EPISODES.value)
     for group in series:
-        print(f"{group.name}: {', '.join(run.name for run in group.runs)}")
+        say(f"{group.name}: {', '.join(run.name for run in group.runs)}")
     for sentence in contents["settings"]["repeated_seeds"]:
-        print(f"note: {sentence}")
+        say(f"note: {sentence}")
     if _PNG.value:
         from ragen_jax.report.png import write_figures
 
         with working("drawing the figures"):
             paths = write_figures(contents, pathlib.Path(_PNG.value))
         for path in paths:
-            print(f"{path} written")
+            say(f"{path} written")
         if not _OUTPUT.value:
             return 0
     output = pathlib.Path(_OUTPUT.value or "report.html")
     output.parent.mkdir(parents=True, exist_ok=True)
     size = output.write_text(make_page(contents), encoding="utf-8")
     episodes = contents["episodes"]
-    print(
+    say(
         f"{output} written: {size / 1e6:.1f} MB, {len(episodes['chosen'])} of "
         f"{episodes['total']} episodes in it"
     )
     for problem, count in episodes["skipped"].items():
-        print(f"note: {count} malformed episodes are left out: {problem}")
+        say(f"note: {count} malformed episodes are left out: {problem}")
     return 0
 
 

@@ -11,6 +11,8 @@ page at http://127.0.0.1:8000/ says how to connect. There are no passwords and n
 encryption: only this machine can connect, unless --host says otherwise.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import contextlib
 import math
 import pathlib
@@ -22,11 +24,11 @@ from absl import flags
 from ml_collections import ConfigDict
 
 import configs
-from launch import command
 from ragen_jax.host_games.common.http import is_loopback
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
 from ragen_jax.serve.http_json import LOCAL_HOST
+from ragen_jax.terminal import say
 
 if TYPE_CHECKING:
     from ragen_jax.serve.retriever import RetrievalServer
@@ -126,8 +128,8 @@ def _open_game(config: ConfigDict, overrides: Sequence[str]) -> "GameServer":
             idle_seconds=_IDLE_SECONDS.value,
         )
     address = server.url.removeprefix("http://")
-    print(f"{game.name} at ws://{address}, up to {_MAX_SESSIONS.value} sessions")
-    print(f"{server.url}/ says how to connect")
+    say(f"{game.name} at ws://{address}, up to {_MAX_SESSIONS.value} sessions")
+    say(f"{server.url}/ says how to connect")
     return server
 
 
@@ -138,7 +140,7 @@ def _open_retriever() -> "RetrievalServer":
         retriever = build_retriever(_RETRIEVER.value)
     with _listening():
         server = RetrievalServer(retriever, host=_HOST.value, port=_PORT.value)
-    print(f"search at {server.url}/retrieve")
+    say(f"search at {server.url}/retrieve")
     return server
 
 
@@ -166,7 +168,7 @@ def _listening() -> Iterator[None]:
 
 
 def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> int:
-    print(_reach(_HOST.value), flush=True)
+    say(_reach(_HOST.value))
     try:
         with stop_when_clean():
             server.serve_forever()
@@ -174,7 +176,7 @@ def _serve(server: "GameServer | RetrievalServer", end: Callable[[], str]) -> in
         # The first signal asks for this end: not a failure.
         said = end()
         server.server_close()
-        print(said)
+        say(said)
     return 0
 
 
@@ -188,4 +190,4 @@ def _reach(host: str) -> str:
 
 
 if __name__ == "__main__":
-    command.run(main, rewrite=_as_config)
+    command.run(main, config="training", rewrite=_as_config)

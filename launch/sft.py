@@ -9,11 +9,12 @@ Make the pocket model:
     python -m launch.sft --config=configs/pocket.py --workdir=runs/pocket
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
 
 _CONFIG = command.define_config()

@@ -15,13 +15,15 @@ Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a
 stopped them.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import dataclasses
 import pathlib
 
 from absl import flags
 
-from launch import command
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
 _NAME = flags.DEFINE_string("name", None, "Studies, with commas between them, or all.")
 _LIST = flags.DEFINE_bool(
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> int:
         from studies.table import ALL, STUDIES, distinct_arms, find_studies
 
     if _LIST.value:
-        print(_listed(STUDIES.values()))
+        say(_listed(STUDIES.values()))
         return 0
     names = _NAME.value or (ALL if _PAGES.value else None)
     if not names:
@@ -95,8 +97,8 @@ def main(argv: list[str]) -> int:
         if one.study in studies:
             counts = count_verdicts(one).items()
             words = ", ".join(f"{count} {word}" for word, count in counts if count)
-            print(f"{one.study.name}, {len(one.study.claims)} claims: {words}")
-    print(f"everything is in {output}")
+            say(f"{one.study.name}, {len(one.study.claims)} claims: {words}")
+    say(f"everything is in {output}")
     return status
 
 

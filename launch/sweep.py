@@ -12,11 +12,12 @@ Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a
 stopped them.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 
 from absl import flags
 
-from launch import command
 from launch.command import lasting_objects
 from ragen_jax.runs.progress import working
 

@@ -7,14 +7,16 @@ Exit status: 0 when the run is finished, 1 when --reproduce ends with other bits
 143 when a signal stopped it, 3 when another of its processes is lost.
 """
 
+from launch import command  # isort: skip, it says what is not installed
+
 import pathlib
 
 from absl import flags
 
-from launch import command
 from launch.command import lasting_objects
 from ragen_jax.multihost import cluster
 from ragen_jax.runs.progress import working
+from ragen_jax.terminal import say
 
 _CONFIG = command.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run folder; an existing run resumes.")
@@ -64,7 +66,7 @@ def _reproduce(run: pathlib.Path) -> int:
 
         original = open_original(run)
         config = read_run_config(run, command.defaults())
-    print(original.describe())
+    say(original.describe())
     status = train(config, workdir)
     if status:
         return status
@@ -73,7 +75,7 @@ def _reproduce(run: pathlib.Path) -> int:
     compared = exchange.first_does(lambda: original.compare(workdir))
     is_equal, sentence = exchange.gather(compared)[0]
     if exchange.is_first():
-        print(sentence)
+        say(sentence)
     return 0 if is_equal else 1
 
 

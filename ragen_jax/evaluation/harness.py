@@ -17,6 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from envs.base import TextGame
+from ragen_jax import terminal
 from ragen_jax.evaluation.evaluate import evaluate
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.results import EvalResult, Results, Score
@@ -101,10 +102,10 @@ def run_evaluations(
         place = f"{number}/{total} {score.name}: " if total > 1 else ""
         say(place + format_score(score.metrics) + ending)
         if _is_one_sample(score):
-            print(
+            terminal.say(
                 f"note: greedy samples of a prompt ended alike in {score.name}, so "
                 "that pass@k is pass@1; raise --temperature, or play one sample",
-                file=sys.stderr,
+                sys.stderr,
             )
     return records
 
@@ -191,7 +192,7 @@ def suite_configs(
 
 def warn_skipped(entry: EvalTask, reason: object) -> None:
     """Say on standard error that a suite is played without an entry."""
-    print(f"note: {entry.name} is left out: {reason}", file=sys.stderr)
+    terminal.say(f"note: {entry.name} is left out: {reason}", sys.stderr)
 
 
 def describe(config: ConfigDict, spec: EnvSpec, env: TextGame) -> dict[str, Any]:

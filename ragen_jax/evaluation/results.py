@@ -6,6 +6,7 @@ no environments and no models.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from ragen_jax.runs.markdown import table
+from ragen_jax import terminal
+from ragen_jax.runs import markdown
 from ragen_jax.runs.writer import write_text_atomically
 
 _INTERVALS = (
@@ -121,7 +123,12 @@ class Results:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(self._path, text + "\n")
 
-    def markdown(self) -> str:
+    def plain(self, width: float) -> str:
+        """`markdown` for a terminal of so many columns, without its marks."""
+        draw = functools.partial(terminal.table, width=width)
+        return self.markdown(draw).replace("**", "").replace("`", "")
+
+    def markdown(self, draw: Callable[..., str] = markdown.table) -> str:
         """The table, with a heading and an explanation of its columns."""
         settings = ", ".join(
             f"{name} {value}"
@@ -131,7 +138,7 @@ class Results:
         lines = [
             f"**{self._about['policy']}** ({settings}).",
             "",
-            score_table(self.scores),
+            score_table(self.scores, draw),
             "",
             _INTERVALS,
         ]
@@ -193,8 +200,10 @@ def _read_score(row: Mapping[str, Any]) -> Score:
     return score
 
 
-def score_table(scores: Sequence[Score]) -> str:
-    """A Markdown table, one row per score."""
+def score_table(
+    scores: Sequence[Score], draw: Callable[..., str] = markdown.table
+) -> str:
+    """A table, one row per score; `draw` makes it from its head and rows."""
     ks = sorted(
         {
             int(name[len("pass@") : -len("_low")])
@@ -215,7 +224,7 @@ def score_table(scores: Sequence[Score]) -> str:
         )
         for score in scores
     ]
-    return table([*names, "note"], rows)
+    return draw([*names, "note"], rows)
 
 
 def _limits(metrics: Mapping[str, float]) -> str:

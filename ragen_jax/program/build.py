@@ -46,6 +46,7 @@ from ragen_jax.rollout.records import add_credit
 from ragen_jax.tasks.build import build_collect, build_task, check_fit
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task, check_names
+from ragen_jax.terminal import say
 from ragen_jax.text.statements import FactReader, build_facts
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Params, Trajectory
@@ -396,13 +397,13 @@ def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
     is_pocket = tokenizer.token_bytes[:256] == [bytes([i]) for i in range(256)]
     prompt = config.prompt
     if prompt.style == "terse" and not is_pocket:
-        print(
+        say(
             f"warning: {config.model.path} is not a pocket model, but prompt.style = "
             f"'terse', prompt.tokenization = {prompt.tokenization!r} and "
             f"optimizer.learning_rate = {config.optimizer.learning_rate:g} are those "
             "of the pocket preset; use a preset of configs/sizes.py, e.g. "
             "--config=FILE:qwen2.5-0.5b",
-            file=sys.stderr,
+            sys.stderr,
         )
 
 

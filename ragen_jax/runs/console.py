@@ -8,7 +8,6 @@ import contextlib
 import math
 import pathlib
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -20,6 +19,7 @@ from ragen_jax.multihost import exchange
 from ragen_jax.registry.metrics import Metric
 from ragen_jax.runs.metrics import METRICS
 from ragen_jax.runs.progress import Clock, about, announced_late
+from ragen_jax.terminal import fit, fold
 
 # Seconds in which two cores compile one layer of a stage: only for a rough forecast.
 _SECONDS_PER_LAYER = 4.0
@@ -123,20 +123,25 @@ class Display:
         self._done = done
         if compiled := timing.describe(metrics):
             self.say(compiled)
-        parts, left = [*self._values(metrics)], self._time_left(done)
+        left = self._time_left(done)
         # In a file an iteration is one line; a terminal has few columns, and
         # the bar has the time left.
         width = self._console.width if self._console.is_terminal else math.inf
-        if not self._console.is_terminal:
-            parts.append(left)
-        for line in _wrap(f"{done:5d}/{self._total}", filter(None, parts), width):
+        shown = [*self._values(metrics)]
+        values = [text for kind, text in shown if kind != "seconds"]
+        spare = [text for kind, text in shown if kind == "seconds"]
+        if not self._console.is_terminal and left:
+            spare.append(left)
+        *lines, last = _wrap(f"{done:5d}/{self._total}", values, width)
+        # Seconds without room are in metrics.jsonl.
+        for line in (*lines, fit(last, spare, width)):
             self.say(line)
         for text in news:
             self.say(text)
         self._bar.update(self._task, completed=done, left=left)
 
-    def _values(self, metrics: Mapping[str, float]) -> Iterator[str]:
-        """Label and value of every metric shown; of all environments side by side."""
+    def _values(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+        """Kind and text of every metric shown; all environments side by side."""
         for metric in self._metrics:
             for view in metric.views:
                 name = view.name or metric.name
@@ -151,7 +156,7 @@ class Display:
                 if label == "held-out" and self._has_known_levels(metrics):
                     label = "validation"
                 if values:
-                    yield f"{label} {' / '.join(values)}"
+                    yield metric.kind, f"{label} {' / '.join(values)}"
 
     def _has_known_levels(self, metrics: Mapping[str, float]) -> bool:
         """Whether training may play the validation levels: a game has too few."""
@@ -176,24 +181,6 @@ def command_name(name: str) -> str:
     if program == "ragen-jax":
         return f"ragen-jax {name}"
     return f"python -m launch.{name}"
-
-
-def fold(text: str, width: int) -> str:
-    """Lines of at most `width` columns; what follows a line's first is indented.
-
-    Words longer than that stay whole: they are paths and digests, to be copied.
-    """
-    lines = []
-    for line in text.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        lines += textwrap.wrap(
-            line,
-            width,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ) or [""]
-    return "\n".join(lines)
 
 
 def _wrap(start: str, parts: Iterable[str], width: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tables in Markdown, for pages and for the console."""
+"""Tables in Markdown, for pages."""
 
 from collections.abc import Iterable, Sequence
 

@@ -205,10 +205,9 @@ class Run(RunFolder):
         files = ["config.json", "metrics.jsonl", "checkpoints/"]
         if self._config.logging.trajectories_every is not None:
             files.append("trajectories/")
-        if self._config.logging.tensorboard:
+        has_events = self._config.logging.tensorboard
+        if has_events:
             files.append("TensorBoard events")
-        is_there = importlib.util.find_spec("tensorboard") is not None
-        hint = "" if is_there else "  (pip install tensorboard)"
         warning = self._config.warning
         leads = lead_times(
             self._records,
@@ -219,11 +218,18 @@ class Run(RunFolder):
             f"{leads}{success}\n"
             f"params sha256 {sha256}\n"
             f"everything is in {self.path}: {', '.join(files)}\n"
-            "next: a report, a game to watch, the curves in TensorBoard\n"
+            "next: a report, a game to watch"
+            f"{', the curves in TensorBoard' * has_events}\n"
             f"  {command_name('report')} {self.path}\n"
-            f"  {command_name('play')} --run={self.path} --player=policy\n"
-            f"  tensorboard --logdir={self.path}{hint}"
+            f"  {command_name('play')} --run={self.path} --player=policy"
+            f"{_tensorboard_line(self.path) * has_events}"
         )
+
+
+def _tensorboard_line(path: pathlib.Path) -> str:
+    is_there = importlib.util.find_spec("tensorboard") is not None
+    hint = "" if is_there else "  (pip install tensorboard)"
+    return f"\n  tensorboard --logdir={path}{hint}"
 
 
 def _gain(records: Sequence[Mapping], prefix: str) -> str:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ragen_jax.diagnostics import timing
-from ragen_jax.runs.console import fold
 from ragen_jax.runs.progress import Clock
+from ragen_jax.terminal import fold
 
 
 class SweepDisplay:

@@ -5,10 +5,12 @@ all finished runs, those of earlier sweeps into the same folder included.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -23,6 +25,7 @@ from ragen_jax.runs import markdown, reader
 from ragen_jax.runs.figures import HELD_OUT, SUCCESS
 from ragen_jax.runs.metrics import STAGES
 from ragen_jax.runs.writer import write_text_atomically
+from ragen_jax.terminal import columns, table
 
 TABLE, NUMBERS, REPORT = "sweep.md", "sweep.json", "report.html"
 # Sample episodes in the report, of all runs together.
@@ -197,8 +200,10 @@ def _mean(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": statistics.fmean(values), "low": low, "high": high}
 
 
-def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a Markdown table, with what its numbers mean."""
+def make_table(
+    rows: Sequence[Mapping[str, Any]], draw: Callable[..., str] = markdown.table
+) -> str:
+    """The rows as a table that `draw` makes, with what its numbers mean."""
     head = ("settings", "game", "runs", "before", "after", "gain", "seconds a run")
     cells = [
         (
@@ -213,7 +218,7 @@ def make_table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]
     return (
-        f"{markdown.table(head, cells)}\n\n"
+        f"{draw(head, cells)}\n\n"
         "Success on held-out levels, the mean over runs; in brackets its "
         f"95 % bootstrap interval over three or more seeds ({NUM_RESAMPLES:,} "
         "resamples). Seconds include compiling, which one run does for all that share "
@@ -235,13 +240,13 @@ def write_results(workdir: pathlib.Path, results: Sequence[RunResult]) -> str:
       Text for the console: the table, and where the files are.
     """
     rows = summarize(results)
-    table = make_table(rows)
-    write_text_atomically(workdir / TABLE, table)
+    write_text_atomically(workdir / TABLE, make_table(rows))
     numbers = {"num_resamples": NUM_RESAMPLES, "rows": rows}
     write_text_atomically(workdir / NUMBERS, json.dumps(numbers, indent=2) + "\n")
     reports = write_reports(workdir, [result.folder for result in results])
     files = ", ".join([TABLE, NUMBERS, *reports])
-    return f"{table}\neverything is in {workdir}: {files}"
+    shown = make_table(rows, functools.partial(table, width=columns(sys.stdout)))
+    return f"{shown}\neverything is in {workdir}: {files}"
 
 
 def write_reports(workdir: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[str]:

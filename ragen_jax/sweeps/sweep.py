@@ -25,6 +25,7 @@ from ragen_jax.sweeps import results
 from ragen_jax.sweeps.console import RunDisplay, SweepDisplay
 from ragen_jax.sweeps.grid import Cell, check_cells, named
 from ragen_jax.sweeps.programs import Programs, check_program, program_key
+from ragen_jax.terminal import say
 from ragen_jax.train import run_program
 
 
@@ -73,7 +74,7 @@ def sweep(
     if status in (0, 1):
         with working("reading the runs"):
             text = results.write_results(workdir, results.read_results(workdir))
-        print(text)
+        say(text)
     report_failures(failures)
     return status
 
@@ -83,7 +84,7 @@ def report_failures(failures: Failures) -> None:
     if failures:
         print(f"runs that failed: {len(failures)}", file=sys.stderr)
     for run, sentence in failures:
-        print(f"  {run.title}: {sentence}", file=sys.stderr)
+        say(f"  {run.title}: {sentence}", sys.stderr)
 
 
 def train_cells(

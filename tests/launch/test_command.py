@@ -65,6 +65,17 @@ REFUSED = [
     ),
     (["--lr=1e-4"], "no flag --lr. Write --config.critic.learning_rate or"),
     (["--num_iterations=5"], "Write --config.train.num_iterations."),
+    (["--max_steps=5"], "Write --config.train.num_iterations."),
+    (["--batch_size=5"], "or --config.learner.minibatch_rows"),
+    (["--output_dir=x"], "no flag --output_dir. Write --workdir."),
+    (["--model_name_or_path=x"], "Write --config.model.path."),
+    (["--game=x"], "Write --config.env.name."),
+    (["--trian.num_iterations=3"], "Did you mean '--config.train.num_iterations'?"),
+    (["--config=configs"], "--config=configs is a folder; name a configuration file"),
+    (["--config="], "--config= names no file; add"),
+    (["--config", "--seed=1"], "--config has no value; write --config=configs"),
+    (["sokoban:grpo"], "options are written --config=sokoban:grpo"),
+    (["configs/bandit.py"], "options are written --config=configs/bandit.py"),
     (["--workdri=x"], "no flag --workdri. Did you mean 'workdir'?"),
     (
         ["train.num_iterations=5"],
@@ -123,6 +134,28 @@ def test_refusals(words, message, tmp_path):
     start = "--config=configs/sokoban.py", f"--workdir={tmp_path / 'run'}"
     assert message in commands.refusal("train", *start, *words)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "--config=sokoban", "--{}={}"],
+        ["play", "--config=sokoban", "--gif={}"],
+        ["report", "runs/x", "--output={}"],
+        ["leaderboard", "runs/x", "--table={}"],
+    ],
+)
+def test_files_that_cannot_be_written_are_refused_before_any_work(words, tmp_path):
+    (tmp_path / "folder.gif").mkdir()
+    (tmp_path / "file").touch()
+    module, *others, last = words
+    for flag in ("output", "table", "json") if module == "evaluate" else [""]:
+        for name, said in (
+            ("folder.gif", "folder.gif is a folder; name a file in it"),
+            ("file/a/b.gif", f"{tmp_path}/file is a file, not a folder"),
+        ):
+            values = [flag] * bool(flag) + [tmp_path / name]
+            assert said in commands.refusal(module, *others, last.format(*values))
 
 
 def test_an_override_without_a_configuration_says_what_to_add():

@@ -1,11 +1,14 @@
 """The console command, in a folder whose own folders have the names of ours."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from launch import main
 from tests import commands
 
 CALL = "import sys; sys.argv[0] = 'ragen-jax'; from launch.main import main; main()"
@@ -72,3 +75,31 @@ def test_functions_of_the_folder_are_found(hostile):
     done = call(hostile, "check", "mine:none", "--kind=metrics")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("mine:none keeps the contract\n")
+
+
+@pytest.mark.parametrize("name", ["train", "sweep", "evaluate"])
+def test_a_file_runs_without_an_installation(name):
+    """`python launch/train.py`, with the packages of others but without ours."""
+    packages = pathlib.Path(np.__file__).parents[1]
+    words = [sys.executable, "-S", f"launch/{name}.py", "--gpus=8"]
+    environment = {"PYTHONPATH": str(packages), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        words, cwd=commands.ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no flag --gpus: JAX uses every device")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("form", ["launch/{}.py", "-m launch.{}"])
+def test_without_requirements_a_sentence_says_how_to_install(name, form):
+    words = [sys.executable, "-S", *form.format(name).split()]
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        words, cwd=commands.ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: absl, jax, ml_collections, rich cannot be imported")
+    assert "make train" in line

@@ -4,7 +4,13 @@ import shutil
 
 import pytest
 
+from configs import sokoban
 from launch import command
+from launch.plan_choices import more_devices, other_presets
+from ragen_jax.memory import plan as memory_plan
+from ragen_jax.memory.devices import named_device
+from ragen_jax.memory.plan import Plan
+from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.program.build import POCKET
 from tests import commands
 
@@ -71,5 +77,63 @@ def test_what_cannot_be_planned_is_one_sentence(words, sentence):
     *_, first, second = done.stderr.strip().splitlines()
     assert sentence in first
     assert first.startswith("error: ")
-    assert second == command.HINT
+    assert second == command.HINTS["training"]
     assert not done.stdout
+
+
+def plan_of(preset: str, device: str, *words: str):
+    line = [f"--config=configs/sokoban.py:{preset}", f"--device={device}", *words]
+    return commands.call(commands.command("plan", *line))
+
+
+@pytest.mark.slow
+def test_a_fit_within_the_error_of_its_estimate_is_none(monkeypatch):
+    """23.35 GiB of 22.07, estimated within 25 %; presets and devices with room."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = plan_of("qwen2.5-0.5b", "rtx-4090")
+    assert done.returncode == 1, done.stderr
+    assert "too close to tell, as the count may be off by 25 %: 23.350" in done.stdout
+    presets = "--config=configs/sokoban.py:qwen2.5-0.5b-24gb"
+    assert f"\n  fits: {presets} (10.582 GiB, estimated)\n" in done.stdout
+    assert "fits: --config.mesh.fsdp=2 (11.676 GiB, estimated, 2 devices)" in (
+        done.stdout
+    )
+    assert "this fits: 9.899 GiB" in done.stdout
+    done = plan_of("qwen2.5-0.5b-24gb", "rtx-4090")
+    assert done.returncode == 0
+    assert "\nfits: 10.582 GiB" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("peak", "status", "said"),
+    [
+        (0.74, 0, "\nfits: "),
+        (0.76, 1, "\ntoo close to tell, as the count may be off by 25 %: "),
+        (1.24, 1, "\ntoo close to tell, as the count may be off by 25 %: "),
+        (1.26, 1, "\ndoes not fit: "),
+    ],
+)
+def test_the_verdict_knows_the_error(peak, status, said, monkeypatch):
+    limit = named_device("rtx-4090").limit
+    use = MemoryUse(0, 0, int(peak * limit), 0)
+    fake = Plan({}, {}, {"update": use}, {"update": 0}, floor=0)
+    monkeypatch.setattr(memory_plan, "make_plan", lambda *_, **__: fake)
+    done = plan_of("pocket", "rtx-4090", "--nosearch")
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout
+
+
+def test_presets_of_the_same_model_are_found_with_what_was_asked():
+    config = sokoban.get_config("qwen2.5-3b,grpo")
+    config.evaluation.num_prompts = 32
+    source, keys = "configs/sokoban.py:qwen2.5-3b,grpo", ["evaluation.num_prompts"]
+    ((words, other),) = other_presets(config, source, keys)
+    assert words == "--config=configs/sokoban.py:qwen2.5-3b-8gpus,grpo"
+    assert (other.mesh.fsdp, other.algo.advantage) == (8, "grpo")
+    assert other.evaluation.num_prompts == 32
+    assert [*other_presets(config, "configs/sokoban.py", [])] == []
+    assert [words for words, _ in more_devices(config)] == [
+        "--config.mesh.fsdp=2",
+        "--config.mesh.fsdp=4",
+        "--config.mesh.fsdp=8 --config.learner.microbatch_rows=8",
+    ]

@@ -1,6 +1,8 @@
 """What a user sees on a terminal of 80 columns."""
 
 import fcntl
+import io
+import math
 import os
 import pathlib
 import pty
@@ -13,7 +15,7 @@ import termios
 
 import pytest
 
-from ragen_jax.runs.console import fold
+from ragen_jax.terminal import columns, fit, fold, table
 from tests import commands
 
 COLUMNS = 80
@@ -61,12 +63,12 @@ def test_a_run_fits_is_never_silent_and_says_what_to_do_next(model, short_folder
         assert "compiling first, about 10 seconds 0:0" in first
     assert any("loading JAX 0:0" in line for line in lines)
     begin = next(i for i, line in enumerate(lines) if line.startswith("next: "))
-    shown = [line.split("  (")[0].strip() for line in lines[begin + 1 : begin + 4]]
+    shown = [line.split("  (")[0].strip() for line in lines[begin + 1 : begin + 3]]
     assert shown == [
         f"python -m launch.report {workdir}",
         f"python -m launch.play --run={workdir} --player=policy",
-        f"tensorboard --logdir={workdir}",
     ]
+    assert lines[begin] == "next: a report, a game to watch"  # and no event files
     status, lines = on_a_terminal([*words, "--config.train.num_iterations=3"])
     assert status == 0, lines
     assert f"resuming {workdir} after iteration 2 of 3" in lines
@@ -144,3 +146,45 @@ def test_long_lines_are_folded_between_words(width):
     assert " ".join(" ".join(lines).split()) == " ".join(text.split())
     assert all(len(line) <= width or line.strip() == path for line in lines)
     assert lines[-1] == ""
+
+
+def test_a_table_keeps_the_columns_that_fit_and_tells_the_others_below():
+    head = ("game", "success", "note")
+    rows = [("Walk", "50.0%", "longer than the line, so that it is told below")]
+    assert table(head, rows).split("\n") == [
+        "game  success  note",
+        "Walk  50.0%    longer than the line, so that it is told below",
+    ]
+    assert table(head, rows, 20).split("\n") == [
+        "game  success",
+        "Walk  50.0%",
+        "  note: longer than",
+        "    the line, so",
+        "    that it is told",
+        "    below",
+    ]
+
+
+def test_parts_without_room_are_left_out():
+    assert fit("1/9", ["ab", "cd", "e"], 7) == "1/9  ab"
+    assert fit("1/9", ["ab", "cd", "e"], math.inf) == "1/9  ab  cd  e"
+
+
+def test_a_file_and_a_terminal_of_unknown_size_have_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert columns(io.StringIO()) == math.inf
+    screen, keyboard = pty.openpty()
+    with os.fdopen(screen, "rb"), os.fdopen(keyboard, "w") as terminal:
+        assert columns(terminal) == 80
+        size = struct.pack("HHHH", 24, 50, 0, 0)
+        fcntl.ioctl(keyboard, termios.TIOCSWINSZ, size)
+        assert columns(terminal) == 50
+        monkeypatch.setenv("COLUMNS", "40")
+        assert columns(terminal) == 40
+
+
+def test_a_refusal_is_folded():
+    status, lines = on_a_terminal(commands.command("leaderboard"))
+    assert status == 2
+    assert max(map(len, lines)) <= COLUMNS
+    assert "  launch.leaderboard results/*.json" in lines

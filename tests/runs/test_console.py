@@ -1,5 +1,7 @@
 """The display: what is shown of an iteration, and an honest guess of the time left."""
 
+import re
+
 import pytest
 
 from ragen_jax.runs import console
@@ -65,3 +67,22 @@ def test_lines_fit_a_terminal_and_a_file_has_one(capsys, width):
     with console.Display(["A"], start=0, total=9) as display:
         display.iteration(1, metrics)
     assert capsys.readouterr().out.split() == " ".join(lines).split()
+
+
+def test_an_iteration_is_one_line_of_a_terminal(capsys, monkeypatch):
+    """Seconds without room are left out; metrics are not."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    metrics = {"train/A/success": 1.0, "val-env/A/success": 1.0, "actor/entropy": 1.0}
+    metrics |= {"train/A/episodic_return": -10.5, "timing_s/rollout": 12.0}
+    metrics |= {"timing_s/update": 120.0, "timing_s/diagnostics": 10.0}
+    with console.Display(["A"], start=0, total=200) as display:
+        display.iteration(40, metrics)
+        del metrics["val-env/A/success"]
+        display.iteration(41, metrics)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
+    shown = [x.rstrip() for x in re.split(r"[\r\n]+", text) if "success" in x]
+    assert shown == [
+        "   40/200  success 100.0%  held-out 100.0%  return -10.500  entropy 1.000",
+        "   41/200  success 100.0%  return -10.500  entropy 1.000  rollout 12.0s",
+    ]

@@ -47,6 +47,7 @@ from ragen_jax.rollout.keys import validation_keys
 from ragen_jax.rollout.records import chat_record
 from ragen_jax.tasks.chat import build_chat
 from ragen_jax.tasks.task import Task
+from ragen_jax.terminal import columns, fit, say
 from ragen_jax.text.messages import Message
 
 # Length of a reply in place of the pocket model's.
@@ -190,7 +191,7 @@ def _evaluation(
         ceiling = task.ceiling(jax.tree.map(jnp.asarray, levels))
         metrics = play_metrics(records) | token_metrics(records, prices)
         if metrics["num_turns"] and not metrics["format"]:
-            print(_no_format(task.name, records, config), file=sys.stderr)
+            say(_no_format(task.name, records, config), sys.stderr)
         metrics |= summarize(success, ceiling, pass_at(config))
         metrics |= {name: float(evaluation[name]) for name in VALIDATION_SETTINGS}
         metrics |= level_facts(task.env, has_ceiling="ceiling" in metrics)
@@ -292,12 +293,12 @@ class Progress:
         """Say, once per task, that conversations may be longer than the context."""
         if not self._is_context_said:
             self._is_context_said = True
-            print(
+            say(
                 f"note: {self._name}: a conversation is longer than the model's "
                 f"context and goes on with empty replies ({error}); see the metric "
                 "reply_is_cut, and shorten dialogues by "
                 "--config.rollout.context=last_k or --config.rollout.max_turns",
-                file=sys.stderr,
+                sys.stderr,
             )
 
     def finished(self, record: Mapping[str, Any], prices: Prices, retries: int) -> None:
@@ -314,19 +315,19 @@ class Progress:
             "cached_tokens": 0,
         }
         cost = prices.cost(tokens)
+        start = f"{self._name}: {self._done}/{self._total} conversations"
         words = [
-            f"{self._name}: {self._done}/{self._total} conversations",
             f"success {self._successes / self._done:.1%}",
-            f"{self._prompt_tokens:,} + {self._reply_tokens:,} tokens now",
-            *([f"cost up to {cost:.4g}"] if cost is not None else []),
-            *([f"{retries} retries"] if retries else []),
             time_left(
                 now - self._began,
                 num_done=self._done - self._first,
                 num_left=self._total - self._done,
             ),
+            *([f"cost up to {cost:.4g}"] if cost is not None else []),
+            *([f"{retries} retries"] if retries else []),
+            f"{self._prompt_tokens:,} + {self._reply_tokens:,} tokens now",
         ]
-        print("  ".join(words), file=sys.stderr, flush=True)
+        print(fit(start, words, columns(sys.stderr)), file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)

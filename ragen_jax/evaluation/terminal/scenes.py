@@ -13,8 +13,8 @@ from envs.base import EXACT, NEVER, PlayBudget
 from envs.templates import Grid
 from ragen_jax.rollout.replay import replay
 from ragen_jax.runs.boards import color_board
-from ragen_jax.runs.console import fold
 from ragen_jax.tasks.task import Task
+from ragen_jax.terminal import fold
 from ragen_jax.types import EnvState, Trajectory
 
 _COLUMNS = 80

@@ -39,6 +39,7 @@ from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
 from ragen_jax.sharding import by_rows, num_row_shards
+from ragen_jax.terminal import say
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
 from ragen_jax.types import Params, Reply, Trajectory
@@ -327,10 +328,10 @@ async def _play_in_turn(parts: Sequence[HostGameEpisodes]) -> list[Trajectory]:
 def warn_truncated(count: int, max_tokens: int) -> None:
     """Say on standard error how many observations of a rollout were cut."""
     if count and exchange.is_first():
-        print(
+        say(
             f"note: {count} observations had more than host.max_observation_tokens = "
             f"{max_tokens} tokens and lost their middle",
-            file=sys.stderr,
+            sys.stderr,
         )
 
 

@@ -20,6 +20,7 @@ from ragen_jax.host_games.workers.pool import Pool as Pool
 from ragen_jax.host_games.workers.pool import WorkerResponse as WorkerResponse
 from ragen_jax.multihost import exchange
 from ragen_jax.rollout.keys import RolloutKeys
+from ragen_jax.terminal import say
 from ragen_jax.text.messages import find_answer, parse_text
 
 
@@ -74,8 +75,8 @@ def check_failures(reasons: Sequence[str], num_rows: int, max_share: float) -> N
             f"{count} of them: {reason}. {remedy}."
         )
     if exchange.is_first():
-        print(
+        say(
             f"warning: {words}, {count} of them: {reason}; their episodes are not "
             "trained on and not won",
-            file=sys.stderr,
+            sys.stderr,
         )
