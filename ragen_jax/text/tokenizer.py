@@ -19,6 +19,8 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers import pre_tokenizers
 
+from ragen_jax.text.chat import Markup, markup_of
+
 # Far above any real vocabulary: tables have a row for every id.
 MAX_IDS = 2**24
 # Read by every tokenizer in its way: contractions, numbers, blanks, line ends, symbols,
@@ -81,6 +83,13 @@ class Tokenizer:
         copied.encode_special_tokens = True
         return copied
 
+    @functools.cached_property
+    def markup(self) -> Markup:
+        """The markup of its chats; ValueError if it has none that is known."""
+        return markup_of(
+            lambda token: self.backend.token_to_id(token) is not None, self.folder
+        )
+
     @property
     def vocab_size(self) -> int:
         """Ids are below this; the model's (padded) vocabulary may be larger."""
@@ -130,7 +139,7 @@ class Tokenizer:
         if token_id is None:
             raise ValueError(
                 f"the tokenizer in {self.folder} has no token {special!r}; "
-                "use a checkpoint whose chat markup is ChatML (Qwen-2.5's)"
+                "use a checkpoint that has it"
             )
         return token_id
 
