@@ -87,10 +87,12 @@ def _texts(trained):
     from ragen_jax.program.build import model_folder
     from ragen_jax.text import chat
 
-    thinking = trained.program.task.dialogue.thinking
+    dialogue = trained.program.task.dialogue
     return Texts(
         tokenizer_folder=model_folder(trained.config.model.path),
-        chat_template=chat.jinja_template(chat.forced_prefix(thinking)),
+        chat_template=chat.jinja_template(
+            chat.forced_prefix(dialogue.thinking), dialogue.prompts.markup
+        ),
         card=model_card(
             trained,
             command.defaults(),

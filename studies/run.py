@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from ragen_jax.config import changed_keys
 from ragen_jax.evaluation.harness import policy_evaluations
-from ragen_jax.evaluation.load import open_trained, restore_state
+from ragen_jax.evaluation.load import open_trained, restore_policy
 from ragen_jax.runs import reader
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.writer import write_text_atomically
@@ -144,8 +144,8 @@ def _play_suite(arm: Arm, folders: Iterable[pathlib.Path]) -> None:
         # Compiled once for all runs.
         evaluations = policy_evaluations(trained, arm.game)
         for folder in due:
-            _, state = restore_state(trained.program, folder)
-            params = trained.program.play_params(state)
+            _, policy = restore_policy(trained.program, folder)
+            params = trained.program.play_params(policy)
             scores = {
                 evaluation.name: evaluation.play(params).metrics["success"]
                 for evaluation in evaluations

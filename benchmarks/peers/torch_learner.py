@@ -1,4 +1,4 @@
-"""The learner as one would write it in PyTorch: transformers' Qwen2, AdamW, a loop.
+"""The learner as one would write it in PyTorch: transformers' network, AdamW, a loop.
 
 The same algorithm as ours, for the estimators "grpo" and "gae" and the filter
 "top_fraction" on the standard deviation of rewards: filter, advantages, minibatches,
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from ml_collections import ConfigDict
 from torch import nn
-from transformers import Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ragen_jax.algo.rewards import episode_rewards, raw_episode_rewards
 from ragen_jax.types import Trajectory
@@ -59,7 +59,7 @@ def as_episodes(trajectory: Trajectory) -> Episodes:
 class Critic(nn.Module):
     """A copy of the policy's trunk with a value head that starts at 0."""
 
-    def __init__(self, policy: Qwen2ForCausalLM):
+    def __init__(self, policy: PreTrainedModel):
         super().__init__()
         self.trunk = copy.deepcopy(policy.model)
         self.head = nn.Linear(policy.config.hidden_size, 1)
@@ -92,7 +92,7 @@ class TorchLearner:
         self._config = config
         self.microbatch_rows = config.learner.microbatch_rows
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        policy = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.policy = policy.to(self.device).eval()
         self.critic = None
         self._optimizers = [self._adamw(policy, config.optimizer.learning_rate)]

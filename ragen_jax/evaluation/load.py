@@ -13,9 +13,9 @@ from types import MappingProxyType
 from ml_collections import ConfigDict
 
 from ragen_jax.config import check_kind, declared
-from ragen_jax.learner.state import TrainState
+from ragen_jax.learner.state import Snapshot, place_params, state_shardings
 from ragen_jax.models.attention import AUTO
-from ragen_jax.program.build import Program, build_program
+from ragen_jax.program.build import Program, open_program
 from ragen_jax.runs import checkpoint, reader
 from ragen_jax.types import Params
 
@@ -97,8 +97,8 @@ def open_trained(
                 "nothing to open; add --run=RUN_FOLDER or --config=FILE (with "
                 "--config.model.path=FOLDER for weights in Hugging Face layout)"
             )
-        program = _build(config, changes, overrides)
-        params = program.play_params(program.state)
+        program, params = _open(config, changes, overrides)
+        params = place_params(params, state_shardings(program.learner.played))
         return Trained(program, params, config, config.model.path)
     workdir, iteration = _locate(run)
     trained_with = read_run_config(workdir, defaults)
@@ -113,21 +113,21 @@ def open_trained(
             if section not in PLAY_SECTIONS:
                 config[section] = trained_with[section]
     _forget_training(config)
-    program = _build(config, changes, overrides)
-    iteration, state = restore_state(program, workdir, iteration)
+    program, _ = _open(config, changes, overrides)
+    iteration, policy = restore_policy(program, workdir, iteration)
     name = f"{workdir} at iteration {iteration}"
-    adapters = None if config.lora.rank is None else state.params
-    params = program.play_params(state)
+    adapters = None if config.lora.rank is None else policy.params
+    params = program.play_params(policy)
     return Trained(program, params, config, name, adapters, workdir, iteration)
 
 
-def restore_state(
+def restore_policy(
     program: Program, workdir: pathlib.Path, iteration: int | None = None
-) -> tuple[int, TrainState]:
-    """A checkpoint of a run that was trained with this program, or one like it.
+) -> tuple[int, Snapshot]:
+    """The policy in a checkpoint of a run; moments and critic are not read.
 
     Args:
-      program: with a state, which says how the checkpoint's is laid out.
+      program: that the run was trained with, or one like it.
       workdir: the run folder.
       iteration: of the checkpoint; None: the newest.
 
@@ -138,21 +138,22 @@ def restore_state(
     iteration = checkpointer.latest if iteration is None else iteration
     if iteration is None:
         raise ValueError(f"{workdir} holds no checkpoint yet; let it train longer")
-    state = checkpointer.restore(iteration, program.state, program.identity)
+    described = program.learner.state
+    policy = checkpointer.restore_policy(iteration, described, program.identity)
     checkpointer.close()
-    return iteration, state
+    return iteration, policy
 
 
-def _build(
+def _open(
     config: ConfigDict, changes: Mapping[str, object], overrides: Collection[str]
-) -> Program:
-    """The program, on one device unless an override asks for more."""
+) -> tuple[Program, Params]:
+    """`open_program`, on one device unless an override asks for more."""
     config.update_from_flattened_dict(changes)
     if not any(f"{key}.".startswith("mesh.") for key in overrides):
         config.mesh.update(data=1, fsdp=1, tensor=1)
     # A policy that is trained plays with the parameters that it has.
     config.rollout.ahead = 0
-    return build_program(config, overrides)
+    return open_program(config, overrides)
 
 
 def read_run_config(workdir: pathlib.Path, defaults: ConfigDict | None) -> ConfigDict:

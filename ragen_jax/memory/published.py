@@ -4,7 +4,7 @@ The values are those of each repository's `config.json` and `generation_config.j
 the Hugging Face hub. Where the files are present they are read instead.
 """
 
-from ragen_jax.models.config import ModelConfig
+from ragen_jax.models.config import Llama3Rope, ModelConfig
 from ragen_jax.models.families import new_config
 
 _QWEN = {
@@ -39,6 +39,42 @@ def _qwen3(*sizes: int, **others) -> ModelConfig:
     return new_config("qwen3", **(fields | others))
 
 
+def _smollm2(*sizes: int, rope_theta=100_000.0, initializer_range=0.02) -> ModelConfig:
+    return new_config(
+        "llama",
+        vocab_size=49_152,
+        rope_theta=rope_theta,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        max_position_embeddings=8192,
+        initializer_range=initializer_range,
+        eos_token_ids=(2,),
+        bos_token_id=1,
+        pad_token_id=2,
+        **_sizes(*sizes),
+    )
+
+
+def _llama32(*sizes: int) -> ModelConfig:
+    return new_config(
+        "llama",
+        vocab_size=128_256,
+        rope_theta=500_000.0,
+        rope_scaling=Llama3Rope(
+            factor=32.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=8192,
+        ),
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        max_position_embeddings=131_072,
+        eos_token_ids=(128_001, 128_008, 128_009),
+        bos_token_id=128_000,
+        **_sizes(*sizes),
+    )
+
+
 # Hub id -> shape.
 PUBLISHED_MODELS = {
     "Qwen/Qwen2.5-0.5B-Instruct": _qwen2(896, 4864, 24, 14, 2, 64),
@@ -51,4 +87,13 @@ PUBLISHED_MODELS = {
     "Qwen/Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, 8, 128),
     "Qwen/Qwen3-4B": _qwen3(2560, 9728, 36, 32, 8, 128),
     "Qwen/Qwen3-8B": _qwen3(4096, 12_288, 36, 32, 8, 128, tie_word_embeddings=False),
+    "HuggingFaceTB/SmolLM2-135M-Instruct": _smollm2(
+        *(576, 1536, 30, 9, 3, 64), initializer_range=1 / 24
+    ),
+    "HuggingFaceTB/SmolLM2-360M-Instruct": _smollm2(960, 2560, 32, 15, 5, 64),
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": _smollm2(
+        *(2048, 8192, 24, 32, 32, 64), rope_theta=130_000.0
+    ),
+    "meta-llama/Llama-3.2-1B-Instruct": _llama32(2048, 8192, 16, 32, 8, 64),
+    "meta-llama/Llama-3.2-3B-Instruct": _llama32(3072, 8192, 28, 24, 8, 128),
 }

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ragen_jax.models.config import Llama3Rope
+
 # Scores of slots a query may not see; finite, so that no row of scores can give NaN.
 MASKED_SCORE = -1e30
 
@@ -28,16 +30,38 @@ CUDNN_STEP = 8
 
 
 def rope_angles(
-    positions: Int[Array, "B Q"], head_dim: int, theta: float
+    positions: Int[Array, "B Q"],
+    head_dim: int,
+    theta: float,
+    scaling: Llama3Rope | None = None,
 ) -> tuple[Float[Array, "B Q half"], Float[Array, "B Q half"]]:
     """Cosine and sine of each position's rotation angles, float32, half = F / 2.
 
-    Pair `i` turns by `position * theta^(-2i/F)` (RoFormer, arXiv 2104.09864).
+    Pair `i` turns by `position * theta^(-2i/F)` (RoFormer, arXiv 2104.09864), or more
+    slowly, see `_slowed`.
     """
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies = 1.0 / np.float32(theta) ** exponents
+    if scaling is not None:
+        frequencies = _slowed(frequencies, scaling)
     angles = positions.astype(jnp.float32)[..., None] * frequencies[None, None]
     return jnp.cos(angles), jnp.sin(angles)
+
+
+def _slowed(frequencies: np.ndarray, scaling: Llama3Rope) -> np.ndarray:
+    """Frequencies of Llama 3.1, float32.
+
+    Of `turns` of a pair within the original context: up to the low factor they are
+    divided by `factor`, from the high factor on they stay, and between them the two are
+    mixed linearly in `turns`.
+
+    Source: the code released with Llama 3.1 (`apply_scaling` of its model.py).
+    """
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    context = scaling.original_max_position_embeddings
+    turns = context * frequencies / np.float32(2 * np.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1).astype(np.float32)
+    return (1 - kept) * frequencies / np.float32(scaling.factor) + kept * frequencies
 
 
 def rotate(

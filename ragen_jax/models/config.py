@@ -44,6 +44,39 @@ ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
 
 @dataclasses.dataclass(frozen=True)
+class Llama3Rope:
+    """Slower rotations, for contexts beyond those of the first training (Llama 3.1).
+
+    Names are those of `config.json`; the formula is in `attention.py`.
+
+    Attributes:
+      factor: by which long wavelengths grow.
+      low_freq_factor: wavelengths above the original context / this are long.
+      high_freq_factor: wavelengths below the original context / this stay.
+      original_max_position_embeddings: context of the first training, in tokens.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 < value <= MAX_SIZE:
+                raise ValueError(
+                    f"rope scaling 'llama3' has {name} = {value!r}; it must be a "
+                    f"number between 0 and {MAX_SIZE}"
+                )
+        if not self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(
+                f"rope scaling 'llama3' has low_freq_factor = {self.low_freq_factor}, "
+                f"which must be below high_freq_factor = {self.high_freq_factor}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Sizes and constants of a model; names are those of `config.json`.
 
@@ -56,6 +89,7 @@ class ModelConfig:
       num_key_value_heads: `J`, divides `H`.
       head_dim: `F`, even; often `D / H`.
       rope_theta: base of the rotary wavelengths.
+      rope_scaling: how they are changed; None: not at all.
       rms_norm_eps: added to the mean square before the root.
       tie_word_embeddings: the output head is the transposed embedding.
       max_position_embeddings: longest context of the pre-training, in tokens.
@@ -80,6 +114,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     pad_token_id: int | None = None
+    rope_scaling: Llama3Rope | None = None
 
     # Of a family: its `model_type` and transformers' name of the network, whether q, k
     # and v have a bias, and whether each head of q and k is normalized before it is
@@ -159,7 +194,7 @@ class ModelConfig:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         fields = {name: hf[name] for name in REQUIRED_SIZES}
         fields |= {name: hf.get(name, value) for name, value in cls.hf_defaults.items()}
-        fields["rope_theta"] = _rope_theta(hf)
+        fields["rope_theta"], fields["rope_scaling"] = _rope(hf)
         head_dim = hf.get("head_dim")
         return cls(
             **fields,
@@ -176,6 +211,8 @@ class ModelConfig:
         is_usual = self.head_dim * self.num_attention_heads == self.hidden_size
         if is_usual and self.default_head_dim is None:
             del fields["head_dim"]
+        if self.rope_scaling is not None:
+            fields["rope_scaling"]["rope_type"] = "llama3"
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -233,8 +270,9 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _rope_theta(hf: Mapping[str, Any]) -> Any:
-    """Rotary base: `rope_theta` (transformers 4) or `rope_parameters` (5)."""
+def _rope(hf: Mapping[str, Any]) -> tuple[Any, Llama3Rope | None]:
+    """Rotary base and scaling: `rope_scaling` and a key (transformers 4), or
+    `rope_parameters` (5)."""
     rope = {}
     for name in ("rope_scaling", "rope_parameters"):
         value = hf.get(name)
@@ -242,10 +280,10 @@ def _rope_theta(hf: Mapping[str, Any]) -> Any:
             raise ValueError(f"{name} = {value!r} must be an object or null")
         rope |= value or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
+    if kind not in ("default", "llama3"):
         raise ValueError(
             f"rope scaling {kind!r} is not implemented; use a checkpoint whose "
-            "rope_type is 'default'"
+            "rope_type is 'default' or 'llama3'"
         )
     for value in (hf.get("partial_rotary_factor"), rope.get("partial_rotary_factor")):
         if value is not None and value != 1:
@@ -253,13 +291,21 @@ def _rope_theta(hf: Mapping[str, Any]) -> Any:
                 f"partial_rotary_factor = {value!r} is not implemented; only 1 is: "
                 "every dimension of a head is rotated"
             )
-    unknown = sorted(rope.keys() - ROPE_KEYS)
+    scaled = {field.name for field in dataclasses.fields(Llama3Rope)}
+    scaled = scaled if kind == "llama3" else set()
+    unknown = sorted(rope.keys() - ROPE_KEYS - scaled)
     if unknown:
         raise ValueError(
-            f"rope_parameters hold {unknown[0]!r}, which is not implemented; only "
-            "plain rotary embeddings (rope_theta) are"
+            f"rope_parameters hold {unknown[0]!r}, which is not implemented with "
+            f"rope_type {kind!r}"
         )
-    return rope.get("rope_theta", hf.get("rope_theta", HF_DEFAULTS["rope_theta"]))
+    missing = sorted(scaled - rope.keys())
+    if missing:
+        raise ValueError(f"rope scaling 'llama3' lacks {missing[0]}")
+    theta = rope.get("rope_theta", hf.get("rope_theta", HF_DEFAULTS["rope_theta"]))
+    if not scaled:
+        return theta, None
+    return theta, Llama3Rope(**{name: rope[name] for name in scaled})
 
 
 def _refuse_other_networks(hf: Mapping[str, Any]) -> None:

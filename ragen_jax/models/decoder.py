@@ -267,7 +267,9 @@ class Decoder(nnx.Module):
         config = self.config
         table = self.embed_tokens["weight"][...].astype(self.dtype)
         x = table.at[tokens].get(mode="clip")  # padding may be of any value
-        angles = rope_angles(positions, config.head_dim, config.rope_theta)
+        angles = rope_angles(
+            positions, config.head_dim, config.rope_theta, config.rope_scaling
+        )
         if cache is None and self.remat is not None:
             return self.norm(self._scan_layers(x, positions, angles)), None
         new_caches = []

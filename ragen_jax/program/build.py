@@ -86,7 +86,8 @@ class Program(Parts):
     """Everything a run needs: the parts and their weights.
 
     Attributes:
-      state: the train state before the first iteration, on its devices.
+      state: the train state before the first iteration, on its devices; of
+        `open_program` its description.
       identity: of the model that the state belongs to, see `hf.files.identity`.
       validation: `VALIDATION_SETTINGS` and their values.
       pass_at: the `k` of pass@k on validation prompts.
@@ -185,6 +186,20 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     Raises:
       ValueError: a key or a file is wrong; nothing has been written.
     """
+    program, params = open_program(config, overrides)
+    return dataclasses.replace(program, state=program.learner.init(params, config.seed))
+
+
+def open_program(
+    config: ConfigDict, overrides: Collection[str] = ()
+) -> tuple[Program, Params]:
+    """The program with a description of its state, and the checkpoint's parameters.
+
+    For what plays and does not learn: no moments are made, and no critic.
+
+    Raises:
+      ValueError: see `build_program`.
+    """
     validate(config, overrides)
     folder = model_folder(config.model.path)
     tokenizer = load_tokenizer(folder)
@@ -197,9 +212,9 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
     model, params = load_checkpoint(folder)
     learner = parts.learner
     frozen, parser = learner.freeze(params), parts.tasks[0].dialogue.parser
-    return Program(
+    program = Program(
         **vars(parts) | {"model": model},
-        state=learner.init(params, config.seed),
+        state=learner.state,
         identity=identity(
             model, tokenizer.folder, tokenizer.stop_ids, _base_digest(config, folder)
         ),
@@ -213,6 +228,7 @@ def build_program(config: ConfigDict, overrides: Collection[str] = ()) -> Progra
         frozen=frozen,
         diagnostics=build_diagnostics(config, learner, frozen, parser),
     )
+    return program, params
 
 
 def check_memory(config: ConfigDict, parts: Parts) -> None:

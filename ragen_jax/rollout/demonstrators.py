@@ -77,6 +77,7 @@ def reply_template(
     facts: StateFacts,
     *,
     thinking: bool = True,
+    end: str = chat.END,
 ) -> Template:
     """A whole reply, from after the forced tag to the end-of-turn token.
 
@@ -94,7 +95,7 @@ def reply_template(
     begin = ANSWER_BEGIN if thinking else ""
     for i in range(budget.max_actions_per_turn):
         parts += _action_parts(env, i, begin)
-    return Template((*parts, "</answer>", chat.END))
+    return Template((*parts, "</answer>", end))
 
 
 def _action_parts(env: TextGame, i: int, begin: str) -> list[Choice]:
@@ -134,7 +135,8 @@ def compile_replies(
     thinking: bool = True,
 ) -> DeviceTemplate:
     """`reply_template` as tokens; `tokenization` and `thinking` are the dialogue's."""
-    template = reply_template(env, budget, facts, thinking=thinking)
+    end = tokenizer.markup.end
+    template = reply_template(env, budget, facts, thinking=thinking, end=end)
     return compile_template(template, tokenizer, tokenization)
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 
 from envs.templates import Grid
 from ragen_jax.rollout.host.text import Chat, ChatTurn
-from ragen_jax.text.chat import END
 from ragen_jax.text.messages import DialogueTurn, in_markup
 from ragen_jax.text.prompts import Prompts, cut_messages
 from ragen_jax.text.tokenizer import Tokenizer
@@ -141,14 +140,16 @@ def _chat_turn(
         observation = prompts.following.render(turn.shown.fields | before.result)
     window = {}
     if chat.context != "full":
-        window["window"] = in_markup(turn.messages, chat.wording.reply_prefix)
+        window["window"] = in_markup(
+            turn.messages, chat.wording.reply_prefix, chat.wording.markup
+        )
     reply, text = turn.reply, turn.shown.reply
     return {
         "turn": number + 1,
         "observation": observation,
         **window,
         **board_of(prompts, number, observation),
-        "reply": text if reply.is_cut else text + END,
+        "reply": text if reply.is_cut else text + chat.wording.markup.end,
         **_numbers(record),
         "reply_tokens": reply.reply_tokens,
         "log_prob": None,

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from ragen_jax.learner.state import TrainState, describe
+from ragen_jax.learner.state import Snapshot, TrainState, describe
 from ragen_jax.models.hf.digests import (
     DIGESTS_FILE,
     find_damage,
@@ -109,6 +109,37 @@ class Checkpointer:
         Raises:
           ValueError: it is another model's, or its files are damaged.
         """
+        folder = self._checked(iteration, identity)
+        restore = {
+            name: ocp.args.StandardRestore(describe(item))
+            for name, item in _items(state).items()
+        }
+        jax.tree.map(lambda x: x.delete(), state)
+        read = self._read(folder, **restore)
+        return TrainState(**read["state"], acting_snapshot=read.get(_ACTING))
+
+    def restore_policy(
+        self, iteration: int, state: TrainState, identity: Mapping[str, Any]
+    ) -> Snapshot:
+        """Read a checkpoint's policy alone.
+
+        Args:
+          iteration, identity: see `restore`.
+          state: description of a train state.
+
+        Raises:
+          ValueError: see `restore`.
+        """
+        folder = self._checked(iteration, identity)
+        fields = jax.tree.map(lambda _: ocp.PLACEHOLDER, _items(state)["state"])
+        fields["policy"] = fields["policy"].replace(params=state.params)
+        fields["iteration"] = state.iteration
+        args = ocp.checkpoint_utils.construct_restore_args(fields)
+        read = self._read(folder, state=ocp.args.PyTreeRestore(fields, args))["state"]
+        return Snapshot(read["policy"].params, read["iteration"])
+
+    def _checked(self, iteration: int, identity: Mapping[str, Any]) -> pathlib.Path:
+        """Folder of a whole checkpoint of this model."""
         folder = self._folder / str(iteration)
         if not folder.is_dir():
             there = ", ".join(map(str, sorted(self._iterations()))) or "none"
@@ -121,13 +152,7 @@ class Checkpointer:
             )
         saved = self._read(folder, model=ocp.args.JsonRestore())["model"]
         _refuse_another(folder, saved, identity)
-        restore = {
-            name: ocp.args.StandardRestore(describe(item))
-            for name, item in _items(state).items()
-        }
-        jax.tree.map(lambda x: x.delete(), state)
-        read = self._read(folder, **restore)
-        return TrainState(**read["state"], acting_snapshot=read.get(_ACTING))
+        return folder
 
     def wait(self) -> None:
         """Return once every started save is complete on disk."""

@@ -27,7 +27,6 @@ from ragen_jax.rollout.host.rows import Pool, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play
 from ragen_jax.tasks.task import HostTask
-from ragen_jax.text import chat
 from ragen_jax.types import Reply, Trajectory
 
 # Episodes that are played side by side.
@@ -147,7 +146,8 @@ class _Episodes(HostGameEpisodes):
         tokens = np.zeros((NUM_ROWS, self._limit), np.int32)
         lengths = np.zeros(NUM_ROWS, np.int32)
         for row, reply in replies.items():
-            ids = self._tokenizer.encode(f"{self._begin}{reply}</answer>{chat.END}")
+            text = f"{self._begin}{reply}</answer>{self._tokenizer.markup.end}"
+            ids = self._tokenizer.encode(text)
             if len(ids) > self._limit:
                 raise ValueError(
                     f"a demonstrated reply of {self._env.name} takes {len(ids)} "

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import (
     AddedToken,
-    Regex,
     Tokenizer,
     decoders,
     models,
@@ -27,18 +26,12 @@ from tokenizers import (
 
 from ragen_jax.text import chat
 from ragen_jax.text.prompts import SEPARATOR
-from ragen_jax.text.tokenizer import byte_alphabet
+from ragen_jax.text.tokenizer import byte_alphabet, qwen_cutter
 
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL_TOKENS = (END_OF_TEXT, chat.START, chat.END)
 # Not special tokens: they are text that the parser reads.
 MARKUP = ("<think>", "</think>", "<answer>", "</answer>", f" {SEPARATOR} ")
-# Qwen-2.5's cuts: contractions, words with the character before them, single digits,
-# punctuation with the line ends after it, line ends, blanks.
-WORD_BORDERS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     f"{{{{ '{chat.START}' + message['role'] + '\\n' + message['content'] }}}}"
@@ -56,7 +49,7 @@ def build_tokenizer(texts: Iterable[str]) -> Tokenizer:
     The order of ids: the 256 bytes, merges of symbols, words by first appearance,
     special tokens, markup.
     """
-    cut = _cutter()
+    cut = qwen_cutter()
     pieces = [word for text in texts for word in _words(cut, text)]
     symbols = dict.fromkeys(word for word in pieces if _is_non_ascii_symbol(word))
     words = dict.fromkeys(_text(word) for word in pieces if word not in symbols)
@@ -81,7 +74,7 @@ def common_words(texts: Sequence[str], share: float) -> list[str]:
 
     Rare names are spelled in bytes, like names that the texts do not contain.
     """
-    cut = _cutter()
+    cut = qwen_cutter()
     counts = collections.Counter(
         word for text in texts for word in sorted(set(_words(cut, text)))
     )
@@ -112,15 +105,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
     with open(os.path.join(folder, SETTINGS_FILE), "w", encoding="utf-8") as file:
         json.dump(settings, file, indent=2, ensure_ascii=False)
         file.write("\n")
-
-
-def _cutter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORD_BORDERS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
 
 
 def _words(cut: pre_tokenizers.PreTokenizer, text: str) -> list[str]:

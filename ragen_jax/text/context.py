@@ -197,10 +197,10 @@ def last_k(wording: Wording, num_past: int) -> WindowPrompts:
     """The dialogue without its oldest turns."""
     del num_past
     return WindowPrompts(
-        beginning=chat.beginning(wording.system),
-        ending=chat.request(wording.turn, wording.reply_prefix),
-        before_reply=chat.request(wording.turn, wording.reply_prefix),
-        after_reply=chat.rest_of_reply() + wording.result,
+        beginning=chat.beginning(wording.system, wording.markup),
+        ending=chat.request(wording.turn, wording.reply_prefix, wording.markup),
+        before_reply=chat.request(wording.turn, wording.reply_prefix, wording.markup),
+        after_reply=chat.rest_of_reply(wording.markup) + wording.result,
         shows_stop=True,
     )
 
@@ -208,10 +208,10 @@ def last_k(wording: Wording, num_past: int) -> WindowPrompts:
 def single_turn(wording: Wording, num_past: int) -> WindowPrompts:
     """One user message; without earlier turns it is the opening of a dialogue."""
     return WindowPrompts(
-        beginning=chat.beginning(wording.system)
+        beginning=chat.beginning(wording.system, wording.markup)
         + _if_past(wording.past_heading, num_past),
         ending=_if_past(wording.turn_heading, num_past)
-        + chat.request(wording.turn, wording.reply_prefix),
+        + chat.request(wording.turn, wording.reply_prefix, wording.markup),
         before_reply=wording.past_turn,
         after_reply=wording.past_result,
         shows_stop=False,

@@ -12,7 +12,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from envs.base import PlayBudget, TextGame
-from ragen_jax.text import chat
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
 from ragen_jax.text.endings import TextEnd, find_answer_end
@@ -116,7 +115,7 @@ def build_dialogue(
     Raises:
       ValueError: an unknown style, tokenization or context, turns that do not go with
         the context, a text that the tokenizer cannot carry in pieces, a tokenizer
-        without ChatML's tokens, or a checkpoint whose replies do not end with the
+        without a known chat markup, or a checkpoint whose replies do not end with the
         end-of-turn token.
     """
     options = PromptOptions(**prompt)
@@ -126,6 +125,7 @@ def build_dialogue(
         budget=budget,
         length_hint_words=options.length_hint_words,
         thinking=options.thinking,
+        markup=tokenizer.markup,
     )
     prompts = cut_messages(wording)
     stop_token, stop_tokens = _stop_tokens(tokenizer)
@@ -178,13 +178,13 @@ def _parser(
 
 def _stop_tokens(tokenizer: Tokenizer) -> tuple[int, tuple[int, ...]]:
     """Id of the end-of-turn token, and of all tokens that end a reply."""
-    tokenizer.id_of(chat.START)
-    end = tokenizer.id_of(chat.END)
+    markup = tokenizer.markup
+    end = tokenizer.id_of(markup.end)
     stop_ids = (end,) if tokenizer.stop_ids is None else tokenizer.stop_ids
     if end not in stop_ids:
         raise ValueError(
             f"{tokenizer.folder / 'generation_config.json'} ends replies with token "
-            f"{', '.join(map(str, stop_ids))} but not with {end} ({chat.END!r}), which "
-            "ends a turn in ChatML; add it to eos_token_id or use an Instruct model"
+            f"{', '.join(map(str, stop_ids))} but not with {end} ({markup.end!r}), "
+            "which ends a turn; add it to eos_token_id or use an Instruct model"
         )
     return end, stop_ids

@@ -19,11 +19,6 @@ from ragen_jax.types import ParsedAnswer
 
 # A role and its content: a text, or parts of texts and images.
 Message = dict[str, Any]
-ROLES = {
-    "system": chat.SYSTEM_HEADER,
-    "user": chat.USER_HEADER,
-    "assistant": chat.REPLY_HEADER,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +93,13 @@ def add_images(
     return with_images
 
 
-def in_markup(messages: Sequence[Message], prefix: str) -> str:
+def in_markup(
+    messages: Sequence[Message], prefix: str, markup: chat.Markup = chat.CHATML
+) -> str:
     """The messages as the model's text, up to where its reply begins."""
-    texts = [f"{ROLES[m['role']]}{m['content']}{chat.END}\n" for m in messages]
-    return "".join(texts) + chat.REPLY_HEADER + prefix
+    end = markup.end + markup.gap
+    texts = [f"{markup.header_of(m['role'])}{m['content']}{end}" for m in messages]
+    return "".join([markup.begin, *texts, markup.header_of("assistant"), prefix])
 
 
 def _turn_by_turn(wording: Wording, turns: Sequence[DialogueTurn]) -> list[Message]:

@@ -42,6 +42,7 @@ class Wording:
       past_turn: a past turn in such a message, up to its reply.
       past_result: the rest of a past turn, from the end of its reply on.
       reply_prefix: the tag that the template writes before a reply.
+      markup: around the messages.
     """
 
     system: Template
@@ -52,6 +53,7 @@ class Wording:
     past_turn: Template
     past_result: Template
     reply_prefix: str
+    markup: chat.Markup = chat.CHATML
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +63,12 @@ class Prompts:
     Attributes:
       opening: system message, first user message, header of the first reply.
       following: from the end of a reply to the header of the next one.
+      markup: around them.
     """
 
     opening: Template
     following: Template
+    markup: chat.Markup = chat.CHATML
 
 
 def build_wording(
@@ -74,6 +78,7 @@ def build_wording(
     budget: PlayBudget,
     length_hint_words: int,
     thinking: bool = True,
+    markup: chat.Markup = chat.CHATML,
 ) -> Wording:
     """Builds the texts of a game.
 
@@ -83,6 +88,7 @@ def build_wording(
       budget: limits in the text, and bounds of its numbers.
       length_hint_words: longest reply asked for; the terse style asks for none.
       thinking: a reply is a thought and an answer; False: an answer alone.
+      markup: around the messages.
 
     Raises:
       ValueError: an unknown style.
@@ -92,7 +98,8 @@ def build_wording(
             f"prompt.style={style!r} is unknown; choose one of "
             f"{', '.join(PROMPT_STYLES)}"
         )
-    return PROMPT_STYLES[style](env, budget, length_hint_words, thinking)
+    wording = PROMPT_STYLES[style](env, budget, length_hint_words, thinking)
+    return dataclasses.replace(wording, markup=markup)
 
 
 def build_prompts(
@@ -117,9 +124,11 @@ def build_prompts(
 
 def cut_messages(wording: Wording) -> Prompts:
     """Messages of the dialogue; from the second on they begin with the last result."""
+    ending = (wording.reply_prefix, wording.markup)
     return Prompts(
-        opening=chat.opening(wording.system, wording.turn, wording.reply_prefix),
-        following=chat.following(wording.result + wording.turn, wording.reply_prefix),
+        opening=chat.opening(wording.system, wording.turn, *ending),
+        following=chat.following(wording.result + wording.turn, *ending),
+        markup=wording.markup,
     )
 
 

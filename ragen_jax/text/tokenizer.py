@@ -10,15 +10,45 @@ bytes, so every id must stand for a fixed string of bytes.
 import codecs
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import re
 from collections.abc import Sequence
 
 import tokenizers
+from tokenizers import pre_tokenizers
+
+from ragen_jax.text.chat import Markup, markup_of
 
 # Far above any real vocabulary: tables have a row for every id.
 MAX_IDS = 2**24
+# Read by every tokenizer in its way: contractions, numbers, blanks, line ends, symbols,
+# other alphabets, and words that tokenizers of code cut.
+PROBE = (
+    "It's 2024-10-31, don't: they'LL pay $1,234.50 for 16x9 boards!\n\n  #P_O√ 10 007"
+    "\n\tx += 0xFF;  // naïve façade, Größe 10 cm, 東京 2020 年, привет 🙂🙂   end  \n"
+    "<think>go up</think><answer>Up || Down</answer>"
+)
+# Types of models whose tokenizer transformers cuts like Qwen's, whatever its file says.
+QWEN_TYPES = ("qwen2", "qwen3")
+# Qwen-2.5's cuts, from its released tokenizer.json: contractions, words with the
+# character before them, single digits, punctuation with the line ends after it, line
+# ends, blanks.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def qwen_cutter() -> pre_tokenizers.PreTokenizer:
+    """Cuts a text into words as Qwen's tokenizers do, and spells them in bytes."""
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(QWEN_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +82,13 @@ class Tokenizer:
         copied = tokenizers.Tokenizer.from_str(json.dumps(description))
         copied.encode_special_tokens = True
         return copied
+
+    @functools.cached_property
+    def markup(self) -> Markup:
+        """The markup of its chats; ValueError if it has none that is known."""
+        return markup_of(
+            lambda token: self.backend.token_to_id(token) is not None, self.folder
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -102,7 +139,7 @@ class Tokenizer:
         if token_id is None:
             raise ValueError(
                 f"the tokenizer in {self.folder} has no token {special!r}; "
-                "use a checkpoint whose chat markup is ChatML (Qwen-2.5's)"
+                "use a checkpoint that has it"
             )
         return token_id
 
@@ -127,7 +164,8 @@ def load_tokenizer(folder: str | pathlib.Path) -> Tokenizer:
     from the older files (`vocab.json`, `merges.txt`).
 
     Raises:
-      ValueError: the folder or its files are missing, broken, or not byte-level BPE.
+      ValueError: the folder or its files are missing, broken, or not byte-level BPE, or
+        transformers reads the tokenizer of this model in another way.
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
@@ -139,6 +177,7 @@ def load_tokenizer(folder: str | pathlib.Path) -> Tokenizer:
         backend = _read_backend(folder / "tokenizer.json")
     else:
         backend = _build_backend(folder)
+    _check_agreement(backend, folder)
     backend.no_truncation()
     backend.no_padding()
     settings = _read_json(folder / "tokenizer_config.json") or {}
@@ -180,7 +219,11 @@ def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
             f"{folder} has neither tokenizer.json nor vocab.json and merges.txt; "
             "copy the checkpoint's tokenizer files there"
         )
-    # Imported here: it takes seconds, and checkpoints of today do not need it.
+    return _as_transformers_reads(folder)
+
+
+def _as_transformers_reads(folder: pathlib.Path) -> tokenizers.Tokenizer:
+    # Imported here: it takes seconds, and most folders do not need it.
     import transformers
 
     # The library does not check the files' shapes: any exception of its code may come.
@@ -194,6 +237,39 @@ def _build_backend(folder: pathlib.Path) -> tokenizers.Tokenizer:
             f"transformers cannot build a fast tokenizer from {folder}: {error}; "
             "save it again with a tokenizer.json"
         ) from error
+
+
+def _check_agreement(backend: tokenizers.Tokenizer, folder: pathlib.Path) -> None:
+    """Refuse a model whose tokenizer transformers would read in another way.
+
+    Its exports would answer other prompts than those that they were trained on.
+    """
+    model = _read_json(folder / "config.json")
+    if model is None or not (folder / "tokenizer.json").is_file():
+        return  # no model, or built by transformers
+    family = model.get("model_type")
+    if family in QWEN_TYPES and _is_same(backend.pre_tokenizer, qwen_cutter()):
+        return
+    theirs = _as_transformers_reads(folder)
+    found, expected = (
+        tokenizer.encode(PROBE, add_special_tokens=False)
+        for tokenizer in (theirs, backend)
+    )
+    if found.ids == expected.ids:
+        return
+    pairs = itertools.zip_longest(found.tokens, expected.tokens, fillvalue="(end)")
+    their_token, our_token = next((a, b) for a, b in pairs if a != b)
+    raise ValueError(
+        f"transformers does not read {folder / 'tokenizer.json'} as it is under "
+        f"model_type = {family!r}: {len(found.ids)} ids of a text for "
+        f"{len(expected.ids)}, first {their_token!r} for {our_token!r}; use the "
+        "model_type of the family whose tokenizer this is (a Llama is 'llama')"
+    )
+
+
+def _is_same(one: pre_tokenizers.PreTokenizer | None, other) -> bool:
+    # The library has no comparison; a pickled one is its part of tokenizer.json.
+    return one is not None and one.__getstate__() == other.__getstate__()
 
 
 def _read_json(path: pathlib.Path) -> dict | None:

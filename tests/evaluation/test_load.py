@@ -70,6 +70,18 @@ def test_a_machine_with_one_device_exports_it(run_on_eight_devices, model, tmp_p
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("is_run", [True, False])
+def test_what_plays_holds_the_policy_alone(run_on_eight_devices, model, is_run):
+    """No moments, no critic; the parameters are the checkpoint's."""
+    config = None if is_run else tiny_config(sokoban, model__path=str(model))
+    trained = open_trained(run_on_eight_devices if is_run else None, config)
+    state = jax.tree.leaves(trained.program.state)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in state)
+    jax.tree.map(
+        np.testing.assert_array_equal, trained.params, load_checkpoint(model)[1]
+    )
+
+
 def test_more_devices_when_asked_for(run_on_eight_devices):
     config = tiny_config(sokoban, mesh__data=2)
     trained = open_trained(run_on_eight_devices, config, overrides=["mesh.data"])

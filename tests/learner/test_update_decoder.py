@@ -63,6 +63,7 @@ SETTINGS = {
         "lora": LoraConfig(rank=2, alpha=4.0),
     },
     "normalized heads, all trained": {"family": "qwen3"},
+    "no biases": {"family": "llama", "lora": LoraConfig(rank=2, alpha=4.0)},
     "shared": {
         "advantage": "gae",
         "trunk": "shared",

@@ -165,6 +165,11 @@ def test_an_estimate_follows_the_published_counts_for_an_h100():
         pytest.param("Qwen/Qwen3-1.7B", 1_720_574_976, marks=pytest.mark.slow),
         pytest.param("Qwen/Qwen3-4B", 4_022_468_096, marks=pytest.mark.slow),
         pytest.param("Qwen/Qwen3-8B", 8_190_735_360, marks=pytest.mark.slow),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008),
+        ("HuggingFaceTB/SmolLM2-360M-Instruct", 361_821_120),
+        ("HuggingFaceTB/SmolLM2-1.7B-Instruct", 1_711_376_384),
+        ("meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400),
+        ("meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824),
     ],
 )
 def test_published_shapes_have_the_published_size(name, number):

@@ -83,6 +83,20 @@ CASES = {
     | _sizes(67, 320, 192, 2, 10, 2)
     | {"tie_word_embeddings": False, "model_type": "llama", "head_dim": 24}
     | {"rope_parameters": {"rope_theta": 1e3, "rope_type": "default"}},
+    # wavelengths on both sides of the borders 16 and 8, and between them
+    "llama3_rope": _BASE
+    | _sizes(83, 96, 80, 3, 6, 3)
+    | {"tie_word_embeddings": True, "rope_theta": 1e2, "model_type": "llama"}
+    | {
+        "head_dim": 32,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 2.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
 }
 LENGTHS = (24, 9, 17)
 

@@ -1,6 +1,7 @@
 """The network: recorded parity, cached = uncached, contracts of the parameter tree."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import chex
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.models import attention
+from ragen_jax.models.config import Llama3Rope
 from ragen_jax.models.decoder import LOGICAL_AXES, REMAT_POLICIES
 from ragen_jax.models.families import new_config, read_config
 from ragen_jax.models.hf.weights import load_checkpoint
@@ -68,7 +70,7 @@ APPENDS = ((4, 7, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 5), (1, 1, 1))
 
 
 @pytest.mark.parametrize(
-    "name", ["small_tied", "own_head_size", "qwen3_untied", "llama_tied"]
+    "name", ["small_tied", "own_head_size", "qwen3_untied", "llama3_rope"]
 )
 def test_cached_equals_uncached(name, tmp_path):
     config, params = load_case(name, tmp_path)
@@ -226,6 +228,9 @@ def test_config_survives_a_round_trip():
         assert read_config(several.to_hf()) == several
 
 
+LLAMA3 = CASES["llama3_rope"]["rope_scaling"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -235,6 +240,12 @@ def test_config_survives_a_round_trip():
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope scaling 'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "scaling 'dynamic'"),
+        (LLAMA3 | {"factor": 0}, "'llama3' has factor = 0; it must be"),
+        (LLAMA3 | {"factor": "8"}, "'llama3' has factor = '8'"),
+        (LLAMA3 | {"high_freq_factor": 1.0}, "must be below high_freq_factor"),
+        (LLAMA3 | {"beta_fast": 32}, "hold 'beta_fast', which is not implemented"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks high_freq"),
         ({"attention_dropout": 0.1}, "attention_dropout"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"num_key_value_heads": 3}, "multiple of num_key_value_heads"),
@@ -251,6 +262,8 @@ def test_config_survives_a_round_trip():
     ],
 )
 def test_config_refuses_what_is_not_implemented(change, message):
+    if "low_freq_factor" in change:
+        change = {"rope_scaling": change}
     with pytest.raises(ValueError, match=message):
         read_config(CASES["small_tied"] | change)
 
@@ -275,16 +288,52 @@ def test_a_family_has_its_own_rules():
         read_config(usual | {"model_type": "qwen3_moe"})
 
 
+def test_a_llama_has_no_biases():
+    usual = CASES["llama_tied"]
+    for name in ("attention_bias", "mlp_bias"):
+        with pytest.raises(ValueError, match=f"{name} = True is not implemented"):
+            read_config(usual | {name: True})
+    del (shorter := dict(usual))["max_position_embeddings"]
+    assert read_config(shorter).max_position_embeddings == 2048
+
+
+def test_rotations_of_llama_3_are_slowed_by_wavelength():
+    """The released code's cases, one frequency at a time, at a published size."""
+    scaling = Llama3Rope(
+        factor=32.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=8192,
+    )
+    plain = [500_000.0 ** (-i / 64) for i in range(0, 64, 2)]
+    expected = []
+    for frequency in plain:
+        wavelength = 2 * math.pi / frequency
+        if wavelength < 8192 / 4:
+            expected.append(frequency)
+        elif wavelength > 8192:
+            expected.append(frequency / 32)
+        else:
+            smooth = (8192 / wavelength - 1) / (4 - 1)
+            expected.append((1 - smooth) * frequency / 32 + smooth * frequency)
+    kinds = np.sign(np.array(expected) / np.array(plain) - [[1], [1 / 32 + 1e-9]])
+    assert len(np.unique(kinds, axis=1).T) == 3
+    angles = attention.rope_angles(jnp.array([[1]]), 64, 500_000.0, scaling)
+    found = np.arctan2(*(np.asarray(x, np.float64)[0, 0] for x in angles[::-1]))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
+    assert plain[-1] / found[-1] == pytest.approx(32, rel=1e-4)
+
+
 def test_families_differ_only_where_they_say(small):
-    """The same sizes: the first has biases of q, k and v, the second norms of heads."""
+    """The same sizes: one has biases of q, k and v, one norms of heads, one neither."""
     config, _ = small
     trees = {
         family: build_policy(
             new_config(family, **dataclasses.asdict(config))
         ).logical_axes
-        for family in ("qwen2", "qwen3")
+        for family in ("qwen2", "qwen3", "llama")
     }
-    first, second = (
+    first, second, third = (
         {
             "/".join(key.key for key in path[2:])
             for path, _ in jax.tree.leaves_with_path(
@@ -293,5 +342,6 @@ def test_families_differ_only_where_they_say(small):
         }
         for tree in trees.values()
     )
-    assert first - second == {"q_proj/bias", "k_proj/bias", "v_proj/bias"}
-    assert second - first == {"q_norm/scale", "k_norm/scale"}
+    assert third == first & second
+    assert first - third == {"q_proj/bias", "k_proj/bias", "v_proj/bias"}
+    assert second - third == {"q_norm/scale", "k_norm/scale"}

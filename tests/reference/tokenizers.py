@@ -19,6 +19,19 @@ CHAT_TEMPLATE = (
     "+ '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+LLAMA3_TOKENS = (
+    *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
+    *("<|end_header_id|>", "<|eot_id|>"),
+)
+# As shipped with Meta-Llama-3-Instruct, which trims contents.
+LLAMA3_TEMPLATE = (
+    "{% set loop_messages = messages %}{% for message in loop_messages %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+    "+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
 # Runs of symbols, so that merges across cells are learned, and some prose.
 CORPUS = (
     *["######\n#____#\n##X__#\n#_OP_#\n#__√S#\n######\n"] * 40,
@@ -55,10 +68,12 @@ def _train(
     texts: tuple[str, ...] = (),
     plain_tokens: tuple[str, ...] = (),
     stop_tokens: list[str] | None = None,
+    is_llama: bool = False,
 ) -> pathlib.Path:
     """Writes tokenizer.json, tokenizer_config.json and, with stop tokens,
     generation_config.json. `texts` is read besides the corpus; `plain_tokens` are added
-    tokens that are not special."""
+    tokens that are not special; `is_llama`: Llama 3's special tokens, not ChatML's."""
+    special = LLAMA3_TOKENS if is_llama else SPECIAL_TOKENS
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = cut
     tokenizer.decoder = decoders.ByteLevel()
@@ -69,7 +84,7 @@ def _train(
     )
     tokenizer.train_from_iterator([*CORPUS, *(texts * 40)], trainer)
     tokenizer.add_special_tokens(
-        [AddedToken(t, normalized=False, special=True) for t in SPECIAL_TOKENS]
+        [AddedToken(t, normalized=False, special=True) for t in special]
     )
     tokenizer.add_tokens(
         [AddedToken(t, normalized=False, special=False) for t in plain_tokens]
@@ -81,6 +96,9 @@ def _train(
         "eos_token": "<|im_end|>",
         "chat_template": CHAT_TEMPLATE,
     }
+    if is_llama:
+        settings |= {"bos_token": special[0], "eos_token": special[-1]}
+        settings["chat_template"] = LLAMA3_TEMPLATE
     _write(folder / "tokenizer_config.json", settings)
     if stop_tokens is not None:
         ids = [tokenizer.token_to_id(token) for token in stop_tokens]

@@ -16,3 +16,12 @@ def qwen_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tokenizer(qwen_folder):
     return load_tokenizer(qwen_folder)
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory):
+    return tokenizers.train_qwen_style(
+        tmp_path_factory.mktemp("llama"),
+        stop_tokens=["<|end_of_text|>", "<|eot_id|>"],
+        is_llama=True,
+    )

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 
 import pytest
 import tokenizers as hf
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from ragen_jax.program.build import BUILT_IN
 from ragen_jax.text.tokenizer import byte_alphabet, load_tokenizer
 from tests.pace import examples
-from tests.reference.tokenizers import SPECIAL_TOKENS, train_qwen_style
+from tests.reference.tokenizers import SPECIAL_TOKENS, train_qwen_style, train_uncut
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 
@@ -113,6 +114,27 @@ def test_the_chat_template_may_be_a_separate_file(folder, tokenizer):
     (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer_config.json").unlink()
     assert load_tokenizer(folder).chat_template is None
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_a_tokenizer_that_transformers_reads_otherwise_is_refused(tmp_path, family):
+    """Under Qwen's types transformers cuts every tokenizer like Qwen's."""
+    folder = train_uncut(tmp_path / "uncut")
+    edit(folder / "tokenizer_config.json", lambda v: v.update(tokenizer_class=None))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    if family == "llama":
+        assert load_tokenizer(folder).encode("a \n b")
+        return
+    with pytest.raises(
+        ValueError, match=r"does not read .* under model_type = 'qwen2'"
+    ):
+        load_tokenizer(folder)
+
+
+def test_a_tokenizer_cut_like_qwens_needs_no_transformers(folder, monkeypatch):
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    load_tokenizer(folder)
 
 
 def test_without_tokenizer_json_the_older_files_serve(folder, tokenizer):

@@ -69,8 +69,9 @@ def _play_example(trained: Trained, spec: EnvSpec, task: Task) -> _Example:
     level = jax.tree.map(lambda x: x[0], game.levels(keys))
     is_array_game = task.env.lists_actions
     action = task.env.action_text(0, level, task.params) if is_array_game else "reply"
-    reply = complete_reply(action, thinking=task.dialogue.thinking)
-    text = reply.removesuffix(chat.END)
+    end = task.dialogue.prompts.markup.end
+    reply = complete_reply(action, thinking=task.dialogue.thinking, end=end)
+    text = reply.removesuffix(end)
     episode = game.episode(level, keys.noise[0])
     first, second = asyncio.run(_play_turn(episode, text))
     fields = episode.turns[0].shown.fields

@@ -117,15 +117,16 @@ def watch_solver(trained: Trained, level: int) -> Trajectory:
     return watch(task.dialogue, level_keys(trained, level))
 
 
-def complete_reply(line: str, *, thinking: bool) -> str:
+def complete_reply(line: str, *, thinking: bool, end: str = chat.END) -> str:
     """A typed line in the form of the model's replies.
 
     A bare answer ("Up || Left") gets the tags; a line with tags is taken as it is.
+    `end` is the end-of-turn token.
     """
     if "<" not in line:
         thought = "</think><answer>" if thinking else ""
         line = f"{thought}{line.strip()}</answer>"
-    return line + chat.END
+    return line + end
 
 
 def play(
@@ -172,7 +173,9 @@ def _typed_reply(
 ) -> Reply:
     max_tokens = task.rules.max_reply_tokens
     while True:
-        line = complete_reply(read_line(), thinking=task.dialogue.thinking)
+        dialogue = task.dialogue
+        end = dialogue.prompts.markup.end
+        line = complete_reply(read_line(), thinking=dialogue.thinking, end=end)
         tokens = task.tokenizer.encode(line)
         if len(tokens) <= max_tokens:
             break

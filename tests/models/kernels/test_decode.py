@@ -117,7 +117,7 @@ def test_the_product_equals_its_plain_twin(rows, dtype, apart, has_bias):
 
 
 @pytest.mark.parametrize("interpreted", [False, True])
-@pytest.mark.parametrize("model_type", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
 def test_the_network_is_the_same_with_either_cache(
     model_type, interpreted, monkeypatch
 ):
