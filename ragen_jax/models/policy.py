@@ -44,6 +44,8 @@ class Policy:
         different positions; what a row's padding writes beyond its length is
         overwritten before anything reads it. With a `SharedCache` row `b` continues
         prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
+        With `PromptRows`, for gradients as without a cache, `tokens` holds prompts and
+        the rows that continue them.
       logits: (params, hidden[..., D]) -> float32[..., V].
       cast_params: params -> the same with matrices in `dtype`, for many forward passes
         with unchanging parameters. Gives the same numbers as casting at every use.
