@@ -204,6 +204,16 @@ def policy_log_probs(setup: Setup, config: ConfigDict, params, tokens):
     return read(params, tokens)
 
 
+def disagreements(stats: dict[str, dict[str, float]]) -> list[str]:
+    """What two learners say differently of their first updates."""
+    ours, theirs = stats.values()
+    return [
+        f"{name}: {ours[name]:.6g} and {theirs[name]:.6g}"
+        for name in ours
+        if abs(ours[name] - theirs[name]) > 0.01 * max(1e-3, abs(theirs[name]))
+    ]
+
+
 def row_order(key, num_rows: int):
     """The order in which our update with this key takes its rows."""
     import jax

@@ -111,16 +111,6 @@ def torch_peer(config, batch, key, log_probs):
     return lambda: learner.update(episodes, order), taken, float(difference)
 
 
-def disagreements(stats: dict[str, dict[str, float]]) -> list[str]:
-    """What two learners say differently of their first updates."""
-    ours, theirs = stats.values()
-    return [
-        f"{name}: {ours[name]:.6g} and {theirs[name]:.6g}"
-        for name in ours
-        if abs(ours[name] - theirs[name]) > 0.01 * max(1e-3, abs(theirs[name]))
-    ]
-
-
 def measure(config) -> dict:
     """Seconds of everyone's updates, taking turns, and what they are to be put next to.
 
@@ -149,7 +139,7 @@ def measure(config) -> dict:
             print("torch is left out: torch or transformers is not installed")
     stats = {name: update() for name, update in contestants.items()}
     if len(stats) == 2:
-        problems += disagreements(stats)
+        problems += runs.disagreements(stats)
     seconds, _ = harness.take_turns(contestants, _REPEATS.value, warm_ups=0)
     rows, width = batch.tokens.shape
     parameters = num_params(setup.params)

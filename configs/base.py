@@ -383,6 +383,10 @@ SETTINGS = Settings({
         "Number of widths to compile for passes. Rows of similar lengths share a pass "
         "at the shortest width that holds them, which saves padding where lengths "
         "differ."),
+    "learner.share_prompts": switch(False,
+        "Whether a pass reads the first message of a group once for all of its rows, "
+        "which then share a minibatch. Pays where that message is longer than what "
+        "follows it.", needs="rollout.group_size != 1"),
     "learner.epochs": count(1, "Passes over the kept rows per update."),
     "learner.updates_per_rollout": count(1,
         "Updates of a rollout (the paper's Online-k: k); 1 is on-policy. Each filters "

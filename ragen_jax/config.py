@@ -290,6 +290,7 @@ _OLD_VALUES = {
     r"train\.prompt_loss_weight": 0.0,
     r"(host|learner)\.num_widths": 1,
     r"rollout\.ahead": 0,
+    r"learner\.share_prompts": False,
 }
 
 

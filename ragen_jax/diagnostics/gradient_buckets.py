@@ -108,7 +108,7 @@ def make_bucket_gradients(
             kl_penalty=passes.objective.kl_penalty,
             kl_coeff=state.kl_coeff,
         )
-        samples = gather_samples(trajectory, estimate, before)
+        samples = gather_samples(passes, trajectory, estimate, before)
         shares, num_tokens = _shares(passes, samples, buckets, num_buckets)
         of_group = functools.partial(
             _group_gradient, alone, state, frozen, samples, num_groups
@@ -168,10 +168,11 @@ def _group_gradient(
     num_rows = samples.mask.shape[0]
     size = num_rows // num_groups
     rows = group * size + jnp.arange(size)
-    is_empty = ~jnp.any(samples.mask[rows], axis=1)
-    # Rows without trained tokens (turns that were not played) are skipped.
-    order = jnp.argsort(is_empty, stable=True)
-    rows = jnp.where(is_empty[order], num_rows, rows[order])
+    if passes.prompts is None:
+        is_empty = ~jnp.any(samples.mask[rows], axis=1)
+        # Rows without trained tokens (turns that were not played) are skipped.
+        order = jnp.argsort(is_empty, stable=True)
+        rows = jnp.where(is_empty[order], num_rows, rows[order])
     rows = jnp.pad(rows, (0, -size % passes.microbatch_rows), constant_values=num_rows)
     (grads, _), sums = passes.gradient(
         (state.policy.params, None),

@@ -86,6 +86,7 @@ def token_stats(
         to_rows(mask, trajectory),
         to_rows(sampled, trajectory),
         rows_of(kept, trajectory),
+        message_lengths(passes, trajectory),
     )
     return jax.tree.map(lambda y: from_rows(y, trajectory), stats)
 
@@ -98,15 +99,17 @@ def token_entropies(
     Args: see `token_stats`; all rows are read.
     """
     tokens, mask = row_tokens(trajectory), to_rows(trajectory.loss_mask, trajectory)
-    return from_rows(passes.entropies(params, tokens, mask), trajectory)
+    lengths = message_lengths(passes, trajectory)
+    return from_rows(passes.entropies(params, tokens, mask, lengths), trajectory)
 
 
 def gather_samples(
-    trajectory: Trajectory, estimate: Estimate, stats: TokenStats
+    passes: Passes, trajectory: Trajectory, estimate: Estimate, stats: TokenStats
 ) -> Samples:
     """The loss's inputs, in the rows that networks read.
 
     Args:
+      passes: the learner's.
       trajectory: without its dropped rows.
       estimate, stats: per token of the dialogue.
     """
@@ -119,7 +122,13 @@ def gather_samples(
         "token_stats": stats,
     }
     by_row = jax.tree.map(lambda x: to_rows(x, trajectory), by_token)
-    return Samples(tokens=row_tokens(trajectory), **by_row)
+    lengths = message_lengths(passes, trajectory)
+    return Samples(tokens=row_tokens(trajectory), message_lengths=lengths, **by_row)
+
+
+def message_lengths(passes: Passes, trajectory: Trajectory) -> Int[Array, " B"] | None:
+    """Tokens before the first reply of each row, where groups share them."""
+    return None if passes.prompts is None else trajectory.turns.reply_start[:, 0]
 
 
 def row_tokens(trajectory: Trajectory) -> Int[Array, "R L"]:

@@ -22,6 +22,7 @@ from ragen_jax.algo.credit import CreditAssignment, KLPenalty
 from ragen_jax.algo.selection import FilterConfig
 from ragen_jax.learner.loss import Objective
 from ragen_jax.learner.passes import Passes, TrainedParams
+from ragen_jax.learner.prompts import SharedPrompts
 from ragen_jax.learner.state import (
     Network,
     PeakRates,
@@ -105,13 +106,18 @@ class Networks:
 
 
 def build_learner(
-    config: ConfigDict, networks: Networks, mesh: Mesh, players: Mesh | None = None
+    config: ConfigDict,
+    networks: Networks,
+    mesh: Mesh,
+    players: Mesh | None = None,
+    prompts: SharedPrompts | None = None,
 ) -> Learner:
     """Put the learner together; each section of `config` goes to one builder.
 
     Args:
       mesh: devices that learn.
       players: devices that play, if `rollout.ahead`; None: the same.
+      prompts: sizes of the messages to be shared; None: none are.
     """
     adamw = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
     optimizer = build_optimizer(**adamw)
@@ -143,21 +149,16 @@ def build_learner(
         temperature=config.rollout.temperature,
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
         objective=_objective(config),
+        prompts=prompts,
     )
     credit = from_section(CreditAssignment, config.algo)
     update = make_update(
         passes,
-        # The peak rates are missing: they are data of the update, see `PeakRates`.
-        functools.partial(
-            Trainer,
-            optimizer,
-            build_schedule(**config.schedule),
-            config.critic.warmup_updates,
-        ),
+        _trainer(config, optimizer),
         from_section(FilterConfig, config.filter),
         credit,
         shardings,
-        _batch_shape(config),
+        _batch_shape(config, prompts),
     )
     return Learner(
         state=state,
@@ -172,6 +173,15 @@ def build_learner(
         passes=passes,
         credit=credit,
     )
+
+
+def _trainer(
+    config: ConfigDict, optimizer: optax.GradientTransformation
+) -> Callable[[PeakRates], Trainer]:
+    """A trainer but for the peak rates: they are data of the update."""
+    schedule = build_schedule(**config.schedule)
+    warmup_updates = config.critic.warmup_updates
+    return functools.partial(Trainer, optimizer, schedule, warmup_updates)
 
 
 def peak_rates(config: ConfigDict) -> PeakRates:
@@ -197,12 +207,13 @@ def _state_factory(
     )
 
 
-def _batch_shape(config: ConfigDict) -> BatchShape:
+def _batch_shape(config: ConfigDict, prompts: SharedPrompts | None) -> BatchShape:
     return BatchShape(
         num_groups=config.rollout.num_groups,
         group_size=config.rollout.group_size,
         minibatch_rows=config.learner.minibatch_rows,
         epochs=config.learner.epochs,
+        rows_together=1 if prompts is None else prompts.group_size,
     )
 
 

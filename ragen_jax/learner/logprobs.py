@@ -16,8 +16,9 @@ from jax.sharding import NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.models.critic import Critic
+from ragen_jax.models.kv_cache import PromptRows
 from ragen_jax.models.policy import Policy
-from ragen_jax.types import Params
+from ragen_jax.types import Params, TokenSpan
 
 
 def hidden_states(
@@ -25,6 +26,7 @@ def hidden_states(
     params: Params,
     tokens: Int[Array, "b T"],
     row_sharding: NamedSharding | None = None,
+    prompts: TokenSpan | None = None,
 ) -> Float[Array, "b T D"]:
     """The last hidden state after each token.
 
@@ -35,13 +37,32 @@ def hidden_states(
       row_sharding: where rows live; None leaves it to the compiler. On a mesh that
         splits rows, parameters and heads at once XLA's partitioner loses a sum over
         devices in the backward pass without this constraint (openxla/xla#40034).
+      prompts: what precedes the rows, which then do not begin with their first token.
+        Each is read once, for equally many adjacent rows. None: nothing.
     """
     order = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-    positions = jnp.broadcast_to(order, tokens.shape)
-    hidden, _ = policy.forward(params, tokens, positions, None)
+    if prompts is None:
+        positions = jnp.broadcast_to(order, tokens.shape)
+        hidden, _ = policy.forward(params, tokens, positions, None)
+    else:
+        hidden = _after_prompts(policy, params, tokens, order, prompts)
     if row_sharding is not None:
         hidden = jax.lax.with_sharding_constraint(hidden, row_sharding)
     return hidden
+
+
+def _after_prompts(policy, params, tokens, order, prompts) -> Float[Array, "b T D"]:
+    num_prompts, prompt_tokens = prompts.tokens.shape
+    num_rows = tokens.shape[0] // num_prompts
+    layout = PromptRows(prompts.length, prompt_tokens, num_rows)
+    in_prompts = jnp.arange(prompt_tokens, dtype=jnp.int32)[None]
+    positions = layout.join(
+        jnp.broadcast_to(in_prompts, prompts.tokens.shape),
+        jnp.repeat(prompts.length, num_rows)[:, None] + order,
+    )
+    lines = layout.join(prompts.tokens, tokens)
+    hidden, _ = policy.forward(params, lines, positions, layout)
+    return layout.split(hidden)[1]
 
 
 def token_log_probs(

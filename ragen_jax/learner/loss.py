@@ -57,6 +57,7 @@ class Samples:
       returns: the critic's targets; None without a critic.
       sample_log_probs: the sampler's log-probability of each trained token.
       token_stats: the networks' numbers before any step.
+      message_lengths: tokens of each row's first message; None where none is shared.
     """
 
     tokens: Int[Array, "b T"]
@@ -65,6 +66,7 @@ class Samples:
     returns: Float[Array, "b T"] | None
     sample_log_probs: Float[Array, "b T"]
     token_stats: TokenStats
+    message_lengths: Int[Array, " b"] | None = None
 
 
 @struct.dataclass

@@ -22,16 +22,19 @@ from ragen_jax.learner.loss import (
     TokenStats,
     TokenSums,
 )
+from ragen_jax.learner.prompts import SharedPrompts
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import at_width
 from ragen_jax.sharding import by_rows, num_row_shards, on_each_device
-from ragen_jax.types import Params
+from ragen_jax.types import Params, TokenSpan
 
 # Parameters of the policy and of the critic (None without one) that are trained.
 TrainedParams = tuple[Params, Params | None]
 # Those, and the frozen ones beside them (None where there are none).
 AllParams = tuple[TrainedParams, Params | None]
+# Tokens, mask of trained tokens, lengths of first messages (None where not shared).
+Rows = tuple[Int[Array, "B T"], Bool[Array, "B T"], Int[Array, " B"] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Passes:
         one, rows of similar lengths share a pass.
       temperature, logprob_chunk_tokens: see `token_log_probs`.
       objective: the loss.
+      prompts: the first messages that groups share. Rows are then of whole groups, and
+        a pass reads each message once. None: rows are read from their first token on.
     """
 
     policy: Policy
@@ -66,6 +71,7 @@ class Passes:
     temperature: float
     logprob_chunk_tokens: int
     objective: Objective
+    prompts: SharedPrompts | None = None
 
     def token_stats(
         self,
@@ -74,6 +80,7 @@ class Passes:
         mask: Bool[Array, "B T"],
         sample_log_probs: Float[Array, "B T"],
         kept: Bool[Array, " B"],
+        message_lengths: Int[Array, " B"] | None = None,
     ) -> TokenStats:
         """The numbers that later steps are compared with; only those that are needed.
 
@@ -83,43 +90,46 @@ class Passes:
           mask: tokens whose log-probabilities are needed; the others' are 0.
           sample_log_probs: the sampler's, which may be the old log-probabilities.
           kept: rows to read; the others' numbers are 0.
+          message_lengths: of the rows' first messages, where those are shared.
         """
+        rows = tokens, mask, message_lengths
         # The sampler's log-probabilities cost nothing; each of the others is a pass.
         old, ref, values = sample_log_probs, None, None
         trained, frozen = self._gather(params, self.table_shardings)
         policy_params = self.policy_params(trained[0], frozen)
         if self.objective.old_log_probs == "learner":
             old = self.over_rows(
-                lambda part: self._log_probs(self.policy, policy_params, *part)[0],
-                (tokens, mask),
+                lambda *part: self._log_probs(self.policy, policy_params, *part)[0],
+                rows,
                 kept,
-                mask,
             )
         if self.objective.kl_penalty.placement is not None:
             ref = self.over_rows(
-                lambda part: self._log_probs(self.reference, frozen, *part)[0],
-                (tokens, mask),
+                lambda *part: self._log_probs(self.reference, frozen, *part)[0],
+                rows,
                 kept,
-                mask,
             )
         if self.critic is not None:
             values = self.over_rows(
-                lambda rows: self._values(trained, frozen, rows), tokens, kept, mask
+                lambda *part: self._values(trained, frozen, *part), rows, kept
             )
         return TokenStats(old_log_probs=old, ref_log_probs=ref, values=values)
 
     def entropies(
-        self, params: AllParams, tokens: Int[Array, "B T"], mask: Bool[Array, "B T"]
+        self,
+        params: AllParams,
+        tokens: Int[Array, "B T"],
+        mask: Bool[Array, "B T"],
+        message_lengths: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T"]:
         """The policy's entropy at every token of the mask, 0 elsewhere."""
         all_rows = jnp.ones(tokens.shape[0], bool)
         trained, frozen = self._gather(params, self.table_shardings)
         policy_params = self.policy_params(trained[0], frozen)
         return self.over_rows(
-            lambda part: self._log_probs(self.policy, policy_params, *part)[1],
-            (tokens, mask),
+            lambda *part: self._log_probs(self.policy, policy_params, *part)[1],
+            (tokens, mask, message_lengths),
             all_rows,
-            mask,
         )
 
     def gradient(
@@ -154,19 +164,21 @@ class Passes:
                 for params, sharding in zip(mine, self.table_shardings[0], strict=True)
             )
 
-            def loss(mine, part, part_weights):
+            def loss(mine, part, part_weights, prompts):
                 mine = self._gather(mine, tables)
-                now = predict(mine, frozen, part.tokens, part.mask)
+                now = predict(mine, frozen, part.tokens, part.mask, prompts)
                 return self.objective.loss(now, part, part_weights, kl_coeff)
 
             def microbatch(j, carry):
                 grads, sums = carry
                 part = self._take(samples, self._microbatch(rows, j))
-                part_weights = self._microbatch(token_weights, j)
+                read = part.tokens, part.mask, part.message_lengths
+                arrays = part, self._microbatch(token_weights, j)
+                prompts, arrays = self._apart(read, arrays)
                 new_grads, new_sums = self._at_width(
-                    lambda part: jax.grad(loss, has_aux=True)(mine, *part),
-                    (part, part_weights),
-                    part.mask,
+                    lambda arrays: jax.grad(loss, has_aux=True)(mine, *arrays, prompts),
+                    arrays,
+                    arrays[0].mask,
                 )
                 return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
 
@@ -193,34 +205,52 @@ class Passes:
 
     def over_rows(
         self,
-        function: Callable[[PyTree[Shaped[Array, "m T"]]], Float[Array, "m T"]],
-        rows: PyTree[Shaped[Array, "B T"]],
+        function: Callable[..., Float[Array, "m W"]],
+        rows: Rows,
         kept: Bool[Array, " B"],
-        mask: Bool[Array, "B T"],
     ) -> Float[Array, "B T"]:
         """`function` of the kept rows, a microbatch at a time, 0 in the other rows.
 
-        Numbers after a row's last token of the mask may be 0.
-        """
-        lengths = last_place(mask).astype(jnp.float32)
-        draws = lengths if self.num_widths > 1 else jnp.zeros(kept.shape)
-        order = kept_first(kept, draws, self.microbatch_rows)
-        max_tokens = mask.shape[1]
+        Numbers before a row's first trained token, and after its last one, may be 0.
 
-        def cut_function(part):
-            numbers = function(self._split(part))
-            return jnp.pad(numbers, [(0, 0), (0, max_tokens - numbers.shape[1])])
+        Args:
+          function: (tokens, mask, prompts or None) -> a number per token.
+          rows: all rows.
+          kept: rows to read.
+        """
+        mask = rows[1]
+        read = self.whole_groups(kept)
+        draws = jnp.zeros(kept.shape)
+        if self.num_widths > 1:
+            draws = self._lengths(rows[1:]).astype(jnp.float32)
+        order = kept_first(read, draws, self.microbatch_rows)
 
         def microbatch(j, out):
             chosen = self._microbatch(order, j)
             part = jax.tree.map(lambda x: x.at[chosen].get(mode="clip"), rows)
             part_mask = mask.at[chosen].get(mode="fill", fill_value=False)
+            prompts, (part, part_mask) = self._apart(part, (part[:2], part_mask))
+            width = part_mask.shape[1]
+
+            def cut_function(part):
+                numbers = function(*self._split(part), prompts)
+                return jnp.pad(numbers, [(0, 0), (0, width - numbers.shape[1])])
+
             numbers = self._at_width(cut_function, part, part_mask)
+            if prompts is not None:
+                numbers = self.prompts.put_back(numbers, prompts, mask.shape[1])
             return out.at[chosen].set(numbers, mode="drop")
 
-        count = -(-jnp.sum(kept) // self.microbatch_rows)
+        count = -(-jnp.sum(read) // self.microbatch_rows)
         start = jnp.zeros(mask.shape, jnp.float32)
-        return jax.lax.fori_loop(0, count, microbatch, start)
+        numbers = jax.lax.fori_loop(0, count, microbatch, start)
+        if self.prompts is None:
+            return numbers
+        return jnp.where(kept[:, None], numbers, 0.0)
+
+    def whole_groups(self, kept: Bool[Array, " B"]) -> Bool[Array, " B"]:
+        """The kept rows, and those that are read with them."""
+        return kept if self.prompts is None else self.prompts.whole_groups(kept)
 
     def _predict(
         self,
@@ -228,27 +258,33 @@ class Passes:
         frozen: Params | None,
         tokens: Int[Array, "m T"],
         mask: Bool[Array, "m T"],
+        prompts: TokenSpan | None,
     ) -> Predictions:
         params = self.policy_params(trained[0], frozen)
-        hidden = self._hidden(self.policy, params, tokens)
+        hidden = self._hidden(self.policy, params, tokens, prompts)
         log_probs, entropy = self._score(self.policy, params, hidden, tokens, mask)
         values = None
         if self.critic is not None and self.critic.trunk is None:
             values = token_values(self.critic, trained[1], hidden)
         return Predictions(log_probs=log_probs, entropy=entropy, values=values)
 
-    def _predict_values(self, trained, frozen, tokens, mask) -> Predictions:
-        del mask
-        return Predictions(values=self._values(trained, frozen, tokens))
+    def _predict_values(self, trained, frozen, *part) -> Predictions:
+        return Predictions(values=self._values(trained, frozen, *part))
 
     def _values(
-        self, trained: TrainedParams, frozen: Params | None, tokens: Int[Array, "m T"]
+        self,
+        trained: TrainedParams,
+        frozen: Params | None,
+        tokens: Int[Array, "m T"],
+        mask: Bool[Array, "m T"],
+        prompts: TokenSpan | None,
     ) -> Float[Array, "m T"]:
+        del mask
         trunk, params = self.policy, self.policy_params(trained[0], frozen)
         if self.critic.trunk is not None:
             trunk = self.critic.trunk
             params = self.critic.trunk_params(trained[1], frozen)
-        hidden = self._hidden(trunk, params, tokens)
+        hidden = self._hidden(trunk, params, tokens, prompts)
         return token_values(self.critic, trained[1], hidden)
 
     def _log_probs(
@@ -257,12 +293,19 @@ class Passes:
         params: Params,
         tokens: Int[Array, "m T"],
         mask: Bool[Array, "m T"],
+        prompts: TokenSpan | None,
     ):
-        hidden = self._hidden(policy, params, tokens)
+        hidden = self._hidden(policy, params, tokens, prompts)
         return self._score(policy, params, hidden, tokens, mask)
 
-    def _hidden(self, trunk: Policy, params: Params, tokens: Int[Array, "m T"]):
-        return hidden_states(trunk, params, tokens, by_rows(self.mesh))
+    def _hidden(
+        self,
+        trunk: Policy,
+        params: Params,
+        tokens: Int[Array, "m T"],
+        prompts: TokenSpan | None,
+    ):
+        return hidden_states(trunk, params, tokens, by_rows(self.mesh), prompts)
 
     def _score(
         self,
@@ -284,9 +327,28 @@ class Passes:
         """A minibatch sorted by length; index `B` (not a row) comes last."""
         if self.num_widths == 1:
             return rows
-        lengths = last_place(samples.mask)
+        lengths = self._lengths((samples.mask, samples.message_lengths))
         longer = samples.tokens.shape[1] + 1
         return rows[jnp.argsort(lengths.at[rows].get(mode="fill", fill_value=longer))]
+
+    def _lengths(
+        self, rows: tuple[Bool[Array, "B T"], Int[Array, " B"] | None]
+    ) -> Int[Array, " B"]:
+        """Tokens that a pass must read of each row, of its group where that is read."""
+        mask, message_lengths = rows
+        lengths = last_place(mask)
+        if self.prompts is None:
+            return lengths
+        return self.prompts.longest(jnp.maximum(lengths - message_lengths, 0))
+
+    def _apart(
+        self, rows: Rows, arrays: PyTree[Shaped[Array, "m ..."]]
+    ) -> tuple[TokenSpan | None, PyTree[Shaped[Array, "m ..."]]]:
+        """Prompts of a microbatch, if they are shared, and its arrays without them."""
+        if self.prompts is None:
+            return None, arrays
+        prompts = self.prompts.read(*rows)
+        return self._split((prompts, self.prompts.cut(arrays, prompts)))
 
     def _at_width(self, function: Callable, rows: PyTree, mask: Bool[Array, "m T"]):
         """`function` of rows, cut after the last token of any mask."""

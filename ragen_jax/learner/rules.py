@@ -209,6 +209,33 @@ def _minibatches(leaves: Leaves) -> Iterator[str]:
         )
 
 
+def _shared_prompts(leaves: Leaves) -> Iterator[str]:
+    if not leaves["learner.share_prompts"]:
+        return
+    if leaves["rollout.context"] != "full":
+        yield (
+            "learner.share_prompts = True reads rows that begin with a group's first "
+            f"message, and with rollout.context = {leaves['rollout.context']!r} every "
+            "turn is a row with another prompt; use 'full', or set "
+            "learner.share_prompts to False"
+        )
+    if leaves["filter.rule"] == "within_group":
+        yield (
+            "learner.share_prompts = True reads groups whole, and filter.rule = "
+            "'within_group' keeps rows of every group; choose another rule, or set "
+            "learner.share_prompts to False"
+        )
+    rows, size = leaves["learner.microbatch_rows"], leaves["rollout.group_size"]
+    shards = leaves["mesh.data"] * leaves["mesh.fsdp"]
+    if rows % (size * shards):
+        yield (
+            "learner.share_prompts = True reads a group's rows in one pass on one "
+            f"device, but learner.microbatch_rows = {rows} is not a multiple of "
+            f"rollout.group_size x mesh.data x mesh.fsdp = {size * shards}; use one, "
+            "or set learner.share_prompts to False"
+        )
+
+
 def _schedule(leaves: Leaves) -> Iterator[str]:
     schedule, length = leaves["schedule.shape"], leaves["schedule.decay_updates"]
     if (schedule == "constant") != (length is None):
@@ -287,6 +314,7 @@ CHECKS = (
     _old_log_probs,
     _kl,
     _minibatches,
+    _shared_prompts,
     _schedule,
     _options,
     _filtered_group_of_one,

@@ -57,12 +57,14 @@ class BatchShape:
       num_groups, group_size: of the trajectory.
       minibatch_rows: rows per optimizer step, a multiple of `Passes.microbatch_rows`.
       epochs: passes over the kept rows.
+      rows_together: adjacent rows that stay together in a minibatch.
     """
 
     num_groups: int
     group_size: int
     minibatch_rows: int
     epochs: int
+    rows_together: int = 1
 
 
 @struct.dataclass
@@ -191,12 +193,12 @@ def make_update(
             kl_coeff=state.kl_coeff,
         )
 
-        samples = gather_samples(kept, estimate, before)
+        samples = gather_samples(passes, kept, estimate, before)
         carry, num_minibatches = _run_minibatches(
             trainer,
             functools.partial(passes.gradient, frozen=frozen, samples=samples),
             # A row of the networks is a turn where the model saw windows.
-            (state, rows_of(filtered.kept, trajectory), key),
+            (state, passes.whole_groups(rows_of(filtered.kept, trajectory)), key),
             shape,
         )
 
@@ -256,7 +258,12 @@ def _run_minibatches(
 
     def step(i, carry):
         # The same in all minibatches of an epoch, which take successive slices.
-        draws = jax.random.uniform(jax.random.fold_in(key, i // per_epoch), kept.shape)
+        num_draws = kept.shape[0] // shape.rows_together
+        of_epoch = jax.random.fold_in(key, i // per_epoch)
+        draws = jax.random.uniform(of_epoch, (num_draws,))
+        if shape.rows_together > 1:
+            # Equal draws: the order is stable, so the rows stay adjacent.
+            draws = jnp.repeat(draws, shape.rows_together)
         order = kept_first(kept, draws, size)
         rows = jax.lax.dynamic_slice_in_dim(order, i % per_epoch * size, size)
         now = carry.state

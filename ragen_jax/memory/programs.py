@@ -21,6 +21,7 @@ from ragen_jax.memory.sizes import (
     cache_bytes,
     local_rows,
     playing,
+    read_tokens,
     tree_bytes,
 )
 from ragen_jax.models.attention import choose_attention
@@ -267,6 +268,6 @@ def _is_flash(config: ConfigDict, parts: Parts) -> bool:
 def _layer_without_scores(config: ConfigDict, parts: Parts, batch: Trajectory) -> int:
     """Bytes that a layer computes for a microbatch, without attention's scores."""
     model, tensor = parts.model, parts.batch_sharding.mesh.shape["tensor"]
-    tokens = local_rows(parts, config.learner.microbatch_rows) * batch.tokens.shape[1]
+    tokens = sum(x.size for x in jax.tree.leaves(read_tokens(config, parts, batch)))
     numbers = 6 * model.hidden_size + 3 * model.intermediate_size // tensor
     return tokens * numbers * parts.policy.dtype.itemsize

@@ -125,9 +125,11 @@ def recompute_layers(leaves: Leaves) -> Mapping[str, object] | None:
 
 
 def fewer_rows_at_a_time(leaves: Leaves) -> Mapping[str, object] | None:
-    """Half a microbatch, as long as every device has a row of it."""
+    """Half a microbatch, as long as every device has a row or a group of it."""
     half = leaves["learner.microbatch_rows"] // 2
     shards = leaves["mesh.data"] * leaves["mesh.fsdp"]
+    if leaves["learner.share_prompts"]:
+        shards *= leaves["rollout.group_size"]
     fits = half >= 1 and half % shards == 0
     divides = fits and leaves["learner.minibatch_rows"] % half == 0
     return {"learner.microbatch_rows": half} if divides else None

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from envs.base import TRAINING
+from ragen_jax.learner.logprobs import hidden_states
 from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
@@ -24,7 +25,7 @@ from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.sharding import by_rows
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
-from ragen_jax.types import Trajectory
+from ragen_jax.types import TokenSpan, Trajectory
 
 
 def tree_bytes(tree: PyTree) -> int:
@@ -110,14 +111,9 @@ def activations(
       batch: of an update.
       how: replaces keyword arguments of `build_policy`.
     """
-    rows = local_rows(parts, config.learner.microbatch_rows)
-    read = batch if batch.windows is None else batch.windows
-    row_tokens = read.tokens.shape[-1]
+    read = read_tokens(config, parts, batch)
     # The difference of two layers and one is what a layer keeps.
-    one, two = (
-        _kept(_thin_policy(parts, layers, **how), (rows, row_tokens))
-        for layers in (1, 2)
-    )
+    one, two = (_kept(_thin_policy(parts, layers, **how), read) for layers in (1, 2))
     return Activations(of_layer=two - one, beside=max(2 * one - two, 0))
 
 
@@ -128,18 +124,39 @@ def _thin_policy(parts: Parts, num_layers: int, **how) -> Policy:
     return build_policy(model, **({"dtype": policy.dtype} | as_planned | how))
 
 
-def _kept(policy: Policy, shape: tuple[int, int]) -> int:
+def read_tokens(
+    config: ConfigDict, parts: Parts, batch: Trajectory
+) -> tuple[jax.ShapeDtypeStruct, TokenSpan | None]:
+    """What one device reads of a microbatch: rows, and prompts that these share.
+
+    Args:
+      batch: of an update.
+    """
+    rows, shared = config.learner.microbatch_rows, parts.learner.passes.prompts
+    num_rows = local_rows(parts, rows)
+
+    def describe(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+    if shared is None:
+        read = batch if batch.windows is None else batch.windows
+        return describe(num_rows, read.tokens.shape[-1]), None
+    num_prompts = local_rows(parts, rows // shared.group_size)
+    prompts = describe(num_prompts, shared.message_tokens - 1), describe(num_prompts)
+    return describe(num_rows, shared.following_tokens + 1), TokenSpan(*prompts)
+
+
+def _kept(policy: Policy, read: tuple[jax.ShapeDtypeStruct, TokenSpan | None]) -> int:
     """Bytes that a forward pass keeps, without the weights."""
-    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     params = policy.shapes
 
-    def kept(params, tokens, positions):
+    def kept(params, tokens, prompts):
         def forward(params):
-            return policy.forward(params, tokens, positions, None)[0]
+            return hidden_states(policy, params, tokens, prompts=prompts)
 
         return jax.vjp(forward, params)[1]
 
-    residuals = jax.eval_shape(kept, params, tokens, tokens)
+    residuals = jax.eval_shape(kept, params, *read)
     # Neither copies of the weights nor stacks of them, which a loop over the layers
     # makes, are activations.
     weights = {leaf.shape for leaf in jax.tree.leaves(params)}

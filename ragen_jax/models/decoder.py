@@ -28,6 +28,7 @@ from ragen_jax.models.kernels.project import project_normed
 from ragen_jax.models.kv_cache import (
     KVCache,
     LayerCache,
+    PromptRows,
     SharedCache,
     SharedLayer,
     as_layer_cache,
@@ -126,8 +127,8 @@ class Attention(nnx.Module):
         x: Float[Array, "B Q D"],
         positions: Int[Array, "B Q"],
         angles: tuple[Array, Array],
-        layer_cache: LayerCache | SharedLayer | None,
-    ) -> tuple[Float[Array, "B Q D"], LayerCache | SharedLayer | None]:
+        layer_cache: LayerCache | SharedLayer | PromptRows | None,
+    ) -> tuple[Float[Array, "B Q D"], LayerCache | SharedLayer | PromptRows | None]:
         batch, num_tokens, _ = x.shape
         split = (batch, num_tokens, -1, self.head_dim)
         into = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
@@ -139,6 +140,8 @@ class Attention(nnx.Module):
         queries, keys = rotate(queries, angles), rotate(keys, angles)
         if layer_cache is None:
             mixed = CAUSAL_ATTENTIONS[self.attention](queries, keys, values)
+        elif isinstance(layer_cache, PromptRows):
+            mixed = self._attend_prompt_rows((queries, keys, values), layer_cache)
         elif isinstance(layer_cache, SharedLayer):
             prompt, new = layer_cache.cache, as_layer_cache(keys, values)
             mixed = attend_shared(
@@ -153,6 +156,14 @@ class Attention(nnx.Module):
             mixed = self._attend_cached(queries, layer_cache, positions)
         out = self.o_proj(mixed.reshape(batch, num_tokens, -1))
         return checkpoint_name(out, ATTENTION), layer_cache
+
+    def _attend_prompt_rows(self, qkv: tuple[Array, ...], layout: PromptRows) -> Array:
+        """Prompts attend as they do alone, rows to themselves and to their prompt."""
+        prompts, rows = zip(*map(layout.split, qkv), strict=True)
+        of_prompts = CAUSAL_ATTENTIONS[self.attention](*prompts)
+        new, stored = as_layer_cache(*rows[1:]), as_layer_cache(*prompts[1:])
+        of_rows = attend_shared(rows[0], *new[:2], *stored[:2], layout.lengths)
+        return layout.join(of_prompts, of_rows)
 
     def has_kernels(self, layer_cache) -> bool:
         """Whether `decode` computes a token: plain weights, a cache made for it."""
@@ -262,16 +273,17 @@ class Decoder(nnx.Module):
         self,
         tokens: Int[Array, "B Q"],
         positions: Int[Array, "B Q"],
-        cache: KVCache | SharedCache | None,
-    ) -> tuple[Float[Array, "B Q D"], KVCache | SharedCache | None]:
+        cache: KVCache | SharedCache | PromptRows | None,
+    ) -> tuple[Float[Array, "B Q D"], KVCache | SharedCache | PromptRows | None]:
         config = self.config
         table = self.embed_tokens["weight"][...].astype(self.dtype)
         x = table.at[tokens].get(mode="clip")  # padding may be of any value
         angles = rope_angles(
             positions, config.head_dim, config.rope_theta, config.rope_scaling
         )
-        if cache is None and self.remat is not None:
-            return self.norm(self._scan_layers(x, positions, angles)), None
+        has_gradients = cache is None or isinstance(cache, PromptRows)
+        if has_gradients and self.remat is not None:
+            return self.norm(self._scan_layers(x, positions, angles, cache)), cache
         new_caches = []
         for i in range(config.num_hidden_layers):
             layer = self.layers[str(i)]
@@ -282,7 +294,7 @@ class Decoder(nnx.Module):
             cache = cache.with_layers(new_caches)
         return self.norm(x), cache
 
-    def _scan_layers(self, x, positions, angles) -> Float[Array, "B Q D"]:
+    def _scan_layers(self, x, positions, angles, layout) -> Float[Array, "B Q D"]:
         """All layers, one after the other in a loop, recomputed as `remat` says.
 
         A loop, because XLA may not merge what it computes again with what it computed
@@ -299,7 +311,8 @@ class Decoder(nnx.Module):
 
         def run(x, params):
             with jax.named_scope("layer"):
-                return nnx.merge(graphdef, params)(x, positions, angles, None)[0], None
+                layer = nnx.merge(graphdef, params)
+                return layer(x, positions, angles, layout)[0], None
 
         policy = REMAT_POLICIES[self.remat]
         run = jax.checkpoint(run, policy=policy, prevent_cse=False)
@@ -317,9 +330,9 @@ class Decoder(nnx.Module):
         return einsum_float32("...d,vd->...v", hidden.astype(self.dtype), table)
 
 
-def _layer_of(cache: KVCache | SharedCache | None, i: int):
-    if cache is None:
-        return None
+def _layer_of(cache: KVCache | SharedCache | PromptRows | None, i: int):
+    if cache is None or isinstance(cache, PromptRows):
+        return cache
     if isinstance(cache, SharedCache):
         return SharedLayer(cache.cache.layer(i), cache.lengths)
     return cache.layer(i)

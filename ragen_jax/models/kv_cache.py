@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from ragen_jax.models.config import ModelConfig
 
@@ -73,6 +73,40 @@ class SharedCache:
 
     cache: KVCache
     lengths: Int[Array, " P"]
+
+
+@struct.dataclass
+class PromptRows:
+    """Prompts and the rows that continue them, in one call. For passes with gradients.
+
+    A line of the call's tokens is a prompt, then its rows, one after the other; rows
+    are of one width. Every matrix reads a prompt once, and nothing is stored.
+
+    Attributes:
+      lengths: number of the prompt's tokens that count, per line.
+      prompt_tokens: tokens of a line before its rows.
+      num_rows: rows of a line.
+    """
+
+    lengths: Int[Array, " P"]
+    prompt_tokens: int = struct.field(pytree_node=False)
+    num_rows: int = struct.field(pytree_node=False)
+
+    def split(
+        self, x: Shaped[Array, "P n *w"]
+    ) -> tuple[Shaped[Array, "P Q *w"], Shaped[Array, "B R *w"]]:
+        """Numbers of the prompts' tokens, and of the rows'."""
+        prompts, rows = x[:, : self.prompt_tokens], x[:, self.prompt_tokens :]
+        num_lines = x.shape[0] * self.num_rows
+        return prompts, rows.reshape(num_lines, -1, *x.shape[2:])
+
+    @staticmethod
+    def join(
+        prompts: Shaped[Array, "P Q *w"], rows: Shaped[Array, "B R *w"]
+    ) -> Shaped[Array, "P n *w"]:
+        """Inverse of `split`."""
+        lines = rows.reshape(prompts.shape[0], -1, *rows.shape[2:])
+        return jnp.concatenate([prompts, lines], axis=1)
 
 
 class SharedLayer(NamedTuple):

@@ -48,6 +48,8 @@ class Policy:
         different positions; what a row's padding writes beyond its length is
         overwritten before anything reads it. With a `SharedCache` row `b` continues
         prompt `b // (B / P)`, which its tokens see whole; positions set the angles.
+        With `PromptRows`, for gradients as without a cache, `tokens` holds prompts and
+        the rows that continue them.
       logits: (params, hidden[..., D]) -> float32[..., V]; ids from `num_ids` on have
         `SPARE_LOGIT`, whoever samples or scores.
       cast_params: params -> the same with matrices in `dtype`, for many forward passes

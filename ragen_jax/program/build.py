@@ -25,6 +25,7 @@ from ragen_jax.config import VALIDATION_SETTINGS, pass_at, validate
 from ragen_jax.diagnostics.optimality import make_play_quality
 from ragen_jax.diagnostics.schedule import Diagnostics, build_diagnostics
 from ragen_jax.learner.learner import Learner, Networks, build_learner
+from ragen_jax.learner.prompts import SharedPrompts
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
@@ -313,10 +314,26 @@ def build_parts(
         ),
         policy=networks.policy,
         model=model,
-        learner=build_learner(config, networks, mesh, players),
+        learner=build_learner(
+            config, networks, mesh, players, _shared_prompts(config, tasks)
+        ),
         join=make_join(batch_sharding),
         batch_sharding=batch_sharding,
         players=players,
+    )
+
+
+def _shared_prompts(config: ConfigDict, tasks: Sequence[Task]) -> SharedPrompts | None:
+    if not config.learner.share_prompts:
+        return None
+    sizes = [
+        (task.dialogue.opening.max_tokens, task.dialogue.max_trajectory_tokens)
+        for task in tasks
+    ]
+    return SharedPrompts(
+        message_tokens=max(opening for opening, _ in sizes),
+        following_tokens=max(longest - opening for opening, longest in sizes),
+        group_size=config.rollout.group_size,
     )
 
 

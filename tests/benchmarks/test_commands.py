@@ -14,6 +14,9 @@ pytestmark = pytest.mark.slow
 CASES = {
     ("attention",): {"seconds": {"blocks", "xla"}},
     ("update",): {"seconds": {"ours"}},
+    ("shared_prompts",): {
+        name: {"once per row", "once per group"} for name in ("seconds", "compile_s")
+    },
     ("iteration", "--presets=qwen2.5-0.5b,grpo", "--reply_tokens=6"): {
         "seconds": {
             f"{stage}, {share}% kept"

@@ -96,6 +96,7 @@ ELSEWHERE = {
     "tests/learner/test_update.py": (
         "learner.microbatch_rows learner.num_widths learner.logprob_chunk_tokens"
     ),
+    "tests/learner/test_shared_prompts.py": "learner.share_prompts",
     "tests/launch/test_users_functions.py": "algo.reward bonus.custom logging.metrics",
     "tests/test_resume.py": "seed train.num_iterations checkpoint.every",
     "tests/envs/test_contract.py": "env.name",

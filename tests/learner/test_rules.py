@@ -130,6 +130,26 @@ BROKEN = [
         ("learner.epochs = 1000000000", "4000000000 optimizer steps", "at most 5368"),
     ),
     (
+        {"learner.share_prompts": True, "learner.microbatch_rows": 4},
+        ("learner.microbatch_rows = 4", "one pass on one device", "= 8; use one"),
+    ),
+    (
+        {"learner.share_prompts": True, "mesh.data": 2},
+        ("learner.microbatch_rows = 8", "one pass on one device", "= 16; use one"),
+    ),
+    (
+        {
+            "learner.share_prompts": True,
+            "rollout.context": "last_k",
+            "rollout.context_turns": 2,
+        },
+        ("rollout.context = 'last_k'", "another prompt", "use 'full', or"),
+    ),
+    (
+        {"learner.share_prompts": True} | rule("within_group", rows_per_group=4),
+        ("filter.rule = 'within_group'", "groups whole", "choose another rule"),
+    ),
+    (
         {"train.min_success": 0.1, "evaluation.every": None},
         ("train.min_success = 0.1", "needs held-out", "set that to a number"),
     ),
@@ -224,6 +244,10 @@ USELESS = [
     ),
     (ONE_TURN | {"algo.advantage": "gigpo"}, ["algo.gamma"]),
     (ONE_TURN | {"algo.reward_placement": "turn"}, ["algo.reward_placement"]),
+    (
+        GROUPS_OF_ONE | {"learner.share_prompts": True},
+        ["learner.share_prompts"],
+    ),
     (
         {"warning.baseline_iterations": 40},
         ["warning.baseline_iterations", "warning.persistence", "warning.spread_low"],

@@ -31,6 +31,22 @@ def plan_of(config, known=GIVEN, **how):
     return make_plan(config, model, tokenizer, known, **how)
 
 
+def test_a_shared_prompt_is_counted_once():
+    """Activations of 4 rows of 8 tokens and the message, not of 4 messages."""
+    one_turn = {"rollout__max_turns": 1, "learner__minibatch_rows": 8}
+    kept = [
+        plan_of(tiny_config("pocket,grpo", **one_turn, learner__share_prompts=share))
+        for share in (False, True)
+    ]
+    whole, shared = (
+        plan.holdings["activations kept for one backward pass"] for plan in kept
+    )
+    opening = 65
+    tokens = 4 * (opening + 8), (opening - 1) + 4 * (8 + 1)
+    # Attention's scores and weights are not proportional to the tokens.
+    assert shared / whole == pytest.approx(tokens[1] / tokens[0], rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("preset", "changes"),
     [

@@ -54,6 +54,14 @@ def test_an_option_ends_and_stays_valid(option):
     assert option.relieves in option.programs
 
 
+def test_a_group_that_shares_its_prompt_stays_in_one_pass():
+    changes = {"learner.microbatch_rows": 32, "learner.share_prompts": True}
+    leaves = flatten(changed(BIG, changes))
+    assert reduce.fewer_rows_at_a_time(leaves) == {"learner.microbatch_rows": 16}
+    leaves["learner.microbatch_rows"] = 16
+    assert reduce.fewer_rows_at_a_time(leaves) is None
+
+
 def test_results_are_kept_before_algorithms_are_changed(monkeypatch):
     fix, lines = find_fix(82, monkeypatch)
     assert fix.changes == {
