@@ -552,7 +552,13 @@ SETTINGS = Settings({
     "checkpoint": section("Checkpoints", is_mutable=True),
     "checkpoint.every": count(10,
         "Iterations between checkpoints; the last iteration is always saved."),
-    "checkpoint.keep": count(2, "Number of checkpoints kept."),
+    "checkpoint.keep": count(2, "Number of checkpoints kept, the newest ones."),
+    "checkpoint.keep_best": text(None,
+        "Metric of evaluations whose highest value marks the best checkpoint, which is "
+        "saved at once, kept beside the newest ones, and opened with "
+        "`--checkpoint=best`: \"success\", the mean over the environments, or a name "
+        "of `metrics.jsonl`, such as \"val-env/Sokoban/success\".",
+        none="no best one is kept"),
 
     "logging": section("Records of the run", is_mutable=True),
     "logging.trajectories_every": count(1,

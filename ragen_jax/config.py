@@ -140,6 +140,24 @@ def _pass_at(leaves: Leaves) -> Iterator[str]:
             )
 
 
+def _keep_best(leaves: Leaves) -> Iterator[str]:
+    metric = leaves["checkpoint.keep_best"]
+    if metric is None:
+        return
+    if "/" in metric and not metric.startswith("val-env/"):
+        yield (
+            f"checkpoint.keep_best = {metric!r} is measured before the update that the "
+            "checkpoint follows; use a metric of evaluations, such as "
+            "val-env/Sokoban/success, or success for its mean over the environments"
+        )
+    if leaves["evaluation.every"] is None:
+        yield (
+            f"checkpoint.keep_best = {metric!r} is measured by evaluations, and "
+            "evaluation.every = None asks for none; set it to a number of iterations, "
+            "or checkpoint.keep_best to None"
+        )
+
+
 def _host(leaves: Leaves) -> Iterator[str]:
     if leaves["env.host"] is None:
         return
@@ -204,6 +222,7 @@ _CHECKS = (
     _truncated_sampling,
     _bonus,
     _pass_at,
+    _keep_best,
     _host,
     mix_problems,
     _ahead,

@@ -40,7 +40,7 @@ class RunFolder:
       workdir: the folder.
       config: validated.
       identity: of the model, see `hf.files.identity`.
-      keep: newest checkpoints kept.
+      keep: newest checkpoints kept, see `Checkpointer`.
       free: beginnings of the keys that a resumed run may change; None: those of
         training.
 
@@ -164,15 +164,23 @@ class RunFolder:
         """Write sample episodes of an iteration."""
         self._writer.episodes(iteration, episodes)
 
-    def save(self, iteration: int, state: TrainState) -> None:
+    def save(
+        self, iteration: int, state: TrainState, *, best: int | None = None
+    ) -> None:
         """Start a checkpoint in the background, after making the record durable.
+
+        Args: see `Checkpointer.save`.
 
         Raises:
           ValueError: see `check_state`; nothing is saved.
         """
         self.check_state(iteration, state)
         self._writer.sync()
-        self._checkpointer.save(iteration, state, self._identity)
+        self._checkpointer.save(iteration, state, self._identity, best=best)
+
+    def has_checkpoint(self, iteration: int) -> bool:
+        """There is a complete checkpoint of an iteration."""
+        return exchange.gather(iteration in self._checkpointer.iterations)[0]
 
     def check_state(self, iteration: int, state: TrainState) -> None:
         """Refuse to go on from a state that is not finite.
