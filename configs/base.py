@@ -571,6 +571,10 @@ SETTINGS = Settings({
         "metrics, {name: number}, recorded as train/<Env>/<name> and "
         "val-env/<Env>/<name>.", none="no further metrics",
         entry_of="ragen_jax.rollout.metrics:METRIC_FUNCTIONS"),
-    "logging.tensorboard": switch(True, "Whether TensorBoard event files are written."),
+    "logging.sinks": values(("tensorboard",),
+        "Where metrics go besides `metrics.jsonl`: \"tensorboard\" (event files in the "
+        "run folder), \"wandb\", \"mlflow\", or `package.module:Name` of a class "
+        "(docs/library.md), as in \"--config.logging.sinks=('tensorboard', "
+        "'wandb')\".", none="nowhere", one_of="ragen_jax.runs.sinks:SINKS"),
 })
 # fmt: on

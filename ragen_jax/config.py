@@ -303,12 +303,23 @@ def _names_host_game(item: tuple[str, object]) -> bool:
     return value is not None and re.fullmatch(r"env\.host|games\.\w+\.host", key)
 
 
+def renew(config: ConfigDict) -> ConfigDict:
+    """A configuration of an older run with the keys of today; changed in place."""
+    logging = config.get("logging")
+    if isinstance(logging, ConfigDict) and "tensorboard" in logging:
+        with logging.unlocked():
+            logging.sinks = ("tensorboard",) if logging.tensorboard else ()
+            del logging["tensorboard"]
+    return config
+
+
 # Keys that older runs lack -> what these runs did.
 _OLD_VALUES = {
     r"games\.\w+\.context": "full",
     r"train\.prompt_loss_weight": 0.0,
     r"(host|learner)\.num_widths": 1,
     r"rollout\.ahead": 0,
+    r"rollout\.stop_at_answer": False,
 }
 
 

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shlex
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,7 +102,7 @@ class RunFolder:
     def open_record(
         self,
         *,
-        tensorboard: bool,
+        sinks: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
         games: Sequence[str] = (),
     ) -> list[dict]:
@@ -112,9 +113,7 @@ class RunFolder:
         Returns:
           Metrics of the iterations that are kept, oldest first.
         """
-        opened = exchange.first_does(
-            lambda: self._open_record(tensorboard, settings, games)
-        )
+        opened = exchange.first_does(lambda: self._open_record(sinks, settings, games))
         self._writer = opened or writer.NoWriter()
         self._files.callback(self._writer.close)
         records = reader.read_metrics(self.path) if opened else None
@@ -122,7 +121,7 @@ class RunFolder:
 
     def _open_record(
         self,
-        tensorboard: bool,
+        sinks: Sequence[str],
         settings: Mapping[str, Any] | None,
         games: Sequence[str],
     ) -> writer.RunWriter:
@@ -132,12 +131,14 @@ class RunFolder:
         self._recorded = reader.Recorded(
             machines=self._machines(before.machines),
             command=shlex.join(sys.orig_argv),
+            run_id=before.run_id or uuid.uuid4().hex,
         )
         self._write_config()
         return writer.RunWriter(
             self.path,
             after=self.start if self.is_resumed else -1,
-            tensorboard=tensorboard,
+            sinks=sinks,
+            run_id=self._recorded.run_id,
             settings=settings,
             games=games,
         )

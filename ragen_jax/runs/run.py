@@ -26,6 +26,7 @@ from ragen_jax.runs import best
 from ragen_jax.runs.console import command_name
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.metrics import BEST, TimeShares, tokens_per_second
+from ragen_jax.runs.sinks.opened import load_sinks
 from ragen_jax.runs.writer import finite_or_none
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
@@ -65,9 +66,11 @@ class Run(RunFolder):
         with contextlib.ExitStack() as files:
             files.callback(self._files.close)
             self._check_start()
+            # Before anything is written.
+            load_sinks(config.logging.sinks or ())
             self.state = self.restore(state)
             self._records: list[Mapping] = self.open_record(
-                tensorboard=config.logging.tensorboard,
+                sinks=config.logging.sinks or (),
                 settings=flatten(config),
                 games=names,
             )
@@ -234,7 +237,7 @@ class Run(RunFolder):
         files = ["config.json", "metrics.jsonl", "checkpoints/"]
         if self._config.logging.trajectories_every is not None:
             files.append("trajectories/")
-        if self._config.logging.tensorboard:
+        if "tensorboard" in (self._config.logging.sinks or ()):
             files.append("TensorBoard events")
         is_there = importlib.util.find_spec("tensorboard") is not None
         hint = "" if is_there else "  (pip install tensorboard)"

@@ -163,7 +163,7 @@ ELSEWHERE = {
     "tests/diagnostics/test_pairs.py": "diagnostics.num_samples",
     "tests/diagnostics/test_scoring.py": "diagnostics.chunk_rows",
     "tests/runs/test_best.py": "checkpoint.keep_best",
-    "tests/runs/test_writer.py": "logging.tensorboard",
+    "tests/runs/sinks/test_sinks.py": "logging.sinks",
 }
 
 

@@ -98,7 +98,7 @@ def test_what_cannot_be_compared_is_refused(changes, words):
 
 def open_run(workdir, keep_best="success", every=100, keep=2):
     config = base.get_config()
-    config.logging.tensorboard = False
+    config.logging.sinks = ()
     with config.ignore_type():
         config.checkpoint.keep_best = keep_best
     config.checkpoint.every, config.checkpoint.keep = every, keep

@@ -56,7 +56,7 @@ def mutate(draw: random.Random, value):
 def read_all(workdir):
     """Everything that resuming reads of the files, the event file drawn anew."""
     config = reader.read_config(workdir)
-    writer.RunWriter(workdir, after=2, tensorboard=True).close()
+    writer.RunWriter(workdir, after=2, sinks=["tensorboard"]).close()
     return config
 
 
