@@ -19,8 +19,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections import ConfigDict, FieldReference
 
 from ragen_jax.registry.functions import (
     Table,
@@ -280,8 +279,8 @@ class Settings(dict[str, Section | Setting]):
             if isinstance(entry, Section):
                 place[name] = ConfigDict()
             else:
-                is_off = entry.default is None
-                place[name] = placeholder(entry.kind) if is_off else entry.default
+                # Unlike a bare value it keeps its type where a file sets it to None.
+                place[name] = FieldReference(entry.default, field_type=entry.kind)
         return config
 
     def unmet(self, key: str, leaves: Leaves) -> str | None:
