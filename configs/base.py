@@ -556,8 +556,8 @@ SETTINGS = Settings({
     "checkpoint.keep_best": text(None,
         "Metric of evaluations whose highest value marks the best checkpoint, which is "
         "saved at once, kept beside the newest ones, and opened with "
-        "`--checkpoint=best`: \"success\", the mean over the environments, or a name "
-        "of `metrics.jsonl`, such as \"val-env/Sokoban/success\".",
+        "`--checkpoint=best`: \"success\", the mean over the environments, or a full "
+        "name, such as \"val-env/Sokoban/success\".",
         none="no best one is kept"),
 
     "logging": section("Records of the run", is_mutable=True),
@@ -572,7 +572,7 @@ SETTINGS = Settings({
         "val-env/<Env>/<name>.", none="no further metrics",
         entry_of="ragen_jax.rollout.metrics:METRIC_FUNCTIONS"),
     "logging.sinks": values(("tensorboard",),
-        "Where metrics go besides `metrics.jsonl`: \"tensorboard\" (event files in the "
+        "Where metrics go besides metrics.jsonl: \"tensorboard\" (event files in the "
         "run folder), \"wandb\", \"mlflow\", or `package.module:Name` of a class "
         "(docs/library.md), as in \"--config.logging.sinks=('tensorboard', "
         "'wandb')\".", none="nowhere", one_of="ragen_jax.runs.sinks:SINKS"),
