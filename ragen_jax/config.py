@@ -45,7 +45,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
 
     Args:
       config: the resolved configuration. Options of the user's functions that it lacks
-        are added with their defaults.
+        are added with their defaults, and former keys are renamed.
       overrides: dotted paths the user set on the command line; one that would have no
         effect is refused.
 
@@ -53,6 +53,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
       ValueError: the first rule that is broken, and the cure.
     """
     check_kind(config)
+    renew(config)
     settings = declared()
     add_options(config, settings.tables, {})
     check(flatten(config), settings, checks=_CHECKS, idle=_IDLE, overrides=overrides)
@@ -304,11 +305,17 @@ def _names_host_game(item: tuple[str, object]) -> bool:
 
 
 def renew(config: ConfigDict) -> ConfigDict:
-    """A configuration of an older run with the keys of today; changed in place."""
+    """An older run's or file's configuration with the keys of today.
+
+    It is changed in place: `logging.tensorboard` was a switch before `logging.sinks`.
+    """
     logging = config.get("logging")
     if isinstance(logging, ConfigDict) and "tensorboard" in logging:
         with logging.unlocked():
-            logging.sinks = ("tensorboard",) if logging.tensorboard else ()
+            listed = logging.get("sinks")
+            sinks = listed if isinstance(listed, tuple | list) else ()
+            others = tuple(name for name in sinks if name != "tensorboard")
+            logging.sinks = ("tensorboard", *others) if logging.tensorboard else others
             del logging["tensorboard"]
     return config
 

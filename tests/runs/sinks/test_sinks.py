@@ -132,6 +132,23 @@ def test_older_runs_open_and_resume(tmp_path, switch, sinks):
     assert said(tmp_path)[0][2] == 1
 
 
+@pytest.mark.parametrize(
+    ("switch", "sinks", "then"),
+    [
+        (False, ("tensorboard",), ()),
+        (True, ("tensorboard",), ("tensorboard",)),
+        (False, ("wandb",), ("wandb",)),  # of the command line
+        (True, (), ("tensorboard",)),
+    ],
+)
+def test_a_file_with_the_former_switch_still_means_it(switch, sinks, then):
+    config = base.get_config()
+    config.logging.tensorboard, config.logging.sinks = switch, sinks
+    validate(config.lock())
+    assert config.logging.sinks == then
+    assert "tensorboard" not in config.logging
+
+
 class FakeWandb(types.ModuleType):
     """As much of wandb as is used."""
 
