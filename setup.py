@@ -20,6 +20,9 @@ WEBSHOP = [*SEARCH, "rapidfuzz>=3.6,<4", "spacy>=3.7,<4"]
 GYMNASIUM = ["gymnasium>=1.0,<2"]
 # OpenEnv's protocol, both ways.
 SERVE = ["websockets>=15,<18"]
+# Where metrics go besides the run folder (`logging.sinks`).
+WANDB = ["wandb>=0.20,<1"]
+MLFLOW = ["mlflow>=2.19,<4"]
 # Data sets of host games.
 PARQUET = ["pyarrow>=17,<28"]
 
@@ -64,6 +67,8 @@ setup(
         "webshop": WEBSHOP,
         "serve": SERVE,
         "gymnasium": GYMNASIUM,
+        "wandb": WANDB,
+        "mlflow": MLFLOW,
         "dev": [
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",

@@ -222,7 +222,7 @@ def measure() -> dict:
         loops = {}
         for share in SHARES:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            writer = RunWriter(folder, after=-1, tensorboard=True)
+            writer = RunWriter(folder, after=-1, sinks=["tensorboard"])
             stack.callback(writer.close)
             loops[share] = Loop(configs[share], setups[share], collect, writer)
         peer = None

@@ -556,7 +556,13 @@ SETTINGS = Settings({
     "checkpoint": section("Checkpoints", is_mutable=True),
     "checkpoint.every": count(10,
         "Iterations between checkpoints; the last iteration is always saved."),
-    "checkpoint.keep": count(2, "Number of checkpoints kept."),
+    "checkpoint.keep": count(2, "Number of checkpoints kept, the newest ones."),
+    "checkpoint.keep_best": text(None,
+        "Metric of evaluations whose highest value marks the best checkpoint, which is "
+        "saved at once, kept beside the newest ones, and opened with "
+        "`--checkpoint=best`: \"success\", the mean over the environments, or a full "
+        "name, such as \"val-env/Sokoban/success\".",
+        none="no best one is kept"),
 
     "logging": section("Records of the run", is_mutable=True),
     "logging.trajectories_every": count(1,
@@ -569,6 +575,10 @@ SETTINGS = Settings({
         "metrics, {name: number}, recorded as train/<Env>/<name> and "
         "val-env/<Env>/<name>.", none="no further metrics",
         entry_of="ragen_jax.rollout.metrics:METRIC_FUNCTIONS"),
-    "logging.tensorboard": switch(True, "Whether TensorBoard event files are written."),
+    "logging.sinks": values(("tensorboard",),
+        "Where metrics go besides metrics.jsonl: \"tensorboard\" (event files in the "
+        "run folder), \"wandb\", \"mlflow\", or `package.module:Name` of a class "
+        "(docs/library.md), as in \"--config.logging.sinks=('tensorboard', "
+        "'wandb')\".", none="nowhere", one_of="ragen_jax.runs.sinks:SINKS"),
 })
 # fmt: on

@@ -51,7 +51,7 @@ def study(config: ConfigDict) -> None:
     config.checkpoint.every = 50
     config.checkpoint.keep = 1
     config.logging.trajectories_every = 50
-    config.logging.tensorboard = False
+    config.logging.sinks = ()
 
 
 def use_built_in(config: ConfigDict, name: str) -> bool:

@@ -3,14 +3,15 @@
 python -m launch.check my_games:Walk
 python -m launch.check my_games:Riddle    # a host game, docs/host_games.md
 python -m launch.check my_algorithms:my_estimator strength=0.5
+python -m launch.check my_metrics:MySink
 python -m launch.check sokoban --kind=environment
 
 A class is checked as an environment, or as a host game if it is a `HostGame`: the
 contract that the built-in games pass, and an environment's words under the pocket
 model's tokenizer. The arguments of its constructor are further words, and of a host
-game also the keys of the section `host`, such as host.step_seconds=40. A function is
-tried on random episodes, with its options as further words; --kind names its place
-where the parameters do not.
+game also the keys of the section `host`, such as host.step_seconds=40. A `Sink` is
+shown a run that stops and resumes. A function is tried on random episodes, with its
+options as further words; --kind names its place where the parameters do not.
 
 Exit status: 0 when every check holds, 1 when one does not, 2 when there is nothing to
 check.
@@ -62,6 +63,7 @@ def main(words: list[str]) -> int:
         from ragen_jax.host_games import HOST_GAMES
         from ragen_jax.host_games.base import HostGame
         from ragen_jax.registry.functions import is_reference, load_reference
+        from ragen_jax.runs.sinks.base import Sink
 
         if is_reference(name):
             subject = load_reference(name)
@@ -78,6 +80,8 @@ def main(words: list[str]) -> int:
     look = _environment if is_environment else _function
     if inspect.isclass(subject) and issubclass(subject, HostGame):
         look = _host_game
+    elif inspect.isclass(subject) and issubclass(subject, Sink):
+        look = _sink
     num_broken, told = 0, set()
     for what, problems in look(name, subject, options):
         say(f"{'FAILED' if problems else 'ok    '}  {what}")
@@ -169,6 +173,16 @@ def _say_unread_words(env) -> None:
 
     if note := unread_note(env, [load_tokenizer(x) for x in BUILT_IN.values()], CURE):
         print(f"note    {note}")
+
+
+def _sink(
+    name: str, subject: type, options: Mapping[str, Any]
+) -> Iterator[tuple[str, list[str]]]:
+    from launch.sink_check import outcomes
+
+    if options:
+        raise ValueError(f"{name} is a sink, which has no options: leave them out")
+    yield from outcomes(subject)
 
 
 def _words_problem(env) -> str | None:

@@ -173,6 +173,16 @@ def define_config() -> flags.FlagHolder:
     )
 
 
+def define_checkpoint() -> flags.FlagHolder:
+    """Define `--checkpoint`, see `evaluation.load.open_trained`."""
+    return flags.DEFINE_string(
+        "checkpoint",
+        None,
+        "Checkpoint of --run: last (the default), best (by the metric "
+        "checkpoint.keep_best of the run), or the iteration of one that was kept.",
+    )
+
+
 def _find_config(word: str) -> str:
     """Finds the project's file in `--config=NAME` where no file has that path.
 

@@ -1,6 +1,7 @@
 r"""Measure a policy, or a model behind an API, on the fixed validation prompts.
 
 python -m launch.evaluate --run=runs/sokoban
+python -m launch.evaluate --run=runs/sokoban --checkpoint=best
 python -m launch.evaluate --run=runs/sokoban --suite=sokoban --table=suite.md
 python -m launch.evaluate --config=configs/sokoban.py --config.model.path=FOLDER
 python -m launch.evaluate --config=configs/sokoban.py --output=runs/api.jsonl \
@@ -30,6 +31,7 @@ from ragen_jax.terminal import columns, say
 _CONFIG = command.define_config()
 _API = command.define_section("api", endpoint.get_config(), endpoint.HELP)
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
+_CHECKPOINT = command.define_checkpoint()
 _SUITE = flags.DEFINE_string(
     "suite",
     None,
@@ -78,6 +80,7 @@ def main(argv: list[str]) -> int:
                     "add the address"
                 )
         if _PLAYER.value != "policy":
+            _refuse_checkpoint(f"--player={_PLAYER.value}")
             return _evaluate_player(run, config, overrides, argv)
         return _evaluate_policy(run, config, overrides, argv)
     if _PLAYER.value != "policy":
@@ -89,7 +92,16 @@ def main(argv: list[str]) -> int:
             "--api.base_url evaluates the model behind the API on the tasks of "
             "--config=FILE; add --config and leave out --run"
         )
+    _refuse_checkpoint("--api.base_url")
     return _evaluate_endpoint(config, overrides, argv)
+
+
+def _refuse_checkpoint(player: str) -> None:
+    if _CHECKPOINT.value is not None:
+        raise ValueError(
+            f"--checkpoint={_CHECKPOINT.value} has no effect with {player}; leave it "
+            "out"
+        )
 
 
 def _changes() -> dict[str, object]:
@@ -132,6 +144,7 @@ def _evaluate_policy(
             changes=_changes(),
             overrides=overrides,
             defaults=command.defaults(),
+            checkpoint=_CHECKPOINT.value,
         )
         evaluations = policy_evaluations(trained, _SUITE.value, overrides)
         weights = digest(trained.params) if _JSON.value else None

@@ -1,6 +1,7 @@
 """Write a trained policy as a Hugging Face folder, or its adapters in PEFT's layout.
 
 python -m launch.export --run=runs/sokoban --output=exported/sokoban
+python -m launch.export --run=runs/sokoban --checkpoint=best --output=exported/best
 python -m launch.export --run=runs/lora --output=exported/adapters --adapters
 
 The folder contains a model card (README.md) that says how to prompt the policy, and
@@ -17,9 +18,8 @@ from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
 from ragen_jax.terminal import say
 
-_RUN = flags.DEFINE_string(
-    "run", None, "Run folder (its newest checkpoint), or a folder in its checkpoints/."
-)
+_RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
+_CHECKPOINT = command.define_checkpoint()
 _OUTPUT = flags.DEFINE_string("output", None, "Folder to create.")
 _DTYPE = flags.DEFINE_enum(
     "dtype", "float32", ["float32", "bfloat16"], "Number format of the weights."
@@ -42,7 +42,9 @@ def main(_: list[str]) -> int:
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import open_trained
 
-        trained = open_trained(run, None, defaults=command.defaults())
+        trained = open_trained(
+            run, None, defaults=command.defaults(), checkpoint=_CHECKPOINT.value
+        )
     write = _write_adapters if _ADAPTERS.value else _write_model
     with working(f"writing {output}"):
         write(trained, output)

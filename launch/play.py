@@ -24,6 +24,7 @@ from ragen_jax.terminal import say
 
 _CONFIG = command.define_config()
 _RUN = flags.DEFINE_string("run", None, "Run folder, or a folder in its checkpoints/.")
+_CHECKPOINT = command.define_checkpoint()
 _PLAYER = flags.DEFINE_enum("player", "human", ["human", "policy", "solver"], "Player.")
 _ENV = flags.DEFINE_string(
     "env", None, "Environment of a mix, e.g. FrozenLake; default: the first."
@@ -54,6 +55,7 @@ def main(argv: list[str]) -> int:
             config,
             overrides=command.overridden_keys(argv),
             defaults=command.defaults(),
+            checkpoint=_CHECKPOINT.value,
         )
     if _ENV.value:
         trained = trained.only(_ENV.value)

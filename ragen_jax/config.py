@@ -45,7 +45,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
 
     Args:
       config: the resolved configuration. Options of the user's functions that it lacks
-        are added with their defaults.
+        are added with their defaults, and former keys are renamed.
       overrides: dotted paths the user set on the command line; one that would have no
         effect is refused.
 
@@ -53,6 +53,7 @@ def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:
       ValueError: the first rule that is broken, and the cure.
     """
     check_kind(config)
+    renew(config)
     settings = declared()
     add_options(config, settings.tables, {})
     check(flatten(config), settings, checks=_CHECKS, idle=_IDLE, overrides=overrides)
@@ -140,6 +141,24 @@ def _pass_at(leaves: Leaves) -> Iterator[str]:
             )
 
 
+def _keep_best(leaves: Leaves) -> Iterator[str]:
+    metric = leaves["checkpoint.keep_best"]
+    if metric is None:
+        return
+    if "/" in metric and not metric.startswith("val-env/"):
+        yield (
+            f"checkpoint.keep_best = {metric!r} is measured before the update that the "
+            "checkpoint follows; use a metric of evaluations, such as "
+            "val-env/Sokoban/success, or success for its mean over the environments"
+        )
+    if leaves["evaluation.every"] is None:
+        yield (
+            f"checkpoint.keep_best = {metric!r} is measured by evaluations, and "
+            "evaluation.every = None asks for none; set it to a number of iterations, "
+            "or checkpoint.keep_best to None"
+        )
+
+
 def _host(leaves: Leaves) -> Iterator[str]:
     if leaves["env.host"] is None:
         return
@@ -204,6 +223,7 @@ _CHECKS = (
     _truncated_sampling,
     _bonus,
     _pass_at,
+    _keep_best,
     _host,
     mix_problems,
     _ahead,
@@ -284,6 +304,22 @@ def _names_host_game(item: tuple[str, object]) -> bool:
     return value is not None and re.fullmatch(r"env\.host|games\.\w+\.host", key)
 
 
+def renew(config: ConfigDict) -> ConfigDict:
+    """An older run's or file's configuration with the keys of today.
+
+    It is changed in place: `logging.tensorboard` was a switch before `logging.sinks`.
+    """
+    logging = config.get("logging")
+    if isinstance(logging, ConfigDict) and "tensorboard" in logging:
+        with logging.unlocked():
+            listed = logging.get("sinks")
+            sinks = listed if isinstance(listed, tuple | list) else ()
+            others = tuple(name for name in sinks if name != "tensorboard")
+            logging.sinks = ("tensorboard", *others) if logging.tensorboard else others
+            del logging["tensorboard"]
+    return config
+
+
 # Keys that older runs lack -> what these runs did.
 _OLD_VALUES = {
     r"games\.\w+\.context": "full",
@@ -291,6 +327,7 @@ _OLD_VALUES = {
     r"(host|learner)\.num_widths": 1,
     r"rollout\.ahead": 0,
     r"learner\.share_prompts": False,
+    r"rollout\.stop_at_answer": False,
 }
 
 

@@ -82,16 +82,13 @@ def run_program(
         RolloutPrefetcher(config, program) as prefetcher,
     ):
         iterate = make_iterate(config, program, display.timed, prefetcher)
-        state, timing = run.state, {}
+        state = run.state
         for note in run.notes:
             display.say(note)
         if run.is_resumed:
             display.say(f"resuming {workdir} after iteration {run.start} of {total}")
-        if run.start == 0 and config.evaluation.every is not None:
-            with display.timed(timing, "testing"):
-                metrics, _ = evaluate(program, program.play_params(state))
-            run.record(0, metrics | timing)
-            display.iteration(0, metrics | timing)
+        if not run.records and config.evaluation.every is not None:
+            _evaluate_start(run, program, display)
             if stop.agree():
                 return _leave(run, display, stop, 0, total)
 
@@ -120,7 +117,7 @@ def run_program(
             display.iteration(done, metrics | timing, news)
             state = run.scale_learning_rate(state)
             reason, is_stopping = run.check_health(metrics, state), stop.agree()
-            is_due = _is_due(config.checkpoint.every, done, total)
+            is_due = _is_due(config.checkpoint.every, done, total) or run.is_best
             if is_due or reason or is_stopping or failure:
                 run.save(done, state)
             if failure is not None:
@@ -185,6 +182,17 @@ def make_iterate(
         return Iteration(state, rollouts, credit, stats | metrics, timing)
 
     return iterate
+
+
+def _evaluate_start(run: Run, program: Program, display: Display) -> None:
+    """Record the held-out metrics of the policy before the first update."""
+    timing = {}
+    with display.timed(timing, "testing"):
+        metrics, _ = evaluate(program, program.play_params(run.state))
+    run.record(0, metrics | timing)
+    display.iteration(0, metrics | timing)
+    if run.is_best:
+        run.save(0, run.state)
 
 
 def _evaluate(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from ragen_jax.config import changed_keys
+from ragen_jax.config import changed_keys, renew
 from ragen_jax.evaluation.harness import policy_evaluations
 from ragen_jax.evaluation.load import open_trained, restore_policy
 from ragen_jax.runs import reader
@@ -95,7 +95,7 @@ def is_kept(output: pathlib.Path, arm: Arm, config: ConfigDict) -> bool:
     record = read_arm(output, arm.name)
     if record is None:
         return False
-    old = ConfigDict(dict(record.settings) | {"seed": config.seed})
+    old = renew(ConfigDict(dict(record.settings) | {"seed": config.seed}))
     for key, (before, now) in changed_keys(old, config, free=()).items():
         raise ValueError(
             f"{arm_file(output, arm.name)} was made with {key} = {before}, now it is "

@@ -47,7 +47,7 @@ TINY = {
     "diagnostics.every": None,
     "checkpoint.every": 1,
     # Its library imports torch where that is installed: seconds of every process.
-    "logging.tensorboard": False,
+    "logging.sinks": (),
 }
 # The same without evaluations, which are a program of their own.
 UNTESTED = {

@@ -135,7 +135,7 @@ def test_changed_keys_spare_what_a_resumed_run_may_change():
     old, new = base.get_config(), base.get_config()
     new.train.num_iterations += 1
     new.evaluation.every = None
-    new.logging.tensorboard = False
+    new.logging.sinks = ()
     new.checkpoint.keep = 7
     new.mesh.fsdp = 4
     assert config_lib.changed_keys(old, new) == {}

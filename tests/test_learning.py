@@ -37,7 +37,7 @@ def test_success_rises(game, estimator, num_iterations, start, least, tmp_path):
         # They change nothing of what is learned.
         "--config.diagnostics.every=None",
         "--config.logging.trajectories_every=None",
-        "--config.logging.tensorboard=False",
+        "--config.logging.sinks=()",
     )
     done = commands.run(words, timeout=900, optimized=True)
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ def words(model, workdir, **changes):
 def pair(model, tmp_path_factory):
     """Folder of the run of two processes, and what both printed."""
     workdir = tmp_path_factory.mktemp("pair") / "run"
-    return workdir, run_pair(words(model, workdir, logging__tensorboard=True))
+    return workdir, run_pair(words(model, workdir, logging__sinks=("tensorboard",)))
 
 
 def params(folder):

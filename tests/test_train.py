@@ -10,8 +10,10 @@ from ml_collections import ConfigDict
 
 from configs import sokoban
 from ragen_jax import train as train_module
+from ragen_jax.evaluation.load import open_trained
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.rollout.host.rows import GamesFailed
+from ragen_jax.runs.run import digest
 from ragen_jax.train import train
 from tests import commands
 from tests.trajectories import make_trajectory
@@ -159,3 +161,32 @@ def test_games_that_fail_end_a_run_that_is_saved(model, tmp_path, monkeypatch, w
     if when == "rollout":
         assert train(config, tmp_path / "run") == 0
         assert iterations(tmp_path / "run") == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_the_policy_that_evaluated_best_is_saved_and_opened(
+    model, tmp_path, monkeypatch, capsys
+):
+    scores, evaluated = iter([0.25, 0.125, 0.75, 0.5, 0.75]), []
+
+    def evaluate(program, params):
+        evaluated.append(digest(params))
+        return {"val-env/Sokoban/success": next(scores)}, ()
+
+    monkeypatch.setattr(train_module, "evaluate", evaluate)
+    config = tiny_config(
+        model,
+        train__num_iterations=4,
+        evaluation__every=1,
+        checkpoint__keep=1,
+        checkpoint__keep_best="success",
+    )
+    assert train(config, tmp_path / "run") == 0
+    assert "by success: iteration 2 (75.0% against 75.0%" in capsys.readouterr().out
+    saved = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert saved == {"2", "4"}
+    for name, iteration in (("best", 2), ("last", 4), ("2", 2)):
+        trained = open_trained(tmp_path / "run", None, checkpoint=name)
+        assert trained.iteration == iteration
+        assert digest(trained.params) == evaluated[iteration]
+    assert len(set(evaluated)) == 5

@@ -16,7 +16,9 @@ from ragen_jax.config import check_kind, declared
 from ragen_jax.learner.state import Snapshot, place_params, state_shardings
 from ragen_jax.models.attention import AUTO
 from ragen_jax.program.build import Program, open_program
-from ragen_jax.runs import checkpoint, reader
+from ragen_jax.runs import reader
+from ragen_jax.runs.best import best_iteration
+from ragen_jax.runs.checkpoint import Checkpointer
 from ragen_jax.types import Params
 
 # Sections about the environment and the devices. All others (model, prompt, training)
@@ -74,24 +76,32 @@ def open_trained(
     changes: Mapping[str, object] = MappingProxyType({}),
     overrides: Collection[str] = (),
     defaults: ConfigDict | None = None,
+    checkpoint: str | None = None,
 ) -> Trained:
     """Open a policy.
 
     Args:
-      run: a run folder (its newest checkpoint is used), a folder in its `checkpoints/`,
-        or None to use the weights of `model.path`.
+      run: a run folder, a folder in its `checkpoints/`, or None to use the weights of
+        `model.path`.
       config: what to play; None takes the run's configuration. With a run, only its
         `PLAY_SECTIONS` count.
       changes: values by dotted key, set on top of either.
       overrides: dotted paths the user set in `config`.
       defaults: values of the keys that a run's configuration lacks because it is older,
         and the types of all others; None: it must be complete.
+      checkpoint: of a run folder: "last" (also None), "best" (by
+        `checkpoint.keep_best`), or its iteration.
 
     Raises:
-      ValueError: neither is given, the folder holds no run or no checkpoint, or an
-        override has no place.
+      ValueError: neither is given, the folder holds no run or no such checkpoint, or
+        an override has no place.
     """
     if run is None:
+        if checkpoint is not None:
+            raise ValueError(
+                f"--checkpoint={checkpoint} is one of a run; add --run=RUN_FOLDER or "
+                "leave it out"
+            )
         if config is None:
             raise ValueError(
                 "nothing to open; add --run=RUN_FOLDER or --config=FILE (with "
@@ -100,7 +110,7 @@ def open_trained(
         program, params = _open(config, changes, overrides)
         params = place_params(params, state_shardings(program.learner.played))
         return Trained(program, params, config, config.model.path)
-    workdir, iteration = _locate(run)
+    workdir, iteration = _locate(run, checkpoint)
     trained_with = read_run_config(workdir, defaults)
     if config is None:
         config = trained_with
@@ -134,7 +144,7 @@ def restore_policy(
     Raises:
       ValueError: the run has no checkpoint.
     """
-    checkpointer = checkpoint.Checkpointer(workdir, keep=None)
+    checkpointer = Checkpointer(workdir, keep=None)
     iteration = checkpointer.latest if iteration is None else iteration
     if iteration is None:
         raise ValueError(f"{workdir} holds no checkpoint yet; let it train longer")
@@ -225,13 +235,51 @@ def _refuse_model_keys(overrides: Collection[str], workdir: pathlib.Path) -> Non
             )
 
 
-def _locate(run: pathlib.Path) -> tuple[pathlib.Path, int | None]:
-    """Run folder, and the iteration if one of its checkpoint folders was named."""
+def _locate(
+    run: pathlib.Path, checkpoint: str | None
+) -> tuple[pathlib.Path, int | None]:
+    """Run folder, and the iteration of the checkpoint; None: of the newest one."""
     if (run / "checkpoints").is_dir():
-        return run, None
+        return run, _iteration(run, checkpoint)
     if run.parent.name == "checkpoints" and run.name.isdigit() and run.is_dir():
+        if checkpoint is not None:
+            raise ValueError(
+                f"{run} is a checkpoint already; leave out --checkpoint={checkpoint}, "
+                f"or use --run={run.parent.parent}"
+            )
         return run.parent.parent, int(run.name)
     raise ValueError(
         f"{run} is neither a run folder nor one of its checkpoints; for weights in "
         "Hugging Face layout use --config=FILE --config.model.path=FOLDER"
     )
+
+
+def _iteration(workdir: pathlib.Path, checkpoint: str | None) -> int | None:
+    """Iteration of a checkpoint by its name, see `open_trained`; None: the newest."""
+    if checkpoint in (None, "last"):
+        return None
+    if checkpoint == "best":
+        return _best_iteration(workdir)
+    if checkpoint.isdecimal() and checkpoint.isascii():
+        return int(checkpoint)
+    raise ValueError(
+        f"--checkpoint={checkpoint} must be last, best or the iteration of a checkpoint"
+    )
+
+
+def _best_iteration(workdir: pathlib.Path) -> int:
+    latest = Checkpointer(workdir, keep=None).latest
+    # The record is ahead of the checkpoints: of a run that goes on, or was killed.
+    records = [
+        record
+        for record in reader.read_metrics(workdir)
+        if latest is not None and record["iteration"] <= latest
+    ]
+    iteration = best_iteration(records)
+    if iteration is None:
+        raise ValueError(
+            f"{workdir} has no best checkpoint: none was saved after an evaluation "
+            "under checkpoint.keep_best; use --checkpoint=last, or train with e.g. "
+            "--config.checkpoint.keep_best=success"
+        )
+    return iteration

@@ -19,8 +19,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections import ConfigDict, FieldReference
 
 from ragen_jax.registry.functions import (
     Table,
@@ -86,7 +85,8 @@ class Setting:
       least, above, most, below: bounds of a number; None: open.
       never: a number that the value may not be.
       note: on the bounds, for the error.
-      one_of: allowed values, and references to tables of them (`package.module:NAME`).
+      one_of: allowed values, and references to tables of them (`package.module:NAME`);
+        where the key has several values, of each, which may also name the user's class.
       entry_of: reference to a table of functions whose entry the key names; the options
         of the entries are keys of the same section.
       needs: conditions on other keys, all of which hold where this key is read, such as
@@ -136,13 +136,25 @@ class Setting:
         """Why the key may not have this value, with the cure; None: it may."""
         if value is None:
             return None if self.none else f"{key} may not be None; give it a value"
-        if self.entry_of or self.one_of:
+        allowed = (tuple, list) if self.kind is tuple else self.kind
+        if self.kind is tuple and self.one_of and isinstance(value, allowed):
+            return self._items_problem(key, value)
+        if self.entry_of or (self.one_of and self.kind is not tuple):
             return choice_problem(key, value, self.choices)
         if self.kind in (int, float):
             return self._number_problem(key, value)
-        allowed = (tuple, list) if self.kind is tuple else self.kind
         if not isinstance(value, allowed):
             return f"{key} = {value!r}; it must be {_WANTED[self.kind]}"
+        return None
+
+    def _items_problem(self, key: str, values: Collection) -> str | None:
+        for item in values:
+            if item not in self.choices and not is_reference(item):
+                return (
+                    f"{key} = {tuple(values)}: {item!r} is neither one of "
+                    f"{', '.join(self.choices)} nor package.module:Name."
+                    f"{did_you_mean(item, self.choices)}"
+                )
         return None
 
     def _number_problem(self, key: str, value: object) -> str | None:
@@ -267,8 +279,8 @@ class Settings(dict[str, Section | Setting]):
             if isinstance(entry, Section):
                 place[name] = ConfigDict()
             else:
-                is_off = entry.default is None
-                place[name] = placeholder(entry.kind) if is_off else entry.default
+                # Unlike a bare value it keeps its type where a file sets it to None.
+                place[name] = FieldReference(entry.default, field_type=entry.kind)
         return config
 
     def unmet(self, key: str, leaves: Leaves) -> str | None:
@@ -369,8 +381,9 @@ def unknown_key(key: str, known: Collection[str]) -> ValueError:
 
 
 def spell_out(key: str) -> str:
-    """A key in which other programs' `lr` is written as here."""
-    return re.sub(r"\blr$", "learning_rate", key)
+    """A key in which other programs' `lr` is written as here, and a former name."""
+    key = re.sub(r"\blr$", "learning_rate", key)
+    return re.sub(r"\blogging\.tensorboard$", "logging.sinks", key)
 
 
 def unread_options(

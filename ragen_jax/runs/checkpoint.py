@@ -11,7 +11,7 @@ import dataclasses
 import json
 import pathlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -45,8 +45,8 @@ class Checkpointer:
 
     Args:
       workdir: the run folder.
-      keep: newest checkpoints kept, older ones are deleted. None: only read, and leave
-        the folder alone, which another process may be training in.
+      keep: newest checkpoints kept; older ones are deleted, except the best one. None:
+        only read, and leave the folder alone, which another process may be training in.
     """
 
     def __init__(self, workdir: pathlib.Path, *, keep: int | None):
@@ -60,8 +60,9 @@ class Checkpointer:
             after_files = ocp.options.AsyncOptions(
                 post_finalization_callback=self._write_digests
             )
+            self._kept = _NewestAndBest(keep)
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=keep,
+                preservation_policy=self._kept,
                 create=True,
                 cleanup_tmp_directories=True,
                 async_options=after_files,
@@ -72,10 +73,23 @@ class Checkpointer:
     @property
     def latest(self) -> int | None:
         """Iteration of the newest complete checkpoint, None when there is none."""
-        return max(self._iterations(), default=None)
+        return max(self.iterations, default=None)
+
+    @property
+    def iterations(self) -> list[int]:
+        """Iterations with a complete checkpoint; incomplete ones have other names."""
+        if not self._folder.is_dir():
+            return []
+        names = [path.name for path in self._folder.iterdir() if path.is_dir()]
+        return [int(name) for name in names if name.isdecimal() and name.isascii()]
 
     def save(
-        self, iteration: int, state: TrainState, identity: Mapping[str, Any]
+        self,
+        iteration: int,
+        state: TrainState,
+        identity: Mapping[str, Any],
+        *,
+        best: int | None = None,
     ) -> None:
         """Start saving; the state is copied before this returns.
 
@@ -83,6 +97,8 @@ class Checkpointer:
           iteration: updates made so far, the checkpoint's name.
           state: the train state.
           identity: of its model (`hf.files.identity`), checked when restoring.
+          best: iteration of the best checkpoint, which may be this one. The one before
+            it is deleted when this one is complete.
         """
         if iteration == self._started:
             return
@@ -91,6 +107,7 @@ class Checkpointer:
         with _ORBAX:
             self._manager.wait_until_finished()
             self._started = iteration
+            self._kept.best = best
             self._manager.save(iteration, args=args, custom_metadata=_DIGESTS_MARK)
             if threading.current_thread() is not threading.main_thread():
                 self._manager.wait_until_finished()
@@ -142,7 +159,7 @@ class Checkpointer:
         """Folder of a whole checkpoint of this model."""
         folder = self._folder / str(iteration)
         if not folder.is_dir():
-            there = ", ".join(map(str, sorted(self._iterations()))) or "none"
+            there = ", ".join(map(str, sorted(self.iterations))) or "none"
             raise ValueError(
                 f"there is no checkpoint {folder}; those of the run: {there}"
             )
@@ -164,13 +181,6 @@ class Checkpointer:
         if self._manager is not None:
             with _ORBAX:
                 self._manager.close()
-
-    def _iterations(self) -> list[int]:
-        """Iterations with a complete checkpoint; incomplete ones have other names."""
-        if not self._folder.is_dir():
-            return []
-        names = [path.name for path in self._folder.iterdir() if path.is_dir()]
-        return [int(name) for name in names if name.isdecimal() and name.isascii()]
 
     def _write_digests(self) -> None:
         if not is_first():
@@ -208,7 +218,7 @@ class Checkpointer:
             reader.close()
 
     def _advice(self, damaged: pathlib.Path) -> str:
-        others = sorted(self._iterations(), reverse=True)
+        others = sorted(self.iterations, reverse=True)
         folders = [self._folder / str(i) for i in others if str(i) != damaged.name]
         whole = [folder for folder in folders if not _find_damage(folder)]
         # Those that could be verified first; a stable sort keeps the newest first.
@@ -221,6 +231,27 @@ class Checkpointer:
             f"with --run={whole[0]}, or resume training from it after deleting "
             f"{damaged} and all others that are newer"
         )
+
+
+@dataclasses.dataclass
+class _NewestAndBest:
+    """Orbax's question which checkpoints to preserve, asked at every save.
+
+    Attributes:
+      keep: newest checkpoints preserved.
+      best: iteration of a further one, or None.
+    """
+
+    keep: int
+    best: int | None = None
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context) -> list[bool]:
+        """An answer for each checkpoint, the oldest first, that of the save last."""
+        num_older = len(checkpoints) - self.keep
+        return [
+            i >= num_older or checkpoint.step == self.best
+            for i, checkpoint in enumerate(checkpoints)
+        ]
 
 
 def _items(state: TrainState) -> dict[str, Any]:

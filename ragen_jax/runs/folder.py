@@ -13,6 +13,7 @@ import os
 import pathlib
 import shlex
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ class RunFolder:
       workdir: the folder.
       config: validated.
       identity: of the model, see `hf.files.identity`.
-      keep: newest checkpoints kept.
+      keep: newest checkpoints kept, see `Checkpointer`.
       free: beginnings of the keys that a resumed run may change; None: those of
         training.
 
@@ -101,7 +102,7 @@ class RunFolder:
     def open_record(
         self,
         *,
-        tensorboard: bool,
+        sinks: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
         games: Sequence[str] = (),
     ) -> list[dict]:
@@ -112,9 +113,7 @@ class RunFolder:
         Returns:
           Metrics of the iterations that are kept, oldest first.
         """
-        opened = exchange.first_does(
-            lambda: self._open_record(tensorboard, settings, games)
-        )
+        opened = exchange.first_does(lambda: self._open_record(sinks, settings, games))
         self._writer = opened or writer.NoWriter()
         self._files.callback(self._writer.close)
         records = reader.read_metrics(self.path) if opened else None
@@ -122,7 +121,7 @@ class RunFolder:
 
     def _open_record(
         self,
-        tensorboard: bool,
+        sinks: Sequence[str],
         settings: Mapping[str, Any] | None,
         games: Sequence[str],
     ) -> writer.RunWriter:
@@ -132,12 +131,14 @@ class RunFolder:
         self._recorded = reader.Recorded(
             machines=self._machines(before.machines),
             command=shlex.join(sys.orig_argv),
+            run_id=before.run_id or uuid.uuid4().hex,
         )
         self._write_config()
         return writer.RunWriter(
             self.path,
             after=self.start if self.is_resumed else -1,
-            tensorboard=tensorboard,
+            sinks=sinks,
+            run_id=self._recorded.run_id,
             settings=settings,
             games=games,
         )
@@ -164,15 +165,23 @@ class RunFolder:
         """Write sample episodes of an iteration."""
         self._writer.episodes(iteration, episodes)
 
-    def save(self, iteration: int, state: TrainState) -> None:
+    def save(
+        self, iteration: int, state: TrainState, *, best: int | None = None
+    ) -> None:
         """Start a checkpoint in the background, after making the record durable.
+
+        Args: see `Checkpointer.save`.
 
         Raises:
           ValueError: see `check_state`; nothing is saved.
         """
         self.check_state(iteration, state)
         self._writer.sync()
-        self._checkpointer.save(iteration, state, self._identity)
+        self._checkpointer.save(iteration, state, self._identity, best=best)
+
+    def has_checkpoint(self, iteration: int) -> bool:
+        """There is a complete checkpoint of an iteration."""
+        return exchange.gather(iteration in self._checkpointer.iterations)[0]
 
     def check_state(self, iteration: int, state: TrainState) -> None:
         """Refuse to go on from a state that is not finite.

@@ -104,6 +104,9 @@ TIMING_METRICS = (
     ),
 )
 
+# By `ragen_jax.runs.best`.
+BEST = "checkpoint/best"
+
 METRICS: tuple[Metric, ...] = (
     *rollout.METRICS,
     *rollout.SUCCESS_METRICS,
@@ -112,6 +115,12 @@ METRICS: tuple[Metric, ...] = (
     *learner.METRICS,
     STALENESS,
     *diagnostics.METRICS,
+    Metric(
+        BEST,
+        "iteration of the best checkpoint so far, by the metric "
+        "`checkpoint.keep_best`; with every evaluation",
+        section="progress",
+    ),
     *TIMING_METRICS,
 )
 

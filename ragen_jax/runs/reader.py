@@ -16,6 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from ragen_jax.config import renew
 from ragen_jax.rollout.record_fields import (
     EPISODE,
     LARGEST_INTEGER,
@@ -33,12 +34,14 @@ _CURE = "restore the file from a copy, or use another --workdir"
 def read_config(workdir: pathlib.Path) -> ConfigDict:
     """The configuration of a run, locked; without the section `recorded`.
 
+    Keys that have another name today are renamed, see `config.renew`.
+
     Raises:
       ValueError: there is no `config.json`, or it is not a configuration.
     """
     content = _read_config_file(workdir)
     content.pop(RECORDED, None)
-    return ConfigDict(content).lock()
+    return renew(ConfigDict(content)).lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +51,13 @@ class Recorded:
     Attributes:
       machines: on which it was trained, see `runs.machine`; oldest first.
       command: command line of its last start.
+      run_id: letters and digits under which sinks know it.
       result: `iteration` and `params_sha256` at its end; None before.
     """
 
     machines: Sequence[Mapping[str, Any]] = ()
     command: str | None = None
+    run_id: str | None = None
     result: Mapping[str, Any] | None = None
 
 
@@ -74,6 +79,9 @@ def read_recorded(workdir: pathlib.Path) -> Recorded:
         raise ValueError(f"{where}.machines is not a list of objects; {_CURE}")
     if not isinstance(recorded.command, str | None):
         raise ValueError(f"{where}.command is not a text; {_CURE}")
+    run_id = recorded.run_id
+    if run_id is not None and not (isinstance(run_id, str) and run_id.isalnum()):
+        raise ValueError(f"{where}.run_id is not letters and digits; {_CURE}")
     is_result = isinstance(result, dict) and (
         type(result.get("iteration")) is int
         and isinstance(result.get("params_sha256"), str)

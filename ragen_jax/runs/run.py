@@ -22,9 +22,11 @@ from ragen_jax.diagnostics.early_warning import EarlyWarning, lead_times
 from ragen_jax.learner.state import TrainState
 from ragen_jax.multihost.exchange import to_host
 from ragen_jax.registry.settings import flatten
+from ragen_jax.runs import best
 from ragen_jax.runs.console import command_name
 from ragen_jax.runs.folder import RunFolder
-from ragen_jax.runs.metrics import TimeShares, tokens_per_second
+from ragen_jax.runs.metrics import BEST, TimeShares, tokens_per_second
+from ragen_jax.runs.sinks.opened import load_sinks
 from ragen_jax.runs.writer import finite_or_none
 
 SAMPLER_DIFFERENCE = "actor/sampler_log_prob_difference"
@@ -56,6 +58,7 @@ class Run(RunFolder):
         names: Sequence[str],
     ):
         super().__init__(workdir, config, identity, keep=config.checkpoint.keep)
+        self._names = tuple(names)
         self._num_rows = config.rollout.num_groups * config.rollout.group_size
         self._validation = {name: f"val-env/{name}/" for name in names}
         self._training_success = [f"train/{name}/success" for name in names]
@@ -63,12 +66,15 @@ class Run(RunFolder):
         with contextlib.ExitStack() as files:
             files.callback(self._files.close)
             self._check_start()
+            # Before anything is written.
+            load_sinks(config.logging.sinks or ())
             self.state = self.restore(state)
             self._records: list[Mapping] = self.open_record(
-                tensorboard=config.logging.tensorboard,
+                sinks=config.logging.sinks or (),
                 settings=flatten(config),
                 games=names,
             )
+            self._check_best()
             self._time_shares = TimeShares()
             for record in self._records:
                 self._time_shares.add(record)
@@ -83,6 +89,17 @@ class Run(RunFolder):
                 f"{self.path} has {self.start} iterations already, more than "
                 f"train.num_iterations = {train.num_iterations}; raise it"
             )
+
+    def _check_best(self) -> None:
+        """Forget the best checkpoint if its files are gone."""
+        iteration = best.best_iteration(self._records)
+        if iteration is None or self.has_checkpoint(iteration):
+            return
+        self._records = [{k: r[k] for k in r if k != BEST} for r in self._records]
+        self.notes.append(
+            f"note: the best checkpoint, of iteration {iteration}, is not in "
+            f"{self.path} any more; the next evaluation counts as the best so far"
+        )
 
     @property
     def records(self) -> Sequence[Mapping[str, float | None]]:
@@ -104,6 +121,9 @@ class Run(RunFolder):
         Returns:
           Lines for the console: metrics that are not finite, new alarms, and what it
           means if nothing succeeds.
+
+        Raises:
+          ValueError: evaluations do not measure `checkpoint.keep_best`.
         """
         metrics = metrics | tokens_per_second(metrics, self._num_rows)
         metrics |= self._time_shares.add(metrics)
@@ -111,11 +131,23 @@ class Run(RunFolder):
         finite = {name: finite_or_none(value) for name, value in metrics.items()}
         self._records.append({"iteration": iteration} | finite)
         self._outlook = self._warning.look(self._records)
-        self._records[-1] |= self._outlook.metrics
-        metrics = metrics | self._outlook.metrics
+        added = dict(self._outlook.metrics)
+        if (metric := self._config.checkpoint.keep_best) is not None:
+            added |= best.judge(self._records, metric, self._names)
+        self._records[-1] |= added
+        metrics = metrics | added
         news = self.write_metrics(iteration, metrics, distributions)
         stuck = stuck_note(self._records, self._training_success)
         return news + self._outlook.news + ([stuck] if stuck else [])
+
+    @property
+    def is_best(self) -> bool:
+        """The policy after the last recorded iteration evaluated best so far."""
+        return best.is_best(self._records)
+
+    def save(self, iteration: int, state: TrainState) -> None:
+        """See `RunFolder.save`; the best checkpoint so far is kept."""
+        super().save(iteration, state, best=best.best_iteration(self._records))
 
     def scale_learning_rate(self, state: TrainState) -> TrainState:
         """The state with the learning rate that follows from the alarms.
@@ -205,7 +237,7 @@ class Run(RunFolder):
         files = ["config.json", "metrics.jsonl", "checkpoints/"]
         if self._config.logging.trajectories_every is not None:
             files.append("trajectories/")
-        has_events = self._config.logging.tensorboard
+        has_events = "tensorboard" in (self._config.logging.sinks or ())
         if has_events:
             files.append("TensorBoard events")
         warning = self._config.warning
@@ -215,7 +247,7 @@ class Run(RunFolder):
             success_low=warning.success_low,
         ).describe()
         return (
-            f"{leads}{success}\n"
+            f"{leads}{success}\n{self._describe_best()}"
             f"params sha256 {sha256}\n"
             f"everything is in {self.path}: {', '.join(files)}\n"
             "next: a report, a game to watch"
@@ -223,6 +255,16 @@ class Run(RunFolder):
             f"  {command_name('report')} {self.path}\n"
             f"  {command_name('play')} --run={self.path} --player=policy"
             f"{_tensorboard_line(self.path) * has_events}"
+        )
+
+    def _describe_best(self) -> str:
+        """Lines about the best checkpoint; "" where none was looked for."""
+        metric = self._config.checkpoint.keep_best
+        if metric is None or best.best_iteration(self._records) is None:
+            return ""
+        return (
+            f"{best.describe(self._records, metric, self._names)}\n"
+            f"  {command_name('evaluate')} --run={self.path} --checkpoint=best\n"
         )
 
 

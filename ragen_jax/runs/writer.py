@@ -1,10 +1,9 @@
-"""Files of a run beside its checkpoints: metrics, sample episodes, TensorBoard events.
+"""Files of a run beside its checkpoints: metrics and sample episodes.
 
 `metrics.jsonl` (one line per iteration) and `trajectories/*.jsonl` (one file per logged
-iteration, one line per episode) are the record; the TensorBoard event file is a view of
-them. Resuming cuts the record back to the checkpoint's iteration and makes the event
-file anew, so that an interrupted run leaves the files of an uninterrupted one. Reading
-is `runs.reader`.
+iteration, one line per episode) are the record; sinks such as TensorBoard's event file
+show it. Resuming cuts the record back to the checkpoint's iteration, so that an
+interrupted run leaves the files of an uninterrupted one. Reading is `runs.reader`.
 """
 
 import fcntl
@@ -17,7 +16,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragen_jax.runs.reader import read_episodes, read_metrics
+from ragen_jax.runs.reader import read_metrics
+from ragen_jax.runs.sinks.base import OpenedRun
+from ragen_jax.runs.sinks.opened import Sinks
 
 # Prefixes of metrics that are durations; they differ between equal runs.
 TIMING_PREFIXES = ("timing_s/", "perf/", "time")
@@ -74,8 +75,11 @@ class RunWriter:
     Args:
       workdir: the run folder, locked by the caller.
       after: last iteration of an existing record that is kept; -1 keeps none.
-      tensorboard: also write an event file.
-      settings, games: see `tensorboard.EventFile`.
+      sinks: names of `logging.sinks`, which are shown the record, too.
+      run_id, settings, games: for the sinks, see `OpenedRun`.
+
+    Raises:
+      ValueError: see `load_sinks`.
     """
 
     def __init__(
@@ -83,7 +87,8 @@ class RunWriter:
         workdir: pathlib.Path,
         *,
         after: int,
-        tensorboard: bool,
+        sinks: Sequence[str] = (),
+        run_id: str = "",
         settings: Mapping[str, Any] | None = None,
         games: Sequence[str] = (),
     ):
@@ -101,13 +106,10 @@ class RunWriter:
         for path in workdir.glob("events.out.tfevents.*"):
             path.unlink()
         self._metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = None
-        if tensorboard:
-            # It imports torch, seconds of every command, where torch is installed.
-            from ragen_jax.runs.tensorboard import EventFile
-
-            self._events = EventFile(workdir, settings=settings or {}, games=games)
-            self._draw_events(records)
+        run = OpenedRun(
+            workdir, run_id, settings or {}, games, records, self._episode_files()
+        )
+        self._sinks = Sinks(sinks, run)
 
     def scalars(
         self,
@@ -133,8 +135,7 @@ class RunWriter:
                 not_finite.append(name)
         self._metrics.write(_line(record))
         self._metrics.flush()
-        if self._events:
-            self._events.scalars(record)
+        self._sinks.write(record)
         return not_finite
 
     def episodes(self, iteration: int, episodes: Sequence[Mapping]) -> None:
@@ -146,27 +147,17 @@ class RunWriter:
         path = self._folder / f"iteration_{iteration:06d}.jsonl"
         lines = (_line(_without_non_finite(episode)) for episode in episodes)
         write_text_atomically(path, "".join(lines))
-        if self._events:
-            self._events.episodes(iteration, episodes)
+        self._sinks.episodes(iteration, episodes)
 
     def sync(self) -> None:
         """Make the record durable; called before a checkpoint that relies on it."""
         self._metrics.flush()
         os.fsync(self._metrics.fileno())
-        if self._events:
-            self._events.flush()
+        self._sinks.flush()
 
     def close(self) -> None:
         self._metrics.close()
-        if self._events:
-            self._events.close()
-
-    def _draw_events(self, records: Sequence[Mapping]) -> None:
-        for record in records:
-            # A line without a time is shown at the time of drawing.
-            self._events.scalars({"time": None} | record)
-        for iteration, path in self._episode_files().items():
-            self._events.episodes(iteration, read_episodes(path))
+        self._sinks.close()
 
     def _episode_files(self) -> dict[int, pathlib.Path]:
         """Files of episodes by iteration, oldest first."""

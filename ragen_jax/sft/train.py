@@ -103,7 +103,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> int:
         workdir, config, model.identity, keep=1, free=declared(config).mutable
     ) as folder:
         model.write_tokenizer()
-        records = folder.open_record(tensorboard=False)
+        records = folder.open_record()
         names = tuple(program.tasks)
         display = Display(
             names,

@@ -25,8 +25,8 @@ command.run(main)
 """
 
 
-def read(*words) -> subprocess.CompletedProcess:
-    start = [sys.executable, "-c", PROBE, "--config=configs/sokoban.py"]
+def read(*words, file="configs/sokoban.py") -> subprocess.CompletedProcess:
+    start = [sys.executable, "-c", PROBE, f"--config={file}"]
     return commands.run([*start, *words])
 
 
@@ -271,3 +271,59 @@ def test_fine_tuning_takes_games_of_the_user(tmp_path):
     done = commands.call([*line, f"--workdir={tmp_path / 'run'}"])
     assert done.returncode == 2
     assert "there is no module nowhere" in done.stderr
+
+
+OFF = """
+from configs import sokoban
+
+
+def get_config():
+    config = sokoban.get_config()
+    config.filter.keep_fraction = None
+    config.filter.rule, config.filter.top_p = "top_p", 0.9
+    config.rollout.top_k = None
+    config.evaluation.every = None
+    config.logging.sinks = None
+    return config
+"""
+
+
+def test_a_key_that_a_file_sets_to_none_keeps_its_type(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(OFF)
+    words = {
+        "filter.keep_fraction": "0.5",
+        "filter.rule": "top_fraction",
+        "filter.top_p": "None",
+        "rollout.top_k": "5",
+        "evaluation.every": "7",
+        "logging.sinks": "('wandb',)",
+    }
+    overrides = [f"--config.{key}={text}" for key, text in words.items()]
+    done = read(*overrides, file=file)
+    assert done.returncode == 0, done.stderr
+    config = json.loads(done.stdout)["config"]
+    assert config["filter"]["keep_fraction"] == 0.5
+    assert config["rollout"]["top_k"] == 5
+    assert config["evaluation"]["every"] == 7
+    assert config["logging"]["sinks"] == ["wandb"]
+    wrong = read("--config.filter.keep_fraction=half", file=file)
+    assert "keep_fraction=half; it must be a number" in wrong.stderr
+
+
+@pytest.mark.parametrize(("text", "sinks"), [("()", []), ("wandb", ["wandb"])])
+def test_several_values_may_be_none_or_one(text, sinks):
+    done = read(f"--config.logging.sinks={text}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["config"]["logging"]["sinks"] == sinks
+
+
+def test_every_key_keeps_its_type_where_it_is_none():
+    config = base.get_config()
+    for key, entry in base.SETTINGS.items():
+        section, _, name = key.rpartition(".")
+        if key not in base.SETTINGS.keys_of_values:
+            continue
+        place = config[section] if section else config
+        place[name] = None
+        assert place.get_type(name) is entry.kind

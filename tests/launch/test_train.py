@@ -17,7 +17,7 @@ from tests import commands
 def trained(tmp_path_factory, model):
     workdir = tmp_path_factory.mktemp("trained") / "run"
     words = commands.train_command(
-        model, workdir, train__num_iterations=2, logging__tensorboard=True
+        model, workdir, train__num_iterations=2, logging__sinks=("tensorboard",)
     )
     done = commands.run(words)
     assert done.returncode == 0, done.stderr

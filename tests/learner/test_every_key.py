@@ -125,7 +125,9 @@ ELSEWHERE = {
         "rollout.max_reply_tokens rollout.compactions rollout.decode_chunk_tokens "
         "rollout.read_chunk_tokens"
     ),
-    "tests/rollout/test_collect.py": "rollout.context rollout.context_turns",
+    "tests/rollout/test_collect.py": (
+        "rollout.context rollout.context_turns rollout.stop_at_answer"
+    ),
     "tests/rollout/test_sampling.py": "rollout.top_k rollout.top_p",
     "tests/rollout/test_bonuses.py": (
         "bonus.format bonus.length bonus.facts bonus.min_tokens bonus.max_tokens"
@@ -163,7 +165,8 @@ ELSEWHERE = {
     "tests/diagnostics/test_schedule.py": "diagnostics.every",
     "tests/diagnostics/test_pairs.py": "diagnostics.num_samples",
     "tests/diagnostics/test_scoring.py": "diagnostics.chunk_rows",
-    "tests/runs/test_writer.py": "logging.tensorboard",
+    "tests/runs/test_best.py": "checkpoint.keep_best",
+    "tests/runs/sinks/test_sinks.py": "logging.sinks",
 }
 
 

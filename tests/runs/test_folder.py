@@ -24,7 +24,7 @@ def open_folder(workdir, **changes) -> RunFolder:
 def workdir(tmp_path):
     """A run folder of two iterations, each with a checkpoint."""
     with open_folder(tmp_path / "run") as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         for iteration in (1, 2):
             assert folder.write_metrics(iteration, {"a": 1.0}) == []
             folder.save(iteration, tiny_state(iteration))
@@ -35,7 +35,7 @@ def workdir(tmp_path):
 def test_it_continues_where_it_stopped(workdir):
     with open_folder(workdir) as folder:
         assert (folder.start, folder.is_resumed) == (2, True)
-        assert [r["iteration"] for r in folder.open_record(tensorboard=False)] == [1, 2]
+        assert [r["iteration"] for r in folder.open_record()] == [1, 2]
         assert is_equal(folder.restore(tiny_state()), tiny_state(2))
 
 
@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_deleted_and_the_one_before_continues(workdir):
         folder.restore(tiny_state())
     shutil.rmtree(newest)
     with open_folder(workdir) as folder:
-        assert [r["iteration"] for r in folder.open_record(tensorboard=False)] == [1]
+        assert [r["iteration"] for r in folder.open_record()] == [1]
         assert is_equal(folder.restore(tiny_state()), tiny_state(1))
 
 
@@ -86,7 +86,7 @@ def test_a_folder_without_checkpoints_starts_again(workdir):
     (workdir / "metrics.jsonl").unlink()
     with open_folder(workdir) as folder:
         assert not folder.is_resumed
-        assert folder.open_record(tensorboard=False) == []
+        assert folder.open_record() == []
 
 
 def test_the_machine_is_recorded_and_a_change_is_a_note(workdir, monkeypatch):
@@ -95,11 +95,11 @@ def test_the_machine_is_recorded_and_a_change_is_a_note(workdir, monkeypatch):
     assert first["cpu_threads"] >= 1
     assert first["ragen_jax"] == ragen_jax.__version__
     with open_folder(workdir) as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         assert folder.notes == []
     monkeypatch.setenv("NPROC", "77")
     with open_folder(workdir) as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         (note,) = folder.notes
         assert f"cpu_threads: {first['cpu_threads']} -> 77" in note
     assert reader.read_recorded(workdir).machines[1] == first | {
@@ -114,7 +114,7 @@ def test_a_run_of_an_earlier_version_has_recorded_no_machine(workdir):
     del config[reader.RECORDED]
     (workdir / "config.json").write_text(json.dumps(config))
     with open_folder(workdir) as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         assert folder.notes == []
     assert len(reader.read_recorded(workdir).machines) == 1
 
@@ -127,7 +127,7 @@ def test_a_state_that_is_not_finite_is_never_saved(workdir, value):
     assert non_finite_leaves(state) == []
     assert non_finite_leaves(broken) == [".policy.params['head']['bias']"]
     with open_folder(workdir) as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         folder.write_metrics(3, {"a": 1.0})
         with pytest.raises(ValueError, match=r"iteration 3 .*bias.*checkpoints/2"):
             folder.save(3, broken)
@@ -136,7 +136,7 @@ def test_a_state_that_is_not_finite_is_never_saved(workdir, value):
 
 def test_metrics_that_are_not_finite_are_named(workdir):
     with open_folder(workdir) as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         metrics = dict.fromkeys("abcdef", float("nan")) | {"a": 1.0}
         (line,) = folder.write_metrics(3, metrics)
         assert line == (

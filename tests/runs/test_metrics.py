@@ -14,7 +14,7 @@ from ragen_jax.evaluation.api.journal import play_metrics
 from ragen_jax.evaluation.statistics import summarize
 from ragen_jax.registry.metrics import FIELDS, Metric, View, name_pattern
 from ragen_jax.rollout import metrics as rollout
-from ragen_jax.runs import figures, tensorboard
+from ragen_jax.runs import figures
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.metrics import (
     METRICS,
@@ -23,6 +23,7 @@ from ragen_jax.runs.metrics import (
     tokens_per_second,
     when_compiled,
 )
+from ragen_jax.runs.sinks import tensorboard
 from tests.report import fake_runs
 from tests.trajectories import make_trajectory
 

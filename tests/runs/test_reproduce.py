@@ -12,7 +12,7 @@ from tests.runs.test_folder import open_folder
 
 def finish(path, digest="ab", **changes):
     with open_folder(path, **changes) as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         folder.record_result(7, digest)
     return path
 
@@ -56,7 +56,7 @@ def test_a_changed_module_of_the_users_is_a_note(tmp_path, monkeypatch):
 
 def test_an_unfinished_run_is_refused(tmp_path):
     with open_folder(tmp_path / "a") as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
     with pytest.raises(ValueError, match=r"no digest.*resume it with --workdir"):
         open_original(tmp_path / "a")
 
@@ -83,7 +83,7 @@ def test_the_command_is_that_of_the_last_start(tmp_path, monkeypatch):
     """It may have more iterations than the first."""
     monkeypatch.setattr("sys.orig_argv", ["python", "-m", "first"])
     with open_folder(tmp_path / "a") as folder:
-        folder.open_record(tensorboard=False)
+        folder.open_record()
         folder.write_metrics(1, {"a": 1.0})
         folder.save(1, tiny_state(1))
         folder.finish()

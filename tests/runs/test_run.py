@@ -19,7 +19,7 @@ HEALTHY = {
 @pytest.fixture
 def run(tmp_path):
     config = base.get_config()
-    config.logging.tensorboard = False
+    config.logging.sinks = ()
     with Run(config, tmp_path / "run", tiny_state(), IDENTITY, ["Sokoban"]) as run:
         run.record(1, HEALTHY)
         run.save(1, tiny_state(1))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2, layout_pb2, plugin_hparams_pb2
 
-from ragen_jax.runs import boards, reader, tensorboard, writer
+from ragen_jax.runs import boards, reader, writer
 from ragen_jax.runs.metrics import DISTRIBUTIONS, METRICS
+from ragen_jax.runs.sinks import tensorboard
 from tests.report import fake_runs
 
 SETTINGS = {"seed": 3, "kl.placement": None, "env.name": "sokoban", "env.mix": (1,)}
@@ -26,7 +27,7 @@ def episode(iteration):
 
 def write(workdir, iterations, *, after=-1):
     shown = {"settings": SETTINGS, "games": ["Sokoban"]}
-    record = writer.RunWriter(workdir, after=after, tensorboard=True, **shown)
+    record = writer.RunWriter(workdir, after=after, sinks=["tensorboard"], **shown)
     for i in iterations:
         spreads = {SPREADS: [0.0, i / 3, float("nan")]}
         record.scalars(i, {"a": np.float32(0.1) * i, "timing_s/x": 1.0}, spreads)
@@ -113,7 +114,7 @@ def test_the_view_shows_numbers_pictures_settings_and_their_groups(tmp_path):
 
 
 def test_what_compiled_is_recorded_but_not_drawn(tmp_path):
-    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True)
+    record = writer.RunWriter(tmp_path, after=-1, sinks=["tensorboard"])
     stage = {"timing_s/update": 90.0, "perf/compile_s/update": 80.0}
     record.scalars(1, stage | {"timing_s/rollout": 2.0})
     record.close()
@@ -125,7 +126,7 @@ def test_what_compiled_is_recorded_but_not_drawn(tmp_path):
 def test_success_is_what_one_sees_first(tmp_path):
     """TensorBoard's first tab opens the first of the groups, sorted by their codes."""
     games = ["Bandit", "Sokoban"]
-    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True, games=games)
+    record = writer.RunWriter(tmp_path, after=-1, sinks=["tensorboard"], games=games)
     success = {"val-env/Sokoban/success": 0.5, "train/Bandit/success": 0.25}
     record.scalars(1, success | {"actor/lr": 1.0})
     record.close()
@@ -166,7 +167,7 @@ def test_a_torn_last_line_is_not_read(tmp_path):
 
 
 def test_non_finite_metrics_become_null(tmp_path):
-    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True)
+    record = writer.RunWriter(tmp_path, after=-1, sinks=["tensorboard"])
     record.scalars(0, {"a": float("nan"), "b": float("inf"), "c": 1.0})
     record.close()
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
@@ -178,7 +179,7 @@ def test_non_finite_metrics_become_null(tmp_path):
 def test_non_finite_numbers_of_episodes_become_null_and_are_drawn_again(tmp_path):
     overflowing = episode(0) | {"return": float("-inf")}
     overflowing["turns"][0] |= {"reward": np.inf, "token_log_probs": [-1.0, np.nan]}
-    record = writer.RunWriter(tmp_path, after=-1, tensorboard=True)
+    record = writer.RunWriter(tmp_path, after=-1, sinks=["tensorboard"])
     record.scalars(0, {"a": 1.0})
     record.episodes(0, [overflowing])
     record.close()
@@ -187,12 +188,12 @@ def test_non_finite_numbers_of_episodes_become_null_and_are_drawn_again(tmp_path
     assert written["return"] is None
     assert written["turns"][0]["reward"] is None
     assert written["turns"][0]["token_log_probs"] == [-1.0, None]
-    writer.RunWriter(tmp_path, after=0, tensorboard=True).close()
+    writer.RunWriter(tmp_path, after=0, sinks=["tensorboard"]).close()
     assert any(v.tag == "episodes/0/text_summary" for _, v in values(tmp_path))
 
 
 def test_names_of_non_finite_numbers_are_returned(tmp_path):
-    record = writer.RunWriter(tmp_path, after=-1, tensorboard=False)
+    record = writer.RunWriter(tmp_path, after=-1)
     largest = float(np.finfo(np.float64).max)  # infinite once it is rounded
     spreads = {"c": [1.0, largest], "d": [2.0]}
     metrics = {"a": np.float32("inf"), "b": 1.0}
@@ -218,7 +219,7 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path):
 
 def test_resuming_without_tensorboard_leaves_no_events_of_later_iterations(tmp_path):
     write(tmp_path, range(4))
-    writer.RunWriter(tmp_path, after=1, tensorboard=False).close()
+    writer.RunWriter(tmp_path, after=1).close()
     assert not list(tmp_path.glob("events.out.tfevents.*"))
 
 
@@ -233,7 +234,7 @@ def test_only_files_of_our_own_naming_are_deleted(tmp_path):
 
 
 def test_no_folder_for_episodes_that_are_never_written(tmp_path):
-    record = writer.RunWriter(tmp_path, after=-1, tensorboard=False)
+    record = writer.RunWriter(tmp_path, after=-1)
     record.scalars(0, {"a": 1.0})
     record.close()
     assert not (tmp_path / "trajectories").exists()

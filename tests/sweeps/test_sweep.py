@@ -25,7 +25,7 @@ CHANGES = {
     "algo.advantage": "gae",
     "rollout.part_rows": 4,
     "train.num_iterations": 2,
-    "logging.tensorboard": True,
+    "logging.sinks": ("tensorboard",),
     "diagnostics.every": 1,
     "diagnostics.num_samples": 4,
 }

@@ -6,7 +6,6 @@ pictures. It is made from the record alone and can be drawn again at any time.
 """
 
 import collections
-import pathlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,8 @@ from ragen_jax.registry.metrics import name_pattern
 from ragen_jax.runs.boards import draw_boards, png
 from ragen_jax.runs.figures import HELD_OUT, SUCCESS, make_sections
 from ragen_jax.runs.metrics import METRICS, declared, when_compiled
+from ragen_jax.runs.reader import read_episodes
+from ragen_jax.runs.sinks.base import OpenedRun, Record, Sink
 
 # Sample episodes shown per iteration.
 _EPISODES = 2
@@ -28,34 +29,32 @@ _EPISODES = 2
 _INTERVAL = ("", "_low", "_high")
 
 
-class EventFile:
-    """One event file.
+class EventFile(Sink):
+    """One event file, drawn anew whenever the run resumes.
 
     Args:
-      workdir: folder of the file.
-      settings: the configuration by dotted key, shown under "HParams"; may be empty.
-      games: names of the environments in the metrics.
+      run: the run, whose settings are shown under "HParams".
     """
 
-    def __init__(
-        self,
-        workdir: pathlib.Path,
-        *,
-        settings: Mapping[str, Any],
-        games: Sequence[str],
-    ):
-        self._events = SummaryWriter(str(workdir), flush_secs=10)
-        self._events.add_custom_scalars(layout(games))
-        self._first_tags = first_tags(games)
-        if settings:
-            self._add_settings(settings, [f"val-env/{game}/success" for game in games])
+    def __init__(self, run: OpenedRun):
+        self._events = SummaryWriter(str(run.workdir), flush_secs=10)
+        self._events.add_custom_scalars(layout(run.games))
+        self._first_tags = first_tags(run.games)
+        if run.settings:
+            success = [f"val-env/{game}/success" for game in run.games]
+            self._add_settings(run.settings, success)
+        for record in run.records:
+            self.write(record)
+        for iteration, path in run.episode_files.items():
+            self.episodes(iteration, read_episodes(path))
 
-    def scalars(self, record: Mapping) -> None:
+    def write(self, record: Record) -> None:
         """Add the numbers of a record; a list of numbers becomes a histogram.
 
         What was measured `when_compiled` is left out: it would set the whole axis.
         """
-        step, when = record["iteration"], record["time"]
+        # A line without a time is shown at the time of drawing.
+        step, when = record["iteration"], record.get("time")
         left_out = {"iteration", "time"} | when_compiled(record)
         for name, value in record.items():
             if name in left_out or value in (None, []):
