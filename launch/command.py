@@ -482,6 +482,8 @@ def _exit_with(
     argv = [_find_config(word) for word in words]
     topic = help_topic(argv)
     _avoid_single_thread()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with prompt_interrupt():
             status = (

@@ -10,4 +10,4 @@ import sys
 
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 del sys.modules[__name__]
-importlib.import_module(__name__)
+importlib.import_module(__name__).end_at_interrupt()

@@ -10,6 +10,8 @@ import pathlib
 import runpy
 import sys
 
+from launch import end_at_interrupt
+
 COMMANDS = (
     "train",
     "sweep",
@@ -40,6 +42,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    end_at_interrupt()
     sys.argv = [f"ragen-jax {name}", *rest]
     runpy.run_module(f"launch.{name}", run_name="__main__")
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -103,3 +104,20 @@ def test_without_requirements_a_sentence_says_how_to_install(name, form):
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: absl, jax, ml_collections, rich cannot be imported")
     assert "make train" in line
+
+
+@pytest.mark.parametrize("words", [["-m", "launch.check"], ["launch/check.py"]])
+def test_an_interrupt_while_modules_load_has_no_traceback(words, tmp_path):
+    """A module of absl's name sends the signal in the middle of the imports."""
+    (tmp_path / "absl.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=commands.ROOT,
+        env=commands.environment() | {"PYTHONPATH": os.fspath(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
