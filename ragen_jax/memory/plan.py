@@ -45,6 +45,11 @@ from ragen_jax.program.build import (
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Trajectory
 
+# Copies of the state in a computer's memory while a checkpoint is written in the
+# background: the one that is written, which the next update cannot overwrite, and what
+# the writer makes of it. Measured: `docs/devices.md`. Memory of GPUs and TPUs is not
+# touched: their state is copied to the computer's before a save returns.
+SAVED_COPIES = 2
 # The files of a checkpoint that a plan reads.
 _FILES = (CONFIG_FILE, GENERATION_FILE, *TOKENIZER_FILES)
 
@@ -100,7 +105,8 @@ def make_plan(
       model, tokenizer: of `model.path`, see `read_model`.
       known: program -> its use of memory, for programs that need not be counted.
       compiled: compile the programs for XLA's count; False: estimate them by formula.
-      on_cpu: the estimate is for a CPU, not for an accelerator.
+      on_cpu: the plan is for a CPU, where a checkpoint that is saved takes the same
+        memory, not for an accelerator.
       devices: to compile for, see `build_parts`.
       watch: name of a program -> context in which it is compiled, which takes minutes
         for a large model.
@@ -128,6 +134,7 @@ def make_plan(
             )
     trained = tree_bytes(trained_params(learner.state))
     acting_snapshot = tree_bytes(learner.state.acting_snapshot)
+    saving = SAVED_COPIES * tree_bytes(learner.state) if on_cpu else 0
     return Plan(
         counts=_counts(
             parts,
@@ -136,9 +143,12 @@ def make_plan(
         ),
         holdings=_weight_bytes(learner)
         | _batch_bytes(config, parts, batch, saved)
-        | {"gradients": trained},
+        | {"gradients": trained, "a checkpoint while it is saved": saving},
         memory=memory,
-        elsewhere=_elsewhere(config, parts, memory, batch),
+        elsewhere={
+            name: size + saving
+            for name, size in _elsewhere(config, parts, memory, batch).items()
+        },
         floor=tree_bytes((_on_learners(parts), learner.frozen))
         + trained
         + (0 if _is_split(parts) else acting_snapshot),

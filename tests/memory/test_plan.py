@@ -99,6 +99,15 @@ def test_the_peak_counts_what_is_held_beside_a_program():
     assert plan.peak == plan.elsewhere["evaluation"] + 20
 
 
+def test_a_checkpoint_that_is_saved_takes_the_memory_of_a_cpu():
+    config = tiny_config("pocket,grpo")
+    on_gpu, on_cpu = (plan_of(config, on_cpu=on_cpu) for on_cpu in (False, True))
+    state = on_cpu.floor - on_cpu.holdings["gradients"]
+    assert on_cpu.holdings["a checkpoint while it is saved"] == 2 * state
+    assert on_cpu.peak == on_gpu.peak + 2 * state
+    assert on_gpu.holdings["a checkpoint while it is saved"] == 0
+
+
 @pytest.mark.slow
 def test_programs_are_the_ones_that_run():
     """XLA's count of the arguments is the state, its outputs take its place."""
