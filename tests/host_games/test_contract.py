@@ -60,7 +60,7 @@ def test_the_games_keep_the_contract(name, capsys):
     assert check.main([name]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{name} keeps the contract"
-    assert len(lines) == 1 + len(contract.CHECKS)
+    assert sum(line.startswith("ok ") for line in lines) == len(contract.CHECKS)
 
 
 @pytest.mark.parametrize("name", FAULTS)

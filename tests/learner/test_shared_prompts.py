@@ -209,7 +209,9 @@ def test_hidden_states_and_gradients_follow_the_prompts(remat):
     lengths = np.array([6, 3])
     prompts, rows = random.integers(0, 16, (2, 7)), random.integers(0, 16, (6, 5))
     whole = [np.append(prompts[i // 3][: lengths[i // 3]], rows[i]) for i in range(6)]
-    padded = np.array([np.append(row, [9] * (11 - len(row))) for row in whole])
+    padded = np.array(
+        [np.pad(row, (0, 11 - len(row)), constant_values=9) for row in whole]
+    )
     weights = random.normal(size=(6, 5, SIZES["hidden_size"]))
 
     def once_per_row(params):

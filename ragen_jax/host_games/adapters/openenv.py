@@ -18,7 +18,7 @@ from ragen_jax.host_games.adapters.common import refuse_reply, spread_seed
 from ragen_jax.host_games.adapters.openenv_actions import (
     Unreadable,
     find_text,
-    read_done,
+    read_flag,
     read_form,
     read_reward,
 )
@@ -114,7 +114,7 @@ class OpenEnvGame(HostGame):
         if task is not None:
             data["task"] = task
         answer = self._connection.reset(data)
-        if self._read(read_done, answer.get("done")):
+        if self._flag(answer, "done"):
             raise self._given_up("the episode is over before its first reply")
         self._text = self._find_text(answer)
         return Observation(self._text)
@@ -133,11 +133,11 @@ class OpenEnvGame(HostGame):
             return self._invalid(f"The game did not accept this: {error}")
         self._text = self._find_text(answer)
         reward = self._read(read_reward, answer.get("reward"))
-        done = self._read(read_done, answer.get("done"))
+        done = self._flag(answer, "done")
         seen = answer.get("observation")
         seen = seen if isinstance(seen, Mapping) else {}
         is_won = done and reward > self._success_above
-        truncated = self._flag(seen, "truncated", False) and done
+        truncated = self._flag(seen, "truncated") and done
         info = {
             "success": self._flag(seen, "success", is_won),
             "valid": self._flag(seen, "valid", True),
@@ -148,15 +148,8 @@ class OpenEnvGame(HostGame):
     def close(self) -> None:
         self._connection.close()
 
-    def _flag(self, seen: Mapping[str, Any], name: str, default: bool) -> bool:
-        """A field that is true or false; `default` where it is missing or null."""
-        value = seen.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            shown = json.dumps(value)[:80]
-            raise self._given_up(f"`{name}` is {shown}, neither true nor false")
-        return value
+    def _flag(self, seen: Mapping[str, Any], name: str, default: bool = False) -> bool:
+        return self._read(lambda seen: read_flag(seen, name, default), seen)
 
     def _find_text(self, answer: Mapping[str, Any]) -> str:
         find = functools.partial(find_text, field=self._observation_field)

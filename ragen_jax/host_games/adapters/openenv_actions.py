@@ -165,14 +165,17 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def read_done(value: Any) -> bool:
-    """Whether an episode has ended; where nothing is said it has not.
+def read_flag(fields: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    """A field that is true or false; `default` where it is missing or null.
 
     Raises:
       ValueError: it is neither true nor false, nor 1 or 0.
     """
-    if value is not None and value not in (True, False):
-        raise ValueError(f"done is {json.dumps(value)[:80]}, neither true nor false")
+    value = fields.get(name)
+    if value is None:
+        return default
+    if value not in (True, False):
+        raise ValueError(f"{name} is {json.dumps(value)[:80]}, neither true nor false")
     return bool(value)
 
 

@@ -226,8 +226,8 @@ def test_a_connection_that_is_lost_inside_an_episode_is_a_failure():
         (observation(reward=float("nan")), "the reward is NaN"),
         (observation(done="true"), 'done is "true", neither true nor false'),
         (observation(done=[1]), "done is [1], neither"),
-        (observation(done=True, success="no"), '`success` is "no", neither'),
-        (observation(valid=0), "`valid` is 0, neither"),
+        (observation(done=True, success="no"), 'success is "no", neither'),
+        (observation(valid=0.5), "valid is 0.5, neither"),
         ('{"type": "observation", "data": {"observation": 3}}', "the observation is 3"),
         (
             '{"type": "observation", "data": {"observation": {"board": ""}}}',
