@@ -72,6 +72,41 @@ def play_in_python(config: ConfigDict, host: str, *, max_turns: int) -> None:
     config.learner.num_widths = 4
 
 
+def smollm2(config: ConfigDict) -> None:
+    """SmolLM2-135M-Instruct, a real language model on a laptop (`launch.fetch`).
+
+    Answers without thoughts, one reply an episode; all groups are learned from, since
+    at the start hardly any has a reward spread besides that of its form.
+    """
+    config.prompt.style = "example"
+    config.prompt.tokenization = "rows"
+    config.prompt.thinking = False
+    config.model.path = "models/smollm2-135m"
+    config.rollout.num_groups = 8
+    config.rollout.group_size = 8
+    config.rollout.max_turns = 1
+    config.rollout.max_actions_per_turn = 10
+    config.rollout.max_reply_tokens = 24
+    config.rollout.stop_at_answer = True
+    config.rollout.decode_chunk_tokens = 4
+    # Each part would read all weights for every token.
+    config.rollout.part_rows = None
+    config.bonus.format = 0.2
+    # With the division by the groups' spread, a lucky safe choice counts like a win.
+    config.algo.advantage = "dr_grpo"
+    config.filter.keep_fraction = 1.0
+    config.optimizer.learning_rate = 5e-6
+    config.schedule.warmup_updates = 5
+    config.learner.minibatch_rows = 64
+    config.learner.microbatch_rows = 16
+    config.train.num_iterations = 40
+    config.evaluation.every = 20
+    config.evaluation.num_prompts = 64
+    config.checkpoint.every = 20
+    config.checkpoint.keep = 1
+    config.checkpoint.keep_best = "success"
+
+
 def _qwen(config: ConfigDict, path: str) -> None:
     """The paper's setting (StarPO-S, arXiv 2504.20073, section 4) on a real model."""
     config.prompt.style = "full"
@@ -216,6 +251,7 @@ def choose(
 SIZES = {
     "pocket": pocket,
     "study": study,
+    "smollm2-135m": smollm2,
     "qwen2.5-0.5b": qwen_half_billion,
     "qwen2.5-0.5b-24gb": qwen_half_billion_24gb,
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,

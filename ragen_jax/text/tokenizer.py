@@ -23,6 +23,8 @@ from ragen_jax.text.chat import Markup, markup_of
 
 # Far above any real vocabulary: tables have a row for every id.
 MAX_IDS = 2**24
+# Characters of another library's error that a sentence repeats.
+MAX_REASON = 300
 # Read by every tokenizer in its way: contractions, numbers, blanks, line ends, symbols,
 # other alphabets, and words that tokenizers of code cut.
 PROBE = (
@@ -233,9 +235,11 @@ def _as_transformers_reads(folder: pathlib.Path) -> tokenizers.Tokenizer:
         )
         return tokenizer.backend_tokenizer
     except Exception as error:
+        # Values of the files, whatever they are, may stand in its words.
+        reason = ascii(str(error))[1:-1][:MAX_REASON]
         raise ValueError(
-            f"transformers cannot build a fast tokenizer from {folder}: {error}; "
-            "save it again with a tokenizer.json"
+            f"transformers cannot build a fast tokenizer from {folder} (config.json, "
+            f"tokenizer_config.json, tokenizer.json): {reason}; copy these files again"
         ) from error
 
 

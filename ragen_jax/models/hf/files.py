@@ -47,6 +47,8 @@ MAX_NAME_BYTES = 255
 MAX_WEIGHT = 1e6
 # Names shown in a message before it is cut off.
 MAX_NAMES_SHOWN = 4
+# Where `launch.fetch` puts models, in the folder that it is run in.
+FETCHED = Path("models")
 
 
 def resolve_checkpoint(
@@ -74,6 +76,9 @@ def resolve_checkpoint(
     name = os.fspath(folder_or_hub_id)
     if path.exists():
         raise ValueError(f"{name} is a file; give the folder that holds config.json")
+    if path.parent == FETCHED:
+        fetch = f"python -m launch.fetch {path.name}"
+        raise ValueError(f"there is no folder {name} (model.path); get it by {fetch}")
     if not is_hub_id(name):
         raise ValueError(f"there is no folder {name} (model.path)")
     return hub_snapshot(name, files)
