@@ -386,7 +386,8 @@ SETTINGS = Settings({
     "learner.share_prompts": switch(False,
         "Whether a pass reads the first message of a group once for all of its rows, "
         "which then share a minibatch. Pays where that message is longer than what "
-        "follows it.", needs="rollout.group_size != 1"),
+        "follows it, and not much shorter than the longest that the game can send, to "
+        "which it is padded.", needs="rollout.group_size != 1"),
     "learner.epochs": count(1, "Passes over the kept rows per update."),
     "learner.updates_per_rollout": count(1,
         "Updates of a rollout (the paper's Online-k: k); 1 is on-policy. Each filters "

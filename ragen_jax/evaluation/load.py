@@ -123,7 +123,8 @@ def open_trained(
             if section not in PLAY_SECTIONS:
                 config[section] = trained_with[section]
     _forget_training(config)
-    program, _ = _open(config, changes, overrides)
+    # The weights that the run started from are not kept beside its own.
+    program = _open(config, changes, overrides)[0]
     iteration, policy = restore_policy(program, workdir, iteration)
     name = f"{workdir} at iteration {iteration}"
     adapters = None if config.lora.rank is None else policy.params
@@ -219,6 +220,7 @@ def _forget_training(config: ConfigDict) -> None:
     """Unset options of learning that the environment to play may not allow."""
     # Of the learner, over whole rows; one that was asked for may need a GPU.
     config.model.attention = AUTO
+    config.learner.share_prompts = False
     with config.ignore_type():
         names = [name for name in config.bonus if f"bonus.{name}" in declared()]
         config.bonus.update(dict.fromkeys(names))

@@ -9,6 +9,7 @@ files and no states.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.registry.functions import did_you_mean
 from ragen_jax.runs.metrics import BEST, declared
 
@@ -26,7 +27,8 @@ def judge(records: Sequence[Record], metric: str, games: Sequence[str]) -> Recor
       games: names of the environments in the metrics.
 
     Returns:
-      `{"checkpoint/best": iteration}`; an equal one does not replace an earlier one.
+      `{"checkpoint/best": iteration}`; an equal one does not replace an earlier one,
+      and one that was evaluated under other settings always does.
       Empty where nothing was evaluated, or nothing ever finite.
 
     Raises:
@@ -43,8 +45,12 @@ def judge(records: Sequence[Record], metric: str, games: Sequence[str]) -> Recor
                 f"{did_you_mean(name, measured)} They measure {', '.join(measured)}"
             )
     value = value_of(newest, metric, games)
-    old = value_of(_record_of(records, before), metric, games)
-    if value is not None and (old is None or value > old):
+    old_record = _record_of(records, before)
+    old = value_of(old_record, metric, games)
+    # A resumed run may evaluate otherwise: such values are not compared.
+    settings = [name for x in VALIDATION_SETTINGS for name in _names(x, games)]
+    is_alike = all(newest.get(x) == old_record.get(x) for x in settings)
+    if value is not None and (old is None or value > old or not is_alike):
         return {BEST: float(newest["iteration"])}
     return {} if before is None else {BEST: float(before)}
 

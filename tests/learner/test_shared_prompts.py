@@ -193,7 +193,7 @@ def test_a_run_learns_the_same(tmp_path):
             evaluation__every=None,
         )
         program = build_program(config)
-        key, state = rngs.step_key(rngs.root_key(0), 0), program.state
+        key, state = rngs.step_key(rngs.root_key(5), 0), program.state
         batch = program.join(program.collect(program.play_params(state), key))
         assert len(set(np.asarray(batch.lengths))) > 1
         state, stats, _ = program.update(state, batch, key)

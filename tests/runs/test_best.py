@@ -28,6 +28,15 @@ def evaluations(*values, metric=SUCCESS, every=10):
     return records
 
 
+def test_other_settings_of_evaluation_begin_anew():
+    """At another temperature a lower value may be the better policy."""
+    records = evaluations(0.9, 0.5, 0.25, 0.5)
+    for record, temperature in zip(records[::2], (0.5, 1.0, 1.0, 1.0), strict=True):
+        record["val-env/Sokoban/temperature"] = temperature
+    found = [r.get(BEST) for r in judged(records)[::2]]
+    assert found == [0.0, 10.0, 10.0, 10.0]
+
+
 def judged(records, metric="success", games=("Sokoban",)):
     """Records as a run leaves them, with the best iteration so far."""
     done = []

@@ -62,6 +62,7 @@ READ_KEYS = (
     "rollout.max_actions_per_turn",
     "rollout.max_actions_per_episode",
     "rollout.max_reply_tokens",
+    "rollout.stop_at_answer",
     "rollout.context",
     "rollout.context_turns",
     "rollout.format_penalty",
@@ -218,6 +219,8 @@ def _settings(
         "context": rollout.context,
         "context_turns": rollout.context_turns,
         "format_penalty": rollout.format_penalty,
+        # Left out where it is off: earlier conversations have no such setting.
+        **({"stop_at_answer": True} if rollout.stop_at_answer else {}),
         **played,
     }
 

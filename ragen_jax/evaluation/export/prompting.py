@@ -106,6 +106,7 @@ def _snippet(trained: Trained, messages: Sequence[Message], base: str | None) ->
         *(line for message in messages for line in _python_message(message)),
         "]",
         f'options = {{"max_new_tokens": {rules.max_reply_tokens}, "do_sample": False}}',
+        *([_STOP] if rules.stop_at_answer else []),
         'reply = player(messages, **options)[0]["generated_text"][-1]',
         f'answer = re.search(r"{pattern}", reply["content"], re.DOTALL)',
         'listed = answer.group(1).split("||") if answer else []',
@@ -119,6 +120,7 @@ def _snippet(trained: Trained, messages: Sequence[Message], base: str | None) ->
 
 _THOUGHT_AND_ANSWER = r"</think>\s*<answer>(.*?)</answer>"
 _ANSWER = "(.*?)</answer>"
+_STOP = 'options |= {"stop_strings": ["</answer>"], "tokenizer": player.tokenizer}'
 _LOAD = """
 import re
 
@@ -180,6 +182,12 @@ def _reading(trained: Trained) -> str:
         f"* A reply of training had at most {task.rules.max_reply_tokens} tokens, its "
         "end included.",
     ]
+    if task.rules.stop_at_answer:
+        lines.append(
+            "* In training a reply ended with its first `</answer>`; the model has not "
+            "learnt to stop there. Generation has to: as above, or by `stop` "
+            "of a server, which leaves out the tag."
+        )
     return "\n".join(lines)
 
 

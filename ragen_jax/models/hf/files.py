@@ -77,8 +77,10 @@ def resolve_checkpoint(
     if path.exists():
         raise ValueError(f"{name} is a file; give the folder that holds config.json")
     if path.parent == FETCHED:
-        fetch = f"python -m launch.fetch {path.name}"
-        raise ValueError(f"there is no folder {name} (model.path); get it by {fetch}")
+        raise ValueError(
+            f"there is no folder {name} (model.path); python -m launch.fetch "
+            f"{path.name} (of the hub: OWNER/{path.name}) makes it"
+        )
     if not is_hub_id(name):
         raise ValueError(f"there is no folder {name} (model.path)")
     return hub_snapshot(name, files)

@@ -35,6 +35,7 @@ from ragen_jax.rollout.turns import (
     step_env,
     to_trajectory,
 )
+from ragen_jax.text.answers import ANSWER_END
 from ragen_jax.text.messages import (
     DialogueTurn,
     Message,
@@ -280,7 +281,13 @@ class ChatEpisode:
         return self.outcome.fields
 
     def _text_of(self, reply: ChatReply) -> str:
-        return strip_prefix(reply.text, self._game.chat.wording.reply_prefix)
+        text = strip_prefix(reply.text, self._game.chat.wording.reply_prefix)
+        if not self._game.rules.stop_at_answer:
+            return text
+        # What follows is neither read nor shown again, as where tokens are sampled.
+        end = ANSWER_END.decode()
+        before, found, _ = text.partition(end)
+        return before + found
 
     def _given(self) -> Any:
         return self._keys

@@ -213,7 +213,7 @@ def test_huge_json_is_refused(folder, monkeypatch):
         ("no_such_folder", "there is no folder no_such_folder"),
         ("/no/such/folder", "there is no folder"),
         ("./nowhere", "there is no folder"),
-        ("models/nowhere", "get it by python -m launch.fetch nowhere$"),
+        ("models/nowhere", "launch.fetch nowhere .of the hub: OWNER/nowhere. makes it"),
         ("owner/model", "owner/model is neither a folder nor a model that could be"),
         ("bad owner/model", "neither a folder nor a model that could be"),
     ],
