@@ -35,15 +35,9 @@ def judge(records: Sequence[Record], metric: str, games: Sequence[str]) -> Recor
       ValueError: the evaluation has not measured the metric.
     """
     newest, before = records[-1], best_iteration(records[:-1])
-    measured = [name for name in newest if name.startswith(_EVALUATIONS)]
-    if not measured:
+    if not _measured(newest):
         return {}
-    for name in _names(metric, games):
-        if name not in measured:
-            raise ValueError(
-                f"checkpoint.keep_best = {metric!r}: evaluations measure no {name}."
-                f"{did_you_mean(name, measured)} They measure {', '.join(measured)}"
-            )
+    check(records[-1:], metric, games)
     value = value_of(newest, metric, games)
     old_record = _record_of(records, before)
     old = value_of(old_record, metric, games)
@@ -53,6 +47,21 @@ def judge(records: Sequence[Record], metric: str, games: Sequence[str]) -> Recor
     if value is not None and (old is None or value > old or not is_alike):
         return {BEST: float(newest["iteration"])}
     return {} if before is None else {BEST: float(before)}
+
+
+def check(records: Sequence[Record], metric: str, games: Sequence[str]) -> None:
+    """Refuse a metric that the newest evaluation, if there is one, did not measure.
+
+    Raises:
+      ValueError: names those that it measured.
+    """
+    measured = next(filter(None, map(_measured, reversed(records))), [])
+    for name in _names(metric, games):
+        if measured and name not in measured:
+            raise ValueError(
+                f"checkpoint.keep_best = {metric!r}: evaluations measure no {name}."
+                f"{did_you_mean(name, measured)} They measure {', '.join(measured)}"
+            )
 
 
 def is_best(records: Sequence[Record]) -> bool:
@@ -84,6 +93,10 @@ def value_of(record: Record, metric: str, games: Sequence[str]) -> float | None:
     """
     values = [record.get(name) for name in _names(metric, games)]
     return None if None in values else sum(values) / len(values)
+
+
+def _measured(record: Record) -> list[str]:
+    return [name for name in record if name.startswith(_EVALUATIONS)]
 
 
 def _names(metric: str, games: Sequence[str]) -> list[str]:

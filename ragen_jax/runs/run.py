@@ -91,7 +91,9 @@ class Run(RunFolder):
             )
 
     def _check_best(self) -> None:
-        """Forget the best checkpoint if its files are gone."""
+        """Refuse an unknown metric; forget a best checkpoint whose files are gone."""
+        if (metric := self._config.checkpoint.keep_best) is not None:
+            best.check(self._records, metric, self._names)
         iteration = best.best_iteration(self._records)
         if iteration is None or self.has_checkpoint(iteration):
             return

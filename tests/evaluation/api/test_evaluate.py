@@ -69,6 +69,7 @@ def games_are_compiled_once():
         place = (
             json.dumps(describe(config, entry, make_env(entry)[0]))
             + f"{config.prompt.style} {config.prompt.thinking}"
+            + f" {config.rollout.stop_at_answer}"
         )
         if place not in built:
             built[place] = build(config, entry)
@@ -145,6 +146,26 @@ def test_a_thought_in_a_field_of_its_own_changes_nothing(tmp_path, uninterrupted
         metrics, lines = play(tmp_path / "out.jsonl", server.url, **prices)
     assert metrics["Sokoban"] == uninterrupted[0]
     assert lines == uninterrupted[1]
+
+
+def test_what_follows_the_answer_is_neither_read_nor_shown_again(
+    tmp_path, uninterrupted
+):
+    def walk_and_talk(request):
+        answer = walk(request)
+        answer.body["choices"][0]["message"]["content"] += " Or <answer>Left</answer>"
+        return answer
+
+    def asked(requests):
+        return sorted(json.dumps(request.messages) for request in requests)
+
+    with serve(walk_and_talk) as server:
+        changes = SMALL | {"rollout.stop_at_answer": True}
+        metrics, _ = play(tmp_path / "out.jsonl", server.url, changes=changes)
+    alike = ("success", "num_actions", "format", "episodic_return")
+    for name in alike:
+        assert metrics["Sokoban"][name] == uninterrupted[0][name]
+    assert asked(server.requests) == asked(uninterrupted[2])
 
 
 def test_words_before_the_answer_are_not_its_first_action(tmp_path):

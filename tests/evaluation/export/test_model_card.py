@@ -241,6 +241,7 @@ def test_a_model_of_qwens_format_without_thoughts(tokenization, tmp_path):
         tmp_path / "run",
         model__path=str(model),
         prompt__tokenization=tokenization,
+        rollout__stop_at_answer=tokenization == "rows",
         **changes,
     )
     output = export(run, tmp_path / "exported")
@@ -256,6 +257,9 @@ def test_a_model_of_qwens_format_without_thoughts(tokenization, tmp_path):
     assert (OTHER_TOKENS in card) == (tokenization == "symbols")
     assert 're.search(r"(.*?)</answer>"' in python_of(card)
     assert "`<answer>` and the reply hold `<answer>...</answer>`" in card
+    ends_there = "In training a reply ended with its first `</answer>`" in card
+    stops_there = '"stop_strings": ["</answer>"]' in python_of(card)
+    assert ends_there == stops_there == (tokenization == "rows")
 
 
 def test_the_exported_folder_is_a_model_to_start_from(exported, trained):
