@@ -28,9 +28,10 @@ SMALL = {
 }
 
 
-def play(lines, task):
-    """Run the commands of a block, small, in the current folder."""
+def play(lines, task, folder):
+    """Run the commands of a block, small, with their runs in a folder."""
     for _, _, module, *words in lines:
+        words = [re.sub("=runs/", f"={folder}/", word) for word in words]
         small = [word.format(task=task) for word in SMALL[module]]
         done = commands.call(commands.command(module.split(".")[1], *words, *small))
         assert done.returncode == 0, (module, done.stdout, done.stderr)
@@ -39,7 +40,6 @@ def play(lines, task):
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -47,20 +47,22 @@ def folder(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_the_game_in_arrays(folder):
     (folder / "walk.py").write_text(example.source())
-    checked, tuned, trained = play(ARRAY, "game")
+    checked, tuned, trained = play(ARRAY, "game", folder)
     assert "walk:Walk keeps the contract" in checked.stdout
-    assert "wrote the model to runs/walk-sft/model" in tuned.stdout
+    assert f"wrote the model to {folder}/walk-sft/model" in tuned.stdout
     assert "params sha256" in trained.stdout
 
 
 @pytest.mark.slow
 def test_the_game_in_python(folder):
-    (folder / "zoo.py").write_text(ZOO)
+    # Commands run in the folder of the package here.
+    file = folder / "zoo.jsonl"
+    (folder / "zoo.py").write_text(ZOO.replace("zoo.jsonl", str(file)))
     (program, *lines) = PYTHON
     assert program == ["python", "record.py"]
-    exec(compile(RECORD, "record.py", "exec"), {})
-    assert len((folder / "zoo.jsonl").read_text().splitlines()) == 152
-    checked, tuned, trained = play(lines, "world")
+    exec(compile(RECORD.replace("zoo.jsonl", str(file)), "record.py", "exec"), {})
+    assert len(file.read_text().splitlines()) == 152
+    checked, tuned, trained = play(lines, "world", folder)
     assert "zoo:Zoo keeps the contract" in checked.stdout
     assert "the first texts of Zoo have words" in tuned.stderr
     assert "params sha256" in trained.stdout
