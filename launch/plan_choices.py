@@ -53,10 +53,12 @@ def more_devices(config: ConfigDict) -> Iterator[Choice]:
     """The parameters and rows split over more devices, the fewest first."""
     rows, fsdp = config.learner.microbatch_rows, config.mesh.fsdp
     while (fsdp := 2 * fsdp) <= _MAX_SHARDS:
-        # A pass has a row for every device.
-        shards = config.mesh.data * fsdp
+        # A pass has a row or a group for every device.
+        least = config.mesh.data * fsdp
+        if config.learner.share_prompts:
+            least *= config.rollout.group_size
         changes = {"mesh.fsdp": fsdp}
-        if rows % shards:
-            changes["learner.microbatch_rows"] = shards
+        if rows % least:
+            changes["learner.microbatch_rows"] = least
         words = " ".join(f"--config.{key}={value}" for key, value in changes.items())
         yield words, changed(config, changes)

@@ -212,7 +212,8 @@ def _is_due(every: int | None, done: int, total: int) -> bool:
 def _leave(run: Run, display: Display, stop: StopRequest, done: int, total: int) -> int:
     """Close the run after a signal; returns the exit status for it."""
     run.finish()
-    if done == 0:
+    # The start is saved where it is the best policy so far.
+    if done == 0 and not run.has_checkpoint(0):
         display.say("stopped before the first iteration; the same command starts again")
     else:
         display.say(

@@ -24,7 +24,8 @@ def fetch_hub(hub_id: str, folder: Path) -> None:
 
     Raises:
       ValueError: the folder exists, the hub does not have the model or cannot be
-        reached, or the model or its tokenizer cannot be used.
+        reached, the model or its tokenizer cannot be used, or there are no weights that
+        are read.
     """
     if not is_hub_id(hub_id):
         raise ValueError(
@@ -39,6 +40,11 @@ def fetch_hub(hub_id: str, folder: Path) -> None:
     load_config(partial)
     load_tokenizer(partial)
     hub_snapshot(hub_id, [*HUB_FILES, *TOKENIZER_FILES], partial)
+    if not any(partial.glob("*.safetensors")):
+        raise ValueError(
+            f"{hub_id} has no *.safetensors files, and weights in other formats are "
+            "not read; convert them to safetensors, or name another model"
+        )
     write_digests(partial, model_files(partial))
     partial.rename(folder)
 

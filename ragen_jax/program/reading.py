@@ -15,8 +15,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from envs.base import TRAINING, TextGame
+from ragen_jax.multihost import exchange
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.rows import Pool
+from ragen_jax.terminal import say
 from ragen_jax.text.tokenizer import Tokenizer
 
 # Two letters or more; single ones are symbols of boards.
@@ -45,9 +47,12 @@ def warn_of_unread_words(
       tokenizer: of the built-in model.
       cure: what to do.
     """
+    # Once for all processes: asking a host game starts a worker.
+    if not exchange.is_first():
+        return
     for env in games:
         if note := unread_note(env, [tokenizer], cure):
-            print(f"note: {note}", file=sys.stderr)
+            say(f"note: {note}", sys.stderr)
 
 
 def unread_note(env: TextGame, tokenizers: Sequence[Tokenizer], cure: str) -> str:

@@ -145,8 +145,8 @@ class RunWriter:
         """
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"iteration_{iteration:06d}.jsonl"
-        lines = (_line(_without_non_finite(episode)) for episode in episodes)
-        write_text_atomically(path, "".join(lines))
+        episodes = [_without_non_finite(episode) for episode in episodes]
+        write_text_atomically(path, "".join(map(_line, episodes)))
         self._sinks.episodes(iteration, episodes)
 
     def sync(self) -> None:

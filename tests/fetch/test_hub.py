@@ -60,6 +60,19 @@ def test_a_model_that_is_not_implemented_costs_no_weights(hub, tmp_path):
     assert len(hub) == 1
 
 
+def test_a_model_without_safetensors_gets_no_folder(hub, tmp_path, monkeypatch):
+    whole = huggingface_hub.snapshot_download
+
+    def without_weights(*words, allow_patterns, **options):
+        patterns = [x for x in allow_patterns if x != "*.safetensors"]
+        return whole(*words, allow_patterns=patterns, **options)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", without_weights)
+    said = commands.refusal("fetch", ID, f"--output={tmp_path / 'tiny'}")
+    assert f"{ID} has no *.safetensors files" in said
+    assert not (tmp_path / "tiny").exists()
+
+
 def test_a_fetch_goes_on_where_it_stopped(hub, tmp_path, monkeypatch):
     whole = huggingface_hub.snapshot_download
 

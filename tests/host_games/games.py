@@ -85,6 +85,21 @@ class Late(Faulty):
             raise ConnectionError("busy")
 
 
+class FirstFails(Faulty):
+    """Cannot begin a problem for the first row that asks, ever."""
+
+    def __init__(self, split: str, folder: str):
+        super().__init__(split)
+        self.folder = pathlib.Path(folder)
+
+    def reset(self, seed: int, task: int | None = None) -> Observation:
+        mark = self.folder / str(seed)
+        if not mark.exists():
+            mark.touch()
+            raise ConnectionError("busy")
+        return super().reset(seed, task)
+
+
 class Shares(Faulty):
     """Shows what one process worked out for all, and wrote a letter into a file."""
 

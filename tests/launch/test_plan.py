@@ -7,6 +7,7 @@ import pytest
 from configs import sokoban
 from launch import command
 from launch.plan_choices import more_devices, other_presets
+from ragen_jax.config import validate
 from ragen_jax.memory import plan as memory_plan
 from ragen_jax.memory.devices import named_device
 from ragen_jax.memory.plan import Plan
@@ -137,3 +138,15 @@ def test_presets_of_the_same_model_are_found_with_what_was_asked():
         "--config.mesh.fsdp=4",
         "--config.mesh.fsdp=8 --config.learner.microbatch_rows=8",
     ]
+
+
+def test_more_devices_have_whole_groups_where_prompts_are_shared():
+    config = sokoban.get_config("qwen2.5-3b,grpo")
+    config.learner.share_prompts = True
+    config.learner.microbatch_rows = config.rollout.group_size
+    choices = [*more_devices(config)]
+    assert [words for words, _ in choices] == [
+        f"--config.mesh.fsdp={n} --config.learner.microbatch_rows={16 * n}"
+        for n in (2, 4, 8)
+    ]
+    validate(choices[0][1])

@@ -133,9 +133,20 @@ def test_an_update_learns_the_same(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(2, 1, 1), (1, 2, 1), (2, 1, 2)])
-def test_devices_do_not_matter(mesh):
-    settings = {"microbatch_rows": 8, "advantage": "gae", "placement": "loss"}
+@pytest.mark.parametrize(
+    ("mesh", "microbatch_rows"),
+    [
+        ((2, 1, 1), 8),
+        ((1, 2, 1), 8),
+        ((2, 1, 2), 8),
+        ((1, 2, 2), 16),
+        # A group for every device that has rows.
+        ((2, 2, 2), 16),
+    ],
+)
+def test_devices_do_not_matter(mesh, microbatch_rows):
+    settings = {"advantage": "gae", "placement": "loss"}
+    settings |= {"microbatch_rows": microbatch_rows}
     assert_close(after(PROMPTS, mesh=mesh, **settings), after(None, **settings))
 
 

@@ -66,8 +66,15 @@ def test_the_summary_compares_only_what_was_measured_alike():
     assert "no evaluation" in _gain([{"iteration": 1}], "val-env/X/")
 
 
+@pytest.mark.parametrize(
+    ("keep_best", "words"),
+    [
+        (None, "stopped before the first iteration; the same command starts again"),
+        ("success", "stopped after 0 of 5 iterations, all saved; the same command re"),
+    ],
+)
 def test_a_signal_during_the_first_evaluation_stops_the_run(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, capsys, keep_best, words
 ):
     def interrupted(program, params):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -75,7 +82,9 @@ def test_a_signal_during_the_first_evaluation_stops_the_run(
 
     monkeypatch.setattr(train, "evaluate", interrupted)
     config = sokoban.get_config()
-    config.update_from_flattened_dict(commands.TINY)
+    with config.ignore_type():
+        changes = {"checkpoint.keep_best": keep_best}
+        config.update_from_flattened_dict(commands.TINY | changes)
     assert train.train(config, tmp_path / "run") == 143
-    assert "stopped before the first iteration" in capsys.readouterr().out
+    assert words in capsys.readouterr().out
     assert [r["iteration"] for r in reader.read_metrics(tmp_path / "run")] == [0]

@@ -1,11 +1,12 @@
 """The note about games in words that a built-in model has not learned."""
 
 import importlib
+import types
 
 import pytest
 
 import configs
-from configs import base, countdown
+from configs import base, countdown, sokoban
 from envs.base import TextGame
 from envs.templates import Template
 from ragen_jax.host_games.base import HostGame, Observation, Step
@@ -128,11 +129,41 @@ def test_a_game_in_python_is_asked_for_its_first_text():
     assert not note_of(host("Counted"))
 
 
-def test_only_built_in_models_are_spoken_of(monkeypatch, capsys):
+def test_the_note_of_each_game(capsys):
     reading.warn_of_unread_words([Chess(), Few()], POCKET)
     said = capsys.readouterr().err
     assert said.startswith("note: the actions of Chess")
     assert said.count("\n") == 1
     assert "docs/warm-start.md" in said
     assert set(BUILT_IN) == {"pocket", "pocket_worlds", "pocket_host"}
-    assert build.warn_of_unread_words is reading.warn_of_unread_words
+
+
+def test_only_the_first_process_asks_the_games(monkeypatch, capsys):
+    monkeypatch.setattr(reading.exchange, "is_first", lambda: False)
+    monkeypatch.setattr(reading, "unread_note", None)
+    reading.warn_of_unread_words([Chess()], POCKET)
+    assert capsys.readouterr().err == ""
+
+
+class Reached(Exception):
+    pass
+
+
+@pytest.mark.parametrize("is_built_in", [True, False])
+def test_only_built_in_models_are_spoken_of(is_built_in, monkeypatch, tmp_path, capsys):
+    def stop(folder):
+        raise Reached
+
+    parts = types.SimpleNamespace(tasks=[types.SimpleNamespace(env=Chess())])
+    monkeypatch.setattr(build, "build_parts", lambda *_: parts)
+    for check in ("check_memory", "check_sessions"):
+        monkeypatch.setattr(build, check, lambda *_: None)
+    monkeypatch.setattr(build, "load_checkpoint", stop)
+    config = sokoban.get_config()
+    if not is_built_in:
+        # The same words in a folder of the user's.
+        (tmp_path / "mine").symlink_to(BUILT_IN["pocket"])
+        config.model.path = str(tmp_path / "mine")
+    with pytest.raises(Reached):
+        build.open_program(config)
+    assert ("the actions of Chess" in capsys.readouterr().err) == is_built_in

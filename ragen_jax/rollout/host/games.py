@@ -12,6 +12,7 @@ A row whose game fails ends there, and none of its tokens is trained on.
 
 import asyncio
 import collections
+import dataclasses
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
@@ -120,8 +121,9 @@ class HostGameEpisodes(TokenEpisodes):
     async def reset(self) -> None:
         """Begin the games; before the first turn."""
         problems = draw_problems(self._keys, self._env.num_tasks[self._keys.split])
-        local = ([values[row] for row in self._rows] for values in problems)
+        local = [[values[row] for row in self._rows] for values in problems]
         outputs = await asyncio.to_thread(self._games.reset, *local)
+        outputs = show_failed(outputs, list(zip(*local, strict=True)))
         await self._turns.acquire(self._part)
         states = self.play.states.replace(
             output=self._token_outputs(dict(enumerate(outputs)))
@@ -200,6 +202,28 @@ class HostGameEpisodes(TokenEpisodes):
         row = np.zeros(limit + 1, np.int32)
         row[: len(ids)], row[-1] = ids, len(ids)
         return row
+
+
+def show_failed(
+    outputs: Sequence[WorkerResponse], problems: Sequence[tuple[int, int | None]]
+) -> list[WorkerResponse]:
+    """First outputs in which failed rows show what others of their problem show.
+
+    The policy reads a group's first message once, in the group's first row, whose game
+    may have failed (`collect.model_responder`).
+
+    Args:
+      outputs: of a reset, by row.
+      problems: seed and task of each row.
+    """
+    pairs = list(zip(problems, outputs, strict=True))
+    texts = {problem: x.text for problem, x in pairs if x.failure is None}
+    return [
+        x
+        if x.failure is None
+        else dataclasses.replace(x, text=texts.get(problem, x.text))
+        for problem, x in pairs
+    ]
 
 
 class HostCollector:

@@ -38,8 +38,9 @@ class OpenedRun:
 class Sink:
     """Base class of sinks, the user's among them.
 
-    What a method raises is printed once; the run goes on, without the sink. After a
-    kill, iterations since the last checkpoint are written a second time.
+    What a method raises is printed once; the sink is closed, and the run goes on
+    without it. After a kill, iterations since the last checkpoint are written a second
+    time.
 
     Args:
       run: the run. A sink that has not seen `run.run_id` before may show `run.records`.

@@ -46,7 +46,7 @@ def _is_installed(package: str) -> bool:
 
 
 class Sinks:
-    """All sinks of a run; each is left out once it has failed.
+    """All sinks of a run; each is closed and left out once it has failed.
 
     Args:
       names: of `logging.sinks`.
@@ -72,7 +72,10 @@ class Sinks:
         self._call(lambda sink: sink.flush())
 
     def close(self) -> None:
-        self._call(lambda sink: sink.close())
+        for name in tuple(self._sinks):
+            sink = self._sinks.pop(name)
+            with self._guarded(name):
+                sink.close()
 
     def _call(self, call: Callable[[Sink], None]) -> None:
         for name, sink in tuple(self._sinks.items()):
@@ -86,7 +89,7 @@ class Sinks:
         # The code is a user's or a service's: it may raise anything, and hours of
         # training are worth more than its curves.
         except Exception as error:
-            self._sinks.pop(name, None)
+            failed = self._sinks.pop(name, None)
             first = str(error).strip().split("\n")[0]
             print(
                 f"warning: the sink {name} failed ({type(error).__name__}: {first}) "
@@ -94,3 +97,7 @@ class Sinks:
                 "resuming the run opens the sink again",
                 file=sys.stderr,
             )
+            if failed is not None:
+                # What it holds is released if possible; it is known to be broken.
+                with contextlib.suppress(Exception):
+                    failed.close()

@@ -11,9 +11,14 @@ import pytest
 
 from envs.base import PlayBudget
 from ragen_jax.diagnostics.timing import compilations
-from ragen_jax.host_games.workers.pool import Pool
+from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout.host.env import make_host_game
-from ragen_jax.rollout.host.games import HostCollector, encode_plain, take_outputs
+from ragen_jax.rollout.host.games import (
+    HostCollector,
+    encode_plain,
+    show_failed,
+    take_outputs,
+)
 from ragen_jax.rollout.host.loop import make_token_game
 from ragen_jax.rollout.host.rows import GamesFailed, draw_problems
 from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
@@ -260,6 +265,36 @@ def test_a_failure_masks_its_row_and_changes_no_other(capfd):
     assert metrics["game_letters"] == pytest.approx(np.take(last, sound_rows).mean())
     assert FAILED_ROWS.value(trajectory) == sum(has_failed)
     assert FAILED_ROWS.value(sound) == 0
+
+
+def test_a_row_that_fails_at_its_start_changes_no_other(tmp_path):
+    """It is the first of its group, whose first message it reads for all."""
+    name, kwargs = "tests.host_games.games:FirstFails", {"folder": str(tmp_path)}
+    # One worker begins the rows of a group in their order.
+    game = make_host_game(name, kwargs, **SETTINGS | {"num_workers": 1})
+    play, keys = collector(game, num_groups=2), rollout_keys(KEY, 2, 3)
+    failed, sound = (
+        jax.device_get(play(speaker_params(SOUND), dialogue(game), keys))
+        for _ in range(2)
+    )
+    is_masked = ~failed.loss_mask.any(axis=1)
+    assert is_masked.tolist() == [True, False, False] * 2
+    assert FAILED_ROWS.value(sound) == 0
+    rows = ~is_masked
+    for name in ("tokens", "loss_mask", "success", "lengths"):
+        found, expected = (getattr(x, name)[rows] for x in (failed, sound))
+        np.testing.assert_array_equal(found, expected)
+    log_probs = [x.sample_log_probs[rows] for x in (failed, sound)]
+    np.testing.assert_allclose(*log_probs, atol=1e-5)
+
+
+def test_failed_rows_show_what_others_of_their_problem_show():
+    gone = WorkerResponse(failure="gone")
+    outputs = [gone, WorkerResponse("a"), gone, WorkerResponse("b"), gone]
+    problems = [(1, 0), (1, 0), (1, 2), (1, 3), (1, 3)]
+    shown = show_failed(outputs, problems)
+    assert [x.text for x in shown] == ["a", "a", "", "b", "b"]
+    assert [x.failure for x in shown] == [x.failure for x in outputs]
 
 
 def test_too_many_failures_end_the_rollout():

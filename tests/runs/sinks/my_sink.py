@@ -20,7 +20,7 @@ class Lines(Sink):
         self._say("write", record["iteration"], numbers(record))
 
     def episodes(self, iteration, episodes):
-        self._say("episodes", iteration, len(episodes))
+        self._say("episodes", iteration, episodes)
 
     def flush(self):
         self._say("flush")
@@ -30,13 +30,31 @@ class Lines(Sink):
 
 
 class Failing(Sink):
-    """Fails at the first record."""
+    """Fails at the first record, and when it is closed."""
 
     num_calls = 0
+    num_closed = 0
 
     def write(self, record):
         type(self).num_calls += 1
         raise ConnectionError("no route to host\nand a page more")
+
+    def close(self):
+        type(self).num_closed += 1
+        raise ConnectionError("still no route to host")
+
+
+class BadEnd(Sink):
+    """Fails when it is closed."""
+
+    num_closed = 0
+
+    def write(self, record):
+        pass
+
+    def close(self):
+        type(self).num_closed += 1
+        raise OSError("disk full")
 
 
 class Unreachable(Sink):

@@ -58,14 +58,32 @@ def test_a_users_sink_is_told_everything_under_one_id(tmp_path):
 
 
 def test_a_sink_that_fails_warns_once_and_the_run_goes_on(tmp_path, capsys):
-    my_sink.Failing.num_calls = 0
+    my_sink.Failing.num_calls = my_sink.Failing.num_closed = 0
     record(tmp_path, [1, 2, 3], UNREACHABLE, FAILING, LINES, saved=3)
     unreachable, failing = capsys.readouterr().err.splitlines()
     assert f"sink {UNREACHABLE} failed (TimeoutError: no answer)" in unreachable
     assert f"sink {FAILING} failed (ConnectionError: no route to host)" in failing
-    assert my_sink.Failing.num_calls == 1
+    assert my_sink.Failing.num_calls == my_sink.Failing.num_closed == 1
     assert [x["iteration"] for x in reader.read_metrics(tmp_path)] == [1, 2, 3]
     assert [line[1] for line in said(tmp_path) if line[0] == "write"] == [1, 2, 3]
+
+
+def test_a_sink_that_cannot_be_closed_is_closed_once(tmp_path, capsys):
+    my_sink.BadEnd.num_closed = 0
+    record(tmp_path, [1], f"{my_sink.__name__}:BadEnd")
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "BadEnd failed (OSError: disk full)" in warning
+    assert my_sink.BadEnd.num_closed == 1
+
+
+def test_sinks_are_shown_episodes_as_in_the_files(tmp_path):
+    written = writer.RunWriter(tmp_path, after=-1, sinks=[LINES])
+    written.episodes(1, [{"return": float("nan"), "turns": [{"reward": 0.5}]}])
+    written.close()
+    (shown,) = [x[2] for x in said(tmp_path) if x[0] == "episodes"]
+    assert shown == [{"return": None, "turns": [{"reward": 0.5}]}]
+    (path,) = (tmp_path / "trajectories").iterdir()
+    assert shown == [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
