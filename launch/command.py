@@ -75,8 +75,11 @@ _RULES_OF_VALUES = {
 }
 
 
-def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
-    """One line about the user's input, from an error of absl or ml_collections."""
+def flag_sentence(error: Exception, keys: Sequence[str], kind: str = "") -> str:
+    """One line about the user's input, from an error of absl or ml_collections.
+
+    `keys` are overridden; `kind` is that of the configuration, see `run`.
+    """
     lines = [line for line in str(error).replace("\\n", "\n").splitlines() if line]
     last = lines[-1]
     suggestion = re.search(r'Did you mean "(.*)" instead of "(.*)"', last)
@@ -85,7 +88,7 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
         # The error names a part of the path.
         paths = [key for key in keys if name in key.split(".")]
         path = paths[0] if paths else name
-        known = [path.replace(name, close)] if close else flatten(defaults())
+        known = [path.replace(name, close)] if close else _keys_here(kind)
         return str(unknown_key(path, known))
     value = re.match(r"flag (--[\w.]+)=(.*?): (.*)", last, re.DOTALL)
     if value:
@@ -94,7 +97,7 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
             if words in complaint:
                 return f"{flag}={text}; {rule}"
     if unknown := re.search(r"Unknown command line flag '([\w.]+)'", last):
-        return _unknown_flag(unknown[1])
+        return _unknown_flag(unknown[1], _keys_here(kind))
     last = re.sub(r"^(ValueError|TypeError|OSError): ", "", last)
     if last.startswith("get_config() takes 0 positional arguments"):
         return "this configuration file takes no presets; leave out the colon and them"
@@ -105,35 +108,51 @@ def flag_sentence(error: Exception, keys: Sequence[str]) -> str:
 _DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)")
 
 
-# What other programs call a flag -> how it is written here.
+# What other programs call a flag -> flag or key -> how that is written here. A command
+# is told of those that it has.
 _OTHER_NAMES = {
-    r"(\w+_)?batch_size": "--config.rollout.num_groups and .group_size (episodes of an "
-    "iteration) or --config.learner.minibatch_rows (of an optimizer step)",
-    r"(out|output|save|log|logging|run)_?(dir|folder)|out": "--workdir",
-    r"model(_name|_path|_id)?(_or_path)?": "--config.model.path",
-    r"env(_name|_id)?|game|task": "--config.env.name",
-    r"(max_|num_|total_)?(train_)?(steps|iterations|iters)": "--config.train."
-    "num_iterations",
+    r"(\w+_)?batch_size": {
+        "rollout.num_groups": "--config.rollout.num_groups and .group_size (episodes "
+        "of an iteration) or --config.learner.minibatch_rows (of an optimizer step)"
+    },
+    r"(out|output|save|log|logging|run)_?(dir|folder)|out": {"workdir": "--workdir"},
+    r"model(_name|_path|_id)?(_or_path)?": {"model.path": "--config.model.path"},
+    r"env(_name|_id)?|game|task": {"env.name": "--config.env.name"},
+    r"(max_|num_|total_)?(train_)?(steps|iterations|iters)": {
+        "train.num_iterations": "--config.train.num_iterations",
+        "train.num_steps": "--config.train.num_steps",
+    },
 }
 
 
-def _unknown_flag(name: str) -> str:
+def _keys_here(kind: str) -> list[str]:
+    """Keys of the command's configuration; none where it has no flag `config`."""
+    if "config" not in flags.FLAGS:
+        return []
+    from configs import sft
+
+    return [*flatten(sft.get_config() if kind == "fine-tuning" else defaults())]
+
+
+def _unknown_flag(name: str, known_keys: Sequence[str]) -> str:
     """What stands for a flag of another program."""
     if _DEVICE_FLAGS.fullmatch(name):
+        split = (
+            ", and --config.mesh.data=N or --config.mesh.fsdp=N splits the work over "
+            "N devices"
+        )
         return (
             f"no flag --{name}: JAX uses every device that it sees; the environment "
             "variable CUDA_VISIBLE_DEVICES=0 chooses GPUs, JAX_PLATFORMS=cpu the "
-            "processor, and --config.mesh.data=N or --config.mesh.fsdp=N splits the "
-            "work over N devices"
+            f"processor{split if 'mesh.data' in known_keys else ''}"
         )
-    for names, here in _OTHER_NAMES.items():
-        # Not every command has a run folder.
-        is_here = here != "--workdir" or "workdir" in flags.FLAGS
-        if re.fullmatch(names, name) and is_here:
-            return f"no flag --{name}. Write {here}."
-    known = (*flags.FLAGS, *flatten(defaults()))
+    known = (*flags.FLAGS, *known_keys)
+    for names, ways in _OTHER_NAMES.items():
+        for here, way in ways.items():
+            if here in known and re.fullmatch(names, name):
+                return f"no flag --{name}. Write {way}."
     ending = f".{spell_out(name)}"
-    keys = [key for key in flatten(defaults()) if f".{key}".endswith(ending)]
+    keys = [key for key in known_keys if f".{key}".endswith(ending)]
     options = " or ".join(f"--config.{key}" for key in keys)
     hint = f" Write {options}." if keys else did_you_mean(name, known)
     close = re.search("'(.*)'", hint)
@@ -437,17 +456,15 @@ def run(
     """
 
     def call(argv):
-        rest = _parse_flags(argv)
+        rest = _parse_flags(argv, config)
         if rest:
             word = rest[0].lstrip("+~")
-            key = word.partition("=")[0]
-            form = "--name=value"
-            if key in flatten(defaults()):
+            known = _keys_here(config)
+            form, file = "--name=value", f"--config={word}"
+            if word.partition("=")[0] in known:
                 form = f"--config.{word}"
-            elif word.endswith(".py") or _find_config(f"--config={word}") != (
-                f"--config={word}"
-            ):
-                form = f"--config={word}"
+            elif known and (word.endswith(".py") or _find_config(file) != file):
+                form = file
             raise ValueError(
                 f"unexpected argument {rest[0]!r}; options are written {form}"
             )
@@ -518,9 +535,10 @@ def _print_help(main: Callable, argv: list[str], config: str, topic: str) -> int
     return 0
 
 
-def _parse_flags(argv: Sequence[str]) -> list[str]:
+def _parse_flags(argv: Sequence[str], kind: str = "") -> list[str]:
     """Parse the command line; returns the words that are not flags.
 
+    `kind` is that of the configuration, see `run`.
     Errors of absl and ml_collections become a ValueError about the command line.
     """
     for word, following in zip(argv, [*argv[1:], "--"], strict=True):
@@ -529,7 +547,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         match = _OVERRIDE.match(word)
         if match and match.group(2) is None and _needs_value(match.group(1), following):
             raise ValueError(f"{word} has no value; write {word}=VALUE")
-    if not any(re.match(r"--?config(=|$)", word) for word in argv):
+    is_configured = any(re.match(r"--?config(=|$)", word) for word in argv)
+    if "config" in flags.FLAGS and not is_configured:
         for key in overridden_keys(argv):
             raise ValueError(
                 f"--config.{key} changes a configuration, and none is given; add "
@@ -547,7 +566,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
             raise ValueError(sentence) from error
         if not isinstance(error, flags.Error | AttributeError | KeyError | TypeError):
             raise
-        raise ValueError(flag_sentence(error, overridden_keys(argv))) from error
+        sentence = flag_sentence(error, overridden_keys(argv), kind)
+        raise ValueError(sentence) from error
     return rest[1:]
 
 

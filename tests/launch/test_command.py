@@ -1,6 +1,7 @@
 """The command line of a configuration: what is read, and which word wins."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -156,6 +157,34 @@ def test_files_that_cannot_be_written_are_refused_before_any_work(words, tmp_pat
         ):
             values = [flag] * bool(flag) + [tmp_path / name]
             assert said in commands.refusal(module, *others, last.format(*values))
+
+
+@pytest.mark.parametrize(
+    ("module", "word", "cure"),
+    [
+        ("fetch", "--model=x", ""),
+        ("report", "--model=x", ""),
+        ("export", "--model=x", ""),
+        ("export", "--num_iterations=5", ""),
+        ("export", "--lr=1e-4", ""),
+        ("report", "--config.model.path=x", ""),
+        ("report", "--gpus=2", ""),
+        ("export", "configs/sokoban.py", ""),
+        ("sft", "--max_steps=5", "Write --config.train.num_steps."),
+        ("sft", "--batch_size=5", ""),
+        ("sft", "--game=x", ""),
+        ("sft", "--gpus=2", ""),
+        ("sft", "--model=x", "Write --config.model.path."),
+        ("sft", "--lr=1", "Write --config.optimizer.learning_rate."),
+        ("sft", "train.num_steps=5", "written --config.train.num_steps=5"),
+    ],
+)
+def test_cures_are_keys_and_flags_of_the_command(module, word, cure):
+    said = commands.refusal(module, word)
+    written = re.compile(r"--config(?:\.\w+)*")
+    cures = set(written.findall(said)) - set(written.findall(word))
+    assert cures == set(written.findall(cure))
+    assert cure in said
 
 
 def test_an_override_without_a_configuration_says_what_to_add():

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,10 @@ from ragen_jax.host_games.common.splits import text_hash
 
 # Variable of the environment that tells workers the folder of these files.
 FOLDER = "RAGEN_JAX_SHARED_FOLDER"
+
+# Threads start workers at once, and `functools.cache` lets two of them make a folder:
+# the one that is not kept is removed, though a worker may have its name already.
+_making = threading.Lock()
 
 
 @functools.cache
@@ -27,7 +32,8 @@ def _temporary() -> tempfile.TemporaryDirectory:
 
 def folder() -> str:
     """Where this process and those that it starts keep the files."""
-    return os.environ.get(FOLDER) or _temporary().name
+    with _making:
+        return os.environ.get(FOLDER) or _temporary().name
 
 
 def once(name: str, make: Callable[[], Any]) -> Any:

@@ -1,7 +1,12 @@
 """Values that one process works out for all."""
 
+import concurrent.futures
+import functools
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 
 import pytest
 
@@ -30,6 +35,29 @@ def test_processes_that_ask_at_once_wait_for_one(tmp_path):
     asking = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(4)]
     assert [x.communicate()[0] for x in asking] == [b"[2]\n"] * 4
     assert made.read_text() == "x"
+
+
+def test_threads_that_ask_at_once_get_one_folder(monkeypatch):
+    """Each starts a worker, which is told the folder's name."""
+    monkeypatch.delenv(shared.FOLDER)
+    # Another folder than the one that this process has by now.
+    fresh = functools.cache(shared._temporary.__wrapped__)
+    monkeypatch.setattr(shared, "_temporary", fresh)
+    make = tempfile.TemporaryDirectory
+
+    def slowly(**words):
+        time.sleep(0.05)
+        return make(**words)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", slowly)
+    barrier = threading.Barrier(4)
+
+    def ask(_):
+        barrier.wait()
+        return shared.folder()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(ask, range(4)))) == 1
 
 
 def test_a_failure_is_not_kept():
