@@ -171,7 +171,7 @@ def test_a_killed_run_resumes_to_the_same_best(tmp_path):
 def test_an_unknown_metric_is_refused_before_a_resumed_run_goes_on(tmp_path):
     with open_run(tmp_path) as run:
         advance(run, {0: 0.1, 2: 0.5})
-    with pytest.raises(ValueError, match="keep_best = 'sucess'.*Did you mean"):
+    with pytest.raises(ValueError, match=r"keep_best = 'sucess'.*Did you mean"):
         open_run(tmp_path, keep_best="sucess")
 
 
