@@ -76,7 +76,9 @@ def smollm2(config: ConfigDict) -> None:
     """SmolLM2-135M-Instruct, a real language model on a laptop (`launch.fetch`).
 
     Answers without thoughts, one reply an episode; all groups are learned from, since
-    at the start hardly any has a reward spread besides that of its form.
+    at the start hardly any has a reward spread besides that of its form. No run with
+    these settings has been measured. With twice the learning rate Bandit rose from 12 %
+    to above 70 % in ten iterations, then lost its entropy and fell back.
     """
     config.prompt.style = "example"
     config.prompt.tokenization = "rows"
