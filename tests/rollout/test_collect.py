@@ -318,3 +318,11 @@ def test_a_configuration_s_way_to_decode_reaches_the_responder(monkeypatch):
     build_collect(config, task, None, mesh, num_groups=2, group_size=2)
     build_collect(config, task, None, mesh, num_groups=2, group_size=2, top_k=None)
     assert asked == [told, told | {"top_k": None}]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_the_setting_decides_whether_replies_end_at_the_answer(stops):
+    config = sokoban.get_config()
+    config.rollout.stop_at_answer = stops
+    task = build_task(config, env_specs(config)[0], load_tokenizer(POCKET))
+    assert (task.dialogue.text_end is not None) == stops

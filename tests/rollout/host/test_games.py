@@ -28,6 +28,7 @@ from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
 from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.text.endings import find_answer_end
 from ragen_jax.types import TokenSpan
 from tests.host_games.games import Faulty
 from tests.rollout import players
@@ -301,6 +302,20 @@ def test_too_many_failures_end_the_rollout():
     words = r"games failed, more than rollout\.max_failed_fraction = 0 allows"
     with pytest.raises(GamesFailed, match=words):
         rollout(broken_word="go", max_failed_fraction=0.0)
+
+
+@pytest.mark.slow
+def test_replies_may_end_at_the_answer():
+    game, end = host_game(), find_answer_end(players.tokenizer().token_bytes)
+    shown, keys = dialogue(game).replace(text_end=end), rollout_keys(KEY, 4, 3)
+    found = jax.device_get(collector(game)(speaker_params(SOUND), shown, keys))
+    turns, stop_tokens = found.turns, np.asarray(shown.stop_tokens)
+    whole = np.argwhere(turns.has_format & ~turns.reply_is_cut)
+    assert len(whole)
+    for row, turn in whole:
+        last = turns.reply_start[row, turn] + turns.reply_length[row, turn] - 1
+        assert found.tokens[row, last] not in stop_tokens
+    assert turns.num_executed.sum() > 20
 
 
 def test_a_limit_of_steps_ends_episodes():
