@@ -512,7 +512,10 @@ def _exit_with(
     except BrokenPipeError:
         # `| head` has read enough; what is left to flush goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        say("stopped: nothing reads the output any more", sys.stderr)
+        try:
+            say("stopped: nothing reads the output any more", sys.stderr)
+        except BrokenPipeError:  # `2>&1 | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         status = 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         if os.environ.get("RAGEN_JAX_TRACEBACK"):

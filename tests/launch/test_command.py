@@ -1,7 +1,10 @@
 """The command line of a configuration: what is read, and which word wins."""
 
 import json
+import os
+import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -185,6 +188,25 @@ def test_cures_are_keys_and_flags_of_the_command(module, word, cure):
     cures = set(written.findall(said)) - set(written.findall(word))
     assert cures == set(written.findall(cure))
     assert cure in said
+
+
+def test_a_pipe_that_nobody_reads_ends_the_command_also_for_errors():
+    """As `2>&1 | head` does."""
+    code = (
+        "from launch import command\n"
+        "command.run(lambda argv: print('a line', flush=True) or 0)"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=pipe,
+            stderr=pipe,
+            cwd=commands.ROOT,
+            check=False,
+        )
+    assert done.returncode == 128 + signal.SIGPIPE
 
 
 def test_an_override_without_a_configuration_says_what_to_add():
