@@ -120,8 +120,8 @@ def test_half_a_letter_in_an_instruction_is_replaced(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "kwargs", "seconds"),
     [
-        ("lean", {"url": "http://127.0.0.1:9"}, 30),
-        ("lean", {"url": "http://127.0.0.1:9", "timeout_seconds": 10}, 10),
+        ("lean", {"url": "http://127.0.0.1:9"}, 90),
+        ("lean", {"url": "http://127.0.0.1:9", "timeout_seconds": 10}, 70),
         ("search", {"retriever": "http://127.0.0.1:9", "timeout_seconds": 20}, 20),
     ],
 )
@@ -133,8 +133,8 @@ def test_servers_time_limits_must_be_less_than_a_steps(name, kwargs, seconds, tm
     message = f"host.step_seconds = 10 ends a step before the time limit of {name}, "
     with pytest.raises(ValueError, match=f"{message}{seconds} s"):
         make_host_game(name, kwargs, **settings)
-    settings["step_seconds"] = 40.0
-    assert make_host_game(name, kwargs, **settings).spec.step_seconds == 40
+    settings["step_seconds"] = 100.0
+    assert make_host_game(name, kwargs, **settings).spec.step_seconds == 100
 
 
 def test_play_says_what_a_game_should_have_returned(capfd):

@@ -92,7 +92,8 @@ class LeanGame(HostGame):
         both. None: True.
       data: JSONL file in miniF2F's format (`theorems`), instead of generated theorems.
       url: of the Kimina server that checks them; for `data` only.
-      timeout_seconds: that Lean may take for a script; for `data` only. None: 30.
+      timeout_seconds: that Lean may take for a script; for `data` only. None: 30. The
+        server has 60 s more to answer.
       api: of the server, `check` or the older `verify`; for `data` only. None: `check`.
       key_variable: environment variable with the server's key; for `data` only.
       max_steps: tactics, after which the episode is truncated (RAGEN: 100).
@@ -206,7 +207,7 @@ class LeanGame(HostGame):
             )
         chosen = {name: value for name, value in options.items() if value is not None}
         self._checker = KiminaChecker(**chosen)
-        self.max_step_seconds = float(self._checker.timeout_seconds)
+        self.max_step_seconds = float(self._checker.try_seconds)
         self._most_chars = MAX_LEAN_CHARS
         self._theorems = load_theorems(data, split)
         self._problems, self._is_ascii = None, False

@@ -79,6 +79,11 @@ class KiminaChecker:
         self.wait_seconds = wait_seconds
         self._headers = _key(key_variable)
 
+    @property
+    def try_seconds(self) -> int:
+        """How long a request is waited for."""
+        return self.timeout_seconds + _GRACE_SECONDS
+
     def check(self, code: str) -> CheckResult:
         """The verdict of Lean.
 
@@ -94,7 +99,7 @@ class KiminaChecker:
             answer = post_json(
                 self.url,
                 body,
-                timeout_seconds=self.timeout_seconds + _GRACE_SECONDS,
+                timeout_seconds=self.try_seconds,
                 max_bytes=_MAX_ANSWER_BYTES,
                 headers=self._headers,
                 tries=self.tries,
