@@ -11,9 +11,12 @@ under which `True` was not `true`; training and validation share no task; one re
 the game, also a blank one; a file that cannot be read is an error, not a toy task.
 """
 
+import ast
 import random
 import re
 import time
+import warnings
+from collections.abc import Iterator
 
 from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
 from ragen_jax.host_games.coding.examples import EXAMPLES
@@ -46,11 +49,12 @@ MAX_CODE_CHARACTERS = 200_000
 RECORDING_SECONDS = 45.0
 # Every fifth of our own tasks is for validation.
 VALIDATION_EVERY = 5
-FENCE = re.compile(r"(```|~~~)[\w+-]*[ \t]*\r?\n(.*?)(?:\1|\Z)", re.DOTALL)
-# Comments and texts of Python. A text that is not closed ends with its line or, in
-# three quotes, with the reply.
-COMMENT_OR_TEXT = re.compile(
-    r"#[^\n]*"
+OPENING = re.compile(r"(```|~~~)[\w+-]*[ \t]*\r?\n")
+# Marks of fences, and comments and texts of Python. A text that is not closed ends with
+# its line or, in three quotes, with the reply.
+PART = re.compile(
+    r"(?P<mark>```|~~~)"
+    r"|#[^\n]*"
     r"|(?P<three>\"{3}|'{3})(?:\\.|.)*?(?P<end>(?P=three)|\Z)"
     r"|(?P<one>[\"'])(?:\\.|.)*?(?P<stop>(?P=one)|\n|\Z)",
     re.DOTALL,
@@ -209,17 +213,56 @@ def extract_code(reply: str) -> str:
     A program's texts may hold marks of fences. Without a byte order mark; no-break
     spaces that indent are spaces.
     """
-    # Of the same length, so that places are the same.
-    masked = COMMENT_OR_TEXT.sub(_without_marks, reply)
-    blocks = [reply[slice(*block.span(2))] for block in FENCE.finditer(masked)]
-    code = (blocks[-1] if blocks else reply).replace("\ufeff", "")
+    code = reply
+    # Marks in a whole program are of its texts.
+    if OPENING.search(reply) and not _is_program(reply):
+        code = list(_blocks(reply))[-1]
+    code = code.replace("\ufeff", "")
     return INDENT.sub(lambda blanks: blanks[0].replace("\xa0", " "), code)
 
 
-def _without_marks(found: re.Match) -> str:
-    """A text with blanks for marks of fences; comments and open texts as they are."""
-    is_closed = (found["end"] or found["stop"] or "\n") != "\n"
-    return re.sub("[`~]", " ", found[0]) if is_closed else found[0]
+def _is_program(reply: str) -> bool:
+    """Whether a reply is Python, with no mark of a fence outside of texts."""
+    marks = (part["mark"] for part in PART.finditer(reply))
+    if any(marks) or len(reply) > MAX_CODE_CHARACTERS:
+        return False
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(reply)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _blocks(reply: str) -> Iterator[str]:
+    """Fenced blocks; words between them are not Python, whatever quotes they hold."""
+    at, has_texts = 0, True
+    while opening := OPENING.search(reply, at):
+        mark, start = opening[1], opening.end()
+        if has_texts:
+            end, has_texts = _block_end(reply, start, mark)
+        else:
+            end = reply.find(mark, start)
+        yield reply[start : end if end >= 0 else None]
+        at = end + len(mark) if end >= 0 else len(reply)
+
+
+def _block_end(reply: str, start: int, mark: str) -> tuple[int, bool]:
+    """Where the closing mark of a block is, -1 without one; marks in texts are none.
+
+    Also whether texts are to be looked for in what follows: not behind three quotes
+    that are not closed, which would be read to the end of the reply again and again.
+    """
+    for part in PART.finditer(reply, start):
+        if part["mark"]:
+            if part["mark"] == mark:
+                return part.start(), True
+            continue
+        is_closed = (part["end"] or part["stop"] or "\n") != "\n"
+        end = -1 if is_closed else reply.find(mark, *part.span())
+        if end >= 0:
+            return end, part["three"] is None
+    return -1, True
 
 
 def _examples(split: str) -> list[Task]:

@@ -153,6 +153,7 @@ def test_a_reply_too_long_is_not_run(game):
 
 
 TILDES = 'print("""\n~~~\na\n~~~\n""")\n'
+DOCUMENTED = 'def f():\n    """Doc."""\n    return 1\n'
 BACKTICKS = "print('''\n```\na\n```\n''')\n"
 
 
@@ -175,6 +176,10 @@ BACKTICKS = "print('''\n```\na\n```\n''')\n"
         # Quotes that are not closed, or not quotes.
         ("Don't use 'x:\n```\na\n```", "a\n"),
         ('A """ is a quote.\n```\na\n```', "a\n"),
+        (f'A """ is a quote.\n```python\n{DOCUMENTED}```\nDone.', DOCUMENTED),
+        (f"A ''' and a \"\"\".\n~~~\n{DOCUMENTED}~~~", DOCUMENTED),
+        (f'A """ is a quote.\n~~~\n{TILDES}~~~\n', TILDES),
+        ("~~~py\na = 1\n", "a = 1\n"),
         ("```\na = 1  # it's\n```\nThat's it.", "a = 1  # it's\n"),
         ("```\na = '#'\n```\nb", "a = '#'\n"),
     ],
@@ -183,7 +188,13 @@ def test_fences_are_stripped(reply, code):
     assert extract_code(reply) == code
 
 
-@pytest.mark.parametrize("piece", ['"""\\', "'\\'", '"', "'''\n", '"""\\"', "#'"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *('"""\\', "'\\'", '"', "'''\n", '"""\\"', "#'", '```\n\\"""', "```\n"),
+        *("~", "(", "-", "~~~\n'"),
+    ],
+)
 def test_odd_quotes_take_no_time(piece):
     began = time.perf_counter()
     extract_code(piece * (200_000 // len(piece)))
