@@ -34,6 +34,8 @@ VERIFIER = pathlib.Path(__file__).with_name("verifier.py")
 COUNTED = re.compile(r"(-?\$?[\d,]*\.?\d+)(?: [a-z]{3,}\.?){1,4}", re.IGNORECASE)
 # A number and a short unit or a variable, which math-verify leaves out.
 SHORT_UNIT = re.compile(r"-?\$?[\d,]*\.?\d+ ?([a-z]{1,2})", re.IGNORECASE)
+# Spelling of a short unit -> the one that it is compared as.
+SHORT_SPELLINGS = {"hr": "h", "gm": "g", "lt": "l", "cc": "ml"}
 # After a number they change it.
 NOT_UNITS = re.compile(
     r"hundreds?|thousands?|millions?|billions?|trillions?|dozens?|percent|half|halves"
@@ -64,9 +66,15 @@ def without_units(truth: str, reply: str) -> tuple[str, str]:
 
 
 def short_units_differ(truth: str, reply: str) -> bool:
-    """Whether both are numbers with short units, and these are not the same: km, m."""
-    units = [SHORT_UNIT.fullmatch(text.strip()) for text in (truth, reply)]
-    return all(units) and units[0][1].lower() != units[1][1].lower()
+    """Whether both are numbers with short units, and these are not the same: km, m.
+
+    Two spellings of a unit are the same: h, hr.
+    """
+    found = [SHORT_UNIT.fullmatch(text.strip()) for text in (truth, reply)]
+    if not all(found):
+        return False
+    unit, other = (match[1].lower() for match in found)
+    return SHORT_SPELLINGS.get(unit, unit) != SHORT_SPELLINGS.get(other, other)
 
 
 def _split_unit(answer: str) -> tuple[str, str]:

@@ -234,6 +234,8 @@ EQUAL = [
     ("1 dollar", "1 dollars"),
     ("5 km", "5 kilometers"),
     ("5 km", "5 KM"),
+    ("5 h", "5 hr"),
+    ("12 gm", "12 g"),
     ("caf\u00e9", "cafe\u0301"),
 ]
 UNEQUAL = [
@@ -260,6 +262,22 @@ UNEQUAL = [
     ("2:30 p.m.", "2:30 am"),
     ("752", "725 dollars"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("truth", "reply", "differ"),
+    [
+        ("5 h", "5 hr", False),
+        ("5 hr", "5H", False),
+        ("12 g", "12 gm", False),
+        ("2 l", "2 lt", False),
+        ("5 h", "5 m", True),
+        ("5 x", "5 y", True),
+        ("5 g", "5 hr", True),
+    ],
+)
+def test_spellings_of_a_short_unit_are_the_same(truth, reply, differ):
+    assert math_judge.short_units_differ(truth, reply) is differ
 
 
 @pytest.mark.live
