@@ -31,8 +31,9 @@ from ragen_jax.registry.functions import read_literal
 from ragen_jax.runs.progress import working
 from ragen_jax.terminal import say
 
-# Where an error comes from, at the end of a problem; which episode broke a rule.
-_SOURCE = re.compile(r"\(([^()]+, line \d+)\)$")
+# What an error is and where it comes from, at the end of a problem; which episode broke
+# a rule.
+_ERROR = re.compile(r"(?:^|: )([A-Za-z_]\w*: .*\(([^()]+, line \d+)\))$", re.DOTALL)
 _EPISODE = re.compile(r"^\w+, seed \d+")
 _KIND = flags.DEFINE_enum(
     "kind",
@@ -96,12 +97,12 @@ def _untold(problems: Sequence[str], told: set[str]) -> Iterator[str]:
     """Each problem once, though several episodes or checks meet it; adds to `told`."""
     before = set(told)
     for problem in problems:
-        source = _SOURCE.search(problem)
-        key = source[1] if source else _EPISODE.sub("", problem)
+        error = _ERROR.search(problem)
+        key = error[1] if error else _EPISODE.sub("", problem)
         if key not in told:
             yield problem
         elif key in before:
-            yield f"the error above ({key})" if source else "the problem above"
+            yield f"the error above ({error[2]})" if error else "the problem above"
             before.remove(key)
         told.add(key)
 
@@ -156,7 +157,9 @@ def _host_game(
         section, _, rest = key.partition(".")
         if section != "host" or rest not in settings:
             raise ValueError(f"there is no {key}; use host. and {', '.join(settings)}")
-        settings[rest] = given.pop(key)
+        value = settings[rest] = given.pop(key)
+        if problem := base.SETTINGS[key].problem(key, value):
+            raise ValueError(problem)
     with constructing(name):
         env = make_host_game(name, given, max_failed_fraction=1.0, **settings)
         spec = env.spec
@@ -172,7 +175,7 @@ def _say_unread_words(env) -> None:
     from ragen_jax.text.tokenizer import load_tokenizer
 
     if note := unread_note(env, [load_tokenizer(x) for x in BUILT_IN.values()], CURE):
-        print(f"note    {note}")
+        say(f"note    {note}")
 
 
 def _sink(
