@@ -403,27 +403,6 @@ def run_folder(text: str | None, flag: str = "run") -> pathlib.Path | None:
     return folder
 
 
-def check_files(*holders: flags.FlagHolder) -> None:
-    """Refuse flags that name files which cannot be written at the end of the work.
-
-    Raises:
-      ValueError: names the flag.
-    """
-    for holder in holders:
-        if not holder.value:
-            continue
-        path = pathlib.Path(holder.value)
-        above = next(folder for folder in path.absolute().parents if folder.exists())
-        if path.is_dir():
-            raise ValueError(f"--{holder.name}={path} is a folder; name a file in it")
-        if not above.is_dir():
-            raise ValueError(f"--{holder.name}={path}: {above} is a file, not a folder")
-        if not os.access(path if path.exists() else above, os.W_OK):
-            raise ValueError(
-                f"--{holder.name}={path} may not be written by this user; name another"
-            )
-
-
 def enable_compilation_cache() -> None:
     """Keep compiled programs in the user's cache folder.
 

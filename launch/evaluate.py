@@ -24,6 +24,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from configs import endpoint
+from launch import written
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import prompt_interrupt
 from ragen_jax.terminal import columns, say
@@ -69,7 +70,7 @@ _PASS_AT = flags.DEFINE_list(
 def main(argv: list[str]) -> int:
     config = command.read_optional_config(_CONFIG, argv)
     run = command.run_folder(_RUN.value)
-    command.check_files(_OUTPUT, _TABLE, _JSON)
+    written.check_files(_OUTPUT, _TABLE, _JSON, is_renamed=True)
     command.enable_compilation_cache()
     overrides = command.overridden_keys(argv)
     if _API().base_url is None:

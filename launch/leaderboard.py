@@ -13,6 +13,7 @@ import pathlib
 
 from absl import flags
 
+from launch import written
 from ragen_jax.runs.progress import working
 from ragen_jax.terminal import say
 
@@ -30,7 +31,7 @@ def main(words: list[str]) -> int:
             "name at least one file of launch.evaluate --json, or a folder of them: "
             "launch.leaderboard results/*.json"
         )
-    command.check_files(_OUTPUT, _TABLE)
+    written.check_files(_OUTPUT, _TABLE, is_renamed=True)
     with working("reading the files"):
         from launch.leaderboard_page import make_leaderboard_page
         from ragen_jax.evaluation.leaderboard import markdown, read_board

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from launch import written
 from ragen_jax.runs.progress import working
 from ragen_jax.terminal import say
 
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
     if _LEVEL.value < 0:
         raise ValueError(f"--level={_LEVEL.value}; it must be at least 0")
     run = command.run_folder(_RUN.value)
-    command.check_files(_GIF)
+    written.check_files(_GIF)
     with working("loading JAX, the model and the game"):
         command.enable_compilation_cache()
         from ragen_jax.evaluation.load import open_trained

@@ -11,6 +11,7 @@ import pathlib
 
 from absl import flags
 
+from launch import written
 from ragen_jax.runs.progress import working
 from ragen_jax.terminal import say
 
@@ -40,7 +41,8 @@ def main(words: list[str]) -> int:
         raise ValueError(
             f"--max_episodes={_MAX_EPISODES.value}; it must be at least 0 (no viewer)"
         )
-    command.check_files(_OUTPUT)
+    written.check_files(_OUTPUT)
+    written.check_folder(_PNG)
     with working(f"reading {len(folders)} run{'s' * (len(folders) > 1)}"):
         from ragen_jax.report.contents import make_contents
         from ragen_jax.report.page import make_page

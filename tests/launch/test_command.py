@@ -190,6 +190,32 @@ def test_cures_are_keys_and_flags_of_the_command(module, word, cure):
     assert cure in said
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # Written beside the file, then renamed.
+        (["evaluate", "--config=sokoban", "--table={}/there"], "/closed may not be"),
+        (["evaluate", "--config=sokoban", "--json={}/there"], "/closed may not be"),
+        (["leaderboard", "runs/x", "--output={}/there"], "/closed may not be"),
+        (["report", "runs/x", "--png={}/figures"], "/closed may not be"),
+        (["report", "runs/x", "--png={}/there"], "there is a file; name a folder"),
+        (["report", "runs/x", "--png={}/there/a"], "there is a file, not a folder"),
+        # Written into the file itself.
+        (["report", "runs/x", "--output={}/there"], "runs/x"),
+    ],
+)
+def test_what_is_written_is_what_has_to_be_writable(words, said, tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "there").touch()
+    # The tests may run as root, who may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, _: pathlib.Path(path) != closed)
+    module, *others, last = words
+    refusal = commands.refusal(module, *others, last.format(closed))
+    assert said in refusal
+    assert ("may not be written" in refusal) == ("may not be" in said)
+
+
 def test_a_pipe_that_nobody_reads_ends_the_command_also_for_errors():
     """As `2>&1 | head` does."""
     code = (
