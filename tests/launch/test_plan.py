@@ -124,6 +124,31 @@ def test_the_verdict_knows_the_error(peak, status, said, monkeypatch):
     assert said in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("update", "rollout", "said"),
+    [
+        (0.94, 0.5, "\nfits: "),
+        (1.04, 0.5, "\ntoo close to tell, as the count may be off by 5 %: "),
+        (1.79, 0.5, "\ntoo close to tell, as the update may be counted 1.8 times"),
+        (1.79, 1.04, "\ntoo close to tell, as the update may be counted 1.8 times"),
+        (1.79, 1.1, "\ndoes not fit: "),
+        (1.81, 0.5, "\ndoes not fit: "),
+        (0.5, 1.1, "\ndoes not fit: "),
+    ],
+)
+def test_a_cpus_count_of_a_gpus_update_may_be_too_high(
+    update, rollout, said, monkeypatch
+):
+    limit = named_device("rtx-4090").limit
+    shares = {"update": update, "rollout": rollout}
+    uses = {x: MemoryUse(0, 0, int(shares[x] * limit), 0) for x in shares}
+    fake = Plan({}, {}, uses, dict.fromkeys(uses, 0), floor=0)
+    monkeypatch.setattr(memory_plan, "make_plan", lambda *_, **__: fake)
+    done = plan_of("pocket", "rtx-4090", "--nosearch", "--compile")
+    assert said in done.stdout, done.stderr
+    assert done.returncode == (0 if "nfits" in repr(said) else 1)
+
+
 def test_presets_of_the_same_model_are_found_with_what_was_asked():
     config = sokoban.get_config("qwen2.5-3b,grpo")
     config.evaluation.num_prompts = 32
