@@ -171,6 +171,18 @@ def test_one_iteration_is_seen(driver, tmp_path):
     assert driver.get_log("browser") == []
 
 
+def test_a_series_is_judged_by_its_runs_that_can_be(driver, tmp_path):
+    """A short run beside a long one says nothing of the long one."""
+    runs = [
+        fake_runs.write_run(tmp_path / "a", iterations=3, planned=40),
+        fake_runs.write_run(tmp_path / "b", seed=1, iterations=40),
+    ]
+    browser.open_page(driver, browser.write_page(tmp_path, runs, max_episodes=0))
+    shown = text(driver, "#alarms svg text")
+    assert "success did not fall (1 of 2 runs judged)" in shown
+    assert "too few iterations" not in shown
+
+
 def test_runs_with_one_seed(driver, tmp_path):
     runs = [fake_runs.write_run(tmp_path / name, iterations=3) for name in "ab"]
     browser.open_page(driver, browser.write_page(tmp_path, runs, max_episodes=0))

@@ -9,6 +9,14 @@ const fallOf = (run) =>
       ? "success did not fall"
       : "too few iterations or successes to judge whether success fell";
 
+// The same of a series, none of whose runs fell.
+function fallOfAll(runs) {
+  const count = runs.filter((r) => r.is_judged).length;
+  return count === 0 || count === runs.length
+    ? fallOf(runs[0])
+    : `success did not fall (${count} of ${runs.length} runs judged)`;
+}
+
 // One figure a series: a lane per indicator, in it a strip per run.
 function alarmFigure(series) {
   const runs = DATA.series[series].runs.map((r) => ({
@@ -123,7 +131,7 @@ function drawFalls(root, runs, sx, top, bottom) {
     caption(
       falls.length ? sx(Math.min(...falls.map((r) => r.fell))) : sx(0),
       top - 8,
-      falls.length ? "success fell" : fallOf(runs.find((r) => !r.is_judged) || runs[0]),
+      falls.length ? "success fell" : fallOfAll(runs),
       { class: "label", "text-anchor": falls.length ? "middle" : "start" },
     ),
   );
