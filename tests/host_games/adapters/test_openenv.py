@@ -267,6 +267,15 @@ def test_numbers_may_say_that_an_episode_has_ended():
     assert (step.terminated, step.info["success"]) == (True, False)
 
 
+def wait_for_another_message(game):
+    """Until the client has received one that nobody has read."""
+    frames = game._connection._socket.recv_messages.frames
+    deadline = time.monotonic() + 30
+    while frames.empty():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_a_second_answer_is_not_taken_for_the_next_requests():
     def talk(socket):
         for number, _ in enumerate(socket):
@@ -276,13 +285,13 @@ def test_a_second_answer_is_not_taken_for_the_next_requests():
     with playing(talk) as game:
         game.reset(0)
         assert game.step("a").observation.text == "answer 1, copy 0"
-        time.sleep(0.1)
+        wait_for_another_message(game)
         with pytest.raises(OpenEnvError, match="answered a request twice"):
             game.step("b")
         # Another session; at a reset nothing is lost.
         assert game.reset(1).text == "answer 0, copy 0"
         game.step("c")
-        time.sleep(0.1)
+        wait_for_another_message(game)
         assert game.reset(2).text == "answer 0, copy 0"
 
 
