@@ -108,8 +108,8 @@ def flag_sentence(error: Exception, keys: Sequence[str], kind: str = "") -> str:
 _DEVICE_FLAGS = re.compile(r"(num_|n_)?(gpus?|devices?|cuda|accelerators?|tpus?)")
 
 
-# What other programs call a flag -> flag or key -> how that is written here. A command
-# is told of those that it has.
+# Flag of another program -> flag or key here -> how to write it. A refusal names only
+# those that the command has.
 _OTHER_NAMES = {
     r"(\w+_)?batch_size": {
         "rollout.num_groups": "--config.rollout.num_groups and .group_size (episodes "

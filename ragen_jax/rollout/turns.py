@@ -261,9 +261,9 @@ def act(
     window = play.window
     if window is not None:
         fields = message_fields(context, play, turn) | after.feedback
-        stopped = context.dialogue.ends_with_stop(reply)
-        windows = context.dialogue.windows
-        window = record_reply(window, windows, fields, reply, turn, stopped)
+        dialogue = context.dialogue
+        stopped = (reply.length > 0) & jnp.isin(last_tokens, dialogue.stop_tokens)
+        window = record_reply(window, dialogue.windows, fields, reply, turn, stopped)
     return after.replace(
         num_read=play.num_read + reply.length,
         transcript=append_reply(play.transcript, reply, turn),

@@ -141,7 +141,7 @@ def rest_of_reply(markup: Markup = CHATML) -> Template:
     """From the end of a reply to the header of the next user message.
 
     Field `was_cut`: 1 where the last reply does not end with the end-of-turn token
-    (the length limit cut it, or another stop token ended it), else 0.
+    (the length limit cut it, or another stop token or `</answer>` ended it), else 0.
     """
     gap = (markup.gap,) if markup.gap else ()
     end = Choice("was_cut", ("", markup.end))

@@ -9,7 +9,7 @@ import dataclasses
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from envs.base import PlayBudget, TextGame
 from ragen_jax.text.answers import AnswerParser, build_parser
@@ -19,7 +19,6 @@ from ragen_jax.text.prompts import Prompts, build_wording, cut_messages
 from ragen_jax.text.statements import FactReader
 from ragen_jax.text.token_templates import DeviceTemplate, compile_template
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import Reply
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +72,6 @@ class Dialogue:
     def thinking(self) -> bool:
         """A reply is a thought and an answer; False: an answer alone."""
         return self.parser.thinking
-
-    def ends_with_stop(self, reply: Reply) -> Bool[Array, " B"]:
-        """Rows whose reply ends with a stop token."""
-        last = jnp.maximum(reply.length - 1, 0)[:, None]
-        tokens = jnp.take_along_axis(reply.tokens, last, axis=1)
-        return (reply.length > 0) & jnp.isin(tokens[:, 0], self.stop_tokens)
 
     @property
     def max_window_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""What a sink is: a class whose objects are told what a run records.
+"""Base class of sinks, whose objects receive what a run records.
 
 In: a run when it starts or resumes, then its records. Out: nothing; a sink shows them
 elsewhere. The record of a run is `metrics.jsonl`, which no sink changes.
