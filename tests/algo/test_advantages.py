@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ragen_jax.algo.advantages import ADVANTAGES, bi_level_gae, gae, gigpo, grpo
@@ -88,9 +88,14 @@ def make_scored(scores) -> Credit:
     return Credit(trajectory, place_by_turn(trajectory))
 
 
+def exact(rewards) -> np.ndarray:
+    """Rewards of two decimals without float32's rounding, which is not a difference."""
+    return np.round(np.asarray(rewards, float), 6)
+
+
 def expected(name, credit, group_size=SIZE):
     mask, turn_index = np.asarray(credit.loss_mask), np.asarray(credit.turn_index)
-    rewards = np.where(mask, credit.rewards, 0.0).astype(float)
+    rewards = exact(np.where(mask, credit.rewards, 0.0))
     scores = [float(s) for s in rewards.sum(axis=1)]
     values = None if credit.values is None else np.asarray(credit.values, float)
     gamma, lam = OPTIONS["gamma"], OPTIONS["lam"]
@@ -104,7 +109,7 @@ def expected(name, credit, group_size=SIZE):
     if name == "gigpo":
         turns = credit.trajectory.turns
         states = [[tuple(h) for h in row] for row in np.asarray(turns.state_hash)]
-        per_turn = np.asarray(arrays(credit)["turn_rewards"], float).tolist()
+        per_turn = exact(arrays(credit)["turn_rewards"]).tolist()
         options = {"gamma": gamma, "step_weight": OPTIONS["step_weight"]}
         options["group_size"] = group_size
         return oracle.gigpo(scores, per_turn, states, mask, turn_index, **options), None
@@ -134,6 +139,9 @@ def test_contract(name):
 @pytest.mark.parametrize("name", ADVANTAGES)
 @settings(max_examples=3, deadline=None)
 @given(seed=SEEDS)
+# Steps of one state, and episodes of a group, whose equal sums differ in rounding.
+@example(seed=6210)
+@example(seed=992)
 def test_equals_oracle(name, group_size, seed):
     credit = make_random(seed)
     advantages, returns = expected(name, credit, group_size)
