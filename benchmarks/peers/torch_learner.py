@@ -18,6 +18,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ragen_jax.algo.rewards import episode_rewards, raw_episode_rewards
+from ragen_jax.program.build import num_ids
+from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.types import Trajectory
 
 
@@ -77,6 +79,7 @@ class TorchLearner:
 
     Attributes:
       policy: what plays.
+      num_ids: ids from here on have no probability; None: all ids are tokens.
       microbatch_rows: rows per pass; may be changed between updates.
     """
 
@@ -94,6 +97,7 @@ class TorchLearner:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         policy = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.policy = policy.to(self.device).eval()
+        self.num_ids = num_ids(config.model.path, load_tokenizer(folder))
         self.critic = None
         self._optimizers = [self._adamw(policy, config.optimizer.learning_rate)]
         if config.algo.advantage == "gae":
@@ -174,7 +178,7 @@ class TorchLearner:
         0 outside of the mask: the output head reads no more than it has to.
         """
         hidden = self.policy.model(tokens, use_cache=False).last_hidden_state[:, :-1]
-        logits = self.policy.lm_head(hidden[mask])
+        logits = self.policy.lm_head(hidden[mask])[:, : self.num_ids]
         whole = torch.log_softmax(logits / self._config.rollout.temperature, dim=-1)
         chosen = whole.gather(-1, tokens[:, 1:][mask][:, None])[:, 0]
         nothing = torch.zeros_like(hidden[..., 0])

@@ -81,7 +81,7 @@ class TorchLoop:
         budget = self._config.rollout
         rows = [_Row(game, budget.max_actions_per_episode) for game in games]
         self.seconds["generate"] = 0.0
-        read = _Read(self.learner.policy)
+        read = _Read(self.learner.policy, self.learner.num_ids)
         active = rows
         for turn in range(1, budget.max_turns + 1):
             read.keep([row.is_active for row in active])
@@ -138,8 +138,10 @@ class TorchLoop:
 class _Read:
     """What `generate` has read: ids, which of them count, keys and values."""
 
-    def __init__(self, policy):
-        self._policy = policy
+    def __init__(self, policy, num_ids: int | None):
+        self._policy, self._num_ids = policy, num_ids
+        ids = range(policy.config.vocab_size)
+        self._spare_ids = None if num_ids is None else list(ids[num_ids:]) or None
         self._cache = DynamicCache(config=policy.config)
         self._ids: torch.Tensor | None = None
         self._mask: torch.Tensor | None = None
@@ -179,12 +181,14 @@ class _Read:
                 max_new_tokens=max_tokens,
                 eos_token_id=stop,
                 pad_token_id=0,
+                suppress_tokens=self._spare_ids,
                 return_dict_in_generate=True,
                 output_logits=True,
             )
         tokens = told.sequences[:, ids.shape[1] :]
-        logits = torch.stack(told.logits, dim=1).float() / temperature
-        log_probs = torch.log_softmax(logits, -1).gather(-1, tokens[..., None])[..., 0]
+        logits = torch.stack(told.logits, dim=1).float()[..., : self._num_ids]
+        log_probs = torch.log_softmax(logits / temperature, -1)
+        log_probs = log_probs.gather(-1, tokens[..., None])[..., 0]
         # Tokens after a row's stop token are padding.
         ended = (tokens == stop).cumsum(1) - (tokens == stop).int() > 0
         self._ids = told.sequences
