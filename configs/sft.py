@@ -2,13 +2,17 @@
 
     python -m launch.sft --config=configs/sft.py --workdir=runs/sft
 
-A task, a size (`configs/sizes.py`) or both: --config=configs/sft.py:frozen_lake,pocket
+A task and a size (`configs/sizes.py`): --config=configs/sft.py:frozen_lake,pocket
 (default: sokoban, qwen2.5-0.5b). Your games are the tasks `game` and `world`, for array
 and host games: --config.games.game.name=package.module:Class or
 --config.games.world.host=package.module:Class (docs/warm-start.md). Wording, budget of
 play and model are those of the task file with that size, so that `launch.train` can
 continue from the result:
 `--config=configs/sokoban.py:qwen2.5-0.5b --config.model.path=runs/sft/model`.
+
+The word `form` (`:bandit,smollm2-135m,form`) demonstrates random actions in place of
+the solver's, for a few steps: the model learns how an answer is written and nothing
+about the game, so that what it gains afterwards is reinforcement's.
 
 Time: 40 steps; with the pocket model about a minute on 2 CPU cores, with real weights
 not measured. Expected: the pocket model goes from 27 % to 30 % of held-out Sokoban
@@ -35,9 +39,9 @@ TASKS = {
 
 
 def get_config(words: str = "") -> ConfigDict:
-    """Fine-tuning on solved episodes; `words` name the task and the size."""
-    chosen = {"task": "sokoban", "size": "qwen2.5-0.5b"}
-    name, size = sizes.choose(words, PRESETS, chosen).values()
+    """Fine-tuning on episodes; `words` name the task, the size and the player."""
+    chosen = {"task": "sokoban", "size": "qwen2.5-0.5b", "player": "solver"}
+    name, size, player = sizes.choose(words, PRESETS, chosen).values()
     task = TASKS[name].get_config(size)
     config = pocket.get_config()
 
@@ -84,7 +88,22 @@ def get_config(words: str = "") -> ConfigDict:
 
     if config.model.path == "pocket":
         _pocket(config, is_new=TASKS[name] in (game, world))
+    PLAYERS[player](config)
     return config
+
+
+def solver(config: ConfigDict) -> None:
+    """The exact solver plays, as set above."""
+    del config
+
+
+def form(config: ConfigDict) -> None:
+    """Random actions without thoughts, 12 steps: the form of an answer alone."""
+    player = pocket.demonstrator("none", 1.0, share=1.0, first=1.0)
+    config.demonstrators = ConfigDict({"random": player})
+    for played in config.games.values():
+        played.num_demonstrations, played.episodes = 384, 32
+    config.train.num_epochs = 1
 
 
 def _pocket(config: ConfigDict, *, is_new: bool) -> None:
@@ -99,4 +118,7 @@ def _pocket(config: ConfigDict, *, is_new: bool) -> None:
         config.lora.rank = placeholder(int)
 
 
-PRESETS = {"task": TASKS, "size": sizes.SIZES}
+# Who plays the demonstrations.
+PLAYERS = {"solver": solver, "form": form}
+
+PRESETS = {"task": TASKS, "size": sizes.SIZES, "player": PLAYERS}

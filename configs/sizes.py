@@ -99,6 +99,7 @@ def smollm2(config: ConfigDict) -> None:
     config.filter.keep_fraction = 1.0
     config.optimizer.learning_rate = 5e-6
     config.schedule.warmup_updates = 5
+    config.learner.share_prompts = True
     config.learner.minibatch_rows = 64
     config.learner.microbatch_rows = 16
     config.train.num_iterations = 40

@@ -100,7 +100,7 @@ def test_thoughts_without_facts_are_refused(checkpoint):
 
 def test_the_shipped_configurations_are_valid_and_a_task_s_is_refused():
     validate(pocket.get_config())
-    for words in ("", "frozen_lake", "bandit,qwen2.5-3b", "pocket"):
+    for words in ("", "frozen_lake", "bandit,qwen2.5-3b", "pocket", "world,form"):
         validate(sft.get_config(words))
     with pytest.raises(ValueError, match=r"lacks games; use configs/pocket\.py"):
         validate(sokoban.get_config())
@@ -124,6 +124,14 @@ def test_the_recipe_is_the_paper_s():
     assert config.optimizer.learning_rate == 1e-4
     assert (game.max_turns, game.max_actions_per_turn) == (5, 5)
     assert num_steps(config) == 40
+
+
+def test_the_form_alone_is_shown_by_random_players():
+    config = sft.get_config("sokoban,pocket,form")
+    (player,) = config.demonstrators.values()
+    assert (player.noise, player.share, player.first_share) == (1.0, 1.0, 1.0)
+    assert player.thought == "none"
+    assert num_steps(config) == 12
 
 
 @pytest.mark.parametrize(
