@@ -5,7 +5,8 @@ iteration, the regime of its thoughts, and the action to take. The record is the
 state, as in `early_stopping`: a resumed run decides as the uninterrupted one.
 
 An indicator is a metric with a band around its mean over the first iterations; it
-alarms after several iterations in a row outside the band. The first indicators of a run
+alarms after several iterations in a row outside the band. Where the form of replies is
+learned first, the band is taken anew from there on. The first indicators of a run
 that will not recover: rewards inside a group stop differing, replies stop varying,
 gradients spike (the "echo trap", arXiv 2504.20073, section 4.3). The regime is the kind
 of collapse, told apart by the information of thoughts about their prompts and by their
@@ -22,6 +23,10 @@ Record = Mapping[str, float | None]
 # Part of a metric's name: the mean over all games of the run is taken.
 EACH_GAME = "train/*/"
 SUCCESS = EACH_GAME + "success"
+FORM = EACH_GAME + "format"
+# A model that writes this share of its replies in the form has learned it. Until then
+# entropy and gradients fall with every reply that finds the form.
+FORM_LEARNED = 0.8
 # A metric that only iterations of training record.
 TRAINED = "rollout/in_group_reward_std"
 # Number of trained tokens; without any, the learner's metrics are undefined.
@@ -88,7 +93,7 @@ INDICATORS = {
     ),
     "distinct_3gram": Indicator("rollout/distinct_3gram", low="distinct_low"),
     "top_reply_share": Indicator("rollout/top_reply_share", high="top_reply_high"),
-    "format": Indicator(EACH_GAME + "format", low="format_low"),
+    "format": Indicator(FORM, low="format_low"),
     "valid_thinking_rate": Indicator("collapse/valid_thinking_rate", low="format_low"),
 }
 ACTIONS = ("stop", "cut_learning_rate")
@@ -176,13 +181,16 @@ class EarlyWarning:
 
     def _courses(self, records: Sequence[Record]) -> "dict[str, _Course]":
         games, courses = games_of(records), {}
+        learned = _form_learned([_value(record, FORM, games) for record in records])
         for name, indicator in INDICATORS.items():
-            bounds = [self._bound(key) for key in (indicator.low, indicator.high)]
+            factors = [self._bound(key) for key in (indicator.low, indicator.high)]
             column = [_value(record, indicator.metric, games) for record in records]
-            if bounds != [None, None] and any(x is not None for x in column):
+            if factors != [None, None] and any(x is not None for x in column):
                 steps = 1 if indicator.is_spike else self.persistence
-                first = self._baseline_end(records)
-                courses[name] = _course(column, first, bounds, steps)
+                courses[name] = _Course([], [], [])
+                for part in (slice(learned), slice(learned, None)):
+                    first = self._baseline_end(records[part])
+                    courses[name] += _course(column[part], first, factors, steps)
         return courses
 
     def _bound(self, key: str | None) -> float | None:
@@ -195,7 +203,7 @@ class EarlyWarning:
 
     def _describe(self, name: str, course: "_Course") -> str:
         i = course.alarms.index(True)
-        indicator, (low, high) = INDICATORS[name], course.bounds
+        indicator, (low, high) = INDICATORS[name], course.bounds[i]
         key, side, bound = indicator.high, "above", high
         if low is not None and course.column[i] < low:
             key, side, bound = indicator.low, "below", low
@@ -237,17 +245,26 @@ class Outlook(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """An indicator over the whole record.
+    """An indicator over records.
 
     Attributes:
       column: value per record, None if it was not measured.
-      bounds: lower and upper bound of the band, None if it has none.
+      bounds: lower and upper bound of the band per record, None if it has none.
       alarms: alarm per record; unmeasured records keep the alarm before them.
     """
 
     column: list[float | None]
-    bounds: list[float | None]
+    bounds: list[tuple[float | None, float | None]]
     alarms: list[bool]
+
+    def __add__(self, later: "_Course") -> "_Course":
+        return _Course(*(own + other for own, other in zip(self, later, strict=True)))
+
+
+def _form_learned(column: list[float | None]) -> int:
+    """Place of the first record with `FORM_LEARNED`; 0 if there is none."""
+    reached = (i for i, x in enumerate(column) if x is not None and x >= FORM_LEARNED)
+    return next(reached, 0)
 
 
 def _course(
@@ -258,10 +275,12 @@ def _course(
     The band is around the mean of the values of the first records; if they have none,
     around the first value.
     """
+    measured = [i for i, x in enumerate(column) if x is not None]
+    if not measured:
+        return _Course(column, [(None, None)] * len(column), [False] * len(column))
     baseline = [x for x in column[:first] if x is not None]
     if not baseline:
-        start = next(i for i, x in enumerate(column) if x is not None)
-        baseline, first = [column[start]], start + 1
+        baseline, first = [column[measured[0]]], measured[0] + 1
     mean = sum(baseline) / len(baseline)
     low, high = (None if factor is None else factor * mean for factor in factors)
     outside, alarms = 0, []
@@ -271,7 +290,7 @@ def _course(
             is_high = high is not None and value > high
             outside = outside + 1 if is_low or is_high else 0
         alarms.append(outside >= steps)
-    return _Course(column, [low, high], alarms)
+    return _Course(column, [(low, high)] * len(column), alarms)
 
 
 @dataclasses.dataclass(frozen=True)

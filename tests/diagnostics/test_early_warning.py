@@ -110,6 +110,26 @@ def test_the_first_iterations_are_not_judged():
     assert result == [set()] * 6 + [{"entropy"}]
 
 
+def test_bands_are_taken_anew_once_the_form_is_learned():
+    """Entropy falls with the form: no collapse. What was alarmed before stays so."""
+    formless = HEALTHY | {"train/A/format": 0.2, "train/B/format": 0.3}
+    settled = HEALTHY | {"actor/entropy": 0.05}
+    warning = make_warning(persistence=1)
+    run = [*[formless] * 3, *[settled] * 4]
+    assert alarms(warning, run) == [set()] * 7
+    lower = settled | {"actor/entropy": 0.009}
+    assert alarms(warning, [*run, lower])[-1] == {"entropy"}
+    (text,) = warning.look([*run, lower]).news
+    assert "0.009 is below 0.01, 0.2 of what it was at first" in text
+    # A model that never finds the form, or loses it later, is judged as any other.
+    assert alarms(warning, [*[formless] * 3, formless | {"actor/entropy": 0.05}])[-1]
+    lost = alarms(warning, [*run, formless | {"actor/entropy": 0.05}])
+    assert lost == [set()] * 7 + [{"format"}]
+    spiky = [formless] * 2 + [formless | {"actor/grad_norm": 9.0}]
+    both = alarms(warning, [*spiky, *[settled] * 3])
+    assert both == [set(), set(), {"grad_norm"}, set(), set(), set()]
+
+
 def test_what_was_not_measured_changes_nothing():
     """An evaluation before the first iteration, an empty update, numbers that are none.
 
