@@ -77,16 +77,7 @@ def rotate(
 
 def einsum_float32(spec: str, a: Array, b: Array) -> Array:
     """`einsum` of two arrays of one dtype, summed and returned in float32."""
-    if a.dtype == jnp.float32:
-        return jnp.einsum(spec, a, b)
-
-    def accumulate(a, b):
-        return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
-
-    def widen(a, b):  # XLA's CPU backend has no product of bfloat16s that gives float32
-        return jnp.einsum(spec, a.astype(jnp.float32), b.astype(jnp.float32))
-
-    return jax.lax.platform_dependent(a, b, cpu=widen, default=accumulate)
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
 
 
 def attend_causal(
