@@ -18,7 +18,6 @@ from ragen_jax.models.attention import (
     CAUSAL_ATTENTIONS,
     attend_cached,
     attend_shared,
-    einsum_float32,
     rope_angles,
     rotate,
 )
@@ -34,6 +33,7 @@ from ragen_jax.models.kv_cache import (
     as_layer_cache,
     write_layer,
 )
+from ragen_jax.models.products import PRODUCT, product, product_float32
 
 # Names a parameter's axes may carry; `ragen_jax/sharding.py` maps them to mesh axes.
 # "heads" and "kv_heads" are heads x head size: a split must fall between heads.
@@ -73,11 +73,12 @@ class Linear(nnx.Module):
         # As one matrix: the kernel's gradient then sums over one axis, not two, which
         # takes a third of the time on CPUs.
         rows = x.reshape(-1, x.shape[-1])
-        out = rows @ self.kernel[...].astype(self.dtype)
+        out = product(rows, self.kernel[...].astype(self.dtype))
         if self.adapter_scale is not None:
             # Scaled while it is narrow.
-            low = rows @ self.lora_a[...].astype(self.dtype) * self.adapter_scale
-            out = out + low @ self.lora_b[...].astype(self.dtype)
+            low = product(rows, self.lora_a[...].astype(self.dtype))
+            low = low * self.adapter_scale
+            out = out + product(low, self.lora_b[...].astype(self.dtype))
         if self.use_bias:
             out = out + self.bias[...].astype(self.dtype)[None]
         return out.reshape(*x.shape[:-1], -1)
@@ -327,7 +328,7 @@ class Decoder(nnx.Module):
         is_tied = self.config.tie_word_embeddings
         head = self.embed_tokens if is_tied else self.lm_head
         table = head["weight"][...].astype(self.dtype)
-        return einsum_float32("...d,vd->...v", hidden.astype(self.dtype), table)
+        return product_float32(hidden.astype(self.dtype), table)
 
 
 def _layer_of(cache: KVCache | SharedCache | PromptRows | None, i: int):
@@ -349,5 +350,5 @@ REMAT_POLICIES = {
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
     # Every projection's output: 4 D + 2 J F + 2 I. Softmax and what is not a matrix
     # product run twice.
-    "projections": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "projections": jax.checkpoint_policies.save_only_these_names(PRODUCT),
 }

@@ -1,0 +1,83 @@
+"""Products in bfloat16: their numbers, their gradients, and how XLA is asked."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragen_jax.models.products import product, product_float32
+
+SHAPES = [(1, 3, 5), (40, 24, 16), (300, 8, 4)]
+
+
+def arrays(n, k, m):
+    keys = jax.random.split(jax.random.key(0), 3)
+    sizes = (n, k), (k, m), (n, m)
+    return [jax.random.normal(*x) for x in zip(keys, sizes, strict=True)]
+
+
+def gradients(function, a, b, weights):
+    def loss(a, b):
+        out = function(a, b).astype(jnp.float32)
+        return jnp.sum(out * weights.astype(jnp.float32))
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(a, b)
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_numbers_and_gradients_are_those_of_float64(sizes, is_wide):
+    """Of the rounded matrices; each result is rounded once more."""
+    narrow = [x.astype(jnp.bfloat16) for x in arrays(*sizes)]
+    a, b, weights = (np.asarray(x, np.float64) for x in narrow)
+    if is_wide:
+
+        def function(a, b):
+            return product_float32(a, b.T)
+
+    else:
+        function = product
+    out = jax.jit(function)(*narrow[:2])
+    assert out.dtype == (jnp.float32 if is_wide else jnp.bfloat16)
+    expected = (a @ b, weights @ b.T, a.T @ weights)
+    results = (out, *gradients(function, *narrow[:2], narrow[2]))
+    for result, exact, scale in zip(
+        results, expected, (sizes[1], sizes[2], sizes[0]), strict=True
+    ):
+        size = np.sqrt(scale)
+        np.testing.assert_allclose(
+            np.asarray(result, np.float64), exact, atol=size / 64
+        )
+    if is_wide:
+        np.testing.assert_allclose(np.asarray(out), expected[0], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_any_shape_have_scores():
+    a, b, _ = (x.astype(jnp.bfloat16) for x in arrays(6, 4, 5))
+    whole = product_float32(a, b.T)
+    split = product_float32(a.reshape(2, 3, 4), b.T)
+    np.testing.assert_array_equal(split.reshape(6, 5), whole)
+
+
+def test_float32_is_the_plain_product():
+    a, b, weights = arrays(7, 4, 5)
+    np.testing.assert_array_equal(product(a, b), a @ b)
+    for ours, plain in zip(
+        gradients(product, a, b, weights),
+        gradients(jnp.matmul, a, b, weights),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, plain)
+
+
+@pytest.mark.parametrize("function", [product, lambda a, b: product_float32(a, b.T)])
+def test_a_cpu_is_asked_for_float32_of_bfloat16s(function):
+    """In the gradients, too: what is asked for in bfloat16 takes twice the time."""
+    a, b, weights = (x.astype(jnp.bfloat16) for x in arrays(8, 4, 4))
+    lowered = jax.jit(lambda *x: gradients(function, *x)).lower(a, b, weights)
+    dots = [x for x in lowered.as_text().splitlines() if "dot_general" in x]
+    assert len(dots) >= 2
+    for dot in dots:
+        into, out = dot.rsplit(" : ", 1)[1].split(" -> ")
+        assert into.count("bf16") == 2, dot
+        assert out.endswith("f32>"), dot
