@@ -21,5 +21,6 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 32)
     config.host.max_observation_tokens = 144
     config.rollout.context = "single_turn"
+    config.learner.share_prompts = False
     config.rollout.context_turns = 3
     return config

@@ -41,6 +41,7 @@ def get_config(presets: str = "pocket") -> ConfigDict:
             config.algo.reward_placement = "turn"
             config.algo.high_level_gamma = 0.8
     config.rollout.context = "single_turn"
+    config.learner.share_prompts = False
     config.rollout.context_turns = 1
     config.rollout.max_turns = 24
     config.rollout.max_actions_per_turn = 1

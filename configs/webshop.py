@@ -23,5 +23,6 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config.rollout.max_reply_tokens = max(config.rollout.max_reply_tokens, 48)
     # A page repeats the goal.
     config.rollout.context = "single_turn"
+    config.learner.share_prompts = False
     config.rollout.context_turns = 2
     return config
