@@ -2,6 +2,8 @@
 
     python -m benchmarks.decode               # pocket model, 128 rows
     python -m benchmarks.decode --json=FILE
+    python -m benchmarks.decode --model=models/smollm2-135m --dtype=bfloat16 --rows=16 \
+        --part_rows=16 --cpu_seconds
 
 128 prompts of 236 tokens, 64 tokens written after each, sampled at T=1; the time per
 step is that of 65 tokens less that of one, so that reading the prompt does not count.
@@ -9,13 +11,16 @@ On a CPU ours takes the rows in parts, as rollouts do (`rollout.part_rows`).
 Peers decode the same model from the same prompts in turn with us: transformers'
 `generate` (needs torch) and Tunix's sampler (needs google-tunix); one that is not
 installed is left out and named. The limit: parameters, and keys and values of the live
-tokens, read once per step at the bandwidth measured in the same run.
+tokens, read once per step at the bandwidth measured in the same run. With
+`--cpu_seconds` the CPU seconds of all threads are counted in place of time on the wall:
+they depend less on what else the machine does.
 """
 
 import functools
 import importlib.util
 import pathlib
 import statistics
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -32,6 +37,10 @@ _PART_ROWS = flags.DEFINE_integer(
     "part_rows", None, "Rows of a part; default: that of configs/base.py on a CPU."
 )
 _MODEL = flags.DEFINE_string("model", None, "Folder; None: the pocket model.")
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "float32", ["float32", "bfloat16"], "Of ours and transformers' numbers."
+)
+_CPU_SECONDS = flags.DEFINE_bool("cpu_seconds", False, "Count those of all threads.")
 harness.define_json()
 
 PROMPT_TOKENS, WRITTEN_TOKENS = 236, 64
@@ -44,6 +53,7 @@ Generate = Callable[[np.ndarray, int], np.ndarray]
 
 def ours(folder: pathlib.Path, part_rows: int) -> Generate:
     """The rollout's own reading and writing, without a game."""
+    import jax
     import jax.numpy as jnp
 
     from ragen_jax.models.hf.weights import load_checkpoint
@@ -51,7 +61,8 @@ def ours(folder: pathlib.Path, part_rows: int) -> Generate:
     from ragen_jax.rollout.parts import run_concurrently
 
     config, params = load_checkpoint(folder)
-    policy = build_policy(config)
+    policy = build_policy(config, dtype=_DTYPE.value)
+    params = jax.jit(policy.cast_params)(params)
 
     @functools.cache
     def writer(num_tokens: int) -> Callable:
@@ -75,7 +86,8 @@ def transformers_generate(folder: pathlib.Path) -> Generate:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    dtype = getattr(torch, _DTYPE.value)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
     def generate(prompts, num_tokens):
         ids = torch.as_tensor(prompts, dtype=torch.long)
@@ -175,13 +187,18 @@ PEERS = {
 
 
 def bytes_per_step(folder: pathlib.Path, rows: int, live_tokens: float) -> float:
-    """What a step must read: parameters, keys and values, all float32."""
+    """What a step must read: parameters, keys and values."""
+    import jax.numpy as jnp
+
     from ragen_jax.models.hf.weights import load_checkpoint
     from ragen_jax.program.build import num_params
 
     config, params = load_checkpoint(folder)
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads
-    return 4 * (num_params(params) + rows * live_tokens * per_token * config.head_dim)
+    size = jnp.dtype(_DTYPE.value).itemsize
+    return size * (
+        num_params(params) + rows * live_tokens * per_token * config.head_dim
+    )
 
 
 def compare(folder: pathlib.Path, rows: int, repeats: int, part_rows: int) -> dict:
@@ -199,7 +216,8 @@ def compare(folder: pathlib.Path, rows: int, repeats: int, part_rows: int) -> di
         for name, generate in contestants.items()
         for num_tokens in lengths
     }
-    seconds, written = harness.take_turns(calls, repeats)
+    clock = time.process_time if _CPU_SECONDS.value else time.perf_counter
+    seconds, written = harness.take_turns(calls, repeats, clock=clock)
     for (name, num_tokens), tokens in written.items():
         if tokens.shape != (rows, num_tokens):
             raise ValueError(f"{name} wrote {tokens.shape}")
@@ -214,6 +232,8 @@ def compare(folder: pathlib.Path, rows: int, repeats: int, part_rows: int) -> di
     moved, bandwidth = bytes_per_step(folder, rows, live), copy_bandwidth()
     return {
         "rows": rows,
+        "dtype": _DTYPE.value,
+        "clock": clock.__name__,
         "part_rows": part_rows,
         "seconds_per_step": steps,
         "bytes_per_step": moved,

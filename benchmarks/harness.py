@@ -35,6 +35,7 @@ def take_turns(
     *,
     warm_ups: int = 1,
     prepare: Callable[[], tuple] = tuple,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[Any, list[float]], dict[Any, Any]]:
     """Seconds of the calls of every contestant, and its last result.
 
@@ -43,6 +44,7 @@ def take_turns(
       repeats: measured calls of each.
       warm_ups: calls before, which compile and do not count.
       prepare: makes the arguments of a call, which does not count.
+      clock: `time.process_time` counts the CPU seconds of all threads.
     """
     import jax
 
@@ -51,10 +53,10 @@ def take_turns(
     for turn in range(warm_ups + repeats):
         for name, call in contestants.items():
             arguments = jax.block_until_ready(prepare())
-            began = time.perf_counter()
+            began = clock()
             results[name] = jax.block_until_ready(call(*arguments))
             if turn >= warm_ups:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(clock() - began)
     return seconds, results
 
 
