@@ -178,19 +178,57 @@ def qwen_three_billion(config: ConfigDict) -> None:
     _qwen(config, "Qwen/Qwen2.5-3B-Instruct")
 
 
-def qwen_three_billion_8gpus(config: ConfigDict) -> None:
-    """Qwen2.5-3B-Instruct, rows and parameters split over eight GPUs of 80 GB.
-
-    PPO takes 20 GiB of each by `launch.plan --target=h100 --topology=1x1x8`.
-    """
-    qwen_three_billion(config)
-    config.mesh.fsdp = 8
-    config.learner.microbatch_rows = 8
-
-
 def qwen_seven_billion(config: ConfigDict) -> None:
     """Qwen2.5-7B-Instruct, for several GPUs: `mesh.fsdp=8` (docs/scaling.md)."""
     _qwen(config, "Qwen/Qwen2.5-7B-Instruct")
+
+
+_GPUS = 8
+
+
+def _on_eight_gpus(config: ConfigDict, *, pass_rows: int, remat: str) -> None:
+    """Rows and parameters split over the eight GPUs of a host, of 80 GB each.
+
+    Eight times the paper's rows, of an iteration and of an optimizer step. Learning
+    rates are the paper's for an eighth of that, and not tuned. Nothing was run on a
+    GPU; what each takes by `launch.plan` is in docs/devices.md.
+
+    Args:
+      pass_rows: rows that a GPU learns from at a time.
+      remat: what keeps the most of a layer's activations that fits with them.
+    """
+    config.mesh.fsdp = _GPUS
+    config.rollout.num_groups *= _GPUS
+    config.learner.minibatch_rows *= _GPUS
+    config.learner.microbatch_rows = pass_rows * _GPUS
+    config.model.remat = remat
+    # Both are split over the GPUs.
+    config.learner.logprob_chunk_tokens *= _GPUS
+    config.diagnostics.chunk_rows *= _GPUS
+
+
+def qwen_half_billion_8gpus(config: ConfigDict) -> None:
+    """Qwen2.5-0.5B-Instruct on eight GPUs of 80 GB."""
+    qwen_half_billion(config)
+    _on_eight_gpus(config, pass_rows=16, remat="projections")
+
+
+def qwen_one_and_a_half_billion_8gpus(config: ConfigDict) -> None:
+    """Qwen2.5-1.5B-Instruct on eight GPUs of 80 GB."""
+    qwen_one_and_a_half_billion(config)
+    _on_eight_gpus(config, pass_rows=8, remat="projections")
+
+
+def qwen_three_billion_8gpus(config: ConfigDict) -> None:
+    """Qwen2.5-3B-Instruct on eight GPUs of 80 GB."""
+    qwen_three_billion(config)
+    _on_eight_gpus(config, pass_rows=4, remat="projections")
+
+
+def qwen_seven_billion_8gpus(config: ConfigDict) -> None:
+    """Qwen2.5-7B-Instruct on eight GPUs of 80 GB."""
+    qwen_seven_billion(config)
+    _on_eight_gpus(config, pass_rows=8, remat="attention")
 
 
 def qwen3_half_billion(config: ConfigDict) -> None:
@@ -263,10 +301,13 @@ SIZES = {
     "smollm2-135m": smollm2,
     "qwen2.5-0.5b": qwen_half_billion,
     "qwen2.5-0.5b-24gb": qwen_half_billion_24gb,
+    "qwen2.5-0.5b-8gpus": qwen_half_billion_8gpus,
     "qwen2.5-1.5b": qwen_one_and_a_half_billion,
+    "qwen2.5-1.5b-8gpus": qwen_one_and_a_half_billion_8gpus,
     "qwen2.5-3b": qwen_three_billion,
     "qwen2.5-3b-8gpus": qwen_three_billion_8gpus,
     "qwen2.5-7b": qwen_seven_billion,
+    "qwen2.5-7b-8gpus": qwen_seven_billion_8gpus,
     "qwen3-0.6b": qwen3_half_billion,
     "qwen3-1.7b": qwen3_two_billion,
     "qwen3-4b": qwen3_four_billion,

@@ -95,9 +95,7 @@ def main(argv: list[str]) -> int:
     _print_plan(plan)
     error = _error(device, devices)
     say(f"accuracy: {_accuracy(device, devices)}")
-    # The devices of a CPU are all in one memory.
-    num_devices = _num_devices(config)
-    limit = device.limit // num_devices if device.kind == "cpu" else device.limit
+    limit = _limit(device, config)
     # What is planned within it fits, whichever way the count is wrong.
     certain = int((1 - error) * limit)
     if plan.peak <= certain:
@@ -123,7 +121,8 @@ def main(argv: list[str]) -> int:
 def _choices_that_fit(config, argv, model, tokenizer, device) -> Iterator[str]:
     """Presets of the model that fit, and the fewest devices over which it does.
 
-    They are estimated, since each would be compiled for minutes.
+    They are estimated, since each would be compiled for minutes. What needs more
+    devices than JAX sees is named without an estimate.
     """
     import jax
 
@@ -132,7 +131,7 @@ def _choices_that_fit(config, argv, model, tokenizer, device) -> Iterator[str]:
     from ragen_jax.memory.plan import make_plan
 
     source = config_flags.get_config_filename(flags.FLAGS["config"])
-    certain = (1 - ESTIMATE_ERROR) * device.limit
+    larger = []
     for choices in (
         other_presets(config, source, command.overridden_keys(argv)),
         # The devices of a CPU are all in one memory.
@@ -141,16 +140,28 @@ def _choices_that_fit(config, argv, model, tokenizer, device) -> Iterator[str]:
         for words, other in choices:
             num_devices = _num_devices(other)
             if num_devices > jax.device_count():
+                larger.append(f"{words} ({num_devices})")
                 continue
             try:
                 validate(other)
                 plan = make_plan(other, model, tokenizer, on_cpu=device.kind == "cpu")
             except ValueError:
                 continue  # these rows or heads cannot be split like this
-            if plan.peak <= certain:
+            if plan.peak <= (1 - ESTIMATE_ERROR) * _limit(device, other):
                 count = f", {num_devices} devices" if num_devices > 1 else ""
                 yield f"fits: {words} ({plan.peak / GIB:.3f} GiB, estimated{count})"
                 break
+    if larger:
+        yield (
+            f"on more devices than the {jax.device_count()} here, not planned: "
+            f"{', '.join(larger)}; JAX_PLATFORMS=cpu with --device plans them"
+        )
+
+
+def _limit(device, config) -> int:
+    """Bytes that a run may use on each of its devices."""
+    # The devices of a CPU are all in one memory.
+    return device.limit // (_num_devices(config) if device.kind == "cpu" else 1)
 
 
 def _error(device, devices: list | None) -> float:

@@ -91,6 +91,25 @@ def test_variants_are_what_the_papers_say(size, estimator):
         assert (leaves["loss.clip_low"], leaves["loss.clip_high"]) == (0.2, 0.28)
 
 
+@pytest.mark.parametrize("size", ["0.5b", "1.5b", "3b", "7b"])
+def test_a_host_of_eight_gpus_has_eight_times_the_rows(size):
+    """Each GPU has whole groups and an equal part of every pass."""
+    one, eight = (
+        sokoban.get_config(f"qwen2.5-{size}{ending}") for ending in ("", "-8gpus")
+    )
+    validate(eight)
+    assert (eight.mesh.data, eight.mesh.fsdp, eight.mesh.tensor) == (1, 8, 1)
+    assert eight.rollout.num_groups == 8 * one.rollout.num_groups
+    learner, num_rows = eight.learner, eight.rollout.num_groups * 16
+    # The groups that are kept are one optimizer step, as in the paper.
+    assert eight.filter.keep_fraction * num_rows == learner.minibatch_rows
+    assert learner.minibatch_rows % learner.microbatch_rows == 0
+    assert learner.microbatch_rows % 8 == eight.evaluation.num_prompts % 8 == 0
+    # What is split over the GPUs is as large on each of them.
+    for chunk in ("learner.logprob_chunk_tokens", "diagnostics.chunk_rows"):
+        assert flatten(eight)[chunk] == 8 * flatten(one)[chunk]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -27,7 +27,7 @@ from ragen_jax.memory.sizes import (
 from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.program.build import Parts
-from ragen_jax.sharding import on_mesh, platform_of
+from ragen_jax.sharding import num_row_shards, on_mesh, platform_of
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
 from ragen_jax.types import Params, Trajectory
@@ -233,7 +233,11 @@ def _estimate_update(
     else:
         network += int(at_work * layer)
     vocabulary = parts.model.vocab_size // parts.batch_sharding.mesh.shape["tensor"]
-    logits = 3 * config.learner.logprob_chunk_tokens * vocabulary * _FLOAT32
+    # Devices that split the rows also split the tokens of a chunk.
+    chunk = config.learner.logprob_chunk_tokens // num_row_shards(
+        parts.batch_sharding.mesh
+    )
+    logits = 3 * chunk * vocabulary * _FLOAT32
     if config.model.remat is not None:
         # The loop over layers reads stacked weights and makes a stacked gradient.
         item = _FLOAT32 if on_cpu else parts.policy.dtype.itemsize

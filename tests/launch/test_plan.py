@@ -2,6 +2,7 @@
 
 import shutil
 
+import jax
 import pytest
 
 from configs import sokoban
@@ -9,7 +10,8 @@ from launch import command
 from launch.plan_choices import more_devices, other_presets
 from ragen_jax.config import validate
 from ragen_jax.memory import plan as memory_plan
-from ragen_jax.memory.devices import named_device
+from ragen_jax.memory import reduce
+from ragen_jax.memory.devices import detected_device, named_device
 from ragen_jax.memory.plan import Plan
 from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.program.build import POCKET
@@ -163,6 +165,44 @@ def test_presets_of_the_same_model_are_found_with_what_was_asked():
         "--config.mesh.fsdp=4",
         "--config.mesh.fsdp=8 --config.learner.microbatch_rows=8",
     ]
+
+
+@pytest.fixture
+def fake_plans(monkeypatch):
+    """Sets the peak that is planned for a configuration; the search finds nothing."""
+
+    def fake(peak):
+        def make_plan(config, *_, **__):
+            use = MemoryUse(0, 0, int(peak(config)), 0)
+            return Plan({}, {}, {"update": use}, {"update": 0}, floor=0)
+
+        monkeypatch.setattr(memory_plan, "make_plan", make_plan)
+        monkeypatch.setattr(reduce, "find_fix", lambda *_, **__: None)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    return fake
+
+
+def test_what_needs_more_devices_than_there_are_is_named(fake_plans, monkeypatch):
+    fake_plans(lambda config: 2**40)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    said = " ".join(plan_of("qwen2.5-3b", "h100").stdout.split())
+    assert (
+        "on more devices than the 1 here, not planned: "
+        "--config=configs/sokoban.py:qwen2.5-3b-8gpus (8), --config.mesh.fsdp=2 (2), "
+        "--config.mesh.fsdp=4 (4), --config.mesh.fsdp=8 "
+        "--config.learner.microbatch_rows=8 (8); JAX_PLATFORMS=cpu with --device"
+    ) in said
+
+
+@pytest.mark.parametrize(("share", "is_offered"), [(0.09, True), (0.1, False)])
+def test_devices_of_a_cpu_share_its_memory(fake_plans, share, is_offered):
+    """Eight times 0.09 are less than three quarters, eight times 0.1 are more."""
+    limit = detected_device().limit
+    fake_plans(lambda config: limit * (2 if config.mesh.fsdp == 1 else share))
+    words = ["--config=configs/sokoban.py:qwen2.5-3b"]
+    said = commands.call(commands.command("plan", *words)).stdout
+    assert ("fits: --config=configs/sokoban.py:qwen2.5-3b-8gpus" in said) == is_offered
 
 
 def test_more_devices_have_whole_groups_where_prompts_are_shared():

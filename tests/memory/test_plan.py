@@ -6,7 +6,7 @@ import shutil
 import jax
 import pytest
 
-from configs import sokoban
+from configs import sizes, sokoban
 from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
 from ragen_jax.memory.plan import make_plan, read_model
 from ragen_jax.memory.programs import PROGRAMS, MemoryUse
@@ -14,6 +14,7 @@ from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.memory.sizes import tree_bytes
 from ragen_jax.models.policy import abstract_params
 from ragen_jax.program.build import POCKET, build_program, num_params
+from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 
 GIVEN = dict.fromkeys(
@@ -177,6 +178,38 @@ def test_an_estimate_follows_the_published_counts_for_an_h100():
         size = plan.memory[name].temporaries / 2**30
         assert size == pytest.approx(temporaries, rel=0.03), name
     assert plan.memory["update"].peak / 2**30 == pytest.approx(17.72, rel=0.03)
+
+
+EIGHT_GPUS = [name for name in sizes.SIZES if name.endswith("-8gpus")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EIGHT_GPUS)
+def test_a_preset_for_eight_gpus_fills_cards_of_80_gb_and_fits(name):
+    """By the verdict of `launch.plan`, and without a setting of JAX's."""
+    config = sokoban.get_config(name)
+    plan = make_plan(
+        config, PUBLISHED_MODELS[config.model.path], load_tokenizer(POCKET)
+    )
+    for card in ("h100", "a100-80gb"):
+        device = named_device(card)
+        assert 0.5 * device.limit < plan.peak < 0.75 * device.limit
+        assert not device.advice(plan.peak)
+
+
+def test_logits_of_a_chunk_are_split_like_its_rows():
+    """A quarter of the tokens is on each of four devices."""
+    many, few = (
+        plan_of(
+            tiny_config(mesh__fsdp=4, learner__logprob_chunk_tokens=4 * tokens),
+            known={name: GIVEN[name] for name in ("rollout", "evaluation")},
+        )
+        .memory["update"]
+        .temporaries
+        for tokens in (80, 16)
+    )
+    vocabulary = read_model("pocket")[0].vocab_size
+    assert many - few == 3 * (80 - 16) * vocabulary * 4
 
 
 @pytest.mark.parametrize(
