@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ragen_jax.extras import install_command
 from ragen_jax.registry.functions import load_reference
+from ragen_jax.runs.progress import announced_late
 from ragen_jax.runs.sinks import SINKS
 from ragen_jax.runs.sinks.base import OpenedRun, Record, Sink
 
@@ -84,8 +85,11 @@ class Sinks:
 
     @contextlib.contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
+        # Their clients try again for minutes, in silence, before they raise.
+        waiting = f"waiting for the sink {name} ..."
         try:
-            yield
+            with announced_late(lambda: print(waiting, file=sys.stderr)):
+                yield
         # The code is a user's or a service's: it may raise anything, and hours of
         # training are worth more than its curves.
         except Exception as error:

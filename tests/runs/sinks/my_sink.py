@@ -1,6 +1,7 @@
 """A user's sinks, of docs/library.md: one that keeps what it is told, and bad ones."""
 
 import json
+import time
 
 from ragen_jax.runs.sinks.base import Sink, numbers
 
@@ -60,6 +61,16 @@ class BadEnd(Sink):
 class Unreachable(Sink):
     def __init__(self, run):
         raise TimeoutError("no answer")
+
+
+class Slow(Sink):
+    """Takes a moment to open."""
+
+    def __init__(self, run):
+        time.sleep(0.1)
+
+    def write(self, record):
+        pass
 
 
 def function(run):

@@ -10,7 +10,7 @@ import pytest
 from configs import base
 from ragen_jax.config import changed_keys, renew, validate
 from ragen_jax.extras import install_command
-from ragen_jax.runs import reader, writer
+from ragen_jax.runs import progress, reader, writer
 from ragen_jax.runs.folder import RunFolder
 from ragen_jax.runs.run import Run
 from ragen_jax.runs.sinks import SINKS, opened
@@ -74,6 +74,13 @@ def test_a_sink_that_cannot_be_closed_is_closed_once(tmp_path, capsys):
     (warning,) = capsys.readouterr().err.splitlines()
     assert "BadEnd failed (OSError: disk full)" in warning
     assert my_sink.BadEnd.num_closed == 1
+
+
+def test_a_sink_that_keeps_a_run_waiting_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.02)
+    slow = f"{my_sink.__name__}:Slow"
+    record(tmp_path, [1], slow, LINES)
+    assert capsys.readouterr().err == f"waiting for the sink {slow} ...\n"
 
 
 def test_sinks_are_shown_episodes_as_in_the_files(tmp_path):
