@@ -4,12 +4,14 @@
     python -m benchmarks.decode_ragged --model=FOLDER --rows=4   # a look, on a CPU
 
 256 prompts of 100 to 1,024 random tokens, 100 to 1,024 tokens written after each, fixed
-seed, in the sizes of Qwen2.5-0.5B (bfloat16). Prints tokens per second and how near
-that is to reading the parameters once per step, and each live row's keys and values, at
-the bandwidth measured in the same run. It stops with an error if a row did not get its
-number of tokens.
+seed, in the sizes of Qwen2.5-0.5B (bfloat16); then a whole batch, in which every row
+has the longest prompt and writes the most. Messages are read and tokens attend as in a
+rollout of that preset. Prints tokens per second and how near that is to reading the
+parameters once per step, and each live row's keys and values, at the bandwidth measured
+in the same run. It stops with an error if a row did not get its number of tokens.
 """
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
@@ -17,28 +19,48 @@ from collections.abc import Callable
 import numpy as np
 from absl import flags
 
-from benchmarks import harness
+from benchmarks import harness, runs
 from benchmarks.flops import copy_bandwidth
-from benchmarks.writing import read_prompts
+from benchmarks.writing import has_kernel, read_prompts
 from launch import command
 
 _ROWS = flags.DEFINE_integer("rows", 256, "Prompts, all in flight at once.")
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Measured calls.")
 _MODEL = flags.DEFINE_string("model", None, "Folder; None: random weights of 0.5B.")
+_PLAIN = flags.DEFINE_bool("plain", False, runs.PLAIN_HELP)
+_TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and a few short rows.")
 harness.define_json()
 
-MIN_TOKENS, MAX_TOKENS = 100, 1024
+# Fewest and most tokens of a prompt, and of what is written after it.
+TOKENS, TINY_TOKENS = (100, 1024), (4, 24)
+TINY_ROWS = 4
 # Steps between two checks whether all rows are done.
 CHUNK_TOKENS = 16
+# Tokens of a prompt that a pass reads, as `configs/sizes.py` has it for this model.
+READ_TOKENS = 32
 
 
-def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
-    """Seconds of the ragged workload, and how near to the bandwidth that is.
+def build():
+    """The policy and its parameters."""
+    import jax
 
-    Args:
-      folder: of the model; None: random weights in the sizes of Qwen2.5-0.5B.
-      rows: prompts, all in flight at once.
-      repeats: measured calls.
+    from ragen_jax.memory.published import PUBLISHED_MODELS
+    from ragen_jax.models.hf.weights import load_checkpoint
+    from ragen_jax.models.policy import build_policy
+
+    if _MODEL.value:
+        config, params = load_checkpoint(pathlib.Path(_MODEL.value))
+        return build_policy(config, dtype="bfloat16"), params
+    config = PUBLISHED_MODELS["Qwen/Qwen2.5-0.5B-Instruct"]
+    if _TINY.value:
+        config = dataclasses.replace(config, **runs.TINY_MODEL)
+    policy = build_policy(config, dtype="bfloat16")
+    make = jax.jit(lambda key: policy.cast_params(policy.init(key)))
+    return policy, make(jax.random.key(0))
+
+
+def measure() -> dict:
+    """Seconds of both batches, and how near to the bandwidth that is.
 
     Raises:
       ValueError: a row did not get the tokens it was to get.
@@ -46,58 +68,73 @@ def ragged(folder: pathlib.Path | None, rows: int, repeats: int) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.memory.published import PUBLISHED_MODELS
-    from ragen_jax.models.hf.weights import load_checkpoint
-    from ragen_jax.models.policy import build_policy
-
-    if folder:
-        config, params = load_checkpoint(folder)
-        policy = build_policy(config, dtype="bfloat16")
-    else:
-        config = PUBLISHED_MODELS["Qwen/Qwen2.5-0.5B-Instruct"]
-        policy = build_policy(config, dtype="bfloat16")
-        params = jax.jit(lambda key: policy.cast_params(policy.init(key)))(
-            jax.random.key(0)
+    policy, params = build()
+    config, random = policy.config, np.random.default_rng(0)
+    rows, (least, most) = (
+        (TINY_ROWS, TINY_TOKENS) if _TINY.value else (_ROWS.value, TOKENS)
+    )
+    lengths, limits = random.integers(least, most + 1, (2, rows))
+    width = int(lengths.max())
+    prompts = random.integers(0, min(10_000, config.vocab_size), (rows, width))
+    kernel = not _PLAIN.value and has_kernel(policy)
+    generate = make_ragged(policy, most, kernel)
+    batches, first = {}, None
+    # One program; the first call, which compiles, is reported separately.
+    for name, sizes in {
+        "ragged": (lengths, limits),
+        "whole": (np.full(rows, width), np.full(rows, most)),
+    }.items():
+        arrays = [jnp.asarray(x, jnp.int32) for x in (prompts, *sizes)]
+        call = functools.partial(generate, params, *arrays)
+        seconds, written = harness.take_turns(
+            {"": call}, _REPEATS.value + 1, warm_ups=0
         )
-    random = np.random.default_rng(0)
-    prompt_lengths, limits = random.integers(MIN_TOKENS, MAX_TOKENS + 1, (2, rows))
-    shape = (rows, int(prompt_lengths.max()))
-    prompts = random.integers(0, min(10_000, config.vocab_size), shape)
-    generate = make_ragged(policy)
-    arrays = [jnp.asarray(x, jnp.int32) for x in (prompts, prompt_lengths, limits)]
-    call = functools.partial(generate, params, *arrays)
-    # The first call, which compiles, is reported separately.
-    seconds, written = harness.take_turns({"": call}, repeats + 1, warm_ups=0)
-    if (np.asarray(written[""]) != limits).any():
-        raise ValueError(f"rows got {written['']}, expected {limits}")
-    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads
-    per_token *= 2 * config.head_dim
-    steps = np.arange(limits.max())[:, None]
-    live = np.where(steps < limits, prompt_lengths + steps, 0).sum()
-    weights = 2 * sum(x.size for x in jax.tree.leaves(params))
-    moved = float(weights * limits.max() + live * per_token)
+        if (np.asarray(written[""]) != sizes[1]).any():
+            raise ValueError(f"rows got {written['']}, expected {sizes[1]}")
+        first = first or seconds[""][0]
+        batches[name] = {
+            "tokens": int(sizes[1].sum()),
+            "bytes": bytes_moved(config, params, *sizes),
+            "seconds": seconds[""][1:],
+        }
     return {
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
         "rows": rows,
-        "tokens": int(limits.sum()),
-        "first_seconds": seconds[""][0],
-        "seconds": seconds[""][1:],
-        "bytes": moved,
+        "has_kernel": kernel,
+        "first_seconds": first,
+        "batches": batches,
         "copy_bandwidth": copy_bandwidth(),
     }
 
 
-def make_ragged(policy) -> Callable:
+def bytes_moved(config, params, lengths, limits) -> float:
+    """What the steps must read: parameters, keys and values of live rows (bfloat16)."""
+    import jax
+
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads
+    per_token *= 2 * config.head_dim
+    steps = np.arange(limits.max())[:, None]
+    live = np.where(steps < limits, lengths + steps, 0).sum()
+    weights = 2 * sum(x.size for x in jax.tree.leaves(params))
+    return float(weights * limits.max() + live * per_token)
+
+
+def make_ragged(policy, most: int, kernel: bool) -> Callable:
     """Compiles `(params, prompts, lengths, limits) -> written`, everything per row.
 
     Rows end at their own limits; finished ones go on writing into their last slot, as
     in a rollout. Returns how many tokens each row got.
+
+    Args:
+      policy: who writes.
+      most: the largest limit of a row.
+      kernel: tokens attend by our kernels.
     """
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.rollout.decode import decode_step
+    from ragen_jax.rollout.decode import Decoding, decode_step
     from ragen_jax.rollout.sampling import sample
 
     sampler = functools.partial(sample, temperature=1.0, top_k=None, top_p=None)
@@ -106,8 +143,16 @@ def make_ragged(policy) -> Callable:
     def generate(params, prompts, lengths, limits):
         rows, width = prompts.shape
         keys = jax.random.split(jax.random.key(0), rows)
-        slots = width + MAX_TOKENS + 1
-        context = read_prompts(policy, params, prompts, lengths, slots)
+        decoding = Decoding(
+            sampler=sampler,
+            stop_tokens=jnp.array([-1]),
+            max_reply_tokens=most,
+            chunk_tokens=CHUNK_TOKENS,
+            read_chunk_tokens=READ_TOKENS,
+            has_kernel=kernel,
+        )
+        slots = width + most + 1
+        context = read_prompts(policy, params, prompts, lengths, slots, decoding)
 
         def step(_, carry):
             context, written = carry
@@ -133,22 +178,32 @@ def make_ragged(policy) -> Callable:
     return generate
 
 
-def print_ragged(figures: dict) -> None:
-    best = min(figures["seconds"])
-    limit = figures["bytes"] / figures["copy_bandwidth"]
+def print_table(figures: dict) -> None:
     print(
-        f"{figures['rows']} prompts, {figures['tokens']:,} tokens written on "
-        f"{figures['device']} (jax {figures['jax']}): {best:.2f} s, "
-        f"{figures['tokens'] / best:,.0f} tokens/s, {limit / best:.0%} of what "
-        f"{figures['copy_bandwidth'] / 1e9:,.0f} GB/s allow; the first call took "
+        f"{figures['rows']} prompts on {figures['device']} (jax {figures['jax']}), "
+        f"{'our' if figures['has_kernel'] else 'no'} kernels, "
+        f"{figures['copy_bandwidth'] / 1e9:,.0f} GB/s; the first call took "
         f"{figures['first_seconds']:.0f} s"
     )
+    rows = []
+    for name, batch in figures["batches"].items():
+        best = min(batch["seconds"])
+        limit = batch["bytes"] / figures["copy_bandwidth"]
+        rows.append(
+            {
+                "batch": name,
+                "tokens written": f"{batch['tokens']:,}",
+                **harness.times(batch["seconds"]),
+                "tokens/s": f"{batch['tokens'] / best:,.0f}",
+                "of the bandwidth": f"{limit / best:.0%}",
+            }
+        )
+    harness.print_rows(rows)
 
 
 def main(_: list[str]) -> int:
-    folder = pathlib.Path(_MODEL.value) if _MODEL.value else None
-    figures = ragged(folder, _ROWS.value, _REPEATS.value)
-    print_ragged(figures)
+    figures = measure()
+    print_table(figures)
     harness.write_json(figures)
     return 0
 

@@ -2,15 +2,17 @@
 
     python -m benchmarks.gpu_parity --json=FILE
 
-Our kernels against their plain twins on random arrays in the sizes of Qwen2.5-0.5B,
-with the time of both. Then the pocket model plays the same levels with the same draws
-on a CPU and on the GPU, with and without the kernels, in float32 with full products:
-how many episodes have the same tokens, and how far log-probabilities are apart up to
-the first token that differs. On a machine without a GPU the kernels are interpreted.
-The status is 1 when kernels and twins differ, or fewer than 9 of 10 episodes are equal.
+The pocket model plays the same levels with the same draws on a CPU and on the GPU,
+without and with the kernels, in float32 with full products: how many episodes have the
+same tokens, and how far log-probabilities are apart up to the first token that differs.
+Then our kernels against their plain twins on random arrays in the sizes of
+Qwen2.5-0.5B, with the time of both. Each result is written as soon as it is there. On a
+machine without a GPU the kernels are interpreted. The status is 1 when kernels and
+twins differ, or fewer than 9 of 10 episodes are equal.
 """
 
 import functools
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -75,13 +77,12 @@ def kernel_cases(dtype: str) -> dict:
     }
 
 
-def compare_kernels(dtype: str) -> list[dict]:
+def compare_kernels(dtype: str) -> Iterator[dict]:
     """Difference and seconds of each kernel and its twin."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    entries = []
     for name, (kernel, twin, arrays) in kernel_cases(dtype).items():
         seconds, results = harness.take_turns(
             {"kernel": jax.jit(kernel), "twin": jax.jit(twin)},
@@ -95,8 +96,7 @@ def compare_kernels(dtype: str) -> list[dict]:
         # NumPy's maximum is NaN if any number is.
         apart = float(np.max(jax.tree.leaves(apart)))
         entry = {"kernel": name, "dtype": dtype, "apart": apart, "seconds": seconds}
-        entries.append(entry | {"is_equal": apart <= TOLERANCES[dtype]})
-    return entries
+        yield entry | {"is_equal": apart <= TOLERANCES[dtype]}
 
 
 def play(platform: str, decode_attention: str):
@@ -119,50 +119,52 @@ def play(platform: str, decode_attention: str):
     return jax.device_get(episodes)
 
 
-def compare_rollouts() -> list[dict]:
+def compare_rollouts() -> Iterator[dict]:
     """The GPU's episodes, by either kind of attention, against the CPU's."""
     import jax
     import numpy as np
 
-    ours, entries = play("cpu", "plain"), []
+    ours = play("cpu", "plain")
     is_gpu = jax.default_backend() == "gpu"
     for kind in ("plain", "triton") if is_gpu else ("plain",):
         theirs = play("gpu" if is_gpu else "cpu", kind)
         same = ours.tokens == theirs.tokens
         before = np.cumprod(same, axis=1).astype(bool) & ours.loss_mask
         apart = np.abs(ours.sample_log_probs - theirs.sample_log_probs)[before]
-        entries.append(
-            {
-                "decode_attention": kind,
-                "equal_episodes": float(np.mean(same.all(axis=1))),
-                "log_probs_apart": float(apart.max(initial=0.0)),
-                "success": [float(np.mean(x.success)) for x in (ours, theirs)],
-            }
-        )
-    return entries
-
-
-def main(_: list[str]) -> int:
-    kernels = [one for dtype in TOLERANCES for one in compare_kernels(dtype)]
-    rollouts = compare_rollouts()
-    harness.print_versions()
-    harness.print_rows(
-        {
-            "kernel": one["kernel"],
-            "dtype": one["dtype"],
-            "differs by": f"{one['apart']:.1e}",
-            **{f"{k} min s": f"{min(x):.6f}" for k, x in one["seconds"].items()},
+        yield {
+            "decode_attention": kind,
+            "equal_episodes": float(np.mean(same.all(axis=1))),
+            "log_probs_apart": float(apart.max(initial=0.0)),
+            "success": [float(np.mean(x.success)) for x in (ours, theirs)],
         }
-        for one in kernels
-    )
-    for one in rollouts:
-        print(
+
+
+def describe(one: dict) -> str:
+    """A line about a rollout or a kernel."""
+    if "kernel" not in one:
+        return (
             f"{one['decode_attention']}: {one['equal_episodes']:.1%} of the episodes "
             f"equal the CPU's, log-probabilities within {one['log_probs_apart']:.1e}"
         )
-    harness.write_json({"kernels": kernels, "rollouts": rollouts})
-    is_right = all(one["is_equal"] for one in kernels) and all(
-        one["equal_episodes"] >= LEAST_EQUAL for one in rollouts
+    seconds = (f"{name} {min(x):.6f} s" for name, x in one["seconds"].items())
+    return (
+        f"{one['kernel']} in {one['dtype']}: within {one['apart']:.1e} of its twin; "
+        f"{', '.join(seconds)}"
+    )
+
+
+def main(_: list[str]) -> int:
+    harness.print_versions()
+    figures: dict[str, list] = {"rollouts": [], "kernels": []}
+    stages = [("rollouts", compare_rollouts())]
+    stages += [("kernels", compare_kernels(dtype)) for dtype in TOLERANCES]
+    for name, entries in stages:
+        for one in entries:
+            figures[name].append(one)
+            print(describe(one), flush=True)
+            harness.write_json(figures)
+    is_right = all(one["is_equal"] for one in figures["kernels"]) and all(
+        one["equal_episodes"] >= LEAST_EQUAL for one in figures["rollouts"]
     )
     return 0 if is_right else 1
 

@@ -14,7 +14,9 @@ An iteration is what `train()` does between evaluations, diagnoses and checkpoin
 rollout, update, metrics, episodes and files. Updates keep all groups and, in turn, a
 quarter of them; the rollout's program is the same. "Host" is the time outside rollout
 and update, during which the device has nothing to do. Each figure is of several
-iterations in turn; read minima and medians.
+iterations in turn; read minima and medians. Where the device says how much memory was
+in use, the most stands beside what `launch.plan` estimates: with one share kept
+(`--kept`) they are of the same run.
 
 With `--peer=torch` (the default for the pocket model where torch is installed) a loop
 of the same algorithm in torch, transformers and Python
@@ -39,9 +41,14 @@ _REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Tokens of every repl
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured iterations of each kind.")
 _PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above.")
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
+_PLAIN = flags.DEFINE_bool("plain", False, runs.PLAIN_HELP)
+_KEPT = flags.DEFINE_multi_float(
+    "kept", [1.0, 0.25], "Share of the groups that an update keeps; several in turn."
+)
 harness.define_json()
 
-SHARES = (1.0, 0.25)
+# What the peer keeps.
+QUARTER = 0.25
 
 
 def read_config(share: float):
@@ -49,7 +56,8 @@ def read_config(share: float):
     changes = {"filter.keep_fraction": share}
     if _REPLY_TOKENS.value is not None:
         changes["rollout.max_reply_tokens"] = _REPLY_TOKENS.value
-    return runs.batch_config(_PRESETS.value, changes, tiny=_TINY.value)
+    how = {"tiny": _TINY.value, "plain": _PLAIN.value}
+    return runs.batch_config(_PRESETS.value, changes, **how)
 
 
 class Loop:
@@ -143,13 +151,14 @@ def wants_peer() -> bool:
       ValueError: it is asked for where it cannot.
     """
     can = runs.is_pocket(_PRESETS.value) and not _TINY.value
-    can &= _REPLY_TOKENS.value is None
+    can &= _REPLY_TOKENS.value is None and QUARTER in _KEPT.value
     if _PEER.value is None:
         return can and harness.has_torch()
     if _PEER.value == "torch" and not can:
         raise ValueError(
-            "--peer=torch plays the pocket model's own replies; leave out --tiny and "
-            "--reply_tokens and choose the preset pocket"
+            "--peer=torch plays the pocket model's own replies with a quarter of the "
+            "groups kept; leave out --tiny, --reply_tokens and --kept, and choose the "
+            "preset pocket"
         )
     return _PEER.value == "torch"
 
@@ -202,6 +211,16 @@ def problems_of(peer: Peer, loop: Loop, num_rows: int) -> list[str]:
     return problems
 
 
+def planned_memory(config, parts) -> dict[str, int]:
+    """Program of an iteration -> bytes that `launch.plan` estimates while it runs."""
+    from ragen_jax.memory.plan import changed, make_plan
+
+    (task,) = parts.tasks
+    config = changed(config, {"evaluation.every": None})
+    plan = make_plan(config, parts.model, task.tokenizer)
+    return {name: plan.peak_of(name) for name in plan.memory}
+
+
 def measure() -> dict:
     """Seconds of everyone's iterations, the first, which compile, left out."""
     import jax
@@ -210,32 +229,32 @@ def measure() -> dict:
     from ragen_jax.program.build import num_params
     from ragen_jax.runs.writer import RunWriter
 
-    is_wanted = wants_peer()
-    configs = {share: read_config(share) for share in SHARES}
-    setups = {
-        share: runs.set_up(config, tiny=_TINY.value)
-        for share, config in configs.items()
-    }
-    config, setup = configs[SHARES[0]], setups[SHARES[0]]
-    collect = rollout_program(setup, _REPLY_TOKENS.value is not None)
+    is_wanted, shares = wants_peer(), _KEPT.value
+    configs = {share: read_config(share) for share in shares}
+    config = configs[shares[0]]
+    planned = notes = parameters = peer = None
     with contextlib.ExitStack() as stack:
-        loops = {}
-        for share in SHARES:
+        loops, collect = {}, None
+        for share in shares:
+            setup = runs.set_up(configs[share], tiny=_TINY.value)
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
             writer = RunWriter(folder, after=-1, sinks=["tensorboard"])
             stack.callback(writer.close)
-            loops[share] = Loop(configs[share], setups[share], collect, writer)
-        peer = None
+            collect = collect or rollout_program(setup, _REPLY_TOKENS.value is not None)
+            loops[share] = Loop(configs[share], setup, collect, writer)
+            notes, parameters = setup.notes, num_params(setup.params)
+            planned = planned or planned_memory(config, setup.parts)
+            # A run does not keep the weights it started from, either.
+            del setup
         root = rngs.root_key(config.seed)
         for i in range(_REPEATS.value + 1):
             key = rngs.step_key(root, i)
             for loop in loops.values():
                 rollout = loop.iterate(key)
             if is_wanted:
-                peer = peer or Peer(configs[SHARES[-1]], rollout)
+                peer = peer or Peer(configs[QUARTER], rollout)
                 peer.iterate(rollout)
     rows = rollout.tokens.shape[0]
-    problems = problems_of(peer, loops[SHARES[-1]], rows) if peer else []
     seconds = {
         f"{name}, {share:.0%} kept": values[1:]
         for share, loop in loops.items()
@@ -244,23 +263,24 @@ def measure() -> dict:
     if peer:
         told = peer.seconds.items()
         seconds |= {f"torch: {name}, 25% kept": values[1:] for name, values in told}
-    last = loops[SHARES[-1]]
+    last = loops[shares[-1]]
     return {
-        "notes": setup.notes,
-        "problems": problems,
-        "parameters": num_params(setup.params),
+        "notes": notes,
+        "problems": problems_of(peer, loops[QUARTER], rows) if peer else [],
+        "parameters": parameters,
         "dtype": config.model.dtype,
         "advantage": config.algo.advantage,
         "rows": rows,
         "turns": config.rollout.max_turns,
         "row_tokens": rollout.tokens.shape[1],
         "compile_s": {
-            "rollout": loops[SHARES[0]].compiled.get("rollout", 0.0),
-            **{f"update, {s:.0%} kept": loops[s].compiled["update"] for s in SHARES},
+            "rollout": loops[shares[0]].compiled.get("rollout", 0.0),
+            **{f"update, {s:.0%} kept": loops[s].compiled["update"] for s in shares},
         },
         "sampled_tokens": last.sampled_tokens[1:],
         "success": {"ours": last.success, "torch": peer.success if peer else None},
         "device_memory": _peak_memory(jax.devices()[0]),
+        "planned_memory": planned,
         "seconds": seconds,
     }
 
@@ -283,18 +303,22 @@ def print_table(figures: dict) -> None:
     )
     compiled = figures["compile_s"].items()
     print("compiled: " + "; ".join(f"{name} {value:.1f} s" for name, value in compiled))
-    if memory := figures["device_memory"]:
-        print(f"most device memory in use: {memory / 1e9:.1f} GB")
+    planned = figures["planned_memory"].items()
+    said = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in planned)
+    memory = figures["device_memory"]
+    most = "not told" if memory is None else f"{memory / 1e9:.1f} GB"
+    print(f"most device memory in use: {most}; estimated by program: {said} GB")
     harness.print_rows(
         {"stage": name} | harness.times(of) | {"max s": f"{max(of):.3f}"}
         for name, of in seconds.items()
     )
-    for share in SHARES:
+    for share in _KEPT.value:
         host = sum(seconds[f"host, {share:.0%} kept"])
         whole = sum(seconds[f"iteration, {share:.0%} kept"])
         print(f"host share, {share:.0%} kept: {host / whole:.1%}")
-    ours, name = seconds["iteration, 25% kept"], "torch: iteration, 25% kept"
+    name = "torch: iteration, 25% kept"
     if name in seconds:
+        ours = seconds["iteration, 25% kept"]
         pairs = zip(seconds[name], ours, strict=True)
         print(
             f"torch takes {min(seconds[name]) / min(ours):.2f} times as long (minima), "

@@ -34,16 +34,24 @@ TINY_BATCH = {
     "learner.minibatch_rows": 4,
     "learner.microbatch_rows": 2,
 }
+# Settings without what is written for GPUs: our kernels, and cuDNN's attention.
+PLAIN = {"rollout.decode_attention": "plain", "model.attention": "blocks"}
+PLAIN_HELP = "Without our kernels and cuDNN's attention, on a GPU."
 # The batch of the pocket model; a real model has that of its preset.
 POCKET_BATCH = {"rollout.num_groups": 16, "rollout.group_size": 8}
 
 
 def batch_config(
-    presets: str, changes: Mapping[str, object], *, tiny: bool = False
+    presets: str,
+    changes: Mapping[str, object],
+    *,
+    tiny: bool = False,
+    plain: bool = False,
 ) -> ConfigDict:
-    """`task_config` with the pocket model's batch, or the tiny one."""
+    """`task_config` with the pocket model's batch, or the tiny one; see `PLAIN`."""
     batch = POCKET_BATCH if is_pocket(presets) else {}
-    return task_config(presets, (TINY_BATCH if tiny else batch) | dict(changes))
+    batch = (TINY_BATCH if tiny else batch) | (PLAIN if plain else {})
+    return task_config(presets, batch | dict(changes))
 
 
 def task_config(presets: str, changes: Mapping[str, object]) -> ConfigDict:
