@@ -32,7 +32,8 @@ class Arm:
       name: of its folder and file; begins with the game.
       label: for tables and figures.
       game: entry of the task files.
-      presets: behind the task file, beside "study".
+      size: preset of the model, see `configs/sizes.py`.
+      presets: behind the task file, beside the size.
       settings: further keys.
       num_seeds: 0 to this less one.
       suite: entries of its game's generalisation suite that it plays after training.
@@ -42,6 +43,7 @@ class Arm:
     name: str
     label: str
     game: str
+    size: str = "study"
     presets: str = ""
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False)
     num_seeds: int = 5

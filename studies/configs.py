@@ -22,10 +22,10 @@ _SHORT_SFT = {"train.num_steps": 8, "evaluation.num_prompts": 32}
 def arm_config(arm: Arm, *, is_quick: bool) -> ConfigDict:
     """The configuration of an arm, for `launch.train` or `launch.sft`; locked."""
     if arm.is_sft:
-        config = sft.get_config(f"{arm.game},study")
+        config = sft.get_config(f"{arm.game},{arm.size}")
         short = _SHORT_SFT
     else:
-        config = sft.TASKS[arm.game].get_config(f"study,{arm.presets}")
+        config = sft.TASKS[arm.game].get_config(f"{arm.size},{arm.presets}")
         short = _SHORT
     config = make_cell(config, arm.settings).config
     if is_quick:

@@ -7,7 +7,7 @@ add it to `STUDIES`; then run it.
 from collections.abc import Collection
 
 from ragen_jax.registry.functions import did_you_mean
-from studies import ours, ragen2, shaping, starpo
+from studies import ours, ragen2, real, shaping, starpo
 from studies.arms import Arm
 from studies.claims import Study
 
@@ -64,19 +64,22 @@ STUDIES: dict[str, Study] = {
         ragen2.make_correlates(_COMPARABLE),
         ours.make_warnings(_LEARNING),
         ours.make_truth(_STATING),
+        real.REAL,
     )
 }
+# Studies whose model has to be fetched before.
+_FETCHED = {real.REAL.name}
 
 
 def find_studies(names: str) -> list[Study]:
-    """The studies of "collapse,keep", or all of them for "all".
+    """The studies of "collapse,keep"; for "all" those of the built-in model.
 
     Raises:
       ValueError: there is no such study.
     """
     chosen = [name.strip() for name in names.split(",")]
     if ALL in chosen:
-        return list(STUDIES.values())
+        return [study for name, study in STUDIES.items() if name not in _FETCHED]
     for name in chosen:
         if name not in STUDIES:
             raise ValueError(
