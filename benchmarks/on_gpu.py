@@ -29,6 +29,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -247,11 +248,19 @@ class Call:
         _replace(self._out / "summary.txt", summary.encode())
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-            # Checkpoints are too large; no other file has such a name.
-            for path in sorted(self._work.rglob("*.json*")):
-                if "checkpoints" not in path.parts and not path.name.startswith("."):
-                    tar.add(path, path.relative_to(self._work))
+            for path in records_in(self._work):
+                tar.add(path, path.relative_to(self._work))
         _replace(self._out / "files.tar.gz", archive.getvalue())
+
+
+def records_in(work: pathlib.Path) -> list[pathlib.Path]:
+    """Figures, metrics and episodes; not checkpoints, which are too large."""
+    found = []
+    for folder, folders, names in os.walk(work):
+        folders[:] = [name for name in folders if name != "checkpoints"]
+        records = (n for n in names if re.fullmatch(r"[^.].*\.jsonl?", n))
+        found += [pathlib.Path(folder, name) for name in records]
+    return sorted(found)
 
 
 def _has_figures(step: Step) -> bool:

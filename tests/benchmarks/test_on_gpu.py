@@ -274,7 +274,8 @@ def test_b_says_what_has_not_come(packed, tmp_path):
 )
 def test_a_rehearsal_runs_every_step(call, steps, tmp_path):
     keep = f"--keep={tmp_path / 'keep'}"
-    words = (call, str(tmp_path / "out"), keep, "--rehearse", "--model=pocket")
+    model = commands.tiny_model(tmp_path / "model")
+    words = (call, str(tmp_path / "out"), keep, "--rehearse", f"--model={model}")
     words += ("--seconds=580",)
     done = on_gpu_command(*words)
     out = tmp_path / "out" / call
