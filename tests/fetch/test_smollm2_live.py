@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import runs
+from envs.frozen_lake.env import FrozenLake
 from envs.templates import Template
 from ragen_jax import sharding
 from ragen_jax.learner.learner import Networks, build_learner
@@ -23,6 +24,8 @@ from ragen_jax.models.policy import build_policy
 from ragen_jax.rollout.decode import Context, Decoding, decode_reply, read
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.text import chat
+from ragen_jax.text.answers import build_parser
+from ragen_jax.text.statements import build_facts, count_thought
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.types import TokenSpan
 from tests import commands
@@ -162,6 +165,24 @@ def test_prompts_are_those_of_the_published_template(folder, prompts):
             return_dict=False,
         )
         assert ours == ids
+
+
+def test_its_thoughts_are_read(folder):
+    """Places that they state, however the tokenizer cuts them."""
+    tokenizer = load_tokenizer(folder)
+    thought = "I am the player at (1, 2). The goal is in row 0, column 3."
+    ids, of_thought = tokenizer.encode_batch(
+        [f"{thought}</think><answer>Up || Right</answer>", thought]
+    )
+    reply = jnp.array(ids), jnp.int32(len(ids))
+    stated = jax.jit(build_facts(FrozenLake(), tokenizer).read)(*reply)
+    assert stated.is_stated.all()
+    assert stated.row.tolist() == [1, 0]
+    assert stated.col.tolist() == [2, 3]
+    sizes = {"max_actions_per_turn": 5, "max_reply_tokens": len(ids)}
+    parser = build_parser(tokenizer, FrozenLake().action_vocabulary, **sizes)
+    count = jax.jit(lambda *reply: count_thought(parser, *reply))(*reply)
+    assert 20 < len(of_thought) - 1 <= count <= len(of_thought)
 
 
 @pytest.fixture(scope="module")
