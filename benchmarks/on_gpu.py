@@ -30,12 +30,14 @@ import io
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 
 from benchmarks import gpu_parcel, gpu_summary
 
@@ -52,6 +54,40 @@ import jax
 print(jax.__version__, jax.devices())
 raise SystemExit(jax.devices()[0].platform != "gpu")
 """
+
+
+# Settings of call b: of the steps that show the form, and of the runs.
+FORM = {
+    "max_reply_tokens": 24,
+    "evaluation.max_reply_tokens": 24,
+    "evaluation.num_prompts": 64,
+}
+RUN = {
+    # Four times the preset's levels, of which StarPO-S keeps as many as the preset has.
+    "rollout.num_groups": 32,
+    "rollout.max_reply_tokens": 24,
+    "learner.num_widths": 1,
+    "train.num_iterations": 2000,
+    "evaluation.every": 20,
+    "evaluation.num_prompts": 128,
+    "logging.trajectories_every": 20,
+    "logging.sinks": "()",
+    # No checkpoint is brought home.
+    "checkpoint.every": 2000,
+    "checkpoint.keep_best": None,
+}
+PLAIN_RUN = {"rollout.decode_attention": "plain", "model.attention": "blocks"}
+TINY_FORM = {"evaluation.num_prompts": 4, "train.microbatch_episodes": 4}
+TINY_GAME = {"num_demonstrations": 8, "episodes": 4}
+TINY_RUN = {
+    "rollout.num_groups": 4,
+    "rollout.group_size": 2,
+    "learner.minibatch_rows": 4,
+    "learner.microbatch_rows": 4,
+    "train.num_iterations": 3,
+    "evaluation.every": 2,
+    "evaluation.num_prompts": 4,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,49 +144,47 @@ def benchmarks_of_a(work: pathlib.Path) -> list[Step]:
     ]
 
 
-def runs_of_b(work: pathlib.Path, model: str) -> list[Step]:
-    """Call b, on the weights in the folder `model`; run folders are in `work`."""
-    changes = {
-        "model.path": model,
-        # Four times the preset's levels, of which StarPO-S keeps its number of rows.
-        "rollout.num_groups": 32,
-        "learner.microbatch_rows": 64,
-        # A loop over the layers compiles in a fraction of the time.
-        "model.remat": "layers",
-        "train.num_iterations": 2000,
-        "evaluation.every": 20,
-        "evaluation.num_prompts": 128,
-        "logging.trajectories_every": 20,
-        "logging.sinks": "()",
-        # No checkpoint is brought home.
-        "checkpoint.every": 2000,
-        "checkpoint.keep_best": None,
+def runs_of_b(work: pathlib.Path, model: str) -> Iterator[Step]:
+    """Call b, on the weights in the folder `model`; run folders are in `work`.
+
+    In each game the form of an answer is shown first, in a few steps on random play,
+    without which hardly any episode succeeds. The run starts from there, or from
+    `model` where that failed.
+    """
+    # Coordinates in place of a board, whose rows this tokenizer cuts anyhow.
+    games = {
+        "sokoban": ({"observation": "coord"}, {}),
+        "frozen_lake": ({"observation": "coord"}, {"success_rate": 1.0}),
     }
-    tiny = {
-        "rollout.num_groups": 4,
-        "rollout.group_size": 2,
-        "learner.minibatch_rows": 4,
-        "learner.microbatch_rows": 4,
-        "train.num_iterations": 3,
-        "evaluation.every": 2,
-        "evaluation.num_prompts": 4,
-    }
-    plain = {"rollout.decode_attention": "plain", "model.attention": "blocks"}
-    steps = []
-    for task, seconds in (("sokoban", 230), ("frozen_lake", SECONDS)):
+    # A loop over the layers compiles in a fraction of the time.
+    both = {"model.remat": "layers"}
+    for game, (kwargs, params) in games.items():
+        of_game = {"kwargs": kwargs, "params": params}
         words = (
-            *("-m", "launch.train", f"--workdir={work / task}"),
-            f"--config=configs/{task}.py:smollm2-135m,starpo_s",
-            *as_flags(changes),
+            *("-m", "launch.sft", f"--workdir={work / game}_form"),
+            f"--config=configs/sft.py:{game},smollm2-135m,form",
+            *as_flags(both | FORM | {"model.path": model}),
+            *as_flags(of_game, f"games.{game}."),
         )
-        figures = work / task / "metrics.jsonl"
-        how = {"tiny": as_flags(tiny), "plain": as_flags(plain), "fills": True}
-        steps.append(Step(task, words, seconds, figures, **how))
-    return steps
+        tiny = as_flags(TINY_FORM) + as_flags(TINY_GAME, f"games.{game}.")
+        yield Step(f"{game}_form", words, 80, None, tiny, plain=None)
+        shown = work / f"{game}_form" / "model"
+        start = str(shown) if shown.is_dir() else model
+        words = (
+            *("-m", "launch.train", f"--workdir={work / game}"),
+            f"--config=configs/{game}.py:smollm2-135m,starpo_s",
+            *as_flags(both | RUN | {"model.path": start}),
+            *as_flags(of_game, "env."),
+        )
+        figures = work / game / "metrics.jsonl"
+        how = {"tiny": as_flags(TINY_RUN), "plain": as_flags(PLAIN_RUN), "fills": True}
+        # The second game gets what is left.
+        seconds = 150 if game == "sokoban" else SECONDS
+        yield Step(game, words, seconds, figures, **how)
 
 
-def as_flags(changes: dict) -> tuple[str, ...]:
-    return tuple(f"--config.{key}={value}" for key, value in changes.items())
+def as_flags(changes: dict, section: str = "") -> tuple[str, ...]:
+    return tuple(f"--config.{section}{key}={value}" for key, value in changes.items())
 
 
 class Call:
@@ -185,6 +219,8 @@ class Call:
         status = self._try(step, step.name, plain if self._is_plain else ())
         is_lost = status not in (0, TIME_OVER, None) and not _has_figures(step)
         if is_lost and plain and not self._is_plain:
+            if step.fills:  # a new run, not one that resumes
+                shutil.rmtree(step.figures.parent, ignore_errors=True)
             status = self._try(step, f"{step.name}_plain", plain)
             self._is_plain = status == 0 or _has_figures(step)
         return status == 0
@@ -264,7 +300,10 @@ def records_in(work: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _has_figures(step: Step) -> bool:
-    return step.figures is not None and step.figures.is_file()
+    if step.figures is None or not step.figures.is_file():
+        return False
+    # The first record of a run is of the policy before it learned.
+    return not step.fills or len(step.figures.read_text().splitlines()) > 1
 
 
 def _replace(path: pathlib.Path, content: bytes) -> None:

@@ -7,7 +7,6 @@ import pathlib
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 
 import pytest
@@ -56,7 +55,7 @@ def test_what_a_step_leaves_is_brought_home(tmp_path):
     (saved / "item.json").write_text("{}")
     assert call.run(make_step(tmp_path, WRITE))
     out = tmp_path / "out"
-    assert lines_of(out) == [["step", "0", "0"]]
+    assert [line[:2] for line in lines_of(out)] == [["step", "0"]]
     assert archived(out) == {"figures.json"}
     assert "=== step: python -c" in (out / "log.txt").read_text()
     assert "\ndone\n" in (out / "log.txt").read_text()
@@ -69,11 +68,10 @@ def test_a_step_is_stopped_at_its_limit(fills, failed, tmp_path, monkeypatch):
     monkeypatch.setattr(on_gpu, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(on_gpu, "RENEW_SECONDS", 0.05)
     call = make_call(tmp_path, 300)
-    step = make_step(tmp_path, f"{WRITE}; import time; time.sleep(60)", fills=fills)
-    began = time.monotonic()
-    assert call.run(on_gpu.dataclasses.replace(step, seconds=0.3)) == fills
-    assert time.monotonic() - began < on_gpu.GRACE
-    assert lines_of(tmp_path / "out") == [["step", "124", "0"]]
+    (tmp_path / "work" / "figures.json").write_text("{}\n{}\n")
+    code = "import time; time.sleep(600)"
+    assert call.run(make_step(tmp_path, code, seconds=0.2, fills=fills)) == fills
+    assert [line[:2] for line in lines_of(tmp_path / "out")] == [["step", "124"]]
     assert call.failed == failed
     # Time that is over is no reason to try without kernels.
     assert archived(tmp_path / "out") == {"figures.json"}
@@ -93,7 +91,7 @@ def test_a_step_that_is_lost_is_tried_without_kernels_and_so_are_later_ones(tmp_
 def test_figures_that_are_not_to_be_trusted_are_no_reason_to_try_again(tmp_path):
     call = make_call(tmp_path, 300)
     assert not call.run(make_step(tmp_path, f"{WRITE}; sys.exit(1)"))
-    assert lines_of(tmp_path / "out") == [["step", "1", "0"]]
+    assert [line[:2] for line in lines_of(tmp_path / "out")] == [["step", "1"]]
     assert call.failed == ["step"]
 
 
@@ -227,7 +225,7 @@ def test_success_over_wall_time(tmp_path):
 def on_gpu_command(*words, path=None) -> subprocess.CompletedProcess:
     env = [] if path is None else ["env", f"PATH={path}"]
     line = [*env, sys.executable, "-m", "benchmarks.on_gpu", *words]
-    return commands.run(line, timeout=590)
+    return commands.run(line, timeout=1400)
 
 
 @pytest.mark.slow
@@ -269,14 +267,14 @@ def test_b_says_what_has_not_come(packed, tmp_path):
                 "attention",
             ],
         ),
-        ("b", ["sokoban", "frozen_lake"]),
+        ("b", ["sokoban_form", "sokoban", "frozen_lake_form", "frozen_lake"]),
     ],
 )
 def test_a_rehearsal_runs_every_step(call, steps, tmp_path):
     keep = f"--keep={tmp_path / 'keep'}"
     model = commands.tiny_model(tmp_path / "model")
     words = (call, str(tmp_path / "out"), keep, "--rehearse", f"--model={model}")
-    words += ("--seconds=580",)
+    words += ("--seconds=1380",)
     done = on_gpu_command(*words)
     out = tmp_path / "out" / call
     assert done.returncode == 0, (out / "log.txt").read_text()
@@ -290,6 +288,7 @@ def test_a_rehearsal_runs_every_step(call, steps, tmp_path):
         assert figures["iteration_100.json"]["planned_memory"]["update"] > 0
     else:
         assert {f"{name}/metrics.jsonl" for name in steps} <= names
+        assert "sokoban_form/model" in (out / "log.txt").read_text()
         # A row for the start, the second iteration and the last one of each run.
         rows = io.StringIO(done.stdout).readlines()
         assert sum(row.startswith("| ") and "%" in row for row in rows) == 6
