@@ -78,7 +78,7 @@ RUN = {
 }
 PLAIN_RUN = {"rollout.decode_attention": "plain", "model.attention": "blocks"}
 TINY_FORM = {"evaluation.num_prompts": 4, "train.microbatch_episodes": 4}
-TINY_GAME = {"num_demonstrations": 8, "episodes": 4}
+TINY_GAME = {"num_demonstrations": 24, "episodes": 4}
 TINY_RUN = {
     "rollout.num_groups": 4,
     "rollout.group_size": 2,
