@@ -69,6 +69,7 @@ def measure() -> dict:
     import jax.numpy as jnp
 
     policy, params = build()
+    harness.note("built")
     config, random = policy.config, np.random.default_rng(0)
     rows, (least, most) = (
         (TINY_ROWS, TINY_TOKENS) if _TINY.value else (_ROWS.value, TOKENS)

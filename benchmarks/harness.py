@@ -29,6 +29,16 @@ def define_json(default: str | None = None) -> flags.FlagHolder:
     return flags.DEFINE_string("json", default, text)
 
 
+# Calls that are printed as they end.
+LONG_SECONDS = 5.0
+_BEGAN = time.perf_counter()
+
+
+def note(text: str) -> None:
+    """Print how far a benchmark has come, with the seconds since it began."""
+    print(f"[{time.perf_counter() - _BEGAN:.0f} s] {text}", flush=True)
+
+
 def take_turns(
     contestants: Mapping[Any, Callable],
     repeats: int,
@@ -38,6 +48,8 @@ def take_turns(
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[Any, list[float]], dict[Any, Any]]:
     """Seconds of the calls of every contestant, and its last result.
+
+    Calls that take long are printed at once: a benchmark may be stopped.
 
     Args:
       contestants: by name; a call counts until its result is on the device.
@@ -55,8 +67,11 @@ def take_turns(
             arguments = jax.block_until_ready(prepare())
             began = clock()
             results[name] = jax.block_until_ready(call(*arguments))
+            taken = clock() - began
+            if taken > LONG_SECONDS:
+                note(f"call {turn + 1}{name and f' of {name}'} took {taken:.1f} s")
             if turn >= warm_ups:
-                seconds[name].append(clock() - began)
+                seconds[name].append(taken)
     return seconds, results
 
 

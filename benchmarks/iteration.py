@@ -33,7 +33,7 @@ import time
 
 from absl import flags
 
-from benchmarks import harness, runs
+from benchmarks import harness, runs, trace
 from launch import command
 
 _PRESETS = flags.DEFINE_string("presets", "pocket", "See configs/sizes.py.")
@@ -44,6 +44,9 @@ _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
 _PLAIN = flags.DEFINE_bool("plain", False, runs.PLAIN_HELP)
 _KEPT = flags.DEFINE_multi_float(
     "kept", [1.0, 0.25], "Share of the groups that an update keeps; several in turn."
+)
+_PROFILE = flags.DEFINE_bool(
+    "profile", False, "One more rollout and update under the profiler: time by kernel."
 )
 harness.define_json()
 
@@ -116,6 +119,25 @@ class Loop:
         self.sampled_tokens.append(int(rollout.loss_mask.sum()))
         self.success.append(float(rollout.success.mean()))
         return rollout
+
+    def profile(self, key) -> dict:
+        """Time by kernel of a rollout and of an update, see `benchmarks/trace.py`."""
+        from benchmarks.trace import kernel_times
+
+        params = self._learner.play_params(self._frozen, self._state)
+        rollouts = []
+
+        def play():
+            rollouts.append(self._collect(params, key))
+            return rollouts
+
+        def update():
+            arrays = self._join(rollouts), key
+            fixed = self._frozen, self._learner.peaks
+            self._state, stats, _ = self._learner.update(*fixed, self._state, *arrays)
+            return stats
+
+        return {"rollout": kernel_times(play), "update": kernel_times(update)}
 
     def _note(self, timing, whole: float) -> None:
         stages = {name: timing[f"timing_s/{name}"] for name in ("rollout", "update")}
@@ -246,14 +268,20 @@ def measure() -> dict:
             planned = planned or planned_memory(config, setup.parts)
             # A run does not keep the weights it started from, either.
             del setup
+            harness.note(f"built to keep {share:.0%}")
         root = rngs.root_key(config.seed)
         for i in range(_REPEATS.value + 1):
             key = rngs.step_key(root, i)
             for loop in loops.values():
                 rollout = loop.iterate(key)
+                taken = (f"{name} {s[-1]:.1f} s" for name, s in loop.seconds.items())
+                harness.note(f"iteration {i}: {', '.join(taken)}")
             if is_wanted:
                 peer = peer or Peer(configs[QUARTER], rollout)
                 peer.iterate(rollout)
+        profile = None
+        if _PROFILE.value:
+            profile = loops[shares[-1]].profile(rngs.step_key(root, _REPEATS.value + 1))
     rows = rollout.tokens.shape[0]
     seconds = {
         f"{name}, {share:.0%} kept": values[1:]
@@ -281,6 +309,7 @@ def measure() -> dict:
         "success": {"ours": last.success, "torch": peer.success if peer else None},
         "device_memory": _peak_memory(jax.devices()[0]),
         "planned_memory": planned,
+        "profile": profile,
         "seconds": seconds,
     }
 
@@ -316,6 +345,8 @@ def print_table(figures: dict) -> None:
         host = sum(seconds[f"host, {share:.0%} kept"])
         whole = sum(seconds[f"iteration, {share:.0%} kept"])
         print(f"host share, {share:.0%} kept: {host / whole:.1%}")
+    for stage, times in (figures["profile"] or {}).items():
+        trace.print_times(stage, times)
     name = "torch: iteration, 25% kept"
     if name in seconds:
         ours = seconds["iteration, 25% kept"]

@@ -121,7 +121,7 @@ def benchmarks_of_a(work: pathlib.Path) -> list[Step]:
         words = ("-m", f"benchmarks.{module}", f"--json={figures}", *words)
         return Step(name, words, seconds, figures, **how)
 
-    small = ("--rows=2", "--slots=70", "--repeats=1")
+    small = ("--rows=2", "--slots=70", "--turns=2", "--repeats=1")
     size = "--presets=qwen2.5-0.5b"
     paper = (f"{size},grpo", "--kept=0.25", "--peer=none", "--repeats=3")
     short = ("--tiny", "--reply_tokens=6", "--repeats=1")

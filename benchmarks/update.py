@@ -128,9 +128,12 @@ def measure(config) -> dict:
     from ragen_jax.program.build import num_params
 
     setup = runs.set_up(config, tiny=_TINY.value)
+    harness.note("built")
     key = jax.random.key(config.seed)
     batch, log_probs = runs.full_rows(setup, config)
+    harness.note("read the batch")
     ours = Ours(setup, batch, key)
+    harness.note(f"compiled the update in {ours.compile_seconds:.0f} s")
     contestants, problems = {"ours": ours}, []
     figures = {"notes": setup.notes, "compile_s": ours.compile_seconds}
     has_peer = config.model.path == "pocket" and not _TINY.value

@@ -189,15 +189,15 @@ def _reading(
     """Bytes at the widest point of a layer that reads `tokens` tokens of each row.
 
     That is the inner layer of the MLP with its inputs, or, without our attention
-    kernel, the scores of attention, their softmax and its copy in the computation's
-    dtype.
+    kernel, which float32 goes without, the scores of attention, their softmax and its
+    copy in the computation's dtype.
     """
     model, dtype = parts.model, parts.policy.dtype
     tensor = parts.batch_sharding.mesh.shape["tensor"]
     rows, item = local_rows(parts, rows), _FLOAT32 if on_cpu else dtype.itemsize
     width, inner = model.hidden_size, model.intermediate_size // tensor
     mlp = rows * tokens * (4 * width + 3 * inner) * item
-    if has_kernel:
+    if has_kernel and dtype != jnp.float32:
         return mlp
     heads = model.num_attention_heads // tensor
     scores = rows * tokens * heads * slots * _FLOAT32

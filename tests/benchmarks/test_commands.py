@@ -16,13 +16,14 @@ CASES = {
     ("shared_prompts",): {
         name: {"once per row", "once per group"} for name in ("seconds", "compile_s")
     },
-    ("iteration", "--presets=qwen2.5-0.5b,grpo", "--reply_tokens=6"): {
+    ("iteration", "--presets=qwen2.5-0.5b,grpo", "--reply_tokens=6", "--profile"): {
         "seconds": {
             f"{stage}, {share}% kept"
             for stage in ("rollout", "update", "host", "iteration")
             for share in (25, 100)
         },
         "compile_s": {"rollout", "update, 25% kept", "update, 100% kept"},
+        "profile": {"rollout", "update"},
     },
 }
 
@@ -46,7 +47,8 @@ def test_a_tiny_run(words, tmp_path):
 
 
 def test_kernels_and_rollouts_against_their_twins(tmp_path):
-    line = [sys.executable, "-m", "benchmarks.gpu_parity", "--rows=2", "--slots=70"]
+    shape = ["--rows=2", "--slots=70", "--turns=2"]
+    line = [sys.executable, "-m", "benchmarks.gpu_parity", *shape]
     done = commands.run([*line, "--repeats=1", f"--json={tmp_path / 'figures.json'}"])
     assert done.returncode == 0, done.stderr + done.stdout
     figures = json.loads((tmp_path / "figures.json").read_text())

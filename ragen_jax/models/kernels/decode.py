@@ -21,8 +21,11 @@ from ragen_jax.models.attention import (
 )
 from ragen_jax.models.kv_cache import LayerCache, write_layer
 
-# Slots per turn of the kernel's loop, and warps that share them.
-BLOCK_SLOTS, NUM_WARPS = 64, 4
+# Slots per turn of a kernel's loop.
+BLOCK_SLOTS = 64
+# Warps of a program and turns whose loads are in flight, the fastest of 1 to 4 and 2
+# to 3 on an H100 (docs/benchmarks-evidence.md).
+NEW_TOKEN_WARPS, NEW_TOKEN_STAGES = 2, 3
 # Queries of a message that share a block of slots.
 TILE_ROWS = 64
 # Triton multiplies matrices of at least this many rows and columns.
@@ -139,7 +142,7 @@ def attend_by_kernel(heads, angles, keys, values, positions, *, interpret=False)
         input_output_aliases={4: 1, 5: 2},
         interpret=interpret,
         name="attend_new_token",
-        **kernel_options(interpret),
+        **kernel_options(interpret, NEW_TOKEN_WARPS, NEW_TOKEN_STAGES),
     )(
         positions[:, 0],
         heads.reshape(batch, -1),
@@ -150,13 +153,14 @@ def attend_by_kernel(heads, angles, keys, values, positions, *, interpret=False)
     return mixed.reshape(batch, 1, num_heads * head_dim), keys, values
 
 
-def kernel_options(interpret: bool) -> dict:
+def kernel_options(interpret: bool, num_warps: int = 4, num_stages: int = 2) -> dict:
     """Keyword arguments of `pallas_call` for kernels of Triton."""
     if interpret:
         return {}
     from jax.experimental.pallas import triton
 
-    return {"compiler_params": triton.CompilerParams(num_warps=NUM_WARPS, num_stages=2)}
+    params = triton.CompilerParams(num_warps=num_warps, num_stages=num_stages)
+    return {"compiler_params": params}
 
 
 def _kernel(
@@ -280,15 +284,19 @@ def attend_message(
 ) -> Float[Array, "B Q H F"]:
     """Tokens of a message, which the cache holds already, over the slots up to each.
 
+    In float32 they attend plainly: the matrix units would round to TF32, and without
+    them the kernel took 57 ms on an H100 where the plain operations take 2.
+
     Args:
       positions: of successive tokens.
     """
+    is_wide = queries.dtype == jnp.float32
     return jax.lax.platform_dependent(
         queries,
         cache.keys,
         cache.values,
         positions[:, 0],
-        cuda=message_by_kernel,
+        cuda=message_plainly if is_wide else message_by_kernel,
         default=message_plainly,
     )
 
