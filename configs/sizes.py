@@ -186,20 +186,22 @@ def qwen_seven_billion(config: ConfigDict) -> None:
 _GPUS = 8
 
 
-def _on_eight_gpus(config: ConfigDict, *, pass_rows: int, remat: str) -> None:
+def _on_eight_gpus(
+    config: ConfigDict, *, times: int = 8, pass_rows: int, remat: str
+) -> None:
     """Rows and parameters split over the eight GPUs of a host, of 80 GB each.
 
-    Eight times the paper's rows, of an iteration and of an optimizer step. Learning
-    rates are the paper's for an eighth of that, and not tuned. Nothing was run on a
-    GPU; what each takes by `launch.plan` is in docs/devices.md.
+    Learning rates are the paper's for its batch, and not tuned. Nothing was run on a
+    GPU; what each preset takes by `launch.plan` is in docs/devices.md.
 
     Args:
+      times: rows of an iteration, and of an optimizer step, per row of the paper's.
       pass_rows: rows that a GPU learns from at a time.
       remat: what keeps the most of a layer's activations that fits with them.
     """
     config.mesh.fsdp = _GPUS
-    config.rollout.num_groups *= _GPUS
-    config.learner.minibatch_rows *= _GPUS
+    config.rollout.num_groups *= times
+    config.learner.minibatch_rows *= times
     config.learner.microbatch_rows = pass_rows * _GPUS
     config.model.remat = remat
     # Both are split over the GPUs.
@@ -208,27 +210,27 @@ def _on_eight_gpus(config: ConfigDict, *, pass_rows: int, remat: str) -> None:
 
 
 def qwen_half_billion_8gpus(config: ConfigDict) -> None:
-    """Qwen2.5-0.5B-Instruct on eight GPUs of 80 GB."""
+    """Qwen2.5-0.5B-Instruct on eight GPUs of 80 GB: eight times the paper's rows."""
     qwen_half_billion(config)
     _on_eight_gpus(config, pass_rows=16, remat="projections")
 
 
 def qwen_one_and_a_half_billion_8gpus(config: ConfigDict) -> None:
-    """Qwen2.5-1.5B-Instruct on eight GPUs of 80 GB."""
+    """Qwen2.5-1.5B-Instruct on eight GPUs of 80 GB: eight times the paper's rows."""
     qwen_one_and_a_half_billion(config)
     _on_eight_gpus(config, pass_rows=8, remat="projections")
 
 
 def qwen_three_billion_8gpus(config: ConfigDict) -> None:
-    """Qwen2.5-3B-Instruct on eight GPUs of 80 GB."""
+    """Qwen2.5-3B-Instruct on eight GPUs of 80 GB: eight times the paper's rows."""
     qwen_three_billion(config)
     _on_eight_gpus(config, pass_rows=4, remat="projections")
 
 
 def qwen_seven_billion_8gpus(config: ConfigDict) -> None:
-    """Qwen2.5-7B-Instruct on eight GPUs of 80 GB."""
+    """Qwen2.5-7B-Instruct on eight GPUs of 80 GB: four times the paper's rows."""
     qwen_seven_billion(config)
-    _on_eight_gpus(config, pass_rows=8, remat="attention")
+    _on_eight_gpus(config, times=4, pass_rows=4, remat="attention")
 
 
 def qwen3_half_billion(config: ConfigDict) -> None:

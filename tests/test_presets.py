@@ -91,15 +91,18 @@ def test_variants_are_what_the_papers_say(size, estimator):
         assert (leaves["loss.clip_low"], leaves["loss.clip_high"]) == (0.2, 0.28)
 
 
-@pytest.mark.parametrize("size", ["0.5b", "1.5b", "3b", "7b"])
-def test_a_host_of_eight_gpus_has_eight_times_the_rows(size):
+@pytest.mark.parametrize(
+    ("size", "times"), [("0.5b", 8), ("1.5b", 8), ("3b", 8), ("7b", 4)]
+)
+def test_a_host_of_eight_gpus_has_several_times_the_rows(size, times):
     """Each GPU has whole groups and an equal part of every pass."""
     one, eight = (
         sokoban.get_config(f"qwen2.5-{size}{ending}") for ending in ("", "-8gpus")
     )
     validate(eight)
     assert (eight.mesh.data, eight.mesh.fsdp, eight.mesh.tensor) == (1, 8, 1)
-    assert eight.rollout.num_groups == 8 * one.rollout.num_groups
+    assert eight.rollout.num_groups == times * one.rollout.num_groups
+    assert eight.rollout.num_groups % 8 == 0
     learner, num_rows = eight.learner, eight.rollout.num_groups * 16
     # The groups that are kept are one optimizer step, as in the paper.
     assert eight.filter.keep_fraction * num_rows == learner.minibatch_rows

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import runpy
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +68,14 @@ def test_commands_and_files_exist(page):
         r"`((?:ragen_jax|envs|configs|launch|benchmarks)/[\w/]+\.\w+)`", text
     ):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_presets_exist(page):
+    """Those behind a file's name, as in `--config=configs/sokoban.py:grpo`."""
+    words = re.findall(r"--config=(configs/\w+\.py):([\w.,-]*\w)", page.read_text())
+    for file, presets in set(words):
+        runpy.run_path(str(ROOT / file))["get_config"](presets)
 
 
 def anchors(page):

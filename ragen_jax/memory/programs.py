@@ -11,6 +11,8 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from ragen_jax.learner.state import describe
@@ -168,19 +170,31 @@ def _rollout_temporaries(
     cache = cache_bytes(parts, rows, slots)
     # Each compaction continues with half of the rows, in a new cache.
     halves = sum(0.5**i for i in range(1, (config.rollout.compactions or 0) + 1))
-    copies = _weight_copies(parts.learner.played, parts.policy.dtype, on_cpu)
+    copies = _weight_copies(parts, on_cpu)
     if on_cpu and parts.policy.dtype != jnp.float32:
         # Keys and values in float32, of one layer at a time.
         copies += 2 * cache // parts.model.num_hidden_layers
     return cache + copies + max(*reading, int(halves * cache))
 
 
-def _weight_copies(played: Params, dtype: jnp.dtype, on_cpu: bool) -> int:
-    """Bytes of weights in the computation's dtype; a CPU widens those twice."""
-    if dtype == jnp.float32:
+def _weight_copies(parts: Parts, on_cpu: bool) -> int:
+    """Bytes of weights in the computation's dtype; a CPU widens those twice.
+
+    Devices that split them read whole ones: a rollout gathers each once.
+    """
+    played, dtype = parts.learner.played, parts.policy.dtype
+    mesh = parts.batch_sharding.mesh
+    is_split, is_cast = mesh.shape["fsdp"] > 1, dtype != jnp.float32
+    if not is_split and not is_cast:
         return 0
-    weights = tree_bytes(played)
-    return weights * dtype.itemsize // _FLOAT32 + 2 * weights * on_cpu
+    weights = _whole_bytes(played, mesh) if is_split else tree_bytes(played)
+    return weights * dtype.itemsize // _FLOAT32 + 2 * weights * (on_cpu and is_cast)
+
+
+def _whole_bytes(tree: PyTree, mesh: Mesh) -> int:
+    """Bytes of weights on one device, gathered over all axes but `tensor`."""
+    leaves = jax.tree.leaves(tree)
+    return sum(x.size * x.dtype.itemsize for x in leaves) // mesh.shape["tensor"]
 
 
 def _reading(
@@ -244,6 +258,7 @@ def _estimate_update(
         stack = tree_bytes(learner.played["layers"]) * item // _FLOAT32
         network += 2 * stack + tree_bytes(learner.played["embed_tokens"])
     of_policy, of_critic = map(tree_bytes, trained_params(learner.state))
+    network += _gathered(parts, is_trained=config.lora.rank is None)
     temporaries = of_policy + network + logits
     if has_trunk:
         # The critic's gradient comes after the policy's; its network has no logits.
@@ -254,6 +269,24 @@ def _estimate_update(
     state = tree_bytes(learner.state.replace(acting_snapshot=None))
     arguments = tree_bytes(learner.frozen) + state + tree_bytes(batch)
     return MemoryUse(arguments, outputs=state, temporaries=temporaries, aliased=state)
+
+
+def _gathered(parts: Parts, *, is_trained: bool) -> int:
+    """Bytes of whole parameters, where devices split them, while a pass reads them.
+
+    The vocabulary's tables are gathered for a pass, layers one after the other; with
+    each its copy in the computation's dtype and, if it is trained, its gradient before
+    that is summed over devices: of the tables one as input and one as output.
+    """
+    mesh, dtype = parts.batch_sharding.mesh, parts.policy.dtype
+    if mesh.shape["fsdp"] == 1:
+        return 0
+    played, names = parts.learner.played, ("embed_tokens", "lm_head")
+    tables = [_whole_bytes(played[name], mesh) for name in names if name in played]
+    layer = _whole_bytes(played["layers"]["0"], mesh)
+    read = sum(tables) + layer
+    copies = read * dtype.itemsize // _FLOAT32 if dtype != jnp.float32 else 0
+    return read + copies + (2 * tables[0] + layer if is_trained else 0)
 
 
 def _has_kernel(config: ConfigDict, parts: Parts) -> bool:
