@@ -1,7 +1,7 @@
 """What a GPU is to show, in two calls of at most 8 minutes each.
 
     python -m benchmarks.on_gpu pack FOLDER   # before, with a network
-    python -m benchmarks.on_gpu a OUT FOLDER  # parity, decoding, updates, iterations
+    python -m benchmarks.on_gpu a OUT FOLDER  # parity, iterations, decoding, updates
     python -m benchmarks.on_gpu b OUT FOLDER  # SmolLM2 learns Sokoban and FrozenLake
     python -m benchmarks.on_gpu take FOLDER   # says what of the weights has not come
 
@@ -123,23 +123,20 @@ def benchmarks_of_a(work: pathlib.Path) -> list[Step]:
 
     small = ("--rows=2", "--slots=70", "--turns=2", "--repeats=1")
     size = "--presets=qwen2.5-0.5b"
-    paper = (f"{size},grpo", "--kept=0.25", "--peer=none", "--repeats=3")
+    paper = (f"{size},grpo", "--kept=0.25", "--peer=none", "--repeats=2")
     short = ("--tiny", "--reply_tokens=6", "--repeats=1")
+
+    def iteration(tokens: int, *words: str) -> Step:
+        name, words = f"iteration_{tokens}", (f"--reply_tokens={tokens}", *words)
+        return step(name, 250, "iteration", *paper, *words, tiny=short)
+
+    # Programs of this size take about a minute each to compile.
     return [
         step("parity", 120, "gpu_parity", tiny=small, plain=None),
-        step("decode", 130, "decode_ragged"),
-        step("update", 130, "update", size, "--repeats=3"),
-        *(
-            step(
-                f"iteration_{n}",
-                200,
-                "iteration",
-                *paper,
-                f"--reply_tokens={n}",
-                tiny=short,
-            )
-            for n in (100, 400)
-        ),
+        iteration(100, "--profile"),
+        step("decode", 200, "decode_ragged", "--repeats=1"),
+        step("update", 200, "update", size, "--repeats=2"),
+        iteration(400),
         step("attention", 60, "attention", "--shape=qwen2.5-0.5b", plain=None),
     ]
 

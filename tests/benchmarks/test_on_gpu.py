@@ -260,9 +260,9 @@ def test_b_says_what_has_not_come(packed, tmp_path):
             "a",
             [
                 "parity",
+                "iteration_100",
                 "decode",
                 "update",
-                "iteration_100",
                 "iteration_400",
                 "attention",
             ],
