@@ -142,6 +142,19 @@ def test_a_digit_fits_into_its_cell_in_its_own_colour(page):
     assert color != muted
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|im_start|>user\nfirst<|im_end|>\n<|im_start|>user\nsecond<|im_end|>\nthird",
+        "<|start_header_id|>user<|end_header_id|>\n\nfirst<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nsecond<|eot_id|>third",
+        "second",
+    ],
+)
+def test_a_state_is_the_last_message_of_any_markup(page, text):
+    assert page.execute_script("return lastMessage(arguments[0])", text) == "second"
+
+
 def test_stepping_through_an_episode(page):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

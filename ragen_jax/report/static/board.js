@@ -91,10 +91,16 @@ function actionStepper(turn, now) {
   );
 }
 
+// Before and after the user's messages: ChatML, Llama 3.
+const MARKUPS = [
+  ["<|im_start|>user\n", "<|im_end|>"],
+  ["<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"],
+];
+
 // Text of the prompt's last message, without chat markup.
 function lastMessage(text) {
-  const start = text.lastIndexOf("<|im_start|>user\n");
-  return (start < 0 ? text : text.slice(start + 17)).split("<|im_end|>")[0];
+  const found = MARKUPS.find(([open]) => text.includes(open));
+  return found ? text.split(found[0]).at(-1).split(found[1])[0] : text;
 }
 
 function drawCell(meaning, symbol, c, r) {
