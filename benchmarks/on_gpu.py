@@ -2,7 +2,7 @@
 
     python -m benchmarks.on_gpu pack FOLDER   # before, with a network
     python -m benchmarks.on_gpu a OUT FOLDER  # parity, iterations, decoding, updates
-    python -m benchmarks.on_gpu b OUT FOLDER  # SmolLM2 learns Sokoban and FrozenLake
+    python -m benchmarks.on_gpu b OUT FOLDER  # SmolLM2 learns two games side by side
     python -m benchmarks.on_gpu take FOLDER   # says what of the weights has not come
 
 Each call is worth having alone. Its steps are in the order of their worth, and every
@@ -18,12 +18,14 @@ the packages, the model and the compiled programs.
 
 OUT/a or OUT/b gets four files, renewed every ten seconds, so that a call may be stopped
 at any moment: steps.tsv (name, exit status and seconds of a step; 124: its time was
-over, which is how the learning runs end), log.txt (what the steps print), summary.txt,
-and files.tar.gz (figures in JSON, metrics and episodes). A step that fails without
-figures is tried again without our kernels, and if that helps, so are the later ones.
+over, which is how the learning runs end), log.txt (what steps that ended printed),
+summary.txt, and files.tar.gz (figures in JSON, metrics, episodes, logs). A step that
+fails without figures is tried again without our kernels, and if that helps, so are the
+later ones.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import dataclasses
 import io
@@ -36,8 +38,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks import gpu_parcel, gpu_summary
 
@@ -141,43 +144,44 @@ def benchmarks_of_a(work: pathlib.Path) -> list[Step]:
     ]
 
 
-def runs_of_b(work: pathlib.Path, model: str) -> Iterator[Step]:
-    """Call b, on the weights in the folder `model`; run folders are in `work`.
+# Coordinates in place of a board, whose rows this tokenizer cuts anyhow.
+GAMES = {
+    "sokoban": {"kwargs": {"observation": "coord"}, "params": {}},
+    "frozen_lake": {
+        "kwargs": {"observation": "coord"},
+        "params": {"success_rate": 1.0},
+    },
+}
 
-    In each game the form of an answer is shown first, in a few steps on random play,
-    without which hardly any episode succeeds. The run starts from there, or from
-    `model` where that failed.
+
+def runs_of_game(game: str, work: pathlib.Path, model: str) -> Iterator[Step]:
+    """Of call b, on the weights in the folder `model`; run folders are in `work`.
+
+    The form of an answer is shown first, in a few steps on random play, without which
+    hardly any episode succeeds. The run starts from there, or from `model` where that
+    failed.
     """
-    # Coordinates in place of a board, whose rows this tokenizer cuts anyhow.
-    games = {
-        "sokoban": ({"observation": "coord"}, {}),
-        "frozen_lake": ({"observation": "coord"}, {"success_rate": 1.0}),
-    }
     # A loop over the layers compiles in a fraction of the time.
-    both = {"model.remat": "layers"}
-    for game, (kwargs, params) in games.items():
-        of_game = {"kwargs": kwargs, "params": params}
-        words = (
-            *("-m", "launch.sft", f"--workdir={work / game}_form"),
-            f"--config=configs/sft.py:{game},smollm2-135m,form",
-            *as_flags(both | FORM | {"model.path": model}),
-            *as_flags(of_game, f"games.{game}."),
-        )
-        tiny = as_flags(TINY_FORM) + as_flags(TINY_GAME, f"games.{game}.")
-        yield Step(f"{game}_form", words, 80, None, tiny, plain=None)
-        shown = work / f"{game}_form" / "model"
-        start = str(shown) if shown.is_dir() else model
-        words = (
-            *("-m", "launch.train", f"--workdir={work / game}"),
-            f"--config=configs/{game}.py:smollm2-135m,starpo_s",
-            *as_flags(both | RUN | {"model.path": start}),
-            *as_flags(of_game, "env."),
-        )
-        figures = work / game / "metrics.jsonl"
-        how = {"tiny": as_flags(TINY_RUN), "plain": as_flags(PLAIN_RUN), "fills": True}
-        # The second game gets what is left.
-        seconds = 150 if game == "sokoban" else SECONDS
-        yield Step(game, words, seconds, figures, **how)
+    both, of_game = {"model.remat": "layers"}, GAMES[game]
+    words = (
+        *("-m", "launch.sft", f"--workdir={work / game}_form"),
+        f"--config=configs/sft.py:{game},smollm2-135m,form",
+        *as_flags(both | FORM | {"model.path": model}),
+        *as_flags(of_game, f"games.{game}."),
+    )
+    tiny = as_flags(TINY_FORM) + as_flags(TINY_GAME, f"games.{game}.")
+    yield Step(f"{game}_form", words, 170, None, tiny, plain=None)
+    shown = work / f"{game}_form" / "model"
+    start = str(shown) if shown.is_dir() else model
+    words = (
+        *("-m", "launch.train", f"--workdir={work / game}"),
+        f"--config=configs/{game}.py:smollm2-135m,starpo_s",
+        *as_flags(both | RUN | {"model.path": start}),
+        *as_flags(of_game, "env."),
+    )
+    figures = work / game / "metrics.jsonl"
+    how = {"tiny": as_flags(TINY_RUN), "plain": as_flags(PLAIN_RUN), "fills": True}
+    yield Step(game, words, SECONDS, figures, **how)
 
 
 def as_flags(changes: dict, section: str = "") -> tuple[str, ...]:
@@ -185,7 +189,7 @@ def as_flags(changes: dict, section: str = "") -> tuple[str, ...]:
 
 
 class Call:
-    """The steps of a call, one after the other, within its time.
+    """The steps of a call, within its time; threads may run one each.
 
     Args:
       out: folder for what is brought home.
@@ -208,7 +212,25 @@ class Call:
         self._environment, self._is_rehearsal = environment, is_rehearsal
         self._began: dict[str, float] = {}
         self._is_plain = False
+        self._running: set[subprocess.Popen] = set()
+        self._lock = threading.Lock()
         self.failed: list[str] = []
+
+    def run_beside(self, chains: Sequence[Iterable[Step]]) -> None:
+        """Chains of steps side by side, the steps of each one after the other."""
+
+        def run(chain: Iterable[Step]) -> None:
+            for step in chain:
+                self.run(step)
+
+        with concurrent.futures.ThreadPoolExecutor(len(chains)) as pool:
+            try:
+                list(pool.map(run, chains))
+            except BaseException:
+                self._deadline = 0.0
+                for process in tuple(self._running):
+                    process.kill()
+                raise
 
     def run(self, step: Step) -> bool:
         """A step, and if it fails without figures one more try; whether it worked."""
@@ -244,7 +266,7 @@ class Call:
     def _execute(self, name: str, words: list[str], limit: float) -> int:
         """Exit status; 124 for a command that was stopped at its limit."""
         end = time.monotonic() + limit
-        with (self._out / "log.txt").open("ab") as log:
+        with (self._work / f"{name}.log").open("wb") as log:
             log.write(f"\n=== {name}: python {' '.join(words)}\n".encode())
             log.flush()
             process = subprocess.Popen(
@@ -254,6 +276,7 @@ class Call:
                 cwd=gpu_parcel.ROOT,
                 env=self._environment,
             )
+            self._running.add(process)
             try:
                 while (left := end - time.monotonic()) > 0:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -267,16 +290,25 @@ class Call:
             finally:
                 process.kill()
                 process.wait()
+                self._running.discard(process)
 
     def _note(self, name: str, status: str, seconds: float) -> None:
-        line = f"{name}\t{status}\t{seconds:.0f}"
+        line, log = f"{name}\t{status}\t{seconds:.0f}", self._work / f"{name}.log"
         print(line, flush=True)
-        with (self._out / "steps.tsv").open("a") as file:
-            file.write(f"{line}\n")
+        with self._lock:
+            with (self._out / "steps.tsv").open("a") as file:
+                file.write(f"{line}\n")
+            if log.is_file():
+                with (self._out / "log.txt").open("ab") as file:
+                    file.write(log.read_bytes())
         self.bring_home()
 
     def bring_home(self) -> None:
         """Renew the summary and the archive of figures; both are whole or not there."""
+        with self._lock:
+            self._bring_home()
+
+    def _bring_home(self) -> None:
         summary = gpu_summary.summary(self._work, self._began)
         _replace(self._out / "summary.txt", summary.encode())
         archive = io.BytesIO()
@@ -287,11 +319,11 @@ class Call:
 
 
 def records_in(work: pathlib.Path) -> list[pathlib.Path]:
-    """Figures, metrics and episodes; not checkpoints, which are too large."""
+    """Figures, metrics, episodes and logs; not checkpoints, which are too large."""
     found = []
     for folder, folders, names in os.walk(work):
         folders[:] = [name for name in folders if name != "checkpoints"]
-        records = (n for n in names if re.fullmatch(r"[^.].*\.jsonl?", n))
+        records = (n for n in names if re.fullmatch(r"[^.].*\.(jsonl?|log)", n))
         found += [pathlib.Path(folder, name) for name in records]
     return sorted(found)
 
@@ -364,6 +396,9 @@ def play_call(options: argparse.Namespace, keep: pathlib.Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     folder = pathlib.Path(options.folder) if options.folder else None
     environment = environment_of(keep)
+    if options.call == "b":  # the games share the GPU
+        share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": str(0.9 / len(GAMES))}
+        environment = share | environment
     with tempfile.TemporaryDirectory(dir=keep) as temporary:
         work = pathlib.Path(temporary)
         call = Call(out, work, options.seconds, environment, options.rehearse)
@@ -374,12 +409,11 @@ def play_call(options: argparse.Namespace, keep: pathlib.Path) -> int:
             require_gpu(environment, out)
         if options.call == "a":
             print(f"weights for b: {arrived.missing or 'all here'}")
-            steps = benchmarks_of_a(work)
+            chains = [benchmarks_of_a(work)]
         else:
             model = options.model or make_model(call, keep, arrived)
-            steps = runs_of_b(work, model)
-        for step in steps:
-            call.run(step)
+            chains = [runs_of_game(game, work, model) for game in GAMES]
+        call.run_beside(chains)
     print((out / "summary.txt").read_text(), end="")
     return 1 if call.failed else 0
 

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 
 import pytest
@@ -56,7 +57,7 @@ def test_what_a_step_leaves_is_brought_home(tmp_path):
     assert call.run(make_step(tmp_path, WRITE))
     out = tmp_path / "out"
     assert [line[:2] for line in lines_of(out)] == [["step", "0"]]
-    assert archived(out) == {"figures.json"}
+    assert archived(out) == {"figures.json", "step.log"}
     assert "=== step: python -c" in (out / "log.txt").read_text()
     assert "\ndone\n" in (out / "log.txt").read_text()
     names = {path.name for path in out.iterdir()}
@@ -74,7 +75,40 @@ def test_a_step_is_stopped_at_its_limit(fills, failed, tmp_path, monkeypatch):
     assert [line[:2] for line in lines_of(tmp_path / "out")] == [["step", "124"]]
     assert call.failed == failed
     # Time that is over is no reason to try without kernels.
-    assert archived(tmp_path / "out") == {"figures.json"}
+    assert archived(tmp_path / "out") == {"figures.json", "step.log"}
+
+
+def test_chains_run_side_by_side(tmp_path):
+    """Each waits for what the other writes."""
+    call, names = make_call(tmp_path, 300), ("first", "second")
+    code = "import pathlib, time; pathlib.Path('{}').touch()\n"
+    code += "while not pathlib.Path('{}').exists(): time.sleep(0.05)"
+    files = [str(tmp_path / name) for name in names]
+    orders = zip(names, (files, files[::-1]), strict=True)
+    steps = [
+        on_gpu.Step(name, ("-c", code.format(*both)), 60.0, None, ())
+        for name, both in orders
+    ]
+    call.run_beside([[step] for step in steps])
+    found = sorted(line[:2] for line in lines_of(tmp_path / "out"))
+    assert found == [[name, "0"] for name in names]
+    log = (tmp_path / "out" / "log.txt").read_text()
+    assert all(f"=== {name}: python" in log for name in names)
+
+
+def test_a_call_that_is_stopped_stops_its_steps(tmp_path):
+    def interrupted():
+        while not call._running:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+        yield
+
+    call = make_call(tmp_path, 300)
+    step = make_step(tmp_path, "import time; time.sleep(600)", plain=None)
+    with pytest.raises(KeyboardInterrupt):
+        call.run_beside([interrupted(), [step, step]])
+    found = [line[1] for line in lines_of(tmp_path / "out")]
+    assert found == ["-9", "left out"]
 
 
 def test_a_step_that_is_lost_is_tried_without_kernels_and_so_are_later_ones(tmp_path):
@@ -278,15 +312,21 @@ def test_a_rehearsal_runs_every_step(call, steps, tmp_path):
     done = on_gpu_command(*words)
     out = tmp_path / "out" / call
     assert done.returncode == 0, (out / "log.txt").read_text()
-    assert [line[:2] for line in lines_of(out)] == [[name, "0"] for name in steps]
+    found = [line[:2] for line in lines_of(out)]
     names = archived(out)
     if call == "a":
+        assert found == [[name, "0"] for name in steps]
+        names = {name for name in names if name.endswith(".json")}
         assert names == {f"{name}.json" for name in steps}
         with tarfile.open(out / "files.tar.gz") as tar:
             figures = {n: json.load(tar.extractfile(n)) for n in names}
         assert set(figures["decode.json"]["batches"]) == {"ragged", "whole"}
         assert figures["iteration_100.json"]["planned_memory"]["update"] > 0
     else:
+        # Two chains side by side.
+        for game in on_gpu.GAMES:
+            chain = [[name, "0"] for name in (f"{game}_form", game)]
+            assert [one for one in found if one[0].startswith(game)] == chain
         assert {f"{name}/metrics.jsonl" for name in steps} <= names
         assert "sokoban_form/model" in (out / "log.txt").read_text()
         # A row for the start, the second iteration and the last one of each run.
