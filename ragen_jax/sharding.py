@@ -8,6 +8,8 @@ mesh. The mesh has three axes: `data` (copies of the parameters, rows split), `f
 import math
 import os
 import re
+import resource
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
@@ -127,6 +129,19 @@ def device_memory() -> int | None:
     if device.platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def peak_memory() -> int | None:
+    """Most bytes in use so far on one of this process's devices; on CPUs, by itself.
+
+    None if the devices do not report them.
+    """
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peaks = [(x.memory_stats() or {}).get("peak_bytes_in_use") for x in devices]
+    return None if None in peaks else max(peaks)
 
 
 def mesh_memory(mesh: Mesh) -> int | None:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from ragen_jax import rngs
+from ragen_jax import rngs, sharding
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.schedule import trends
 from ragen_jax.diagnostics.timing import Timed, timed
@@ -32,6 +32,7 @@ from ragen_jax.rollout.host.rows import GamesFailed
 from ragen_jax.rollout.metrics import FAILED_ROWS
 from ragen_jax.runs.console import Display
 from ragen_jax.runs.machine import describe_run
+from ragen_jax.runs.metrics import PEAK_MEMORY
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.run import Run
 from ragen_jax.runs.stop import StopRequest
@@ -113,6 +114,8 @@ def run_program(
                 count = config.logging.trajectories_per_iteration
                 run.write_episodes(done, program.episodes(rollouts, count, credit))
             metrics |= trends(run.records, metrics)
+            if (peak := sharding.peak_memory()) is not None:
+                timing[PEAK_MEMORY] = peak / 2**30
             news = run.record(done, metrics | timing, _group_spreads(rollouts, config))
             display.iteration(done, metrics | timing, news)
             state = run.scale_learning_rate(state)

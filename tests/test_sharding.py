@@ -111,3 +111,23 @@ def test_kernels_need_gpus_that_can_run_them(platform, kind, capability, expecte
     )
     mesh = types.SimpleNamespace(devices=np.array([[[device]]], object))
     assert sharding.kernel_platform(mesh) == expected
+
+
+def test_memory_is_of_the_fullest_device_where_they_tell(monkeypatch):
+    def devices(*peaks, platform="gpu"):
+        found = [
+            types.SimpleNamespace(
+                platform=platform,
+                memory_stats=lambda peak=peak: peak and {"peak_bytes_in_use": peak},
+            )
+            for peak in peaks
+        ]
+        monkeypatch.setattr(jax, "local_devices", lambda: found)
+
+    devices(5, 7)
+    assert sharding.peak_memory() == 7
+    devices(5, None)
+    assert sharding.peak_memory() is None
+    # A process with NumPy and JAX, in bytes.
+    devices(5, platform="cpu")
+    assert 50e6 < sharding.peak_memory() < 1e12

@@ -25,6 +25,8 @@ def _stage(name: str, title: str, text: str, console: str = "") -> Metric:
 
 # Of a rollout, beside `timing_s/rollout`; see `ragen_jax.program.prefetch`.
 HIDDEN = "timing_s/rollout_hidden"
+# By `ragen_jax.sharding.peak_memory`.
+PEAK_MEMORY = "perf/peak_memory_gib"
 # Stages of an iteration, none a part of another -> how figures name them.
 STAGES = {
     "rollout": "rollout",
@@ -91,6 +93,11 @@ TIMING_METRICS = (
         "iteration",
         "Iteration",
         "seconds of a whole iteration; only in runs of earlier versions",
+    ),
+    _timing(
+        PEAK_MEMORY,
+        "most memory in use so far, GiB: of the fullest device, where they tell; "
+        "without a GPU, of the process. `launch.plan` estimates it",
     ),
     _timing(
         "perf/compile_s/{stage}",

@@ -48,6 +48,8 @@ def test_a_run_leaves_what_the_readme_names(trained):
     ):
         assert name in lines[2]
         assert name not in lines[1]  # which compiles
+    peaks = [line["perf/peak_memory_gib"] for line in lines[1:]]
+    assert 0.1 < peaks[0] <= peaks[1]
     names = {name for line in lines for name in line} - {"iteration", "time"}
     assert [name for name in sorted(names) if declared(name) is None] == []
     for name in ("success", "success_low", "success_high", "ceiling", "regret"):
