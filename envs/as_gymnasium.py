@@ -11,6 +11,7 @@ in advance and exact play stay with the array games. Needs gymnasium
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -257,9 +258,12 @@ def _longest(part: Any) -> tuple[int, set[str]]:
             longest = max(len(str(end)) for end in ends) + part.decimals + 1
             return longest, set("-.0123456789")
         case Cells():
-            place = len(f", ({part.rows}, {part.cols})")
-            longest = len(part.label) + 1 + part.max_cells * place
-            return longest + 1, set(part.label) | set(":(), 0123456789\n")
+            cells = itertools.product(range(part.rows), range(part.cols))
+            places = ["".join(part.place(row, col)) for row, col in cells]
+            first, between, end = part.around
+            place = max(map(len, places)) + len(between)
+            longest = len(first) + part.max_cells * place + len(end)
+            return longest, set().union(first, between, end, *places)
         case Passage():
             raise ValueError(
                 f"the text of {part.name!r} is known to the host only; use the host "

@@ -4,16 +4,17 @@ In: the rules, the symbols and the marked cells of a game. Out: its instruction,
 template and the places of its landmarks. Knows no dynamics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 from gymnax.environments import spaces
+from jax import lax
 from jaxtyping import Array, Int
 
 from envs.base import EnvParams, EnvState, StateFacts, TextEnvironment
 from envs.templates import Cells, Choice, Grid, Template
 
-OBSERVATIONS = ("grid", "coord", "grid_coord")
+OBSERVATIONS = ("grid", "coord", "grid_coord", "relative")
 
 
 class BoardGame(TextEnvironment):
@@ -35,6 +36,7 @@ class BoardGame(TextEnvironment):
         observation: str,
         symbols: tuple[str, ...],
         marks: Mapping[str, tuple[str, int]],
+        player_marks: Sequence[str] = (),
         border: int | None = None,
     ):
         """Builds instruction and template.
@@ -45,6 +47,7 @@ class BoardGame(TextEnvironment):
           symbols: one character per entry of `meanings`.
           marks: fields that list cells by their coordinates: name -> (label, most
             cells).
+          player_marks: those of the player, from whom "relative" counts the others.
           border: the symbol that always fills the outermost ring, if there is one.
 
         Raises:
@@ -57,20 +60,47 @@ class BoardGame(TextEnvironment):
         self._board_shape = (rows, cols)
         self.instruction = self._instruction()
         picture = Grid("board", symbols, rows, cols, border, self.meanings)
+        self._player_marks = tuple(player_marks)
+
+        def cells(name: str, label: str, most: int) -> Cells:
+            if observation != "relative" or name in player_marks:
+                return Cells(name, label, rows, cols, most)
+            around = 2 * rows - 1, 2 * cols - 1
+            return Cells(name, label, *around, most, is_relative=True)
+
         coordinates = (
             f"Board: {rows} rows and {cols} columns, counted from 0.\n",
-            *(Cells(n, label, rows, cols, most) for n, (label, most) in marks.items()),
+            *(cells(name, *mark) for name, mark in marks.items()),
         )
         parts = {
             "grid": (picture,),
-            "coord": coordinates,
             "grid_coord": ("Coordinates:\n", *coordinates, "Map:\n", picture),
         }
-        self.template = Template(parts[observation])
+        self.template = Template(parts.get(observation, coordinates))
 
     def observation_space(self, params: EnvParams) -> spaces.Box:
         """Boards of symbol ids."""
         return spaces.Box(0, len(self.symbols) - 1, self._board_shape, jnp.int32)
+
+    def fields_of(
+        self, board: Int[Array, "rows cols"], marks: Mapping[str, Array]
+    ) -> dict[str, Int[Array, "..."]]:
+        """Fields of the template.
+
+        Args:
+          board: symbol ids, for the picture.
+          marks: name -> where its cells are, `Bool[rows, cols]`.
+        """
+        fields = {name: mark.astype(jnp.int32) for name, mark in marks.items()}
+        if self.observation == "relative":
+            (rows, cols), zero = board.shape, jnp.int32(0)
+            player = jnp.argmax(sum(fields[name] for name in self._player_marks))
+            corner = rows - 1 - player // cols, cols - 1 - player % cols
+            around = jnp.full((2 * rows - 1, 2 * cols - 1), zero)
+            for name in fields.keys() - set(self._player_marks):
+                fields[name] = lax.dynamic_update_slice(around, fields[name], corner)
+        fields["board"] = board
+        return {name: fields[name] for name in self.template.fields}
 
     def facts(self) -> StateFacts:
         """Symbol, row and column of each landmark; a shallow thought keeps the last.
@@ -111,10 +141,12 @@ class BoardGame(TextEnvironment):
             pairs = zip(self.symbols, self.meanings, strict=True)
             legend = ", ".join(f"{symbol} {meaning}" for symbol, meaning in pairs)
             lines.append(f"Symbols: {legend}.")
-        if self.observation in ("coord", "grid_coord"):
+        if self.observation != "grid":
             lines.append(
                 "Coordinates are (row, column), counted from the top left corner."
             )
+        if self.observation == "relative":
+            lines.append("Other places are given in steps from where you are.")
         return "\n".join(lines)
 
 

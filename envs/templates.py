@@ -107,10 +107,13 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """The coordinates of marked cells: "Label: (r, c), (r, c)" and a newline.
+    """The places of marked cells: "Label: (r, c), (r, c)" and a newline.
 
     Field: bool or 0/1 int[rows, cols]; row-major order, zero-indexed; no text at all
     when no cell is marked. At most `max_cells` cells may be marked.
+
+    With `is_relative` places are steps from the cell in the middle of the field:
+    "Label: 2 down, 1 left; 1 up", itself "here".
     """
 
     name: str
@@ -118,16 +121,41 @@ class Cells:
     rows: int
     cols: int
     max_cells: int
+    is_relative: bool = False
 
     def render(self, value) -> str:
-        cells = [f"({r}, {c})" for r, c in np.argwhere(np.asarray(value) != 0)]
-        return f"{self.label}: {', '.join(cells)}\n" if cells else ""
+        cells = np.argwhere(np.asarray(value) != 0)
+        places = ["".join(self.place(int(r), int(c))) for r, c in cells]
+        first, between, end = self.around
+        return f"{first}{between.join(places)}{end}" if places else ""
+
+    @property
+    def around(self) -> tuple[str, str, str]:
+        """Texts before the first place, between two, and after the last."""
+        if self.is_relative:
+            return f"{self.label}: ", "; ", "\n"
+        return f"{self.label}: (", "), (", ")\n"
+
+    def place(self, row: int, col: int) -> tuple[str, ...]:
+        """The text of a cell, digits and words apart."""
+        if not self.is_relative:
+            return (*str(row), ", ", *str(col))
+        steps = (
+            (row - self.rows // 2, " up", " down"),
+            (col - self.cols // 2, " left", " right"),
+        )
+        named = [(*str(abs(n)), back if n < 0 else on) for n, back, on in steps if n]
+        if not named:
+            return ("here",)
+        return named[0] if len(named) == 1 else (*named[0], ", ", *named[1])
 
     @property
     def pattern(self) -> str:
         """Regular expression of a superset of the texts of `render`."""
-        cell = r"\(\d+, \d+\)"
-        return f"(?:{re.escape(self.label)}: {cell}(?:, {cell})*\n)?"
+        step = r"\d+ \w+"
+        place = f"(?:here|{step}(?:, {step})?)" if self.is_relative else r"\d+, \d+"
+        first, between, end = map(re.escape, self.around)
+        return f"(?:{first}{place}(?:{between}{place})*{end})?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +214,8 @@ class Template:
                 texts += part.symbols
             elif isinstance(part, Cells):
                 texts.append(f"{part.label}: ")
+                if part.is_relative:
+                    texts += [" up", " down", " left", " right", "here"]
         return texts
 
     def render(self, values: Mapping[str, np.ndarray]) -> str:

@@ -99,7 +99,8 @@ class FrozenLake(BoardGame):
           size: tiles along each side of the board, at least 2.
           frozen_probability: chance that a tile is ice and not a hole, in [0, 1].
           observation: the text shows a picture ("grid"), lists of coordinates
-            ("coord"), or both ("grid_coord").
+            ("coord"), both ("grid_coord"), or coordinates of the player and steps from
+            there to everything else ("relative").
           symbols: what the picture shows for the player, ice, a hole, the goal, the
             player in a hole and the player on the goal; one character each.
 
@@ -124,6 +125,7 @@ class FrozenLake(BoardGame):
                 "player_in_hole": ("Player in a hole", 1),
                 "holes": ("Holes", size * size - 2),
             },
+            player_marks=("player", "player_on_goal", "player_in_hole"),
         )
 
     def reset_env(
@@ -178,7 +180,6 @@ class FrozenLake(BoardGame):
     ) -> dict[str, Int[Array, "size size"]]:
         """The board for the picture, one board of marks per kind of coordinates."""
         board = self.observe(None, state, None, params)
-        fields = {"board": board}
         tile = jnp.arange(self.size**2).reshape(self.size, self.size)
         marks = {
             "start": tile == state.start,
@@ -188,8 +189,7 @@ class FrozenLake(BoardGame):
             "player_in_hole": board == PLAYER_IN_HOLE,
             "holes": state.holes.reshape(board.shape),
         }
-        fields.update({name: mark.astype(jnp.int32) for name, mark in marks.items()})
-        return {name: fields[name] for name in self.template.fields}
+        return self.fields_of(board, marks)
 
     def solve(
         self,

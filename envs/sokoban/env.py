@@ -107,7 +107,8 @@ class Sokoban(BoardGame):
           rows, cols: size of the board in cells, the wall around it included.
           num_boxes: boxes, and as many targets.
           observation: the text shows a picture ("grid"), lists of coordinates
-            ("coord"), or both ("grid_coord").
+            ("coord"), both ("grid_coord"), or coordinates of the player and steps from
+            there to everything else ("relative").
           symbols: characters for wall, floor, target, box on target, box, player and
             player on target, one each.
 
@@ -135,6 +136,7 @@ class Sokoban(BoardGame):
                 "player": ("Player", 1),
                 "player_on_target": ("Player on target", 1),
             },
+            player_marks=("player", "player_on_target"),
         )
 
     def reset_env(
@@ -208,9 +210,7 @@ class Sokoban(BoardGame):
             "player": board == PLAYER,
             "player_on_target": board == PLAYER_ON_TARGET,
         }
-        fields = {name: mark.astype(jnp.int32) for name, mark in marks.items()}
-        fields["board"] = board
-        return {name: fields[name] for name in self.template.fields}
+        return self.fields_of(board, marks)
 
     def solve(
         self,

@@ -303,13 +303,12 @@ def _symbols(part: Grid) -> Layout:
 def _cells(part: Cells, lead: str) -> Layout:
     """Tables (nothing, then one entry per cell): first cell, further cells; the end."""
     del lead
-    places = [
-        (*str(row), ", ", *str(col))
-        for row, col in itertools.product(range(part.rows), range(part.cols))
-    ]
-    first = ((), *((f"{part.label}: (", *place) for place in places))
-    further = ((), *(("), (", *place) for place in places))
-    end = ((), (")\n",))
+    cells = itertools.product(range(part.rows), range(part.cols))
+    places = [part.place(row, col) for row, col in cells]
+    before, between, after = part.around
+    first = ((), *((before, *place) for place in places))
+    further = ((), *((between, *place) for place in places))
+    end = ((), (after,))
     joints = _one_of(first[1:])
     if part.max_cells > 1:
         joints = joints.then(_one_of(further[1:]).repeated().optional())

@@ -37,8 +37,10 @@ VARIANTS = (
     ("bandit", {"split": "test"}, {}),
     ("frozen_lake", {}, {"observation": "coord"}),
     ("frozen_lake", {}, {"observation": "grid_coord"}),
+    ("frozen_lake", {}, {"observation": "relative"}),
     ("frozen_lake", {}, {"symbols": ("A", "B", "C", "D", "E", "é")}),
     ("sokoban", {}, {"observation": "coord"}),
+    ("sokoban", {"num_boxes": 2}, {"observation": "relative"}),
     ("sokoban", {"num_boxes": 2}, {"observation": "grid_coord"}),
     ("sokoban", {}, {"symbols": NEW_SYMBOLS}),
 )
