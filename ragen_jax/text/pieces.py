@@ -306,14 +306,19 @@ def _cells(part: Cells, lead: str) -> Layout:
     cells = itertools.product(range(part.rows), range(part.cols))
     places = [part.place(row, col) for row, col in cells]
     before, between, after = part.around
-    first = ((), *((before, *place) for place in places))
-    further = ((), *((between, *place) for place in places))
+    first = ((), *(_behind(before, place) for place in places))
+    further = ((), *(_behind(between, place) for place in places))
     end = ((), (after,))
     joints = _one_of(first[1:])
     if part.max_cells > 1:
         joints = joints.then(_one_of(further[1:]).repeated().optional())
     joints = joints.then(_one_of(end[1:])).optional()
     return Layout(part, (first, further, end), joints)
+
+
+def _behind(text: str, place: tuple[str, ...]) -> tuple[str, ...]:
+    """A place behind a text that ends with a space, which a word takes to itself."""
+    return (text, *place) if place[0].isdigit() else (text + place[0], *place[1:])
 
 
 def _passage(part: Passage, lead: str) -> Layout:

@@ -19,7 +19,7 @@ NUM_SEEDS = 6
 # Small and quick variants besides the defaults.
 VARIANTS = {
     "ragen_jax/Sokoban-v0": {"observation": "grid_coord", "num_boxes": 2},
-    "ragen_jax/FrozenLake-v0": {"observation": "coord"},
+    "ragen_jax/FrozenLake-v0": {"observation": "relative"},
     "ragen_jax/Countdown-v0": {"num_numbers": 4},
 }
 CASES = [(name, {}) for name in GYMNASIUM_IDS] + list(VARIANTS.items())

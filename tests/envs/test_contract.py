@@ -28,6 +28,7 @@ CASES = {name: (name, {}) for name in envs.ENVIRONMENTS} | {
         "sokoban",
         {"rows": 5, "observation": "grid_coord", "symbols": tuple("W.GCBA@")},
     ),
+    "sokoban_relative": ("sokoban", {"observation": "relative"}),
 }
 every_case = pytest.mark.parametrize("case", CASES)
 SEARCHES = (

@@ -148,6 +148,25 @@ def test_coordinates():
     assert text.endswith("Player in a hole: (0, 2)\nHoles: (0, 2), (0, 3)\n")
 
 
+def test_steps_from_the_player():
+    env = envs.make("frozen_lake", observation="relative")
+    params = env.default_params
+    assert "Other places are given in steps from where you are." in env.instruction
+    assert env.render(place(5, holes=(2, 3, 13), goal=15, start=4), params) == (
+        "Board: 4 rows and 4 columns, counted from 0.\n"
+        "Start: 1 left\n"
+        "Goal: 2 down, 2 right\n"
+        "Player: (1, 1)\n"
+        "Holes: 1 up, 1 right; 1 up, 2 right; 2 down\n"
+    )
+    text = env.render(place(15, holes=(0,), goal=15, start=12), params)
+    assert text.endswith(
+        "Start: 3 left\nGoal: here\nPlayer on the goal: (3, 3)\nHoles: 3 up, 3 left\n"
+    )
+    text = env.render(place(2, holes=(2, 3), goal=15), params)
+    assert text.endswith("Player in a hole: (0, 2)\nHoles: here; 1 right\n")
+
+
 def test_coordinates_list_the_whole_board_wherever_the_player_is():
     env = envs.make("frozen_lake", observation="coord")
     rng = np.random.default_rng(0)

@@ -102,7 +102,7 @@ PICTURE = ("######", "#S_√_#", "#_X__#", "#_O__#", "#____#", "######")
 
 def test_text_in_each_observation():
     texts = {}
-    for observation in ("grid", "coord", "grid_coord"):
+    for observation in ("grid", "coord", "grid_coord", "relative"):
         env = Sokoban(num_boxes=2, observation=observation)
         texts[observation] = env.render(state_of(PICTURE), env.default_params)
     assert texts["grid"] == "".join(row + "\n" for row in PICTURE)
@@ -115,6 +115,13 @@ def test_text_in_each_observation():
     )
     expected = f"Coordinates:\n{texts['coord']}Map:\n{texts['grid']}"
     assert texts["grid_coord"] == expected
+    assert texts["relative"] == (
+        "Board: 6 rows and 6 columns, counted from 0.\n"
+        "Targets: here; 2 right; 2 down, 1 right\n"
+        "Boxes: 1 down, 1 right\n"
+        "Boxes on target: 2 right\n"
+        "Player on target: (1, 1)\n"
+    )
 
 
 def test_legend_and_picture_follow_the_symbols():
