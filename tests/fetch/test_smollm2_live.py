@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import envs
 from benchmarks import runs
+from envs.board_game import OBSERVATIONS
+from envs.contract.subject import rows
 from envs.frozen_lake.env import FrozenLake
 from envs.templates import Template
 from ragen_jax import sharding
@@ -26,6 +29,7 @@ from ragen_jax.rollout.sampling import sample
 from ragen_jax.text import chat
 from ragen_jax.text.answers import build_parser
 from ragen_jax.text.statements import build_facts, count_thought
+from ragen_jax.text.token_templates import compile_template
 from ragen_jax.text.tokenizer import load_tokenizer
 from ragen_jax.types import TokenSpan
 from tests import commands
@@ -165,6 +169,20 @@ def test_prompts_are_those_of_the_published_template(folder, prompts):
             return_dict=False,
         )
         assert ours == ids
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("game", ["frozen_lake", "sokoban"])
+def test_boards_are_its_tokens(folder, game, observation):
+    """Tabulated pieces are what its tokenizer makes of the whole text."""
+    env, tokenizer = envs.make(game, observation=observation), load_tokenizer(folder)
+    template = compile_template(env.template, tokenizer, "rows")
+    keys = jax.random.split(jax.random.key(0), 16)
+    states = jax.vmap(env.reset_env, (0, None))(keys, env.default_params)[1]
+    for state in rows(states):
+        span = template.tokens(env.text_fields(state, env.default_params))
+        ids = np.asarray(span.tokens)[: int(span.length)].tolist()
+        assert ids == tokenizer.encode(env.render(state, env.default_params))
 
 
 def test_its_thoughts_are_read(folder):
