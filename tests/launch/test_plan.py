@@ -98,7 +98,7 @@ def test_a_fit_within_the_error_of_its_estimate_is_none(monkeypatch):
     assert "too close to tell, as the count may be off by 25 %: 23.350" in done.stdout
     presets = "--config=configs/sokoban.py:qwen2.5-0.5b-24gb"
     assert f"\n  fits: {presets} (10.582 GiB, estimated)\n" in done.stdout
-    assert "fits: --config.mesh.fsdp=2 (11.676 GiB, estimated, 2 devices)" in (
+    assert "fits: --config.mesh.fsdp=2 (12.136 GiB, estimated, 2 devices)" in (
         done.stdout
     )
     assert "this fits: 9.899 GiB" in done.stdout
