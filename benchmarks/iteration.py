@@ -122,8 +122,6 @@ class Loop:
 
     def profile(self, key) -> dict:
         """Time by kernel of a rollout and of an update, see `benchmarks/trace.py`."""
-        from benchmarks.trace import kernel_times
-
         params = self._learner.play_params(self._frozen, self._state)
         rollouts = []
 
@@ -137,7 +135,10 @@ class Loop:
             self._state, stats, _ = self._learner.update(*fixed, self._state, *arrays)
             return stats
 
-        return {"rollout": kernel_times(play), "update": kernel_times(update)}
+        return {
+            "rollout": trace.kernel_times(play),
+            "update": trace.kernel_times(update),
+        }
 
     def _note(self, timing, whole: float) -> None:
         stages = {name: timing[f"timing_s/{name}"] for name in ("rollout", "update")}
@@ -245,11 +246,11 @@ def planned_memory(config, parts) -> dict[str, int]:
 
 def measure() -> dict:
     """Seconds of everyone's iterations, the first, which compile, left out."""
-    import jax
 
     from ragen_jax import rngs
     from ragen_jax.program.build import num_params
     from ragen_jax.runs.writer import RunWriter
+    from ragen_jax.sharding import peak_memory
 
     is_wanted, shares = wants_peer(), _KEPT.value
     configs = {share: read_config(share) for share in shares}
@@ -307,17 +308,11 @@ def measure() -> dict:
         },
         "sampled_tokens": last.sampled_tokens[1:],
         "success": {"ours": last.success, "torch": peer.success if peer else None},
-        "device_memory": _peak_memory(jax.devices()[0]),
+        "peak_memory": peak_memory(),
         "planned_memory": planned,
         "profile": profile,
         "seconds": seconds,
     }
-
-
-def _peak_memory(device) -> int | None:
-    """Most bytes that were in use; None where the device does not say (CPUs)."""
-    stats = device.memory_stats()
-    return None if stats is None else stats["peak_bytes_in_use"]
 
 
 def print_table(figures: dict) -> None:
@@ -334,9 +329,9 @@ def print_table(figures: dict) -> None:
     print("compiled: " + "; ".join(f"{name} {value:.1f} s" for name, value in compiled))
     planned = figures["planned_memory"].items()
     said = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in planned)
-    memory = figures["device_memory"]
+    memory = figures["peak_memory"]
     most = "not told" if memory is None else f"{memory / 1e9:.1f} GB"
-    print(f"most device memory in use: {most}; estimated by program: {said} GB")
+    print(f"most memory in use: {most}; estimated by program: {said} GB")
     harness.print_rows(
         {"stage": name} | harness.times(of) | {"max s": f"{max(of):.3f}"}
         for name, of in seconds.items()

@@ -278,7 +278,7 @@ class Call:
             )
             self._running.add(process)
             try:
-                while (left := end - time.monotonic()) > 0:
+                while (left := min(end, self._deadline) - time.monotonic()) > 0:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return process.wait(min(RENEW_SECONDS, left))
                     self.bring_home()
