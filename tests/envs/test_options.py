@@ -26,7 +26,7 @@ REFUSED = [
     ("frozen_lake", {"size": 1}, "size=1 must be a whole number, at least 2: start"),
     ("frozen_lake", {"size": 4.0}, "size=4.0 must be a whole number"),
     ("frozen_lake", {"frozen_probability": 90}, "must lie between 0 and 1"),
-    ("frozen_lake", {"observation": "image"}, "one of grid, coord, grid_coord, relative"),
+    ("frozen_lake", {"observation": "image"}, "grid, coord, grid_coord, relative"),
     ("frozen_lake", {"symbols": "PPOGX√"}, "6 different characters"),
     ("frozen_lake", {"symbols": "P OGX√"}, "one visible character"),
     ("frozen_lake", {"symbols": ("P", "__", *"OGX√")}, "one visible character"),

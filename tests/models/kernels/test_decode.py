@@ -20,7 +20,7 @@ from ragen_jax.models.kernels.decode import (
     uses_kernel,
 )
 from ragen_jax.models.kernels.project import project_by_kernel, project_plainly
-from ragen_jax.models.kv_cache import init_cache
+from ragen_jax.models.kv_cache import LayerCache, init_cache
 from ragen_jax.models.policy import build_policy
 
 SLOTS = 2 * BLOCK_SLOTS + 13
@@ -95,6 +95,23 @@ def test_messages_attend_as_their_plain_twin(num_tokens, shape, dtype, apart):
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
     wide = (np.asarray(x, np.float32) for x in (actual, expected))
     np.testing.assert_allclose(*wide, atol=apart)
+
+
+@pytest.mark.parametrize(("dtype", "is_used"), [("float32", False), ("bfloat16", True)])
+def test_float32_messages_attend_plainly_on_a_gpu(dtype, is_used, monkeypatch):
+    """A trace has the branches of all platforms."""
+    traced = []
+
+    def kernel(*arrays):
+        traced.append("kernel")
+        return message_plainly(*arrays)
+
+    monkeypatch.setattr(decode_kernel, "message_by_kernel", kernel)
+    cache = LayerCache(*(jnp.zeros((1, 2, 8, 32), dtype),) * 2, slots_last=False)
+    queries = jnp.zeros((1, 3, 4, 32), dtype)
+    attend = jax.jit(decode_kernel.attend_message)
+    attend.trace(queries, cache, jnp.arange(3)[None])
+    assert bool(traced) == is_used
 
 
 @pytest.mark.parametrize("rows", [1, 64, 100])
