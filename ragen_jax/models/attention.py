@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ragen_jax.models.config import Llama3Rope
+from ragen_jax.models.products import einsum_float32, einsum_narrow
 
 # Scores of slots a query may not see; finite, so that no row of scores can give NaN.
 MASKED_SCORE = -1e30
@@ -75,11 +76,6 @@ def rotate(
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-def einsum_float32(spec: str, a: Array, b: Array) -> Array:
-    """`einsum` of two arrays of one dtype, summed and returned in float32."""
-    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
-
-
 def attend_causal(
     queries: Float[Array, "B Q H F"],
     keys: Float[Array, "B Q J F"],
@@ -114,8 +110,9 @@ def _causal_forward(queries, keys, values):
         scores = einsum_float32("bjgqf,bjfs->bjgqs", block, keys[..., :end])
         is_seen = np.arange(end)[None] <= np.arange(first, end)[:, None]
         scores = jnp.where(is_seen[None, None, None], scores, MASKED_SCORE)
-        weights.append(jax.nn.softmax(scores, axis=-1).astype(values.dtype))
-        mixed.append(jnp.einsum("bjgqs,bjsf->bjgqf", weights[-1], values[:, :, :end]))
+        weight = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+        mixed.append(einsum_narrow("bjgqs,bjsf->bjgqf", weight, values[:, :, :end]))
+        weights.append(weight)
     out = jnp.concatenate(mixed, axis=3).astype(queries.dtype)
     return out, (queries, keys, values, out, weights)
 
@@ -133,13 +130,14 @@ def _causal_backward(residuals, grad):
     of_keys, of_values = jnp.zeros_like(keys), jnp.zeros_like(values)
     blocks = _causal_blocks(num_slots)
     for (first, end), weight in zip(blocks, weights, strict=True):
-        rows, unseen = grad[:, :, :, first:end], (0, num_slots - end)
-        of_value = jnp.einsum("bjgqs,bjgqf->bjsf", weight, rows)
+        block, rows = queries[:, :, :, first:end], grad[:, :, :, first:end]
+        unseen = 0, num_slots - end
+        of_value = einsum_narrow("bjgqs,bjgqf->bjsf", weight, rows)
         of_weight = einsum_float32("bjgqf,bjsf->bjgqs", rows, values[:, :, :end])
         of_score = weight.astype(jnp.float32) * (of_weight - along[:, :, :, first:end])
         of_score = of_score.astype(queries.dtype)
-        of_query = jnp.einsum("bjgqs,bjfs->bjgqf", of_score, keys[..., :end])
-        of_key = jnp.einsum("bjgqs,bjgqf->bjfs", of_score, queries[:, :, :, first:end])
+        of_query = einsum_narrow("bjgqs,bjfs->bjgqf", of_score, keys[..., :end])
+        of_key = einsum_narrow("bjgqs,bjgqf->bjfs", of_score, block)
         of_queries.append(of_query)
         of_keys += jnp.pad(of_key, ((0, 0), (0, 0), (0, 0), unseen))
         of_values += jnp.pad(of_value, ((0, 0), (0, 0), unseen, (0, 0)))
@@ -215,8 +213,8 @@ def attend_shared(
     )
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     of_prompt, of_row = jnp.split(weights, [shared_keys.shape[-1]], axis=-1)
-    mixed = jnp.einsum("pjmgqs,pjsf->pjmgqf", of_prompt, shared_values)
-    mixed += jnp.einsum("pjmgqs,pmjsf->pjmgqf", of_row, values)
+    mixed = einsum_narrow("pjmgqs,pjsf->pjmgqf", of_prompt, shared_values)
+    mixed += einsum_narrow("pjmgqs,pmjsf->pjmgqf", of_row, values)
     mixed = jnp.transpose(mixed, (0, 2, 4, 1, 3, 5)).astype(queries.dtype)
     return mixed.reshape(batch, num_queries, num_heads, head_dim)
 
@@ -251,7 +249,7 @@ def attend_live(
         keys, values = keys[..., :size], values[:, :, :size]
         is_seen = _is_seen(limits, size)
         if queries.shape[1] == 1:
-            return attend_one(queries, keys, values, is_seen)
+            return attend_many(queries, keys, values, is_seen)
         return attend_in_blocks(queries, keys, values, is_seen)
 
     index = jnp.max(limits) // step
@@ -274,7 +272,7 @@ def attend_many(
     scores = einsum_float32("bjgqf,bjfs->bjgqs", queries, keys)
     scores = jnp.where(is_seen[:, None, None], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    mixed = jnp.einsum("bjgqs,bjsf->bjgqf", weights, values).astype(queries.dtype)
+    mixed = einsum_narrow("bjgqs,bjsf->bjgqf", weights, values).astype(queries.dtype)
     return jnp.transpose(mixed, (0, 3, 1, 2, 4))
 
 
@@ -291,26 +289,6 @@ def attend_in_blocks(
         arrays,
         batch_size=BLOCK_ROWS,
     )
-
-
-def attend_one(
-    queries: Float[Array, "B 1 J g F"],
-    keys: Float[Array, "B J F S"],
-    values: Float[Array, "B J S F"],
-    is_seen: Bool[Array, "B 1 S"],
-) -> Float[Array, "B 1 J g F"]:
-    """`attend_many` for one query per row, as multiply and reduce.
-
-    XLA's CPU backend runs a batch of tiny products one library call each; a fused
-    reduction over the cache takes about half the time.
-    """
-    query = queries[:, 0, :, :, :, None].astype(jnp.float32)  # [B, J, g, F, 1]
-    scores = jnp.sum(query * keys[:, :, None].astype(jnp.float32), axis=-2)
-    scores = jnp.where(is_seen[:, :, None], scores, MASKED_SCORE)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    values = values[:, :, None].astype(jnp.float32)
-    products = weights[..., None].astype(jnp.float32) * values
-    return jnp.sum(products, axis=-2)[:, None].astype(queries.dtype)
 
 
 def choose_attention(name: str, dtype: jnp.dtype, head_dim: int, platform: str) -> str:

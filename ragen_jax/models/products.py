@@ -32,6 +32,28 @@ def product_float32(
     return _wide(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], -1)
 
 
+def einsum_float32(spec: str, a: Array, b: Array) -> Array:
+    """`einsum` of two arrays of one dtype, summed and returned in float32."""
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
+
+
+def einsum_narrow(spec: str, a: Array, b: Array) -> Array:
+    """`einsum` of two arrays of one dtype, in that dtype; sums are in float32.
+
+    For attention: no gradient of its own.
+    """
+    if a.dtype == jnp.float32:
+        return jnp.einsum(spec, a, b)
+
+    def on_cpu(a, b):
+        return einsum_float32(spec, a, b).astype(a.dtype)
+
+    def elsewhere(a, b):
+        return jnp.einsum(spec, a, b)
+
+    return jax.lax.platform_dependent(a, b, cpu=on_cpu, default=elsewhere)
+
+
 @jax.custom_vjp
 def _narrow(a, b):
     return _dot(a, b, (1, 0))

@@ -107,24 +107,6 @@ def test_cached_equals_uncached(name, tmp_path):
         starts = starts + np.array(counts, np.int32)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_one_query_reads_the_cache_like_many(dtype):
-    random = np.random.RandomState(0)
-
-    def array(*shape):
-        return jnp.asarray(random.standard_normal(shape), dtype)
-
-    queries, keys, values = array(3, 1, 2, 4, 8), array(3, 2, 8, 6), array(3, 2, 6, 8)
-    is_seen = jnp.arange(6)[None, None] <= jnp.array([0, 3, 5])[:, None, None]
-    one = attention.attend_one(queries, keys, values, is_seen)
-    many = attention.attend_many(queries, keys, values, is_seen)
-    assert one.dtype == many.dtype == queries.dtype
-    tolerance = 1e-6 if dtype == "float32" else 2e-2
-    np.testing.assert_allclose(
-        one.astype(np.float32), many.astype(np.float32), rtol=0, atol=tolerance
-    )
-
-
 def test_decoding_compiles_once(small):
     chex.clear_trace_counter()  # it counts by the text of the function
     config, params = small

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragen_jax.models.attention import attend_cached, attend_causal
 from ragen_jax.models.products import product, product_float32
 
 SHAPES = [(1, 3, 5), (40, 24, 16), (300, 8, 4)]
@@ -75,9 +76,31 @@ def test_a_cpu_is_asked_for_float32_of_bfloat16s(function):
     """In the gradients, too: what is asked for in bfloat16 takes twice the time."""
     a, b, weights = (x.astype(jnp.bfloat16) for x in arrays(8, 4, 4))
     lowered = jax.jit(lambda *x: gradients(function, *x)).lower(a, b, weights)
+    assert_float32_of_bfloat16s(lowered)
+
+
+def assert_float32_of_bfloat16s(lowered):
     dots = [x for x in lowered.as_text().splitlines() if "dot_general" in x]
     assert len(dots) >= 2
     for dot in dots:
         into, out = dot.rsplit(" : ", 1)[1].split(" -> ")
         assert into.count("bf16") == 2, dot
         assert out.endswith("f32>"), dot
+
+
+def test_attention_asks_a_cpu_for_float32_of_bfloat16s():
+    """For a new token, for a message, and for whole rows with their gradient."""
+    queries, keys = jnp.zeros((2, 3, 4, 8), "bfloat16"), jnp.zeros((2, 3, 2, 8))
+    keys = keys.astype("bfloat16")
+    cached = jnp.zeros((2, 2, 8, 5), "bfloat16"), jnp.zeros((2, 2, 5, 8), "bfloat16")
+    for num_tokens in (1, 3):
+        limits = jnp.zeros((2, num_tokens), "int32")
+        assert_float32_of_bfloat16s(
+            jax.jit(attend_cached).lower(queries[:, :num_tokens], *cached, limits)
+        )
+
+    def gradients(*arrays):
+        out, pull = jax.vjp(attend_causal, *arrays)
+        return pull(out)
+
+    assert_float32_of_bfloat16s(jax.jit(gradients).lower(queries, keys, keys))

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ragen_jax.models.attention import einsum_float32
 from ragen_jax.models.kernels.decode import kernel_options
+from ragen_jax.models.products import einsum_float32
 
 # Rows, columns and summands of a tile of the product.
 TILE_ROWS, TILE_COLUMNS, TILE_SUM = 64, 32, 64
