@@ -422,17 +422,18 @@ def _networks(
 
 
 def warn_of_pocket_settings(config: ConfigDict, tokenizer: Tokenizer) -> None:
-    """Warn on standard error if a real model gets the pocket model's wording.
+    """Warn on standard error if a real model gets the pocket model's words and boards.
 
+    Terse prompts alone are a choice: a model that was fine-tuned on them needs no more.
     The pocket model and those retrained by `launch.sft` have a tokenizer whose first
     256 ids are the bytes in order; no published tokenizer has.
     """
     is_pocket = tokenizer.token_bytes[:256] == [bytes([i]) for i in range(256)]
-    prompt = config.prompt
-    if prompt.style == "terse" and not is_pocket:
+    wording = config.prompt.style, config.prompt.tokenization
+    if wording == ("terse", "symbols") and not is_pocket:
         say(
             f"warning: {config.model.path} is not a pocket model, but prompt.style = "
-            f"'terse', prompt.tokenization = {prompt.tokenization!r} and "
+            "'terse', prompt.tokenization = 'symbols' and "
             f"optimizer.learning_rate = {config.optimizer.learning_rate:g} are those "
             "of the pocket preset; use a preset of configs/sizes.py, e.g. "
             "--config=FILE:qwen2.5-0.5b",

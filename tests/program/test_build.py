@@ -31,13 +31,18 @@ def test_levels_are_solved_once():
 
 
 @pytest.mark.parametrize(
-    ("first_ids", "style", "warns"),
-    [(0, "terse", False), (33, "terse", True), (33, "full", False)],
+    ("first_ids", "style", "boards", "warns"),
+    [
+        (0, "terse", "symbols", False),
+        (33, "terse", "symbols", True),
+        (33, "terse", "rows", False),
+        (33, "full", "symbols", False),
+    ],
 )
-def test_a_real_model_under_the_pocket_preset(first_ids, style, warns, capsys):
+def test_a_real_model_under_the_pocket_preset(first_ids, style, boards, warns, capsys):
     """Published tokenizers of bytes begin with "!", the pocket model's with byte 0."""
     config = sokoban.get_config()
-    config.prompt.style = style
+    config.prompt.style, config.prompt.tokenization = style, boards
     spelled = [bytes([(first_ids + i) % 256]) for i in range(256)]
     program.warn_of_pocket_settings(config, types.SimpleNamespace(token_bytes=spelled))
     said = capsys.readouterr().err
