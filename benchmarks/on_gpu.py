@@ -60,15 +60,10 @@ raise SystemExit(jax.devices()[0].platform != "gpu")
 
 
 # Settings of call b: of the steps that show the form, and of the runs.
-FORM = {
-    "max_reply_tokens": 24,
-    "evaluation.max_reply_tokens": 24,
-    "evaluation.num_prompts": 64,
-}
+FORM = {"evaluation.num_prompts": 64}
 RUN = {
     # Four times the preset's levels, of which StarPO-S keeps as many as the preset has.
     "rollout.num_groups": 32,
-    "rollout.max_reply_tokens": 24,
     "learner.num_widths": 1,
     "train.num_iterations": 2000,
     "evaluation.every": 20,
@@ -144,14 +139,8 @@ def benchmarks_of_a(work: pathlib.Path) -> list[Step]:
     ]
 
 
-# Coordinates in place of a board, whose rows this tokenizer cuts anyhow.
-GAMES = {
-    "sokoban": {"kwargs": {"observation": "coord"}, "params": {}},
-    "frozen_lake": {
-        "kwargs": {"observation": "coord"},
-        "params": {"success_rate": 1.0},
-    },
-}
+# Played side by side, each with its share of the memory.
+GAMES = ("sokoban", "frozen_lake")
 
 
 def runs_of_game(game: str, work: pathlib.Path, model: str) -> Iterator[Step]:
@@ -162,12 +151,11 @@ def runs_of_game(game: str, work: pathlib.Path, model: str) -> Iterator[Step]:
     failed.
     """
     # A loop over the layers compiles in a fraction of the time.
-    both, of_game = {"model.remat": "layers"}, GAMES[game]
+    both = {"model.remat": "layers"}
     words = (
         *("-m", "launch.sft", f"--workdir={work / game}_form"),
         f"--config=configs/sft.py:{game},smollm2-135m,form",
         *as_flags(both | FORM | {"model.path": model}),
-        *as_flags(of_game, f"games.{game}."),
     )
     tiny = as_flags(TINY_FORM) + as_flags(TINY_GAME, f"games.{game}.")
     yield Step(f"{game}_form", words, 170, None, tiny, plain=None)
@@ -177,7 +165,6 @@ def runs_of_game(game: str, work: pathlib.Path, model: str) -> Iterator[Step]:
         *("-m", "launch.train", f"--workdir={work / game}"),
         f"--config=configs/{game}.py:smollm2-135m,starpo_s",
         *as_flags(both | RUN | {"model.path": start}),
-        *as_flags(of_game, "env."),
     )
     figures = work / game / "metrics.jsonl"
     how = {"tiny": as_flags(TINY_RUN), "plain": as_flags(PLAIN_RUN), "fills": True}

@@ -18,5 +18,8 @@ def get_config(presets: str = "pocket") -> ConfigDict:
     config = base.get_config()
     sizes.apply_presets(config, presets)
     half = config.rollout.num_groups // 2
-    config.env.mix = (("sokoban", half), ("frozen_lake", half))
+    # What a preset says of boards, an entry says itself.
+    shown, config.env.kwargs = config.env.kwargs.to_dict(), ConfigDict()
+    rules = ({"kwargs": shown},) if shown else ()
+    config.env.mix = (("sokoban", half, *rules), ("frozen_lake", half, *rules))
     return config

@@ -11,7 +11,7 @@ continue from the result:
 `--config=configs/sokoban.py:qwen2.5-0.5b --config.model.path=runs/sft/model`.
 
 The word `form` (`:bandit,smollm2-135m,form`) demonstrates random actions in place of
-the solver's, for a few steps: the model learns how an answer is written and nothing
+the solver's, for 16 steps: the model learns how an answer is written and nothing
 about the game, so that what it gains afterwards is reinforcement's.
 
 Time: 40 steps; with the pocket model about a minute on 2 CPU cores, with real weights
@@ -98,12 +98,16 @@ def solver(config: ConfigDict) -> None:
 
 
 def form(config: ConfigDict) -> None:
-    """Random actions without thoughts, 12 steps: the form of an answer alone."""
+    """Random actions without thoughts, 16 steps: the form of an answer alone."""
     player = pocket.demonstrator("none", 1.0, share=1.0, first=1.0)
     config.demonstrators = ConfigDict({"random": player})
     for played in config.games.values():
-        played.num_demonstrations, played.episodes = 384, 32
+        played.num_demonstrations, played.episodes = 1024, 64
     config.train.num_epochs = 1
+    if config.model.path != "pocket":
+        # A large rate: only the form has to be learned, and it is always the same.
+        config.optimizer.learning_rate = 5e-4
+        config.lora.rank, config.lora.alpha = 32, 32.0
 
 
 def _pocket(config: ConfigDict, *, is_new: bool) -> None:

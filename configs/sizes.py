@@ -114,6 +114,23 @@ def smollm2(config: ConfigDict) -> None:
     config.checkpoint.every = 20
     config.checkpoint.keep = 1
     config.checkpoint.keep_best = "success"
+    if config.env.name in ("frozen_lake", "sokoban"):
+        _board_game(config)
+
+
+def _board_game(config: ConfigDict) -> None:
+    """SmolLM2 on a board: shown as steps from the player, which it need not compute.
+
+    It starts from a model that `launch.sft` has taught the form of an answer, with the
+    word `form` of `configs/sft.py`: prompts then need not explain the game.
+    """
+    config.prompt.style = "terse"
+    config.env.kwargs.observation = "relative"
+    if config.env.name == "frozen_lake":
+        # On slippery ice a plan of six moves hardly ever holds.
+        config.env.params.success_rate = 1.0
+    config.rollout.max_reply_tokens = 24
+    config.optimizer.learning_rate = 2e-5
 
 
 def _qwen(config: ConfigDict, path: str) -> None:
