@@ -40,7 +40,7 @@ def einsum_float32(spec: str, a: Array, b: Array) -> Array:
 def einsum_narrow(spec: str, a: Array, b: Array) -> Array:
     """`einsum` of two arrays of one dtype, in that dtype; sums are in float32.
 
-    For attention: no gradient of its own.
+    Without a gradient of its own: see `product` for a matrix of weights.
     """
     if a.dtype == jnp.float32:
         return jnp.einsum(spec, a, b)
@@ -56,12 +56,12 @@ def einsum_narrow(spec: str, a: Array, b: Array) -> Array:
 
 @jax.custom_vjp
 def _narrow(a, b):
-    return _dot(a, b, (1, 0))
+    return einsum_narrow("nk,km->nm", a, b)
 
 
 def _narrow_backward(inputs, gradient):
     a, b = inputs
-    return _dot(gradient, b, (1, 1)), _sum_of_rows(a, gradient)
+    return einsum_narrow("nm,km->nk", gradient, b), _sum_of_rows(a, gradient)
 
 
 _narrow.defvjp(lambda a, b: (_narrow(a, b), (a, b)), _narrow_backward)
@@ -69,28 +69,16 @@ _narrow.defvjp(lambda a, b: (_narrow(a, b), (a, b)), _narrow_backward)
 
 @jax.custom_vjp
 def _wide(a, b):
-    return _float32(a, b, (1, 1))
+    return einsum_float32("nk,mk->nm", a, b)
 
 
 def _wide_backward(inputs, gradient):
     a, b = inputs
     gradient = gradient.astype(a.dtype)
-    return _dot(gradient, b, (1, 0)), _sum_of_rows(gradient, a)
+    return einsum_narrow("nm,mk->nk", gradient, b), _sum_of_rows(gradient, a)
 
 
 _wide.defvjp(lambda a, b: (_wide(a, b), (a, b)), _wide_backward)
-
-
-def _dot(a: Array, b: Array, axes: tuple[int, int]) -> Array:
-    """Product that sums over an axis of each, in their dtype."""
-
-    def on_cpu(a, b):
-        return _float32(a, b, axes).astype(a.dtype)
-
-    def elsewhere(a, b):
-        return jax.lax.dot_general(a, b, (((axes[0],), (axes[1],)), ((), ())))
-
-    return jax.lax.platform_dependent(a, b, cpu=on_cpu, default=elsewhere)
 
 
 def _sum_of_rows(a: Float[Array, "n k"], b: Float[Array, "n m"]) -> Array:
@@ -107,8 +95,3 @@ def _sum_of_rows(a: Float[Array, "n k"], b: Float[Array, "n m"]) -> Array:
         return jax.lax.dot_general(a, b, (((0,), (0,)), ((), ())))
 
     return jax.lax.platform_dependent(a, b, cpu=on_cpu, default=elsewhere)
-
-
-def _float32(a: Array, b: Array, axes: tuple[int, int]) -> Array:
-    how = ((axes[0],), (axes[1],)), ((), ())
-    return jax.lax.dot_general(a, b, how, preferred_element_type=jnp.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragen_jax.models.attention import attend_cached, attend_causal
-from ragen_jax.models.products import product, product_float32
+from ragen_jax.models.products import einsum_narrow, product, product_float32
 
 SHAPES = [(1, 3, 5), (40, 24, 16), (300, 8, 4)]
 
@@ -51,6 +51,19 @@ def test_numbers_and_gradients_are_those_of_float64(sizes, is_wide):
         )
     if is_wide:
         np.testing.assert_allclose(np.asarray(out), expected[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_einsum_is_that_of_float64_in_the_dtype_of_its_arrays(dtype):
+    keys = jax.random.split(jax.random.key(0))
+    a = jax.random.normal(keys[0], (2, 3, 200)).astype(dtype)
+    b = jax.random.normal(keys[1], (2, 200, 4)).astype(dtype)
+    out = jax.jit(lambda a, b: einsum_narrow("bgs,bsf->bgf", a, b))(a, b)
+    assert out.dtype == dtype
+    exact = np.einsum("bgs,bsf->bgf", *(np.asarray(x, np.float64) for x in (a, b)))
+    # Sums in bfloat16 would be off by more: each is rounded once, to 8 bits.
+    rounding = 2.0**-8 if dtype == "bfloat16" else 1e-5
+    np.testing.assert_allclose(out.astype("float32"), exact, rtol=rounding, atol=1e-3)
 
 
 def test_rows_of_any_shape_have_scores():
