@@ -127,7 +127,7 @@ def _board_game(config: ConfigDict) -> None:
     config.prompt.style = "terse"
     config.env.kwargs.observation = "relative"
     if config.env.name == "frozen_lake":
-        # On slippery ice a plan of six moves hardly ever holds.
+        # One reply holds the whole plan, which cannot answer a slip.
         config.env.params.success_rate = 1.0
     config.rollout.max_reply_tokens = 24
     config.optimizer.learning_rate = 2e-5
