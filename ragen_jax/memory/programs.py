@@ -231,16 +231,13 @@ def _estimate_update(
     on_cpu: bool,
 ) -> MemoryUse:
     """Bytes of gradient, activations, one layer's work, logits, stacks of weights."""
-    learner, how = parts.learner, {}
-    is_widened = on_cpu and parts.policy.dtype != jnp.float32
-    layer = saved.of_layer
-    if config.model.remat is not None or is_widened:
-        how = {"dtype": "float32"} if is_widened else {}
-        layer = activations(config, parts, batch, remat=None, **how).of_layer
+    learner, layer = parts.learner, saved.of_layer
+    if config.model.remat is not None:
+        layer = activations(config, parts, batch, remat=None).of_layer
     has_trunk = config.critic.trunk == "separate" and learner.state.critic is not None
-    # The backward pass of a layer, and its forward pass if that is computed again or
-    # widened, as shares of its activations.
-    at_work = 0.5 if config.model.remat is None and not is_widened else 1.1
+    # The backward pass of a layer, and its forward pass if that is computed again, as
+    # shares of its activations.
+    at_work = 0.5 if config.model.remat is None else 1.1
     network = parts.model.num_hidden_layers * saved.of_layer + saved.beside
     if not on_cpu and config.model.remat is not None and _is_flash(config, parts):
         network += _layer_without_scores(config, parts, batch) // 2

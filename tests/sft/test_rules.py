@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from configs import pocket, sft, sokoban, world
+from configs import frozen_lake, pocket, sft, sokoban, world
 from ragen_jax.sft.data import build_demo_tasks
 from ragen_jax.sft.rules import num_steps, validate
 from ragen_jax.sft.train import train
@@ -131,7 +131,24 @@ def test_the_form_alone_is_shown_by_random_players():
     (player,) = config.demonstrators.values()
     assert (player.noise, player.share, player.first_share) == (1.0, 1.0, 1.0)
     assert player.thought == "none"
-    assert num_steps(config) == 12
+    assert num_steps(config) == 16
+    # The pocket model keeps its own rate.
+    solver = sft.get_config("sokoban,pocket")
+    assert config.optimizer.learning_rate == solver.optimizer.learning_rate > 1e-3
+    real = sft.get_config("sokoban,smollm2-135m,form")
+    assert (real.optimizer.learning_rate, real.lora.rank) == (5e-4, 32)
+
+
+def test_smollm2_plays_boards_as_it_was_shown_them():
+    """The form is shown on the wording and the boards of training."""
+    for task in (sokoban, frozen_lake):
+        training = task.get_config("smollm2-135m")
+        shown = sft.get_config(f"{training.env.name},smollm2-135m,form")
+        (game,) = shown.games.values()
+        assert shown.prompt.to_dict() == training.prompt.to_dict()
+        assert game.kwargs.to_dict() == {"observation": "relative"}
+        assert game.params.to_dict() == training.env.params.to_dict()
+        assert training.prompt.style == "terse"
 
 
 @pytest.mark.parametrize(
