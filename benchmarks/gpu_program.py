@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     targets.check_mesh(config.mesh.to_dict(), _TOPOLOGY.value)
     runs.prepare_devices(target, math.prod(config.mesh.values()))
     from ragen_jax.config import validate
-    from ragen_jax.memory.programs import PROGRAMS
+    from ragen_jax.program.lowering import PROGRAMS
 
     unknown = set(_PROGRAMS.value) - set(PROGRAMS)
     if unknown:
@@ -60,8 +60,9 @@ def main(argv: list[str]) -> int:
 
 def measure(config, parts, batch, name: str, target) -> dict:
     """Figures of the largest program of a name."""
-    from ragen_jax.memory.programs import lower, memory_of
+    from ragen_jax.memory.programs import memory_of
     from ragen_jax.memory.targets import hosts_and_devices
+    from ragen_jax.program.lowering import lower
 
     candidates = []
     for lowered in lower(parts, name, batch):

@@ -149,7 +149,7 @@ def splits(topology: str) -> list[tuple[int, int, int]]:
 def compile_mesh(mesh: tuple[int, int, int], topology: str) -> dict:
     """One mesh's figures from programs for described GPUs."""
     from ragen_jax.memory import targets
-    from ragen_jax.memory.programs import lower
+    from ragen_jax.program.lowering import lower
 
     config = read_config(mesh)
     where = topology if math.prod(mesh) > 1 else targets.ONE_DEVICE

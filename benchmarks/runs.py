@@ -121,9 +121,9 @@ def describe(config: ConfigDict, target, topology: str, *, tiny: bool = False):
       tiny: as in `set_up`.
     """
     from ragen_jax.memory.plan import read_model
-    from ragen_jax.memory.sizes import describe_batch
     from ragen_jax.memory.targets import describe_devices
     from ragen_jax.program.build import build_parts
+    from ragen_jax.program.lowering import describe_batch
 
     model, tokenizer, _ = read_model(config.model.path)
     if tiny:
@@ -158,7 +158,7 @@ def full_rows(setup: Setup, config: ConfigDict):
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.memory.sizes import describe_batch
+    from ragen_jax.program.lowering import describe_batch
 
     (task,) = setup.parts.tasks
     policy = setup.parts.policy

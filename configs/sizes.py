@@ -130,6 +130,8 @@ def _board_game(config: ConfigDict) -> None:
         # One reply holds the whole plan, which cannot answer a slip.
         config.env.params.success_rate = 1.0
     config.rollout.max_reply_tokens = 24
+    # Few passes have short replies alone, and compiling a second width takes 20 s.
+    config.learner.num_widths = 1
     config.optimizer.learning_rate = 2e-5
 
 

@@ -25,6 +25,7 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.multihost import exchange
 from ragen_jax.multihost.heartbeat import watch_processes
+from ragen_jax.program.ahead import CompileAhead
 from ragen_jax.program.build import Program, build_program
 from ragen_jax.program.prefetch import RolloutPrefetcher
 from ragen_jax.rollout.host.env import MAX_REWARD
@@ -80,9 +81,10 @@ def run_program(
             program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
         make_stop(display.say) as stop,
+        CompileAhead(config, program, display.timed) as ahead,
         RolloutPrefetcher(config, program) as prefetcher,
     ):
-        iterate = make_iterate(config, program, display.timed, prefetcher)
+        iterate = make_iterate(config, program, ahead.timed, prefetcher)
         state = run.state
         for note in run.notes:
             display.say(note)

@@ -6,6 +6,7 @@ In: a stage of an iteration. Out: `timing_s/<stage>`, and `perf/compile_s/<stage
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,8 +19,12 @@ Timed = Callable[[dict[str, float], str], AbstractContextManager[None]]
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
+# Blocks of `compilations` that count for all threads but these.
+_open: list["Compilation"] = []
+_apart: set[int] = set()
 
-@dataclasses.dataclass
+
+@dataclasses.dataclass(eq=False)
 class Compilation:
     """Compilations of one stage.
 
@@ -33,6 +38,11 @@ class Compilation:
     num_programs: int = 0
     num_cached: int = 0
 
+    def add(self, other: "Compilation") -> None:
+        self.seconds += other.seconds
+        self.num_programs += other.num_programs
+        self.num_cached += other.num_cached
+
     def metrics(self, stage: str) -> dict[str, float]:
         """Metrics of a stage; empty if nothing was compiled."""
         if not self.num_programs:
@@ -44,25 +54,47 @@ class Compilation:
 
 
 @contextlib.contextmanager
-def compilations() -> Iterator[Compilation]:
-    """Count the compilations that happen while the block runs."""
-    compiled = Compilation()
+def compilations(*, apart: bool = False) -> Iterator[Compilation]:
+    """Count the compilations that happen while the block runs.
+
+    Args:
+      apart: those of this thread alone, which no other block then counts.
+    """
+    compiled, thread = Compilation(), threading.get_ident()
+
+    def is_counted() -> bool:
+        here = threading.get_ident()
+        return here == thread if apart else here not in _apart
 
     def on_duration(event: str, seconds: float, **_) -> None:
-        if event == _COMPILED:
-            compiled.seconds += seconds
-            compiled.num_programs += 1
+        if event == _COMPILED and is_counted():
+            compiled.add(Compilation(seconds, num_programs=1))
 
     def on_event(event: str, **_) -> None:
-        compiled.num_cached += event == _CACHE_HIT
+        if event == _CACHE_HIT and is_counted():
+            compiled.num_cached += 1
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
     jax.monitoring.register_event_listener(on_event)
+    if apart:
+        _apart.add(thread)
+    else:
+        _open.append(compiled)
     try:
         yield compiled
     finally:
+        if apart:
+            _apart.remove(thread)
+        else:
+            _open.remove(compiled)
         jax.monitoring.unregister_event_duration_listener(on_duration)
         jax.monitoring.unregister_event_listener(on_event)
+
+
+def count_here(compiled: Compilation) -> None:
+    """Count what a block apart has counted in all blocks that are open."""
+    for block in _open:
+        block.add(compiled)
 
 
 def describe(metrics: Mapping[str, float]) -> str:

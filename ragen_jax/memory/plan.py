@@ -17,18 +17,12 @@ from ml_collections import ConfigDict
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import trained_params
-from ragen_jax.memory.programs import (
-    PROGRAMS,
-    MemoryUse,
-    compiled_use,
-    estimated_use,
-)
+from ragen_jax.memory.programs import MemoryUse, compiled_use, estimated_use
 from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.memory.sizes import (
     Activations,
     activations,
     cache_bytes,
-    describe_batch,
     playing,
     tree_bytes,
 )
@@ -42,6 +36,7 @@ from ragen_jax.program.build import (
     build_parts,
     num_params,
 )
+from ragen_jax.program.lowering import PROGRAMS, describe_batch
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Trajectory
 

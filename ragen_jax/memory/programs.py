@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from ragen_jax.learner.state import describe
 from ragen_jax.learner.update import trained_params
 from ragen_jax.memory.sizes import (
     Activations,
@@ -29,12 +28,12 @@ from ragen_jax.memory.sizes import (
 from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.program.build import Parts
-from ragen_jax.sharding import num_row_shards, on_mesh, platform_of
+from ragen_jax.program.lowering import lower
+from ragen_jax.sharding import num_row_shards, platform_of
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
-from ragen_jax.types import Params, Trajectory
+from ragen_jax.types import Trajectory
 
-PROGRAMS = ("rollout", "evaluation", "update")
 # LLVM's optimizations take time and change neither the buffers nor the code's size.
 _FAST_ON_CPU = {
     "xla_backend_optimization_level": 0,
@@ -69,35 +68,6 @@ def compiled_use(parts: Parts, name: str, batch: Trajectory) -> MemoryUse:
     options = _FAST_ON_CPU if is_cpu else None
     compiled = (one.compile(options) for one in lower(parts, name, batch))
     return max(map(memory_of, compiled), key=lambda memory: memory.peak)
-
-
-def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered]:
-    """The programs of a run before they are compiled; one, or one for each game.
-
-    Args:
-      parts: whose devices may be described ones.
-      name: one of `PROGRAMS`.
-      batch: description of the batch that an update learns from.
-    """
-    learner = parts.learner
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    if name == "update":
-        rates, state = learner.peaks, learner.state.replace(acting_snapshot=None)
-        return [learner.update.lower(learner.frozen, rates, state, batch, key)]
-    played = learner.played
-    if name == "rollout":
-        played = describe(played, on_mesh(played, parts.players))
-    return [_lower_rollout(task, name, played) for task in parts.tasks]
-
-
-def _lower_rollout(task: Task, name: str, played: Params) -> jax.stages.Lowered:
-    def inputs():
-        if name == "rollout":
-            return task.dialogue, task.training.keys(jax.random.key(0))
-        return task.dialogue, task.validation.keys(0)
-
-    rollouts = task.training if name == "rollout" else task.validation
-    return rollouts.collect.lower(played, *jax.eval_shape(inputs))
 
 
 def memory_of(compiled: jax.stages.Compiled) -> MemoryUse:

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 from ragen_jax.config import validate
 from ragen_jax.learner.rules import needs_critic
 from ragen_jax.memory.plan import Plan, changed, make_plan
-from ragen_jax.memory.programs import PROGRAMS
 from ragen_jax.models.config import ModelConfig
+from ragen_jax.program.lowering import PROGRAMS
 from ragen_jax.registry.settings import flatten
 from ragen_jax.text.tokenizer import Tokenizer
 

@@ -5,7 +5,6 @@ device. Nothing is allocated or compiled, and networks are traced with two layer
 """
 
 import dataclasses
-import functools
 import math
 
 import jax
@@ -13,18 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from envs.base import TRAINING
 from ragen_jax.learner.logprobs import hidden_states
-from ragen_jax.learner.state import describe
 from ragen_jax.models.kv_cache import init_cache
 from ragen_jax.models.policy import Policy, build_policy
 from ragen_jax.program.build import Parts
-from ragen_jax.rollout.collect import start_from
-from ragen_jax.rollout.keys import rollout_keys
-from ragen_jax.rollout.turns import RolloutContext, to_trajectory
 from ragen_jax.sharding import by_rows
-from ragen_jax.tasks.specs import env_specs
-from ragen_jax.tasks.task import Task
 from ragen_jax.types import TokenSpan, Trajectory
 
 
@@ -38,31 +30,6 @@ def _leaf_bytes(leaf) -> int:
     is_whole = leaf.sharding is None
     shape = leaf.shape if is_whole else leaf.sharding.shard_shape(leaf.shape)
     return math.prod(shape) * jnp.dtype(leaf.dtype).itemsize
-
-
-def describe_batch(config: ConfigDict, parts: Parts) -> Trajectory:
-    """The batch that an update learns from."""
-    group_size = config.rollout.group_size
-    rollouts = [
-        jax.eval_shape(functools.partial(_unplayed, task, spec.num_groups, group_size))
-        for task, spec in zip(parts.tasks, env_specs(config), strict=True)
-    ]
-    batch = jax.eval_shape(parts.join, rollouts)
-    return describe(batch, jax.tree.map(lambda _: parts.batch_sharding, batch))
-
-
-def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
-    """A rollout that ends before its first turn; its arrays have the usual shapes.
-
-    No network is traced, which would take seconds.
-    """
-    context = RolloutContext(task.env, task.params, task.dialogue, None, task.rules)
-    keys = rollout_keys(jax.random.key(0), num_groups, group_size)
-    reset = functools.partial(task.env.reset_split, split=TRAINING)
-    level = jax.eval_shape(reset, keys.level[0], task.params)
-    num_rows = num_groups * group_size
-    states = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), level)
-    return to_trajectory(context, start_from(context, states), states, keys.noise)
 
 
 def cache_bytes(parts: Parts, num_rows: int, slots: int | None = None) -> int:

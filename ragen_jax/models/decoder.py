@@ -8,6 +8,8 @@ checkpoint, so that `hf/weights` needs no table.
 Axis letters: see `ragen_jax/types.py`; `Q` tokens of one call, `S` cache slots.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -147,7 +149,8 @@ class Attention(nnx.Module):
             prompt, new = layer_cache.cache, as_layer_cache(keys, values)
             mixed = attend_shared(
                 queries,
-                *new[:2],
+                new.keys,
+                new.values,
                 prompt.keys_by_column,
                 prompt.values,
                 layer_cache.lengths,
@@ -163,7 +166,9 @@ class Attention(nnx.Module):
         prompts, rows = zip(*map(layout.split, qkv), strict=True)
         of_prompts = CAUSAL_ATTENTIONS[self.attention](*prompts)
         new, stored = as_layer_cache(*rows[1:]), as_layer_cache(*prompts[1:])
-        of_rows = attend_shared(rows[0], *new[:2], *stored[:2], layout.lengths)
+        of_rows = attend_shared(
+            rows[0], new.keys, new.values, stored.keys, stored.values, layout.lengths
+        )
         return layout.join(of_prompts, of_rows)
 
     def has_kernels(self, layer_cache) -> bool:
@@ -287,9 +292,10 @@ class Decoder(nnx.Module):
             return self.norm(self._scan_layers(x, positions, angles, cache)), cache
         new_caches = []
         for i in range(config.num_hidden_layers):
-            layer = self.layers[str(i)]
-            with jax.named_scope("layer"):
-                x, layer_cache = layer(x, positions, angles, _layer_of(cache, i))
+            layer = nnx.split(self.layers[str(i)])
+            x, layer_cache = _run_layer(
+                *layer, x, positions, angles, _layer_of(cache, i)
+            )
             new_caches.append(layer_cache)
         if isinstance(cache, KVCache):
             cache = cache.with_layers(new_caches)
@@ -329,6 +335,16 @@ class Decoder(nnx.Module):
         head = self.embed_tokens if is_tied else self.lm_head
         table = head["weight"][...].astype(self.dtype)
         return product_float32(hidden.astype(self.dtype), table)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run_layer(graphdef, state, x, positions, angles, layer_cache):
+    """A layer, traced once for all layers of a network; XLA puts it inline again.
+
+    JAX keeps the trace: a test that replaces what a layer calls clears JAX's caches.
+    """
+    with jax.named_scope("layer"):
+        return nnx.merge(graphdef, state)(x, positions, angles, layer_cache)
 
 
 def _layer_of(cache: KVCache | SharedCache | PromptRows | None, i: int):

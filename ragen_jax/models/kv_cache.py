@@ -17,12 +17,13 @@ from jaxtyping import Array, Float, Int, Shaped
 from ragen_jax.models.config import ModelConfig
 
 
-class LayerCache(NamedTuple):
+@struct.dataclass
+class LayerCache:
     """Keys and values of one layer; see `KVCache`."""
 
     keys: Array
     values: Float[Array, "B J S F"]
-    slots_last: bool = True
+    slots_last: bool = struct.field(pytree_node=False, default=True)
 
     @property
     def keys_by_column(self) -> Float[Array, "B J F S"]:
@@ -198,4 +199,4 @@ def write_layer(
         new.values.astype(layer.values.dtype),
         start,
     )
-    return layer._replace(keys=keys, values=values)
+    return layer.replace(keys=keys, values=values)

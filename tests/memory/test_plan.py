@@ -11,11 +11,12 @@ import pytest
 from configs import sizes, sokoban
 from ragen_jax.memory.devices import DEVICES, USABLE, detected_device, named_device
 from ragen_jax.memory.plan import make_plan, read_model
-from ragen_jax.memory.programs import PROGRAMS, MemoryUse
+from ragen_jax.memory.programs import MemoryUse
 from ragen_jax.memory.published import PUBLISHED_MODELS
 from ragen_jax.memory.sizes import tree_bytes
 from ragen_jax.models.policy import abstract_params
 from ragen_jax.program.build import POCKET, build_program, num_params
+from ragen_jax.program.lowering import PROGRAMS
 from ragen_jax.text.tokenizer import load_tokenizer
 from tests import commands
 

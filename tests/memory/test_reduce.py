@@ -6,7 +6,8 @@ from configs import sokoban
 from ragen_jax.config import validate
 from ragen_jax.memory import reduce
 from ragen_jax.memory.plan import Plan, changed
-from ragen_jax.memory.programs import PROGRAMS, MemoryUse
+from ragen_jax.memory.programs import MemoryUse
+from ragen_jax.program.lowering import PROGRAMS
 from ragen_jax.registry.settings import flatten
 
 BIG = sokoban.get_config("qwen2.5-0.5b,ppo")

@@ -31,7 +31,7 @@ def test_write_puts_each_row_at_its_own_slots():
     new_values = random_array(3, BATCH, TOKENS, heads, head_dim)
     start = np.array([0, 5, 2], np.int32)
 
-    keys, values, _ = write_layer(
+    written = write_layer(
         LayerCache(jnp.asarray(old_keys), jnp.asarray(old_values)),
         jnp.asarray(new_keys),
         jnp.asarray(new_values),
@@ -41,8 +41,8 @@ def test_write_puts_each_row_at_its_own_slots():
         for i in range(TOKENS):
             old_keys[row, :, :, start[row] + i] = new_keys[row, i]
             old_values[row, :, start[row] + i] = new_values[row, i]
-    np.testing.assert_array_equal(keys, old_keys)
-    np.testing.assert_array_equal(values, old_values)
+    np.testing.assert_array_equal(written.keys, old_keys)
+    np.testing.assert_array_equal(written.values, old_values)
 
 
 def test_write_keeps_the_dtype_of_the_cache():
@@ -50,7 +50,7 @@ def test_write_keeps_the_dtype_of_the_cache():
     new = jnp.ones((BATCH, 1, CONFIG.num_key_value_heads, CONFIG.head_dim))
     layer = cache.layer(0)
     written = write_layer(layer, new, new, jnp.zeros(BATCH, jnp.int32))
-    assert [x.dtype for x in written[:2]] == [jnp.bfloat16, jnp.bfloat16]
+    assert {written.keys.dtype, written.values.dtype} == {jnp.dtype("bfloat16")}
 
 
 def test_fresh_cache_is_one_pair_per_layer():
@@ -64,10 +64,10 @@ def test_growing_keeps_what_is_there():
     heads, head_dim = CONFIG.num_key_value_heads, CONFIG.head_dim
     tokens = random_array(0, BATCH, SLOTS, heads, head_dim)
     layer = as_layer_cache(jnp.asarray(tokens), jnp.asarray(2 * tokens))
-    grown = grow_cache(KVCache(keys=(layer[0],), values=(layer[1],)), SLOTS + 4)
+    grown = grow_cache(KVCache(keys=(layer.keys,), values=(layer.values,)), SLOTS + 4)
     assert grown.num_slots == SLOTS + 4
-    np.testing.assert_array_equal(grown.keys[0][..., :SLOTS], layer[0])
-    np.testing.assert_array_equal(grown.values[0][:, :, :SLOTS], layer[1])
+    np.testing.assert_array_equal(grown.keys[0][..., :SLOTS], layer.keys)
+    np.testing.assert_array_equal(grown.values[0][:, :, :SLOTS], layer.values)
     assert not np.any(grown.keys[0][..., SLOTS:])
     assert not np.any(grown.values[0][:, :, SLOTS:])
 

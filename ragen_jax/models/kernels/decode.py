@@ -96,7 +96,7 @@ def attend_new_token(
         cuda=attend_by_kernel,
         default=attend_plainly,
     )
-    return mixed, cache._replace(keys=keys, values=values)
+    return mixed, cache.replace(keys=keys, values=values)
 
 
 def attend_plainly(heads, angles, keys, values, positions):

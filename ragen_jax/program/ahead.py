@@ -1,0 +1,65 @@
+"""Compiles rollout and update while the first evaluation is played.
+
+XLA compiles a program on one core. A thread compiles the training rollout and then the
+update, and the stages that need them wait for it. JAX finds what the thread compiled
+when the program is called; were the call to differ, it would compile it then.
+"""
+
+import concurrent.futures
+import contextlib
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from ragen_jax.diagnostics.timing import Compilation, Timed, compilations, count_here
+from ragen_jax.multihost import exchange
+from ragen_jax.program.build import Program
+from ragen_jax.program.lowering import describe_batch, lower
+from ragen_jax.sharding import platform_of
+from ragen_jax.tasks.task import HostTask
+
+STAGES = ("rollout", "update")
+
+
+class CompileAhead:
+    """Starts to compile when it is made. Use it as a context manager.
+
+    On one machine's CPU only: compilers for GPUs measure kernels on the device, and
+    processes compile in step. Games in Python compile as their observations come.
+
+    Args:
+      config: validated.
+      program: of it.
+      timed: measures the stages of an iteration.
+    """
+
+    def __init__(self, config: ConfigDict, program: Program, timed: Timed):
+        self._config, self._program, self._timed = config, program, timed
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "compile")
+        is_on_cpu = platform_of(program.batch_sharding.mesh) == "cpu"
+        is_played = any(isinstance(task, HostTask) for task in program.tasks)
+        stages = STAGES if is_on_cpu and exchange.is_alone() and not is_played else ()
+        self._pending = {
+            name: self._thread.submit(self._compile, name) for name in stages
+        }
+
+    def __enter__(self) -> "CompileAhead":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _compile(self, name: str) -> Compilation:
+        with compilations(apart=True) as compiled:
+            batch = describe_batch(self._config, self._program)
+            for lowered in lower(self._program, name, batch):
+                lowered.compile()
+        return compiled
+
+    @contextlib.contextmanager
+    def timed(self, timing: dict[str, float], stage: str) -> Iterator[None]:
+        """`timed`, once what the stage runs is compiled, which counts for the stage."""
+        with self._timed(timing, stage):
+            if (pending := self._pending.pop(stage, None)) is not None:
+                count_here(pending.result())
+            yield

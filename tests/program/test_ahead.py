@@ -1,0 +1,108 @@
+"""What is compiled ahead of its stage: everything, once, and counted there."""
+
+import logging
+
+import jax
+import pytest
+
+from configs import sokoban, world
+from ragen_jax.diagnostics.timing import compilations, timed
+from ragen_jax.program.ahead import STAGES, CompileAhead
+from ragen_jax.program.build import build_program
+from ragen_jax.train import make_iterate
+from tests import commands
+
+RUNS = {
+    "PPO": {},
+    "adapters, two games, prompts shared": {
+        "env.mix": (("bandit", 1), ("frozen_lake", 1)),
+        "rollout.max_turns": 1,
+        "lora.rank": 2,
+        "kl.placement": "loss",
+        "learner.share_prompts": True,
+    },
+    "several devices, turn by turn": {
+        "mesh.data": 2,
+        "mesh.fsdp": 2,
+        "rollout.context": "single_turn",
+        "rollout.context_turns": 1,
+    },
+    "other devices play": {
+        "rollout.ahead": 1,
+        "rollout.devices": 1,
+        "loss.importance_cap": 2.0,
+        "loss.old_log_probs": "learner",
+    },
+    "in parts": {"rollout.part_rows": 2},
+}
+
+
+@pytest.fixture
+def compiled_names(caplog):
+    """Names of the functions that were compiled, in order."""
+    before = jax.config.jax_log_compiles
+    jax.config.update("jax_log_compiles", True)
+    caplog.set_level(logging.WARNING, logger="jax")
+
+    def names():
+        finished = [r.getMessage() for r in caplog.records]
+        begin = "Finished XLA compilation of jit("
+        return [x.split(begin)[1].split(")")[0] for x in finished if begin in x]
+
+    yield names
+    jax.config.update("jax_log_compiles", before)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_stage_finds_what_was_compiled_ahead(model, compiled_names, run):
+    changes = {key.replace(".", "__"): value for key, value in RUNS[run].items()}
+    config = commands.tiny_config(sokoban, model, **changes)
+    program = build_program(config)
+
+    def counts():
+        return [compiled_names().count(name) for name in ("update", "<lambda>")]
+
+    with CompileAhead(config, program, timed) as ahead:
+        for pending in ahead._pending.values():
+            pending.result()
+        assert counts() == [1, len(program.tasks)]
+        result = make_iterate(config, program, ahead.timed)(program.state, 1)
+    assert counts() == [1, len(program.tasks)]
+    for stage in STAGES:
+        assert result.timing[f"perf/compile_s/{stage}"] > 0
+
+
+def test_a_thread_apart_is_counted_by_its_stage_alone(model):
+    config = commands.tiny_config(sokoban, model)
+    program, timing = build_program(config), {}
+    with compilations() as outside, CompileAhead(config, program, timed) as ahead:
+        for pending in ahead._pending.values():
+            pending.result()
+        assert outside.num_programs == 0
+        for stage in ("testing", "rollout", "update"):
+            with ahead.timed(timing, stage):
+                pass
+    assert outside.num_programs == 2
+    assert "perf/compile_s/testing" not in timing
+    both = [timing[f"perf/compile_s/{stage}"] for stage in STAGES]
+    assert outside.seconds == pytest.approx(sum(both))
+
+
+def test_games_in_python_compile_as_they_are_played():
+    config = commands.tiny_config(world)
+    program = build_program(config)
+    with CompileAhead(config, program, timed) as ahead:
+        assert not ahead._pending
+
+
+def test_an_error_reaches_the_stage(model, monkeypatch):
+    config = commands.tiny_config(sokoban, model)
+    program = build_program(config)
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("ragen_jax.program.ahead.lower", fail)
+    ahead = CompileAhead(config, program, timed)
+    with ahead, pytest.raises(MemoryError), ahead.timed({}, "update"):
+        pass
