@@ -1,14 +1,17 @@
 """Seconds per training iteration: rollout, update, and what the host adds.
 
     python -m benchmarks.iteration --json=FILE           # pocket model, next to torch
+    python -m benchmarks.iteration --presets=smollm2-135m --peer=torch --kept=1 \
+        --num_groups=4 --group_size=8 --reply_tokens=24 --repeats=2
     python -m benchmarks.iteration --presets=qwen2.5-0.5b,grpo --reply_tokens=100
     python -m benchmarks.iteration --presets=qwen2.5-0.5b,grpo --reply_tokens=400
     python -m benchmarks.iteration --presets=qwen2.5-0.5b --tiny --reply_tokens=6
 
-The second and third run the paper's shape (8 x 16 rows, 5 turns) on random weights, for
-a GPU. With `--reply_tokens` every reply has exactly that many, which is also the reply
-budget: the ids that end a reply, which are data to the compiled rollout, are replaced
-by one that no token has. The program stays the same.
+The second needs `launch.fetch smollm2-135m`. The third and fourth run the paper's shape
+(8 x 16 rows, 5 turns) on random weights, for a GPU. With `--reply_tokens` every reply
+has exactly that many, which is also the reply budget: the ids that end a reply, which
+are data to the compiled rollout, are replaced by one that no token has. The program
+stays the same.
 
 An iteration is what `train()` does between evaluations, diagnoses and checkpoints:
 rollout, update, metrics, episodes and files. Updates keep all groups and, in turn, a
@@ -21,9 +24,12 @@ in use, the most stands beside what `launch.plan` estimates: with one share kept
 With `--peer=torch` (the default for the pocket model where torch is installed) a loop
 of the same algorithm in torch, transformers and Python
 (`benchmarks/peers/torch_loop.py`) plays the same levels from the same weights, in turn
-with ours, a quarter of the groups kept. On a GPU it uses the memory that JAX leaves.
-The status is 1 when the peer is not the same: log-probabilities of our episodes 1e-4
-apart, or success further apart than four standard errors before anyone has learned.
+with ours, with the last share of `--kept`. SmolLM2 then learns by GRPO without the
+preset's bonus for the form, which the peer does not know, and the peer gets the text of
+the first messages, which are the only ones, from us. On a GPU it uses the memory that
+JAX leaves. The status is 1 when the peer is not the same: log-probabilities of our
+episodes 1e-4 apart (0.1 in bfloat16), or, where replies may end, success further apart
+than four standard errors before anyone has learned.
 """
 
 import contextlib
@@ -41,6 +47,9 @@ _REPLY_TOKENS = flags.DEFINE_integer("reply_tokens", None, "Tokens of every repl
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Measured iterations of each kind.")
 _PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above.")
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
+_NUM_GROUPS = flags.DEFINE_integer("num_groups", None, "Groups of a rollout.")
+_GROUP_SIZE = flags.DEFINE_integer("group_size", None, "Rows of a group.")
+_DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "Of the model.")
 _PLAIN = flags.DEFINE_bool("plain", False, runs.PLAIN_HELP)
 _KEPT = flags.DEFINE_multi_float(
     "kept", [1.0, 0.25], "Share of the groups that an update keeps; several in turn."
@@ -50,8 +59,12 @@ _PROFILE = flags.DEFINE_bool(
 )
 harness.define_json()
 
-# What the peer keeps.
-QUARTER = 0.25
+# What the peer knows of SmolLM2's preset.
+PEER_OF_SMOLLM2 = {
+    "algo.advantage": "grpo",
+    "bonus.format": 0.0,
+    "rollout.stop_at_answer": False,
+}
 
 
 def read_config(share: float):
@@ -59,6 +72,14 @@ def read_config(share: float):
     changes = {"filter.keep_fraction": share}
     if _REPLY_TOKENS.value is not None:
         changes["rollout.max_reply_tokens"] = _REPLY_TOKENS.value
+    if _PEER.value == "torch" and _is_smollm2():
+        changes |= PEER_OF_SMOLLM2
+    sizes = {
+        "rollout.num_groups": _NUM_GROUPS.value,
+        "rollout.group_size": _GROUP_SIZE.value,
+        "model.dtype": _DTYPE.value,
+    }
+    changes |= {key: value for key, value in sizes.items() if value is not None}
     how = {"tiny": _TINY.value, "plain": _PLAIN.value}
     return runs.batch_config(_PRESETS.value, changes, **how)
 
@@ -173,17 +194,22 @@ def wants_peer() -> bool:
     Raises:
       ValueError: it is asked for where it cannot.
     """
-    can = runs.is_pocket(_PRESETS.value) and not _TINY.value
-    can &= _REPLY_TOKENS.value is None and QUARTER in _KEPT.value
+    can = runs.is_pocket(_PRESETS.value) and _REPLY_TOKENS.value is None
+    can &= not _TINY.value
     if _PEER.value is None:
         return can and harness.has_torch()
+    can |= _is_smollm2() and _REPLY_TOKENS.value is not None and not _TINY.value
     if _PEER.value == "torch" and not can:
         raise ValueError(
-            "--peer=torch plays the pocket model's own replies with a quarter of the "
-            "groups kept; leave out --tiny, --reply_tokens and --kept, and choose the "
-            "preset pocket"
+            "--peer=torch plays the pocket model's own replies, or SmolLM2's of one "
+            "length; choose --presets=pocket without --reply_tokens, or "
+            "--presets=smollm2-135m with it, and leave out --tiny"
         )
     return _PEER.value == "torch"
+
+
+def _is_smollm2() -> bool:
+    return "smollm2-135m" in _PRESETS.value.split(",")
 
 
 class Peer:
@@ -198,9 +224,11 @@ class Peer:
         import numpy as np
 
         from benchmarks.peers.torch_loop import TorchLoop
-        from ragen_jax.program.build import POCKET
+        from ragen_jax.program.build import model_folder
 
-        self._loop = TorchLoop(POCKET, config)
+        is_forced = _REPLY_TOKENS.value is not None
+        folder = model_folder(config.model.path)
+        self._loop = TorchLoop(folder, config, is_forced=is_forced)
         stages = ("generate", "games", "update", "iteration")
         self.seconds = {name: [] for name in stages}
         self.success: list[float] = []
@@ -210,22 +238,26 @@ class Peer:
 
     def iterate(self, rollout) -> None:
         """An iteration on the rollout's levels."""
-        from benchmarks.peers.torch_loop import games_from
+        from benchmarks.peers.torch_loop import first_messages, games_from
 
-        games = games_from(rollout.initial_state, cols=6)
+        games, openings = games_from(rollout.initial_state, cols=6), None
+        if _is_smollm2():
+            openings = first_messages(rollout)
         began = time.perf_counter()
-        self._loop.iterate(games)
+        self._loop.iterate(games, openings)
         whole = time.perf_counter() - began
         for name, seconds in (self._loop.seconds | {"iteration": whole}).items():
             self.seconds[name].append(seconds)
         self.success.append(float(self._loop.success.mean()))
 
 
-def problems_of(peer: Peer, loop: Loop, num_rows: int) -> list[str]:
+def problems_of(peer: Peer, loop: Loop, num_rows: int, dtype: str) -> list[str]:
     """Why the peer is not the same algorithm, judged by the first iteration."""
     problems = []
-    if peer.log_prob_difference > 1e-4:
+    if peer.log_prob_difference > (1e-4 if dtype == "float32" else 0.1):
         problems.append(f"log-probabilities differ by {peer.log_prob_difference:.1e}")
+    if _REPLY_TOKENS.value is not None:
+        return problems
     ours, theirs = loop.success[0], peer.success[0]
     mean = (ours + theirs) / 2
     # Rows of a group share a level, which only brings the two closer.
@@ -278,12 +310,12 @@ def measure() -> dict:
                 taken = (f"{name} {s[-1]:.1f} s" for name, s in loop.seconds.items())
                 harness.note(f"iteration {i}: {', '.join(taken)}")
             if is_wanted:
-                peer = peer or Peer(configs[QUARTER], rollout)
+                peer = peer or Peer(configs[shares[-1]], rollout)
                 peer.iterate(rollout)
         profile = None
         if _PROFILE.value:
             profile = loops[shares[-1]].profile(rngs.step_key(root, _REPEATS.value + 1))
-    rows = rollout.tokens.shape[0]
+    rows, last = rollout.tokens.shape[0], loops[shares[-1]]
     seconds = {
         f"{name}, {share:.0%} kept": values[1:]
         for share, loop in loops.items()
@@ -291,11 +323,11 @@ def measure() -> dict:
     }
     if peer:
         told = peer.seconds.items()
-        seconds |= {f"torch: {name}, 25% kept": values[1:] for name, values in told}
-    last = loops[shares[-1]]
+        kept = f"{shares[-1]:.0%} kept"
+        seconds |= {f"torch: {name}, {kept}": values[1:] for name, values in told}
     return {
         "notes": notes,
-        "problems": problems_of(peer, loops[QUARTER], rows) if peer else [],
+        "problems": problems_of(peer, last, rows, config.model.dtype) if peer else [],
         "parameters": parameters,
         "dtype": config.model.dtype,
         "advantage": config.algo.advantage,
@@ -342,9 +374,9 @@ def print_table(figures: dict) -> None:
         print(f"host share, {share:.0%} kept: {host / whole:.1%}")
     for stage, times in (figures["profile"] or {}).items():
         trace.print_times(stage, times)
-    name = "torch: iteration, 25% kept"
-    if name in seconds:
-        ours = seconds["iteration, 25% kept"]
+    kept = f"iteration, {_KEPT.value[-1]:.0%} kept"
+    if (name := f"torch: {kept}") in seconds:
+        ours = seconds[kept]
         pairs = zip(seconds[name], ours, strict=True)
         print(
             f"torch takes {min(seconds[name]) / min(ours):.2f} times as long (minima), "

@@ -3,8 +3,9 @@
 The same algorithm as ours, for the estimators "grpo" and "gae" and the filter
 "top_fraction" on the standard deviation of rewards: filter, advantages, minibatches,
 each accumulated over microbatches, clipped loss with an entropy bonus, gradient
-clipping, AdamW. Float32. What a careful user would do for speed is done: fused AdamW,
-attention by `scaled_dot_product_attention`, rows cut to the longest of a microbatch.
+clipping, AdamW. Float32, or with `model.dtype` bfloat16 under autocast. What a careful
+user would do for speed is done: fused AdamW, attention by
+`scaled_dot_product_attention`, rows cut to the longest of a microbatch.
 """
 
 import copy
@@ -139,7 +140,8 @@ class TorchLearner:
         for minibatch in rows.split(config.learner.minibatch_rows):
             num_tokens = data["mask"][minibatch].sum()
             for part in minibatch.split(self.microbatch_rows):
-                loss, told = self._loss(data, part)
+                with self.in_dtype():
+                    loss, told = self._loss(data, part)
                 (loss / num_tokens).backward()
                 sums[:2] += told
             sums[2] += self._step()
@@ -148,10 +150,15 @@ class TorchLearner:
         sums[2] /= steps
         return dict(zip(STATS, sums.tolist(), strict=True))
 
+    def in_dtype(self) -> torch.autocast:
+        """Context of the networks' passes, for `model.dtype`."""
+        is_narrow = self._config.model.dtype == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_narrow)
+
     def log_probs(self, tokens: np.ndarray) -> np.ndarray:
         """Of each token given those before it, [B, T]; 0 at the first."""
         parts = self._put(tokens).long()
-        with torch.no_grad():
+        with torch.no_grad(), self.in_dtype():
             read = [
                 self._read(part, torch.ones_like(part[:, 1:]).bool())[0]
                 for part in parts.split(self.microbatch_rows)
@@ -178,10 +185,10 @@ class TorchLearner:
         0 outside of the mask: the output head reads no more than it has to.
         """
         hidden = self.policy.model(tokens, use_cache=False).last_hidden_state[:, :-1]
-        logits = self.policy.lm_head(hidden[mask])[:, : self.num_ids]
+        logits = self.policy.lm_head(hidden[mask])[:, : self.num_ids].float()
         whole = torch.log_softmax(logits / self._config.rollout.temperature, dim=-1)
         chosen = whole.gather(-1, tokens[:, 1:][mask][:, None])[:, 0]
-        nothing = torch.zeros_like(hidden[..., 0])
+        nothing = torch.zeros(mask.shape, device=mask.device)
         return (
             nothing.masked_scatter(mask, chosen),
             nothing.masked_scatter(mask, -(whole.exp() * whole).sum(-1)),

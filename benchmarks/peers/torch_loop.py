@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, DynamicCache
 from benchmarks.peers import python_sokoban
 from benchmarks.peers.python_sokoban import Sokoban
 from benchmarks.peers.torch_learner import Episodes, TorchLearner
+from ragen_jax.types import Trajectory
 
 
 @dataclasses.dataclass
@@ -53,31 +54,41 @@ class TorchLoop:
       success: of its episodes, a bool per row.
     """
 
-    def __init__(self, folder: pathlib.Path, config: ConfigDict):
+    def __init__(
+        self, folder: pathlib.Path, config: ConfigDict, *, is_forced: bool = False
+    ):
         """Args:
         folder: the checkpoint, in Hugging Face layout.
         config: of a ragen_jax run; see `TorchLearner` for what is refused.
+        is_forced: every reply has `rollout.max_reply_tokens` tokens.
         """
         torch.manual_seed(config.seed)
         self.learner = TorchLearner(folder, config)
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._stop = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
-        self._config = config
+        self._config, self._is_forced = config, is_forced
         self._rng = np.random.default_rng(config.seed)
         self.seconds: dict[str, float] = {}
         self.success: np.ndarray | None = None
 
-    def iterate(self, games: list[Sokoban]) -> None:
-        """A rollout and an update; `games` has an entry per row."""
+    def iterate(
+        self, games: list[Sokoban], openings: list[list[int]] | None = None
+    ) -> None:
+        """A rollout and an update; `games` has an entry per row.
+
+        openings: the first message of each row; None: the pocket model's.
+        """
         began = time.perf_counter()
-        episodes = self.collect(games)
+        episodes = self.collect(games, openings)
         middle = time.perf_counter()
         self.learner.update(episodes, self._rng.permutation(len(games)))
         self.seconds["games"] = middle - began - self.seconds["generate"]
         self.seconds["update"] = time.perf_counter() - middle
 
-    def collect(self, games: list[Sokoban]) -> Episodes:
-        """Plays every game to its end."""
+    def collect(
+        self, games: list[Sokoban], openings: list[list[int]] | None = None
+    ) -> Episodes:
+        """Plays every game to its end; see `iterate`."""
         budget = self._config.rollout
         rows = [_Row(game, budget.max_actions_per_episode) for game in games]
         self.seconds["generate"] = 0.0
@@ -88,18 +99,23 @@ class TorchLoop:
             active = [row for row in active if row.is_active]
             if not active:
                 break
-            messages = self._tokenizer(
-                [self._message(row, turn) for row in active], add_special_tokens=False
-            )["input_ids"]
+            if turn == 1 and openings is not None:
+                messages = openings
+            else:
+                texts = [self._message(row, turn) for row in active]
+                read_text = self._tokenizer(texts, add_special_tokens=False)
+                messages = read_text["input_ids"]
             for row, message in zip(active, messages, strict=True):
                 row.extend(message, [0.0] * len(message), is_sampled=False)
             began = time.perf_counter()
-            replies = read.reply(
-                messages,
-                stop=self._stop,
-                max_tokens=budget.max_reply_tokens,
-                temperature=budget.temperature,
-            )
+            with self.learner.in_dtype():
+                replies = read.reply(
+                    messages,
+                    stop=self._stop,
+                    min_tokens=budget.max_reply_tokens if self._is_forced else 0,
+                    max_tokens=budget.max_reply_tokens,
+                    temperature=budget.temperature,
+                )
             self.seconds["generate"] += time.perf_counter() - began
             texts = self._tokenizer.batch_decode(
                 [tokens for tokens, _ in replies], skip_special_tokens=True
@@ -158,6 +174,7 @@ class _Read:
         messages: list[list[int]],
         *,
         stop: int,
+        min_tokens: int,
         max_tokens: int,
         temperature: float,
     ) -> list[tuple[list[int], list[float]]]:
@@ -178,6 +195,7 @@ class _Read:
                 temperature=temperature,
                 top_k=0,
                 top_p=1.0,
+                min_new_tokens=min_tokens or None,
                 max_new_tokens=max_tokens,
                 eos_token_id=stop,
                 pad_token_id=0,
@@ -217,6 +235,13 @@ def _episodes(rows: list[_Row]) -> Episodes:
         rewards=rewards,
         totals=rewards + np.array([row.penalty for row in rows], np.float32),
     )
+
+
+def first_messages(rollout: Trajectory) -> list[list[int]]:
+    """Tokens of each row before its first reply, of an episode of ragen_jax."""
+    tokens, is_reply = np.asarray(rollout.tokens), np.asarray(rollout.loss_mask)
+    starts = is_reply.argmax(axis=1)
+    return [row[:start].tolist() for row, start in zip(tokens, starts, strict=True)]
 
 
 def games_from(state, cols: int) -> list[Sokoban]:

@@ -1,5 +1,7 @@
 """The torch peer is fair: the same game, words, answers, filter, advantages, update."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +123,28 @@ def test_the_loop_records_what_it_sampled(model, levels):
     text = loop._tokenizer.decode(episodes.tokens[0, :first])
     game = torch_loop.games_from(levels, cols=6)[0]
     assert text == python_sokoban.opening(game.picture(), 10)
+
+
+def test_first_messages_and_lengths_can_be_given(model, levels):
+    """As for SmolLM2: one turn, replies of one length, passes in bfloat16."""
+    changes = {
+        "rollout.max_turns": 1,
+        "rollout.max_actions_per_episode": 4,
+        "model.dtype": "bfloat16",
+    }
+    config = runs.task_config("pocket,grpo", SMALL | changes)
+    loop = torch_loop.TorchLoop(model, config, is_forced=True)
+    games = torch_loop.games_from(levels, cols=6)
+    openings = [[1, 2, 3], [4, 5], *([[6, 7, 8, 9]] * (len(games) - 2))]
+    episodes = loop.collect(games, openings)
+    length = config.rollout.max_reply_tokens
+    assert (episodes.mask.sum(1) == length).all()
+    np.testing.assert_array_equal(episodes.lengths, [len(x) + length for x in openings])
+    given = SimpleNamespace(tokens=episodes.tokens, loss_mask=episodes.mask)
+    assert torch_loop.first_messages(given) == openings
+    read, mask = loop.learner.log_probs(episodes.tokens), episodes.mask
+    np.testing.assert_allclose(read[mask], episodes.sample_log_probs[mask], atol=0.1)
+    assert loop.learner.update(episodes, np.arange(len(games)))["grad_norm"] > 0
 
 
 def test_the_update_is_the_same(model):
