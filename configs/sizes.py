@@ -129,6 +129,8 @@ def _board_game(config: ConfigDict) -> None:
     if config.env.name == "frozen_lake":
         # One reply holds the whole plan, which cannot answer a slip.
         config.env.params.success_rate = 1.0
+        # A prompt has 60 to 90 tokens, and 210 where nearly every cell is a hole.
+        config.rollout.read_chunk_tokens = 48
     config.rollout.max_reply_tokens = 24
     # Few passes have short replies alone, and compiling a second width takes 20 s.
     config.learner.num_widths = 1
