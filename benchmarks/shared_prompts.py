@@ -51,7 +51,7 @@ def make_batch(setup, config, sizes):
     import jax
     import jax.numpy as jnp
 
-    from ragen_jax.memory.sizes import describe_batch
+    from ragen_jax.program.lowering import describe_batch
 
     blank = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), describe_batch(config, setup.parts)
