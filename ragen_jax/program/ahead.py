@@ -31,16 +31,20 @@ class CompileAhead:
       config: validated.
       program: of it.
       timed: measures the stages of an iteration.
+      num_left: iterations to come; a run that is finished compiles nothing.
     """
 
-    def __init__(self, config: ConfigDict, program: Program, timed: Timed):
+    def __init__(
+        self, config: ConfigDict, program: Program, timed: Timed, *, num_left: int
+    ):
         self._config, self._program, self._timed = config, program, timed
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "compile")
         is_on_cpu = platform_of(program.batch_sharding.mesh) == "cpu"
-        is_played = any(isinstance(task, HostTask) for task in program.tasks)
-        stages = STAGES if is_on_cpu and exchange.is_alone() and not is_played else ()
+        is_jittable = not any(isinstance(task, HostTask) for task in program.tasks)
+        is_known = is_on_cpu and exchange.is_alone() and is_jittable
         self._pending = {
-            name: self._thread.submit(self._compile, name) for name in stages
+            name: self._thread.submit(self._compile, name)
+            for name in (STAGES if is_known and num_left > 0 else ())
         }
 
     def __enter__(self) -> "CompileAhead":

@@ -37,6 +37,10 @@ RUNS = {
 }
 
 
+def start(config, program, num_left=1):
+    return CompileAhead(config, program, timed, num_left=num_left)
+
+
 @pytest.fixture
 def compiled_names(caplog):
     """Names of the functions that were compiled, in order."""
@@ -62,7 +66,7 @@ def test_a_stage_finds_what_was_compiled_ahead(model, compiled_names, run):
     def counts():
         return [compiled_names().count(name) for name in ("update", "<lambda>")]
 
-    with CompileAhead(config, program, timed) as ahead:
+    with start(config, program) as ahead:
         for pending in ahead._pending.values():
             pending.result()
         assert counts() == [1, len(program.tasks)]
@@ -75,7 +79,7 @@ def test_a_stage_finds_what_was_compiled_ahead(model, compiled_names, run):
 def test_a_thread_apart_is_counted_by_its_stage_alone(model):
     config = commands.tiny_config(sokoban, model)
     program, timing = build_program(config), {}
-    with compilations() as outside, CompileAhead(config, program, timed) as ahead:
+    with compilations() as outside, start(config, program) as ahead:
         for pending in ahead._pending.values():
             pending.result()
         assert outside.num_programs == 0
@@ -91,7 +95,13 @@ def test_a_thread_apart_is_counted_by_its_stage_alone(model):
 def test_games_in_python_compile_as_they_are_played():
     config = commands.tiny_config(world)
     program = build_program(config)
-    with CompileAhead(config, program, timed) as ahead:
+    with start(config, program) as ahead:
+        assert not ahead._pending
+
+
+def test_a_finished_run_compiles_nothing(model):
+    config = commands.tiny_config(sokoban, model)
+    with start(config, build_program(config), num_left=0) as ahead:
         assert not ahead._pending
 
 
@@ -103,6 +113,6 @@ def test_an_error_reaches_the_stage(model, monkeypatch):
         raise MemoryError("no room")
 
     monkeypatch.setattr("ragen_jax.program.ahead.lower", fail)
-    ahead = CompileAhead(config, program, timed)
+    ahead = start(config, program)
     with ahead, pytest.raises(MemoryError), ahead.timed({}, "update"):
         pass
