@@ -81,9 +81,7 @@ def run_program(
             program.names, start=run.start, total=total, num_layers=num_layers
         ) as display,
         make_stop(display.say) as stop,
-        CompileAhead(
-            config, program, display.timed, num_left=total - run.start
-        ) as ahead,
+        CompileAhead(config, program, display.timed, total - run.start) as ahead,
         RolloutPrefetcher(config, program) as prefetcher,
     ):
         iterate = make_iterate(config, program, ahead.timed, prefetcher)

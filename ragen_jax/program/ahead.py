@@ -35,7 +35,7 @@ class CompileAhead:
     """
 
     def __init__(
-        self, config: ConfigDict, program: Program, timed: Timed, *, num_left: int
+        self, config: ConfigDict, program: Program, timed: Timed, num_left: int
     ):
         self._config, self._program, self._timed = config, program, timed
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "compile")

@@ -38,7 +38,7 @@ RUNS = {
 
 
 def start(config, program, num_left=1):
-    return CompileAhead(config, program, timed, num_left=num_left)
+    return CompileAhead(config, program, timed, num_left)
 
 
 @pytest.fixture
