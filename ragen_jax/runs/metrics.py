@@ -101,7 +101,7 @@ TIMING_METRICS = (
     ),
     _timing(
         "perf/compile_s/{stage}",
-        "seconds XLA compiled for a stage in that iteration",
+        "seconds XLA compiled for a stage, in it or ahead of it",
         kind="seconds",
     ),
     _timing(
