@@ -49,7 +49,6 @@ _PEER = flags.DEFINE_enum("peer", None, ["torch", "none"], "Default: see above."
 _TINY = flags.DEFINE_bool("tiny", False, "A tiny random network and batch.")
 _NUM_GROUPS = flags.DEFINE_integer("num_groups", None, "Groups of a rollout.")
 _GROUP_SIZE = flags.DEFINE_integer("group_size", None, "Rows of a group.")
-_DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "Of the model.")
 _PLAIN = flags.DEFINE_bool("plain", False, runs.PLAIN_HELP)
 _KEPT = flags.DEFINE_multi_float(
     "kept", [1.0, 0.25], "Share of the groups that an update keeps; several in turn."
@@ -65,7 +64,7 @@ PEER_OF_SMOLLM2 = {
     "bonus.format": None,
     "rollout.stop_at_answer": False,
 }
-# Of SmolLM2: 2,000 tokens a pass. With 64 rows it took more than 20 GB.
+# Of SmolLM2: 2,000 tokens a pass. With 64 rows it ran out of 13 GB.
 PEER_MICROBATCH_ROWS = 16
 
 
@@ -79,7 +78,6 @@ def read_config(share: float):
     sizes = {
         "rollout.num_groups": _NUM_GROUPS.value,
         "rollout.group_size": _GROUP_SIZE.value,
-        "model.dtype": _DTYPE.value,
     }
     changes |= {key: value for key, value in sizes.items() if value is not None}
     how = {"tiny": _TINY.value, "plain": _PLAIN.value}
@@ -196,11 +194,12 @@ def wants_peer() -> bool:
     Raises:
       ValueError: it is asked for where it cannot.
     """
-    can = runs.is_pocket(_PRESETS.value) and _REPLY_TOKENS.value is None
-    can &= not _TINY.value
+    is_pocket = runs.is_pocket(_PRESETS.value)
+    is_forced = _REPLY_TOKENS.value is not None
+    is_known = is_forced if _is_smollm2() else is_pocket and not is_forced
+    can = is_known and not _TINY.value
     if _PEER.value is None:
-        return can and harness.has_torch()
-    can |= _is_smollm2() and _REPLY_TOKENS.value is not None and not _TINY.value
+        return can and is_pocket and harness.has_torch()
     if _PEER.value == "torch" and not can:
         raise ValueError(
             "--peer=torch plays the pocket model's own replies, or SmolLM2's of one "
@@ -328,9 +327,9 @@ def measure() -> dict:
         for name, values in loop.seconds.items()
     }
     if peer:
-        told = peer.seconds.items()
         kept = f"{shares[-1]:.0%} kept"
-        seconds |= {f"torch: {name}, {kept}": values[1:] for name, values in told}
+        for name, values in peer.seconds.items():
+            seconds[f"torch: {name}, {kept}"] = values[1:]
     return {
         "notes": notes,
         "problems": problems_of(peer, last, rows, config.model.dtype) if peer else [],

@@ -25,8 +25,8 @@ from ragen_jax.learner.state import TrainState
 from ragen_jax.learner.update import EpisodeCredit
 from ragen_jax.multihost import exchange
 from ragen_jax.multihost.heartbeat import watch_processes
-from ragen_jax.program.ahead import CompileAhead
 from ragen_jax.program.build import Program, build_program
+from ragen_jax.program.compile_ahead import CompileAhead
 from ragen_jax.program.prefetch import RolloutPrefetcher
 from ragen_jax.rollout.host.env import MAX_REWARD
 from ragen_jax.rollout.host.rows import GamesFailed

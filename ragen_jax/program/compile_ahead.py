@@ -7,6 +7,7 @@ when the program is called; were the call to differ, it would compile it then.
 
 import concurrent.futures
 import contextlib
+import functools
 from collections.abc import Iterator
 
 from ml_collections import ConfigDict
@@ -17,6 +18,7 @@ from ragen_jax.program.build import Program
 from ragen_jax.program.lowering import describe_batch, lower
 from ragen_jax.sharding import platform_of
 from ragen_jax.tasks.task import HostTask
+from ragen_jax.types import Trajectory
 
 STAGES = ("rollout", "update")
 
@@ -39,12 +41,12 @@ class CompileAhead:
     ):
         self._config, self._program, self._timed = config, program, timed
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "compile")
-        is_on_cpu = platform_of(program.batch_sharding.mesh) == "cpu"
-        is_jittable = not any(isinstance(task, HostTask) for task in program.tasks)
-        is_known = is_on_cpu and exchange.is_alone() and is_jittable
+        is_here = platform_of(program.batch_sharding.mesh) == "cpu"
+        is_here &= exchange.is_alone() and num_left > 0
+        is_compiled = not any(isinstance(task, HostTask) for task in program.tasks)
         self._pending = {
             name: self._thread.submit(self._compile, name)
-            for name in (STAGES if is_known and num_left > 0 else ())
+            for name in (STAGES if is_here and is_compiled else ())
         }
 
     def __enter__(self) -> "CompileAhead":
@@ -53,10 +55,13 @@ class CompileAhead:
     def __exit__(self, *_) -> None:
         self._thread.shutdown(cancel_futures=True)
 
+    @functools.cached_property
+    def _batch(self) -> Trajectory:
+        return describe_batch(self._config, self._program)
+
     def _compile(self, name: str) -> Compilation:
         with compilations(apart=True) as compiled:
-            batch = describe_batch(self._config, self._program)
-            for lowered in lower(self._program, name, batch):
+            for lowered in lower(self._program, name, self._batch):
                 lowered.compile()
         return compiled
 

@@ -7,8 +7,8 @@ import pytest
 
 from configs import sokoban, world
 from ragen_jax.diagnostics.timing import compilations, timed
-from ragen_jax.program.ahead import STAGES, CompileAhead
 from ragen_jax.program.build import build_program
+from ragen_jax.program.compile_ahead import STAGES, CompileAhead
 from ragen_jax.train import make_iterate
 from tests import commands
 
@@ -112,7 +112,7 @@ def test_an_error_reaches_the_stage(model, monkeypatch):
     def fail(*_):
         raise MemoryError("no room")
 
-    monkeypatch.setattr("ragen_jax.program.ahead.lower", fail)
+    monkeypatch.setattr("ragen_jax.program.compile_ahead.lower", fail)
     ahead = start(config, program)
     with ahead, pytest.raises(MemoryError), ahead.timed({}, "update"):
         pass
