@@ -39,7 +39,7 @@ def measure_rollouts(config, setup, figures):
 
     from ragen_jax import rngs
     from ragen_jax.rollout.keys import rollout_keys
-    from ragen_jax.rollout.parts import run_concurrently
+    from ragen_jax.rollout.parts import run_parts
     from ragen_jax.tasks.build import build_collect
 
     parts, sizes = setup.parts, config.rollout
@@ -63,8 +63,10 @@ def measure_rollouts(config, setup, figures):
     ]
 
     def play_vmapped():
-        return run_concurrently(
-            lambda keys: both(stacked, task.dialogue, keys), part_keys
+        return run_parts(
+            lambda keys: both(stacked, task.dialogue, keys),
+            part_keys,
+            concurrently=True,
         )
 
     ways = {

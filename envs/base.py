@@ -151,7 +151,7 @@ class TextGame:
         random player can run; False: only the game itself can read a reply.
       landmarks: what a thought can place on the board that `observe` returns.
       holds_out_levels: the game has enough levels to keep some from training. If not,
-        `reset_split` gives any level.
+        `draw_level` gives any level.
     """
 
     solves_on_device: bool = True
@@ -168,10 +168,10 @@ class TextGame:
     action_template: Template
     template: Template
 
-    def reset_split(
-        self, key: Key[Array, ""], params: EnvParams, split: str
+    def draw_level(
+        self, key: Key[Array, ""], params: EnvParams, is_held_out: Bool[Array, ""]
     ) -> EnvState:
-        """A level of one split; `vmap` it over keys for many. `split`: in `SPLITS`."""
+        """A level of validation, or of training; `vmap` it over keys for many."""
         raise NotImplementedError
 
     def text_fields(
@@ -287,34 +287,37 @@ class TextEnvironment(environment.Environment, TextGame):
             )
         num_levels = levels.time.size
 
-        def draw_level(key, params):
+        def take_level(key, params):
             index = jax.random.bits(key, (), jnp.uint32) % num_levels
             level = jax.tree.map(lambda leaf: leaf[index], levels)
             return self.observe(key, level, None, params), level
 
         copied = copy.copy(self)
-        copied.reset_env = draw_level
+        copied.reset_env = take_level
         # The few levels may have none of a split, so splits keep the full generator.
-        copied.reset_split = self.reset_split
+        copied.draw_level = self.draw_level
         return copied
 
     def reset_split(
         self, key: Key[Array, ""], params: EnvParams, split: str
     ) -> EnvState:
-        """A level of one split; `vmap` it over keys for many.
+        """A level of one split, one of `SPLITS`; `vmap` it over keys for many."""
+        return self.draw_level(key, params, jnp.bool_(split == VALIDATION))
 
-        Levels are drawn until one belongs to the split. The first is drawn with `key`
-        itself: where it belongs, it is the level of `reset_env`.
+    def draw_level(
+        self, key: Key[Array, ""], params: EnvParams, is_held_out: Bool[Array, ""]
+    ) -> EnvState:
+        """A level of validation, or of training; `vmap` it over keys for many.
 
-        Args:
-          split: one of `SPLITS`.
+        Levels are drawn until one belongs there. The first is drawn with `key` itself:
+        where it belongs, it is the level of `reset_env`.
         """
         if not self.holds_out_levels:
             return self.reset_env(key, params)[1]
 
         def is_missing(carry) -> Bool[Array, ""]:
             tries, state = carry
-            belongs = self.is_held_out(state, params) == (split == VALIDATION)
+            belongs = self.is_held_out(state, params) == is_held_out
             return (tries == 0) | (~belongs & (tries < SPLIT_TRIES))
 
         def draw(carry):

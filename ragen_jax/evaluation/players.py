@@ -151,8 +151,8 @@ def _check(task: Task, player: str) -> None:
 
 def draw_levels(task: Task, keys: RolloutKeys) -> EnvState:
     """First states, one per prompt."""
-    draw = functools.partial(task.env.reset_split, split=keys.split)
-    return jax.jit(jax.vmap(draw, (0, None)))(keys.level, task.params)
+    draw = jax.jit(jax.vmap(task.env.draw_level, (0, None, 0)))
+    return draw(keys.level, task.params, keys.is_held_out)
 
 
 def make_play(task: Task, player: str) -> Play:

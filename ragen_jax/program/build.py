@@ -356,19 +356,12 @@ def bind_policy(
     group_size = config.rollout.group_size
     sizes = {"num_groups": num_groups, "group_size": group_size}
     training = build_collect(config, task, policy, players or mesh, **sizes)
+    on_mesh = training
+    if players not in (None, mesh):
+        on_mesh = build_collect(config, task, policy, mesh, **sizes)
     num_prompts = config.evaluation.num_prompts
-    validation = build_collect(
-        config,
-        task,
-        policy,
-        mesh,
-        num_groups=num_prompts,
-        group_size=1,
-        temperature=config.evaluation.temperature or None,
-        top_k=None,
-        top_p=None,
-    )
-
+    temperature = config.evaluation.temperature
+    validation = on_mesh.for_evaluation(num_prompts, temperature)
     of_step = functools.partial(training_keys, index, num_groups, group_size)
     seed = config.evaluation.seed
     of_sample = functools.partial(validation_keys, seed, num_prompts)

@@ -1,13 +1,12 @@
-"""Compiles rollout and update while the first evaluation is played.
+"""Compiles the update while the first evaluation and rollout are compiled and played.
 
-XLA compiles a program on one core. A thread compiles the training rollout and then the
-update, and the stages that need them wait for it. JAX finds what the thread compiled
-when the program is called; were the call to differ, it would compile it then.
+XLA compiles a program on one core. A thread compiles the update, and the stage that
+needs it waits for it. JAX finds what the thread compiled when the program is called;
+were the call to differ, it would compile it then.
 """
 
 import concurrent.futures
 import contextlib
-import functools
 from collections.abc import Iterator
 
 from ml_collections import ConfigDict
@@ -18,9 +17,8 @@ from ragen_jax.program.build import Program
 from ragen_jax.program.lowering import describe_batch, lower
 from ragen_jax.sharding import platform_of
 from ragen_jax.tasks.task import HostTask
-from ragen_jax.types import Trajectory
 
-STAGES = ("rollout", "update")
+STAGE = "update"
 
 
 class CompileAhead:
@@ -43,11 +41,9 @@ class CompileAhead:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "compile")
         is_here = platform_of(program.batch_sharding.mesh) == "cpu"
         is_here &= exchange.is_alone() and num_left > 0
-        is_compiled = not any(isinstance(task, HostTask) for task in program.tasks)
-        self._pending = {
-            name: self._thread.submit(self._compile, name)
-            for name in (STAGES if is_here and is_compiled else ())
-        }
+        if any(isinstance(task, HostTask) for task in program.tasks):
+            is_here = False
+        self._pending = self._thread.submit(self._compile) if is_here else None
 
     def __enter__(self) -> "CompileAhead":
         return self
@@ -55,20 +51,18 @@ class CompileAhead:
     def __exit__(self, *_) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    @functools.cached_property
-    def _batch(self) -> Trajectory:
-        return describe_batch(self._config, self._program)
-
-    def _compile(self, name: str) -> Compilation:
+    def _compile(self) -> Compilation:
         with compilations(apart=True) as compiled:
-            for lowered in lower(self._program, name, self._batch):
-                lowered.compile()
+            batch = describe_batch(self._config, self._program)
+            (lowered,) = lower(self._program, STAGE, batch)
+            lowered.compile()
         return compiled
 
     @contextlib.contextmanager
     def timed(self, timing: dict[str, float], stage: str) -> Iterator[None]:
         """`timed`, once what the stage runs is compiled, which counts for the stage."""
         with self._timed(timing, stage):
-            if (pending := self._pending.pop(stage, None)) is not None:
+            if stage == STAGE and self._pending is not None:
+                pending, self._pending = self._pending, None
                 count_here(pending.result())
             yield

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from envs.base import TRAINING
 from ragen_jax.learner.state import describe
 from ragen_jax.program.build import Parts
 from ragen_jax.rollout.collect import start_from
@@ -43,8 +42,8 @@ def _unplayed(task: Task, num_groups: int, group_size: int) -> Trajectory:
     """
     context = RolloutContext(task.env, task.params, task.dialogue, None, task.rules)
     keys = rollout_keys(jax.random.key(0), num_groups, group_size)
-    reset = functools.partial(task.env.reset_split, split=TRAINING)
-    level = jax.eval_shape(reset, keys.level[0], task.params)
+    args = keys.level[0], task.params, keys.is_held_out[0]
+    level = jax.eval_shape(task.env.draw_level, *args)
     num_rows = num_groups * group_size
     states = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), level)
     return to_trajectory(context, start_from(context, states), states, keys.noise)

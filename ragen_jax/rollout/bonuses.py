@@ -13,6 +13,10 @@ Reward for the reasoning itself, because reward for the outcome alone does not k
 alive: arXiv 2504.20073, third finding.
 """
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -20,7 +24,6 @@ from jaxtyping import Array, Bool, Float
 
 from envs.base import EnvParams, Landmark, TextEnvironment, TextGame
 from ragen_jax.registry.functions import Table, bind, option_names
-from ragen_jax.rollout.turns import Bonus
 from ragen_jax.text.statements import FactReader, is_there, landmarks_of
 from ragen_jax.types import EnvState, ParsedAnswer, Reply
 
@@ -41,13 +44,65 @@ class Written:
     is_true: Bool[Array, "B M"] | None
 
 
-def build_bonus(
-    env: TextGame, params: EnvParams, **settings: float | int | str | None
-) -> Bonus | None:
+@dataclasses.dataclass(frozen=True, eq=False)
+class BonusSum:
+    """The weighted sum of the entries that have a weight; a `turns.Bonus`.
+
+    Attributes:
+      env: the game that is played.
+      settings: see `build_bonus`.
+    """
+
+    env: TextGame
+    settings: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> dict[str, Array]:
+        """Weights and options that are set, as arrays; not what a user's bonus reads.
+
+        Its options may be sizes of arrays.
+        """
+        custom = self.settings.get("custom")
+        fixed = option_names(CUSTOM_BONUSES[custom]) if custom is not None else ()
+        return {
+            name: jnp.asarray(
+                value, jnp.int32 if isinstance(value, int) else jnp.float32
+            )
+            for name, value in self.settings.items()
+            if isinstance(value, int | float) and name not in fixed
+        }
+
+    def with_numbers(self, numbers: Mapping[str, Array]) -> "BonusSum":
+        """The same entries with other weights and options, which may be traced."""
+        return BonusSum(self.env, {**self.settings, **numbers})
+
+    def __call__(
+        self,
+        params: EnvParams,
+        reader: FactReader,
+        states: EnvState,
+        reply: Reply,
+        parsed: ParsedAnswer,
+    ) -> Float[Array, " B"]:
+        settings, is_true = self.settings, None
+        if settings["facts"] is not None:
+            landmarks = landmarks_of(self.env)
+            is_true = _check_facts(self.env, params, landmarks, reader, states, reply)
+        written = Written(reply=reply, parsed=parsed, is_true=is_true)
+        total = jnp.zeros(reply.length.shape)
+        for name, entry in BONUSES.items():
+            if settings[name] is not None:
+                total += settings[name] * bind(entry, settings)(written)
+        if (custom := settings.get("custom")) is not None:
+            total += bind(CUSTOM_BONUSES[custom], settings)(written)
+        return total
+
+
+def build_bonus(env: TextGame, **settings: float | int | str | None) -> BonusSum | None:
     """The weighted sum of all entries that have a weight; None where none has.
 
     Args:
-      env, params: the game that is played.
+      env: the game that is played.
       settings: the section `bonus` of the configuration: for each entry its weight,
         None for none, the entries' options, and `custom`, the user's function.
 
@@ -61,28 +116,10 @@ def build_bonus(
             f"bonus lacks the keys {', '.join(sorted(missing))}, which the entries of "
             "BONUSES in ragen_jax/rollout/bonuses.py need; keep configs/base.py in step"
         )
-    paid = [
-        (bind(entry, settings), settings[name])
-        for name, entry in BONUSES.items()
-        if settings[name] is not None
-    ]
-    if (custom := settings.get("custom")) is not None:
-        paid.append((bind(CUSTOM_BONUSES[custom], settings), 1.0))
-    landmarks = landmarks_of(env) if settings["facts"] is not None else None
-    if not paid:
-        return None
-
-    def bonus(reader, states, reply, parsed) -> Float[Array, " B"]:
-        is_true = None
-        if landmarks is not None:
-            is_true = _check_facts(env, params, landmarks, reader, states, reply)
-        written = Written(reply=reply, parsed=parsed, is_true=is_true)
-        total = jnp.zeros(reply.length.shape)
-        for entry, weight in paid:
-            total += weight * entry(written)
-        return total
-
-    return bonus
+    if settings["facts"] is not None:
+        landmarks_of(env)
+    is_paid = any(settings.get(name) is not None for name in (*BONUSES, "custom"))
+    return BonusSum(env, settings) if is_paid else None
 
 
 def format_kept(written: Written) -> Float[Array, " B"]:

@@ -9,14 +9,18 @@ masked, not removed. Shapes are static. The turns are a loop that ends once ever
 has finished; each part of a turn is compiled once, however many turns there are.
 """
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 
 from envs.base import EnvParams, TextEnvironment
 from ragen_jax.models.kernels.decode import uses_kernel
@@ -30,10 +34,11 @@ from ragen_jax.rollout.decode import (
     decode_reply,
     read_in_chunks,
 )
-from ragen_jax.rollout.keys import RolloutKeys, fold_turn, spread_levels
-from ragen_jax.rollout.layout import RowLayout
-from ragen_jax.rollout.parts import CollectInParts, groups_per_part
-from ragen_jax.rollout.sampling import check_options, sample
+from ragen_jax.rollout.keys import RolloutKeys, fold_turn
+from ragen_jax.rollout.layout import RowLayout, check_rows
+from ragen_jax.rollout.numbers import RolloutNumbers, rollout_numbers
+from ragen_jax.rollout.parts import cut_rows, join_rows, rows_per_part, run_parts
+from ragen_jax.rollout.sampling import sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
     EpisodeLimits,
@@ -51,20 +56,17 @@ from ragen_jax.sharding import kernel_platform
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import EnvState, Params, TokenSpan, Trajectory
 
-# The compiled rollouts of a task.
-Collect = Callable[[Params, Dialogue, RolloutKeys], Trajectory]
-
 
 class Rollouts(NamedTuple):
     """Rollouts of a task by a policy.
 
     Attributes:
-      collect: `(params, dialogue, keys) -> Trajectory`, compiled once.
+      collect: a `Collect`, or a `HostCollector`.
       keys: random keys of a rollout, from a step's key in training, from the number of
         the sample in validation.
     """
 
-    collect: Collect
+    collect: Callable[[Params, Dialogue, RolloutKeys], Trajectory]
     keys: Callable[..., RolloutKeys]
 
     def play(
@@ -72,6 +74,86 @@ class Rollouts(NamedTuple):
     ) -> Trajectory:
         """The rollout whose keys `which` gives."""
         return self.collect(params, dialogue, self.keys(which))
+
+
+@struct.dataclass
+class GivenSettings:
+    """What a rollout reads beside the policy, the dialogue and its keys; all data.
+
+    Attributes:
+      env_params: of the game.
+      numbers: of the rollout.
+      shares_levels: the rows of a group play the same level; False: every row its own.
+    """
+
+    env_params: EnvParams
+    numbers: RolloutNumbers
+    shares_levels: Bool[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Collect:
+    """Rollouts of the policy: `collect(params, dialogue, keys) -> Trajectory`.
+
+    Those of training, validation, suites and single episodes share a program, which
+    plays a part of the rows, see `parts`. Not to be called while JAX traces.
+
+    Attributes:
+      program: jitted `(params, dialogue, GivenSettings, keys of rows) -> Trajectory`.
+      mesh: its devices.
+      policy: who replies.
+      num_groups, group_size: `G` and `N`; rows of a group play the same level.
+      part_rows: rows that the program plays; None: all.
+      concurrently: play several parts at a time.
+      given: settings.
+    """
+
+    program: Callable[..., Trajectory]
+    mesh: Mesh
+    policy: Policy
+    num_groups: int
+    group_size: int
+    part_rows: int | None
+    concurrently: bool
+    given: GivenSettings
+
+    def __call__(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> Trajectory:
+        num_rows = self.num_groups * self.group_size
+        play = functools.partial(self.program, params, dialogue, self.given)
+        if self.part_rows in (None, num_rows):
+            return play(self._cut(keys, 0))
+        starts = range(0, num_rows, self.part_rows)
+        parts = [self._cut(keys, start) for start in starts]
+        rollouts = run_parts(play, parts, concurrently=self.concurrently)
+        return join_rows(rollouts, num_rows, self.mesh)
+
+    def for_evaluation(self, num_prompts: int, temperature: float) -> "Collect":
+        """Rollouts by the same program: a row a level, sampled from all tokens.
+
+        Raises:
+          ValueError: the rows cannot be split over the mesh.
+        """
+        check_rows(self.mesh, num_prompts)
+        vocab_size = self.policy.config.vocab_size
+        numbers = self.given.numbers.untruncated(temperature, vocab_size)
+        given = self.given.replace(numbers=numbers, shares_levels=np.bool_(False))
+        sizes = {"num_groups": num_prompts, "group_size": 1}
+        return dataclasses.replace(self, **sizes, given=given)
+
+    def lower(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> jax.stages.Lowered:
+        """The program before it is compiled, from descriptions of its arrays."""
+        rows = jax.eval_shape(functools.partial(self._cut, start=0), keys)
+        given = jax.eval_shape(lambda: self.given)
+        return self.program.lower(params, dialogue, given, rows)
+
+    def _cut(self, keys: RolloutKeys, start: int) -> RolloutKeys:
+        num_rows = self.num_groups * self.group_size
+        count = num_rows if self.part_rows is None else self.part_rows
+        return cut_rows(keys, start, count=count, group_size=self.group_size)
 
 
 def make_collect(
@@ -83,6 +165,9 @@ def make_collect(
     num_groups: int,
     group_size: int,
     rules: EpisodeLimits,
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
     part_rows: int | None = None,
     **decoding: float | None,
 ) -> Collect:
@@ -92,45 +177,44 @@ def make_collect(
       mesh: rows are split over its axes `ROW_AXES`; each device plays its own rows.
       num_groups, group_size: `G` and `N`; rows of a group play the same level.
       rules: of an episode.
-      part_rows: see `parts.groups_per_part`.
+      temperature, top_k, top_p: see `sampling.sample`.
+      part_rows: see `parts.rows_per_part`.
       decoding: see `make_responder`.
-
-    Returns:
-      `collect(params, dialogue, keys) -> Trajectory` with `G * N` rows: jitted, or a
-      `CollectInParts`. Both have `lower`.
 
     Raises:
       ValueError: the rows cannot be split over the mesh, or an option is out of range.
     """
-    part_groups = groups_per_part(part_rows, mesh, num_groups, group_size)
-    layout = RowLayout(mesh, part_groups, group_size)
+    check_rows(mesh, num_groups * group_size)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    numbers = rollout_numbers(rules, **sampling)
+    layout = RowLayout(mesh, group_size)
     respond = make_responder(policy, rules, layout, **decoding)
 
-    def play(params: Params, dialogue: Dialogue, keys: RolloutKeys) -> Trajectory:
+    def rollout(
+        params: Params, dialogue: Dialogue, given: GivenSettings, keys: RolloutKeys
+    ) -> Trajectory:
         return play_episodes(
             env,
-            env_params,
+            given.env_params,
             dialogue,
-            respond(params, dialogue),
+            respond(params, dialogue, given),
             keys,
-            rules=rules,
+            rules=given.numbers.put_into(rules),
             any_row=layout.any_row,
         )
 
-    # Parameters and dialogue are on every device, keys are split by rows.
-    play = layout.over_rows(play, num_replicated=2)
-    collect = jax.jit(
-        lambda params, dialogue, keys: play(
-            # Outside the split: a device may hold part of a group.
-            params,
-            dialogue,
-            spread_levels(keys, group_size),
-        )
+    return Collect(
+        # Parameters, dialogue and settings are on every device, keys split by rows.
+        program=jax.jit(layout.over_rows(rollout, num_replicated=3)),
+        mesh=mesh,
+        policy=policy,
+        num_groups=num_groups,
+        group_size=group_size,
+        part_rows=rows_per_part(part_rows, mesh, num_groups, group_size),
+        # All rows at once are as many as fit.
+        concurrently=part_rows is not None,
+        given=GivenSettings(env_params, numbers, np.bool_(True)),
     )
-    if part_groups == num_groups:
-        return collect
-    sizes = {"num_groups": num_groups, "group_size": group_size}
-    return CollectInParts(collect, **sizes, part_groups=part_groups, mesh=mesh)
 
 
 def make_responder(
@@ -138,19 +222,15 @@ def make_responder(
     rules: EpisodeLimits,
     layout: RowLayout,
     *,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
     decode_chunk_tokens: int,
     compactions: int | None = None,
     read_chunk_tokens: int | None = None,
     decode_attention: str = "auto",
-) -> Callable[[Params, Dialogue], Responder]:
-    """Builds `(params, dialogue) -> Responder`.
+) -> Callable[[Params, Dialogue, GivenSettings], Responder]:
+    """Builds `(params, dialogue, settings) -> Responder`.
 
     Args:
       policy, rules, layout: who replies, how long, in which rows.
-      temperature, top_k, top_p: see `ragen_jax.rollout.sampling.sample`.
       decode_chunk_tokens, compactions, read_chunk_tokens: see `decode.Decoding`
         (`chunk_tokens` there).
       decode_attention: see `kernels.decode.uses_kernel`.
@@ -158,18 +238,21 @@ def make_responder(
     Raises:
       ValueError: an option is out of range, or cannot run on these devices.
     """
-    check_options(temperature=temperature, top_k=top_k, top_p=top_p)
     has_kernel = uses_kernel(
         decode_attention,
         policy.config.head_dim,
         kernel_platform(layout.mesh),
         layout.mesh.shape["tensor"],
     )
-    sampler = functools.partial(
-        sample, temperature=temperature, top_k=top_k, top_p=top_p
-    )
 
-    def make(params: Params, dialogue: Dialogue) -> Responder:
+    def make(params: Params, dialogue: Dialogue, given: GivenSettings) -> Responder:
+        numbers = given.numbers
+        sampler = functools.partial(
+            sample,
+            temperature=numbers.temperature,
+            top_k=numbers.top_k,
+            top_p=numbers.top_p,
+        )
         return model_responder(
             policy,
             params,
@@ -184,7 +267,8 @@ def make_responder(
                 has_kernel=has_kernel,
                 text_end=dialogue.text_end,
             ),
-            rows_per_level=layout.rows_per_level,
+            group_size=layout.group_size,
+            shares_levels=given.shares_levels,
         )
 
     return make
@@ -195,14 +279,15 @@ def model_responder(
     params: Params,
     decoding: Decoding,
     *,
-    rows_per_level: int = 1,
+    group_size: int = 1,
+    shares_levels: bool | Bool[Array, ""] = False,
 ) -> Responder:
     """The policy as a `Responder`, with its KV cache as the carry.
 
     Args:
       decoding: of prompts and replies.
-      rows_per_level: adjacent rows that play the same level; their common first message
-        is read once.
+      group_size, shares_levels: adjacent rows of a group play the same level, if
+        `shares_levels`; their common first message is read once.
     """
     # Once, not at each of a rollout's thousands of steps.
     params = policy.cast_params(params)
@@ -233,18 +318,73 @@ def model_responder(
     def read_from(context: Context, span: TokenSpan, starts) -> Context:
         return read_in_chunks(policy, params, context, span, starts, decoding)
 
+    def read_alone(span: TokenSpan) -> Context:
+        empty = init(*span.tokens.shape)
+        return read_from(empty, span, jnp.zeros_like(span.length))
+
     def read_first(span: TokenSpan) -> Context:
-        # Rows of a level read the same first message: one of them reads it for all.
-        once = jax.tree.map(lambda x: x[::rows_per_level], span)
-        empty = init(*once.tokens.shape)
-        context = read_from(empty, once, jnp.zeros_like(once.length))
-        return jax.tree.map(lambda x: jnp.repeat(x, rows_per_level, axis=0), context)
+        num_rows = span.tokens.shape[0]
+        # A device may hold part of a group.
+        per_level = math.gcd(group_size, num_rows)
+        if per_level == 1:
+            return read_alone(span)
+        return read_levels(
+            read_alone, init(*span.tokens.shape), span, per_level, shares_levels
+        )
 
     def reply(context, starts, states, keys, turn, is_active):
         del states, turn
         return decode_reply(policy, params, context, starts, is_active, keys, decoding)
 
     return Responder(init=init, observe=observe, reply=reply)
+
+
+def read_levels(
+    read: Callable[[TokenSpan], Context],
+    context: Context,
+    span: TokenSpan,
+    per_level: int,
+    shares_levels: bool | Bool[Array, ""],
+) -> Context:
+    """The first message of every row, in passes of as many rows as there are groups.
+
+    One pass where groups share a level: one of their rows reads for all. Both cases are
+    one program.
+
+    Args:
+      read: the context after a message of some rows.
+      context: of all rows, empty, with a slot for every token of the message.
+      span: the message of every row.
+      per_level: rows of a group, more than one.
+      shares_levels: a group's rows read the same.
+    """
+    num_rows = span.tokens.shape[0]
+    num_groups = num_rows // per_level
+    stride = jnp.where(shares_levels, per_level, 1)
+
+    def read_some(carry):
+        begin, context = carry
+        rows = (begin + jnp.arange(num_groups)) * stride
+        some = read(jax.tree.map(lambda x: x[rows], span))
+        put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+        put_all = functools.partial(jax.tree.map, lambda x, y: put(x, y, begin))
+        return begin + num_groups, put_all(context, some)
+
+    def is_unread(carry):
+        return carry[0] * stride < num_rows
+
+    _, context = jax.lax.while_loop(is_unread, read_some, (jnp.int32(0), context))
+
+    def spread(carry):
+        """Once or never, like `send_following` of `play_episodes`."""
+
+        def to_rows(x):
+            return jnp.repeat(x[:num_groups], per_level, axis=0)
+
+        return jnp.bool_(False), jax.tree.map(to_rows, carry[1])
+
+    carry = jnp.bool_(shares_levels), context
+    return jax.lax.while_loop(lambda carry: carry[0], spread, carry)[1]
 
 
 def play_episodes(
@@ -314,8 +454,8 @@ def start_episodes(context: RolloutContext, keys: RolloutKeys) -> Play:
       keys: `G` level keys, `B` row keys; rows of a group are adjacent.
     """
     group_size = keys.noise.shape[0] // keys.level.shape[0]
-    reset = functools.partial(context.env.reset_split, split=keys.split)
-    states = jax.vmap(reset, (0, None))(keys.level, context.env_params)
+    draw = jax.vmap(context.env.draw_level, (0, None, 0))
+    states = draw(keys.level, context.env_params, keys.is_held_out)
     # One reset per group: its rows start on the same level, to be compared.
     states = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), states)
     return start_from(context, states)

@@ -7,7 +7,7 @@ a group or row do not depend on how many there are.
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
 from envs.base import TRAINING, VALIDATION
 from ragen_jax import rngs
@@ -21,13 +21,18 @@ class RolloutKeys:
       level: makes the level that the rows of a group share.
       noise: slips and payouts; folded with the turn, then the action's index.
       sample: the sampler's draws; folded with the turn, then the reply position.
-      split: part of the game's levels to draw from, one of `envs.base.SPLITS`.
+      is_held_out: the level is one of validation, not of training.
     """
 
     level: Key[Array, " G"]
     noise: Key[Array, " B"]
     sample: Key[Array, " B"]
-    split: str = struct.field(pytree_node=False, default=TRAINING)
+    is_held_out: Bool[Array, " G"]
+
+    @property
+    def split(self) -> str:
+        """Part of the levels to draw from, one of `envs.base.SPLITS`; on the host."""
+        return VALIDATION if jax.device_get(self.is_held_out).any() else TRAINING
 
 
 def rollout_keys(
@@ -42,6 +47,7 @@ def rollout_keys(
         level=rngs.rows(rngs.stream(step_key, "level"), num_groups),
         noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
         sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
+        is_held_out=jnp.zeros(num_groups, bool),
     )
 
 
@@ -62,12 +68,15 @@ def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys
     root = rngs.stream(rngs.root_key(seed), "evaluation")
     keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
     level = rngs.rows(rngs.stream(root, "level"), num_prompts)
-    return keys.replace(level=level, split=VALIDATION)
+    return keys.replace(level=level, is_held_out=jnp.ones(num_prompts, bool))
 
 
 def spread_levels(keys: RolloutKeys, group_size: int) -> RolloutKeys:
     """The keys with one level key per row: a device may hold part of a group."""
-    return keys.replace(level=jnp.repeat(keys.level, group_size))
+    return keys.replace(
+        level=jnp.repeat(keys.level, group_size),
+        is_held_out=jnp.repeat(keys.is_held_out, group_size),
+    )
 
 
 def fold_turn(keys: Key[Array, " B"], turn: int | Int[Array, ""]) -> Key[Array, " B"]:

@@ -4,7 +4,7 @@ In: a mesh and the numbers of groups and rows. Out: functions split over the dev
 and the agreement that loops need where devices exchange activations.
 """
 
-import math
+import functools
 from collections.abc import Callable
 
 import jax
@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool
 
 from ragen_jax.rollout.decode import AnyRow
-from ragen_jax.sharding import ROW_AXES, num_row_shards, row_problems
+from ragen_jax.sharding import ROW_AXES, row_problems
 
 
 class RowLayout:
@@ -21,17 +21,12 @@ class RowLayout:
 
     Attributes:
       mesh: of the devices.
-      rows_per_level: adjacent rows of one device that always share a level.
+      group_size: adjacent rows that may share a level.
       any_row: agreement of the devices on another turn of a loop.
     """
 
-    def __init__(self, mesh: Mesh, num_groups: int, group_size: int):
-        num_rows = num_groups * group_size
-        for problem in row_problems("groups x rollouts", num_rows, mesh.shape):
-            raise ValueError(problem)
-        self.mesh = mesh
-        # A device may hold part of a group.
-        self.rows_per_level = math.gcd(group_size, num_rows // num_row_shards(mesh))
+    def __init__(self, mesh: Mesh, group_size: int):
+        self.mesh, self.group_size = mesh, group_size
         self.any_row = _any_row(mesh)
 
     def over_rows(self, function: Callable, *, num_replicated: int) -> Callable:
@@ -41,6 +36,8 @@ class RowLayout:
         """
         whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
 
+        # Its name is that of the program in profiles and logs.
+        @functools.wraps(function)
         def call(*arguments):
             num_split = len(arguments) - num_replicated
             return jax.shard_map(
@@ -53,6 +50,16 @@ class RowLayout:
             )(*arguments)
 
         return call
+
+
+def check_rows(mesh: Mesh, num_rows: int) -> None:
+    """Refuse rows that cannot be split over a mesh.
+
+    Raises:
+      ValueError: says which numbers can.
+    """
+    for problem in row_problems("groups x rollouts", num_rows, mesh.shape):
+        raise ValueError(problem)
 
 
 def _any_row(mesh: Mesh) -> AnyRow:

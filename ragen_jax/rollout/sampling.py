@@ -27,55 +27,51 @@ def sample(
     keys: Key[Array, " B"],
     logits: Float[Array, "B V"],
     *,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
+    temperature: float | Float[Array, ""],
+    top_k: int | Int[Array, ""] | None = None,
+    top_p: float | Float[Array, ""] | None = None,
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
-    """Draw one token per row.
+    """Draw one token per row. The options may be traced: one program for all values.
 
     Args:
       keys: one key per row, used for one uniform number.
       logits: unscaled log-weights.
-      temperature: logits are divided by it; None takes the most probable token (the
-        first of equals) and reports log-probabilities at temperature 1.
-      top_k: draw among the `top_k` most probable tokens only. None = off.
+      temperature: logits are divided by it; 0 takes the most probable token (the first
+        of equals) and reports log-probabilities at temperature 1.
+      top_k: draw among the `top_k` most probable tokens only. None: among all.
       top_p: draw among the smallest set of most probable tokens (after `top_k`) that
-        holds this share of the probability. None or 1 = off.
+        holds this share of the probability. None: among all.
 
     Returns:
       Token ids (int32) and float32 log-probabilities of the scaled, untruncated
       distribution. A token of probability 0 is never drawn. The uniform number has 23
       bits: probabilities below about 1e-7 are drawn too often or never.
-
-    Raises:
-      ValueError: an option is out of range.
     """
-    check_options(temperature=temperature, top_k=top_k, top_p=top_p)
-    scores = logits.astype(jnp.float32)
-    if temperature is None:
-        blocks = _in_blocks(scores)
-        tokens, chosen = jax.vmap(_first_best)(blocks)
-    else:
-        scores = scores / temperature
-        blocks = candidates = _in_blocks(scores)
-        if top_k is not None or (top_p is not None and top_p < 1):
-            candidates = _in_blocks(_truncated(scores, top_k, top_p))
-        uniforms = jax.vmap(jax.random.uniform)(keys)
-        tokens, chosen = jax.vmap(_draw)(candidates, uniforms)
+    temperature = jnp.float32(temperature)
+    is_greedy = temperature == 0
+    scores = logits.astype(jnp.float32) / jnp.where(is_greedy, 1.0, temperature)
+    blocks = candidates = _in_blocks(scores)
+    if top_k is not None or top_p is not None:
+        candidates = _in_blocks(_truncated(scores, top_k, top_p))
+    uniforms = jax.vmap(jax.random.uniform)(keys)
+    drawn, best = jax.vmap(_draw)(candidates, uniforms), jax.vmap(_first_best)(blocks)
+    tokens, chosen = (
+        jnp.where(is_greedy, a, b) for a, b in zip(best, drawn, strict=True)
+    )
     return tokens, chosen - jax.vmap(_logsumexp)(blocks)
 
 
 def check_options(
-    *, temperature: float | None, top_k: int | None, top_p: float | None
+    *, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
     """Refuse sampling options that are out of range.
 
     Raises:
       ValueError: names the option, its value and what is allowed.
     """
-    if temperature is not None and not temperature > 0:
+    if not temperature >= 0:
         raise ValueError(
-            f"temperature={temperature!r} must be above 0; use None for greedy play"
+            f"temperature={temperature!r} must be at least 0; 0 is greedy play"
         )
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k={top_k!r} must be at least 1; use None to turn it off")
@@ -83,44 +79,64 @@ def check_options(
         raise ValueError(f"top_p={top_p!r} must be in (0, 1]; use None to turn it off")
 
 
-def keep_top_k(weights: Float[Array, "B V"], top_k: int) -> Bool[Array, "B V"]:
-    """The `top_k` largest weights of each row, and any equal to the last of them."""
-    largest, _ = jax.lax.top_k(weights, min(top_k, weights.shape[-1]))
-    return weights >= largest[:, -1:]
+def keep_top_k(
+    weights: Float[Array, "B V"], top_k: int | Int[Array, ""]
+) -> Bool[Array, "B V"]:
+    """The `top_k` largest weights of each row, and any equal to the last of them.
+
+    Weights are non-negative.
+    """
+    return _largest(weights, jnp.ones_like(weights), jnp.float32(top_k))
 
 
-def keep_top_p(weights: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
+def keep_top_p(
+    weights: Float[Array, "B V"], top_p: float | Float[Array, ""]
+) -> Bool[Array, "B V"]:
     """The fewest largest weights of each row whose sum reaches `top_p` of the row's.
 
     Any weight equal to the smallest of them is kept too. Weights are non-negative and
-    need not be normalised.
+    need not be normalised. 1 keeps all.
     """
-    goal = top_p * jnp.sum(weights, axis=-1)
-    # Non-negative floats are in the order of their bits. A weight is kept if those
-    # above it do not reach the goal yet: the lowest such weight is found bit by bit,
-    # which reads the weights 31 times and sorts nothing.
+    total = jnp.sum(weights, axis=-1)
+    # Whatever rounding makes of the sum of all.
+    goal = jnp.where(jnp.float32(top_p) < 1, top_p * total, jnp.inf)
+    # Rounding may put the goal above the sum of all.
+    is_best = weights >= jnp.max(weights, axis=-1, keepdims=True)
+    return _largest(weights, weights, goal) | is_best
+
+
+def _largest(
+    weights: Float[Array, "B V"],
+    counted: Float[Array, "B V"],
+    goal: Float[Array, " B"] | Float[Array, ""],
+) -> Bool[Array, "B V"]:
+    """Weights of each row such that what is `counted` of those above is below `goal`.
+
+    Non-negative floats are in the order of their bits: the lowest weight that is kept
+    is found bit by bit, which reads the weights 31 times and sorts nothing.
+    """
     ranks = jax.lax.bitcast_convert_type(weights, jnp.int32)
 
     def halve(i, highest_dropped):
         tried = highest_dropped + (1 << (30 - i))
-        above = jnp.sum(jnp.where(ranks > tried[:, None], weights, 0.0), axis=-1)
+        above = jnp.sum(jnp.where(ranks > tried[:, None], counted, 0.0), axis=-1)
         return jnp.where(above >= goal, tried, highest_dropped)
 
     nothing = jnp.full(weights.shape[0], -1, jnp.int32)
     dropped = jax.lax.fori_loop(0, 31, halve, nothing)
-    is_kept = ranks > dropped[:, None]
-    # Rounding may put the goal above the sum of all.
-    return is_kept | (weights >= jnp.max(weights, axis=-1, keepdims=True))
+    return ranks > dropped[:, None]
 
 
 def _truncated(
-    scores: Float[Array, "B V"], top_k: int | None, top_p: float | None
+    scores: Float[Array, "B V"],
+    top_k: int | Int[Array, ""] | None,
+    top_p: float | Float[Array, ""] | None,
 ) -> Float[Array, "B V"]:
     """Log-weights, those of dropped entries at minus infinity."""
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     if top_k is not None:
         weights = jnp.where(keep_top_k(weights, top_k), weights, 0.0)
-    if top_p is not None and top_p < 1:
+    if top_p is not None:
         weights = jnp.where(keep_top_p(weights, top_p), weights, 0.0)
     return jnp.where(weights > 0, scores, -jnp.inf)
 

@@ -48,7 +48,8 @@ Carry = Any  # a responder's state, rows leading
 # `(states, parsed, num_allowed) -> (states after, Outcome)`: runs what the replies
 # listed, at most `num_allowed` actions of each; every array has `B` leading rows.
 GameStep = Callable[..., tuple[EnvState, Outcome]]
-# `(fact reader, states, reply, parsed) -> Float[B]`: see `rollout/bonuses.py`.
+# `(game's parameters, fact reader, states, reply, parsed) -> Float[B]`, with numbers
+# that can be replaced: see `rollout/bonuses.py`.
 Bonus = Callable[..., Float[Array, " B"]]
 
 
@@ -347,7 +348,8 @@ def _bonus(
 ) -> Float[Array, " B"]:
     if context.rules.bonus is None:
         return jnp.zeros(reply.length.shape)
-    return context.rules.bonus(context.dialogue.facts, play.states, reply, parsed)
+    arguments = context.dialogue.facts, play.states, reply, parsed
+    return context.rules.bonus(context.env_params, *arguments)
 
 
 def _game_fields(context: RolloutContext, play: Play) -> dict[str, Array]:

@@ -8,10 +8,11 @@ import dataclasses
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from envs.base import SPLITS
+from envs.base import SPLITS, VALIDATION
 from ragen_jax import rngs
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.rollout.host.env import HostGameEnv
@@ -210,7 +211,9 @@ class ArrayPlayer:
             )
         chat = self._game.chat
         level, noise = self._game.keys(np.uint32(seed))
-        levels = chat.levels(RolloutKeys(level, noise, noise, split=split))
+        levels = chat.levels(
+            RolloutKeys(level, noise, noise, jnp.full(1, split == VALIDATION))
+        )
         (noise_key,) = noise
         self._episode = chat.episode(jax.tree.map(lambda x: x[0], levels), noise_key)
         self._turn = 0

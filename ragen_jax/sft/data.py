@@ -375,7 +375,7 @@ def _episode_keys(draw: Draw) -> RolloutKeys:
         fold(rngs.stream(draw.key, name), draw.numbers)
         for name in ("level", "noise", "sample")
     )
-    return RolloutKeys(level, noise, sample)
+    return RolloutKeys(level, noise, sample, jnp.zeros(level.shape, bool))
 
 
 def _stack(blocks: list[Array], width: int) -> Array:

@@ -41,9 +41,7 @@ def make_score(
             mesh=make_mesh(data=1, fsdp=1, tensor=1),
             num_groups=num_prompts,
             group_size=1,
-            temperature=temperature or None,
-            top_k=None,
-            top_p=None,
+            temperature=temperature,
             decode_chunk_tokens=CHUNK_TOKENS,
         )
         for name, task in tasks.items()

@@ -25,7 +25,7 @@ from ragen_jax.rollout.host.games import (
 from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
 from ragen_jax.rollout.host.rows import Pool, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import Play
+from ragen_jax.rollout.turns import Play, RolloutContext
 from ragen_jax.tasks.task import HostTask
 from ragen_jax.types import Reply, Trajectory
 
@@ -51,7 +51,11 @@ def play_demonstrations(
     env, num_rows = task.env, keys.level.shape[0]
     mixture = jax.device_get(mixture)
     game = TokenGame(
-        env, task.params, task.rules, lambda *_: SILENT, make_step=take_outputs
+        task.rules,
+        lambda params, dialogue: RolloutContext(
+            env, task.params, dialogue, SILENT, task.rules
+        ),
+        make_step=take_outputs,
     )
     rollouts, num_cut = [], 0
     with contextlib.closing(Pool(env.spec, TRAINING, NUM_ROWS)) as games:

@@ -67,7 +67,7 @@ def make_task(
       bonus: settings of `build_bonus`; None: `rules.bonus`.
     """
     task = new_task(spec, rules)
-    env, params = task.env, task.params
+    env = task.env
     dialogue = build_dialogue(
         env,
         tokenizer,
@@ -81,7 +81,7 @@ def make_task(
     if bonus is not None:
         if bonus["facts"] is not None:
             dialogue = dialogue.replace(facts=build_facts(env, tokenizer))
-        rules = dataclasses.replace(rules, bonus=build_bonus(env, params, **bonus))
+        rules = dataclasses.replace(rules, bonus=build_bonus(env, **bonus))
     return dataclasses.replace(
         task, rules=rules, tokenizer=tokenizer, dialogue=dialogue
     )
@@ -118,12 +118,11 @@ def build_collect(
     *,
     num_groups: int,
     group_size: int,
-    **sampling: float | None,
 ) -> Collect:
-    """Compiled rollouts of a task; `sampling` replaces settings of `config.rollout`."""
+    """Compiled training rollouts of a task."""
     names = ("temperature", "top_k", "top_p", "compactions", "part_rows")
     names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
-    decoding = {name: config.rollout[name] for name in names} | sampling
+    decoding = {name: config.rollout[name] for name in names}
     sizes = {"num_groups": num_groups, "group_size": group_size}
     return task.make_collect(policy, mesh=mesh, **sizes, **decoding)
 

@@ -115,11 +115,10 @@ def played(model, prompts):
     width = int(lengths.max())
     tokens = np.array([row + [0] * (width - len(row)) for row in rows], np.int32)
     is_greedy = np.arange(len(rows)) < len(prompts)
-    off = {"top_k": None, "top_p": None}
 
     def sampler(keys, logits):
-        greedy = sample(keys, logits, temperature=None, **off)
-        drawn = sample(keys, logits, temperature=1.0, **off)
+        greedy = sample(keys, logits, temperature=0.0)
+        drawn = sample(keys, logits, temperature=1.0)
         return tuple(
             jnp.where(is_greedy, *pair) for pair in zip(greedy, drawn, strict=True)
         )

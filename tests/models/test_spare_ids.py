@@ -50,7 +50,7 @@ def network():
     "how",
     [
         {},
-        {"temperature": None},
+        {"temperature": 0.0},
         {"temperature": 0.01},
         {"temperature": 50.0},
         {"top_k": 3},

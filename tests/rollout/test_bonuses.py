@@ -93,7 +93,7 @@ def test_rollouts_pay_what_the_slow_loop_pays(name):
         bonus=slow_bonus(env),
     )
     expected = loop.collect(params, KEYS)
-    paid = play(name, build_bonus(env, env.default_params, **ALL), dialogue)
+    paid = play(name, build_bonus(env, **ALL), dialogue)
     np.testing.assert_array_equal(paid.tokens, expected.tokens)
     np.testing.assert_allclose(paid.turns.bonus, expected.turns.bonus, atol=1e-6)
     # Thoughts that are right, wrong and missing must all be among them.
@@ -105,8 +105,8 @@ def test_rollouts_pay_what_the_slow_loop_pays(name):
 def test_nobody_but_the_learner_sees_a_bonus():
     env, dialogue = players.game("sokoban", words="pocket")
     weights = OFF | {"format": 0.5}
-    paid = play("sokoban", build_bonus(env, env.default_params, **weights), dialogue)
-    unpaid = play("sokoban", build_bonus(env, env.default_params, **OFF), dialogue)
+    paid = play("sokoban", build_bonus(env, **weights), dialogue)
+    unpaid = play("sokoban", build_bonus(env, **OFF), dialogue)
     assert rollout_metrics(paid, group_size=2)["bonus"] > 0.1
     zeros = jnp.zeros_like(paid.turns.bonus)
     same = paid.replace(turns=paid.turns.replace(bonus=zeros))
@@ -168,7 +168,7 @@ def test_what_cannot_be_paid_is_refused():
     with pytest.raises(
         ValueError, match=r"Bandit has no landmarks.*bonus.facts to None"
     ):
-        build_bonus(bandit, bandit.default_params, **OFF | {"facts": 1.0})
+        build_bonus(bandit, **OFF | {"facts": 1.0})
     with pytest.raises(ValueError, match=r"keep configs/base.py in step"):
-        build_bonus(sokoban, sokoban.default_params, format=1.0)
-    assert build_bonus(bandit, bandit.default_params, **OFF) is None
+        build_bonus(sokoban, format=1.0)
+    assert build_bonus(bandit, **OFF) is None

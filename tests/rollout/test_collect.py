@@ -298,16 +298,14 @@ def test_a_dialogue_of_another_size_is_refused():
 
 def test_a_configuration_s_way_to_decode_reaches_the_responder(monkeypatch):
     config = sokoban.get_config()
+    sampling = {"temperature": 0.7, "top_k": 5, "top_p": 0.5}
     told = {
-        "temperature": 0.7,
-        "top_k": 5,
-        "top_p": 0.5,
         "compactions": 1,
         "decode_chunk_tokens": 3,
         "read_chunk_tokens": 7,
         "decode_attention": "plain",
     }
-    config.rollout.update(told)
+    config.rollout.update(told | sampling)
     asked = []
     monkeypatch.setattr(
         collect, "make_responder", lambda *_, **decoding: asked.append(decoding)
@@ -315,9 +313,10 @@ def test_a_configuration_s_way_to_decode_reaches_the_responder(monkeypatch):
     tokenizer = load_tokenizer(POCKET)
     task = build_task(config, env_specs(config)[0], tokenizer)
     mesh = make_mesh(data=1, fsdp=1, tensor=1)
-    build_collect(config, task, None, mesh, num_groups=2, group_size=2)
-    build_collect(config, task, None, mesh, num_groups=2, group_size=2, top_k=None)
-    assert asked == [told, told | {"top_k": None}]
+    built = build_collect(config, task, None, mesh, num_groups=2, group_size=2)
+    assert asked == [told]
+    numbers = vars(built.given.numbers)
+    assert {name: numbers[name] for name in sampling} == pytest.approx(sampling)
 
 
 @pytest.mark.parametrize("stops", [True, False])

@@ -10,7 +10,7 @@ import pytest
 
 from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.rollout.keys import rollout_keys, validation_keys
-from ragen_jax.rollout.parts import CollectInParts, groups_per_part
+from ragen_jax.rollout.parts import rows_per_part
 from ragen_jax.sharding import make_mesh
 from tests.rollout import players
 
@@ -36,7 +36,7 @@ def in_parts(**changes):
 def test_equals_the_rollout_of_all_rows():
     whole = play(players.collector("sokoban", num_groups=NUM_GROUPS), keys())
     parts = play(in_parts(), keys())
-    assert isinstance(in_parts(), CollectInParts)
+    assert in_parts().part_rows == PART_ROWS
     assert jnp.any(whole.turns.num_executed > 0)
     chex.assert_trees_all_equal_shapes_and_dtypes(whole, parts)
     log_probs = [x.sample_log_probs for x in (whole, parts)]
@@ -49,7 +49,10 @@ def test_equals_the_rollout_of_all_rows():
 def test_a_part_is_the_rollout_of_its_groups_to_the_bit():
     parts = play(in_parts(), keys())
     some = keys().replace(
-        level=keys().level[2:4], noise=keys().noise[4:8], sample=keys().sample[4:8]
+        level=keys().level[2:4],
+        noise=keys().noise[4:8],
+        sample=keys().sample[4:8],
+        is_held_out=keys().is_held_out[2:4],
     )
     alone = play(players.collector("sokoban", num_groups=2), some)
     chex.assert_trees_all_equal(jax.tree.map(lambda x: x[4:8], parts), alone)
@@ -88,32 +91,31 @@ def test_the_lowered_program_is_a_part():
     inputs = players.speaker_params("sokoban"), dialogue, keys()
     shapes = in_parts().lower(*inputs).out_info
     assert shapes.lengths.shape == (2 * GROUP_SIZE,)
-    assert in_parts().num_parts == 3
 
 
 @pytest.mark.parametrize(
     ("part_rows", "num_groups", "group_size", "expected"),
     [
-        (None, 8, 16, 8),
-        (16, 8, 16, 1),
-        (16, 16, 8, 2),
+        (None, 8, 16, 128),
+        (16, 8, 16, 16),
+        (16, 16, 8, 16),
         # Parts of as equal a size as can be.
         (16, 17, 1, 9),
         (16, 33, 1, 11),
         # A group stays together.
-        (16, 4, 32, 1),
-        (16, 1, 16, 1),
-        (64, 3, 2, 3),
+        (16, 4, 32, 32),
+        (16, 1, 16, 16),
+        (64, 3, 2, 6),
     ],
 )
 def test_sizes_of_parts(part_rows, num_groups, group_size, expected):
     mesh = make_mesh(**ONE)
-    assert groups_per_part(part_rows, mesh, num_groups, group_size) == expected
+    assert rows_per_part(part_rows, mesh, num_groups, group_size) == expected
 
 
 @pytest.mark.parametrize("axis", ["data", "fsdp", "tensor"])
 def test_several_devices_split_the_rows_themselves(axis):
-    assert groups_per_part(4, make_mesh(**ONE | {axis: 2}), 8, 2) == 8
+    assert rows_per_part(4, make_mesh(**ONE | {axis: 2}), 8, 2) is None
 
 
 def test_an_error_in_a_part_is_the_rollout_s():

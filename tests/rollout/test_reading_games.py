@@ -61,8 +61,8 @@ def game(name):
 
 def levels(name, keys):
     env, params, _ = game(name)
-    draw = functools.partial(env.reset_split, split=keys.split)
-    return jax.jit(jax.vmap(draw, (0, None)))(keys.level, params)
+    draw = jax.jit(jax.vmap(env.draw_level, (0, None, 0)))
+    return draw(keys.level, params, keys.is_held_out)
 
 
 def hostile_replies(name, keys) -> list[list[str]]:

@@ -9,7 +9,12 @@ import pytest
 
 from ragen_jax import rngs
 from ragen_jax.rollout import sampling
-from ragen_jax.rollout.sampling import keep_top_k, keep_top_p, sample
+from ragen_jax.rollout.sampling import (
+    check_options,
+    keep_top_k,
+    keep_top_p,
+    sample,
+)
 
 DRAWS = 20_000
 
@@ -29,7 +34,7 @@ def _probabilities(logits):
     return weights / weights.sum()
 
 
-@functools.partial(jax.jit, static_argnames=("temperature", "top_k", "top_p"))
+@jax.jit
 def _sample(keys, logits, temperature=1.0, top_k=None, top_p=None):
     logits = jnp.broadcast_to(logits[None, :], (keys.shape[0], logits.shape[0]))
     return sample(keys, logits, temperature=temperature, top_k=top_k, top_p=top_p)
@@ -60,7 +65,7 @@ def test_log_probs_ignore_truncation():
 
 def test_greedy_takes_the_first_best_and_reports_temperature_one():
     logits = np.float32([0.0, 3.0, -1.0, 3.0, 1.0])
-    tokens, log_probs = _sample(_keys(4), jnp.asarray(logits), temperature=None)
+    tokens, log_probs = _sample(_keys(4), jnp.asarray(logits), temperature=0.0)
     np.testing.assert_array_equal(tokens, [1, 1, 1, 1])
     np.testing.assert_allclose(log_probs, np.log(_probabilities(logits)[1]), atol=1e-6)
 
@@ -90,6 +95,7 @@ def test_truncation_sets_match_the_oracle_with_ties(seed):
     for k in (1, 3, 40, 100):
         expected = [_top_k_oracle(row, k) for row in weights]
         np.testing.assert_array_equal(keep_top_k(jnp.asarray(weights), k), expected)
+    assert keep_top_p(jnp.asarray(weights), 1.0).all()
     for p in (0.01, 0.3, 0.9):
         expected = [_top_p_oracle(row, np.float32(p)) for row in weights]
         np.testing.assert_array_equal(keep_top_p(jnp.asarray(weights), p), expected)
@@ -167,9 +173,9 @@ def test_no_number_reaches_a_zero_entry():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("temperature", 0.0), ("temperature", -1.0), ("top_k", 0), ("top_p", 0.0)],
+    [("temperature", -1.0), ("temperature", np.nan), ("top_k", 0), ("top_p", 0.0)],
 )
 def test_options_out_of_range_are_refused(name, value):
     options = {"temperature": 1.0, "top_k": None, "top_p": None} | {name: value}
     with pytest.raises(ValueError, match=name):
-        sample(_keys(1), jnp.zeros((1, 3)), **options)
+        check_options(**options)

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -39,7 +40,7 @@ def test_the_words_are_those_that_a_model_behind_an_api_is_sent(lake):
     player, num_over = game.player(), 0
     for seed in range(20):
         level, noise = game.keys(np.uint32(seed))
-        levels = chat.levels(RolloutKeys(level, noise, noise, split="training"))
+        levels = chat.levels(RolloutKeys(level, noise, noise, jnp.zeros(1, bool)))
         episode = chat.episode(jax.tree.map(lambda x: x[0], levels), noise[0])
         shown = player.reset(seed, None, "training")
         for turn, answer in enumerate(np.random.default_rng(seed).permutation(REPLIES)):

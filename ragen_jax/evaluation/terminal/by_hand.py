@@ -6,7 +6,6 @@ actions and the noise of a player whose replies hold one action each. There is n
 on turns, since a turn is one key here. A word that names no action costs nothing.
 """
 
-import functools
 import string
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +52,8 @@ class HandEpisode:
         env, params, budget = task.env, task.params, task.rules.budget
         self.budget = PlayBudget(budget.num_actions, 1, budget.num_actions)
         self.task = task
-        draw = jax.jit(functools.partial(env.reset_split, split=keys.split))
-        self.level = self.state = draw(keys.level[0], params)
+        draw = jax.jit(env.draw_level)
+        self.level = self.state = draw(keys.level[0], params, keys.is_held_out[0])
         self.num_actions, self.total, self.is_over = 0, 0.0, False
 
         @jax.jit

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from envs.base import NO_FACTS, VALIDATION, TextEnvironment
+from envs.base import NO_FACTS, TextEnvironment
 from ragen_jax import rngs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.players import SOLVER_DISCOUNT
@@ -28,9 +28,7 @@ from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.host.loop import SILENT, TokenEpisodes, TokenGame, play_turns
 from ragen_jax.rollout.host.rows import Pool, WorkerResponse, draw_problems, play_rows
 from ragen_jax.rollout.keys import RolloutKeys
-from ragen_jax.rollout.turns import Play
-from ragen_jax.sharding import make_mesh
-from ragen_jax.tasks.build import build_collect
+from ragen_jax.rollout.turns import Play, RolloutContext
 from ragen_jax.tasks.task import Task
 from ragen_jax.text import chat
 from ragen_jax.types import Reply, Trajectory
@@ -48,26 +46,15 @@ def level_keys(trained: Trained, level: int) -> RolloutKeys:
             jax.random.fold_in(rngs.stream(root, name), level)[None]
             for name in ("level", "noise", "sample")
         ),
-        split=VALIDATION,
+        is_held_out=jnp.ones(1, bool),
     )
 
 
 def watch_policy(trained: Trained, level: int) -> Trajectory:
-    """The policy's episode on a level."""
-    config, program = trained.config, trained.program
-    collect = build_collect(
-        config,
-        program.task,
-        program.policy,
-        make_mesh(**config.mesh),
-        num_groups=1,
-        group_size=1,
-        temperature=config.evaluation.temperature or None,
-        top_k=None,
-        top_p=None,
-    )
-    keys = level_keys(trained, level)
-    return collect(trained.params, program.task.dialogue, keys)
+    """The policy's episode on a level, by the program of the evaluations."""
+    task, temperature = trained.program.task, trained.config.evaluation.temperature
+    collect = task.validation.collect.for_evaluation(1, temperature)
+    return collect(trained.params, task.dialogue, level_keys(trained, level))
 
 
 def watch_solver(trained: Trained, level: int) -> Trajectory:
@@ -142,7 +129,12 @@ def play(
       EOFError: from `read_line`, at the end of the input.
     """
     rules = dataclasses.replace(task.rules, bonus=None)
-    game = TokenGame(task.env, task.params, rules, lambda *_: SILENT)
+    game = TokenGame(
+        rules,
+        lambda params, dialogue: RolloutContext(
+            task.env, task.params, dialogue, SILENT, rules
+        ),
+    )
     episodes = TokenEpisodes(game, (), task.dialogue, keys)
 
     async def ask(turn: int, play: Play) -> tuple[Play, Reply]:

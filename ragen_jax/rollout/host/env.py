@@ -114,7 +114,7 @@ class HostGameEnv(base.TextGame):
         self.max_observation_tokens = max_observation_tokens
         self.template = Template((Passage("text", max_observation_tokens), "\n"))
 
-    def reset_split(self, key, params, split) -> HostGameState:
+    def draw_level(self, key, params, is_held_out) -> HostGameState:
         """The state before a worker has begun the game: an empty output."""
         no = jnp.bool_(False)
         text = jnp.zeros(self.max_observation_tokens + 1, jnp.int32)

@@ -12,6 +12,7 @@ A row whose game fails ends there, and none of its tokens is trained on.
 
 import asyncio
 import collections
+import copy
 import dataclasses
 import itertools
 import sys
@@ -27,9 +28,10 @@ from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK
 from ragen_jax.models.policy import Policy
 from ragen_jax.multihost import exchange
-from ragen_jax.rollout.collect import check_dialogue
+from ragen_jax.rollout.collect import GivenSettings, check_dialogue
 from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
 from ragen_jax.rollout.host.loop import (
+    PlayedParams,
     TokenEpisodes,
     TokenGame,
     make_token_game,
@@ -37,7 +39,8 @@ from ragen_jax.rollout.host.loop import (
 )
 from ragen_jax.rollout.host.rows import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
-from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.layout import RowLayout, check_rows
+from ragen_jax.rollout.numbers import rollout_numbers
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
 from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.terminal import say
@@ -98,7 +101,7 @@ class HostGameEpisodes(TokenEpisodes):
         env: HostGameEnv,
         rows: Pool,
         tokenizer: Tokenizer,
-        params: Params,
+        params: PlayedParams,
         dialogue: Dialogue,
         keys: RolloutKeys,
         turns: DeviceTurns | None = None,
@@ -234,6 +237,7 @@ class HostCollector:
     Args:
       env, env_params: the game.
       policy, mesh, num_groups, group_size, rules: as of `make_collect`.
+      temperature, top_k, top_p: see `sampling.sample`.
       tokenizer: spells the replies for the games.
       decoding: see `make_responder`.
     """
@@ -249,30 +253,49 @@ class HostCollector:
         num_groups: int,
         group_size: int,
         rules: EpisodeLimits,
+        temperature: float,
+        top_k: int | None = None,
+        top_p: float | None = None,
         **decoding: float | None,
     ):
-        self._num_parts = _num_parts(mesh, num_groups, group_size)
-        layout = RowLayout(mesh, num_groups // self._num_parts, group_size)
         self._game = make_token_game(
             env,
-            env_params,
             policy,
-            layout,
+            RowLayout(mesh, group_size),
             rules,
             make_step=take_outputs,
             num_widths=env.num_widths,
             **decoding,
         )
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        numbers = rollout_numbers(rules, **sampling)
+        self._given = GivenSettings(env_params, numbers, np.bool_(True))
         self._join = jax.jit(
             lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
             out_shardings=by_rows(mesh),
         )
         self._env, self._tokenizer, self._rules = env, tokenizer, rules
+        self._mesh, self._vocab_size = mesh, policy.config.vocab_size
+        self._set_sizes(num_groups, group_size)
+
+    def _set_sizes(self, num_groups: int, group_size: int) -> None:
+        check_rows(self._mesh, num_groups * group_size)
+        self._num_parts = _num_parts(self._mesh, num_groups, group_size)
         self._group_size, self._num_rows = group_size, num_groups * group_size
         self._part_rows = self._num_rows // self._num_parts
-        self._num_local = _num_local(mesh, self._part_rows)
+        self._num_local = _num_local(self._mesh, self._part_rows)
         # Per split, the games of each part.
         self._games: dict[str, list[Pool]] = {}
+
+    def for_evaluation(self, num_prompts: int, temperature: float) -> "HostCollector":
+        """Rollouts by the same programs, with workers of their own; see `Collect`."""
+        changed = copy.copy(self)
+        changed._set_sizes(num_prompts, 1)
+        numbers = self._given.numbers.untruncated(temperature, self._vocab_size)
+        changed._given = self._given.replace(
+            numbers=numbers, shares_levels=np.bool_(False)
+        )
+        return changed
 
     def __call__(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -284,7 +307,8 @@ class HostCollector:
                 for _ in range(self._num_parts)
             ]
         keys = spread_levels(keys, self._group_size)
-        fixed, turns = (self._tokenizer, params, dialogue), DeviceTurns(self._num_parts)
+        fixed = self._tokenizer, (params, self._given), dialogue
+        turns = DeviceTurns(self._num_parts)
         parts = [
             HostGameEpisodes(
                 self._game, self._env, rows, *fixed, self._part(keys, i), turns, i

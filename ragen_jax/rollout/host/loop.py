@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import EnvParams, TextGame
+from envs.base import TextGame
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import shared_length
 from ragen_jax.multihost.exchange import to_host
-from ragen_jax.rollout.collect import make_responder, start_episodes
+from ragen_jax.rollout.collect import GivenSettings, make_responder, start_episodes
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.transcript import Turn
@@ -88,6 +88,9 @@ async def play_turns(
     return game.trajectory()
 
 
+# A policy's parameters, and what a rollout reads beside them.
+PlayedParams = tuple[Params, GivenSettings]
+
 # `(context, turn, given) -> GameStep`: `given` is what a turn needs from outside, the
 # rollout's keys or the outputs of workers.
 MakeStep = Callable[[RolloutContext, Turn, Any], GameStep]
@@ -102,8 +105,9 @@ class TokenGame:
     """A game on tokens, compiled one turn at a time.
 
     Args:
-      env, env_params, rules: the game and the rules of an episode.
-      make_responder: `(params, dialogue) -> Responder`.
+      rules: of an episode.
+      make_context: `(params, dialogue) -> RolloutContext`; the parameters are those
+        of the player, and whatever else is data.
       compile: compiles a function of `(params, dialogue, turn, *rows)`; the default is
         for a single device.
       make_step: who steps the game.
@@ -114,18 +118,14 @@ class TokenGame:
 
     def __init__(
         self,
-        env: TextGame,
-        env_params: EnvParams,
         rules: EpisodeLimits,
-        make_responder: Callable[[Params, Dialogue], Responder],
+        make_context: Callable[[Params, Dialogue], RolloutContext],
         compile: Callable[[Callable], Callable] = jax.jit,
         make_step: MakeStep = step_by_keys,
         num_widths: int = 1,
         read_tokens: int = READ_TOKENS,
     ):
-        def context(params: Params, dialogue: Dialogue) -> RolloutContext:
-            responder = make_responder(params, dialogue)
-            return RolloutContext(env, env_params, dialogue, responder, rules)
+        context = make_context
 
         def start(params, dialogue, turn, keys) -> Play:
             return start_episodes(context(params, dialogue), keys)
@@ -138,14 +138,14 @@ class TokenGame:
 
         # The responder's part gets nothing of the game: games share what is compiled.
         def read(slots, params, dialogue, turn, carry, prompt, *rows) -> Carry:
-            observe = make_responder(params, dialogue).observe
+            observe = context(params, dialogue).responder.observe
             return observe(carry, prompt, *rows, slots)
 
         def note(params, dialogue, turn, play, sending) -> Play:
             return record_message(play, sending, turn)
 
         def reply(params, dialogue, turn, carry, starts, states, keys, is_active):
-            respond = make_responder(params, dialogue).reply
+            respond = context(params, dialogue).responder.reply
             keys = fold_turn(keys, turn)
             return respond(carry, starts, states, keys, turn, is_active)
 
@@ -170,7 +170,6 @@ class TokenGame:
 
 def make_token_game(
     env: TextGame,
-    env_params: EnvParams,
     policy: Policy,
     layout: RowLayout,
     rules: EpisodeLimits,
@@ -180,16 +179,27 @@ def make_token_game(
 ) -> TokenGame:
     """A game whose rows are laid out over devices.
 
-    Arguments as of `make_collect` and `TokenGame`.
+    Arguments as of `make_responder` and `TokenGame`; its parameters are pairs of the
+    policy's and `GivenSettings`.
     """
     read_tokens = decoding.get("read_chunk_tokens") or READ_TOKENS
     if num_widths > 1:
         decoding["read_chunk_tokens"] = read_tokens
+    respond = make_responder(policy, rules, layout, **decoding)
+
+    def make_context(played: PlayedParams, dialogue: Dialogue) -> RolloutContext:
+        params, given = played
+        return RolloutContext(
+            env,
+            given.env_params,
+            dialogue,
+            respond(params, dialogue, given),
+            given.numbers.put_into(rules),
+        )
+
     return TokenGame(
-        env,
-        env_params,
         rules,
-        make_responder(policy, rules, layout, **decoding),
+        make_context,
         compile=lambda function: jax.jit(layout.over_rows(function, num_replicated=3)),
         make_step=make_step,
         num_widths=num_widths,

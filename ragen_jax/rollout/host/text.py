@@ -7,7 +7,6 @@ episode of a host game has a worker process, which the next episode reuses.
 
 import asyncio
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -131,8 +130,8 @@ class ChatGame:
 
         @jax.jit
         def reset(keys: RolloutKeys) -> EnvState:
-            draw = functools.partial(env.reset_split, split=keys.split)
-            return jax.vmap(draw, (0, None))(keys.level, env_params)
+            draw = jax.vmap(env.draw_level, (0, None, 0))
+            return draw(keys.level, env_params, keys.is_held_out)
 
         def look(play: Play, num_turns: Turn) -> TextOutcome:
             # Neither initial states nor keys matter for how an episode stands.
@@ -361,7 +360,7 @@ class HostChatEpisode(ChatEpisode):
     _game: HostChatGame
 
     def __init__(self, game: HostChatGame, level: Problems, noise_key: Key[Array, ""]):
-        empty = game.env.reset_split(None, game.env.default_params, "")
+        empty = game.env.draw_level(None, game.env.default_params, None)
         super().__init__(game, empty, noise_key)
         self._rows = game.acquire_workers()
         task = int(level.tasks)

@@ -344,7 +344,7 @@ class PocketModel:
     def __init__(self, program, params, max_reply_tokens):
         self._task, policy = program.task, program.policy
         self._width = self._task.dialogue.max_window_tokens
-        greedy = functools.partial(sample, temperature=None, top_k=None, top_p=None)
+        greedy = functools.partial(sample, temperature=0.0)
 
         @jax.jit
         def write(tokens, length):

@@ -12,6 +12,7 @@ import pytest
 from envs.base import PlayBudget
 from ragen_jax.diagnostics.timing import compilations
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
+from ragen_jax.rollout.collect import GivenSettings
 from ragen_jax.rollout.host.env import make_host_game
 from ragen_jax.rollout.host.games import (
     HostCollector,
@@ -24,6 +25,7 @@ from ragen_jax.rollout.host.rows import GamesFailed, draw_problems
 from ragen_jax.rollout.keys import rollout_keys, spread_levels, validation_keys
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.metrics import FAILED_ROWS, rollout_metrics
+from ragen_jax.rollout.numbers import rollout_numbers
 from ragen_jax.rollout.records import episodes
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import make_mesh
@@ -196,14 +198,15 @@ def _model_programs(max_observation_tokens, max_turns):
     sampling = {"temperature": 1.0, "top_k": None, "top_p": None}
     game = make_token_game(
         env,
-        env.default_params,
         players.speaker(),
-        RowLayout(mesh, 2, 2),
+        RowLayout(mesh, 2),
         rules,
         make_step=take_outputs,
         num_widths=4,
         decode_chunk_tokens=4,
-        **sampling,
+    )
+    given = GivenSettings(
+        env.default_params, rollout_numbers(rules, **sampling), np.bool_(True)
     )
     shown = build_dialogue(
         env,
@@ -215,7 +218,7 @@ def _model_programs(max_observation_tokens, max_turns):
         length_hint_words=100,
     )
     keys = spread_levels(rollout_keys(KEY, 2, 2), 2)
-    fixed = speaker_params(SOUND), shown, jnp.int32(0)
+    fixed = (speaker_params(SOUND), given), shown, jnp.int32(0)
     play = game.start(*fixed, keys)
     prompt = TokenSpan(jnp.zeros((4, 128), jnp.int32), jnp.full(4, 9))
     read = game.read(128), (play.carry, prompt, play.num_read, play.is_active)

@@ -19,11 +19,12 @@ from configs import (
 from ragen_jax.models.hf.weights import load_checkpoint
 from ragen_jax.models.policy import build_policy
 from ragen_jax.program.build import BUILT_IN
-from ragen_jax.rollout.collect import make_collect
+from ragen_jax.rollout.collect import GivenSettings, make_collect
 from ragen_jax.rollout.host.loop import TokenEpisodes, make_token_game, play_turns
 from ragen_jax.rollout.host.text import ChatReply
 from ragen_jax.rollout.keys import rollout_keys, spread_levels
 from ragen_jax.rollout.layout import RowLayout
+from ragen_jax.rollout.numbers import rollout_numbers
 from ragen_jax.sharding import make_mesh
 from ragen_jax.tasks.build import build_task
 from ragen_jax.tasks.specs import env_specs
@@ -48,15 +49,30 @@ CASES = [
 
 
 def make_host_collect(
-    env, params, policy, *, mesh, num_groups, group_size, rules, **decoding
+    env,
+    env_params,
+    policy,
+    *,
+    mesh,
+    num_groups,
+    group_size,
+    rules,
+    temperature,
+    top_k,
+    top_p,
+    **decoding,
 ):
     """The rollouts of `make_collect` by the turn loop of the host."""
-    layout = RowLayout(mesh, num_groups, group_size)
-    game = make_token_game(env, params, policy, layout, rules, **decoding)
+    del num_groups
+    layout = RowLayout(mesh, group_size)
+    game = make_token_game(env, policy, layout, rules, **decoding)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    numbers = rollout_numbers(rules, **sampling)
+    given = GivenSettings(env_params, numbers, np.bool_(True))
 
     def collect(params, dialogue, keys):
         episodes = TokenEpisodes(
-            game, params, dialogue, spread_levels(keys, group_size)
+            game, (params, given), dialogue, spread_levels(keys, group_size)
         )
         return asyncio.run(play_turns(episodes, episodes.reply))
 

@@ -1,0 +1,83 @@
+"""Training, validation, suites and single episodes are played by one program."""
+
+import jax
+import numpy as np
+
+from configs import frozen_lake, sokoban, world
+from ragen_jax.evaluation.harness import suite_configs
+from ragen_jax.evaluation.load import Trained
+from ragen_jax.evaluation.terminal.episodes import watch_policy
+from ragen_jax.program.build import bind_policy, build_program
+from ragen_jax.sharding import make_mesh
+from ragen_jax.tasks.build import build_task
+from tests import commands
+
+# Neither is a multiple of a part's rows.
+SIZES = {"evaluation__num_prompts": 5, "rollout__part_rows": 2}
+
+
+def lowered(rollouts, which, program):
+    """Text of the program of some rollouts."""
+    keys, played = rollouts.keys(which), program.learner.played
+    inputs = jax.eval_shape(lambda: (program.task.dialogue, keys))
+    return rollouts.collect.lower(played, *inputs).as_text()
+
+
+def test_training_validation_and_a_single_episode(model, compiled_names):
+    changes = SIZES | {"rollout__top_k": 5, "loss__importance_cap": 2.0}
+    changes |= {"loss__old_log_probs": "learner", "evaluation__temperature": 0.0}
+    config = commands.tiny_config(sokoban, model, **changes)
+    program = build_program(config)
+    params = program.play_params(program.state)
+    first = program.collect(params, jax.random.key(0))
+    (prompts,) = program.collect_validation(params)
+    again = program.collect(params, jax.random.key(0))
+    trained = Trained(program, params, config, "tested")
+    episode = watch_policy(trained, 3)
+    assert compiled_names().count("rollout") == 1
+    assert len(prompts.lengths) == 5
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    row = jax.tree.map(lambda x: x[3:4], prompts)
+    jax.tree.map(np.testing.assert_array_equal, episode, row)
+
+
+def test_an_entry_of_a_suite_and_other_numbers_are_the_same_text(model):
+    config = commands.tiny_config(frozen_lake, model, **SIZES)
+    program = build_program(config)
+    text = lowered(program.task.training, jax.random.key(0), program)
+    assert lowered(program.task.validation, 0, program) == text
+    texts = []
+    for changed, entry in suite_configs(config, "frozen_lake", ()):
+        task = build_task(changed, entry.spec, program.task.tokenizer)
+        bound = bind_policy(
+            changed,
+            task,
+            program.policy,
+            make_mesh(**config.mesh),
+            index=0,
+            num_groups=config.rollout.num_groups,
+        )
+        inputs = jax.eval_shape(lambda x=bound: (x.dialogue, x.validation.keys(0)))
+        played = program.learner.played
+        texts.append(bound.validation.collect.lower(played, *inputs).as_text())
+    # With and without slipping, which is a parameter; another board is another program.
+    assert texts.count(text) >= 2
+    with config.unlocked():
+        config.rollout.temperature, config.rollout.format_penalty = 0.5, -0.3
+        config.env.params.success_rate = 0.1
+    other = build_program(config)
+    assert lowered(other.task.training, jax.random.key(0), program) == text
+
+
+def test_games_in_python_share_their_programs(compiled_names):
+    config = commands.tiny_config(world, rollout__num_groups=2, rollout__group_size=2)
+    with config.unlocked():
+        config.evaluation.num_prompts = 4
+    program = build_program(config)
+    params = program.play_params(program.state)
+    program.collect(params, jax.random.key(0))
+    steps = {"start", "reply", "act_", "finish"}
+    count = len(compiled_names())
+    assert steps <= set(compiled_names())
+    program.collect_validation(params)
+    assert not steps & set(compiled_names()[count:])
