@@ -37,6 +37,7 @@ from ragen_jax.program.build import (
     num_params,
 )
 from ragen_jax.program.lowering import PROGRAMS, describe_batch
+from ragen_jax.rollout.parts import is_one_cpu
 from ragen_jax.text.tokenizer import Tokenizer, load_tokenizer
 from ragen_jax.types import Trajectory
 
@@ -120,7 +121,10 @@ def make_plan(
     for name in PROGRAMS:
         if name in memory or (name == "evaluation" and not is_evaluated):
             continue
-        if compiled:
+        if name == "evaluation" and is_one_cpu(parts.players):
+            # Played in parts by the same program.
+            memory[name] = memory["rollout"]
+        elif compiled:
             with watch(name):
                 memory[name] = compiled_use(parts, name, batch)
         else:

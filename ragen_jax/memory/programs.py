@@ -29,6 +29,7 @@ from ragen_jax.models.attention import choose_attention
 from ragen_jax.models.kernels.decode import uses_kernel
 from ragen_jax.program.build import Parts
 from ragen_jax.program.lowering import lower
+from ragen_jax.rollout.parts import is_one_cpu
 from ragen_jax.sharding import num_row_shards, platform_of
 from ragen_jax.tasks.specs import env_specs
 from ragen_jax.tasks.task import Task
@@ -126,9 +127,11 @@ def _rollout_temporaries(
     how = on_cpu, not on_cpu and _has_kernel(config, parts)
     reading = [_reading(parts, prompts, min(most, opening), opening, *how)]
     if on_cpu:
-        # The first messages are read into a cache of their size, which then grows. On a
-        # GPU it grows layer by layer, and the small one is freed.
-        reading[0] += cache_bytes(parts, prompts, opening)
+        # The first messages are read into a cache of their size, which then grows; a
+        # single CPU has it for every row. On a GPU it grows layer by layer, and the
+        # small one is freed.
+        first = rows if is_one_cpu(parts.batch_sharding.mesh) else prompts
+        reading[0] += cache_bytes(parts, first, opening)
     if dialogue.windows is not None:
         seen = slots - reply
         reading.append(_reading(parts, rows, min(most, seen), seen, *how))

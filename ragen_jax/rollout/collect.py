@@ -12,7 +12,7 @@ has finished; each part of a turn is compiled once, however many turns there are
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -84,22 +84,26 @@ class GivenSettings:
       env_params: of the game.
       numbers: of the rollout.
       shares_levels: the rows of a group play the same level; False: every row its own.
+        None: they do in this program, which takes less memory.
     """
 
     env_params: EnvParams
     numbers: RolloutNumbers
-    shares_levels: Bool[Array, ""]
+    shares_levels: Bool[Array, ""] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collect:
     """Rollouts of the policy: `collect(params, dialogue, keys) -> Trajectory`.
 
-    Those of training, validation, suites and single episodes share a program, which
-    plays a part of the rows, see `parts`. Not to be called while JAX traces.
+    On a CPU those of training, validation, suites and single episodes share a program,
+    which plays a part of the rows, see `parts`. Elsewhere every number of rows has its
+    own.
 
     Attributes:
-      program: jitted `(params, dialogue, GivenSettings, keys of rows) -> Trajectory`.
+      compile: makes the program of groups of a size: jitted `(params, dialogue,
+        GivenSettings, keys of rows) -> Trajectory`.
+      program: its result.
       mesh: its devices.
       policy: who replies.
       num_groups, group_size: `G` and `N`; rows of a group play the same level.
@@ -108,6 +112,7 @@ class Collect:
       given: settings.
     """
 
+    compile: Callable[[int], Callable[..., Trajectory]]
     program: Callable[..., Trajectory]
     mesh: Mesh
     policy: Policy
@@ -138,9 +143,13 @@ class Collect:
         check_rows(self.mesh, num_prompts)
         vocab_size = self.policy.config.vocab_size
         numbers = self.given.numbers.untruncated(temperature, vocab_size)
-        given = self.given.replace(numbers=numbers, shares_levels=np.bool_(False))
-        sizes = {"num_groups": num_prompts, "group_size": 1}
-        return dataclasses.replace(self, **sizes, given=given)
+        given = self.given.replace(numbers=numbers)
+        changed = dataclasses.replace(self, num_groups=num_prompts, group_size=1)
+        if self.part_rows is not None:
+            given = given.replace(shares_levels=np.bool_(False))
+            return dataclasses.replace(changed, given=given)
+        program = self.program if self.group_size == 1 else self.compile(1)
+        return dataclasses.replace(changed, program=program, given=given)
 
     def lower(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -187,6 +196,32 @@ def make_collect(
     check_rows(mesh, num_groups * group_size)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     numbers = rollout_numbers(rules, **sampling)
+    compile = functools.partial(_compile, env, policy, mesh, rules, decoding)
+    rows = rows_per_part(part_rows, mesh, num_groups, group_size)
+    return Collect(
+        compile=compile,
+        program=compile(group_size),
+        mesh=mesh,
+        policy=policy,
+        num_groups=num_groups,
+        group_size=group_size,
+        part_rows=rows,
+        # All rows at once are as many as fit.
+        concurrently=part_rows is not None,
+        given=GivenSettings(
+            env_params, numbers, shares_levels=None if rows is None else np.bool_(True)
+        ),
+    )
+
+
+def _compile(
+    env: TextEnvironment,
+    policy: Policy,
+    mesh: Mesh,
+    rules: EpisodeLimits,
+    decoding: Mapping[str, float | None],
+    group_size: int,
+) -> Callable[..., Trajectory]:
     layout = RowLayout(mesh, group_size)
     respond = make_responder(policy, rules, layout, **decoding)
 
@@ -203,18 +238,8 @@ def make_collect(
             any_row=layout.any_row,
         )
 
-    return Collect(
-        # Parameters, dialogue and settings are on every device, keys split by rows.
-        program=jax.jit(layout.over_rows(rollout, num_replicated=3)),
-        mesh=mesh,
-        policy=policy,
-        num_groups=num_groups,
-        group_size=group_size,
-        part_rows=rows_per_part(part_rows, mesh, num_groups, group_size),
-        # All rows at once are as many as fit.
-        concurrently=part_rows is not None,
-        given=GivenSettings(env_params, numbers, np.bool_(True)),
-    )
+    # Parameters, dialogue and settings are on every device, keys split by rows.
+    return jax.jit(layout.over_rows(rollout, num_replicated=3))
 
 
 def make_responder(
@@ -280,14 +305,15 @@ def model_responder(
     decoding: Decoding,
     *,
     group_size: int = 1,
-    shares_levels: bool | Bool[Array, ""] = False,
+    shares_levels: Bool[Array, ""] | None = None,
 ) -> Responder:
     """The policy as a `Responder`, with its KV cache as the carry.
 
     Args:
       decoding: of prompts and replies.
-      group_size, shares_levels: adjacent rows of a group play the same level, if
-        `shares_levels`; their common first message is read once.
+      group_size: adjacent rows that play the same level; their common first message is
+        read once.
+      shares_levels: whether they do; None: always.
     """
     # Once, not at each of a rollout's thousands of steps.
     params = policy.cast_params(params)
@@ -328,6 +354,9 @@ def model_responder(
         per_level = math.gcd(group_size, num_rows)
         if per_level == 1:
             return read_alone(span)
+        if shares_levels is None:
+            once = read_alone(jax.tree.map(lambda x: x[::per_level], span))
+            return jax.tree.map(lambda x: jnp.repeat(x, per_level, axis=0), once)
         return read_levels(
             read_alone, init(*span.tokens.shape), span, per_level, shares_levels
         )
@@ -344,7 +373,7 @@ def read_levels(
     context: Context,
     span: TokenSpan,
     per_level: int,
-    shares_levels: bool | Bool[Array, ""],
+    shares_levels: Bool[Array, ""],
 ) -> Context:
     """The first message of every row, in passes of as many rows as there are groups.
 
@@ -383,7 +412,7 @@ def read_levels(
 
         return jnp.bool_(False), jax.tree.map(to_rows, carry[1])
 
-    carry = jnp.bool_(shares_levels), context
+    carry = jnp.asarray(shares_levels), context
     return jax.lax.while_loop(lambda carry: carry[0], spread, carry)[1]
 
 

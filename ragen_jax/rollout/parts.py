@@ -36,11 +36,16 @@ def rows_per_part(
       part_rows: rows of a part, at most, if that is a whole group; None: as many as
         there are. Devices other than a single CPU play all rows of a rollout at once.
     """
-    if mesh.size > 1 or platform_of(mesh) != "cpu":
+    if not is_one_cpu(mesh):
         return None
     most = num_groups if part_rows is None else max(1, part_rows // group_size)
     num_parts = -(-num_groups // most)
     return -(-num_groups // num_parts) * group_size
+
+
+def is_one_cpu(mesh: Mesh) -> bool:
+    """Whether a single CPU device plays."""
+    return mesh.size == 1 and platform_of(mesh) == "cpu"
 
 
 @functools.partial(jax.jit, static_argnames=("count", "group_size"))

@@ -41,6 +41,7 @@ from ragen_jax.rollout.host.rows import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
 from ragen_jax.rollout.numbers import rollout_numbers
+from ragen_jax.rollout.parts import is_one_cpu
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
 from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.terminal import say
@@ -258,7 +259,7 @@ class HostCollector:
         top_p: float | None = None,
         **decoding: float | None,
     ):
-        self._game = make_token_game(
+        self._make_game = lambda group_size: make_token_game(
             env,
             policy,
             RowLayout(mesh, group_size),
@@ -267,9 +268,12 @@ class HostCollector:
             num_widths=env.num_widths,
             **decoding,
         )
+        self._game = self._make_game(group_size)
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         numbers = rollout_numbers(rules, **sampling)
-        self._given = GivenSettings(env_params, numbers, np.bool_(True))
+        # As in `make_collect`.
+        shares_levels = np.bool_(True) if is_one_cpu(mesh) else None
+        self._given = GivenSettings(env_params, numbers, shares_levels)
         self._join = jax.jit(
             lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
             out_shardings=by_rows(mesh),
@@ -292,9 +296,11 @@ class HostCollector:
         changed = copy.copy(self)
         changed._set_sizes(num_prompts, 1)
         numbers = self._given.numbers.untruncated(temperature, self._vocab_size)
-        changed._given = self._given.replace(
-            numbers=numbers, shares_levels=np.bool_(False)
-        )
+        changed._given = given = self._given.replace(numbers=numbers)
+        if given.shares_levels is not None:
+            changed._given = given.replace(shares_levels=np.bool_(False))
+        elif self._group_size > 1:
+            changed._game = self._make_game(1)
         return changed
 
     def __call__(
