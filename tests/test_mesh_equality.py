@@ -113,12 +113,12 @@ def _iterate(folder, mesh) -> Iteration:
     collect = build_collect(config, program.task, program.policy, where, **layout)
     keys = rollout_keys(rngs.step_key(rngs.root_key(0), 0), 2, 8)
     play = (program.play_params(program.state), program.task.dialogue, keys)
-    collect = collect.lower(*play).compile()
+    rollout_text = collect.lower(*play).compile().as_text()
     rollout = jax.block_until_ready(collect(*play))
     learn = (*program.update.args, program.state, rollout, KEY)
     update = program.update.func.lower(*learn).compile()
     state, stats, _ = jax.block_until_ready(update(*learn))
-    return Iteration(program, rollout, update, collect.as_text(), state, stats)
+    return Iteration(program, rollout, update, rollout_text, state, stats)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

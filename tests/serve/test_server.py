@@ -227,7 +227,9 @@ def test_a_game_that_breaks_ends_its_episode_alone(fault, words):
 def test_an_oversized_message_closes_the_connection(server):
     for message in "x" * (MAX_BODY_BYTES + 1), ["x" * 400_000] * 4:
         with connected(server) as client:
-            client.send(message)
+            # The server may close before the last part is sent.
+            with contextlib.suppress(ConnectionClosed):
+                client.send(message)
             assert closing_code(client) == 1009
     with connected(server) as client:
         # The largest that is taken.
