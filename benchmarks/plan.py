@@ -110,7 +110,8 @@ def measured(case: str) -> dict[str, int]:
     learner, (task,) = parts.learner, parts.tasks
     key = jax.random.key(0)
     collect = jax.jit(task.collect).lower(learner.played, key).compile()
-    validate = jax.jit(task.collect_validation).lower(learner.played).compile()
+    prompts = task.dialogue, task.validation.keys(0)
+    task.validation.collect.lower(learner.played, *prompts).compile()
     batch = jax.eval_shape(task.collect, learner.played, key)
     described = learner.frozen, learner.peaks, learner.state
     lowered = learner.update.lower(*described, batch, key)
@@ -130,7 +131,7 @@ def measured(case: str) -> dict[str, int]:
 
     play = learner.play_params(frozen, state)
     batch = note("rollout", collect, play, key)
-    note("evaluation", validate, play)
+    note("evaluation", task.collect_validation, play)
     note("update", update, frozen, learner.peaks, state, batch, key)
     return grown
 

@@ -43,6 +43,7 @@ from ragen_jax.rollout.footprint import Footprint
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.join import interleave, make_join
 from ragen_jax.rollout.keys import training_keys, validation_keys
+from ragen_jax.rollout.numbers import SAMPLING, RolloutNumbers, rollout_numbers
 from ragen_jax.rollout.records import add_credit
 from ragen_jax.tasks.build import build_collect, build_task, check_fit
 from ragen_jax.tasks.specs import env_specs
@@ -370,6 +371,34 @@ def bind_policy(
         training=Rollouts(training, of_step),
         validation=Rollouts(validation, of_sample),
         play_quality=_play_quality(task),
+    )
+
+
+def renumber(config: ConfigDict, task: Task, vocab_size: int) -> Task:
+    """A task with the policy bound, by the same programs under other numbers.
+
+    Args:
+      config: of another run, which differs in settings that are data.
+      vocab_size: ids of the policy.
+    """
+    rules = dataclasses.replace(
+        task.rules, format_penalty=config.rollout.format_penalty
+    )
+    if rules.bonus is not None:
+        bonus = rules.bonus.with_numbers(config.bonus.to_dict())
+        rules = dataclasses.replace(rules, bonus=bonus)
+    sampling = {name: config.rollout[name] for name in SAMPLING}
+    numbers = rollout_numbers(rules, **sampling)
+    held_out = numbers.untruncated(config.evaluation.temperature, vocab_size)
+
+    def change(rollouts: Rollouts, numbers: RolloutNumbers) -> Rollouts:
+        return rollouts._replace(collect=rollouts.collect.with_numbers(numbers))
+
+    return dataclasses.replace(
+        task,
+        rules=rules,
+        training=change(task.training, numbers),
+        validation=change(task.validation, held_out),
     )
 
 

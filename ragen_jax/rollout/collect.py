@@ -134,6 +134,10 @@ class Collect:
         rollouts = run_parts(play, parts, concurrently=self.concurrently)
         return join_rows(rollouts, num_rows, self.mesh)
 
+    def with_numbers(self, numbers: RolloutNumbers) -> "Collect":
+        """Rollouts by the same program with other numbers."""
+        return dataclasses.replace(self, given=self.given.replace(numbers=numbers))
+
     def for_evaluation(self, num_prompts: int, temperature: float) -> "Collect":
         """Rollouts by the same program: a row a level, sampled from all tokens.
 

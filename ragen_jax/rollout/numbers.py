@@ -15,6 +15,9 @@ from jaxtyping import Array, Float, Int
 from ragen_jax.rollout.sampling import check_options
 from ragen_jax.rollout.turns import EpisodeLimits
 
+# The options of the sampler; keys of the section `rollout`, too.
+SAMPLING = ("temperature", "top_k", "top_p")
+
 
 @struct.dataclass
 class RolloutNumbers:

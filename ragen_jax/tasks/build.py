@@ -17,6 +17,7 @@ from ragen_jax.registry.functions import bind
 from ragen_jax.rollout.bonuses import build_bonus
 from ragen_jax.rollout.collect import Collect
 from ragen_jax.rollout.metrics import METRIC_FUNCTIONS
+from ragen_jax.rollout.numbers import SAMPLING
 from ragen_jax.rollout.replay import make_boards_after
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks.specs import EnvSpec, make_env
@@ -120,8 +121,8 @@ def build_collect(
     group_size: int,
 ) -> Collect:
     """Compiled training rollouts of a task."""
-    names = ("temperature", "top_k", "top_p", "compactions", "part_rows")
-    names += ("decode_chunk_tokens", "read_chunk_tokens", "decode_attention")
+    names = (*SAMPLING, "compactions", "part_rows", "decode_chunk_tokens")
+    names += ("read_chunk_tokens", "decode_attention")
     decoding = {name: config.rollout[name] for name in names}
     sizes = {"num_groups": num_groups, "group_size": group_size}
     return task.make_collect(policy, mesh=mesh, **sizes, **decoding)

@@ -40,7 +40,7 @@ from ragen_jax.rollout.host.loop import (
 from ragen_jax.rollout.host.rows import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
-from ragen_jax.rollout.numbers import rollout_numbers
+from ragen_jax.rollout.numbers import RolloutNumbers, rollout_numbers
 from ragen_jax.rollout.parts import is_one_cpu
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
 from ragen_jax.sharding import by_rows, num_row_shards
@@ -290,6 +290,12 @@ class HostCollector:
         self._num_local = _num_local(self._mesh, self._part_rows)
         # Per split, the games of each part.
         self._games: dict[str, list[Pool]] = {}
+
+    def with_numbers(self, numbers: RolloutNumbers) -> "HostCollector":
+        """Rollouts by the same programs and workers with other numbers."""
+        changed = copy.copy(self)
+        changed._given = self._given.replace(numbers=numbers)
+        return changed
 
     def for_evaluation(self, num_prompts: int, temperature: float) -> "HostCollector":
         """Rollouts by the same programs, with workers of their own; see `Collect`."""
