@@ -112,7 +112,7 @@ def measured(case: str) -> dict[str, int]:
     collect = jax.jit(task.collect).lower(learner.played, key).compile()
     validate = jax.jit(task.collect_validation).lower(learner.played).compile()
     batch = jax.eval_shape(task.collect, learner.played, key)
-    described = learner.frozen, learner.peaks, learner.state
+    described = learner.frozen, learner.numbers, learner.state
     lowered = learner.update.lower(*described, batch, key)
     update = lowered.compile()
     forget_peak()
@@ -131,7 +131,7 @@ def measured(case: str) -> dict[str, int]:
     play = learner.play_params(frozen, state)
     batch = note("rollout", collect, play, key)
     note("evaluation", validate, play)
-    note("update", update, frozen, learner.peaks, state, batch, key)
+    note("update", update, frozen, learner.numbers, state, batch, key)
     return grown
 
 
