@@ -120,7 +120,7 @@ class Loop:
         with timed(timing, "update"):
             self._state, stats, _ = self._learner.update(
                 self._frozen,
-                self._learner.peaks,
+                self._learner.numbers,
                 self._state,
                 self._join([rollout]),
                 rngs.stream(key, "shuffle"),
@@ -152,7 +152,7 @@ class Loop:
 
         def update():
             arrays = self._join(rollouts), key
-            fixed = self._frozen, self._learner.peaks
+            fixed = self._frozen, self._learner.numbers
             self._state, stats, _ = self._learner.update(*fixed, self._state, *arrays)
             return stats
 

@@ -91,7 +91,7 @@ def measure_mesh(mesh: tuple[int, int, int], reference: dict) -> dict:
     where = jax.tree.map(lambda _: setup.parts.batch_sharding, reference["batch"])
     batch = jax.device_put(reference["batch"], where)
     state, frozen = learner.init(setup.params, 0), learner.freeze(setup.params)
-    fixed = frozen, learner.peaks
+    fixed = frozen, learner.numbers
     compiled = learner.update.lower(*fixed, state, batch, key).compile()
     params = learner.play_params(frozen, state)
     rollout = jax.jit(task.collect).lower(params, key).compile()

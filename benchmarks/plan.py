@@ -113,7 +113,7 @@ def measured(case: str) -> dict[str, int]:
     prompts = task.dialogue, task.validation.keys(0)
     task.validation.collect.lower(learner.played, *prompts).compile()
     batch = jax.eval_shape(task.collect, learner.played, key)
-    described = learner.frozen, learner.peaks, learner.state
+    described = learner.frozen, learner.numbers, learner.state
     lowered = learner.update.lower(*described, batch, key)
     update = lowered.compile()
     forget_peak()
@@ -132,7 +132,7 @@ def measured(case: str) -> dict[str, int]:
     play = learner.play_params(frozen, state)
     batch = note("rollout", collect, play, key)
     note("evaluation", task.collect_validation, play)
-    note("update", update, frozen, learner.peaks, state, batch, key)
+    note("update", update, frozen, learner.numbers, state, batch, key)
     return grown
 
 

@@ -86,7 +86,7 @@ class Contestant:
     """An update, with its state and the CPU seconds it took."""
 
     def __init__(self, learner, params, batch, key):
-        fixed = learner.freeze(params), learner.peaks
+        fixed = learner.freeze(params), learner.numbers
         self._state = learner.init(params, 0)
         began, began_cpu = time.perf_counter(), time.process_time()
         lowered = learner.update.lower(*fixed, self._state, batch, key)

@@ -85,7 +85,7 @@ def measure_updates(setup, rollouts, figures) -> None:
     import numpy as np
 
     learner, join = setup.parts.learner, setup.parts.join
-    fixed = learner.freeze(setup.params), learner.peaks
+    fixed = learner.freeze(setup.params), learner.numbers
     batches = [join([rollout]) for rollout in rollouts]
     keys = [jax.random.key(seed) for seed in (0, 1)]
     both = jax.jit(jax.vmap(learner.update, in_axes=(None, None, 0, 0, 0)))

@@ -84,7 +84,7 @@ class Ours:
             learner.init(setup.params, 0),
         )
         began = time.perf_counter()
-        fixed = frozen, learner.peaks
+        fixed = frozen, learner.numbers
         lowered = learner.update.lower(*fixed, self._state, batch, key)
         compiled = lowered.compile()
         self.compile_seconds = time.perf_counter() - began

@@ -167,6 +167,8 @@ def _text(setting: "Setting", leaves: Mapping[str, object]) -> str:
         words.append(f"One of {names}{', or package.module:Name' * is_open}.")
     elif setting.range and setting.least != 1:
         words.append(f"{setting.range[0].upper()}{setting.range[1:]}.")
+    if setting.is_data:
+        words.append("Compiled once for all numbers.")
     return " ".join(words) + _needs(setting, leaves)
 
 

@@ -4,9 +4,11 @@ python -m launch.sweep --config=configs/sokoban.py --seeds=0:5 --workdir=runs/sw
 python -m launch.sweep --config=configs/sokoban.py --seeds=0:5 \
     --set "optimizer.learning_rate=1e-4,2e-4" --workdir=runs/rates
 
-Every run has its own folder below --workdir, as launch.train would make it. Run the
-same command again to continue an interrupted sweep. At the end there are a table
-(sweep.md, sweep.json) and a report (report.html) of all runs below --workdir.
+Every run has its own folder below --workdir, as launch.train would make it. Settings
+that differ only in keys of which --help says "Compiled once for all numbers" share what
+is compiled. Run the same command again to continue an interrupted sweep. At the end
+there are a table (sweep.md, sweep.json) and a report (report.html) of all runs below
+--workdir.
 
 Exit status: 0 when all runs are finished, 1 when some failed, 130 or 143 when a signal
 stopped them.

@@ -19,25 +19,16 @@ from ragen_jax import sharding
 from ragen_jax.diagnostics import rules as diagnostics_rules
 from ragen_jax.diagnostics.rules import changes_learning
 from ragen_jax.learner import rules as learner_rules
-from ragen_jax.registry.functions import load_reference
 from ragen_jax.registry.settings import (
     Leaves,
-    Settings,
     add_options,
     check,
+    declared,
     flatten,
     is_integer,
 )
 from ragen_jax.tasks.specs import mix_problems
 from ragen_jax.text.context import count_past
-
-# The list of all keys, by reference: the library takes configurations as arguments and
-# imports none of their files.
-DECLARED = "configs.base:SETTINGS"
-
-
-def declared() -> Settings:
-    return load_reference(DECLARED)
 
 
 def validate(config: ConfigDict, overrides: Collection[str] = ()) -> None:

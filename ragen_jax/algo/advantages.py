@@ -33,6 +33,7 @@ from ragen_jax.algo.segments import (
     turn_sums,
 )
 from ragen_jax.registry.functions import EPISODE_DATA, Table
+from ragen_jax.registry.numbers import Number
 
 # Added to the standard deviation that scores are divided by (RAGEN, veRL).
 _STD_EPSILON = 1e-6
@@ -45,8 +46,8 @@ def gae(
     mask: Bool[Array, "B T"],
     *,
     values: Float[Array, "B T"],
-    gamma: float,
-    lam: float,
+    gamma: Number,
+    lam: Number,
 ) -> Estimate:
     """Generalised advantage estimation (arXiv 1506.02438), whitened.
 
@@ -88,9 +89,9 @@ def bi_level_gae(
     turn_index: Int[Array, "B T"],
     num_turns: int,
     values: Float[Array, "B T"],
-    gamma: float,
-    lam: float,
-    high_level_gamma: float,
+    gamma: Number,
+    lam: Number,
+    high_level_gamma: Number,
 ) -> Estimate:
     """GAE over turns, then over the tokens of each turn (VAGEN; RAGEN section 5.5).
 
@@ -176,7 +177,7 @@ def rloo(
 
 
 def reinforce(
-    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, gamma: float
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, gamma: Number
 ) -> Estimate:
     """Discounted reward from the token on (REINFORCE, Williams 1992), no baseline.
 
@@ -188,7 +189,7 @@ def reinforce(
 
 
 def reinforce_plus_plus(
-    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, gamma: float
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], *, gamma: Number
 ) -> Estimate:
     """`reinforce`, whitened over the batch's trained tokens (arXiv 2501.03262)."""
     return Estimate(_whiten(_rewards_to_go(rewards, mask, gamma), mask))
@@ -210,8 +211,8 @@ def gigpo(
     turn_rewards: Float[Array, "B K"],
     state_hash: UInt32[Array, "B K 2"],
     group_size: int,
-    gamma: float,
-    step_weight: float,
+    gamma: Number,
+    step_weight: Number,
 ) -> Estimate:
     """Group-in-group advantages (GiGPO, arXiv 2505.10978).
 
@@ -265,7 +266,7 @@ def _step_advantages(
     return (centred / (std + _STD_EPSILON)).reshape(returns.shape)
 
 
-def _turn_returns(rewards: Float[Array, "B K"], gamma: float) -> Float[Array, "B K"]:
+def _turn_returns(rewards: Float[Array, "B K"], gamma: Number) -> Float[Array, "B K"]:
     def step(later, reward):
         total = reward + gamma * later
         return total, total
@@ -274,7 +275,7 @@ def _turn_returns(rewards: Float[Array, "B K"], gamma: float) -> Float[Array, "B
 
 
 def _rewards_to_go(
-    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], gamma: float
+    rewards: Float[Array, "B T"], mask: Bool[Array, "B T"], gamma: Number
 ) -> Float[Array, "B T"]:
     rewards = jnp.where(mask, rewards, 0.0)
 

@@ -25,6 +25,7 @@ from ragen_jax.algo.rewards import (
 )
 from ragen_jax.algo.segments import Estimate, takes_part
 from ragen_jax.registry.functions import Table, call
+from ragen_jax.registry.numbers import Number
 
 # The penalty is a term of the loss, or is taken off every token's reward.
 KL_PLACEMENTS = ("loss", "reward")
@@ -43,10 +44,10 @@ class KLPenalty:
     """
 
     placement: str | None
-    coeff: float
+    coeff: Number
     estimator: str
-    target: float | None
-    horizon: int
+    target: Number | None
+    horizon: Number
 
     def estimate(self, log_probs, ref_log_probs, mask) -> Float[Array, "b T"]:
         """KL estimate per token."""
@@ -196,7 +197,7 @@ def sqrt(kept_ratio: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.sqrt(kept_ratio)
 
 
-def rho(kept_ratio: Float[Array, ""], *, top_p: float) -> Float[Array, ""]:
+def rho(kept_ratio: Float[Array, ""], *, top_p: Number) -> Float[Array, ""]:
     """The share of the score's mass kept, as the paper has it (arXiv 2604.06268)."""
     return jnp.full_like(kept_ratio, top_p)
 

@@ -22,8 +22,6 @@ Sources: StarPO-S, arXiv 2504.20073 section 4.3; SNR-adaptive filtering, arXiv
 `docs/algorithms.md`.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
@@ -31,13 +29,14 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from ragen_jax.algo.masked import as_float, masked_mean, masked_variance, rounding
 from ragen_jax.algo.segments import takes_part
 from ragen_jax.registry.functions import EPISODE_DATA, Table
+from ragen_jax.registry.numbers import Number
 
 DIRECTIONS = ("largest", "smallest")
 # A score this small counts as zero (RAGEN).
 ZERO_SCORE = 1e-10
-# Added to a share of groups before it is rounded down: 0.29 * 100 is 28.999..., and a
-# share meant exactly must not lose a group to rounding.
-_ROUNDING = 1e-9
+# A share of a number of groups this near to a whole number, relatively, is that number:
+# twice the rounding of a share and of a product in float32.
+_ROUNDING = 2.0**-22
 # Two variances closer than this share of the larger are equal (float32 rounding).
 _EQUAL_VARIANCES = 1e-5
 
@@ -103,13 +102,13 @@ def top_fraction(
     group_size: int,
     direction: str,
     keep_zero: bool,
-    keep_fraction: float,
+    keep_fraction: Number,
 ) -> Bool[Array, "G N"]:
     """Keep the `max(1, floor(keep_fraction * G))` most wanted groups.
 
     The fraction is of all groups, also where fewer are candidates.
     """
-    count = max(1, math.floor(keep_fraction * scores.shape[0] + _ROUNDING))
+    count = jnp.maximum(1, _share_of(keep_fraction, scores.shape[0]))
     candidates = _candidates(scores, keep_zero)
     kept = candidates & (_ranks(scores, candidates, direction) < count)
     return _whole_groups(kept, group_size)
@@ -121,11 +120,11 @@ def top_k(
     group_size: int,
     direction: str,
     keep_zero: bool,
-    top_k: int,
+    top_k: Number,
 ) -> Bool[Array, "G N"]:
     """Keep the `max(1, top_k)` most wanted groups, or as many as are candidates."""
     candidates = _candidates(scores, keep_zero)
-    kept = candidates & (_ranks(scores, candidates, direction) < max(1, top_k))
+    kept = candidates & (_ranks(scores, candidates, direction) < jnp.maximum(1, top_k))
     return _whole_groups(kept, group_size)
 
 
@@ -135,8 +134,8 @@ def top_p(
     group_size: int,
     direction: str,
     keep_zero: bool,
-    top_p: float,
-    top_p_epsilon: float,
+    top_p: Number,
+    top_p_epsilon: Number,
 ) -> Bool[Array, "G N"]:
     """Keep the fewest most wanted groups whose scores add up to a share of the total.
 
@@ -145,8 +144,6 @@ def top_p(
     does a threshold that is not above 0. `top_p >= 1` keeps all.
     """
     candidates = _candidates(scores, keep_zero)
-    if top_p >= 1:
-        return _whole_groups(candidates, group_size)
     order = jnp.argsort(_ranks(scores, candidates, direction))
     mass = jnp.where(candidates & ~jnp.isnan(scores), scores, 0.0)[order]
     before, total = _running_sums(mass)
@@ -155,7 +152,7 @@ def top_p(
     # cannot: by then it has taken all scores above 0, and the others add nothing.
     taken = jnp.cumsum(is_stop) == 0
     kept = jnp.zeros_like(candidates).at[order].set(taken)
-    return _whole_groups(kept, group_size)
+    return _whole_groups(jnp.where(top_p >= 1, candidates, kept), group_size)
 
 
 def top_p_softmax(
@@ -164,23 +161,21 @@ def top_p_softmax(
     group_size: int,
     direction: str,
     keep_zero: bool,
-    top_p: float,
+    top_p: Number,
 ) -> Bool[Array, "G N"]:
     """Keep the fewest most wanted groups with a share `top_p` of softmax(+-scores).
 
     Not empty while there is a candidate, and not free of scale: rewards ten times as
     large choose other groups. `top_p >= 1` keeps all.
     """
-    candidates = _candidates(scores, keep_zero)
-    if top_p >= 1:
-        return _whole_groups(candidates, group_size)
-    candidates &= ~jnp.isnan(scores)
+    every = _candidates(scores, keep_zero)
+    candidates = every & ~jnp.isnan(scores)
     mass = jax.nn.softmax(_wish(scores, direction), where=candidates)
     order = jnp.argsort(_ranks(scores, candidates, direction))
     before, _ = _running_sums(mass[order])
     taken = (before < top_p) & candidates[order]
     kept = jnp.zeros_like(candidates).at[order].set(taken)
-    return _whole_groups(kept, group_size)
+    return _whole_groups(jnp.where(top_p >= 1, every, kept), group_size)
 
 
 def min_p(
@@ -189,7 +184,7 @@ def min_p(
     group_size: int,
     direction: str,
     keep_zero: bool,
-    min_p: float,
+    min_p: Number,
 ) -> Bool[Array, "G N"]:
     """Keep groups whose score comes up to a share of the best one.
 
@@ -211,8 +206,8 @@ def quantile_band(
     *,
     group_size: int,
     keep_zero: bool,
-    quantile_low: float,
-    quantile_high: float,
+    quantile_low: Number,
+    quantile_high: Number,
 ) -> Bool[Array, "G N"]:
     """Keep groups from one quantile of the candidates' scores up to another.
 
@@ -223,14 +218,8 @@ def quantile_band(
     candidates = _candidates(scores, keep_zero) & ~jnp.isnan(scores)
     ranks = _ranks(scores, candidates, "smallest")
     count = jnp.sum(candidates)
-
-    def rank_at(quantile):
-        # One entry per possible count, rounded exactly, on the host.
-        counts = range(scores.shape[0] + 1)
-        table = [math.floor(quantile * n + _ROUNDING) for n in counts]
-        return jnp.asarray(table, jnp.int32)[count]
-
-    is_inside = (rank_at(quantile_low) <= ranks) & (ranks < rank_at(quantile_high))
+    first, end = _share_of(quantile_low, count), _share_of(quantile_high, count)
+    is_inside = (first <= ranks) & (ranks < end)
     return _whole_groups(candidates & is_inside, group_size)
 
 
@@ -239,7 +228,7 @@ def within_group(
     *,
     rewards: Num[Array, "G N"],
     keep_zero: bool,
-    rows_per_group: int,
+    rows_per_group: Number,
 ) -> Bool[Array, "G N"]:
     """Keep, of each candidate group, the rows whose rewards differ most.
 
@@ -252,7 +241,7 @@ def within_group(
     return chosen & _candidates(scores, keep_zero)[:, None]
 
 
-def _extremes(rewards: Float[Array, " N"], count: int) -> Bool[Array, " N"]:
+def _extremes(rewards: Float[Array, " N"], count: Number) -> Bool[Array, " N"]:
     """One group's choice. Rows whose reward is not a number are never chosen."""
     is_number = ~jnp.isnan(rewards)
     ranks = _ranks(_levels(rewards), is_number, "smallest")
@@ -305,6 +294,18 @@ def _ranks(
     order = jnp.argsort(key, stable=True)
     ranks = jnp.arange(scores.shape[0], dtype=jnp.int32)
     return jnp.zeros_like(ranks).at[order].set(ranks)
+
+
+def _share_of(share: Number, count: Int[Array, ""] | int) -> Int[Array, ""]:
+    """`floor(share * count)`; a share meant exactly loses no group to rounding.
+
+    0.29 of 100 is 29, though the product is 28.999998. Shares are told apart up to
+    their sixth digit.
+    """
+    product = jnp.float32(share) * jnp.float32(count)
+    nearest = jnp.round(product)
+    is_whole = jnp.abs(product - nearest) <= _ROUNDING * product
+    return jnp.where(is_whole, nearest, jnp.floor(product)).astype(jnp.int32)
 
 
 def _running_sums(

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.masked import masked_mean
 from ragen_jax.registry.functions import Table
+from ragen_jax.registry.numbers import Number
 
 # Bound on a difference of log-probabilities before it is exponentiated (veRL).
 _MAX_LOG_RATIO = 20.0
@@ -40,9 +41,9 @@ def ppo(
     advantages: Float[Array, "b T"],
     mask: Bool[Array, "b T"],
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
+    clip_low: Number,
+    clip_high: Number,
+    dual_clip: Number | None,
 ) -> tuple[Float[Array, "b T"], Bool[Array, "b T"]]:
     """PPO's loss with a ratio clipped to `[1 - clip_low, 1 + clip_high]`.
 
@@ -75,8 +76,8 @@ def gspo(
     advantages: Float[Array, "b T"],
     mask: Bool[Array, "b T"],
     *,
-    clip_low: float,
-    clip_high: float,
+    clip_low: Number,
+    clip_high: Number,
 ) -> tuple[Float[Array, "b T"], Bool[Array, "b T"]]:
     """PPO's loss with one ratio per row (GSPO, arXiv 2507.18071, token form).
 
@@ -102,8 +103,8 @@ def cispo(
     advantages: Float[Array, "b T"],
     mask: Bool[Array, "b T"],
     *,
-    clip_low: float,
-    clip_high: float,
+    clip_low: Number,
+    clip_high: Number,
 ) -> tuple[Float[Array, "b T"], Bool[Array, "b T"]]:
     """REINFORCE with a clipped importance weight (CISPO, arXiv 2506.13585).
 
@@ -127,7 +128,7 @@ def importance_weights(
     old_log_probs: Float[Array, "*shape"],
     sample_log_probs: Float[Array, "*shape"],
     *,
-    cap: float | None,
+    cap: Number | None,
 ) -> Float[Array, "*shape"]:
     """Truncated importance weights `min(pi_old / pi_sampled, cap)`; 1 without a cap.
 
@@ -204,7 +205,7 @@ def clipped_value_loss(
     returns: Float[Array, "b T"],
     mask: Bool[Array, "b T"],
     *,
-    clip_value: float | None,
+    clip_value: Number | None,
 ) -> tuple[Float[Array, "b T"], Bool[Array, "b T"]]:
     """The critic's loss, its step held within `clip_value` of the old estimate.
 
@@ -267,8 +268,8 @@ def _masked_difference(
 def _clipped(
     ratio: Float[Array, "b T"],
     advantages: Float[Array, "b T"],
-    clip_low: float,
-    clip_high: float,
+    clip_low: Number,
+    clip_high: Number,
 ) -> tuple[Float[Array, "b T"], Bool[Array, "b T"]]:
     unclipped = -advantages * ratio
     clipped = -advantages * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from ragen_jax.algo.losses import k3, probability_ratio
 from ragen_jax.algo.masked import masked_sum
+from ragen_jax.registry.numbers import Number
 
 
 @struct.dataclass
@@ -55,7 +56,7 @@ def mismatch_sums(
     log_probs: Float[Array, "b T"],
     sample_log_probs: Float[Array, "b T"],
     mask: Bool[Array, "b T"],
-    cap: float | None = None,
+    cap: Number | None = None,
 ) -> MismatchSums:
     """Sums over some rows: the learner's log-probabilities against the sampler's.
 
@@ -79,7 +80,7 @@ def mismatch_sums(
     )
 
 
-def _is_above(weights: Float[Array, "b T"], cap: float | None) -> Float[Array, "b T"]:
+def _is_above(weights: Float[Array, "b T"], cap: Number | None) -> Float[Array, "b T"]:
     if cap is None:
         return jnp.zeros_like(weights)
     return (weights > cap).astype(jnp.float32)

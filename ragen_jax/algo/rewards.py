@@ -26,6 +26,7 @@ from ragen_jax.algo.segments import (
     takes_part,
 )
 from ragen_jax.registry.functions import EPISODE_DATA, Table
+from ragen_jax.registry.numbers import Number
 
 # A standard deviation up to this counts as zero, and it is added to it (RAGEN).
 _STD_EPSILON = 1e-6
@@ -172,7 +173,7 @@ def penalize_kl(
     kl: Float[Array, "B T"],
     loss_mask: Bool[Array, "B T"],
     *,
-    kl_coeff: Float[Array, ""] | float,
+    kl_coeff: Number,
 ) -> Float[Array, "B T"]:
     """`rewards - kl_coeff * kl` at each trained token.
 
@@ -188,8 +189,8 @@ def adapt_kl_coeff(
     kl: Float[Array, ""],
     *,
     num_rows: Int[Array, ""] | int,
-    kl_target: float,
-    kl_horizon: float | int,
+    kl_target: Number,
+    kl_horizon: Number,
 ) -> Float[Array, ""]:
     """The KL coefficient of the next iteration (arXiv 1909.08593 section 2.2).
 
@@ -206,7 +207,7 @@ def adapt_kl_coeff(
     error = jnp.clip(kl / kl_target - 1.0, -_MAX_KL_ERROR, _MAX_KL_ERROR)
     # A not-a-number measurement would stay in the coefficient for ever.
     error = jnp.where(jnp.isnan(error), 0.0, error)
-    share = error * jnp.float32(num_rows) / kl_horizon
+    share = error * jnp.float32(num_rows) / jnp.float32(kl_horizon)
     return kl_coeff * (1.0 + share)
 
 

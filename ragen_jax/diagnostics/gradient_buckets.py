@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from ragen_jax.algo.credit import CreditAssignment
 from ragen_jax.algo.filters import reward_std
 from ragen_jax.diagnostics.timing import timed
 from ragen_jax.learner.batch import (
@@ -32,8 +32,9 @@ from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.loss import Samples
 from ragen_jax.learner.passes import Passes
 from ragen_jax.learner.state import TrainState
-from ragen_jax.learner.update import trained_params
+from ragen_jax.learner.update import Stages, trained_params
 from ragen_jax.multihost.exchange import to_host
+from ragen_jax.registry.numbers import Numbers
 from ragen_jax.sharding import replicated
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.types import Params, Trajectory
@@ -57,47 +58,39 @@ class BucketGradients:
     num_tokens: Float[Array, " b"]
 
 
-def parts_of(passes: Passes) -> tuple[str, ...]:
-    """Parts of the loss: "task", and "entropy" and "kl" if their coefficient is set."""
+def parts_of(passes: Passes) -> dict[str, Bool[Array, ""] | bool]:
+    """Parts of the loss, "task", "entropy" and "kl", and whether it has them."""
     objective = passes.objective
-    is_part = {
+    return {
         "task": True,
         "entropy": objective.entropy_coeff > 0,
         "kl": objective.kl_penalty.placement == "loss",
     }
-    return tuple(name for name, is_present in is_part.items() if is_present)
 
 
 def make_bucket_gradients(
-    passes: Passes,
-    credit: CreditAssignment,
+    make_stages: Callable[[Numbers], Stages],
+    mesh: Mesh,
     *,
     num_groups: int,
     group_size: int,
     num_buckets: int,
 ) -> Callable[..., BucketGradients]:
-    """Build the compiled `measure(frozen, state, trajectory, buckets)`.
+    """Build the compiled `measure(frozen, numbers, state, trajectory, buckets)`.
 
-    `buckets` is the bucket of every group, Int[G] from 0. Memory: three trees of the
+    `buckets` is the bucket of every group, Int[G] from 0. Parts that the loss
+    does not have cost nothing; their numbers are 0. Memory: three trees of the
     policy's size beside the state.
-    """
-    parts = parts_of(passes)
-    # A part is the whole loss with the factors of the two others at 0.
-    factors = jnp.array(
-        [[part == name for name in ("task", "entropy", "kl")] for part in parts],
-        jnp.float32,
-    )
-    alone = dataclasses.replace(
-        passes,
-        critic=None,
-        trained_shardings=(passes.trained_shardings[0], None),
-        table_shardings=(
-            (passes.table_shardings[0][0], None),
-            passes.table_shardings[1],
-        ),
-    )
 
-    def measure(frozen, state: TrainState, trajectory: Trajectory, buckets):
+    Args:
+      make_stages: of the learner, from `numbers`.
+      mesh: rows are split over it.
+    """
+
+    def measure(frozen, numbers, state: TrainState, trajectory: Trajectory, buckets):
+        stages = make_stages(numbers)
+        passes, credit = stages.passes, stages.credit
+        alone = _without_critic(passes)
         params = trained_params(state), frozen
         all_rows = jnp.ones(trajectory.lengths.shape, bool)
         before = token_stats(passes, params, trajectory, all_rows)
@@ -119,10 +112,27 @@ def make_bucket_gradients(
                 functools.partial(of_group, factors), alone, state, buckets, shares
             )
 
-        norms, losses, squares = jax.lax.map(measure_part, factors)
-        return BucketGradients(norms, losses, squares, num_tokens)
+        def measure_if_set(part):
+            is_set, factors = part
+            zeros = (jnp.zeros(num_tokens.shape, jnp.float32),) * 3
+            return jax.lax.cond(is_set, measure_part, lambda _: zeros, factors)
 
-    return jax.jit(measure, out_shardings=replicated(passes.mesh))
+        # A part is the whole loss with the factors of the two others at 0.
+        is_set = jnp.array(list(parts_of(passes).values()))
+        measured = jax.lax.map(measure_if_set, (is_set, jnp.eye(3)))
+        return BucketGradients(*measured, num_tokens)
+
+    return jax.jit(measure, out_shardings=replicated(mesh))
+
+
+def _without_critic(passes: Passes) -> Passes:
+    policy_tables, _ = passes.table_shardings[0]
+    return dataclasses.replace(
+        passes,
+        critic=None,
+        trained_shardings=(passes.trained_shardings[0], None),
+        table_shardings=((policy_tables, None), passes.table_shardings[1]),
+    )
 
 
 def _shares(
@@ -346,31 +356,35 @@ def make_gradients(
     size = config.rollout.group_size
     num_buckets = config.diagnostics.gradient_buckets
     bucket_of = BUCKET_MODES[config.diagnostics.gradient_bucket_mode]
-    parts = parts_of(learner.passes)
+    mesh = learner.stages.passes.mesh
     spread = jax.jit(lambda t: reward_std(game_rewards(t), group_size=size))
     gradients = make_bucket_gradients(
-        learner.passes,
-        learner.credit,
+        learner.make_stages,
+        mesh,
         num_groups=config.rollout.num_groups,
         group_size=size,
         num_buckets=num_buckets,
     )
 
-    def measure(key, state, batch):
+    def measure(numbers, key, state, batch):
         del key
-        timing = {}
+        timing, passes = {}, learner.make_stages(numbers).passes
+        is_set = list(parts_of(passes).items())
         with timed(timing, "gradient_buckets"):
             stds = np.asarray(to_host(spread(batch)))
             buckets = bucket_of(stds, num_buckets)
             learner_only = state.replace(acting_snapshot=None)
-            measured = jax.device_get(gradients(frozen, learner_only, batch, buckets))
+            measured = jax.device_get(
+                gradients(frozen, numbers, learner_only, batch, buckets)
+            )
+        parts = [(i, part) for i, (part, is_part) in enumerate(is_set) if is_part]
         metrics = bucket_metrics(
             stds,
             buckets,
             size,
             num_tokens=measured.num_tokens,
-            norms=dict(zip(parts, measured.norms, strict=True)),
-            losses=dict(zip(parts, measured.losses, strict=True)),
+            norms={part: measured.norms[i] for i, part in parts},
+            losses={part: measured.losses[i] for i, part in parts},
             squares=measured.squares[0],
         )
         return {f"grad_norm/{name}": x for name, x in metrics.items()} | timing

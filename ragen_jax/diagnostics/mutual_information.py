@@ -192,13 +192,13 @@ def make_information(
     )
     choose = jax.jit(choose, out_shardings=sharding.replicated(_mesh(learner)))
 
-    def measure(key, state, batch):
+    def measure(numbers, key, state, batch):
         key = rngs.stream(key, "diagnostics")
         params = learner.play_params(frozen, state.acting_state)
         chosen, num_valid, num_played = choose(key, parser, batch)
         metrics = _coverage(*jax.device_get((num_valid, num_played)))
         for label, sample in chosen.items():
-            scores, sample = to_host((score(params, sample), sample))
+            scores, sample = to_host((score(numbers, params, sample), sample))
             values = estimates(*_drop_padding(scores, sample))
             metrics |= {f"{label}{name}": value for name, value in values.items()}
         return metrics
@@ -207,31 +207,32 @@ def make_information(
 
 
 def make_score(config: ConfigDict, learner: Learner) -> Callable[..., Array]:
-    """`(params, pairs)` -> log-probabilities, at the temperature of the rollouts."""
+    """`(numbers, params, pairs)` -> log-probabilities, at the rollouts' temperature."""
     mesh = _mesh(learner)
     num_shards = sharding.num_row_shards(mesh)
+    chunk_tokens = config.learner.logprob_chunk_tokens // num_shards
 
-    def log_probs(params, hidden, tokens):
-        return token_log_probs(
-            learner.policy,
-            params,
-            hidden,
-            tokens,
-            temperature=config.rollout.temperature,
-            chunk_tokens=config.learner.logprob_chunk_tokens // num_shards,
-        )[0]
+    def log_probs(whole, hidden, tokens):
+        params, temperature = whole
+        how = {"temperature": temperature, "chunk_tokens": chunk_tokens}
+        return token_log_probs(learner.policy, params, hidden, tokens, **how)[0]
 
     def split(tree):
         return jax.lax.with_sharding_constraint(tree, sharding.by_rows(mesh))
 
-    scorer = Scorer(
-        policy=learner.policy,
-        log_probs=sharding.on_each_device(log_probs, mesh),
-        split=split,
-        num_shards=num_shards,
-        chunk_rows=config.diagnostics.chunk_rows,
-    )
-    return jax.jit(scorer.score, out_shardings=sharding.replicated(mesh))
+    def score(numbers, params, pairs):
+        temperature = learner.make_stages(numbers).passes.temperature
+        on_devices = sharding.on_each_device(log_probs, mesh)
+        scorer = Scorer(
+            policy=learner.policy,
+            log_probs=lambda params, *rows: on_devices((params, temperature), *rows),
+            split=split,
+            num_shards=num_shards,
+            chunk_rows=config.diagnostics.chunk_rows,
+        )
+        return scorer.score(params, pairs)
+
+    return jax.jit(score, out_shardings=sharding.replicated(mesh))
 
 
 def choose_pairs(

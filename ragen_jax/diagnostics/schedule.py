@@ -17,19 +17,27 @@ from ragen_jax.diagnostics.mutual_information import averages, make_information
 from ragen_jax.diagnostics.timing import Timed, timed
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.state import TrainState
+from ragen_jax.registry.numbers import Numbers
 from ragen_jax.text.answers import AnswerParser
 from ragen_jax.types import Params, Trajectory
 
-# (key of the iteration, state before its update, its episodes) -> metrics by name.
-Measure = Callable[[Key[Array, ""], TrainState, Trajectory], dict[str, float]]
+# (the learner's numbers, key of the iteration, state before its update, its episodes)
+# -> metrics by name.
+Measure = Callable[[Numbers, Key[Array, ""], TrainState, Trajectory], dict[str, float]]
 Record = Mapping[str, float | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostics:
-    """Measurements of a program, each with the iterations between two of it."""
+    """Measurements of a program.
+
+    Attributes:
+      measures: each with the iterations between two of it.
+      numbers: settings that they take as data, see `Learner`.
+    """
 
     measures: Sequence[tuple[int, Measure]]
+    numbers: Numbers
 
     def measure(
         self,
@@ -54,7 +62,7 @@ class Diagnostics:
         metrics, timing = {}, {}
         with timed(timing, "diagnostics"):
             for measure in due:
-                metrics |= measure(key, state, batch)
+                metrics |= measure(self.numbers, key, state, batch)
         return metrics | timing
 
 
@@ -74,7 +82,7 @@ def build_diagnostics(
         measure = None if every is None else make(config, learner, frozen, parser)
         if measure is not None:
             measures.append((every, measure))
-    return Diagnostics(measures)
+    return Diagnostics(measures, learner.numbers)
 
 
 def is_due(every: int, done: int) -> bool:

@@ -25,7 +25,6 @@ from ragen_jax.learner.passes import Passes, TrainedParams
 from ragen_jax.learner.prompts import SharedPrompts
 from ragen_jax.learner.state import (
     Network,
-    PeakRates,
     Snapshot,
     TrainState,
     abstract_network,
@@ -40,6 +39,7 @@ from ragen_jax.learner.state import (
 )
 from ragen_jax.learner.update import (
     BatchShape,
+    Stages,
     Trainer,
     make_update,
     trained_params,
@@ -49,8 +49,21 @@ from ragen_jax.models.lora import LoraConfig
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.trainable import Trainable, adapters, whole
 from ragen_jax.registry.functions import from_section
+from ragen_jax.registry.numbers import Number, Numbers, fill_in, read_numbers
 from ragen_jax.sharding import gather_vocab_tables, param_shardings
 from ragen_jax.types import Params
+
+# Sections and keys whose numbers the compiled update and the diagnostics read.
+_READ = (
+    "algo",
+    "critic",
+    "filter",
+    "kl",
+    "loss",
+    "optimizer",
+    "rollout.temperature",
+    "schedule",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,28 +78,48 @@ class Learner:
       frozen: description of the parameters that stay as they are beside it; None if
         unused.
       played: description of what `play_params` returns.
-      init: (parameters of a checkpoint, seed of the run) -> a fresh train state.
+      make_state: (parameters of a checkpoint, seed of the run, weight of the KL
+        penalty) -> a fresh train state, see `init`.
       freeze: parameters of a checkpoint -> those that stay, on their devices.
-      update: `(frozen, peaks, state, trajectory, key) -> (state, stats, credit)`,
+      update: `(frozen, numbers, state, trajectory, key) -> (state, stats, credit)`,
         jitted; donates the state, whose `acting_snapshot` is None.
-      peaks: the highest learning rates of the configuration.
+      numbers: data of the update and of the diagnostics, see `learner_numbers`.
+      make_stages: numbers, traced or not -> the parts of the update.
       play_params: `(frozen, state)` -> parameters of the plain policy, to play with,
         of a state or of a snapshot.
       policy: the plain policy, which plays.
-      passes, credit: parts of `update`, for diagnostics.
     """
 
     state: TrainState
     frozen: Params | None
     played: Params
-    init: Callable[[Params, int], TrainState]
+    make_state: Callable[[Params, int, Number], TrainState]
     freeze: Callable[[Params], Params | None]
     update: Callable[..., tuple[TrainState, dict[str, Any]]]
-    peaks: PeakRates
+    numbers: Numbers
+    make_stages: Callable[[Numbers], Stages]
     play_params: Callable[[Params | None, TrainState | Snapshot], Params]
     policy: Policy
-    passes: Passes
-    credit: CreditAssignment
+
+    @property
+    def stages(self) -> Stages:
+        """The parts of the update with the numbers of the configuration."""
+        return self.make_stages(self.numbers)
+
+    def init(self, params: Params, seed: int) -> TrainState:
+        """A fresh train state.
+
+        Args:
+          params: of a checkpoint.
+          seed: of the run.
+        """
+        penalty = self.stages.passes.objective.kl_penalty
+        has_kl = penalty.placement is not None
+        return self.make_state(params, seed, penalty.coeff if has_kl else 0.0)
+
+    def with_numbers(self, config: ConfigDict) -> "Learner":
+        """The same compiled functions with the numbers of another configuration."""
+        return dataclasses.replace(self, numbers=learner_numbers(config))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +152,9 @@ def build_learner(
       players: devices that play, if `rollout.ahead`; None: the same.
       prompts: sizes of the messages to be shared; None: none are.
     """
-    adamw = {k: v for k, v in config.optimizer.items() if k != "learning_rate"}
-    optimizer = build_optimizer(**adamw)
     trained = _trainable(networks)
     has_kl = config.kl.placement is not None
-    states = _state_factory(config, networks, optimizer, mesh, players)
+    states = _state_factory(config, networks, mesh, players)
     policy, frozen_tables = networks.policy, None
     state, frozen, freeze = states.describe(policy.shapes), None, lambda _: None
     if networks.lora is not None or has_kl:
@@ -133,7 +164,8 @@ def build_learner(
     shardings = state_shardings(state.replace(acting_snapshot=None))
     critic_axes = None if networks.critic is None else networks.critic.logical_axes
     axes = (trained.logical_axes, critic_axes)
-    passes = Passes(
+    make_passes = functools.partial(
+        Passes,
         policy=trained.policy,
         policy_params=trained.params,
         reference=networks.policy,
@@ -146,63 +178,86 @@ def build_learner(
         ),
         microbatch_rows=config.learner.microbatch_rows,
         num_widths=config.learner.num_widths,
-        temperature=config.rollout.temperature,
         logprob_chunk_tokens=config.learner.logprob_chunk_tokens,
-        objective=_objective(config),
         prompts=prompts,
     )
-    credit = from_section(CreditAssignment, config.algo)
-    update = make_update(
-        passes,
-        _trainer(config, optimizer),
-        from_section(FilterConfig, config.filter),
-        credit,
-        shardings,
-        _batch_shape(config, prompts),
-    )
+    # A copy: the update is traced later, when the caller may have changed it.
+    settings = config.copy_and_resolve_references()
+    make_stages = functools.partial(_make_stages, settings, make_passes)
     return Learner(
         state=state,
         frozen=frozen,
         played=state.params if networks.lora is None else frozen,
-        init=states.make,
+        make_state=states.make,
         freeze=freeze,
-        update=update,
-        peaks=peak_rates(config),
+        update=make_update(make_stages, shardings, _batch_shape(config, prompts), mesh),
+        numbers=learner_numbers(config),
+        make_stages=make_stages,
         play_params=lambda frozen, state: trained.play_params(frozen, state.params),
         policy=networks.policy,
-        passes=passes,
-        credit=credit,
     )
 
 
-def _trainer(
-    config: ConfigDict, optimizer: optax.GradientTransformation
-) -> Callable[[PeakRates], Trainer]:
-    """A trainer but for the peak rates: they are data of the update."""
-    schedule = build_schedule(**config.schedule)
-    warmup_updates = config.critic.warmup_updates
-    return functools.partial(Trainer, optimizer, schedule, warmup_updates)
+def learner_numbers(config: ConfigDict) -> Numbers:
+    """Numbers of a configuration that the update and the diagnostics take as data."""
+    numbers = dict(read_numbers(config, _READ))
+    for name in ("beta1", "beta2"):
+        if f"optimizer.{name}" in numbers:
+            # In float32 1 - 0.999 is wrong in the fifth digit.
+            complement = np.float32(1 - config.optimizer[name])
+            numbers[f"optimizer.{name}_complement"] = complement
+    return numbers
 
 
-def peak_rates(config: ConfigDict) -> PeakRates:
-    sections = config.optimizer, config.critic
-    return PeakRates(*(np.float32(section.learning_rate) for section in sections))
+def _make_stages(
+    config: ConfigDict, make_passes: Callable[..., Passes], numbers: Numbers
+) -> Stages:
+    """The parts of the update; each section goes to one of them."""
+    sections = fill_in(config, numbers)
+    critic = sections["critic"]
+    objective = from_section(
+        Objective,
+        sections["loss"],
+        kl_penalty=KLPenalty(**sections["kl"]),
+        clip_value=critic["clip_value"],
+        value_coeff=critic["loss_coeff"],
+    )
+    return Stages(
+        passes=make_passes(
+            objective=objective, temperature=sections["rollout"]["temperature"]
+        ),
+        trainer=Trainer(
+            optimizer=_optimizer(**sections["optimizer"]),
+            schedule=build_schedule(**sections["schedule"]),
+            warmup_updates=critic["warmup_updates"],
+            peak=sections["optimizer"]["learning_rate"],
+            critic_peak=critic["learning_rate"],
+        ),
+        filter_config=from_section(FilterConfig, sections["filter"]),
+        credit=from_section(CreditAssignment, sections["algo"]),
+    )
+
+
+def _optimizer(
+    *, learning_rate: Number, **adamw: Number
+) -> optax.GradientTransformation:
+    del learning_rate  # of the trainer
+    return build_optimizer(**adamw)
 
 
 def _state_factory(
     config: ConfigDict,
     networks: Networks,
-    optimizer: optax.GradientTransformation,
     mesh: Mesh,
     players: Mesh | None,
 ) -> "_StateFactory":
     return _StateFactory(
         trained=_trainable(networks),
         critic=networks.critic,
-        optimizer=optimizer,
+        # Only its fresh state is used.
+        optimizer=_optimizer(**config.optimizer),
         mesh=mesh,
         players=(players or mesh) if config.rollout.ahead else None,
-        kl_coeff=config.kl.coeff if config.kl.placement is not None else 0.0,
         has_rate_scale=config.warning.action == "cut_learning_rate",
     )
 
@@ -214,16 +269,6 @@ def _batch_shape(config: ConfigDict, prompts: SharedPrompts | None) -> BatchShap
         minibatch_rows=config.learner.minibatch_rows,
         epochs=config.learner.epochs,
         rows_together=1 if prompts is None else prompts.group_size,
-    )
-
-
-def _objective(config: ConfigDict) -> Objective:
-    return from_section(
-        Objective,
-        config.loss,
-        kl_penalty=KLPenalty(**config.kl),
-        clip_value=config.critic.clip_value,
-        value_coeff=config.critic.loss_coeff,
     )
 
 
@@ -245,7 +290,7 @@ class _StateFactory:
       trained, critic: the trained part of the policy, and the critic.
       optimizer, mesh: see `init_network`.
       players: devices that play one iteration ahead; None: no rollout is ahead.
-      kl_coeff, has_rate_scale: see `init_state`.
+      has_rate_scale: see `init_state`.
     """
 
     trained: Trainable
@@ -253,16 +298,16 @@ class _StateFactory:
     optimizer: optax.GradientTransformation
     mesh: Mesh
     players: Mesh | None
-    kl_coeff: float
     has_rate_scale: bool
 
-    def make(self, params: Params, seed: int) -> TrainState:
-        return self._state(init_network, self._first(params, _init_key(seed)))
+    def make(self, params: Params, seed: int, kl_coeff: Number) -> TrainState:
+        first = self._first(params, _init_key(seed))
+        return self._state(init_network, first, kl_coeff)
 
     def describe(self, params: Params) -> TrainState:
-        """Shapes, dtypes and shardings of `make(params, seed)`."""
+        """Shapes, dtypes and shardings of what `make` returns."""
         first = jax.eval_shape(self._first, params, _init_key(0))
-        return describe(self._state(abstract_network, first))
+        return describe(self._state(abstract_network, first, 0.0))
 
     def _first(self, params: Params, key: Key[Array, ""]) -> TrainedParams:
         critic_params = None
@@ -271,7 +316,10 @@ class _StateFactory:
         return self.trained.init(params, jax.random.fold_in(key, 0)), critic_params
 
     def _state(
-        self, network: Callable[..., Network], first: TrainedParams
+        self,
+        network: Callable[..., Network],
+        first: TrainedParams,
+        kl_coeff: Number,
     ) -> TrainState:
         shared = self.optimizer, self.mesh
         policy, critic = network(first[0], *shared, self.trained.logical_axes), None
@@ -281,7 +329,7 @@ class _StateFactory:
             policy,
             critic,
             self.mesh,
-            kl_coeff=self.kl_coeff,
+            kl_coeff=kl_coeff,
             has_rate_scale=self.has_rate_scale,
         )
         if self.players is None:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.kv_cache import PromptRows
 from ragen_jax.models.policy import Policy
+from ragen_jax.registry.numbers import Number
 from ragen_jax.types import Params, TokenSpan
 
 
@@ -72,7 +73,7 @@ def token_log_probs(
     tokens: Int[Array, "b T"],
     mask: Bool[Array, "b T"] | None = None,
     *,
-    temperature: float,
+    temperature: Number,
     chunk_tokens: int,
 ) -> tuple[Float[Array, "b T"], Float[Array, "b T"]]:
     """Log-probability of each token given those before it, and the entropy there.

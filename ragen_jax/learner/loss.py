@@ -24,6 +24,7 @@ from ragen_jax.algo.losses import (
 from ragen_jax.algo.masked import masked_sum
 from ragen_jax.algo.mismatch import MismatchSums, mismatch_sums
 from ragen_jax.registry.functions import call
+from ragen_jax.registry.numbers import Number
 
 # Sources of the old log-probabilities of the sampled tokens.
 OLD_LOG_PROBS = ("sampler", "learner")
@@ -139,12 +140,12 @@ class Objective:
 
     policy: str
     aggregation: str
-    entropy_coeff: float
+    entropy_coeff: Number
     old_log_probs: str
-    importance_cap: float | None
+    importance_cap: Number | None
     kl_penalty: KLPenalty
-    clip_value: float | None
-    value_coeff: float
+    clip_value: Number | None
+    value_coeff: Number
     options: Mapping[str, Any]
 
     def token_weights(self, mask: Bool[Array, "M T"]) -> Float[Array, "M T"]:

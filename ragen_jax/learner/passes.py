@@ -6,7 +6,6 @@ microbatches run as the rows fill, each as wide as its longest row needs.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import jax
@@ -26,6 +25,7 @@ from ragen_jax.learner.prompts import SharedPrompts
 from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import at_width
+from ragen_jax.registry.numbers import Number
 from ragen_jax.sharding import by_rows, num_row_shards, on_each_device
 from ragen_jax.types import Params, TokenSpan
 
@@ -68,7 +68,7 @@ class Passes:
     table_shardings: tuple[PyTree, PyTree | None]
     microbatch_rows: int
     num_widths: int
-    temperature: float
+    temperature: Number
     logprob_chunk_tokens: int
     objective: Objective
     prompts: SharedPrompts | None = None
@@ -315,13 +315,15 @@ class Passes:
         tokens: Int[Array, "m T"],
         mask: Bool[Array, "m T"],
     ):
-        score = functools.partial(
-            token_log_probs,
-            policy,
-            temperature=self.temperature,
-            chunk_tokens=self.logprob_chunk_tokens // num_row_shards(self.mesh),
-        )
-        return on_each_device(score, self.mesh)(params, hidden, tokens, mask)
+        chunk_tokens = self.logprob_chunk_tokens // num_row_shards(self.mesh)
+
+        def score(whole, *rows):
+            params, temperature = whole
+            how = {"temperature": temperature, "chunk_tokens": chunk_tokens}
+            return token_log_probs(policy, params, *rows, **how)
+
+        whole = params, self.temperature
+        return on_each_device(score, self.mesh)(whole, hidden, tokens, mask)
 
     def _by_length(self, rows: Int[Array, " M"], samples: Samples) -> Int[Array, " M"]:
         """A minibatch sorted by length; index `B` (not a row) comes last."""

@@ -6,7 +6,7 @@ description; and the optax transformation that changes it.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,14 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
+from ragen_jax.registry.numbers import Number
 from ragen_jax.sharding import on_mesh, param_shardings, replicated
 from ragen_jax.types import Params
 
 T = TypeVar("T")
+
+# Added to the root of AdamW's second moment (optax, PyTorch).
+_ADAM_EPSILON = 1e-8
 
 
 @struct.dataclass
@@ -229,19 +233,18 @@ def describe(tree: T, shardings: PyTree | None = None) -> T:
     )
 
 
-class PeakRates(NamedTuple):
-    """The highest learning rates: data, so that runs share the compiled update."""
-
-    policy: Float[Array, ""]
-    critic: Float[Array, ""]
-
-
 # (highest learning rate, number of the update from 0) -> its learning rate.
 Schedule = Callable[[Float[Array, ""], Int[Array, ""]], Float[Array, ""]]
 
 
 def build_optimizer(
-    *, beta1: float, beta2: float, weight_decay: float, max_grad_norm: float
+    *,
+    beta1: Number,
+    beta2: Number,
+    weight_decay: Number,
+    max_grad_norm: Number,
+    beta1_complement: Number | None = None,
+    beta2_complement: Number | None = None,
 ) -> optax.GradientTransformation:
     """Gradient clipping by global norm, then AdamW (arXiv 1711.05101) at rate 1.
 
@@ -252,20 +255,49 @@ def build_optimizer(
       beta1, beta2: decay of the first and second moment.
       weight_decay: decoupled; the learning rate multiplies it, too.
       max_grad_norm: global norm above which the gradient is scaled down.
+      beta1_complement, beta2_complement: 1 - beta, for a beta of 32 bits; None: it has
+        64 bits.
     """
+    first = beta1, 1 - beta1 if beta1_complement is None else beta1_complement
+    second = beta2, 1 - beta2 if beta2_complement is None else beta2_complement
     return optax.chain(
         optax.clip_by_global_norm(max_grad_norm),
-        optax.scale_by_adam(b1=beta1, b2=beta2),
+        _scale_by_adam(first, second),
         optax.add_decayed_weights(weight_decay),
     )
+
+
+def _scale_by_adam(
+    first: tuple[Number, Number], second: tuple[Number, Number]
+) -> optax.GradientTransformation:
+    """`optax.scale_by_adam`, of pairs beta, 1 - beta: that one subtracts in 32 bits."""
+
+    def update(grads, state, params=None):
+        del params
+        count = optax.safe_increment(state.count)
+
+        def moment(powers, before, beta, complement):
+            """The mean of powers of the gradient, and the same without its bias."""
+            after = jax.tree.map(lambda g, m: complement * g + beta * m, powers, before)
+            return after, optax.tree.bias_correction(after, beta, count)
+
+        squares = jax.tree.map(jnp.square, grads)
+        mu, mean = moment(grads, state.mu, *first)
+        nu, square = moment(squares, state.nu, *second)
+        directions = jax.tree.map(
+            lambda m, v: m / (jnp.sqrt(v) + _ADAM_EPSILON), mean, square
+        )
+        return directions, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
 def build_schedule(
     *,
     shape: str,
-    warmup_updates: int,
-    decay_updates: int | None,
-    final_fraction: float,
+    warmup_updates: Number,
+    decay_updates: Number | None,
+    final_fraction: Number,
 ) -> Schedule:
     """The learning rate of an update (from 0), given the highest.
 
@@ -280,12 +312,12 @@ def build_schedule(
     decay = SCHEDULES[shape]
 
     def rate(peak: Float[Array, ""], update: Int[Array, ""]) -> Float[Array, ""]:
-        done = update.astype(jnp.float32)
-        rise = jnp.minimum((done + 1) / (warmup_updates + 1), 1.0)
+        done, warmup = update.astype(jnp.float32), jnp.float32(warmup_updates)
+        rise = jnp.minimum((done + 1) / (warmup + 1), 1.0)
         fall = 1.0
         if decay_updates is not None:
-            length = max(decay_updates - warmup_updates, 1)
-            share = jnp.clip((done - warmup_updates) / length, 0.0, 1.0)
+            length = jnp.float32(jnp.maximum(decay_updates - warmup_updates, 1))
+            share = jnp.clip((done - warmup) / length, 0.0, 1.0)
             fall = final_fraction + (1 - final_fraction) * decay(share)
         return jnp.asarray(peak * rise * fall, jnp.float32)
 

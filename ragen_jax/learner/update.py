@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.algo.credit import CreditAssignment
@@ -42,7 +43,8 @@ from ragen_jax.learner.metrics import (
     reply_stats,
 )
 from ragen_jax.learner.passes import Passes, TrainedParams, kept_first
-from ragen_jax.learner.state import Network, PeakRates, Schedule, TrainState
+from ragen_jax.learner.state import Network, Schedule, TrainState
+from ragen_jax.registry.numbers import Number, Numbers
 from ragen_jax.sharding import replicated
 from ragen_jax.types import Params, Trajectory
 
@@ -106,13 +108,14 @@ class Trainer:
       optimizer: see `build_optimizer`.
       schedule: of both learning rates, see `build_schedule`.
       warmup_updates: updates in which only the critic is trained.
-      peaks: the highest learning rates.
+      peak, critic_peak: the highest learning rates of the policy and of the critic.
     """
 
     optimizer: optax.GradientTransformation
     schedule: Schedule
-    warmup_updates: int
-    peaks: PeakRates
+    warmup_updates: Number
+    peak: Number
+    critic_peak: Number
 
     def step(self, state: TrainState, grads: TrainedParams) -> TrainState:
         """The state after one step of each network."""
@@ -129,11 +132,11 @@ class Trainer:
     def rates(self, state: TrainState) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Learning rates of the policy, 0 while it waits, and of the critic."""
         iteration = state.iteration
-        rate = self.schedule(self.peaks.policy, iteration)
+        rate = self.schedule(self.peak, iteration)
         rate = jnp.where(self._is_warm(iteration), rate, 0.0)
         if state.rate_scale is not None:
             rate = rate * state.rate_scale
-        return rate, self.schedule(self.peaks.critic, iteration)
+        return rate, self.schedule(self.critic_peak, iteration)
 
     def _is_warm(self, iteration) -> Bool[Array, ""]:
         return iteration >= self.warmup_updates
@@ -146,36 +149,46 @@ class Trainer:
         return Network(optax.apply_updates(network.params, changes), opt_state)
 
 
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """What an update computes with, settings included; see the classes."""
+
+    passes: Passes
+    trainer: Trainer
+    filter_config: FilterConfig
+    credit: CreditAssignment
+
+
 def make_update(
-    passes: Passes,
-    make_trainer: Callable[[PeakRates], Trainer],
-    filter_config: FilterConfig,
-    credit: CreditAssignment,
+    make_stages: Callable[[Numbers], Stages],
     shardings: TrainState,
     shape: BatchShape,
+    mesh: Mesh,
 ) -> Callable[..., tuple[TrainState, Stats, EpisodeCredit]]:
-    """Build `update(frozen, peaks, state, trajectory, key) -> (state, stats, credit)`.
+    """Build `update(frozen, numbers, state, trajectory, key) -> state, stats, credit`.
 
     `frozen` are the parameters the policy started with, where adapters stand on them or
-    a KL penalty keeps it near them; else None. `peaks` are the highest learning rates.
-    The state is donated: use the returned one. An optimizer step is not taken, and
-    counted, when a gradient is not finite; it is not taken, and not counted, when no
-    token of its minibatch is trained on.
+    a KL penalty keeps it near them; else None. `numbers` are settings, of which each
+    call may have its own. The state is donated: use the returned one. An
+    optimizer step is not taken, and counted, when a gradient is not finite; it is not
+    taken, and not counted, when no token of its minibatch is trained on.
 
     Args:
-      passes, filter_config, credit, shape: see their classes.
-      make_trainer: from the highest learning rates.
+      make_stages: from `numbers`, traced.
       shardings: where the state lives, see `state_shardings`.
+      shape: see its class.
+      mesh: rows are split over it.
 
     Raises:
       ValueError: when called, the trajectory has another number of rows.
     """
     arrays = functools.partial(named_arrays, group_size=shape.group_size)
-    kl_penalty = passes.objective.kl_penalty
 
-    def update(frozen, peaks, state, trajectory, key):
+    def update(frozen, numbers, state, trajectory, key):
         _check_rows(trajectory, shape)
-        trainer = make_trainer(peaks)
+        stages = make_stages(numbers)
+        passes, credit, trainer = stages.passes, stages.credit, stages.trainer
+        filter_config, kl_penalty = stages.filter_config, passes.objective.kl_penalty
         # First: the filter scores the rewards that are learned from.
         trajectory = replace_rewards(trajectory, credit, group_size=shape.group_size)
         params, entropies = (trained_params(state), frozen), None
@@ -213,7 +226,7 @@ def make_update(
         after = carry.state.replace(iteration=state.iteration + 1, kl_coeff=kl_coeff)
         return after, stats, _episode_credit(kept, filtered.kept, estimate)
 
-    whole = replicated(passes.mesh)
+    whole = replicated(mesh)
     # Donated: the new state takes the old one's memory.
     return jax.jit(update, donate_argnums=2, out_shardings=(shardings, whole, whole))
 

@@ -99,7 +99,7 @@ def read_tokens(
     Args:
       batch: of an update.
     """
-    rows, shared = config.learner.microbatch_rows, parts.learner.passes.prompts
+    rows, shared = config.learner.microbatch_rows, parts.learner.stages.passes.prompts
     num_rows = local_rows(parts, rows)
 
     def describe(*shape):

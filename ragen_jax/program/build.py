@@ -224,8 +224,8 @@ def open_program(
         pass_at=pass_at(config),
         group_size=config.rollout.group_size,
         # Arguments, not constants of the compiled update, which would hold a copy of
-        # `frozen`, and be compiled again for every learning rate of a sweep.
-        update=functools.partial(learner.update, frozen, learner.peaks),
+        # `frozen`, and be compiled again for every number of a sweep.
+        update=functools.partial(learner.update, frozen, learner.numbers),
         play_params=functools.partial(learner.play_params, frozen),
         frozen=frozen,
         diagnostics=build_diagnostics(config, learner, frozen, parser),

@@ -60,8 +60,9 @@ def lower(parts: Parts, name: str, batch: Trajectory) -> list[jax.stages.Lowered
     learner = parts.learner
     key = jax.eval_shape(lambda: jax.random.key(0))
     if name == "update":
-        rates, state = learner.peaks, learner.state.replace(acting_snapshot=None)
-        return [learner.update.lower(learner.frozen, rates, state, batch, key)]
+        fixed = learner.frozen, learner.numbers
+        state = learner.state.replace(acting_snapshot=None)
+        return [learner.update.lower(*fixed, state, batch, key)]
     played = learner.played
     if name == "rollout":
         played = describe(played, on_mesh(played, parts.players))

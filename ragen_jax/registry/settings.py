@@ -35,6 +35,10 @@ LARGEST_INTEGER = 2**31 - 1
 
 LARGEST_FLOAT = 3.4e38
 
+# The list of all keys, by reference: the library takes configurations as arguments and
+# imports none of their files.
+DECLARED = "configs.base:SETTINGS"
+
 # All keys of a configuration by their dotted paths, with their values.
 Leaves = Mapping[str, Any]
 
@@ -93,6 +97,8 @@ class Setting:
         "env.host is None". The operators are is, is not, ==, != and >.
       is_mutable: a resumed run may change it, since it does not touch what is learned
         (another mesh, attention or part rounds differently).
+      is_data: a number that compiled programs take as an argument: another one compiles
+        nothing. None stays part of the program, see `numbers.py`.
     """
 
     default: Any
@@ -109,6 +115,7 @@ class Setting:
     entry_of: str = ""
     needs: tuple[str, ...] = ()
     is_mutable: bool = False
+    is_data: bool = False
 
     @property
     def choices(self) -> Collection[Any]:
@@ -262,6 +269,11 @@ class Settings(dict[str, Section | Setting]):
         )
 
     @property
+    def data(self) -> tuple[str, ...]:
+        """Keys of numbers that compiled programs take as arguments."""
+        return tuple(key for key in self.keys_of_values if self[key].is_data)
+
+    @property
     def tables(self) -> dict[str, Mapping[str, Callable]]:
         """By key, the table of functions whose entry it names."""
         return {
@@ -296,6 +308,11 @@ class Settings(dict[str, Section | Setting]):
                         f"{leaves[other]!r}"
                     )
         return None
+
+
+def declared() -> Settings:
+    """The declarations of training's keys."""
+    return load_reference(DECLARED)
 
 
 def check(

@@ -1,8 +1,9 @@
-"""Programs that runs share: compiled once for all seeds and learning rates.
+"""Programs that runs share: compiled once for all seeds and for settings that are data.
 
 In: validated configurations, one after the other. Out: a `Program` each. Loading and
 compiling take half a minute for the pocket model. Configurations that differ only in
-`FREE_VALUES` share the compiled functions, which take those values as data.
+their seed and in numbers that are declared as data (`ragen_jax/registry/numbers.py`)
+share the compiled functions.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import threading
 
 from ml_collections import ConfigDict
 
-from ragen_jax.learner.learner import peak_rates
+from ragen_jax.config import VALIDATION_SETTINGS
 from ragen_jax.models.hf.weights import load_checkpoint, load_config
 from ragen_jax.program.build import (
     Program,
@@ -21,14 +22,14 @@ from ragen_jax.program.build import (
     check_memory,
     model_folder,
     num_params,
+    renumber,
 )
+from ragen_jax.registry.numbers import data_keys
 from ragen_jax.registry.settings import flatten
 from ragen_jax.runs.machine import references
 from ragen_jax.sharding import platform_of
 from ragen_jax.text.tokenizer import load_tokenizer
 
-# Keys whose values a program takes as data, see `restart`.
-FREE_VALUES = ("seed", "optimizer.learning_rate", "critic.learning_rate")
 # Most parameters of a model of which several runs at a time are faster on a CPU:
 # products of larger ones fill the cores, and their states may not fit in memory
 # together.
@@ -77,9 +78,8 @@ class Programs:
 def program_key(config: ConfigDict) -> str:
     """Equal for configurations that can share a program."""
     leaves = flatten(config)
-    compiled_in = {
-        key: value for key, value in leaves.items() if key not in FREE_VALUES
-    }
+    free = data_keys(leaves) | {"seed"}
+    compiled_in = {key: value for key, value in leaves.items() if key not in free}
     return json.dumps(compiled_in, sort_keys=True)
 
 
@@ -87,17 +87,20 @@ def restart(program: Program, config: ConfigDict) -> Program:
     """The program with the first state of another run; nothing is compiled again.
 
     Args:
-      program: of a configuration that differs from `config` only in `FREE_VALUES`. Its
-        state is not used.
+      program: of a configuration with the same `program_key`. Its state is not used.
       config: validated.
     """
     _, params = load_checkpoint(model_folder(config.model.path))
-    learner = dataclasses.replace(program.learner, peaks=peak_rates(config))
+    learner = program.learner.with_numbers(config)
+    numbers, vocab_size = learner.numbers, program.model.vocab_size
     return dataclasses.replace(
         program,
+        tasks=tuple(renumber(config, task, vocab_size) for task in program.tasks),
+        validation={name: config.evaluation[name] for name in VALIDATION_SETTINGS},
         learner=learner,
         state=learner.init(params, config.seed),
-        update=functools.partial(learner.update, program.frozen, learner.peaks),
+        update=functools.partial(learner.update, program.frozen, numbers),
+        diagnostics=dataclasses.replace(program.diagnostics, numbers=numbers),
     )
 
 

@@ -160,7 +160,7 @@ def test_the_update_is_the_same(model):
     order = runs.row_order(key, batch.tokens.shape[0])
     theirs = peer.update(torch_learner.as_episodes(batch), order)
     state = learner.init(setup.params, config.seed)
-    state, stats, _ = learner.update(None, learner.peaks, state, batch, key)
+    state, stats, _ = learner.update(None, learner.numbers, state, batch, key)
     for name, own in runs.OWN_STATS.items():
         assert theirs[name] == pytest.approx(float(stats[own]), rel=1e-3, abs=1e-5)
     # Both went the same way: what is left between them is small against the way.

@@ -283,7 +283,7 @@ def test_an_update_is_that_of_torch_and_transformers_reads_the_export(
     learner = build_learner(settings, Networks(policy, None), mesh)
     key = jax.random.key(3)
     state, stats, _ = learner.update(
-        None, learner.peaks, learner.init(params, 0), batch, key
+        None, learner.numbers, learner.init(params, 0), batch, key
     )
     state = jax.device_get(state)
     theirs = peer.update(as_episodes(batch), runs.row_order(key, len(CHATS)))

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from ragen_jax.algo.advantages import grpo
+from ragen_jax.algo.advantages import grpo, reinforce
 from ragen_jax.algo.segments import Estimate
 
 
@@ -21,6 +21,13 @@ def of_episodes(trajectory, rewards, *, group_size, strength=1.0):
 def calls_as_before(trajectory, rewards, *, group_size):
     """Hands a trajectory to a function that takes arrays."""
     return grpo(trajectory, rewards, group_size=group_size)
+
+
+def discounted(rewards, mask, *, gamma, group_size):
+    """Reads a number that the library's estimators get as data."""
+    if gamma == 1:
+        return grpo(rewards, mask, group_size=group_size)
+    return Estimate(reinforce(rewards, mask, gamma=gamma).advantages)
 
 
 def first_groups(scores, *, num_groups, group_size, share: float):

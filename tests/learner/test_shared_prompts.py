@@ -90,9 +90,9 @@ def after(prompts, *, mesh=(1, 1, 1), episodes=EPISODES, **settings):
     """State and stats on the host after one update."""
     learner, params = make_learner(prompts, mesh, **settings)
     frozen, state = learner.freeze(params), learner.init(params, 0)
-    episodes = jax.device_put(episodes, sharding.by_rows(learner.passes.mesh))
+    episodes = jax.device_put(episodes, sharding.by_rows(learner.stages.passes.mesh))
     state, stats, _ = learner.update(
-        frozen, learner.peaks, state, episodes, jax.random.key(7)
+        frozen, learner.numbers, state, episodes, jax.random.key(7)
     )
     assert stats["actor/grad_norm"] > 0
     return tiny.host(state), jax.device_get(stats)
@@ -172,10 +172,15 @@ def test_gradients_of_groups_are_the_same():
     for prompts in (PROMPTS, None):
         learner, params = make_learner(prompts, (1, 1, 1))
         program = make_bucket_gradients(
-            learner.passes, learner.credit, num_groups=4, group_size=4, num_buckets=2
+            learner.make_stages,
+            learner.stages.passes.mesh,
+            num_groups=4,
+            group_size=4,
+            num_buckets=2,
         )
         state, buckets = learner.init(params, 0), jnp.array([0, 1, 1, 0])
-        measured.append(program(learner.freeze(params), state, episodes, buckets))
+        fixed = learner.freeze(params), learner.numbers
+        measured.append(program(*fixed, state, episodes, buckets))
     chex.assert_trees_all_close(*measured, rtol=1e-3, atol=1e-6)
 
 
@@ -285,9 +290,9 @@ def test_sizes_are_the_largest_of_all_games():
 def test_the_default_reads_every_row_whole():
     """No array of the update is another one than without the setting."""
     learner, _ = make_learner(None, (1, 1, 1))
-    assert learner.passes.prompts is None
+    assert learner.stages.passes.prompts is None
     rows = EPISODES.tokens, EPISODES.loss_mask, None
-    prompts, arrays = learner.passes._apart(rows, rows[:2])
+    prompts, arrays = learner.stages.passes._apart(rows, rows[:2])
     assert prompts is None
     assert arrays == rows[:2]
-    assert dataclasses.replace(learner.passes).whole_groups(rows[1]) is rows[1]
+    assert dataclasses.replace(learner.stages.passes).whole_groups(rows[1]) is rows[1]

@@ -48,7 +48,7 @@ def after(
     trajectory = jax.device_put(make_trajectory(REWARDS), sharding.by_rows(mesh))
     frozen, state = learner.freeze(params), learner.init(params, 0)
     state, stats, _ = learner.update(
-        frozen, learner.peaks, state, trajectory, jax.random.key(7)
+        frozen, learner.numbers, state, trajectory, jax.random.key(7)
     )
     return tiny.host(state), jax.device_get(stats)
 

@@ -139,7 +139,7 @@ def build(mesh=(1, 1, 1), *, policy=POLICY, **settings):
     learner = _learner(mesh, policy, **settings)
     params = _init(jax.random.key(0))
     frozen = learner.freeze(params)
-    update = functools.partial(learner.update, frozen, learner.peaks)
+    update = functools.partial(learner.update, frozen, learner.numbers)
     return learner.init(params, 0), update
 
 

@@ -7,8 +7,9 @@ from configs import frozen_lake, sokoban, world
 from ragen_jax.evaluation.harness import suite_configs
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.terminal.episodes import watch_policy
-from ragen_jax.program.build import bind_policy, build_program
+from ragen_jax.program.build import bind_policy, build_program, renumber
 from ragen_jax.sharding import make_mesh
+from ragen_jax.sweeps.programs import program_key
 from ragen_jax.tasks.build import build_task
 from tests import commands
 
@@ -67,6 +68,55 @@ def test_an_entry_of_a_suite_and_other_numbers_are_the_same_text(model):
         config.env.params.success_rate = 0.1
     other = build_program(config)
     assert lowered(other.task.training, jax.random.key(0), program) == text
+
+
+# Read by rollouts of this configuration -> another value.
+NUMBERS = {
+    "rollout.temperature": 3.0,
+    "rollout.top_k": 2,
+    "rollout.top_p": 0.1,
+    "rollout.format_penalty": -0.7,
+    "bonus.format": 0.9,
+    "bonus.length": 0.9,
+    "bonus.facts": -2.0,
+    "bonus.min_tokens": 15,
+    "bonus.max_tokens": 5,
+}
+
+
+def test_every_number_of_a_rollout_is_an_argument_that_is_read(compiled_names):
+    """Of the pocket model, whose thoughts state facts."""
+    given = {"rollout.temperature": 1.3, "rollout.top_k": 300, "rollout.top_p": 0.99}
+    given |= {"bonus.format": 0.2, "bonus.length": 0.3, "bonus.facts": 0.4}
+    given |= {"bonus.min_tokens": 1, "bonus.max_tokens": 20}
+    given |= {"loss.old_log_probs": "learner", "loss.importance_cap": 2.0}
+    config = commands.tiny_config(sokoban, rollout__max_reply_tokens=24)
+    with config.ignore_type():
+        config.update_from_flattened_dict(given)
+    program = build_program(config)
+    params, vocab_size = program.play_params(program.state), program.model.vocab_size
+
+    def play(config):
+        task = renumber(config, program.task, vocab_size)
+        rollout = task.collect(params, jax.random.key(3))
+        return jax.device_get((rollout.tokens, rollout.turns)), task
+
+    before, _ = play(config)
+    for key, value in NUMBERS.items():
+        other = config.copy_and_resolve_references()
+        other.update_from_flattened_dict({key: value})
+        assert program_key(other) == program_key(config)
+        after, _ = play(other)
+        pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+        assert not all(np.array_equal(a, b) for a, b in pairs), key
+    greedy = config.copy_and_resolve_references()
+    greedy.evaluation.temperature = 0.0
+    _, task = play(greedy)
+    samples = [jax.device_get(task.collect_validation(params, i)) for i in (0, 1)]
+    np.testing.assert_array_equal(*(x.tokens for x in samples))
+    first, second = (program.task.collect_validation(params, i) for i in (0, 1))
+    assert not np.array_equal(first.tokens, second.tokens)
+    assert compiled_names().count("rollout") == 1
 
 
 def test_games_in_python_share_their_programs(compiled_names):

@@ -88,12 +88,21 @@ def test_runs_differ_from_each_other(swept, model):
     assert len(digests) == 4
 
 
-def test_another_seed_and_learning_rate_compile_nothing(model, tmp_path):
+def test_another_seed_and_other_numbers_compile_nothing(model, tmp_path):
+    """Nor do the diagnostics; and the run is the one of `train` alone."""
     programs = Programs()
-    first, other = (
-        make_config(model, seed=seed, optimizer__learning_rate=rate)
-        for seed, rate in ((0, 1e-3), (1, 0.1))
-    )
+    shared = {"kl.placement": "loss", "diagnostics.gradient_every": 1}
+    numbers = {
+        "optimizer.learning_rate": 0.1,
+        "optimizer.beta2": 0.95,
+        "loss.clip_high": 0.1,
+        "loss.entropy_coeff": 0.0,
+        "kl.coeff": 0.1,
+        "filter.keep_fraction": 0.5,
+        "critic.warmup_updates": 1,
+    }
+    first = make_config(model, **shared)
+    other = make_config(model, seed=1, **shared | numbers)
     assert program_key(first) == program_key(other)
     assert run_program(first, programs.start(first), tmp_path / "first") == 0
     with compilations() as compiled:
@@ -101,11 +110,15 @@ def test_another_seed_and_learning_rate_compile_nothing(model, tmp_path):
     assert compiled.num_programs == 0
     results = [result_of(tmp_path / name) for name in ("first", "other")]
     assert results[0] != results[1]
+    assert train(other, tmp_path / "alone") == 0
+    records = [commands.record_of(tmp_path / name) for name in ("other", "alone")]
+    assert records[0] == records[1]
+    assert result_of(tmp_path / "alone") == results[1]
 
 
-@pytest.mark.parametrize("key", ["rollout.temperature", "algo.gamma", "kl.coeff"])
+@pytest.mark.parametrize("key", ["learner.epochs=1,2", "loss.dual_clip=3.0,None"])
 def test_what_is_compiled_into_a_program_is_not_shared(model, key):
-    first, other = cells_of(model, f"{key}=0.5,0.25", kl__placement="loss")
+    first, other = cells_of(model, key)
     check_cells([first, other])
     assert program_key(first.config) != program_key(other.config)
 
@@ -183,7 +196,7 @@ def test_unusable_folders_are_refused_before_the_runs(model, tmp_path):
 
 
 def test_the_next_program_is_compiled_ahead_of_its_turn(model, tmp_path):
-    cells = cells_of(model, "rollout.temperature=0.5,1.0")
+    cells = cells_of(model, "learner.epochs=1,2")
     runs = sweeps.plan([(cell, (0, 1, 2)) for cell in cells], tmp_path)
     order = [(run.cell.label, run.seed) for run in sweeps._pipelined(runs)]
     first, second = (cell.label for cell in cells)
@@ -193,7 +206,7 @@ def test_the_next_program_is_compiled_ahead_of_its_turn(model, tmp_path):
 
 def test_programs_compile_one_after_the_other(model, tmp_path):
     """Runs at the same time would compile the parts that their programs share twice."""
-    cells = cells_of(model, "rollout.temperature=0.5,0.7,1.0")
+    cells = cells_of(model, "learner.epochs=1,2,3")
     runs = sweeps.plan([(cell, SEEDS) for cell in cells], tmp_path)
     compiling, most, seen = [], [], set()
 
