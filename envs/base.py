@@ -25,6 +25,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
 from envs.auto_reset import replace_where
+from envs.blocks import in_blocks
 from envs.hashing import hash_arrays
 from envs.parameters import range_problem
 from envs.templates import Choice, Template
@@ -430,6 +431,19 @@ class TextEnvironment(environment.Environment, TextGame):
         return self.template.render(fields)
 
 
+def ask_solver(
+    env: TextEnvironment, ask: Callable[[EnvState], Any], states: EnvState
+) -> Any:
+    """`ask(states)` as NumPy arrays; `ask` is `solve` or `fewest_actions` of `env`.
+
+    Exact array solvers get blocks of one size, whatever the number of states: they are
+    compiled once. A search on the host sees all states, which may share its work.
+    """
+    if env.solves_on_device and env.solves == EXACT:
+        return in_blocks(ask, states)
+    return jax.device_get(ask(states))
+
+
 def make_ceiling(
     env: TextEnvironment, params: EnvParams, budget: PlayBudget
 ) -> Callable[[EnvState], float | None]:
@@ -447,8 +461,10 @@ def make_ceiling(
         levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
         share = solved.get(levels)
         if share is None:
-            solution = env.solve(states, params, budget=budget, discount=1.0)
-            share = float(np.mean(jax.device_get(solution.best_success)))
+            solve = functools.partial(
+                env.solve, params=params, budget=budget, discount=1.0
+            )
+            share = float(np.mean(ask_solver(env, solve, states).best_success))
             solved.clear()
             solved[levels] = share
         return None if math.isnan(share) else share
