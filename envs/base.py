@@ -388,7 +388,7 @@ class TextEnvironment(environment.Environment, TextGame):
 
     def action_text(self, action: int, state: EnvState, params: EnvParams) -> str:
         """Text of an action in a state, on the host."""
-        fields = self.action_fields(jnp.int32(action), state, params)
+        fields = _action_fields(self, np.int32(action), state, params)
         return self.action_template.render(jax.device_get(fields))
 
     def text_fields(
@@ -427,8 +427,25 @@ class TextEnvironment(environment.Environment, TextGame):
 
     def render(self, state: EnvState, params: EnvParams) -> str:
         """Text of one state, on the host."""
-        fields = jax.device_get(self.text_fields(state, params))
-        return self.template.render(fields)
+        return self.template.render(host_text_fields(self, state, params))
+
+
+def host_text_fields(
+    env: TextEnvironment, state: EnvState, params: EnvParams
+) -> dict[str, np.ndarray]:
+    """`env.text_fields`, on the host."""
+    return jax.device_get(_text_fields(env, state, params))
+
+
+# One program each, in place of one for every operation.
+@functools.partial(jax.jit, static_argnums=0)
+def _text_fields(env: TextEnvironment, state: EnvState, params: EnvParams):
+    return env.text_fields(state, params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _action_fields(env: TextEnvironment, action, state: EnvState, params: EnvParams):
+    return env.action_fields(action, state, params)
 
 
 def ask_solver(
