@@ -7,7 +7,7 @@ train on them: `gymnax.make("ragen/Bandit-v0")`. Ids already present are left al
 import difflib
 import inspect
 
-from gymnax import registration
+from envs.light_gymnax import registration  # isort: skip, before gymnax elsewhere
 
 from envs.bandit.env import Bandit
 from envs.base import TextEnvironment

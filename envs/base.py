@@ -25,6 +25,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt8
 
 from envs.auto_reset import replace_where
+from envs.blocks import in_blocks
 from envs.hashing import hash_arrays
 from envs.parameters import range_problem
 from envs.templates import Choice, Template
@@ -390,7 +391,7 @@ class TextEnvironment(environment.Environment, TextGame):
 
     def action_text(self, action: int, state: EnvState, params: EnvParams) -> str:
         """Text of an action in a state, on the host."""
-        fields = self.action_fields(jnp.int32(action), state, params)
+        fields = _action_fields(self, np.int32(action), state, params)
         return self.action_template.render(jax.device_get(fields))
 
     def text_fields(
@@ -429,8 +430,38 @@ class TextEnvironment(environment.Environment, TextGame):
 
     def render(self, state: EnvState, params: EnvParams) -> str:
         """Text of one state, on the host."""
-        fields = jax.device_get(self.text_fields(state, params))
-        return self.template.render(fields)
+        return self.template.render(host_text_fields(self, state, params))
+
+
+def host_text_fields(
+    env: TextEnvironment, state: EnvState, params: EnvParams
+) -> dict[str, np.ndarray]:
+    """`env.text_fields`, on the host."""
+    return jax.device_get(_text_fields(env, state, params))
+
+
+# One program each, in place of one for every operation.
+@functools.partial(jax.jit, static_argnums=0)
+def _text_fields(env: TextEnvironment, state: EnvState, params: EnvParams):
+    return env.text_fields(state, params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _action_fields(env: TextEnvironment, action, state: EnvState, params: EnvParams):
+    return env.action_fields(action, state, params)
+
+
+def ask_solver(
+    env: TextEnvironment, ask: Callable[[EnvState], Any], states: EnvState
+) -> Any:
+    """`ask(states)` as NumPy arrays; `ask` is `solve` or `fewest_actions` of `env`.
+
+    Exact array solvers get blocks of one size, whatever the number of states: they are
+    compiled once. A search on the host sees all states, which may share its work.
+    """
+    if env.solves_on_device and env.solves == EXACT:
+        return in_blocks(ask, states)
+    return jax.device_get(ask(states))
 
 
 def make_ceiling(
@@ -450,8 +481,10 @@ def make_ceiling(
         levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
         share = solved.get(levels)
         if share is None:
-            solution = env.solve(states, params, budget=budget, discount=1.0)
-            share = float(np.mean(jax.device_get(solution.best_success)))
+            solve = functools.partial(
+                env.solve, params=params, budget=budget, discount=1.0
+            )
+            share = float(np.mean(ask_solver(env, solve, states).best_success))
             solved.clear()
             solved[levels] = share
         return None if math.isnan(share) else share

@@ -164,7 +164,7 @@ def _finish(task, trajectory) -> None:
     count = sum(len(turn["actions"]) for turn in record["turns"])
     total = record["return"] + record["penalty"]
     print(describe_end(record["success"], count, total))
-    level = jax.tree.map(lambda x: x[0], trajectory.initial_state)
+    level = jax.tree.map(lambda x: x[0], jax.device_get(trajectory.initial_state))
     print(describe_best(task, level, task.rules.budget))
     if _GIF.value:
         turns = record["turns"]

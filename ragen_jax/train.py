@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs, sharding
@@ -236,7 +237,7 @@ def _rollout_metrics(
     if config.env.host is not None:
         metrics[FAILED_ROWS.name] = float(sum(map(FAILED_ROWS.value, rollouts)))
     for task, rollout in zip(program.tasks, rollouts, strict=True):
-        largest = np.max(np.abs(jax.device_get(game_rewards(rollout))))
+        largest = np.max(np.abs(jax.device_get(_paid(rollout, group_size)[0])))
         # Not-a-number is not up to anything.
         if not largest <= MAX_REWARD:
             raise ValueError(
@@ -256,8 +257,15 @@ def _group_spreads(
     rollouts: Sequence[Trajectory], config: ConfigDict
 ) -> dict[str, list[float]]:
     size = config.rollout.group_size
-    spreads = [
-        jax.device_get(reward_std(game_rewards(rollout), group_size=size))
-        for rollout in rollouts
-    ]
+    spreads = [jax.device_get(_paid(rollout, size)[1]) for rollout in rollouts]
     return {"rollout/in_group_reward_stds": [float(x) for s in spreads for x in s]}
+
+
+# One program: its three dozen operations would be compiled one by one otherwise.
+@functools.partial(jax.jit, static_argnums=1)
+def _paid(
+    rollout: Trajectory, group_size: int
+) -> tuple[Float[Array, " B"], Float[Array, " G"]]:
+    """What the game paid in each episode, and how much that differs in each group."""
+    rewards = game_rewards(rollout)
+    return rewards, reward_std(rewards, group_size=group_size)

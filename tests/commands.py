@@ -46,7 +46,7 @@ TINY = {
     "evaluation.num_prompts": 4,
     "diagnostics.every": None,
     "checkpoint.every": 1,
-    # Its library imports torch where that is installed: seconds of every process.
+    # No test but those of the sinks reads their files.
     "logging.sinks": (),
 }
 # The same without evaluations, which are a program of their own.

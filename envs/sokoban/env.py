@@ -9,6 +9,8 @@ Source: gym_sokoban's rules and rewards as RAGEN uses them (arXiv 2504.20073): 6
 one box, at most 100 actions.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -157,7 +159,7 @@ class Sokoban(BoardGame):
 
     def step_env(self, key, state, action, params):
         """Walks or pushes; returns (obs, state, reward, terminated, info)."""
-        covered = self._num_covered(state)
+        covered = _num_covered(state)
         solved = covered == self.num_boxes
         finished = solved | self.is_truncated(state, params)
         ahead, beyond = _cells_ahead(state.player, action, self.cols)
@@ -171,7 +173,7 @@ class Sokoban(BoardGame):
             boxes=jnp.where(effective & pushed, beyond, state.boxes),
             player=jnp.where(effective, ahead, state.player),
         )
-        next_covered = self._num_covered(next_state)
+        next_covered = _num_covered(next_state)
         success = next_covered == self.num_boxes
         gain = (next_covered - covered).astype(jnp.float32)
         reward = params.step_reward + params.box_reward * gain
@@ -196,7 +198,7 @@ class Sokoban(BoardGame):
 
     def is_success(self, state: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether every box is on a target."""
-        return self._num_covered(state) == self.num_boxes
+        return _num_covered(state) == self.num_boxes
 
     def text_fields(
         self, state: EnvState, params: EnvParams
@@ -236,19 +238,13 @@ class Sokoban(BoardGame):
                 f"discount={discount} with num_boxes={self.num_boxes}: exact values of "
                 "several boxes need discount=1.0"
             )
-        distances = self.action_distances(states)
-        steps_left = self.steps_left(states, params)
-        covered = jax.vmap(self._num_covered)(states)
-        finished = (covered == self.num_boxes) | (steps_left == 0)
-        values = _action_values(
-            distances, self.num_boxes - covered, params, jnp.float32(discount)
-        )
-        values = jnp.where(finished[:, None], 0.0, values)
-        allowed = jnp.minimum(steps_left, budget.num_actions)
-        return base.Solution(
-            action_values=values,
-            value=values.max(axis=1),
-            best_success=(distances.min(axis=1) <= allowed).astype(jnp.float32),
+        return _solution(
+            self.action_distances(states),
+            states,
+            self.steps_left(states, params),
+            params,
+            np.float32(discount),
+            np.int32(budget.num_actions),
         )
 
     def action_distances(self, states: EnvState) -> Int[Array, "B 4"]:
@@ -259,10 +255,9 @@ class Sokoban(BoardGame):
         `sokoban_solver.action_distances`.
         """
         shape = (-1, self.rows, self.cols)
-        walls, targets = states.walls.reshape(shape), states.targets.reshape(shape)
         if self.num_boxes == 1:
-            target = jnp.argmax(states.targets, axis=1).astype(jnp.int32)
-            return _batched_distances(walls, target, states.boxes[:, 0], states.player)
+            return _batched_distances(states, shape)
+        walls, targets = states.walls.reshape(shape), states.targets.reshape(shape)
         arrays = (walls, targets, states.boxes, states.player)
         return jnp.asarray(
             sokoban_solver.host_action_distances(*map(np.asarray, arrays))
@@ -294,8 +289,9 @@ class Sokoban(BoardGame):
             }
         )
 
-    def _num_covered(self, state: EnvState) -> Int[Array, ""]:
-        return state.targets[state.boxes].sum(dtype=jnp.int32)
+
+def _num_covered(state: EnvState) -> Int[Array, ""]:
+    return state.targets[state.boxes].sum(dtype=jnp.int32)
 
 
 def _cells_ahead(player, action, cols: int):
@@ -329,4 +325,36 @@ def _action_values(
     return jnp.where(solvable, values, -jnp.inf)
 
 
-_batched_distances = jax.jit(jax.vmap(sokoban_solver.action_distances))
+@functools.partial(jax.jit, static_argnums=1)
+def _batched_distances(
+    states: EnvState, shape: tuple[int, int, int]
+) -> Int[Array, "B 4"]:
+    """Action distances of states with one box on boards of this shape."""
+    target = jnp.argmax(states.targets, axis=1).astype(jnp.int32)
+    search = jax.vmap(sokoban_solver.action_distances)
+    walls = states.walls.reshape(shape)
+    return search(walls, target, states.boxes[:, 0], states.player)
+
+
+# One program: each of the steps would be compiled by itself otherwise.
+@jax.jit
+def _solution(
+    distances: Int[Array, "B 4"],
+    states: EnvState,
+    steps_left: Int[Array, " B"],
+    params: EnvParams,
+    discount: Float[Array, ""],
+    num_actions: Int[Array, ""],
+) -> base.Solution:
+    """What `Sokoban.solve` returns, from the action distances of the states."""
+    num_boxes = states.boxes.shape[1]
+    covered = jax.vmap(_num_covered)(states)
+    finished = (covered == num_boxes) | (steps_left == 0)
+    values = _action_values(distances, num_boxes - covered, params, discount)
+    values = jnp.where(finished[:, None], 0.0, values)
+    can_win = distances.min(axis=1) <= jnp.minimum(steps_left, num_actions)
+    return base.Solution(
+        action_values=values,
+        value=values.max(axis=1),
+        best_success=can_win.astype(jnp.float32),
+    )

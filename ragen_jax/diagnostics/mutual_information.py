@@ -32,12 +32,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from ragen_jax import rngs, sharding
 from ragen_jax.diagnostics import pairs
-from ragen_jax.diagnostics.pairs import Pairs
+from ragen_jax.diagnostics.pairs import Draws, Pairs
 from ragen_jax.diagnostics.scoring import Scorer
 from ragen_jax.learner.learner import Learner
 from ragen_jax.learner.logprobs import token_log_probs
@@ -185,20 +185,32 @@ def make_information(
     if not config.prompt.thinking:
         return None
     score = make_score(config, learner)
+    num_samples = config.diagnostics.num_samples
     choose = functools.partial(
         choose_pairs,
-        num_samples=config.diagnostics.num_samples,
+        num_samples=num_samples,
         group_size=config.rollout.group_size,
+        max_reply_tokens=parser.max_reply_tokens,
     )
-    choose = jax.jit(choose, out_shardings=sharding.replicated(_mesh(learner)))
+
+    def prepare(key, parser, batch):
+        """What is computed on the devices before pairs are chosen."""
+        num_rows, num_turns = batch.turns.played.shape
+        draws = pairs.draw(key, num_rows, num_turns, num_samples=num_samples)
+        return count_thoughts(parser, batch), draws
+
+    prepare = jax.jit(prepare, out_shardings=sharding.replicated(_mesh(learner)))
 
     def measure(numbers, key, state, batch):
         key = rngs.stream(key, "diagnostics")
         params = learner.play_params(frozen, state.acting_state)
-        chosen, num_valid, num_played = choose(key, parser, batch)
-        metrics = _coverage(*jax.device_get((num_valid, num_played)))
-        for label, sample in chosen.items():
-            scores, sample = to_host((score(numbers, params, sample), sample))
+        lengths, draws = prepare(key, parser, batch)
+        # No state of a game is read, which may be large.
+        batch = batch.replace(initial_state=None)
+        lengths, draws, batch = to_host((lengths, draws, batch))
+        metrics = _coverage(np.sum(lengths > 0, 0), np.sum(batch.turns.played, 0))
+        for label, sample in choose(draws, lengths, batch).items():
+            scores = to_host(score(numbers, params, sample))
             values = estimates(*_drop_padding(scores, sample))
             metrics |= {f"{label}{name}": value for name, value in values.items()}
         return metrics
@@ -236,30 +248,28 @@ def make_score(config: ConfigDict, learner: Learner) -> Callable[..., Array]:
 
 
 def choose_pairs(
-    key: Key[Array, ""],
-    parser: AnswerParser,
+    draws: Draws,
+    lengths: Int[np.ndarray, "B K"],
     batch: Trajectory,
     *,
     num_samples: int,
     group_size: int,
-) -> tuple[dict[str, Pairs], Int[Array, " K"], Int[Array, " K"]]:
-    """Pairs by their label; per turn, rows that have a thought and rows that played."""
-    lengths = count_thoughts(parser, batch)
+    max_reply_tokens: int,
+) -> dict[str, Pairs]:
+    """Pairs by their label, from the lengths of thoughts; all on the host."""
     is_valid = lengths > 0
-    first_key, any_key = jax.random.split(key)
     turns = {
         FIRST_TURNS: pairs.first_turns(
-            first_key, is_valid, num_samples=num_samples, group_size=group_size
+            draws, is_valid, num_samples=num_samples, group_size=group_size
         ),
-        ANY_TURNS: pairs.any_turns(any_key, is_valid, num_samples=num_samples),
+        ANY_TURNS: pairs.any_turns(draws, is_valid),
     }
-    samples = {
+    return {
         label: pairs.gather_pairs(
-            batch, chosen, lengths, max_reply_tokens=parser.max_reply_tokens
+            batch, chosen, lengths, max_reply_tokens=max_reply_tokens
         )
         for label, chosen in turns.items()
     }
-    return samples, jnp.sum(is_valid, axis=0), jnp.sum(batch.turns.played, axis=0)
 
 
 def count_thoughts(parser: AnswerParser, batch: Trajectory) -> Int[Array, "B K"]:

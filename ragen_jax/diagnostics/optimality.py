@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from envs.base import EnvParams, PlayBudget, TextEnvironment
+from envs.base import EnvParams, PlayBudget, TextEnvironment, ask_solver
 from ragen_jax.rollout.replay import replay
 from ragen_jax.text.statements import FactReader, is_there
 from ragen_jax.types import EnvState, Trajectory
@@ -49,14 +49,19 @@ def make_play_quality(
     """
     look = jax.jit(functools.partial(_look, env, params, max_reply_tokens))
 
+    solve = functools.partial(env.solve, params=params, budget=budget, discount=1.0)
+    count = functools.partial(env.fewest_actions, params=params)
+
     def measure(trajectory: Trajectory, rows_per_level: int) -> dict[str, float]:
-        levels = jax.tree.map(lambda x: x[::rows_per_level], trajectory.initial_state)
-        states, statements = jax.block_until_ready(look(trajectory, reader))
-        turns = jax.device_get(trajectory.turns)
-        success = np.asarray(jax.device_get(trajectory.success))
-        solution = env.solve(levels, params, budget=budget, discount=1.0)
-        can_win = np.repeat(np.asarray(solution.best_success) > 0, rows_per_level)
-        fewest = np.asarray(env.fewest_actions(levels, params))
+        states, statements = jax.device_get(look(trajectory, reader))
+        # From here on nothing is compiled but the solver.
+        start, turns, success = jax.device_get(
+            (trajectory.initial_state, trajectory.turns, trajectory.success)
+        )
+        levels = jax.tree.map(lambda x: x[::rows_per_level], start)
+        best_success = ask_solver(env, solve, levels).best_success
+        can_win = np.repeat(best_success > 0, rows_per_level)
+        fewest = ask_solver(env, count, levels)
         excess = turns.num_executed.sum(axis=1) - np.repeat(fewest, rows_per_level)
         is_optimal, is_choice = _judge(env, params, states, turns.actions)
         shares = {
@@ -65,7 +70,7 @@ def make_play_quality(
             "optimal_action_share": (is_optimal, is_choice),
         }
         if statements is not None:
-            is_wrong, is_stated = jax.device_get(statements)
+            is_wrong, is_stated = statements
             shares["hallucination_rate"] = (is_wrong, is_stated)
         return {
             name: float(np.mean(np.asarray(values)[mask], dtype=np.float64))
@@ -84,8 +89,10 @@ def _judge(
 ) -> tuple[Bool[np.ndarray, "B K A"], Bool[np.ndarray, "B K A"]]:
     """Which executed actions were optimal, and where there was something to win."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), states)
-    solution = env.solve(flat, params, budget=_ANY_BUDGET, discount=env.hurry_discount)
-    values = np.asarray(jax.device_get(solution.action_values))
+    solve = functools.partial(
+        env.solve, params=params, budget=_ANY_BUDGET, discount=env.hurry_discount
+    )
+    values = ask_solver(env, solve, flat).action_values
     best = values.max(axis=1)
     taken = np.take_along_axis(values, np.maximum(actions, 0).reshape(-1, 1), axis=1)[
         :, 0

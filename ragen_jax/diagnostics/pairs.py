@@ -1,8 +1,9 @@
 """Samples of pairs (X, Z) of a prompt and a thought, with equal prompts merged.
 
-In: episodes, and the length of each turn's thought. Out: `Pairs`. X is everything that
-the model read before the thought, up to and including the opening tag; Z is the thought
-without either tag. Prompts are equal if all their tokens are.
+In: episodes, the length of each turn's thought, random numbers. Out: `Pairs`, chosen by
+NumPy on the host: as an array program it would take seconds to compile. X is everything
+that the model read before the thought, up to and including the opening tag; Z is the
+thought without either tag. Prompts are equal if all their tokens are.
 
 RAGEN draws two samples: of first turns, whose prompt is that of the whole group; and of
 any turns, an episode first and then one of its turns.
@@ -14,19 +15,33 @@ of a prompt.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from ragen_jax.types import Trajectory
+
+
+class Draws(NamedTuple):
+    """Random numbers from 0 to 1 that decide both samples.
+
+    Attributes:
+      rank, tie: of first turns: the order within a group, and that of equal ranks.
+      row, turn: of any turns: which episode, and which of its turns.
+    """
+
+    rank: Float[Array, " B"]
+    tie: Float[Array, " B"]
+    row: Float[Array, "M B"]
+    turn: Float[Array, "M K"]
 
 
 class Turn(NamedTuple):
     """A sample of turns: row and turn of each; the chosen ones come first."""
 
-    row: Int[Array, " M"]
-    turn: Int[Array, " M"]
-    is_chosen: Bool[Array, " M"]
+    row: Int[np.ndarray, " M"]
+    turn: Int[np.ndarray, " M"]
+    is_chosen: Bool[np.ndarray, " M"]
 
 
 @struct.dataclass
@@ -43,18 +58,34 @@ class Pairs:
       num_pairs: number of pairs.
     """
 
-    prompts: Int[Array, "P C"]
-    prompt_lengths: Int[Array, " P"]
-    num_prompts: Int[Array, ""]
-    thoughts: Int[Array, "M R"]
-    thought_lengths: Int[Array, " M"]
-    prompt_of: Int[Array, " M"]
-    num_pairs: Int[Array, ""]
+    prompts: Int[np.ndarray, "P C"]
+    prompt_lengths: Int[np.ndarray, " P"]
+    num_prompts: Int[np.ndarray, ""]
+    thoughts: Int[np.ndarray, "M R"]
+    thought_lengths: Int[np.ndarray, " M"]
+    prompt_of: Int[np.ndarray, " M"]
+    num_pairs: Int[np.ndarray, ""]
+
+
+def draw(
+    key: Key[Array, ""], num_rows: int, num_turns: int, *, num_samples: int
+) -> Draws:
+    """Random numbers of samples of at most `num_samples` turns; runs inside `jit`."""
+    first_key, any_key = jax.random.split(key)
+    rank_key, tie_key = jax.random.split(first_key)
+    row_key, turn_key = jax.random.split(any_key)
+    num_samples = min(num_samples, num_rows * num_turns)
+    return Draws(
+        rank=jax.random.uniform(rank_key, (num_rows,)),
+        tie=jax.random.uniform(tie_key, (num_rows,)),
+        row=jax.random.uniform(row_key, (num_samples, num_rows)),
+        turn=jax.random.uniform(turn_key, (num_samples, num_turns)),
+    )
 
 
 def first_turns(
-    key: Key[Array, ""],
-    is_valid: Bool[Array, "B K"],
+    draws: Draws,
+    is_valid: Bool[np.ndarray, "B K"],
     *,
     num_samples: int,
     group_size: int,
@@ -62,94 +93,93 @@ def first_turns(
     """Sample of first turns without replacement, even over the groups.
 
     Args:
-      key: of the sample.
+      draws: of the sample.
       is_valid: turns that have a thought.
       num_samples: size of the sample, at most.
       group_size: `N`; rows of a group are adjacent.
     """
-    num_rows = is_valid.shape[0]
-    rank_key, tie_key = jax.random.split(key)
     is_valid = is_valid[:, 0]
-    draws = jnp.where(is_valid, jax.random.uniform(rank_key, (num_rows,)), jnp.inf)
-    by_group = draws.reshape(-1, group_size)
-    rank_in_group = jnp.argsort(jnp.argsort(by_group, axis=1), axis=1).reshape(-1)
-    ties = jax.random.uniform(tie_key, (num_rows,))
-    order = jnp.lexsort((ties, rank_in_group, ~is_valid))[:num_samples]
-    return Turn(order, jnp.zeros_like(order), is_valid[order])
+    ranks = np.where(is_valid, draws.rank, np.inf).reshape(-1, group_size)
+    order_in_group = np.argsort(ranks, axis=1, kind="stable")
+    rank_in_group = np.argsort(order_in_group, axis=1).reshape(-1)
+    order = np.lexsort((draws.tie, rank_in_group, ~is_valid))[:num_samples]
+    return Turn(order, np.zeros_like(order), is_valid[order])
 
 
-def any_turns(
-    key: Key[Array, ""], is_valid: Bool[Array, "B K"], *, num_samples: int
-) -> Turn:
+def any_turns(draws: Draws, is_valid: Bool[np.ndarray, "B K"]) -> Turn:
     """Sample of turns with a thought: of episodes with replacement, then of turns.
 
-    Its size is the number of turns with a thought, at most `num_samples`.
+    Its size is the number of turns with a thought, at most that of the draws.
     """
-    row_key, turn_key = jax.random.split(key)
-    num_samples = min(num_samples, is_valid.size)
-    row = _draw(row_key, jnp.any(is_valid, axis=1)[None].repeat(num_samples, 0))
-    turn = _draw(turn_key, is_valid[row])
-    is_chosen = jnp.arange(num_samples) < jnp.sum(is_valid)
+    row = _choose(draws.row, np.any(is_valid, axis=1)[None])
+    turn = _choose(draws.turn, is_valid[row])
+    is_chosen = np.arange(len(row)) < np.sum(is_valid)
     return Turn(row, turn, is_chosen)
 
 
 def gather_pairs(
     trajectory: Trajectory,
     chosen: Turn,
-    num_thought_tokens: Int[Array, "B K"],
+    num_thought_tokens: Int[np.ndarray, "B K"],
     *,
     max_reply_tokens: int,
 ) -> Pairs:
     """Prompts and thoughts of the chosen turns, equal prompts merged.
 
     Args:
-      trajectory: the episodes.
+      trajectory: the episodes, on the host.
       chosen: sample of their turns.
       num_thought_tokens: length of each turn's thought, with which its reply begins.
       max_reply_tokens: `R`.
     """
     row, turn, is_chosen = chosen
     start = trajectory.turns.reply_start[row, turn]
-    order = jnp.arange(max_reply_tokens)[None]
-    source = start[:, None] + order
-    thoughts = trajectory.tokens.at[row[:, None], source].get(mode="clip")
-    lengths = jnp.where(is_chosen, num_thought_tokens[row, turn], 0)
+    order = np.arange(max_reply_tokens)[None]
+    # A short reply may end with the row.
+    source = np.minimum(start[:, None] + order, trajectory.tokens.shape[1] - 1)
+    thoughts = trajectory.tokens[row[:, None], source]
+    lengths = np.where(is_chosen, num_thought_tokens[row, turn], 0)
     seen, prompt_lengths = trajectory.tokens[row], start
     if trajectory.windows is not None:
         seen = trajectory.windows.tokens[row, turn]
         prompt_lengths = trajectory.windows.reply_start[row, turn]
-    prompt_lengths = jnp.where(is_chosen, prompt_lengths, 0)
-    is_prompt = jnp.arange(seen.shape[1])[None] < prompt_lengths[:, None]
-    seen = jnp.where(is_prompt, seen, -1)
+    prompt_lengths = np.where(is_chosen, prompt_lengths, 0)
+    is_prompt = np.arange(seen.shape[1])[None] < prompt_lengths[:, None]
+    seen = np.where(is_prompt, seen, -1)
     first, prompt_of = _merge(seen, is_chosen)
     return Pairs(
         prompts=seen[first],
         prompt_lengths=prompt_lengths[first],
-        num_prompts=jnp.max(jnp.where(is_chosen, prompt_of + 1, 0)),
-        thoughts=jnp.where(order < lengths[:, None], thoughts, 0),
+        num_prompts=np.max(np.where(is_chosen, prompt_of + 1, 0)),
+        thoughts=np.where(order < lengths[:, None], thoughts, 0),
         thought_lengths=lengths,
         prompt_of=prompt_of,
-        num_pairs=jnp.sum(is_chosen),
+        num_pairs=np.sum(is_chosen, dtype=np.int32),
     )
 
 
-def _draw(key: Key[Array, ""], allowed: Bool[Array, "M n"]) -> Int[Array, " M"]:
+def _choose(
+    draws: Float[np.ndarray, "M n"], allowed: Bool[np.ndarray, "M n"]
+) -> Int[np.ndarray, " M"]:
     """Index of an allowed entry of each row, uniformly; 0 if the row has none."""
-    draws = jnp.where(allowed, jax.random.uniform(key, allowed.shape), -1.0)
-    return jnp.argmax(draws, axis=1)
+    return np.argmax(np.where(allowed, draws, -1.0), axis=1)
 
 
 def _merge(
-    texts: Int[Array, "M C"], counts: Bool[Array, " M"]
-) -> tuple[Int[Array, " M"], Int[Array, " M"]]:
+    texts: Int[np.ndarray, "M C"], counts: Bool[np.ndarray, " M"]
+) -> tuple[Int[np.ndarray, " M"], Int[np.ndarray, " M"]]:
     """Index of the first occurrence of each different text, and each text's number.
 
     Padding of `texts` is a token that no text has; `counts` is true for texts, which
     come before padding.
     """
-    # Row by row: all at once would compare M * M * C numbers.
-    is_equal = jax.lax.map(lambda text: jnp.all(texts == text[None], axis=1), texts)
-    first_like = jnp.argmax(is_equal & counts[None], axis=1)
-    is_first = counts & (first_like == jnp.arange(counts.shape[0]))
-    number = jnp.cumsum(is_first) - 1
-    return jnp.argsort(~is_first, stable=True), jnp.where(counts, number[first_like], 0)
+    numbers: dict[bytes, int] = {}
+    firsts, number_of = [], np.zeros(len(texts), np.int32)
+    for i in np.flatnonzero(counts):
+        text = texts[i].tobytes()
+        if text not in numbers:
+            numbers[text] = len(numbers)
+            firsts.append(i)
+        number_of[i] = numbers[text]
+    others = np.setdiff1d(np.arange(len(texts)), firsts)
+    return np.concatenate([np.array(firsts, int), others]), number_of

@@ -59,7 +59,8 @@ def _measure(
     metrics = task.measure(rollout, 1)
     success = np.asarray(jax.device_get(rollout.success)).reshape(num_prompts, -1)
     stride = success.shape[1]
-    levels = jax.tree.map(lambda x: x[::stride], rollout.initial_state)
+    start = jax.device_get(rollout.initial_state)
+    levels = jax.tree.map(lambda x: x[::stride], start)
     if task.play_quality is not None:
         metrics |= task.play_quality(rollout, stride)
     return metrics | summarize(success, task.ceiling(levels), pass_at)

@@ -159,10 +159,8 @@ class Program(Parts):
             of_task = [label | record for record in task.records(rollout, count)]
             if credit is not None:
                 rows = slice(first_row, first_row + len(of_task))
-                kept, advantages = jax.device_get(
-                    (credit.kept[rows], credit.advantages[rows])
-                )
-                add_credit(of_task, kept, advantages, self.group_size)
+                kept, advantages = jax.device_get((credit.kept, credit.advantages))
+                add_credit(of_task, kept[rows], advantages[rows], self.group_size)
             records += of_task
             first_row += len(rollout.lengths)
         return records

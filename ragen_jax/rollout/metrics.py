@@ -1,7 +1,8 @@
 """Metrics of a batch of episodes.
 
 In: a trajectory. Out: scalars by name, RAGEN's where it has one. Every metric is a sum
-and a weight; the metric is their quotient, 0 where the weight is 0. Runs inside `jit`.
+and a weight; the metric is their quotient, 0 where the weight is 0. All of it is NumPy,
+on the host: as array programs, dozens of small sums would be compiled.
 
 To add a metric, add a declaration to `METRICS`: it is then computed for training's
 episodes (`train/<Env>/...`) and for held-out ones (`val-env/<Env>/...`), recorded,
@@ -10,34 +11,37 @@ drawn where its views say, and documented.
 
 from collections.abc import Mapping
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+import jax
+import numpy as np
+from jaxtyping import Float
 
 from ragen_jax.registry.functions import Table
 from ragen_jax.registry.metrics import Metric, View
 from ragen_jax.types import Trajectory
 
-SumAndWeight = tuple[Float[Array, ""], Float[Array, ""]]
+SumAndWeight = tuple[Float[np.ndarray, ""], Float[np.ndarray, ""]]
 
 
 def rollout_metrics(
     trajectory: Trajectory, *, group_size: int
-) -> dict[str, Float[Array, ""]]:
+) -> dict[str, Float[np.ndarray, ""]]:
     """Means over the episodes of a trajectory, by the last part of their names.
 
     Besides those of `METRICS`, `pass@N`: share of the groups of `group_size` = N rows
     in which at least one row succeeded.
     """
+    # States of games may be large, and no metric reads them.
+    trajectory = jax.device_get(trajectory.replace(initial_state=None))
     values = {metric.key: metric.value(trajectory) for metric in METRICS}
     values[f"pass@{group_size}"] = _mean(
-        jnp.any(trajectory.success.reshape(-1, group_size), axis=1)
+        np.any(trajectory.success.reshape(-1, group_size), axis=1)
     )
-    has_played = jnp.any(trajectory.loss_mask, axis=1)
+    has_played = np.any(trajectory.loss_mask, axis=1)
     for name, last in (trajectory.game_metrics or {}).items():
-        counts = has_played & jnp.isfinite(last)
-        values[f"game_{name}"] = _ratio(jnp.where(counts, last, 0.0), counts)
+        counts = has_played & np.isfinite(last)
+        values[f"game_{name}"] = _ratio(np.where(counts, last, 0.0), counts)
     return {
-        name: total / jnp.maximum(weight, 1) for name, (total, weight) in values.items()
+        name: total / np.maximum(weight, 1) for name, (total, weight) in values.items()
     }
 
 
@@ -45,18 +49,18 @@ def rollout_metrics(
 METRIC_FUNCTIONS = Table({}, data=("trajectory",), returns=Mapping)
 
 
-def _mean(values: Array) -> SumAndWeight:
-    return _ratio(values, jnp.ones(values.shape))
+def _mean(values: np.ndarray) -> SumAndWeight:
+    return _ratio(values, np.ones(values.shape))
 
 
-def _per_episode(values: Array) -> SumAndWeight:
-    return _mean(jnp.sum(values, axis=1))
+def _per_episode(values: np.ndarray) -> SumAndWeight:
+    return _mean(np.sum(values, axis=1))
 
 
-def _ratio(numerators: Array, denominators: Array) -> SumAndWeight:
+def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> SumAndWeight:
     return (
-        jnp.sum(numerators, dtype=jnp.float32),
-        jnp.sum(denominators, dtype=jnp.float32),
+        np.sum(numerators, dtype=np.float32),
+        np.sum(denominators, dtype=np.float32),
     )
 
 
@@ -317,5 +321,5 @@ FAILED_ROWS = Metric(
     healthy="0",
     cure="the console names the most common reason; see `host.step_seconds` and "
     "`host.max_worker_bytes`",
-    value=lambda t: jnp.sum(~jnp.any(t.loss_mask, axis=1)),
+    value=lambda t: np.sum(~np.any(jax.device_get(t.loss_mask), axis=1)),
 )

@@ -36,9 +36,9 @@ def episodes(
     update made of the episode.
     """
     rows = slice(0, count)
-    host_rows = jax.device_get(
-        jax.tree.map(lambda x: x[rows], trajectory.replace(initial_state=None))
-    )
+    # Rows are cut on the host: every field would compile its own cut.
+    on_host = jax.device_get(trajectory.replace(initial_state=None))
+    host_rows = jax.tree.map(lambda x: x[rows], on_host)
     legend = legend_of(prompts)
     label = {"legend": legend} if legend else {}
     return [

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 from ml_collections import ConfigDict
 
@@ -275,11 +276,21 @@ def non_finite_leaves(state: TrainState) -> list[str]:
     """Paths of the arrays of a state that hold a number that is not finite."""
     # The acting snapshot was checked as a state, or has led to this one.
     leaves, _ = jax.tree.flatten_with_path(state.replace(acting_snapshot=None))
-    are_finite = jax.device_get(_are_finite([leaf for _, leaf in leaves]))
+    arrays = [leaf for _, leaf in leaves]
+    if all(map(_is_in_memory, arrays)):
+        are_finite = [np.isfinite(leaf).all() for leaf in jax.device_get(arrays)]
+    else:
+        are_finite = jax.device_get(_are_finite(arrays))
     pairs = zip(leaves, are_finite, strict=True)
     return [
         jax.tree_util.keystr(path) for (path, _), is_finite in pairs if not is_finite
     ]
+
+
+def _is_in_memory(leaf: jax.Array) -> bool:
+    """NumPy can read it as it is: no program to compile, nothing to copy."""
+    is_on_cpu = all(device.platform == "cpu" for device in leaf.devices())
+    return is_on_cpu and leaf.is_fully_addressable
 
 
 @jax.jit

@@ -89,7 +89,8 @@ class Task:
     def add_boards(self, records: Sequence[dict], rollout: Trajectory) -> None:
         """Add the board after every action to records of the first rows."""
         if self.boards_after is not None:
-            rows = jax.tree.map(lambda x: x[: len(records)], rollout)
+            on_host = jax.device_get(rollout)
+            rows = jax.tree.map(lambda x: x[: len(records)], on_host)
             boards = jax.device_get(self.boards_after(rows))
             add_boards(records, boards, grid_of(self.env).symbols)
 

@@ -222,7 +222,8 @@ def tabulate(
     lengths = np.array([len(row) for row in rows], np.int32)
     width = max(1, int(lengths.max()))
     table = np.frombuffer(b"".join(row.ljust(width, b"\0") for row in rows), np.uint8)
-    return jnp.asarray(table.reshape(len(rows), width)), jnp.asarray(lengths)
+    # `jnp.asarray` would compile a copy for every shape.
+    return jax.device_put((table.reshape(len(rows), width), lengths))
 
 
 def join(

@@ -337,7 +337,7 @@ def _field_shapes(template: Template) -> dict[str, jax.ShapeDtypeStruct]:
 def _block(layout: pieces.Layout, ids: dict, tokenization: str) -> Block:
     part = layout.part
     if isinstance(part, str):
-        return LiteralBlock(jnp.asarray(ids[part], jnp.int32))
+        return LiteralBlock(jax.device_put(np.asarray(ids[part], np.int32)))
     tables = [_table(entries, ids) for entries in layout.tables]
     if isinstance(part, Choice):
         return ChoiceBlock(part.name, *tables)
@@ -361,7 +361,7 @@ def _table(entries: tuple[pieces.Entry, ...], ids: dict) -> TokenTable:
     table[:, -1] = lengths
     for row, values in zip(table, rows, strict=True):
         row[: len(values)] = values
-    return TokenTable(jnp.asarray(table), bool((lengths == width).all()))
+    return TokenTable(jax.device_put(table), bool((lengths == width).all()))
 
 
 TOKENIZATIONS = ("symbols", "rows")

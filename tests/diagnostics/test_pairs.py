@@ -1,13 +1,11 @@
 """Choice of turns, and the prompts and thoughts that are gathered from them."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragen_jax.diagnostics.pairs import any_turns, first_turns, gather_pairs
+from ragen_jax.diagnostics.pairs import any_turns, draw, first_turns, gather_pairs
 from ragen_jax.types import Windows
 from tests.trajectories import make_trajectory
 
@@ -20,14 +18,17 @@ def valid_turns(seed=0, share=0.7):
     return random.random((NUM_ROWS, NUM_TURNS)) < share
 
 
-@functools.partial(jax.jit, static_argnames="num_samples")
+def draws_of(key, num_samples):
+    return draw(key, NUM_ROWS, NUM_TURNS, num_samples=num_samples)
+
+
 def choose_first(key, is_valid, num_samples):
-    return first_turns(key, is_valid, num_samples=num_samples, group_size=GROUP_SIZE)
+    draws = jax.device_get(draws_of(key, num_samples))
+    return first_turns(draws, is_valid, num_samples=num_samples, group_size=GROUP_SIZE)
 
 
-@functools.partial(jax.jit, static_argnames="num_samples")
 def choose_any(key, is_valid, num_samples):
-    return any_turns(key, is_valid, num_samples=num_samples)
+    return any_turns(jax.device_get(draws_of(key, num_samples)), is_valid)
 
 
 def test_first_turns_are_spread_over_the_groups():
@@ -61,7 +62,12 @@ def test_any_turns_are_of_episodes_drawn_alike():
     is_valid = np.zeros((NUM_ROWS, NUM_TURNS), bool)
     is_valid[2, 1] = is_valid[7] = True
     keys = jax.random.split(KEY, 2000)
-    chosen = jax.vmap(lambda key: choose_any(key, is_valid, 64))(keys)
+    draws = jax.device_get(jax.vmap(lambda key: draws_of(key, 64))(keys))
+    samples = [
+        any_turns(jax.tree.map(lambda x, i=i: x[i], draws), is_valid)
+        for i in range(len(keys))
+    ]
+    chosen = jax.tree.map(lambda *parts: np.stack(parts), *samples)
     assert np.all(np.asarray(chosen.is_chosen).sum(axis=1) == is_valid.sum())
     assert np.all(is_valid[chosen.row, chosen.turn])
     share = np.mean(np.asarray(chosen.row) == 2)
@@ -93,8 +99,8 @@ def test_equal_prompts_are_one(has_windows):
             windows=Windows(jnp.asarray(seen), jnp.asarray(start), jnp.asarray(start))
         )
     chosen = choose_any(KEY, lengths > 0, 30)
-    gather = jax.jit(functools.partial(gather_pairs, max_reply_tokens=REPLY))
-    pairs = jax.device_get(gather(trajectory, chosen, jnp.asarray(lengths)))
+    on_host = jax.device_get(trajectory)
+    pairs = gather_pairs(on_host, chosen, lengths, max_reply_tokens=REPLY)
     count = int(pairs.num_pairs)
     assert count == min(30, (lengths > 0).sum())
     prompts = []

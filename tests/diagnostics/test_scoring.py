@@ -1,7 +1,5 @@
 """Scores of thoughts under prompts, against one row at a time and the sampler."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from configs import sokoban
 from ragen_jax import rngs
 from ragen_jax.diagnostics import mutual_information
-from ragen_jax.diagnostics.pairs import Pairs, any_turns, gather_pairs
+from ragen_jax.diagnostics.pairs import Pairs, any_turns, draw, gather_pairs
 from ragen_jax.program.build import build_program
 from tests import commands
 
@@ -103,14 +101,11 @@ def test_own_scores_are_the_sampler_s(model, context, data, monkeypatch):
     key = rngs.step_key(rngs.root_key(0), 0)
     rollouts = program.collect(params, key)
     batch = program.join(rollouts)
-    lengths = jnp.where(batch.turns.played, batch.turns.reply_length, 0)
-
-    @functools.partial(jax.jit)
-    def choose(batch, lengths):
-        chosen = any_turns(key, lengths > 0, num_samples=12)
-        return chosen, gather_pairs(batch, chosen, lengths, max_reply_tokens=8)
-
-    chosen, pairs = choose(batch, lengths)
+    on_host = jax.device_get(batch)
+    lengths = np.where(on_host.turns.played, on_host.turns.reply_length, 0)
+    draws = jax.device_get(draw(key, *lengths.shape, num_samples=12))
+    chosen = any_turns(draws, lengths > 0)
+    pairs = gather_pairs(on_host, chosen, lengths, max_reply_tokens=8)
     numbers = program.learner.numbers
     score = mutual_information.make_score(config, program.learner)
     scores = np.asarray(score(numbers, params, pairs))

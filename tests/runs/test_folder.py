@@ -9,6 +9,7 @@ import pytest
 
 import ragen_jax
 from configs import base
+from ragen_jax.runs import folder as folder_module
 from ragen_jax.runs import reader
 from ragen_jax.runs.folder import RunFolder, non_finite_leaves
 from tests.runs.test_checkpoint import IDENTITY, is_equal, tiny_state
@@ -119,8 +120,14 @@ def test_a_run_of_an_earlier_version_has_recorded_no_machine(workdir):
     assert len(reader.read_recorded(workdir).machines) == 1
 
 
+@pytest.mark.parametrize("is_in_memory", [True, False])
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
-def test_a_state_that_is_not_finite_is_never_saved(workdir, value):
+def test_a_state_that_is_not_finite_is_never_saved(
+    workdir, value, is_in_memory, monkeypatch
+):
+    # An accelerator's arrays are looked at where they are.
+    if not is_in_memory:
+        monkeypatch.setattr(folder_module, "_is_in_memory", lambda leaf: False)
     state = tiny_state(3)
     broken = jax.tree.map(lambda x: x, state)
     broken.policy.params["head"]["bias"] = state.params["head"]["bias"].at[7].set(value)

@@ -3,13 +3,14 @@
 In: states and episodes. Out: rich text, whose symbols say everything without colours.
 """
 
+import functools
 import re
 
 import jax
 from rich.console import Console
 from rich.text import Text
 
-from envs.base import EXACT, NEVER, PlayBudget
+from envs.base import EXACT, NEVER, PlayBudget, ask_solver, host_text_fields
 from envs.templates import Grid
 from ragen_jax.rollout.replay import replay
 from ragen_jax.runs.boards import color_board
@@ -40,7 +41,7 @@ def draw_state(task: Task, state: EnvState, width: int) -> Text:
       state: of one row.
       width: of the terminal, in columns.
     """
-    fields = jax.device_get(task.env.text_fields(state, task.params))
+    fields = host_text_fields(task.env, state, task.params)
     text = Text()
     for part in task.env.template.parts:
         if isinstance(part, str):
@@ -58,8 +59,9 @@ def draw_state(task: Task, state: EnvState, width: int) -> Text:
 def describe_episode(task: Task, trajectory: Trajectory, width: int) -> Text:
     """The first row's episode: the game before every turn, the reply, the outcome."""
     (record, *_) = task.records(trajectory, 1)
-    row = jax.tree.map(lambda x: x[:1], trajectory)
-    before, last = jax.jit(lambda row: replay(task.env, task.params, row))(row)
+    row = jax.tree.map(lambda x: x[:1], jax.device_get(trajectory))
+    replay_row = jax.jit(lambda row: replay(task.env, task.params, row))
+    before, last = jax.device_get(replay_row(row))
     text = Text()
     for i, turn in enumerate(record["turns"]):
         states = [
@@ -98,18 +100,20 @@ def describe_end(
 
 def describe_best(task: Task, level: EnvState, budget: PlayBudget) -> str:
     """What the solver reaches from a level, one row without its axis."""
-    states = jax.tree.map(lambda x: x[None], level)
+    env, states = task.env, jax.tree.map(lambda x: x[None], jax.device_get(level))
+    solve = functools.partial(env.solve, params=task.params, discount=1.0)
+    count = functools.partial(env.fewest_actions, params=task.params)
     try:
-        solution = task.env.solve(states, task.params, budget=budget, discount=1.0)
-        fewest = int(task.env.fewest_actions(states, task.params)[0])
+        solution = ask_solver(env, functools.partial(solve, budget=budget), states)
+        fewest = int(ask_solver(env, count, states)[0])
     except ValueError as error:  # the level is too large to search
         return f"best play is not known: {error}"
     share = float(solution.best_success[0])
-    if task.env.solves != EXACT:
+    if env.solves != EXACT:
         return f"reference play: won {share:.0%} of the time"
     if share == 1:
         in_fewest = PlayBudget(fewest, 1, fewest)
-        luckless = task.env.solve(states, task.params, budget=in_fewest, discount=1.0)
+        luckless = ask_solver(env, functools.partial(solve, budget=in_fewest), states)
         needs_luck = float(luckless.best_success[0]) < 1
         won = "won; with luck in" if needs_luck else "won in"
         return f"best play: {won} {_actions(fewest)}"

@@ -6,14 +6,13 @@ pictures. It is made from the record alone and can be drawn again at any time.
 """
 
 import collections
+import contextlib
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from PIL import Image
-from tensorboardX import SummaryWriter
-from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.summary import hparams
 
 from ragen_jax.registry.metrics import name_pattern
 from ragen_jax.runs.boards import draw_boards, png
@@ -21,6 +20,27 @@ from ragen_jax.runs.figures import HELD_OUT, SUCCESS, make_sections
 from ragen_jax.runs.metrics import METRICS, declared, when_compiled
 from ragen_jax.runs.reader import read_episodes
 from ragen_jax.runs.sinks.base import OpenedRun, Record, Sink
+
+
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Imports inside find no such package, unless it is imported already."""
+    is_hidden = package not in sys.modules
+    if is_hidden:
+        sys.modules[package] = None
+    try:
+        yield
+    finally:
+        if is_hidden:
+            del sys.modules[package]
+
+
+# Where torch is installed, tensorboardX imports it for its annotations, which takes a
+# second. Its functions that read tensors import it again, at their first call.
+with _hidden("torch"):
+    from tensorboardX import SummaryWriter
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.summary import hparams
 
 # Sample episodes shown per iteration.
 _EPISODES = 2
