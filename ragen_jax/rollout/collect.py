@@ -298,6 +298,7 @@ def make_responder(
             ),
             group_size=layout.group_size,
             shares_levels=given.shares_levels,
+            num_common=dialogue.opening.num_common,
         )
 
     return make
@@ -310,6 +311,7 @@ def model_responder(
     *,
     group_size: int = 1,
     shares_levels: Bool[Array, ""] | None = None,
+    num_common: int = 0,
 ) -> Responder:
     """The policy as a `Responder`, with its KV cache as the carry.
 
@@ -318,6 +320,7 @@ def model_responder(
       group_size: adjacent rows that play the same level; their common first message is
         read once.
       shares_levels: whether they do; None: always.
+      num_common: tokens with which all first messages begin.
     """
     # Once, not at each of a rollout's thousands of steps.
     params = policy.cast_params(params)
@@ -345,12 +348,27 @@ def model_responder(
     def grow(context: Context, slots: int) -> Context:
         return context.replace(cache=grow_cache(context.cache, slots))
 
-    def read_from(context: Context, span: TokenSpan, starts) -> Context:
-        return read_in_chunks(policy, params, context, span, starts, decoding)
+    def read_from(context: Context, span: TokenSpan, starts, **how) -> Context:
+        how = {"decoding": decoding} | how
+        return read_in_chunks(policy, params, context, span, starts, **how)
 
     def read_alone(span: TokenSpan) -> Context:
         empty = init(*span.tokens.shape)
         return read_from(empty, span, jnp.zeros_like(span.length))
+
+    def continue_common(context: Context, span: TokenSpan, is_first) -> Context:
+        """Messages, after the tokens common to all, which only the first rows read."""
+        width, chunk = span.tokens.shape[1], decoding.read_chunk_tokens
+        if chunk is None:
+            # The first rows' passes are whole ones, and one pass is enough for others.
+            chunk = -(-width // (width // (width - num_common)))
+        return read_from(
+            context,
+            span,
+            jnp.zeros_like(span.length),
+            decoding=dataclasses.replace(decoding, read_chunk_tokens=chunk),
+            skipped=jnp.where(is_first, 0, num_common),
+        )
 
     def read_first(span: TokenSpan) -> Context:
         num_rows = span.tokens.shape[0]
@@ -362,7 +380,7 @@ def model_responder(
             once = read_alone(jax.tree.map(lambda x: x[::per_level], span))
             return jax.tree.map(lambda x: jnp.repeat(x, per_level, axis=0), once)
         return read_levels(
-            read_alone, init(*span.tokens.shape), span, per_level, shares_levels
+            continue_common, init(*span.tokens.shape), span, per_level, shares_levels
         )
 
     def reply(context, starts, states, keys, turn, is_active):
@@ -373,7 +391,7 @@ def model_responder(
 
 
 def read_levels(
-    read: Callable[[TokenSpan], Context],
+    read: Callable[[Context, TokenSpan, Bool[Array, ""]], Context],
     context: Context,
     span: TokenSpan,
     per_level: int,
@@ -385,7 +403,8 @@ def read_levels(
     one program.
 
     Args:
-      read: the context after a message of some rows.
+      read: the context after a message of some rows, given that of the first ones, and
+        whether these are the first.
       context: of all rows, empty, with a slot for every token of the message.
       span: the message of every row.
       per_level: rows of a group, more than one.
@@ -398,7 +417,8 @@ def read_levels(
     def read_some(carry):
         begin, context = carry
         rows = (begin + jnp.arange(num_groups)) * stride
-        some = read(jax.tree.map(lambda x: x[rows], span))
+        before = jax.tree.map(lambda x: x[:num_groups], context)
+        some = read(before, jax.tree.map(lambda x: x[rows], span), begin == 0)
         put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
         put_all = functools.partial(jax.tree.map, lambda x, y: put(x, y, begin))
         return begin + num_groups, put_all(context, some)

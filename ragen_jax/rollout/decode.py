@@ -104,8 +104,12 @@ def read_in_chunks(
     span: TokenSpan,
     starts: Int[Array, " B"],
     decoding: Decoding,
+    skipped: int | Int[Array, ""] = 0,
 ) -> Context:
     """`read` in as many passes as the longest message takes.
+
+    The context may hold the first `skipped` tokens of the message, which every message
+    is longer than; they are read again where the message is one pass.
 
     A pass computes scores of attention for its own tokens only, and padding costs no
     more than the rest of a chunk. Where a longer message needs the last chunk, shorter
@@ -129,7 +133,7 @@ def read_in_chunks(
         hidden = jnp.where(is_last[:, None], after.hidden, context.hidden)
         return decoding.any_row(end < span.length), end, after.replace(hidden=hidden)
 
-    first = decoding.any_row(span.length > 0), jnp.int32(0), context
+    first = decoding.any_row(span.length > 0), jnp.int32(skipped), context
     return jax.lax.while_loop(lambda carry: carry[0], read_chunk, first)[2]
 
 

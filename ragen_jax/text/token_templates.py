@@ -10,6 +10,8 @@ side by side; then every output position adds up the slack (width - length) of t
 segments that end before it and reads from that much further on.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -206,6 +208,14 @@ class DeviceTemplate:
     blocks: tuple[Block, ...]
     fields: tuple[str, ...] = struct.field(pytree_node=False)
     max_tokens: int = struct.field(pytree_node=False)
+
+    @property
+    def num_common(self) -> int:
+        """Tokens with which all messages begin; fewer than any message has."""
+        literal = itertools.takewhile(
+            lambda x: isinstance(x, LiteralBlock), self.blocks
+        )
+        return min(sum(len(block.ids) for block in literal), self.max_tokens - 1)
 
     def tokens(self, fields: Fields) -> TokenSpan:
         """Ids of one row's message, zeros from its length on.
