@@ -14,7 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ragen_jax.models.kv_cache import grow_cache, init_cache
-from ragen_jax.rollout.decode import Context, decode_step, read
+from ragen_jax.rollout.decode import (
+    Context,
+    Decoding,
+    decode_step,
+    read,
+    read_in_chunks,
+)
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.types import TokenSpan, Trajectory, Turns, Windows
 from tests.reference import state_hash_oracle, windows_oracle
@@ -55,6 +61,13 @@ class RolloutLoop:
             sample, temperature=temperature, top_k=top_k, top_p=top_p
         )
         self._read = jax.jit(functools.partial(read, policy))
+        # In pieces of the compiled rollout: others round differently.
+        width = dialogue.opening.max_tokens
+        num_pieces = width // (width - dialogue.opening.num_common)
+        pieces = Decoding(None, None, 0, 0, read_chunk_tokens=-(-width // num_pieces))
+        self._read_shared = jax.jit(
+            functools.partial(read_in_chunks, policy, decoding=pieces)
+        )
         self._step = jax.jit(functools.partial(decode_step, policy, sampler=sampler))
         self._fold = jax.jit(jax.vmap(jax.random.fold_in, (0, None)))
         self._reset = jax.jit(env.reset_env)
@@ -115,7 +128,8 @@ class RolloutLoop:
         context = context.replace(cache=grow_cache(context.cache, room))
         context = jax.tree.map(lambda x: x[::once], context)
         span = TokenSpan(tokens[::once], lengths[::once])
-        context = self._read(params, context, span, starts[::once])
+        read_now = self._read if once == 1 else self._read_shared
+        context = read_now(params, context, span, starts[::once])
         context = jax.tree.map(lambda x: jnp.repeat(x, once, axis=0), context)
         return context.replace(cache=grow_cache(context.cache, slots))
 

@@ -5,6 +5,7 @@ import itertools
 import json
 
 import jax
+import numpy as np
 import pytest
 
 from configs import (
