@@ -226,8 +226,8 @@ class TextEnvironment(environment.Environment, TextGame):
     returns `info` with exactly the Bool scalars `success` (the goal has been reached)
     and `effective` (the action changed the player's situation); every level is solvable
     and unsolved at reset. `reset_env` consumes the *level* key only; what is random
-    during play comes from the key given to `step_env`. `reset_split` draws levels for
-    training or for validation; no level is in both.
+    during play comes from the key given to `step_env`. `draw_level` draws levels for
+    training or for validation, and no level is in both; `reset_split` calls it.
 
     A game with an `action_hint` defines `read_action`, `action_template` and
     `action_fields`; `action_names` is for the others.
@@ -330,6 +330,14 @@ class TextEnvironment(environment.Environment, TextGame):
         shapes = jax.eval_shape(self.reset_env, key, params)[1]
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.while_loop(is_missing, draw, (jnp.int32(0), blank))[1]
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "reset_split" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} overrides reset_split, which rollouts do not call; "
+                "override draw_level(key, params, is_held_out), which reset_split calls"
+            )
 
     def is_held_out(self, level: EnvState, params: EnvParams) -> Bool[Array, ""]:
         """Whether a level, as `reset_env` returns it, belongs to validation.
@@ -452,16 +460,22 @@ def _action_fields(env: TextEnvironment, action, state: EnvState, params: EnvPar
 
 
 def ask_solver(
-    env: TextEnvironment, ask: Callable[[EnvState], Any], states: EnvState
+    env: TextEnvironment,
+    ask: Callable[..., Any],
+    states: EnvState,
+    params: EnvParams,
+    **options: Any,
 ) -> Any:
-    """`ask(states)` as NumPy arrays; `ask` is `solve` or `fewest_actions` of `env`.
+    """`ask(states, params, **options)`, as NumPy arrays.
+
+    `ask` is `solve` or `fewest_actions` of `env`, which gets arrays of JAX.
 
     Exact array solvers get blocks of one size, whatever the number of states: they are
     compiled once. A search on the host sees all states, which may share its work.
     """
     if env.solves_on_device and env.solves == EXACT:
-        return in_blocks(ask, states)
-    return jax.device_get(ask(states))
+        return in_blocks(lambda block: ask(block, params, **options), states)
+    return jax.device_get(ask(jax.device_put(states), params, **options))
 
 
 def make_ceiling(
@@ -481,10 +495,9 @@ def make_ceiling(
         levels = b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
         share = solved.get(levels)
         if share is None:
-            solve = functools.partial(
-                env.solve, params=params, budget=budget, discount=1.0
-            )
-            share = float(np.mean(ask_solver(env, solve, states).best_success))
+            how = {"budget": budget, "discount": 1.0}
+            solution = ask_solver(env, env.solve, states, params, **how)
+            share = float(np.mean(solution.best_success))
             solved.clear()
             solved[levels] = share
         return None if math.isnan(share) else share

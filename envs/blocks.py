@@ -20,7 +20,7 @@ def in_blocks(function: Callable[[Any], Any], states: Any) -> Any:
     """`function(states)` as NumPy arrays, computed for `BLOCK_ROWS` states at a time.
 
     Args:
-      function: from a pytree of arrays to another one, each row by itself.
+      function: from a pytree of JAX's arrays to another one, each row by itself.
       states: pytree of arrays with the same leading axis.
     """
     states = jax.device_get(states)
@@ -28,7 +28,7 @@ def in_blocks(function: Callable[[Any], Any], states: Any) -> Any:
     # The last block is filled up with states that are there.
     rows = np.resize(np.arange(num_rows), -(-num_rows // BLOCK_ROWS) * BLOCK_ROWS)
     blocks = [
-        function(jax.tree.map(lambda x, block=block: x[block], states))
+        function(jax.device_put(jax.tree.map(lambda x, block=block: x[block], states)))
         for block in np.split(rows, len(rows) // BLOCK_ROWS)
     ]
     return jax.tree.map(

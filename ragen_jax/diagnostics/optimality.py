@@ -49,8 +49,7 @@ def make_play_quality(
     """
     look = jax.jit(functools.partial(_look, env, params, max_reply_tokens))
 
-    solve = functools.partial(env.solve, params=params, budget=budget, discount=1.0)
-    count = functools.partial(env.fewest_actions, params=params)
+    how = {"budget": budget, "discount": 1.0}
 
     def measure(trajectory: Trajectory, rows_per_level: int) -> dict[str, float]:
         states, statements = jax.device_get(look(trajectory, reader))
@@ -59,9 +58,9 @@ def make_play_quality(
             (trajectory.initial_state, trajectory.turns, trajectory.success)
         )
         levels = jax.tree.map(lambda x: x[::rows_per_level], start)
-        best_success = ask_solver(env, solve, levels).best_success
+        best_success = ask_solver(env, env.solve, levels, params, **how).best_success
         can_win = np.repeat(best_success > 0, rows_per_level)
-        fewest = ask_solver(env, count, levels)
+        fewest = ask_solver(env, env.fewest_actions, levels, params)
         excess = turns.num_executed.sum(axis=1) - np.repeat(fewest, rows_per_level)
         is_optimal, is_choice = _judge(env, params, states, turns.actions)
         shares = {
@@ -89,10 +88,8 @@ def _judge(
 ) -> tuple[Bool[np.ndarray, "B K A"], Bool[np.ndarray, "B K A"]]:
     """Which executed actions were optimal, and where there was something to win."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), states)
-    solve = functools.partial(
-        env.solve, params=params, budget=_ANY_BUDGET, discount=env.hurry_discount
-    )
-    values = ask_solver(env, solve, flat).action_values
+    how = {"budget": _ANY_BUDGET, "discount": env.hurry_discount}
+    values = ask_solver(env, env.solve, flat, params, **how).action_values
     best = values.max(axis=1)
     taken = np.take_along_axis(values, np.maximum(actions, 0).reshape(-1, 1), axis=1)[
         :, 0

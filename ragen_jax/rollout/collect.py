@@ -326,17 +326,10 @@ def model_responder(
     params = policy.cast_params(params)
 
     def init(num_rows: int, slots: int = 0) -> Context:
-        width = policy.config.hidden_size
-        return Context(
-            cache=init_cache(
-                policy.config,
-                num_rows,
-                slots,
-                policy.dtype,
-                slots_last=not decoding.has_kernel,
-            ),
-            hidden=jnp.zeros((num_rows, width), policy.dtype),
-        )
+        how = {"slots_last": not decoding.has_kernel}
+        cache = init_cache(policy.config, num_rows, slots, policy.dtype, **how)
+        hidden = jnp.zeros((num_rows, policy.config.hidden_size), policy.dtype)
+        return Context(cache, hidden)
 
     def observe(context, span, starts, is_active, slots) -> Context:
         if context.cache.num_slots == 0:
@@ -348,27 +341,18 @@ def model_responder(
     def grow(context: Context, slots: int) -> Context:
         return context.replace(cache=grow_cache(context.cache, slots))
 
-    def read_from(context: Context, span: TokenSpan, starts, **how) -> Context:
-        how = {"decoding": decoding} | how
-        return read_in_chunks(policy, params, context, span, starts, **how)
+    def read_from(context: Context, span: TokenSpan, starts) -> Context:
+        return read_in_chunks(policy, params, context, span, starts, decoding)
 
     def read_alone(span: TokenSpan) -> Context:
         empty = init(*span.tokens.shape)
         return read_from(empty, span, jnp.zeros_like(span.length))
 
     def continue_common(context: Context, span: TokenSpan, is_first) -> Context:
-        """Messages, after the tokens common to all, which only the first rows read."""
-        width, chunk = span.tokens.shape[1], decoding.read_chunk_tokens
-        if chunk is None:
-            # The first rows' passes are whole ones, and one pass is enough for others.
-            chunk = -(-width // (width // (width - num_common)))
-        return read_from(
-            context,
-            span,
-            jnp.zeros_like(span.length),
-            decoding=dataclasses.replace(decoding, read_chunk_tokens=chunk),
-            skipped=jnp.where(is_first, 0, num_common),
-        )
+        pieces = _in_pieces(decoding, span.tokens.shape[1], num_common)
+        where = context, span, jnp.zeros_like(span.length)
+        skipped = jnp.where(is_first, 0, num_common)
+        return read_in_chunks(policy, params, *where, pieces, skipped)
 
     def read_first(span: TokenSpan) -> Context:
         num_rows = span.tokens.shape[0]
@@ -388,6 +372,17 @@ def model_responder(
         return decode_reply(policy, params, context, starts, is_active, keys, decoding)
 
     return Responder(init=init, observe=observe, reply=reply)
+
+
+def _in_pieces(decoding: Decoding, width: int, num_common: int) -> Decoding:
+    """How first messages are read, whose first `num_common` tokens are the same.
+
+    By the first rows in whole passes, by the others, which skip these tokens, in one.
+    """
+    if decoding.read_chunk_tokens is not None:
+        return decoding
+    chunk = -(-width // (width // (width - num_common)))
+    return dataclasses.replace(decoding, read_chunk_tokens=chunk)
 
 
 def read_levels(

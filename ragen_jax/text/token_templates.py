@@ -211,11 +211,11 @@ class DeviceTemplate:
 
     @property
     def num_common(self) -> int:
-        """Tokens with which all messages begin; fewer than any message has."""
+        """Tokens with which all messages begin, but one: every message has more."""
         literal = itertools.takewhile(
             lambda x: isinstance(x, LiteralBlock), self.blocks
         )
-        return min(sum(len(block.ids) for block in literal), self.max_tokens - 1)
+        return max(0, sum(len(block.ids) for block in literal) - 1)
 
     def tokens(self, fields: Fields) -> TokenSpan:
         """Ids of one row's message, zeros from its length on.

@@ -37,14 +37,18 @@ def test_a_solver_is_asked_with_blocks_if_it_is_an_array_program(num_boxes):
     _, levels = jax.jit(jax.vmap(env.reset_env, (0, None)))(keys, params)
     seen = []
 
-    def solve(states):
-        seen.append(len(states.time))
-        return env.solve(states, params, budget=budget, discount=1.0)
+    # By position, as a solver of the user's may name its arguments otherwise.
+    def solve(levels, numbers, **how):
+        # It may use what NumPy's arrays lack.
+        assert levels.time.at[0].add(1)[0] == 1
+        seen.append(len(levels.time))
+        return env.solve(levels, numbers, **how)
 
-    best = ask_solver(env, solve, levels).best_success
+    how = {"budget": budget, "discount": 1.0}
+    best = ask_solver(env, solve, jax.device_get(levels), params, **how).best_success
     assert seen == [BLOCK_ROWS if num_boxes == 1 else 3]
     wanted = env.solve(levels, params, budget=budget, discount=1.0).best_success
     np.testing.assert_array_equal(best, wanted)
-    fewest = ask_solver(env, lambda x: env.fewest_actions(x, params), levels)
+    fewest = ask_solver(env, env.fewest_actions, levels, params)
     np.testing.assert_array_equal(best, (fewest <= budget.num_actions) * 1.0)
     assert np.all(fewest < NEVER)

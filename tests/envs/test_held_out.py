@@ -102,3 +102,15 @@ def test_games_of_few_levels_say_that_they_hold_none_out(name, kwargs):
     env = envs.make(name, **kwargs)
     assert not env.holds_out_levels
     contract.few_levels_hold_none_out(Subject(env))
+
+
+def test_a_game_that_draws_its_own_levels_overrides_what_rollouts_call():
+    class Latecomer(type(envs.make("sokoban"))):
+        def draw_level(self, key, params, is_held_out):
+            return super().draw_level(key, params, is_held_out).replace(time=50)
+
+    env = Latecomer()
+    level = env.reset_split(jax.random.key(0), env.default_params, VALIDATION)
+    assert level.time == 50
+    with pytest.raises(TypeError, match=r"Silent overrides reset_split.*draw_level"):
+        type("Silent", (Latecomer,), {"reset_split": lambda *_: None})

@@ -101,11 +101,11 @@ def describe_end(
 def describe_best(task: Task, level: EnvState, budget: PlayBudget) -> str:
     """What the solver reaches from a level, one row without its axis."""
     env, states = task.env, jax.tree.map(lambda x: x[None], jax.device_get(level))
-    solve = functools.partial(env.solve, params=task.params, discount=1.0)
-    count = functools.partial(env.fewest_actions, params=task.params)
+    ask = functools.partial(ask_solver, env, states=states, params=task.params)
+    solve = functools.partial(ask, env.solve, discount=1.0)
     try:
-        solution = ask_solver(env, functools.partial(solve, budget=budget), states)
-        fewest = int(ask_solver(env, count, states)[0])
+        solution = solve(budget=budget)
+        fewest = int(ask(env.fewest_actions)[0])
     except ValueError as error:  # the level is too large to search
         return f"best play is not known: {error}"
     share = float(solution.best_success[0])
@@ -113,7 +113,7 @@ def describe_best(task: Task, level: EnvState, budget: PlayBudget) -> str:
         return f"reference play: won {share:.0%} of the time"
     if share == 1:
         in_fewest = PlayBudget(fewest, 1, fewest)
-        luckless = ask_solver(env, functools.partial(solve, budget=in_fewest), states)
+        luckless = solve(budget=in_fewest)
         needs_luck = float(luckless.best_success[0]) < 1
         won = "won; with luck in" if needs_luck else "won in"
         return f"best play: {won} {_actions(fewest)}"
