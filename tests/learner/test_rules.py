@@ -353,9 +353,10 @@ def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
     sharpness = {"algo.sharpness": number(1.0, "Sharpness of the estimate.")}
 
     def centred(rewards, mask, *, values, group_size, lam, sharpness):
-        seen.append((lam, sharpness))
+        # Not declared as data; lambda is, and an argument of the program.
+        seen.append(sharpness)
         estimate = grpo(rewards, mask, group_size=group_size)
-        return estimate.replace(returns=values * 0.0 + 1.0)
+        return estimate.replace(returns=values * 0.0 + lam)
 
     monkeypatch.setitem(ADVANTAGES, "centred", centred)
     monkeypatch.setattr(base, "SETTINGS", base.SETTINGS | sharpness)
@@ -366,8 +367,8 @@ def test_a_new_estimator_gets_its_critic_and_its_key(monkeypatch):
     state, update = tiny.build(**settings)
     before = tiny.host(state)
     state, stats, _ = update(state, tiny.make_episodes(), jax.random.key(0))
-    assert seen == [(0.75, 3.0)]
-    assert stats["critic/returns_mean"] == 1.0
+    assert seen == [3.0]
+    assert stats["critic/returns_mean"] == 0.75
     kernels = [s.critic.params["head"]["kernel"] for s in (before, state)]
     assert (kernels[0] != kernels[1]).any()
 
