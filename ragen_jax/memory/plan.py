@@ -121,7 +121,7 @@ def make_plan(
     for name in PROGRAMS:
         if name in memory or (name == "evaluation" and not is_evaluated):
             continue
-        if name == "evaluation" and is_one_cpu(parts.players):
+        if name == "evaluation" and on_cpu and is_one_cpu(parts.players):
             # Played in parts by the same program.
             memory[name] = memory["rollout"]
         elif compiled:
