@@ -173,7 +173,10 @@ def _two_passes(scores):
     """Highest score and sum of weights over the last axis."""
     highest = jnp.max(scores, axis=-1)
     finite = jnp.maximum(highest, _LOWEST)
-    return highest, jnp.sum(jnp.exp(scores - finite[..., None]), axis=-1)
+    # XLA may compute the scores once more for this pass, and round them otherwise: of
+    # scores of -1e15, those of spare ids, one would be far above the highest.
+    below = jnp.minimum(scores - finite[..., None], 0.0)
+    return highest, jnp.sum(jnp.exp(below), axis=-1)
 
 
 def _one_pass(scores):

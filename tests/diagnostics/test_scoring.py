@@ -1,5 +1,7 @@
 """Scores of thoughts under prompts, against one row at a time and the sampler."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np

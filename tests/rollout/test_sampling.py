@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_jax import rngs
+from ragen_jax.models.policy import SPARE_LOGIT
 from ragen_jax.rollout import sampling
 from ragen_jax.rollout.sampling import (
     check_options,
@@ -179,3 +180,15 @@ def test_options_out_of_range_are_refused(name, value):
     options = {"temperature": 1.0, "top_k": None, "top_p": None} | {name: value}
     with pytest.raises(ValueError, match=name):
         check_options(**options)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.3])
+def test_spare_ids_leave_the_others_as_they_are(temperature):
+    """A block of nothing else, at temperatures by which division rounds."""
+    logits = np.random.default_rng(4).normal(size=384).astype(np.float32)
+    logits[360:] = SPARE_LOGIT
+    rows = jnp.asarray(np.tile(logits, (200, 1)))
+    how = {"temperature": jnp.float32(temperature)}
+    tokens, log_probs = jax.jit(sample)(_keys(200), rows, **how)
+    expected = np.log(_probabilities(logits[:360] / temperature))[np.asarray(tokens)]
+    np.testing.assert_allclose(log_probs, expected, atol=1e-5)
