@@ -39,11 +39,13 @@ class CompileAhead:
     ):
         self._config, self._program, self._timed = config, program, timed
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "compile")
-        is_here = platform_of(program.batch_sharding.mesh) == "cpu"
-        is_here &= exchange.is_alone() and num_left > 0
-        if any(isinstance(task, HostTask) for task in program.tasks):
-            is_here = False
-        self._pending = self._thread.submit(self._compile) if is_here else None
+        is_due = (
+            num_left > 0
+            and exchange.is_alone()
+            and platform_of(program.batch_sharding.mesh) == "cpu"
+            and not any(isinstance(task, HostTask) for task in program.tasks)
+        )
+        self._pending = self._thread.submit(self._compile) if is_due else None
 
     def __enter__(self) -> "CompileAhead":
         return self

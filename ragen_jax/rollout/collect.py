@@ -37,7 +37,13 @@ from ragen_jax.rollout.decode import (
 from ragen_jax.rollout.keys import RolloutKeys, fold_turn
 from ragen_jax.rollout.layout import RowLayout, check_rows
 from ragen_jax.rollout.numbers import RolloutNumbers, rollout_numbers
-from ragen_jax.rollout.parts import cut_rows, join_rows, rows_per_part, run_parts
+from ragen_jax.rollout.parts import (
+    cut_rows,
+    is_one_cpu,
+    join_rows,
+    rows_per_part,
+    run_parts,
+)
 from ragen_jax.rollout.sampling import sample
 from ragen_jax.rollout.transcript import empty_transcript, empty_turns
 from ragen_jax.rollout.turns import (
@@ -90,6 +96,24 @@ class GivenSettings:
     env_params: EnvParams
     numbers: RolloutNumbers
     shares_levels: Bool[Array, ""] | None
+
+    def for_evaluation(self, temperature: float, vocab_size: int) -> "GivenSettings":
+        """These settings, but every row plays a level of its own, untruncated."""
+        return self.replace(
+            numbers=self.numbers.untruncated(temperature, vocab_size),
+            shares_levels=None if self.shares_levels is None else np.bool_(False),
+        )
+
+
+def given_settings(
+    env_params: EnvParams, rules: EpisodeLimits, mesh: Mesh, **sampling: float | None
+) -> GivenSettings:
+    """Settings of training; `sampling`: see `rollout_numbers`.
+
+    A single CPU plays evaluations by the same program.
+    """
+    shares_levels = np.bool_(True) if is_one_cpu(mesh) else None
+    return GivenSettings(env_params, rollout_numbers(rules, **sampling), shares_levels)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,15 +169,12 @@ class Collect:
           ValueError: the rows cannot be split over the mesh.
         """
         check_rows(self.mesh, num_prompts)
-        vocab_size = self.policy.config.vocab_size
-        numbers = self.given.numbers.untruncated(temperature, vocab_size)
-        given = self.given.replace(numbers=numbers)
-        changed = dataclasses.replace(self, num_groups=num_prompts, group_size=1)
-        if self.part_rows is not None:
-            given = given.replace(shares_levels=np.bool_(False))
-            return dataclasses.replace(changed, given=given)
-        program = self.program if self.group_size == 1 else self.compile(1)
-        return dataclasses.replace(changed, program=program, given=given)
+        given = self.given.for_evaluation(temperature, self.policy.config.vocab_size)
+        program = self.program
+        if given.shares_levels is None and self.group_size > 1:
+            program = self.compile(1)
+        sizes = {"num_groups": num_prompts, "group_size": 1}
+        return dataclasses.replace(self, **sizes, program=program, given=given)
 
     def lower(
         self, params: Params, dialogue: Dialogue, keys: RolloutKeys
@@ -199,9 +220,7 @@ def make_collect(
     """
     check_rows(mesh, num_groups * group_size)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    numbers = rollout_numbers(rules, **sampling)
     compile = functools.partial(_compile, env, policy, mesh, rules, decoding)
-    rows = rows_per_part(part_rows, mesh, num_groups, group_size)
     return Collect(
         compile=compile,
         program=compile(group_size),
@@ -209,12 +228,10 @@ def make_collect(
         policy=policy,
         num_groups=num_groups,
         group_size=group_size,
-        part_rows=rows,
+        part_rows=rows_per_part(part_rows, mesh, num_groups, group_size),
         # All rows at once are as many as fit.
         concurrently=part_rows is not None,
-        given=GivenSettings(
-            env_params, numbers, shares_levels=None if rows is None else np.bool_(True)
-        ),
+        given=given_settings(env_params, rules, mesh, **sampling),
     )
 
 

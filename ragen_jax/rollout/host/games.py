@@ -28,7 +28,7 @@ from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK
 from ragen_jax.models.policy import Policy
 from ragen_jax.multihost import exchange
-from ragen_jax.rollout.collect import GivenSettings, check_dialogue
+from ragen_jax.rollout.collect import check_dialogue, given_settings
 from ragen_jax.rollout.host.env import HostGameEnv, TokenOutput
 from ragen_jax.rollout.host.loop import (
     PlayedParams,
@@ -40,8 +40,7 @@ from ragen_jax.rollout.host.loop import (
 from ragen_jax.rollout.host.rows import answer_in, check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
-from ragen_jax.rollout.numbers import RolloutNumbers, rollout_numbers
-from ragen_jax.rollout.parts import is_one_cpu
+from ragen_jax.rollout.numbers import RolloutNumbers
 from ragen_jax.rollout.turns import EpisodeLimits, GameStep, Play, RolloutContext, Turn
 from ragen_jax.sharding import by_rows, num_row_shards
 from ragen_jax.terminal import say
@@ -270,10 +269,7 @@ class HostCollector:
         )
         self._game = self._make_game(group_size)
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        numbers = rollout_numbers(rules, **sampling)
-        # As in `make_collect`.
-        shares_levels = np.bool_(True) if is_one_cpu(mesh) else None
-        self._given = GivenSettings(env_params, numbers, shares_levels)
+        self._given = given_settings(env_params, rules, mesh, **sampling)
         self._join = jax.jit(
             lambda *rollouts: jax.tree.map(lambda *x: jnp.concatenate(x), *rollouts),
             out_shardings=by_rows(mesh),
@@ -301,11 +297,9 @@ class HostCollector:
         """Rollouts by the same programs, with workers of their own; see `Collect`."""
         changed = copy.copy(self)
         changed._set_sizes(num_prompts, 1)
-        numbers = self._given.numbers.untruncated(temperature, self._vocab_size)
-        changed._given = given = self._given.replace(numbers=numbers)
-        if given.shares_levels is not None:
-            changed._given = given.replace(shares_levels=np.bool_(False))
-        elif self._group_size > 1:
+        given = self._given.for_evaluation(temperature, self._vocab_size)
+        changed._given = given
+        if given.shares_levels is None and self._group_size > 1:
             changed._game = self._make_game(1)
         return changed
 
