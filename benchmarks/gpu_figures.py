@@ -74,7 +74,7 @@ def decode_figures(
 
     Args:
       logits_shape: rows and vocabulary, of one device.
-      must_move: bytes without which there is no token: weights, live keys and values,
+      must_move: fewest bytes that a token can move: weights, live keys and values,
         logits, once each.
       live: share of the slots that are filled.
     """

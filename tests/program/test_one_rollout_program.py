@@ -4,24 +4,26 @@ import jax
 import numpy as np
 
 from configs import frozen_lake, sokoban, world
-from ragen_jax.evaluation.harness import suite_configs
+from ragen_jax.evaluation import harness
 from ragen_jax.evaluation.load import Trained
 from ragen_jax.evaluation.terminal.episodes import watch_policy
-from ragen_jax.program.build import bind_policy, build_program, renumber
-from ragen_jax.sharding import make_mesh
+from ragen_jax.program.build import build_program, renumber
 from ragen_jax.sweeps.programs import program_key
-from ragen_jax.tasks.build import build_task
 from tests import commands
 
 # Neither is a multiple of a part's rows.
 SIZES = {"evaluation__num_prompts": 5, "rollout__part_rows": 2}
 
 
-def lowered(rollouts, which, program):
-    """Text of the program of some rollouts."""
-    keys, played = rollouts.keys(which), program.learner.played
-    inputs = jax.eval_shape(lambda: (program.task.dialogue, keys))
-    return rollouts.collect.lower(played, *inputs).as_text()
+def lowered(task, played):
+    """Texts of the programs of a task's training and validation."""
+    ways = (task.training, jax.random.key(0)), (task.validation, 0)
+    texts = []
+    for rollouts, which in ways:
+        keys = rollouts.keys(which)
+        inputs = jax.eval_shape(lambda keys=keys: (task.dialogue, keys))
+        texts.append(rollouts.collect.lower(played, *inputs).as_text())
+    return texts
 
 
 def test_training_validation_and_a_single_episode(model, compiled_names):
@@ -45,29 +47,20 @@ def test_training_validation_and_a_single_episode(model, compiled_names):
 def test_an_entry_of_a_suite_and_other_numbers_are_the_same_text(model):
     config = commands.tiny_config(frozen_lake, model, **SIZES)
     program = build_program(config)
-    text = lowered(program.task.training, jax.random.key(0), program)
-    assert lowered(program.task.validation, 0, program) == text
-    texts = []
-    for changed, entry in suite_configs(config, "frozen_lake", ()):
-        task = build_task(changed, entry.spec, program.task.tokenizer)
-        bound = bind_policy(
-            changed,
-            task,
-            program.policy,
-            make_mesh(**config.mesh),
-            index=0,
-            num_groups=config.rollout.num_groups,
-        )
-        inputs = jax.eval_shape(lambda x=bound: (x.dialogue, x.validation.keys(0)))
-        played = program.learner.played
-        texts.append(bound.validation.collect.lower(played, *inputs).as_text())
-    # With and without slipping, which is a parameter; another board is another program.
-    assert texts.count(text) >= 2
+    played, trained = program.learner.played, Trained(program, None, config, "tested")
+    text, of_validation = lowered(program.task, played)
+    assert of_validation == text
+    suite = "frozen_lake"
+    of_suite = [
+        lowered(harness._bind(trained, suite, changed, entry), played)[1]
+        for changed, entry in harness.suite_configs(config, suite, ())
+    ]
+    # How much it slips is a parameter; another board is another program.
+    assert [one == text for one in of_suite[:5]] == [True] * 4 + [False]
     with config.unlocked():
         config.rollout.temperature, config.rollout.format_penalty = 0.5, -0.3
         config.env.params.success_rate = 0.1
-    other = build_program(config)
-    assert lowered(other.task.training, jax.random.key(0), program) == text
+    assert lowered(build_program(config).task, played)[0] == text
 
 
 # Read by rollouts of this configuration -> another value.
