@@ -6,6 +6,7 @@ a group or row do not depend on how many there are.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int, Key
 
@@ -47,7 +48,7 @@ def rollout_keys(
         level=rngs.rows(rngs.stream(step_key, "level"), num_groups),
         noise=rngs.rows(rngs.stream(step_key, "noise"), num_rows),
         sample=rngs.rows(rngs.stream(step_key, "sample"), num_rows),
-        is_held_out=jnp.zeros(num_groups, bool),
+        is_held_out=jax.device_put(np.zeros(num_groups, bool)),
     )
 
 
@@ -68,7 +69,7 @@ def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys
     root = rngs.stream(rngs.root_key(seed), "evaluation")
     keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
     level = rngs.rows(rngs.stream(root, "level"), num_prompts)
-    return keys.replace(level=level, is_held_out=jnp.ones(num_prompts, bool))
+    return keys.replace(level=level, is_held_out=jax.device_put(np.ones(num_prompts, bool)))
 
 
 def spread_levels(keys: RolloutKeys, group_size: int) -> RolloutKeys:

@@ -42,7 +42,8 @@ def rollout_metrics(
         counts = has_played & np.isfinite(last)
         values[f"game_{name}"] = _ratio(np.where(counts, last, 0.0), counts)
     return {
-        name: total / np.maximum(weight, 1) for name, (total, weight) in values.items()
+        name: np.float32(total) / np.maximum(np.float32(weight), 1)
+        for name, (total, weight) in values.items()
     }
 
 

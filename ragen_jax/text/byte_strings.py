@@ -121,8 +121,8 @@ def rarely(
 
 WORD_BITS = 32
 # The cells with an even index, in every word.
-EVEN = jnp.uint32(0x55555555)
-_ONES = jnp.uint32(0xFFFFFFFF)
+EVEN = np.uint32(0x55555555)
+_ONES = np.uint32(0xFFFFFFFF)
 
 
 def pack(mask: Bool[Array, " X"]) -> UInt32[Array, " W"]:

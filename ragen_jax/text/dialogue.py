@@ -7,7 +7,8 @@ the messages and replies of an episode.
 
 import dataclasses
 
-import jax.numpy as jnp
+import jax
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
@@ -143,7 +144,7 @@ def build_dialogue(
         opening=opening,
         following=following,
         parser=_parser(env, tokenizer, budget, max_reply_tokens, options.thinking),
-        stop_tokens=jnp.asarray(stop_tokens, jnp.int32),
+        stop_tokens=jax.device_put(np.asarray(stop_tokens, np.int32)),
         prompts=prompts,
         stop_token=stop_token,
         max_trajectory_tokens=opening.max_tokens + replies + between,

@@ -68,12 +68,14 @@ def test_neither_cores_nor_repetitions_change_a_bit(monkeypatch):
 
 def test_everything_is_compiled_once():
     collect = in_parts(decode_chunk_tokens=3)
+    first, second = keys(), rollout_keys(jax.random.key(1), NUM_GROUPS, GROUP_SIZE)
+    jax.clear_caches()
     with compilations() as compiled:
-        play(collect, keys())
+        play(collect, first)
     # The keys of a part, the part.
     assert compiled.num_programs == 2
     with compilations() as compiled:
-        play(collect, rollout_keys(jax.random.key(1), NUM_GROUPS, GROUP_SIZE))
+        play(collect, second)
     assert compiled.num_programs == 0
 
 
