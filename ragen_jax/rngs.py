@@ -58,7 +58,9 @@ def environment_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:
 
 def rows(key: Key[Array, ""], num_rows: int) -> Key[Array, " num_rows"]:
     """One key per row; the key of row `i` does not depend on `num_rows`."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, np.arange(num_rows, dtype=np.int32))
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(
+        key, np.arange(num_rows, dtype=np.int32)
+    )
 
 
 def sample_key(key: Key[Array, ""], index: int) -> Key[Array, ""]:

@@ -69,7 +69,9 @@ def validation_keys(seed: int, num_prompts: int, sample: int = 0) -> RolloutKeys
     root = rngs.stream(rngs.root_key(seed), "evaluation")
     keys = rollout_keys(rngs.sample_key(root, sample), num_prompts, 1)
     level = rngs.rows(rngs.stream(root, "level"), num_prompts)
-    return keys.replace(level=level, is_held_out=jax.device_put(np.ones(num_prompts, bool)))
+    return keys.replace(
+        level=level, is_held_out=jax.device_put(np.ones(num_prompts, bool))
+    )
 
 
 def spread_levels(keys: RolloutKeys, group_size: int) -> RolloutKeys:

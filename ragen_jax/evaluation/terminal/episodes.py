@@ -46,7 +46,7 @@ def level_keys(trained: Trained, level: int) -> RolloutKeys:
             jax.random.fold_in(rngs.stream(root, name), level)[None]
             for name in ("level", "noise", "sample")
         ),
-        is_held_out=jnp.ones(1, bool),
+        is_held_out=jax.device_put(np.ones(1, bool)),
     )
 
 
