@@ -9,7 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.models.config import Llama3Rope
 from ragen_jax.models.products import einsum_float32, einsum_narrow
@@ -188,35 +188,106 @@ def attend_shared(
       shared_keys, shared_values: of the prompts.
       lengths: number of filled slots of each prompt.
     """
-    batch, num_queries, num_heads, head_dim = queries.shape
     num_prompts = lengths.shape[0]
-    num_rows = batch // num_prompts
 
     def by_prompt(x):  # [B, ...] -> [P, rows of a prompt, ...]
-        return x.reshape(num_prompts, num_rows, *x.shape[1:])
+        return x.reshape(num_prompts, -1, *x.shape[1:])
 
-    # One matrix of queries per prompt and key/value head.
-    queries = by_prompt(_by_kv_head(queries, keys))
-    queries = jnp.transpose(queries, (0, 3, 1, 4, 2, 5))
-    keys, values = by_prompt(keys), by_prompt(values)
+    grouped = jnp.transpose(_by_kv_head(queries, keys), (0, 2, 3, 1, 4))
     is_prompt = jnp.arange(shared_keys.shape[-1])[None] < lengths[:, None]
-    is_prompt = is_prompt[:, None, None, None, None]
-    is_past = jnp.tri(num_queries, dtype=bool)[None, None, None, None]
-    of_prompt = einsum_float32("pjmgqf,pjfs->pjmgqs", queries, shared_keys)
-    of_row = einsum_float32("pjmgqf,pmjfs->pjmgqs", queries, keys)
-    scores = jnp.concatenate(
-        [
-            jnp.where(is_prompt, of_prompt, MASKED_SCORE),
-            jnp.where(is_past, of_row, MASKED_SCORE),
-        ],
-        axis=-1,
-    )
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    of_prompt, of_row = jnp.split(weights, [shared_keys.shape[-1]], axis=-1)
-    mixed = einsum_narrow("pjmgqs,pjsf->pjmgqf", of_prompt, shared_values)
-    mixed += einsum_narrow("pjmgqs,pmjsf->pjmgqf", of_row, values)
-    mixed = jnp.transpose(mixed, (0, 2, 4, 1, 3, 5)).astype(queries.dtype)
-    return mixed.reshape(batch, num_queries, num_heads, head_dim)
+    rows = (by_prompt(x) for x in (grouped, keys, values))
+    mixed = _shared_causal(*rows, shared_keys, shared_values, is_prompt)
+    mixed = jnp.transpose(mixed.reshape(grouped.shape), (0, 3, 1, 2, 4))
+    return mixed.reshape(queries.shape)
+
+
+@jax.custom_vjp
+def _shared_causal(
+    queries: Float[Array, "P m J g Q F"],
+    keys: Float[Array, "P m J F Q"],
+    values: Float[Array, "P m J Q F"],
+    shared_keys: Float[Array, "P J F S"],
+    shared_values: Float[Array, "P J S F"],
+    is_prompt: Bool[Array, "P S"],
+) -> Float[Array, "P m J g Q F"]:
+    """`_causal` with the slots of a prompt before those of its `m` rows.
+
+    Scores of both kinds stay in arrays of their own, laid out as their products leave
+    them: a prompt's queries of all rows are one matrix. Only maxima and sums cross.
+    """
+    return _shared_forward(
+        queries, keys, values, shared_keys, shared_values, is_prompt
+    )[0]
+
+
+def _shared_forward(queries, keys, values, shared_keys, shared_values, is_prompt):
+    of_prompt = einsum_float32("pjmgqf,pjfs->pjmgqs", _swap(queries), shared_keys)
+    is_seen = is_prompt[:, None, None, None, None]
+    of_prompt = jnp.where(is_seen, of_prompt, MASKED_SCORE)
+    highest = _swap(jnp.max(of_prompt, axis=-1))
+    blocks, of_rows, tops, sums = _causal_blocks(queries.shape[4]), [], [], []
+    for first, end in blocks:
+        block = queries[:, :, :, :, first:end]
+        scores = einsum_float32("pmjgqf,pmjfs->pmjgqs", block, keys[..., :end])
+        is_past = np.arange(end)[None] <= np.arange(first, end)[:, None]
+        scores = jnp.where(is_past[None, None, None, None], scores, MASKED_SCORE)
+        top = jnp.maximum(jnp.max(scores, axis=-1), highest[..., first:end])
+        scores = jnp.exp(scores - top[..., None])
+        of_rows.append(scores)
+        tops.append(top)
+        sums.append(jnp.sum(scores, axis=-1))
+    top = _swap(jnp.concatenate(tops, axis=-1))
+    of_prompt = jnp.exp(of_prompt - top[..., None])
+    total = jnp.concatenate(sums, axis=-1) + _swap(jnp.sum(of_prompt, axis=-1))
+    of_prompt = (of_prompt / _swap(total)[..., None]).astype(values.dtype)
+    mixed, weights = [], []
+    for (first, end), scores in zip(blocks, of_rows, strict=True):
+        weight = (scores / total[..., first:end, None]).astype(values.dtype)
+        seen = values[:, :, :, :end]
+        mixed.append(einsum_narrow("pmjgqs,pmjsf->pmjgqf", weight, seen))
+        weights.append(weight)
+    out = jnp.concatenate(mixed, axis=4)
+    out += _swap(einsum_narrow("pjmgqs,pjsf->pjmgqf", of_prompt, shared_values))
+    out = out.astype(queries.dtype)
+    arrays = queries, keys, values, shared_keys, shared_values
+    return out, (*arrays, out, of_prompt, weights)
+
+
+def _shared_backward(residuals, grad):
+    """See `_causal_backward`."""
+    queries, keys, values, shared_keys, shared_values, out, weight, weights = residuals
+    wide = grad.astype(jnp.float32) * out.astype(jnp.float32)
+    along = jnp.sum(wide, axis=-1, keepdims=True)
+    grad, num_slots = grad.astype(values.dtype), values.shape[3]
+    of_queries = []
+    of_keys, of_values = jnp.zeros_like(keys), jnp.zeros_like(values)
+    for (first, end), of_row in zip(_causal_blocks(num_slots), weights, strict=True):
+        block, rows = (x[:, :, :, :, first:end] for x in (queries, grad))
+        unseen = [(0, 0)] * 3 + [(0, num_slots - end)]
+        of_value = einsum_narrow("pmjgqs,pmjgqf->pmjsf", of_row, rows)
+        of_weight = einsum_float32("pmjgqf,pmjsf->pmjgqs", rows, values[:, :, :, :end])
+        of_weight -= along[:, :, :, :, first:end]
+        of_score = (of_row.astype(jnp.float32) * of_weight).astype(queries.dtype)
+        of_query = einsum_narrow("pmjgqs,pmjfs->pmjgqf", of_score, keys[..., :end])
+        of_key = einsum_narrow("pmjgqs,pmjgqf->pmjfs", of_score, block)
+        of_queries.append(of_query)
+        of_keys += jnp.pad(of_key, [(0, 0), *unseen])
+        of_values += jnp.pad(of_value, [*unseen, (0, 0)])
+    rows, along = _swap(grad), _swap(along)
+    of_shared_values = einsum_narrow("pjmgqs,pjmgqf->pjsf", weight, rows)
+    of_weight = einsum_float32("pjmgqf,pjsf->pjmgqs", rows, shared_values) - along
+    of_score = (weight.astype(jnp.float32) * of_weight).astype(queries.dtype)
+    of_shared_keys = einsum_narrow("pjmgqs,pjmgqf->pjfs", of_score, _swap(queries))
+    of_query = _swap(einsum_narrow("pjmgqs,pjfs->pjmgqf", of_score, shared_keys))
+    of_query += jnp.concatenate(of_queries, axis=4)
+    return of_query, of_keys, of_values, of_shared_keys, of_shared_values, None
+
+
+def _swap(x: Shaped[Array, "P a b *w"]) -> Shaped[Array, "P b a *w"]:
+    return jnp.swapaxes(x, 1, 2)
+
+
+_shared_causal.defvjp(_shared_forward, _shared_backward)
 
 
 def _by_kv_head(queries: Float[Array, "B Q H F"], keys) -> Float[Array, "B Q J g F"]:
