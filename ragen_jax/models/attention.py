@@ -310,7 +310,7 @@ def attend_live(
     """Attention over as many leading slots as any query may see, for CPUs.
 
     The number of slots is rounded up to one of a few sizes, each compiled. The others
-    would have weight 0: the result is the same to the bit.
+    would have weight 0: results differ by the order of sums alone.
     """
     num_slots = keys.shape[-1]
     step = max(LIVE_SLOTS_STEP, -(-num_slots // LIVE_SLOTS_SIZES))
