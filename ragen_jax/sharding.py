@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from ragen_jax.types import Params
@@ -212,7 +212,16 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def by_rows(mesh: Mesh) -> NamedSharding:
     """The leading axis, the rows of a batch, split; other axes whole."""
-    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
+    return NamedSharding(_ambient(mesh), PartitionSpec(_row_axes()))
+
+
+def constrained(tree: PyTree, shardings: PyTree[NamedSharding]) -> PyTree:
+    """A tree held as the shardings say, which do not name `data`.
+
+    Unlike `with_sharding_constraint` also inside `on_each_copy`.
+    """
+    here = jax.tree.map(lambda x: NamedSharding(_ambient(x.mesh), x.spec), shardings)
+    return jax.lax.with_sharding_constraint(tree, here)
 
 
 def param_shardings(
@@ -271,7 +280,39 @@ def gather_vocab_tables(
 
 def num_row_shards(mesh: Mesh) -> int:
     """Number of parts into which rows are split."""
-    return math.prod(mesh.shape[axis] for axis in ROW_AXES)
+    return math.prod(mesh.shape[axis] for axis in _row_axes())
+
+
+def _row_axes() -> tuple[str, ...]:
+    """Axes that split rows: without `data` inside `on_each_copy`."""
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return tuple(axis for axis in ROW_AXES if axis not in manual)
+
+
+def _ambient(mesh: Mesh) -> Mesh | AbstractMesh:
+    """The mesh that shardings name here: inside `shard_map` its own."""
+    ambient = jax.sharding.get_abstract_mesh()
+    return ambient if ambient.manual_axes else mesh
+
+
+def on_each_copy(function: Callable, mesh: Mesh) -> Callable:
+    """`function(whole, batches)` by each copy of the parameters, for its rows.
+
+    `batches` are arrays [n, rows, ...], of which the second axis is split. What is
+    returned must be the same for all copies; the function adds it up over `data`, once.
+    In `function` the axes `fsdp` and `tensor` stay automatic.
+    """
+    if mesh.shape["data"] == 1:
+        return function
+    whole, by_row = PartitionSpec(), PartitionSpec(None, "data")
+    return jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=(whole, by_row),
+        out_specs=whole,
+        axis_names={"data"},
+        check_vma=False,
+    )
 
 
 def on_each_device(function: Callable, mesh: Mesh) -> Callable:
@@ -284,13 +325,14 @@ def on_each_device(function: Callable, mesh: Mesh) -> Callable:
         return function
 
     def mapped(params: Params, *arrays):
-        whole, by_row = PartitionSpec(), PartitionSpec(ROW_AXES)
+        axes = _row_axes()
+        whole, by_row = PartitionSpec(), PartitionSpec(axes)
         return jax.shard_map(
             function,
-            mesh=mesh,
+            mesh=_ambient(mesh),
             in_specs=(whole, *(by_row for _ in arrays)),
             out_specs=by_row,
-            axis_names=set(ROW_AXES),
+            axis_names=set(axes),
             check_vma=False,
         )(params, *arrays)
 

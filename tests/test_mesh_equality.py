@@ -215,6 +215,24 @@ def test_an_update_exchanges_parameters_once_and_no_logits(iterate, mesh):
         assert exchanges.total(found, kind) <= 3 * numbers
 
 
+@pytest.mark.parametrize(
+    "mesh", [MIXED, pytest.param((8, 1, 1), marks=pytest.mark.slow)], ids=str
+)
+def test_copies_exchange_once_a_minibatch(iterate, mesh):
+    """Between hosts, which `data` stands for, gradients of all passes travel as one."""
+    own, (_, fsdp, tensor) = iterate(mesh), mesh
+    table = own.state.params["embed_tokens"]["weight"]
+    between_copies = [
+        one
+        for one in exchanges.collectives(own.update.as_text())
+        if any(len({x // (fsdp * tensor) for x in group}) > 1 for group in one.groups)
+    ]
+    # The loop over minibatches, not the one over passes in it.
+    assert max(one.depth for one in between_copies) == 1
+    summed = [one for one in between_copies if one.depth == 1]
+    assert sum(one.num_bytes for one in summed) >= held_bytes(table)
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_a_rollout_gathers_parameters_once_and_splits_its_cache(iterate, mesh):
     own, (data, fsdp, tensor) = iterate(mesh), mesh

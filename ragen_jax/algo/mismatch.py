@@ -45,11 +45,19 @@ class MismatchSums:
         return cls(*(jnp.zeros((), jnp.float32) for _ in range(8)))
 
     def plus(self, other: "MismatchSums") -> "MismatchSums":
-        largest = {
-            name: jnp.maximum(getattr(self, name), getattr(other, name))
+        return self._combine(jnp.add, jnp.maximum, other)
+
+    def over(self, axis: str) -> "MismatchSums":
+        """Of the rows of all devices along an axis of the mesh, inside `shard_map`."""
+        sum_over, highest = jax.lax.psum, jax.lax.pmax
+        return self._combine(lambda x: sum_over(x, axis), lambda x: highest(x, axis))
+
+    def _combine(self, add, largest, *others: "MismatchSums") -> "MismatchSums":
+        maxima = {
+            name: largest(*(getattr(x, name) for x in (self, *others)))
             for name in ("max_difference", "max_weight")
         }
-        return jax.tree.map(jnp.add, self, other).replace(**largest)
+        return jax.tree.map(add, self, *others).replace(**maxima)
 
 
 def mismatch_sums(

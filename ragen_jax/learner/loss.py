@@ -115,6 +115,11 @@ class TokenSums:
         mismatch = self.mismatch.plus(other.mismatch)
         return jax.tree.map(jnp.add, self, other).replace(mismatch=mismatch)
 
+    def over(self, axis: str) -> "TokenSums":
+        """Of the rows of all devices along an axis of the mesh, inside `shard_map`."""
+        mismatch = self.mismatch.over(axis)
+        return jax.lax.psum(self, axis).replace(mismatch=mismatch)
+
 
 @dataclasses.dataclass(frozen=True)
 class Objective:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from ragen_jax.learner.logprobs import hidden_states, token_log_probs, token_values
@@ -26,7 +26,13 @@ from ragen_jax.models.critic import Critic
 from ragen_jax.models.policy import Policy
 from ragen_jax.models.widths import at_width
 from ragen_jax.registry.numbers import Number
-from ragen_jax.sharding import by_rows, num_row_shards, on_each_device
+from ragen_jax.sharding import (
+    by_rows,
+    constrained,
+    num_row_shards,
+    on_each_copy,
+    on_each_device,
+)
 from ragen_jax.types import Params, TokenSpan
 
 # Parameters of the policy and of the critic (None without one) that are trained.
@@ -95,7 +101,7 @@ class Passes:
         rows = tokens, mask, message_lengths
         # The sampler's log-probabilities cost nothing; each of the others is a pass.
         old, ref, values = sample_log_probs, None, None
-        trained, frozen = self._gather(params, self.table_shardings)
+        trained, frozen = constrained(params, self.table_shardings)
         policy_params = self.policy_params(trained[0], frozen)
         if self.objective.old_log_probs == "learner":
             old = self.over_rows(
@@ -124,7 +130,7 @@ class Passes:
     ) -> Float[Array, "B T"]:
         """The policy's entropy at every token of the mask, 0 elsewhere."""
         all_rows = jnp.ones(tokens.shape[0], bool)
-        trained, frozen = self._gather(params, self.table_shardings)
+        trained, frozen = constrained(params, self.table_shardings)
         policy_params = self.policy_params(trained[0], frozen)
         return self.over_rows(
             lambda *part: self._log_probs(self.policy, policy_params, *part)[1],
@@ -150,12 +156,34 @@ class Passes:
           kl_coeff: weight of the KL penalty.
         """
         rows = self._by_length(rows, samples)
-        is_row = rows < samples.tokens.shape[0]
-        # Index `B` is clipped to the last row: its copy is masked.
-        mask = samples.mask.at[rows].get(mode="clip") & is_row[:, None]
+        minibatch = self._take(samples, rows)
         # Of the whole minibatch: the shares of microbatches then add up to its loss.
-        token_weights = self.objective.token_weights(mask)
-        frozen = self._gather(frozen, self.table_shardings[1])
+        weights = self.objective.token_weights(minibatch.mask)
+        batches = self._in_microbatches((minibatch, weights))
+        # Rows come first: later microbatches hold none.
+        is_row = rows < samples.tokens.shape[0]
+        count = -(-jnp.sum(is_row) // self.microbatch_rows)
+
+        def of_copy(whole, batches):
+            grads, sums = self._accumulate(*whole, batches)
+            if self.mesh.shape["data"] > 1:
+                grads, sums = jax.lax.psum(grads, "data"), sums.over("data")
+            return grads, sums
+
+        of_copy = on_each_copy(of_copy, self.mesh)
+        grads, sums = of_copy((trained, frozen, kl_coeff, count), batches)
+        return jax.lax.with_sharding_constraint(grads, self.trained_shardings), sums
+
+    def _accumulate(
+        self,
+        trained: TrainedParams,
+        frozen: Params | None,
+        kl_coeff: Float[Array, ""],
+        count: Int[Array, ""],
+        batches: tuple[Samples, Float[Array, "n m T"]],
+    ) -> tuple[TrainedParams, TokenSums]:
+        """Gradients and sums of the first `count` microbatches."""
+        frozen = constrained(frozen, self.table_shardings[1])
 
         def accumulate(mine, predict, sums):
             """Gradient by the networks of `mine` that are not None; and more sums."""
@@ -165,15 +193,15 @@ class Passes:
             )
 
             def loss(mine, part, part_weights, prompts):
-                mine = self._gather(mine, tables)
+                mine = constrained(mine, tables)
                 now = predict(mine, frozen, part.tokens, part.mask, prompts)
                 return self.objective.loss(now, part, part_weights, kl_coeff)
 
             def microbatch(j, carry):
                 grads, sums = carry
-                part = self._take(samples, self._microbatch(rows, j))
+                arrays = self._split(jax.tree.map(lambda x: x[j], batches))
+                part = arrays[0]
                 read = part.tokens, part.mask, part.message_lengths
-                arrays = part, self._microbatch(token_weights, j)
                 prompts, arrays = self._apart(read, arrays)
                 new_grads, new_sums = self._at_width(
                     lambda arrays: jax.grad(loss, has_aux=True)(mine, *arrays, prompts),
@@ -182,8 +210,6 @@ class Passes:
                 )
                 return jax.tree.map(jnp.add, grads, new_grads), sums.plus(new_sums)
 
-            # Rows come first: later microbatches hold none.
-            count = -(-jnp.sum(is_row) // self.microbatch_rows)
             # A zero that depends on the sums: otherwise XLA would fill the arrays of
             # the second loop before the first loop runs, and hold them.
             zero = 0 * sums.num_tokens
@@ -193,15 +219,13 @@ class Passes:
 
         policy, critic = trained
         if self.critic is None or self.critic.trunk is None:
-            grads, sums = accumulate(trained, self._predict, TokenSums.zero())
-        else:
-            # One network at a time: a loop holds the activations of one. The
-            # policy, which needs more, before the critic's gradient is there.
-            predict = self._predict, self._predict_values
-            of_policy, sums = accumulate((policy, None), predict[0], TokenSums.zero())
-            of_critic, sums = accumulate((None, critic), predict[1], sums)
-            grads = of_policy[0], of_critic[1]
-        return jax.lax.with_sharding_constraint(grads, self.trained_shardings), sums
+            return accumulate(trained, self._predict, TokenSums.zero())
+        # One network at a time: a loop holds the activations of one. The policy, which
+        # needs more, before the critic's gradient is there.
+        predict = self._predict, self._predict_values
+        of_policy, sums = accumulate((policy, None), predict[0], TokenSums.zero())
+        of_critic, sums = accumulate((None, critic), predict[1], sums)
+        return (of_policy[0], of_critic[1]), sums
 
     def over_rows(
         self,
@@ -366,14 +390,19 @@ class Passes:
         first = j * self.microbatch_rows
         return jax.lax.dynamic_slice_in_dim(rows, first, self.microbatch_rows)
 
-    def _take(self, samples: Samples, rows: Int[Array, " m"]) -> Samples:
+    def _take(self, samples: Samples, rows: Int[Array, " M"]) -> Samples:
         """Some rows; index `B` is a row without trained tokens."""
         is_row = rows < samples.tokens.shape[0]
+        # Index `B` is clipped to the last row: its copy is masked.
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), samples)
-        return self._split(taken.replace(mask=taken.mask & is_row[:, None]))
+        return taken.replace(mask=taken.mask & is_row[:, None])
 
-    def _gather(self, tree, shardings):
-        return jax.lax.with_sharding_constraint(tree, shardings)
+    def _in_microbatches(self, rows: PyTree[Shaped[Array, "M ..."]]) -> PyTree:
+        """Arrays [M, ...] as [n, m, ...], the rows of each microbatch split."""
+        split = NamedSharding(self.mesh, PartitionSpec(None, *by_rows(self.mesh).spec))
+        shape = -1, self.microbatch_rows
+        cut = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), rows)
+        return jax.lax.with_sharding_constraint(cut, split)
 
     def _split(self, tree):
         return jax.lax.with_sharding_constraint(tree, by_rows(self.mesh))
