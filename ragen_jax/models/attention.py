@@ -5,10 +5,12 @@
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragen_jax.models.config import Llama3Rope
@@ -399,12 +401,34 @@ def _library(implementation: str):
     )
 
 
+def _on_each_head(function: Callable) -> Callable:
+    """`function` of arrays [rows, tokens, heads, F], by each device for what it holds.
+
+    cuDNN's attention says itself how it is split, which XLA asks where all axes of the
+    mesh are automatic. Where some are not, JAX has to split it by the others.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    automatic = set(mesh.axis_names) - set(mesh.manual_axes)
+    if not mesh.manual_axes or not automatic:
+        return function
+    rows = tuple(axis for axis in mesh.axis_names if axis in automatic - {"tensor"})
+    by_head = PartitionSpec(rows, None, "tensor" if "tensor" in automatic else None)
+    return jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=by_head,
+        out_specs=by_head,
+        axis_names=automatic,
+        check_vma=False,
+    )
+
+
 def _cudnn(queries, keys, values):
     """Pads to even lengths, which the gradient needs; padding is never attended to."""
     num_tokens = queries.shape[1]
     padding = (0, 0), (0, -num_tokens % CUDNN_STEP), (0, 0), (0, 0)
     padded = (jnp.pad(x, padding) for x in (queries, keys, values))
-    return _library("cudnn")(*padded)[:, :num_tokens]
+    return _on_each_head(_library("cudnn"))(*padded)[:, :num_tokens]
 
 
 # Attention of whole rows, in the learner: queries [B, Q, H, F], keys and values

@@ -77,3 +77,16 @@ def test_meshes_are_compiled_for_a_topology(tmp_path):
     assert split["state_bytes"] < 0.6 * alone["state_bytes"]
     assert split["update_received"]["all-gather"] > 0
     assert found[2, 1, 1]["state_bytes"] == alone["state_bytes"]
+
+
+def test_copies_with_cudnns_attention_exchange_once_a_minibatch(tmp_path):
+    file = tmp_path / "figures.json"
+    line = [sys.executable, "-m", "benchmarks.gpu_program", CONFIG, f"--json={file}"]
+    line += ["--config.model.dtype=bfloat16", "--config.model.attention=cudnn"]
+    line += ["--config.mesh.data=2", "--config.mesh.fsdp=2", "--topology=1x2x2"]
+    done = commands.run([*line, "--programs=update"])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["programs"]["update"]["exchanges"]
+    between_hosts = [of for of in found if of["where"] == "between hosts"]
+    # The loop over minibatches, not the one over passes in it.
+    assert max(of["depth"] for of in between_hosts) == 1

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
+from ragen_jax.models import attention
 from ragen_jax.models.attention import (
     AUTO,
     CAUSAL_ATTENTIONS,
@@ -16,6 +18,7 @@ from ragen_jax.models.attention import (
     choose_attention,
 )
 from ragen_jax.models.policy import build_policy
+from ragen_jax.sharding import make_mesh
 from tests.models.random_adapters import EVEN
 
 B, H, J, F, S = 20, 4, 2, 8, 2 * LIVE_SLOTS_STEP + 37
@@ -161,3 +164,32 @@ def test_cudnn_is_chosen_on_a_gpu():
     assert choose_attention(AUTO, *where) == choose_attention("cudnn", *where)
     assert choose_attention(AUTO, *where) == "cudnn"
     assert choose_attention("xla", *where) == "xla"
+
+
+def test_the_librarys_attention_gets_a_devices_rows_and_heads_where_copies_compute(
+    monkeypatch,
+):
+    """XLA cannot ask cuDNN how it is split where only some axes are automatic."""
+    shapes = []
+
+    def take(queries, keys, values):
+        shapes.append([x.shape for x in (queries, keys, values)])
+        return queries
+
+    monkeypatch.setattr(attention, "_library", lambda _: take)
+    rows = jnp.arange(8 * 5 * H * F, dtype=jnp.float32).reshape(8, 5, H, F)
+    inputs = rows, rows[:, :, :J], rows[:, :, :J]
+    np.testing.assert_array_equal(CAUSAL_ATTENTIONS["cudnn"](*inputs), rows)
+    by_copy = PartitionSpec("data")
+    in_copies = jax.shard_map(
+        CAUSAL_ATTENTIONS["cudnn"],
+        mesh=make_mesh(data=2, fsdp=2, tensor=2),
+        in_specs=by_copy,
+        out_specs=by_copy,
+        axis_names={"data"},
+        check_vma=False,
+    )
+    np.testing.assert_array_equal(jax.jit(in_copies)(*inputs), rows)
+    # Padded to eight tokens.
+    assert shapes[0] == [(8, 8, H, F), (8, 8, J, F), (8, 8, J, F)]
+    assert shapes[-1] == [(2, 8, H // 2, F), (2, 8, J // 2, F), (2, 8, J // 2, F)]
