@@ -215,9 +215,8 @@ def test_an_update_exchanges_parameters_once_and_no_logits(iterate, mesh):
         assert exchanges.total(found, kind) <= 3 * numbers
 
 
-@pytest.mark.parametrize(
-    "mesh", [MIXED, pytest.param((8, 1, 1), marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 1), (2, 1, 2)], ids=str)
 def test_copies_exchange_once_a_minibatch(iterate, mesh):
     """Between hosts, which `data` stands for, gradients of all passes travel as one."""
     own, (_, fsdp, tensor) = iterate(mesh), mesh

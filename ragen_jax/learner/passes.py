@@ -29,6 +29,7 @@ from ragen_jax.registry.numbers import Number
 from ragen_jax.sharding import (
     by_rows,
     constrained,
+    copies_compute_apart,
     num_row_shards,
     on_each_copy,
     on_each_device,
@@ -166,7 +167,7 @@ class Passes:
 
         def of_copy(whole, batches):
             grads, sums = self._accumulate(*whole, batches)
-            if self.mesh.shape["data"] > 1:
+            if copies_compute_apart(self.mesh):
                 grads, sums = jax.lax.psum(grads, "data"), sums.over("data")
             return grads, sums
 
