@@ -415,7 +415,8 @@ class TextEnvironment(environment.Environment, TextGame):
         """Whether the rules end the game: by default, with success alone."""
         return self.is_success(state, params)
 
-    def steps_left(self, state: EnvState, params: EnvParams) -> Int[Array, "..."]:
+    @staticmethod
+    def steps_left(state: EnvState, params: EnvParams) -> Int[Array, "..."]:
         """Actions until the time limit, for one state or for a batch of them."""
         return jnp.maximum(params.max_steps_in_episode - state.time, 0)
 

@@ -296,7 +296,7 @@ def _ambient(mesh: Mesh) -> Mesh | AbstractMesh:
 
 
 def copies_compute_apart(mesh: Mesh) -> bool:
-    """Whether `on_each_copy` gives each copy of the parameters its rows.
+    """Whether there are copies of the parameters, and `on_each_copy` can be used.
 
     Not where `fsdp` and `tensor` both split a copy: XLA's partitioner (JAX 0.11.2) ends
     the process there, when it splits a lookup in a table for some of the axes alone.
@@ -308,14 +308,10 @@ def copies_compute_apart(mesh: Mesh) -> bool:
 def on_each_copy(function: Callable, mesh: Mesh) -> Callable:
     """`function(whole, batches)` by each copy of the parameters, for its rows.
 
-    Where `copies_compute_apart`; elsewhere the function itself.
-
-    `batches` are arrays [n, rows, ...], of which the second axis is split. What is
-    returned must be the same for all copies; the function adds it up over `data`, once.
-    In `function` the axes `fsdp` and `tensor` stay automatic.
+    Only where `copies_compute_apart`. `batches` are arrays [n, rows, ...], of which the
+    second axis is split. What is returned must be the same for all copies; the function
+    adds it up over `data`, once. In it the axes `fsdp` and `tensor` stay automatic.
     """
-    if not copies_compute_apart(mesh):
-        return function
     whole, by_row = PartitionSpec(), PartitionSpec(None, "data")
     return jax.shard_map(
         function,

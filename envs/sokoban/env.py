@@ -241,7 +241,6 @@ class Sokoban(BoardGame):
         return _solution(
             self.action_distances(states),
             states,
-            self.steps_left(states, params),
             params,
             np.float32(discount),
             np.int32(budget.num_actions),
@@ -341,13 +340,12 @@ def _batched_distances(
 def _solution(
     distances: Int[Array, "B 4"],
     states: EnvState,
-    steps_left: Int[Array, " B"],
     params: EnvParams,
     discount: Float[Array, ""],
     num_actions: Int[Array, ""],
 ) -> base.Solution:
     """What `Sokoban.solve` returns, from the action distances of the states."""
-    num_boxes = states.boxes.shape[1]
+    num_boxes, steps_left = states.boxes.shape[1], Sokoban.steps_left(states, params)
     covered = jax.vmap(_num_covered)(states)
     finished = (covered == num_boxes) | (steps_left == 0)
     values = _action_values(distances, num_boxes - covered, params, discount)

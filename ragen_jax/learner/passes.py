@@ -166,24 +166,28 @@ class Passes:
         count = -(-jnp.sum(is_row) // self.microbatch_rows)
 
         def of_copy(whole, batches):
-            grads, sums = self._accumulate(*whole, batches)
-            if copies_compute_apart(self.mesh):
-                grads, sums = jax.lax.psum(grads, "data"), sums.over("data")
-            return grads, sums
+            grads, sums = self._accumulate(whole, batches)
+            return jax.lax.psum(grads, "data"), sums.over("data")
 
-        of_copy = on_each_copy(of_copy, self.mesh)
-        grads, sums = of_copy((trained, frozen, kl_coeff, count), batches)
+        accumulate = self._accumulate
+        if copies_compute_apart(self.mesh):
+            accumulate = on_each_copy(of_copy, self.mesh)
+        grads, sums = accumulate((trained, frozen, kl_coeff, count), batches)
         return jax.lax.with_sharding_constraint(grads, self.trained_shardings), sums
 
     def _accumulate(
         self,
-        trained: TrainedParams,
-        frozen: Params | None,
-        kl_coeff: Float[Array, ""],
-        count: Int[Array, ""],
+        whole: tuple[TrainedParams, Params | None, Float[Array, ""], Int[Array, ""]],
         batches: tuple[Samples, Float[Array, "n m T"]],
     ) -> tuple[TrainedParams, TokenSums]:
-        """Gradients and sums of the first `count` microbatches."""
+        """Gradients and sums of some microbatches.
+
+        Args:
+          whole: trained and frozen parameters, weight of the KL penalty, and how many
+            microbatches hold rows; these come first.
+          batches: samples and their weights, arrays [n, m, ...].
+        """
+        trained, frozen, kl_coeff, count = whole
         frozen = constrained(frozen, self.table_shardings[1])
 
         def accumulate(mine, predict, sums):

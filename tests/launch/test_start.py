@@ -39,7 +39,7 @@ def test_no_command_imports_what_it_does_not_need(modules):
 
 # Programs that a start may compile, with room for two or three more. An operation on an
 # array outside of a program is one, too: dozens of them are seconds.
-MOST_PROGRAMS = {"train": 45, "evaluate": 20, "play": 20}
+MOST_PROGRAMS = {"train": 45, "evaluate": 18, "play": 18}
 
 
 @pytest.fixture(scope="module")
