@@ -90,9 +90,9 @@ SETTINGS = Settings({
     "optimizer.final_fraction": number(0.05,
         "Share of the learning rate that is left at the last step, after a cosine.",
         least=0, most=1),
-    **base.SETTINGS.only("optimizer.beta1"),
-    **base.SETTINGS.changed("optimizer.beta2", default=0.98),
     # Fine-tuning compiles them in.
+    **base.SETTINGS.changed("optimizer.beta1", is_data=False),
+    **base.SETTINGS.changed("optimizer.beta2", default=0.98, is_data=False),
     **base.SETTINGS.changed("optimizer.weight_decay", is_data=False),
     **base.SETTINGS.changed("optimizer.max_grad_norm", is_data=False,
         meaning="Bound on the global norm of the gradient."),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
@@ -199,7 +200,13 @@ def build_learner(
 
 def learner_numbers(config: ConfigDict) -> Numbers:
     """Numbers of a configuration that the update and the diagnostics take as data."""
-    return read_numbers(config, _READ)
+    numbers = dict(read_numbers(config, _READ))
+    for name in ("beta1", "beta2"):
+        if f"optimizer.{name}" in numbers:
+            # In float32 1 - 0.999 is wrong in the fifth digit.
+            complement = np.float32(1 - config.optimizer[name])
+            numbers[f"optimizer.{name}_complement"] = complement
+    return numbers
 
 
 def _make_stages(

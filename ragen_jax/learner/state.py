@@ -21,6 +21,9 @@ from ragen_jax.types import Params
 
 T = TypeVar("T")
 
+# Added to the root of AdamW's second moment (optax, PyTorch).
+_ADAM_EPSILON = 1e-8
+
 
 @struct.dataclass
 class Network:
@@ -235,7 +238,13 @@ Schedule = Callable[[Float[Array, ""], Int[Array, ""]], Float[Array, ""]]
 
 
 def build_optimizer(
-    *, beta1: float, beta2: float, weight_decay: Number, max_grad_norm: Number
+    *,
+    beta1: Number,
+    beta2: Number,
+    weight_decay: Number,
+    max_grad_norm: Number,
+    beta1_complement: Number | None = None,
+    beta2_complement: Number | None = None,
 ) -> optax.GradientTransformation:
     """Gradient clipping by global norm, then AdamW (arXiv 1711.05101) at rate 1.
 
@@ -243,15 +252,44 @@ def build_optimizer(
     learning rates the decay is too weak for exceptions to matter.
 
     Args:
-      beta1, beta2: decay of the first and second moment; constants of the program.
+      beta1, beta2: decay of the first and second moment.
       weight_decay: decoupled; the learning rate multiplies it, too.
       max_grad_norm: global norm above which the gradient is scaled down.
+      beta1_complement, beta2_complement: 1 - beta, for a beta of 32 bits; None: it has
+        64 bits.
     """
+    first = beta1, 1 - beta1 if beta1_complement is None else beta1_complement
+    second = beta2, 1 - beta2 if beta2_complement is None else beta2_complement
     return optax.chain(
         optax.clip_by_global_norm(max_grad_norm),
-        optax.scale_by_adam(b1=beta1, b2=beta2),
+        _scale_by_adam(first, second),
         optax.add_decayed_weights(weight_decay),
     )
+
+
+def _scale_by_adam(
+    first: tuple[Number, Number], second: tuple[Number, Number]
+) -> optax.GradientTransformation:
+    """`optax.scale_by_adam`, of pairs beta, 1 - beta: that one subtracts in 32 bits."""
+
+    def update(grads, state, params=None):
+        del params
+        count = optax.safe_increment(state.count)
+
+        def moment(powers, before, beta, complement):
+            """The mean of powers of the gradient, and the same without its bias."""
+            after = jax.tree.map(lambda g, m: complement * g + beta * m, powers, before)
+            return after, optax.tree.bias_correction(after, beta, count)
+
+        squares = jax.tree.map(jnp.square, grads)
+        mu, mean = moment(grads, state.mu, *first)
+        nu, square = moment(squares, state.nu, *second)
+        directions = jax.tree.map(
+            lambda m, v: m / (jnp.sqrt(v) + _ADAM_EPSILON), mean, square
+        )
+        return directions, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
 
 
 def build_schedule(

@@ -66,3 +66,21 @@ def test_optimizer_equals_oracle(size):
         scale = min(1.0, tiny.OPTIMIZER["max_grad_norm"] / np.linalg.norm(grad))
         adamw(expected, first, second, "w", grad * scale, step, tiny.OPTIMIZER)
     np.testing.assert_allclose(params["w"], expected["w"], atol=1e-6)
+
+
+def test_betas_of_32_bits_move_the_moments_as_betas_of_64_do():
+    """The complement of 0.999 is given, not subtracted in float32."""
+    betas = {name: ADAMW[name] for name in ("beta1", "beta2")}
+    data = {name: np.float32(x) for name, x in betas.items()}
+    data |= {f"{name}_complement": np.float32(1 - x) for name, x in betas.items()}
+    grads = {"w": jnp.linspace(-1.0, 1.0, 8)}
+
+    @jax.jit
+    def moments(data):
+        optimizer = build_optimizer(**ADAMW | data)
+        return optimizer.update(grads, optimizer.init(grads), grads)[1][1]
+
+    expected, found = moments({}), moments(data)
+    for one, other in ((expected.mu, found.mu), (expected.nu, found.nu)):
+        np.testing.assert_array_equal(one["w"], other["w"])
+    assert data["beta2_complement"] != 1 - data["beta2"]

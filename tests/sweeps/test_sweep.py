@@ -94,7 +94,7 @@ def test_another_seed_and_other_numbers_compile_nothing(model, tmp_path):
     shared = {"kl.placement": "loss", "diagnostics.gradient_every": 1}
     numbers = {
         "optimizer.learning_rate": 0.1,
-        "optimizer.weight_decay": 0.1,
+        "optimizer.beta2": 0.95,
         "loss.clip_high": 0.1,
         "loss.entropy_coeff": 0.0,
         "kl.coeff": 0.1,
