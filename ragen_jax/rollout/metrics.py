@@ -30,8 +30,9 @@ def rollout_metrics(
     Besides those of `METRICS`, `pass@N`: share of the groups of `group_size` = N rows
     in which at least one row succeeded.
     """
-    # States of games may be large, and no metric reads them.
-    trajectory = jax.device_get(trajectory.replace(initial_state=None))
+    # States and windows may be large, and no metric reads them.
+    unread = {"initial_state": None, "windows": None}
+    trajectory = jax.device_get(trajectory.replace(**unread))
     values = {metric.key: metric.value(trajectory) for metric in METRICS}
     values[f"pass@{group_size}"] = _mean(
         np.any(trajectory.success.reshape(-1, group_size), axis=1)
