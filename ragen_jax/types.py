@@ -107,22 +107,27 @@ class Turns:
 
 @struct.dataclass
 class Windows:
-    """What the model read and wrote, turn by turn, where it did not see everything.
+    """What the model read and wrote, where it did not see the whole dialogue.
 
-    Each sampled token stands once in the trajectory, at `turns.reply_start[b, k] + i`,
-    and once here, at `reply_start[b, k] + i` of row `(b, k)`;
-    `ragen_jax.algo.segments` goes from one to the other. Zeros where not played.
+    A window is a text that the model saw at once: the prompt of one turn and its reply
+    (`ragen_jax.text.context`), or a segment of an agent's episode, whose calls extend
+    each other and which holds several replies. Each sampled token stands once in the
+    trajectory, at `turns.reply_start[b, k] + i`, and once here, at
+    `reply_start[b, k] + i` of row `(b, of_turn[b, k])`; `ragen_jax.algo.segments` goes
+    from one to the other. Zeros where not played.
 
     Attributes:
-      tokens: the prompt of the turn, then the reply.
-      lengths: tokens that count, prompt and reply.
-      reply_start: index of the reply's first token; the reply's length is
+      tokens: of `M` windows.
+      lengths: tokens that count, prompts and replies; 0 for no window.
+      reply_start: index of each turn's first sampled token; the reply's length is
         `turns.reply_length`.
+      of_turn: the window that holds each turn's reply.
     """
 
-    tokens: Int[Array, "B K W"]
-    lengths: Int[Array, "B K"]
+    tokens: Int[Array, "B M W"]
+    lengths: Int[Array, "B M"]
     reply_start: Int[Array, "B K"]
+    of_turn: Int[Array, "B K"]
 
 
 @struct.dataclass

@@ -82,42 +82,68 @@ def spread_turns(
 def to_windows(
     x: Shaped[Array, "B T"],
     *,
+    turn_index: Int[Array, "B T"],
     reply_start: Int[Array, "B K"],
     reply_length: Int[Array, "B K"],
+    window_of_turn: Int[Array, "B K"],
     window_start: Int[Array, "B K"],
+    num_windows: int,
     width: int,
-) -> Shaped[Array, "B K W"]:
-    """Values of the sampled tokens, one row of `width` W per turn; 0 elsewhere.
+) -> Shaped[Array, "B M W"]:
+    """Values of the sampled tokens by token of the windows; 0 elsewhere.
 
     Args:
       x: values by token of the dialogue.
+      turn_index: of the dialogue's tokens.
       reply_start, reply_length: place of each reply in the dialogue.
+      window_of_turn: the window that holds each reply.
       window_start: index of each reply's first token in its window.
-      width: of the windows.
+      num_windows, width: M and W.
     """
-    nth = jnp.arange(width)[None, None, :] - window_start[..., None]
-    is_reply = (nth >= 0) & (nth < reply_length[..., None])
-    source = jnp.clip(nth + reply_start[..., None], 0, x.shape[1] - 1)
-    y = jnp.take_along_axis(x[:, None, :], source, axis=2)
-    return jnp.where(is_reply, y, jnp.zeros_like(y))
+    places = reply_start, window_of_turn, window_start
+    place, nth = _places(turn_index, *places, width=width)
+    length = spread_turns(reply_length, turn_index)
+    is_reply = (turn_index >= 0) & (nth >= 0) & (nth < length)
+    # Every token has a place of its own, so that none is written twice.
+    place = jnp.where(is_reply, place, num_windows * width)
+    rows = jnp.arange(x.shape[0])[:, None]
+    y = jnp.zeros_like(x, shape=(x.shape[0], num_windows * width))
+    y = y.at[rows, place].set(x, mode="drop")
+    return y.reshape(-1, num_windows, width)
 
 
 def from_windows(
-    y: Shaped[Array, "B K W"],
+    y: Shaped[Array, "B M W"],
     *,
     mask: Bool[Array, "B T"],
     turn_index: Int[Array, "B T"],
     reply_start: Int[Array, "B K"],
+    window_of_turn: Int[Array, "B K"],
     window_start: Int[Array, "B K"],
 ) -> Shaped[Array, "B T"]:
     """Values of the sampled tokens by token of the dialogue; 0 where `mask` is False.
 
-    Args: see `to_windows`; `mask` and `turn_index` are of the dialogue's tokens.
+    Args: see `to_windows`; `mask` is of the dialogue's tokens.
     """
-    num_turns, width = y.shape[1:]
-    turn = jnp.clip(turn_index, 0, num_turns - 1)
-    shift = jnp.take_along_axis(window_start - reply_start, turn, axis=1)
-    place = jnp.arange(turn.shape[1])[None, :] + shift
-    source = turn * width + jnp.clip(place, 0, width - 1)
-    x = jnp.take_along_axis(y.reshape(-1, num_turns * width), source, axis=1)
+    num_windows, width = y.shape[1:]
+    places = reply_start, window_of_turn, window_start
+    place, _ = _places(turn_index, *places, width=width)
+    x = jnp.take_along_axis(y.reshape(-1, num_windows * width), place, axis=1)
     return jnp.where(mask, x, jnp.zeros_like(x))
+
+
+def _places(
+    turn_index: Int[Array, "B T"],
+    reply_start: Int[Array, "B K"],
+    window_of_turn: Int[Array, "B K"],
+    window_start: Int[Array, "B K"],
+    *,
+    width: int,
+) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
+    """Each sampled token's place among the windows' tokens, and in its reply."""
+    window, start = (
+        spread_turns(x, turn_index) for x in (window_of_turn, window_start)
+    )
+    order = jnp.arange(turn_index.shape[1], dtype=jnp.int32)[None, :]
+    nth = order - spread_turns(reply_start, turn_index)
+    return window * width + jnp.clip(start + nth, 0, width - 1), nth

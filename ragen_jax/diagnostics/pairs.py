@@ -141,8 +141,9 @@ def gather_pairs(
     lengths = np.where(is_chosen, num_thought_tokens[row, turn], 0)
     seen, prompt_lengths = trajectory.tokens[row], start
     if trajectory.windows is not None:
-        seen = trajectory.windows.tokens[row, turn]
-        prompt_lengths = trajectory.windows.reply_start[row, turn]
+        windows = trajectory.windows
+        seen = windows.tokens[row, windows.of_turn[row, turn]]
+        prompt_lengths = windows.reply_start[row, turn]
     prompt_lengths = np.where(is_chosen, prompt_lengths, 0)
     is_prompt = np.arange(seen.shape[1])[None] < prompt_lengths[:, None]
     seen = np.where(is_prompt, seen, -1)

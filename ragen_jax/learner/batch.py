@@ -3,7 +3,7 @@
 In: a trajectory, all rows or those that a filter kept. Out: its arrays by the names
 that functions of `ragen_jax.algo` ask for, the networks' numbers for its tokens, and
 the `Samples` that minibatches are taken from. Networks read one row per episode or,
-where the model saw context windows, one row per turn; everything else is per token of
+where the model saw context windows, one row per window; everything else is per token of
 the dialogue, so these functions go from one layout to the other.
 """
 
@@ -140,10 +140,10 @@ def row_tokens(trajectory: Trajectory) -> Int[Array, "R L"]:
 
 
 def rows_of(kept: Bool[Array, " B"], trajectory: Trajectory) -> Bool[Array, " R"]:
-    """The rows of some episodes; turns that were not played have none."""
+    """The rows of some episodes; windows without a token are none."""
     if trajectory.windows is None:
         return kept
-    return (kept[:, None] & trajectory.turns.played).reshape(-1)
+    return (kept[:, None] & (trajectory.windows.lengths > 0)).reshape(-1)
 
 
 def to_rows(x: Shaped[Array, "B T"], trajectory: Trajectory) -> Shaped[Array, "R L"]:
@@ -151,12 +151,16 @@ def to_rows(x: Shaped[Array, "B T"], trajectory: Trajectory) -> Shaped[Array, "R
     if trajectory.windows is None:
         return x
     windows, turns = trajectory.windows, trajectory.turns
+    num_windows, width = windows.tokens.shape[1:]
     y = to_windows(
         x,
+        turn_index=trajectory.turn_index,
         reply_start=turns.reply_start,
         reply_length=turns.reply_length,
+        window_of_turn=windows.of_turn,
         window_start=windows.reply_start,
-        width=windows.tokens.shape[-1],
+        num_windows=num_windows,
+        width=width,
     )
     return y.reshape(-1, y.shape[-1])
 
@@ -171,5 +175,6 @@ def from_rows(y: Shaped[Array, "R L"], trajectory: Trajectory) -> Shaped[Array, 
         mask=trajectory.loss_mask,
         turn_index=trajectory.turn_index,
         reply_start=trajectory.turns.reply_start,
+        window_of_turn=windows.of_turn,
         window_start=windows.reply_start,
     )

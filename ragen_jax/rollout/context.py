@@ -48,6 +48,8 @@ def empty_window(
             tokens=jnp.zeros((*per_turn, dialogue.max_window_tokens), jnp.int32),
             lengths=jnp.zeros(per_turn, jnp.int32),
             reply_start=jnp.zeros(per_turn, jnp.int32),
+            # A window per turn.
+            of_turn=jnp.broadcast_to(jnp.arange(num_turns, dtype=jnp.int32), per_turn),
         ),
     )
 
@@ -72,7 +74,7 @@ def record_prompt(
     row = windows.tokens[:, turn]
     row = write_rows(row, prompt.tokens, prompt.length, begins)
     return window.replace(
-        windows=Windows(
+        windows=windows.replace(
             tokens=windows.tokens.at[:, turn].set(row),
             lengths=windows.lengths.at[:, turn].set(prompt.length),
             reply_start=windows.reply_start.at[:, turn].set(prompt.length),

@@ -198,7 +198,9 @@ def _turn(
     log_probs = episode.sample_log_probs[reply].astype(np.float64)
     window = {}
     if episode.windows is not None:
-        prompt = episode.windows.tokens[turn, : episode.windows.reply_start[turn]]
+        windows = episode.windows
+        seen = windows.tokens[windows.of_turn[turn]]
+        prompt = seen[: windows.reply_start[turn]]
         window["window"] = tokenizer.decode(prompt)
     return {
         "turn": turn + 1,

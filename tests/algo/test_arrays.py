@@ -47,6 +47,7 @@ NAMED = {
     "reply_start": np.tile(np.arange(NUM_TURNS) * 5, (ROWS, 1)),
     "reply_length": np.full((ROWS, NUM_TURNS), 2),
     "window_start": np.ones((ROWS, NUM_TURNS), np.int64),
+    "window_of_turn": np.tile(np.arange(NUM_TURNS), (ROWS, 1)),
     "rewards": REWARDS["ADVANTAGES"],
     "log_probs": LOG_PROBS,
     "sample_log_probs": OTHERS,
@@ -75,7 +76,7 @@ def calls():
         (mismatch.mismatch_sums, {"cap": 1.5}),
         (credit.group_std_weights, {"group_size": GROUP_SIZE}),
         (credit.length_weights, {}),
-        (to_windows, {"x": VALUES, "width": 9}),
+        (to_windows, {"x": VALUES, "num_windows": NUM_TURNS, "width": 9}),
         (from_windows, {"y": np.resize(VALUES, (ROWS, NUM_TURNS, 9))}),
     ]:
         names = [x for x in NAMED if x in function.__annotations__]

@@ -9,15 +9,17 @@ from ragen_jax.learner.batch import from_rows, to_rows
 from ragen_jax.types import Windows
 from tests.trajectories import make_trajectory
 
-NUM_ROWS, NUM_TURNS, NUM_TOKENS, WIDTH = 5, 4, 60, 23
+NUM_ROWS, NUM_TURNS, NUM_TOKENS, WIDTH = 5, 4, 60, 50
+NUM_WINDOWS = 3
 
 
 def _layout(seed):
-    """Episodes with random replies (some empty), and random places in the windows."""
+    """Episodes with random replies (some empty), each somewhere in some window."""
     random = np.random.default_rng(seed)
-    starts, lengths, places = (
-        np.zeros((NUM_ROWS, NUM_TURNS), np.int32) for _ in range(3)
+    starts, lengths, places, of_turn = (
+        np.zeros((NUM_ROWS, NUM_TURNS), np.int32) for _ in range(4)
     )
+    ends = np.zeros((NUM_ROWS, NUM_WINDOWS), np.int32)
     turn_index = np.full((NUM_ROWS, NUM_TOKENS), -1, np.int32)
     mask = np.zeros((NUM_ROWS, NUM_TOKENS), bool)
     for row in range(NUM_ROWS):
@@ -31,11 +33,15 @@ def _layout(seed):
             turn_index[row, begin:end] = turn
             mask[row, start:end] = True
             starts[row, turn], lengths[row, turn] = start, length
-            places[row, turn] = random.integers(0, WIDTH - length + 1)
-    # The last column of a window is used, too.
-    places[0, 0] = WIDTH - lengths[0, 0]
+            # The last window of row 0 is the first turn's, up to its last column.
+            window = random.integers(0, NUM_WINDOWS - (row == 0))
+            place = ends[row, window] + random.integers(0, 4)
+            if (row, turn) == (0, 0):
+                window, place = NUM_WINDOWS - 1, WIDTH - length
+            of_turn[row, turn], places[row, turn] = window, place
+            ends[row, window] = place + length
     trajectory = make_trajectory(np.zeros(NUM_ROWS), num_tokens=NUM_TOKENS)
-    shape = (NUM_ROWS, NUM_TURNS, WIDTH)
+    shape = (NUM_ROWS, NUM_WINDOWS, WIDTH)
     return trajectory.replace(
         turn_index=jnp.asarray(turn_index),
         loss_mask=jnp.asarray(mask),
@@ -44,8 +50,9 @@ def _layout(seed):
         ),
         windows=Windows(
             tokens=jnp.zeros(shape, jnp.int32),
-            lengths=jnp.asarray(places + lengths),
+            lengths=jnp.asarray(ends),
             reply_start=jnp.asarray(places),
+            of_turn=jnp.asarray(of_turn),
         ),
     )
 
@@ -65,7 +72,8 @@ def _pairs(trajectory):
     for row, turn in np.ndindex(NUM_ROWS, NUM_TURNS):
         for i in range(turns.reply_length[row, turn]):
             place = int(windows.reply_start[row, turn]) + i
-            yield (row, int(turns.reply_start[row, turn]) + i), (row, turn, place)
+            window = int(windows.of_turn[row, turn])
+            yield (row, int(turns.reply_start[row, turn]) + i), (row, window, place)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -73,7 +81,7 @@ def test_maps_equal_loops_and_are_inverse(seed):
     trajectory = _layout(seed)
     random = np.random.default_rng(seed)
     x = random.normal(size=(NUM_ROWS, NUM_TOKENS)).astype(np.float32)
-    y = random.normal(size=(NUM_ROWS, NUM_TURNS, WIDTH)).astype(np.float32)
+    y = random.normal(size=(NUM_ROWS, NUM_WINDOWS, WIDTH)).astype(np.float32)
     there, back = np.zeros_like(y), np.zeros_like(x)
     for token, place in _pairs(trajectory):
         there[place], back[token] = x[token], y[place]
@@ -100,6 +108,6 @@ def test_values_keep_their_dtype_and_hostile_ones_stay_out():
 
 def test_gradients_reach_sampled_tokens_only():
     trajectory = _layout(1)
-    y = jnp.ones((NUM_ROWS, NUM_TURNS, WIDTH))
+    y = jnp.ones((NUM_ROWS, NUM_WINDOWS, WIDTH))
     slopes = jax.grad(lambda y: jnp.sum(from_windows(y, trajectory)))(y)
     np.testing.assert_array_equal(slopes, to_windows(trajectory.loss_mask, trajectory))

@@ -95,9 +95,11 @@ def test_equal_prompts_are_one(has_windows):
     if has_windows:
         seen = random.integers(0, 2, (NUM_ROWS, NUM_TURNS, 9))
         start = random.integers(1, 4, (NUM_ROWS, NUM_TURNS))
-        trajectory = trajectory.replace(
-            windows=Windows(jnp.asarray(seen), jnp.asarray(start), jnp.asarray(start))
-        )
+        # Turns have windows in any order.
+        order = random.permuted(np.tile(np.arange(NUM_TURNS), (NUM_ROWS, 1)), axis=1)
+        held = np.take_along_axis(seen, np.argsort(order)[..., None], axis=1)
+        windows = Windows(*map(jnp.asarray, (held, start, start, order)))
+        trajectory = trajectory.replace(windows=windows)
     chosen = choose_any(KEY, lengths > 0, 30)
     on_host = jax.device_get(trajectory)
     pairs = gather_pairs(on_host, chosen, lengths, max_reply_tokens=REPLY)

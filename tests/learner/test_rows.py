@@ -32,6 +32,7 @@ def with_whole_windows(trajectory: Trajectory) -> Trajectory:
         tokens=jnp.asarray(tokens),
         lengths=jnp.asarray(starts + lengths),
         reply_start=jnp.asarray(starts),
+        of_turn=jnp.broadcast_to(jnp.arange(shape[1]), shape),
     )
     return trajectory.replace(turns=turns, windows=windows)
 

@@ -80,6 +80,7 @@ def test_windows_of_every_rollout_stay_its_own(rollouts):
             tokens=jnp.ones((*shape, width), jnp.int32),
             lengths=jnp.full(shape, 5, jnp.int32),
             reply_start=jnp.full(shape, 2, jnp.int32),
+            of_turn=jnp.broadcast_to(jnp.arange(shape[1]), shape),
         )
         turns = rollout.turns.replace(
             reply_start=jnp.full(shape, 4, jnp.int32),
