@@ -13,6 +13,7 @@ HOST_GAMES = {
 # Prefix of `env.host` -> a class that plays other libraries' environments, and its
 # argument that the rest of `env.host` is: "gymnasium:FrozenLake-v1".
 ADAPTERS = {
+    "agent": ("ragen_jax.host_games.agent.game:AgentGame", "function"),
     "openenv": ("ragen_jax.host_games.adapters.openenv:OpenEnvGame", "url"),
     "gymnasium": ("ragen_jax.host_games.adapters.gymnasium:GymnasiumGame", "id"),
     "ragen": ("ragen_jax.host_games.adapters.ragen:RagenGame", "env"),

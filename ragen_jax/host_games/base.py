@@ -8,6 +8,7 @@ which imports neither JAX nor the model, so that it may be slow, fail or be kill
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,10 @@ class BrokenContract(ValueError):
     """A game returned something that the contract forbids."""
 
 
+class SpentProcess(RuntimeError):
+    """A game cannot begin an episode in this process, but could in a new one."""
+
+
 class MissingRequirement(ValueError):
     """A game that works elsewhere needs what this machine does not have."""
 
@@ -35,10 +40,13 @@ class Observation:
     Attributes:
       text: without the words around it that every game's messages have.
       images: uint8[H, W, 3] each; empty for text games.
+      call: in place of a turn's message, a whole call of a model's API, as JSON
+        (`agent.calls.ChatCall`); `text` says what is new, for people. None: a message.
     """
 
     text: str
     images: tuple[np.ndarray, ...] = ()
+    call: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +90,8 @@ class HostGame(abc.ABC):
       max_rows: episodes that can be played at the same time; None: any number.
       waits: a step mostly waits for another machine, so that more processes than
         processors help.
+      makes_calls: its observations are calls of a model's API; each of its episodes
+        has a process.
     """
 
     instruction: str
@@ -92,6 +102,7 @@ class HostGame(abc.ABC):
     max_step_seconds: float | None = None
     max_rows: int | None = None
     waits: bool = False
+    makes_calls: bool = False
 
     @property
     def name(self) -> str:

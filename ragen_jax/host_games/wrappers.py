@@ -47,6 +47,7 @@ class Wrapper(HostGame):
     max_step_seconds = property(operator.attrgetter("game.max_step_seconds"))
     max_rows = property(operator.attrgetter("game.max_rows"))
     waits = property(operator.attrgetter("game.waits"))
+    makes_calls = property(operator.attrgetter("game.makes_calls"))
 
     def __init__(self, game: HostGame):
         self.game = game
@@ -106,6 +107,8 @@ class Checked(Wrapper):
         self._check(sentence, value, Observation)
         self._check("an Observation's text must be", value.text, str)
         self._check("an Observation's images must be", value.images, tuple)
+        if value.call is not None:
+            self._check("an Observation's call must be", value.call, Mapping)
         for image in value.images:
             shape, dtype = getattr(image, "shape", ()), getattr(image, "dtype", None)
             if len(shape) != 3 or shape[2] != 3 or 0 in shape or dtype != "uint8":

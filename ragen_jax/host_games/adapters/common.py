@@ -1,10 +1,9 @@
-"""What games of other libraries have in common: seeds, names of actions, references.
+"""What games of other libraries have in common: seeds and names of actions.
 
 In: what the user says of an environment. Out: what `adapters.gymnasium` and
 `adapters.ragen` need to play it as a `HostGame`. Knows neither library.
 """
 
-import importlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -87,27 +86,3 @@ def write_instruction(rules: str, names: Sequence[str] | None) -> str:
 def refuse_reply(shown: Observation) -> Step:
     """The step of a reply that is not an action: the environment does not see it."""
     return Step(shown, 0.0, False, False, {"success": False, "valid": False})
-
-
-def load_class(option: str, reference: str) -> type:
-    """The class that "package.module:Class" names.
-
-    Raises:
-      ValueError: the text has another form, or there is no such class.
-    """
-    module_name, _, name = str(reference).partition(":")
-    if not module_name or not name.isidentifier():
-        raise ValueError(f"{option} is {reference!r}; use package.module:Class")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"{option} is {reference!r}, but there is no module {error.name}; install "
-            "it, or start in the folder that has it"
-        ) from error
-    class_ = getattr(module, name, None)
-    if not isinstance(class_, type):
-        raise ValueError(
-            f"{option} is {reference!r}, but {module_name} has no class {name}"
-        )
-    return class_

@@ -17,7 +17,6 @@ from typing import Any
 
 from ragen_jax.host_games.adapters.common import (
     by_name,
-    load_class,
     read_name,
     refuse_reply,
     refuse_task,

@@ -59,14 +59,17 @@ class WorkerResponse:
 
     Attributes:
       text, images: the observation; PNG files in base64.
+      call: of a model's API, in place of a message; None: none.
       reward, terminated, truncated, info: as in `Step`; of a reset 0, False, False, {}.
       solution: replies that win, where they were asked for.
       failure: why the answer is missing; None if there is one.
       spoiled: the failure is that of an import, which the process cannot try again.
+      spent: the request needs a new process.
     """
 
     text: str = ""
     images: tuple[str, ...] = ()
+    call: Mapping[str, Any] | None = None
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -74,6 +77,7 @@ class WorkerResponse:
     solution: tuple[str, ...] = ()
     failure: str | None = None
     spoiled: bool = False
+    spent: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -208,6 +212,10 @@ class _Worker:
         if row in self._lost:
             return WorkerResponse(failure=self._lost[row])
         answer = self._exchange(row, request)
+        if answer.spent:
+            self.stop()
+            self._start()
+            answer = self._exchange(row, request)
         self._is_spoiled |= answer.spoiled
         if answer.is_over:
             del self._histories[row]
@@ -327,17 +335,20 @@ def _parse(line: bytes, number: int) -> WorkerResponse:
     if not isinstance(answer, dict) or answer.get("number") != number:
         raise ValueError(f"{line[:80]!r} is not the answer of request {number}")
     if isinstance(answer.get("error"), str):
-        spoiled = answer.get("spoiled") is True
-        return WorkerResponse(failure=answer["error"], spoiled=spoiled)
+        why = {name: answer.get(name) is True for name in ("spoiled", "spent")}
+        return WorkerResponse(failure=answer["error"], **why)
     if isinstance(solution := answer.get("solution"), list):
         return WorkerResponse(solution=tuple(map(str, solution)))
     text, info = answer.get("observation"), answer.get("info", {})
+    call = answer.get("call")
     reward, images = answer.get("reward", 0.0), answer.get("images", [])
     are_files = isinstance(images, list) and all(isinstance(x, str) for x in images)
-    if not isinstance(text, str) or not isinstance(info, dict) or not are_files:
+    are_good = isinstance(text, str) and isinstance(info, dict) and are_files
+    if not are_good or not isinstance(call, dict | None):
         raise ValueError(f"{line[:80]!r} has no observation")
     # A whole number may be too large for a float.
     if not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
         return WorkerResponse(failure=f"its reward is {reward!r}, not a finite number")
     ends = {name: bool(answer.get(name, False)) for name in ("terminated", "truncated")}
-    return WorkerResponse(text, tuple(images), float(reward), info=info, **ends)
+    shown = WorkerResponse(text, tuple(images), call, float(reward), info=info)
+    return dataclasses.replace(shown, **ends)

@@ -11,8 +11,8 @@ business of `pool.py`, which starts it.
 
 An answer has its request's number, so that none is taken for another's. The answer
 {"number": ..., "error": sentence} may have "spoiled": an import has failed, and no game
-can be made in this process any more. Half a
-surrogate pair in a text, which no encoding can write, becomes "?". Images are PNG files
+can be made in this process any more; or "spent": the request needs a new process. Half
+a surrogate pair in a text, which no encoding can write, becomes "?". Images are PNG files
 in base64, a list of texts as "images" beside the observation.
 
 The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
@@ -31,7 +31,13 @@ from typing import Any
 
 import numpy as np
 
-from ragen_jax.host_games.base import BrokenContract, HostGame, Observation, Step
+from ragen_jax.host_games.base import (
+    BrokenContract,
+    HostGame,
+    Observation,
+    SpentProcess,
+    Step,
+)
 from ragen_jax.host_games.wrappers import wrap
 
 
@@ -64,8 +70,10 @@ def main() -> None:
                 answer = _step(games[row].step(request["step"]))
             line = _line(number | answer)
         except Exception as error:  # every exception of a game is an answer
-            spoiled = {"spoiled": True} if failures else {}
-            line = _line(number | {"error": _words(error)} | spoiled)
+            why = {"spoiled": True} if failures else {}
+            if isinstance(error, SpentProcess):
+                why = {"spent": True}
+            line = _line(number | {"error": _words(error)} | why)
             if row in games:
                 _close(games.pop(row))
         if os.getpid() != worker:
@@ -132,7 +140,9 @@ def _line(answer: dict[str, Any]) -> str:
 
 def _observation(observation: Observation) -> dict[str, Any]:
     images = list(map(_png, observation.images))
-    return {"observation": observation.text} | ({"images": images} if images else {})
+    shown = {"observation": observation.text}
+    shown |= {"images": images} if images else {}
+    return shown | ({} if observation.call is None else {"call": observation.call})
 
 
 def _png(pixels: np.ndarray) -> str:
