@@ -25,9 +25,9 @@ from ml_collections import ConfigDict
 
 import configs
 from ragen_jax.host_games.common.http import is_loopback
+from ragen_jax.host_games.common.http_server import LOCAL_HOST
 from ragen_jax.runs.progress import working
 from ragen_jax.runs.stop import stop_when_clean
-from ragen_jax.serve.http_json import LOCAL_HOST
 from ragen_jax.terminal import say
 
 if TYPE_CHECKING:

@@ -19,9 +19,14 @@ from typing import Any
 
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.bm25 import BM25Retriever, Passage, Retriever
+from ragen_jax.host_games.common.http_server import (
+    LOCAL_HOST,
+    JsonHandler,
+    JsonServer,
+    RequestError,
+)
 from ragen_jax.host_games.search.hotpot import load_hotpot
 from ragen_jax.host_games.search.invented import build_world
-from ragen_jax.serve.http_json import LOCAL_HOST, JsonHandler, JsonServer, RequestError
 
 logger = logging.getLogger(__name__)
 

@@ -18,16 +18,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ragen_jax.extras import install_command
-from ragen_jax.host_games.common.http import is_loopback
-from ragen_jax.serve import pages, protocol
-from ragen_jax.serve.games import Game
-from ragen_jax.serve.http_json import (
+from ragen_jax.host_games.common.http_server import (
     LOCAL_HOST,
     MAX_BODY_BYTES,
     JsonHandler,
     JsonServer,
     RequestError,
 )
+from ragen_jax.serve import pages, protocol
+from ragen_jax.serve.games import Game
 from ragen_jax.serve.protocol import Code, MessageError
 from ragen_jax.serve.sessions import Session, Sessions
 
@@ -205,7 +204,7 @@ class _Handler(JsonHandler):
         if path == "/ws":
             self._open_socket()
         elif path == "/":
-            page = pages.landing_page(self.server.sessions, self._address())
+            page = pages.landing_page(self.server.sessions, self.address())
             self.answer_page(HTTPStatus.OK, "text/html; charset=utf-8", page)
         elif path == "/state":
             if self._refuse_cross_origin():
@@ -255,24 +254,9 @@ class _Handler(JsonHandler):
         else:
             self.answer(HTTPStatus.OK, data)
 
-    def _address(self) -> str:
-        return self.headers.get("Host") or urllib.parse.urlsplit(self.server.url).netloc
-
-    def _is_cross_origin(self) -> bool:
-        """Whether a page of another site asks; browsers let any page connect here."""
-        origin = self.headers.get("Origin")
-        if origin is None:
-            return False
-        site = urllib.parse.urlsplit(origin)
-        # A name of another site may lead to this machine.
-        is_local = is_loopback(self.server.server_address[0])
-        if is_local and not is_loopback(site.hostname):
-            return True
-        return site.netloc != self._address()
-
     def _refuse_cross_origin(self) -> bool:
         """Answers 403 to cross-origin requests. Returns whether it did."""
-        is_cross_origin = self._is_cross_origin()
+        is_cross_origin = self.is_cross_origin()
         if is_cross_origin:
             message = "pages of other sites cannot connect here"
             self.refuse(HTTPStatus.FORBIDDEN, message)

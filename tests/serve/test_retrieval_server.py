@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ragen_jax.host_games.base import SPLITS
 from ragen_jax.host_games.common.bm25 import BM25Retriever, Passage
+from ragen_jax.host_games.common.http_server import MAX_BODY_BYTES, RequestError
 from ragen_jax.host_games.search.client import DIALECTS, HttpRetriever
 from ragen_jax.host_games.search.game import SearchQA
 from ragen_jax.host_games.search.invented import build_world
-from ragen_jax.serve.http_json import MAX_BODY_BYTES, RequestError
 from ragen_jax.serve.retriever import (
     DEFAULT_K,
     MAX_K,

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from ragen_jax.host_games.common.http_server import MAX_BODY_BYTES
 from ragen_jax.serve import server as server_module
-from ragen_jax.serve.http_json import MAX_BODY_BYTES
 from tests.pace import examples
 from tests.serve.serving import (
     ask,
