@@ -267,13 +267,35 @@ def make_responder(
     policy: Policy,
     rules: EpisodeLimits,
     layout: RowLayout,
+    **decoding: float | None,
+) -> Callable[[Params, Dialogue, GivenSettings], Responder]:
+    """Builds `(params, dialogue, settings) -> Responder`; see `make_decoding`."""
+    make_how = make_decoding(policy, rules, layout, **decoding)
+
+    def make(params: Params, dialogue: Dialogue, given: GivenSettings) -> Responder:
+        return model_responder(
+            policy,
+            params,
+            make_how(dialogue, given),
+            group_size=layout.group_size,
+            shares_levels=given.shares_levels,
+            num_common=dialogue.opening.num_common,
+        )
+
+    return make
+
+
+def make_decoding(
+    policy: Policy,
+    rules: EpisodeLimits,
+    layout: RowLayout,
     *,
     decode_chunk_tokens: int,
     compactions: int | None = None,
     read_chunk_tokens: int | None = None,
     decode_attention: str = "auto",
-) -> Callable[[Params, Dialogue, GivenSettings], Responder]:
-    """Builds `(params, dialogue, settings) -> Responder`.
+) -> Callable[[Dialogue, GivenSettings], Decoding]:
+    """Builds `(dialogue, settings) -> Decoding`.
 
     Args:
       policy, rules, layout: who replies, how long, in which rows.
@@ -291,7 +313,7 @@ def make_responder(
         layout.mesh.shape["tensor"],
     )
 
-    def make(params: Params, dialogue: Dialogue, given: GivenSettings) -> Responder:
+    def make(dialogue: Dialogue, given: GivenSettings) -> Decoding:
         numbers = given.numbers
         sampler = functools.partial(
             sample,
@@ -299,23 +321,16 @@ def make_responder(
             top_k=numbers.top_k,
             top_p=numbers.top_p,
         )
-        return model_responder(
-            policy,
-            params,
-            Decoding(
-                sampler=sampler,
-                stop_tokens=dialogue.stop_tokens,
-                max_reply_tokens=rules.max_reply_tokens,
-                chunk_tokens=decode_chunk_tokens,
-                compactions=compactions,
-                any_row=layout.any_row,
-                read_chunk_tokens=read_chunk_tokens,
-                has_kernel=has_kernel,
-                text_end=dialogue.text_end,
-            ),
-            group_size=layout.group_size,
-            shares_levels=given.shares_levels,
-            num_common=dialogue.opening.num_common,
+        return Decoding(
+            sampler=sampler,
+            stop_tokens=dialogue.stop_tokens,
+            max_reply_tokens=rules.max_reply_tokens,
+            chunk_tokens=decode_chunk_tokens,
+            compactions=compactions,
+            any_row=layout.any_row,
+            read_chunk_tokens=read_chunk_tokens,
+            has_kernel=has_kernel,
+            text_end=dialogue.text_end,
         )
 
     return make

@@ -37,7 +37,8 @@ _TEMPLATE = """\
 {%- endif -%}
 {%- for message in messages -%}
     {%- if message['role'] == 'tool' -%}
-        {{- 'USER' + '<tool_response>\\n' + message['content'] + '\\n</tool_response>' -}}
+        {{- 'USER' + '<tool_response>\\n' + message['content'] -}}
+        {{- '\\n</tool_response>' -}}
     {%- else -%}
         {{- 'BEFORE' + message['role'] + 'AFTER' + message['content'] -}}
         {%- if loop.first and tools and message['role'] == 'system' -%}
@@ -137,9 +138,7 @@ class CallWriter:
                 **self._special_tokens,
             )
         except (jinja2.TemplateError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"the model's chat template refuses them: {error}"
-            ) from None
+            raise ValueError(f"the model's chat template fails: {error}") from None
         ids: list[int] = []
         # Alternately markup and the number of a text.
         for i, piece in enumerate(_MARK.split(rendered)):

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -155,6 +156,22 @@ class Pool:
         answers = self._ask({row: {"step": reply} for row, reply in replies.items()})
         return {row: answers[row] for row in replies}
 
+    def begin_row(
+        self, row: int, seed: int, task: int | None
+    ) -> "concurrent.futures.Future[WorkerResponse]":
+        """Begin an episode in one row while others play theirs."""
+        return self._ask_row(row, {"reset": [int(seed), task]})
+
+    def step_row(
+        self, row: int, reply: str
+    ) -> "concurrent.futures.Future[WorkerResponse]":
+        """The answer to the reply of one row while others play theirs."""
+        return self._ask_row(row, {"step": reply})
+
+    def _ask_row(self, row: int, request: dict[str, Any]):
+        worker = self._workers[row % len(self._workers)]
+        return self._threads.submit(worker.ask, row, request)
+
     def solve(self, rows: Sequence[int]) -> dict[int, WorkerResponse]:
         """Answers of some rows whose `solution` is what the game says."""
         answers = self._ask({row: {"solution": True} for row in rows})
@@ -202,8 +219,14 @@ class _Worker:
         self._number = 0
         # An import has failed in the process.
         self._is_spoiled = False
+        # Rows of a worker are asked one after the other.
+        self._lock = threading.Lock()
 
     def ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
+        with self._lock:
+            return self._ask(row, request)
+
+    def _ask(self, row: int, request: dict[str, Any]) -> WorkerResponse:
         if "reset" in request:
             self._histories[row] = []
             self._lost.pop(row, None)

@@ -12,8 +12,9 @@ business of `pool.py`, which starts it.
 An answer has its request's number, so that none is taken for another's. The answer
 {"number": ..., "error": sentence} may have "spoiled": an import has failed, and no game
 can be made in this process any more; or "spent": the request needs a new process. Half
-a surrogate pair in a text, which no encoding can write, becomes "?". Images are PNG files
-in base64, a list of texts as "images" beside the observation.
+a surrogate pair in a text, which no encoding can write, becomes "?". Images are PNG
+files in base64, a list of texts as "images" beside the observation; "call" is a call of
+a model, see `base.Observation`.
 
 The first line says what to play: {"game": "module:Class", "kwargs": {...}, "wrappers":
 [[name, argument], ...], "max_bytes": limit of its memory or null}.
