@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Self
 
-from ragen_jax.host_games.agent import chat
+from ragen_jax.host_games.agent import chat, responses
 from ragen_jax.host_games.agent.calls import CallRefused, ChatAnswer, ChatCall
 from ragen_jax.host_games.agent.messages import check_document
 from ragen_jax.host_games.common.http_server import (
@@ -135,7 +135,7 @@ class _Server(JsonServer):
     ):
         self.complete, self.model = complete, model
         self.max_connections, self.max_body_bytes = max_connections, max_body_bytes
-        self.created = int(time.time())
+        self.created, self.dialogues = int(time.time()), responses.Dialogues()
         # Ids of another server, or of one before it, name nothing here.
         self._prefix, self._numbers = secrets.token_hex(6), itertools.count(1)
         self._lock = threading.Lock()
@@ -274,7 +274,8 @@ class _Handler(JsonHandler):
             self._refuse_path(body)
 
     def _post(self, body: bytes) -> None:
-        ask = {"/v1/chat/completions": self._complete_chat}.get(self._route())
+        asks = {"/v1/chat/completions": self._chat, "/v1/responses": self._response}
+        ask = asks.get(self._route())
         if ask is None:
             self._refuse_path(body)
         else:
@@ -284,6 +285,7 @@ class _Handler(JsonHandler):
         path = self._route()
         known = {
             "/v1/chat/completions": "POST",
+            "/v1/responses": "POST",
             "/v1/models": "GET",
             "/health": "GET",
         }
@@ -326,21 +328,36 @@ class _Handler(JsonHandler):
                 "internal_error",
             ) from error
 
-    def _complete_chat(self, request: dict[str, Any]) -> None:
-        call, options = chat.read_request(request)
+    def _chat(self, document: dict[str, Any]) -> None:
+        call, options = chat.read_request(document)
         answer = self._complete(call)
-        names = {
-            "answer_id": self.server.new_id("chatcmpl-"),
-            "model": self.server.model,
-        }
+        names = self._names("chatcmpl-")
         if options.stream:
             chunks = chat.write_chunks(answer, call, options, **names)
-            self._stream([*map(_write_json, chunks), "[DONE]"])
+            lines = [f"data: {_write_json(chunk)}" for chunk in chunks]
+            self._stream([*lines, "data: [DONE]"])
         else:
             self.answer(HTTPStatus.OK, chat.write_answer(answer, call, **names))
 
+    def _response(self, document: dict[str, Any]) -> None:
+        dialogues = self.server.dialogues
+        request = responses.read_request(document, dialogues.find)
+        answer = self._complete(request.call)
+        names = self._names("resp_")
+        if request.is_kept:
+            said = responses.continue_dialogue(request.said, answer)
+            dialogues.keep(names["answer_id"], said)
+        if request.stream:
+            events = responses.write_events(answer, request, **names)
+            self._stream(f"event: {e['type']}\ndata: {_write_json(e)}" for e in events)
+        else:
+            self.answer(HTTPStatus.OK, responses.write_answer(answer, request, **names))
+
+    def _names(self, kind: str) -> dict[str, str]:
+        return {"answer_id": self.server.new_id(kind), "model": self.server.model}
+
     def _stream(self, events: Iterable[str]) -> None:
-        page = "".join(f"data: {event}\n\n" for event in events)
+        page = "".join(f"{event}\n\n" for event in events)
         self.answer_page(HTTPStatus.OK, STREAM, page, **{"Cache-Control": "no-cache"})
 
     def _model(self) -> dict[str, Any]:

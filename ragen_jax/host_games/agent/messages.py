@@ -8,7 +8,6 @@ is refused, not left out.
 import json
 import math
 import re
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ragen_jax.host_games.agent.calls import CallRefused
@@ -81,7 +80,41 @@ def read_messages(messages: Any, where: str = "messages") -> tuple[dict, ...]:
     """
     if not isinstance(messages, list) or not messages:
         refuse(where, "is no list of messages", "send at least one message")
-    return tuple(_read_message(m, f"{where}[{i}]") for i, m in enumerate(messages))
+    return tuple(read_message(m, f"{where}[{i}]") for i, m in enumerate(messages))
+
+
+def read_message(message: Any, where: str) -> dict[str, Any]:
+    """One message, in the form that it has in `ChatCall`.
+
+    Raises:
+      CallRefused: it is of another form.
+    """
+    message = _object(message, where)
+    role = message.get("role")
+    if role not in ROLES:
+        refuse(f"{where}.role", f"is {show(role)}", f"send one of {', '.join(ROLES)}")
+    for name, value in message.items():
+        if value is not None and name not in (*_READ, *_IGNORED):
+            refuse(f"{where}.{name}", "is not known here", "leave it out")
+    calls, content = message.get("tool_calls"), message.get("content")
+    # A reply may be empty, and clients write that as null.
+    if content is None and role == ASSISTANT:
+        content = ""
+    found = {
+        "role": SYSTEM if role == DEVELOPER else role,
+        "content": read_text(content, f"{where}.content"),
+    }
+    if calls is not None and calls != []:
+        place = f"{where}.tool_calls"
+        if role != ASSISTANT or not isinstance(calls, list):
+            refuse(place, "is no list of an assistant", "leave it out")
+        found["tool_calls"] = [
+            read_call(c, f"{place}[{i}]") for i, c in enumerate(calls)
+        ]
+    if role == TOOL:
+        place = f"{where}.tool_call_id"
+        found["tool_call_id"] = _text(message.get("tool_call_id"), place)
+    return found
 
 
 def read_text(content: Any, where: str) -> str:
@@ -149,18 +182,18 @@ def read_tools(tools: Any, where: str = "tools") -> tuple[dict, ...]:
     found = []
     for i, tool in enumerate(tools):
         place = f"{where}[{i}]"
-        check_function(_object(tool, place), place)
+        check_function(tool, place)
         found.append(read_function(tool.get("function"), f"{place}.function"))
     return tuple(found)
 
 
-def check_function(tool: Mapping[str, Any], where: str) -> None:
+def check_function(tool: Any, where: str) -> None:
     """Refuse a tool that is not a function.
 
     Raises:
-      CallRefused: it is another one.
+      CallRefused: it is something else.
     """
-    if tool.get("type") != "function":
+    if _object(tool, where).get("type") != "function":
         refuse(
             f"{where}.type",
             f"is {show(tool.get('type'))}",
@@ -182,35 +215,6 @@ def read_function(function: Any, where: str) -> dict[str, Any]:
     if function.get("parameters") is not None:
         found["parameters"] = _object(function["parameters"], f"{where}.parameters")
     return {"type": "function", "function": found}
-
-
-def _read_message(message: Any, where: str) -> dict[str, Any]:
-    message = _object(message, where)
-    role = message.get("role")
-    if role not in ROLES:
-        refuse(f"{where}.role", f"is {show(role)}", f"send one of {', '.join(ROLES)}")
-    for name, value in message.items():
-        if value is not None and name not in (*_READ, *_IGNORED):
-            refuse(f"{where}.{name}", "is not known here", "leave it out")
-    calls, content = message.get("tool_calls"), message.get("content")
-    # A reply may be empty, and clients write that as null.
-    if content is None and role == ASSISTANT:
-        content = ""
-    found = {
-        "role": SYSTEM if role == DEVELOPER else role,
-        "content": read_text(content, f"{where}.content"),
-    }
-    if calls is not None and calls != []:
-        place = f"{where}.tool_calls"
-        if role != ASSISTANT or not isinstance(calls, list):
-            refuse(place, "is no list of an assistant", "leave it out")
-        found["tool_calls"] = [
-            read_call(c, f"{place}[{i}]") for i, c in enumerate(calls)
-        ]
-    if role == TOOL:
-        place = f"{where}.tool_call_id"
-        found["tool_call_id"] = _text(message.get("tool_call_id"), place)
-    return found
 
 
 def _read_part(part: Any, where: str) -> str:
