@@ -27,6 +27,9 @@ def get_config() -> ConfigDict:
     return SETTINGS.make_config()
 
 
+# Where a program calls the model itself, and where the game writes the prompts.
+AGENT, NO_AGENT = "env.host begins 'agent:'", "env.host does not begin 'agent:'"
+
 # A table, a key in two or three lines; the formatter would make it six.
 # fmt: off
 SETTINGS = Settings({
@@ -53,7 +56,8 @@ SETTINGS = Settings({
     "env.host": text(None,
         "Host game in place of `env.name`: an entry of HOST_GAMES in "
         "`ragen_jax/host_games/__init__.py`, or `package.module:Class`; `env.kwargs` "
-        "are its constructor's.", none="an array game"),
+        "are its constructor's. agent:package.module:function: a program that calls "
+        "the model itself (docs/agents.md).", none="an array game"),
 
     "host": section(
         "Host games (docs/host_games.md)", needs="env.host is not None"),
@@ -61,17 +65,29 @@ SETTINGS = Settings({
         "Wrappers around a host game, innermost first: pairs of an entry of "
         "WRAPPERS in `ragen_jax/host_games/wrappers.py` and its argument, as in "
         "\"--config.host.wrappers=(('split', 4), ('budget', 10))\".",
-        none="no wrapper"),
+        none="no wrapper", needs=NO_AGENT),
     "host.max_observation_tokens": count(256,
-        "Tokens of an observation; longer observations are cut in the middle."),
+        "Tokens of an observation; longer observations are cut in the middle.",
+        needs=NO_AGENT),
+    "host.episode_tokens": count(2048,
+        "Tokens of an agent's episode, in all its dialogues: what its calls say, each "
+        "message once, and the replies.", needs=AGENT),
+    "host.context_tokens": count(None,
+        "Tokens of a dialogue of an agent, the reply included.",
+        none="host.episode_tokens", needs=AGENT),
+    "host.max_segments": count(4,
+        "Dialogues of an agent's episode: a call that does not extend an earlier one "
+        "begins another. A minibatch's rows are dialogues; with 1 they are episodes.",
+        needs=AGENT),
     "host.num_widths": count(4,
         "Number of cache lengths to compile. A rollout uses the shortest that holds "
         "its episodes: powers of two and the longest possible, compiled when first "
         "needed; prompts are read 64 tokens at a time. 1: the longest length and whole "
-        "prompts."),
+        "prompts.", needs=NO_AGENT),
     "host.num_workers": count(None,
         "Worker processes that play the games.",
-        none="one for each processor; 32 for a game that waits for another machine",
+        none="one for each processor; 32 for a game that waits for another machine; "
+        "one for each row of an agent",
         is_mutable=True),
     "host.start_seconds": number(60.0,
         "Seconds in which a worker process has to start and an episode of its game to "
@@ -87,15 +103,15 @@ SETTINGS = Settings({
     "prompt.style": text("terse",
         'Wording of the prompts: "full" for real models, "example" with a worked '
         'answer for small ones, "terse" for the pocket model.',
-        one_of="ragen_jax.text.prompts:PROMPT_STYLES"),
+        one_of="ragen_jax.text.prompts:PROMPT_STYLES", needs=NO_AGENT),
     "prompt.tokenization": text("symbols",
         'Tokens of a board. "symbols": one per cell, for any board. "rows": one piece '
         "per row, with the tokenizer's ids, for models pre-trained on such text.",
-        one_of="ragen_jax.text.token_templates:TOKENIZATIONS"),
+        one_of="ragen_jax.text.token_templates:TOKENIZATIONS", needs=NO_AGENT),
     "prompt.thinking": switch(True, "Whether a reply has a thought before its answer."),
     "prompt.length_hint_words": count(100,
         "Length of a reply, in words, that the full wording asks for.",
-        needs="prompt.style != 'terse'"),
+        needs=("prompt.style != 'terse'", NO_AGENT)),
 
     "model": section("The network"),
     "model.path": text("pocket",
@@ -138,7 +154,7 @@ SETTINGS = Settings({
         "Tokens sampled for a reply, the stop token included."),
     "rollout.stop_at_answer": switch(False,
         "Whether a reply ends with its first `</answer>`. Real models that have not "
-        "learnt to stop there would write on, and be trained on it."),
+        "learnt to stop there would write on, and be trained on it.", needs=NO_AGENT),
     "rollout.temperature": number(1.0,
         "Sampling temperature of training rollouts.", above=0, note="sampling",
         is_data=True),
@@ -146,10 +162,11 @@ SETTINGS = Settings({
         'Part of the dialogue that the model sees: "full", "last_k" (the last turns) '
         'or "single_turn" (one message that repeats them). With the last two the rows '
         "of a minibatch are turns, each with the window it was sampled in "
-        "(docs/context.md).", one_of="ragen_jax.text.context:CONTEXTS"),
+        "(docs/context.md).", one_of="ragen_jax.text.context:CONTEXTS",
+        needs=NO_AGENT),
     "rollout.context_turns": count(None,
         'Turns in the window of "last_k" and "single_turn", the turn to be answered '
-        "included.", none='with "full"'),
+        "included.", none='with "full"', needs=NO_AGENT),
     "rollout.top_k": count(None,
         "Number of most likely tokens to sample from; training with it needs "
         "`loss.importance_cap`.", none="all tokens", is_data=True),
@@ -179,7 +196,8 @@ SETTINGS = Settings({
     "rollout.compactions": count(None,
         "Times per reply that the unfinished rows move into a batch of half the size, "
         "as soon as they fit: for long replies of very different lengths. Each "
-        "compiles the decoding step once more.", none="rows stay where they are"),
+        "compiles the decoding step once more.", none="rows stay where they are",
+        needs=NO_AGENT),
     "rollout.max_failed_fraction": number(0.1,
         "Share of the host games of a rollout that may fail (raise, hang, die); "
         "their episodes are not trained on. More failures stop the run.", least=0,
@@ -197,7 +215,7 @@ SETTINGS = Settings({
     "bonus": section(
         "Rewards of a turn for how its reply is written: weights of BONUSES in "
         "`ragen_jax/rollout/bonuses.py`. The learner sees them like format penalties; "
-        "the filter and success do not"),
+        "the filter and success do not", needs=NO_AGENT),
     "bonus.format": number(None,
         "Reward of a reply with its thought and its answer in their tags.",
         none="not paid", never=0, is_data=True),

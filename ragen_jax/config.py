@@ -87,6 +87,27 @@ def _context(leaves: Leaves) -> Iterator[str]:
         yield f"rollout.{error}"
 
 
+def _agent(leaves: Leaves) -> Iterator[str]:
+    """What a file may have set for games whose messages are written here."""
+    if not (leaves["env.host"] or "").startswith("agent:"):
+        return
+    wanted = {
+        "prompt.thinking": False,
+        "rollout.context": "full",
+        "rollout.stop_at_answer": False,
+        "learner.share_prompts": False,
+        "host.wrappers": None,
+        **dict.fromkeys(("bonus.format", "bonus.length", "bonus.facts")),
+        "bonus.custom": None,
+    }
+    for key, value in wanted.items():
+        if leaves[key] != value:
+            yield (
+                f"{key} = {leaves[key]!r}, but an agent's program writes its own "
+                f"messages and reads the replies itself; set {key}={value}"
+            )
+
+
 def _truncated_sampling(leaves: Leaves) -> Iterator[str]:
     for key in ("rollout.top_k", "rollout.top_p"):
         if leaves[key] is not None and leaves["loss.importance_cap"] is None:
@@ -213,6 +234,7 @@ _CHECKS = (
     _context,
     _truncated_sampling,
     _bonus,
+    _agent,
     _pass_at,
     _keep_best,
     _host,

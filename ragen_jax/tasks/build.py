@@ -21,8 +21,8 @@ from ragen_jax.rollout.numbers import SAMPLING
 from ragen_jax.rollout.replay import make_boards_after
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.tasks.specs import EnvSpec, make_env
-from ragen_jax.tasks.task import HostTask, Task
-from ragen_jax.text.dialogue import build_dialogue
+from ragen_jax.tasks.task import AgentTask, HostTask, Task
+from ragen_jax.text.dialogue import build_call_dialogue, build_dialogue
 from ragen_jax.text.statements import build_facts
 from ragen_jax.text.tokenizer import Tokenizer, check_vocabulary
 
@@ -69,6 +69,17 @@ def make_task(
     """
     task = new_task(spec, rules)
     env = task.env
+    if isinstance(task, AgentTask):
+        limits = task.limits
+        dialogue = build_call_dialogue(
+            env,
+            tokenizer,
+            budget=rules.budget,
+            max_reply_tokens=rules.max_reply_tokens,
+            context_tokens=limits.context_tokens,
+            episode_tokens=limits.episode_tokens,
+        )
+        return dataclasses.replace(task, tokenizer=tokenizer, dialogue=dialogue)
     dialogue = build_dialogue(
         env,
         tokenizer,
@@ -95,7 +106,9 @@ def new_task(spec: EnvSpec, rules: EpisodeLimits) -> Task:
       ValueError: the game, an argument or a parameter does not exist.
     """
     env, params = make_env(spec)
-    kind = Task if spec.host is None else HostTask
+    kind = Task
+    if spec.host is not None:
+        kind = AgentTask if env.makes_calls else HostTask
     boards_after = make_boards_after(env, params)
     return kind(spec.label or env.name, env, params, rules, boards_after=boards_after)
 

@@ -2,7 +2,8 @@
 
 In: a game, its text and, later, a policy's rollouts. Out: episodes, their metrics and
 their records. `Task` is of an array environment, `HostTask` of a host game: each knows
-how it is played on tokens and in text.
+how it is played on tokens and in text. `AgentTask` is of a program that calls the
+model.
 """
 
 import dataclasses
@@ -16,6 +17,8 @@ from jaxtyping import Array, Key
 from envs.base import EnvParams, TextGame, make_ceiling
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import Collect, Rollouts, make_collect
+from ragen_jax.rollout.host.agents import AgentCollector
+from ragen_jax.rollout.host.calls import CallLimits
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import HostCollector
 from ragen_jax.rollout.host.text import Chat, ChatGame, HostChatGame
@@ -139,6 +142,29 @@ class HostTask(Task):
 
     def stop_games(self) -> None:
         self.training.collect.close()
+
+
+class AgentTask(HostTask):
+    """A program that calls the model, and how it is played."""
+
+    @property
+    def limits(self) -> CallLimits:
+        """Of an episode."""
+        return self.env.call_limits(self.rules.budget, self.rules.max_reply_tokens)
+
+    def make_collect(self, policy: Policy, **arguments: Any) -> AgentCollector:
+        # Rows join and leave the batch: it is neither cut nor made smaller.
+        for name in ("part_rows", "compactions"):
+            arguments.pop(name, None)
+        return AgentCollector(
+            self.env,
+            self.params,
+            policy,
+            tokenizer=self.tokenizer,
+            limits=self.limits,
+            rules=self.rules,
+            **arguments,
+        )
 
 
 def check_names(tasks: Sequence[Task]) -> None:

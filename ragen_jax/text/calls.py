@@ -105,6 +105,11 @@ class CallWriter:
                 "that of the model's publisher"
             ) from error
 
+    @property
+    def tool_format(self) -> str:
+        """How the model writes calls of tools: a key of `agent.tools.TOOL_FORMATS`."""
+        return "llama3" if self._tokenizer.markup is chat.LLAMA3 else "hermes"
+
     def ids(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -13,6 +13,7 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from envs.base import PlayBudget, TextGame
+from envs.templates import Template
 from ragen_jax.text.answers import AnswerParser, build_parser
 from ragen_jax.text.context import WindowTemplates, build_windows
 from ragen_jax.text.endings import TextEnd, find_answer_end
@@ -54,6 +55,8 @@ class Dialogue:
       max_trajectory_tokens: `T`, most tokens of a dialogue.
       windows: templates of what the model reads before a reply; None if it reads the
         whole dialogue (see `ragen_jax.text.context`).
+      context_tokens: the most tokens that an agent's dialogue may have, whose messages
+        are not made here; None: those of `windows`, or of a dialogue.
       facts: reads which cells thoughts name; None if no bonus needs it.
       text_end: finds the text that ends a reply; None: stop tokens alone do.
     """
@@ -66,6 +69,7 @@ class Dialogue:
     stop_token: int = struct.field(pytree_node=False)
     max_trajectory_tokens: int = struct.field(pytree_node=False)
     windows: WindowTemplates | None
+    context_tokens: int | None = struct.field(pytree_node=False, default=None)
     facts: FactReader | None = None
     text_end: TextEnd | None = None
 
@@ -77,6 +81,8 @@ class Dialogue:
     @property
     def max_window_tokens(self) -> int:
         """The most tokens the model sees at once, its reply included: `W`, or `T`."""
+        if self.context_tokens is not None:
+            return self.context_tokens
         if self.windows is None:
             return self.max_trajectory_tokens
         return self.windows.max_tokens
@@ -150,6 +156,41 @@ def build_dialogue(
         max_trajectory_tokens=opening.max_tokens + replies + between,
         windows=windows,
         text_end=find_answer_end(tokenizer.token_bytes) if stop_at_answer else None,
+    )
+
+
+def build_call_dialogue(
+    env: TextGame,
+    tokenizer: Tokenizer,
+    *,
+    budget: PlayBudget,
+    max_reply_tokens: int,
+    context_tokens: int,
+    episode_tokens: int,
+) -> Dialogue:
+    """The dialogue of an agent, whose program writes the messages (`text.calls`).
+
+    Args:
+      env, tokenizer, budget, max_reply_tokens: see `build_dialogue`.
+      context_tokens: of what the model sees at once, the reply included.
+      episode_tokens: `T`.
+
+    Raises:
+      ValueError: see `build_dialogue`.
+    """
+    nothing = Template(())
+    message = compile_template(nothing, tokenizer, "symbols", known_ids={})
+    stop_token, stop_tokens = _stop_tokens(tokenizer)
+    return Dialogue(
+        opening=message,
+        following=message,
+        parser=_parser(env, tokenizer, budget, max_reply_tokens, thinking=False),
+        stop_tokens=jax.device_put(np.asarray(stop_tokens, np.int32)),
+        prompts=Prompts(nothing, nothing, tokenizer.markup),
+        stop_token=stop_token,
+        max_trajectory_tokens=episode_tokens,
+        windows=None,
+        context_tokens=context_tokens,
     )
 
 

@@ -25,6 +25,7 @@ from ragen_jax.host_games.adapters.common import (
     write_instruction,
 )
 from ragen_jax.host_games.base import TRAINING, HostGame, Observation, Step
+from ragen_jax.host_games.common.references import load_class
 from ragen_jax.host_games.common.splits import check_split
 
 # What RAGEN calls the splits.

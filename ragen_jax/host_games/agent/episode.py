@@ -11,7 +11,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from ragen_jax.host_games.agent.calls import CallRefused, ChatAnswer, ChatCall
-from ragen_jax.host_games.agent.program import Ended
+from ragen_jax.host_games.agent.program import Ended, Run
 
 # Code of the refusal after which no call of the episode is answered.
 BUDGET_EXHAUSTED = "budget_exhausted"
@@ -32,15 +32,12 @@ class _Asked:
 class Episode:
     """The calls of an episode.
 
-    Args:
-      start: `(when_ended) -> run`: starts the program.
-
     Attributes:
       transcript: calls and their answers so far.
       was_refused: the last call was refused.
     """
 
-    def __init__(self, start: Callable):
+    def __init__(self):
         self.transcript: list[tuple[ChatCall, ChatAnswer]] = []
         self.was_refused = False
         self._moved = threading.Condition()
@@ -49,7 +46,11 @@ class Episode:
         self._ended: Ended | None = None
         # Why no call is answered any more.
         self._closed: CallRefused | None = None
-        self._run = start(self._end)
+        self._run: Run | None = None
+
+    def start(self, run: Callable[[Callable[[Ended], None]], Run]) -> None:
+        """Start the program; `run(when_ended)` does."""
+        self._run = run(self._end)
 
     def ask(self, call: ChatCall) -> ChatAnswer:
         """Wait for the answer to a call; for the threads of the server.

@@ -121,7 +121,9 @@ class AgentGame(HostGame):
             self._server = ApiServer(self._complete, model=MODEL)
         self._task = Task(seed, task, self._split, self._options)
         client = ClientSettings(self._server.url, API_KEY, MODEL)
-        self._episode = Episode(functools.partial(self._start, self._task, client))
+        # Its calls find the episode.
+        self._episode = Episode()
+        self._episode.start(functools.partial(self._start, self._task, client))
         call = self._episode.next_call()
         if isinstance(call, ChatCall):
             return _show(call)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ragen_jax.host_games.base import BrokenContract
 
@@ -82,6 +82,13 @@ class Ended:
 
     returned: Any = None
     error: BaseException | None = None
+
+
+class Run(Protocol):
+    """A program that plays an episode."""
+
+    def end(self, seconds: float) -> bool:
+        """Wait for its end, at most so long; whether it came."""
 
 
 class FunctionRun:

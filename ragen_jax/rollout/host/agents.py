@@ -1,278 +1,290 @@
 """Rollouts of agents: programs that own their loop and call the policy.
 
 In: a `HostGameEnv` whose game makes calls, a policy and random keys. Out: a
-`Trajectory`, like that of the compiled rollout. Every call of a program becomes a turn.
-A call whose tokens extend a dialogue of the episode is appended to it; any other call,
-of a program that rewrites its history or starts a second dialogue, begins a new
-segment. Segments are the windows of the trajectory: what the model saw at once.
+`Trajectory`, like that of the compiled rollout; each call of a program is a turn of its
+row, each of its dialogues a segment (`calls`). Programs run in worker processes, a
+process a row; their calls join the batch when they come, so that no row waits for
+another's tools (`row_decoder`).
 
-The tokens trained on are those sampled: a reply comes back in later calls as a text,
-and stands there by its recorded ids (`text.calls`). A limit or a stop text of a call
-cuts the reply at a token; what the policy wrote after it is neither shown nor kept.
+A row whose program fails ends there, and none of its tokens is trained on.
 """
 
 import asyncio
-import collections
 import copy
-import dataclasses
 import functools
-import itertools
+import hashlib
 import json
 from collections.abc import Sequence
-from http import HTTPStatus
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from envs.base import EnvParams
-from ragen_jax.host_games.agent.calls import (
-    LENGTH,
-    STOP,
-    TOOL_CALLS,
-    CallRefused,
-    ChatAnswer,
-    ChatCall,
-)
-from ragen_jax.host_games.agent.episode import BUDGET_EXHAUSTED
+from ragen_jax.host_games.agent.calls import CallRefused, ChatCall
 from ragen_jax.host_games.agent.game import write_refusal
-from ragen_jax.host_games.agent.tools import ToolFormat
+from ragen_jax.host_games.agent.tools import TOOL_FORMATS, ToolFormat
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import GivenSettings, given_settings
+from ragen_jax.rollout.host.calls import (
+    CallEpisode,
+    CallLimits,
+    Played,
+    to_trajectory,
+)
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.loop import READ_TOKENS
-from ragen_jax.rollout.host.row_decoder import RowDecoder, RowPrograms, SampledTokens
+from ragen_jax.rollout.host.row_decoder import RowDecoder, RowPrograms
 from ragen_jax.rollout.host.rows import check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
 from ragen_jax.rollout.numbers import RolloutNumbers
 from ragen_jax.rollout.parts import rows_per_part
-from ragen_jax.rollout.transcript import empty_turns
 from ragen_jax.rollout.turns import EpisodeLimits
 from ragen_jax.sharding import by_rows
-from ragen_jax.text.calls import CallWriter, SampledReply, state_hash
+from ragen_jax.text.calls import CallWriter
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.text.tokenizer import Tokenizer
-from ragen_jax.types import Params, Trajectory, Turns, Windows
+from ragen_jax.types import Params, Trajectory
 
-# Numbers of every agent's episodes, beside those that its program reports.
+# Numbers of every agent's episodes, besides those that its program reports.
 SEGMENTS, REREAD = "segments", "reread_tokens"
+# On a CPU a batch of that many rows costs least for each of them.
+CPU_PART_ROWS = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class CallLimits:
-    """Limits of an episode of calls.
-
-    Attributes:
-      max_calls: `K`.
-      max_reply_tokens: of a reply, `R`.
-      context_tokens: of a segment, `W`.
-      episode_tokens: of all segments, `T`.
-      max_segments: `M`.
-    """
-
-    max_calls: int
-    max_reply_tokens: int
-    context_tokens: int
-    episode_tokens: int
-    max_segments: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompt:
-    """A call in tokens.
-
-    Attributes:
-      ids: all that the model reads.
-      segment: that it extends, or a new one.
-      num_known: tokens of the segment before the call.
-      limit: tokens of the reply at most.
-    """
-
-    ids: Sequence[int]
-    segment: int
-    num_known: int
-    limit: int
-
-
-@dataclasses.dataclass
-class Call:
-    """A call that was answered.
-
-    Attributes:
-      prompt: what was read.
-      tokens, log_probs: of the reply, as far as the program got it.
-      is_cut: a limit ended the reply.
-      has_format: what it says of tools could be read.
-      reward, valid: of the game.
-    """
-
-    prompt: Prompt
-    tokens: np.ndarray
-    log_probs: np.ndarray
-    is_cut: bool
-    has_format: bool
-    reward: float = 0.0
-    valid: bool = True
-
-
-class CallEpisode:
-    """The calls of one row.
+class AgentRow:
+    """The episode of a row.
 
     Args:
-      write: calls to ids.
-      tokenizer: spells replies.
-      tools: how the model writes calls of tools.
-      limits: of the episode.
+      key: of the row's samples.
+    """
 
-    Attributes:
-      calls: so far.
-      segments: their tokens, replies included.
-      num_reread: tokens that were read more than once.
+    def __init__(self, episode: CallEpisode, key: Key[Array, ""]):
+        self.episode, self._key = episode, key
+        self._counts: dict[int, int] = {}
+        self.last = WorkerResponse()
+
+    async def play(
+        self,
+        row: int,
+        pool: Pool,
+        problem: tuple[int, int | None],
+        decoder: RowDecoder,
+        place: int,
+    ) -> None:
+        """Play to the end.
+
+        Args:
+          row: in the pool.
+          place: in the decoder.
+        """
+        self.last = await asyncio.wrap_future(pool.begin_row(row, *problem))
+        while not self.last.is_over:
+            if self.last.call is None:
+                reason = "a game of calls showed a message"
+                self.last = WorkerResponse(failure=reason)
+                return
+            call = ChatCall.from_json(self.last.call)
+            reply = await self._reply(call, decoder, place)
+            self.last = await asyncio.wrap_future(pool.step_row(row, reply))
+            if self.episode.calls and self.last.failure is None:
+                # A reward after a refusal is that of the reply before.
+                self.episode.calls[-1].reward += self.last.reward
+                self.episode.calls[-1].valid = self.last.valid
+
+    async def _reply(self, call: ChatCall, decoder: RowDecoder, place: int) -> str:
+        try:
+            prompt = self.episode.prompt(call)
+        except CallRefused as refusal:
+            return write_refusal(refusal)
+        asked = _number_of(prompt.ids)
+        nth = self._counts[asked] = self._counts.get(asked, -1) + 1
+        key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
+        sampled, num_read = await decoder.reply(place, prompt.ids, prompt.limit, key)
+        answer = self.episode.answer(call, prompt, sampled, num_read)
+        return json.dumps(answer.to_json())
+
+
+class AgentCollector:
+    """Rollouts of agents by a policy; called as what `make_collect` returns.
+
+    Workers start with the first rollout and end with the program.
+
+    Args:
+      env, env_params: the game.
+      policy, mesh, num_groups, group_size, rules: as of `make_collect`.
+      tokenizer: of the policy.
+      dialogue: of the task, for its sizes.
+      temperature, top_k, top_p: see `sampling.sample`.
+      decoding: see `make_decoding`.
     """
 
     def __init__(
         self,
-        write: CallWriter,
+        env: HostGameEnv,
+        env_params: EnvParams,
+        policy: Policy,
+        *,
         tokenizer: Tokenizer,
-        tools: ToolFormat,
         limits: CallLimits,
+        mesh: Mesh,
+        num_groups: int,
+        group_size: int,
+        rules: EpisodeLimits,
+        temperature: float,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        read_chunk_tokens: int | None = None,
+        **decoding: float | None,
     ):
-        self._write, self._tokenizer, self._tools = write, tokenizer, tools
-        self._limits = limits
-        self._sampled: list[SampledReply] = []
-        self._num_tokens = self._num_tool_calls = self._num_refused = 0
-        self.calls: list[Call] = []
-        self.segments: list[list[int]] = []
-        self.num_reread = 0
-
-    def prompt(self, call: ChatCall) -> Prompt:
-        """What the model reads for a call.
-
-        Raises:
-          CallRefused: it does not fit, or a budget is used up.
-        """
-        try:
-            return self._prompt(call)
-        except CallRefused as refusal:
-            self._num_refused += 1
-            if self._num_refused > self._limits.max_calls:
-                raise _exhausted(f"{refusal}, again and again") from refusal
-            raise
-
-    def _prompt(self, call: ChatCall) -> Prompt:
-        limits = self._limits
-        if len(self.calls) == limits.max_calls:
-            raise _exhausted(f"all {limits.max_calls} calls (rollout.max_turns)")
-        try:
-            ids = self._write.ids(call.messages, call.tools, self._sampled)
-        except ValueError as error:
-            raise CallRefused(str(error)) from error
-        room = limits.context_tokens - len(ids)
-        if room < 1:
-            raise CallRefused(
-                f"the call has {len(ids)} tokens, and the context holds "
-                f"{limits.context_tokens} with a reply (host.context_tokens); shorten "
-                "the dialogue",
-                code="context_length_exceeded",
-                param="messages",
+        if jax.process_count() > 1:
+            raise ValueError(
+                f"agents are played by one process, and this run has "
+                f"{jax.process_count()}; start it on one machine"
             )
-        segment, num_known = self._extended(ids)
-        if segment == limits.max_segments:
-            raise _exhausted(f"all {limits.max_segments} segments (host.max_segments)")
-        left = limits.episode_tokens - self._num_tokens - (len(ids) - num_known)
-        if left < 1:
-            raise _exhausted(
-                f"all {limits.episode_tokens} tokens (host.episode_tokens)"
+        self._make_programs = functools.cache(
+            functools.partial(
+                self._compile,
+                policy,
+                rules,
+                mesh,
+                {"read_tokens": read_chunk_tokens or READ_TOKENS, **decoding},
             )
-        asked = limits.max_reply_tokens if call.max_tokens is None else call.max_tokens
-        limit = min(limits.max_reply_tokens, asked, room, left)
-        return Prompt(ids, segment, num_known, limit)
+        )
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        self._given = given_settings(env_params, rules, mesh, **sampling)
+        self._env, self._rules, self._limits = env, rules, limits
+        self._tokenizer, self._write = tokenizer, CallWriter(tokenizer)
+        self._tools: ToolFormat = TOOL_FORMATS[self._write.tool_format]
+        self._mesh, self._vocab_size = mesh, policy.config.vocab_size
+        self._set_sizes(num_groups, group_size)
 
-    def _extended(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The segment that a call extends, a new one if none, and its length."""
-        fits = [
-            (len(known), i)
-            for i, known in enumerate(self.segments)
-            if ids[: len(known)] == known
+    def _compile(
+        self, policy: Policy, rules: EpisodeLimits, mesh: Mesh, how: dict, num_rows: int
+    ) -> RowPrograms:
+        layout, width = RowLayout(mesh, 1), self._limits.context_tokens
+        sizes = {"num_rows": num_rows, "context_tokens": width}
+        return RowPrograms(policy, rules, layout, **sizes, **how)
+
+    def _set_sizes(self, num_groups: int, group_size: int) -> None:
+        check_rows(self._mesh, num_groups * group_size)
+        self._group_size, self._num_rows = group_size, num_groups * group_size
+        part = rows_per_part(CPU_PART_ROWS, self._mesh, self._num_rows, 1)
+        self._part_rows = part or self._num_rows
+        # Per split.
+        self._games: dict[str, Pool] = {}
+
+    def with_numbers(self, numbers: RolloutNumbers) -> "AgentCollector":
+        """Rollouts by the same programs and workers with other numbers."""
+        changed = copy.copy(self)
+        changed._given = self._given.replace(numbers=numbers)
+        return changed
+
+    def for_evaluation(self, num_prompts: int, temperature: float) -> "AgentCollector":
+        """Rollouts by the same programs, with workers of their own; see `Collect`."""
+        changed = copy.copy(self)
+        changed._set_sizes(num_prompts, 1)
+        changed._given = self._given.for_evaluation(temperature, self._vocab_size)
+        return changed
+
+    def __call__(
+        self, params: Params, dialogue: Dialogue, keys: RolloutKeys
+    ) -> Trajectory:
+        if keys.split not in self._games:
+            self._games[keys.split] = Pool(self._env.spec, keys.split, self._num_rows)
+        keys = spread_levels(keys, self._group_size)
+        fixed = params, dialogue, self._given
+        rows = asyncio.run(self._play(fixed, keys, self._games[keys.split]))
+        failures = [row.last.failure for row in rows if row.last.failure is not None]
+        check_failures(failures, len(rows), self._env.max_failed_fraction)
+        return self._trajectory(rows, keys)
+
+    def close(self) -> None:
+        """End the workers, and with them a rollout in another thread."""
+        for pool in self._games.values():
+            pool.close()
+        self._games.clear()
+
+    async def _play(
+        self,
+        fixed: tuple[Params, Dialogue, GivenSettings],
+        keys: RolloutKeys,
+        pool: Pool,
+    ) -> list[AgentRow]:
+        size = self._part_rows
+        # The last part may be filled up with rows that never play.
+        num_parts = -(-self._num_rows // size)
+        places = np.arange(num_parts * size).reshape(num_parts, size) % self._num_rows
+        programs = self._make_programs(size)
+        decoders = [RowDecoder(programs, fixed, keys.sample[part]) for part in places]
+        problems = list(zip(*draw_problems(keys, self._num_tasks(keys)), strict=True))
+        rows = [
+            AgentRow(
+                CallEpisode(self._write, self._tokenizer, self._tools, self._limits),
+                key,
+            )
+            for key in _row_keys(keys.sample, count=self._num_rows)
         ]
-        length, segment = max(fits, default=(0, len(self.segments)))
-        return segment, length
-
-    def answer(
-        self, call: ChatCall, prompt: Prompt, sampled: SampledTokens, num_read: int
-    ) -> ChatAnswer:
-        """Record a reply; what the program gets of it."""
-        tokens, text, is_stopped = self._cut(sampled, call.stop)
-        count = len(tokens)
-        content, tool_calls, is_malformed = text, (), False
-        if call.tools:
-            content, tool_calls, is_malformed = self._tools.read(
-                text, self._num_tool_calls
+        playing = asyncio.gather(
+            *(
+                row.play(i, pool, problems[i], decoders[i // size], i % size)
+                for i, row in enumerate(rows)
             )
-            self._num_tool_calls += len(tool_calls)
-        log_probs = sampled.log_probs[:count]
-        if prompt.segment == len(self.segments):
-            self.segments.append([])
-        known = max((_num_equal(x, prompt.ids) for x in self.segments), default=0)
-        self.num_reread += max(0, num_read - (len(prompt.ids) - known))
-        self.segments[prompt.segment] = [*prompt.ids, *tokens.tolist()]
-        self._num_tokens += len(prompt.ids) - prompt.num_known + count
-        self.calls.append(
-            Call(prompt, tokens, log_probs, not is_stopped, not is_malformed)
         )
-        self._sampled.append(
-            SampledReply(prompt.ids, tokens.tolist(), content, tool_calls)
+        serving = [asyncio.create_task(decoder.run()) for decoder in decoders]
+        try:
+            # A decoder ends only by an error, which would leave its rows waiting.
+            await asyncio.wait([playing, *serving], return_when=asyncio.FIRST_COMPLETED)
+            for task in serving:
+                if task.done():
+                    task.result()
+            await playing
+        finally:
+            for task in (playing, *serving):
+                task.cancel()
+        return rows
+
+    def _num_tasks(self, keys: RolloutKeys) -> int | None:
+        return self._env.num_tasks[keys.split]
+
+    def _trajectory(self, rows: Sequence[AgentRow], keys: RolloutKeys) -> Trajectory:
+        penalty = float(self._given.numbers.format_penalty)
+        played = [
+            Played(
+                row.episode.calls,
+                penalty,
+                terminated=row.last.terminated,
+                success=row.last.success,
+                is_lost=row.last.failure is not None,
+            )
+            for row in rows
+        ]
+        fields = to_trajectory(
+            played, self._limits, self._rules.budget.max_actions_per_turn
         )
-        pairs = None
-        if call.wants_logprobs:
-            pairs = tuple(zip(self._tokenizer.spell(tokens), log_probs.tolist()))
-        ids = call.wants_token_ids
-        reason = LENGTH if not is_stopped else TOOL_CALLS if tool_calls else STOP
-        return ChatAnswer(
-            content,
-            tuple(tool_calls),
-            reason,
-            prompt_tokens=len(prompt.ids),
-            completion_tokens=count,
-            token_ids=tuple(tokens.tolist()) if ids else None,
-            prompt_token_ids=tuple(prompt.ids) if ids else None,
-            logprobs=pairs,
+        numbers = {
+            name: [row.last.info.get(name, np.nan) for row in rows]
+            for name in self._env.metrics
+        }
+        numbers[SEGMENTS] = [len(row.episode.segments) for row in rows]
+        numbers[REREAD] = [row.episode.num_reread for row in rows]
+        metrics = {name: np.array(x, np.float32) for name, x in numbers.items()}
+        trajectory = Trajectory(
+            **fields,
+            initial_state=None,
+            noise_key=np.asarray(jax.random.key_data(keys.noise)),
+            game_metrics=metrics,
         )
-
-    def _cut(
-        self, sampled: SampledTokens, stop: Sequence[str]
-    ) -> tuple[np.ndarray, str, bool]:
-        """Tokens up to a stop text, the text before it, and whether the reply ended."""
-        spelled = self._tokenizer.token_bytes
-        # A model may have more ids than its tokenizer: they spell nothing.
-        pieces = [spelled[i] if i < len(spelled) else b"" for i in sampled.tokens]
-        written = b"".join(pieces)
-        found = [(written.find(x.encode()), len(x.encode())) for x in stop]
-        place, length = min((x for x in found if x[0] >= 0), default=(None, 0))
-        if place is None:
-            text = written.decode("utf-8", "replace")
-            return sampled.tokens, text, sampled.is_stopped
-        ends = np.cumsum([len(piece) for piece in pieces])
-        count = int(np.searchsorted(ends, place + length)) + 1
-        return sampled.tokens[:count], written[:place].decode("utf-8", "replace"), True
+        return jax.device_put(trajectory, by_rows(self._mesh))
 
 
-def _exhausted(what: str) -> CallRefused:
-    return CallRefused(
-        f"the episode has used up {what}; return from it",
-        HTTPStatus.TOO_MANY_REQUESTS,
-        BUDGET_EXHAUSTED,
-    )
-
-
-def _num_equal(x: Sequence[int], y: Sequence[int]) -> int:
-    """Tokens at the beginning that both have."""
-    pairs = enumerate(zip(x, y, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(x), len(y)))
+def _number_of(ids: Sequence[int]) -> int:
+    """32 bits of a prompt."""
+    digest = hashlib.sha256(np.asarray(ids, np.int32).tobytes()).digest()
+    return int.from_bytes(digest[:4], "little")
 
 
 @functools.partial(jax.jit, static_argnames="count")

@@ -4,6 +4,7 @@ In: a `HostGame` by name. Out: a `HostGameEnv`, which words, turns and metrics r
 any game; and the step of a turn that takes what a worker answered.
 """
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -11,6 +12,7 @@ import json
 import numbers
 import re
 import reprlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +32,24 @@ from ragen_jax.host_games.workers.pool import GameSpec
 from ragen_jax.host_games.wrappers import wrap
 from ragen_jax.registry.functions import did_you_mean, is_reference, load_reference
 from ragen_jax.rollout.actions import Outcome
+from ragen_jax.rollout.host.calls import CallLimits
 from ragen_jax.rollout.turns import GameStep
 from ragen_jax.types import ParsedAnswer
+
+
+@dataclasses.dataclass(frozen=True)
+class CallSizes:
+    """Sizes of an agent's episode, keys of the section `host`.
+
+    Attributes:
+      context_tokens: of a segment; None: `episode_tokens`.
+      episode_tokens: of all segments.
+      max_segments: of an episode.
+    """
+
+    context_tokens: int | None
+    episode_tokens: int
+    max_segments: int
 
 
 @struct.dataclass
@@ -90,6 +108,7 @@ class HostGameEnv(base.TextGame):
         max_observation_tokens: int,
         num_widths: int,
         max_failed_fraction: float,
+        call_sizes: CallSizes,
     ):
         """Describes a game.
 
@@ -100,8 +119,10 @@ class HostGameEnv(base.TextGame):
           max_observation_tokens: longest observation.
           num_widths: lengths of the key-value cache, see `loop.TokenGame`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
+          call_sizes: of a game that makes calls.
         """
         self.spec = spec
+        self.makes_calls, self._call_sizes = game.makes_calls, call_sizes
         self.num_widths = num_widths
         self.max_failed_fraction = max_failed_fraction
         self.name = game.name
@@ -113,6 +134,18 @@ class HostGameEnv(base.TextGame):
         self.solves = base.UNKNOWN if self.longest_solution is None else base.EXACT
         self.max_observation_tokens = max_observation_tokens
         self.template = Template((Passage("text", max_observation_tokens), "\n"))
+
+    def call_limits(self, budget: base.PlayBudget, max_reply_tokens: int) -> CallLimits:
+        """Limits of an agent's episode."""
+        sizes = self._call_sizes
+        return CallLimits(
+            # A call is a turn, and an action of the game.
+            max_calls=min(budget.max_turns, budget.max_actions_per_episode),
+            max_reply_tokens=max_reply_tokens,
+            context_tokens=sizes.context_tokens or sizes.episode_tokens,
+            episode_tokens=sizes.episode_tokens,
+            max_segments=sizes.max_segments,
+        )
 
     def draw_level(self, key, params, is_held_out) -> HostGameState:
         """The state before a worker has begun the game: an empty output."""
@@ -314,6 +347,7 @@ def make_host_game(
     step_seconds: float,
     max_worker_bytes: int | None,
     max_failed_fraction: float,
+    **call_sizes: int | None,
 ) -> HostGameEnv:
     """A host game.
 
@@ -324,6 +358,7 @@ def make_host_game(
       wrappers, max_observation_tokens, num_widths, num_workers, start_seconds,
         step_seconds, max_worker_bytes: the section `host` of the configuration.
       max_failed_fraction: that of `rollout`.
+      call_sizes: fields of `CallSizes`, also of that section.
 
     Raises:
       ValueError: there is no such game, or it refuses an argument.
@@ -350,7 +385,9 @@ def make_host_game(
     _check_attributes(name, games.values())
     _check_metrics(name, games[TRAINING])
     _check_time(name, games[TRAINING].max_step_seconds, step_seconds)
-    if num_workers is None and games[TRAINING].waits:
+    if num_workers is None and games[TRAINING].makes_calls:
+        num_workers = sys.maxsize
+    elif num_workers is None and games[TRAINING].waits:
         num_workers = WAITING_WORKERS
     spec = GameSpec(
         game=reference,
@@ -368,6 +405,7 @@ def make_host_game(
         max_observation_tokens=max_observation_tokens,
         num_widths=num_widths,
         max_failed_fraction=max_failed_fraction,
+        call_sizes=CallSizes(**call_sizes),
     )
     for game in games.values():
         game.close()
