@@ -27,7 +27,7 @@ LoRA of rank 64 and alpha 32, learning rate 1e-4, batch 128. What the paper leav
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import bandit, frozen_lake, game, pocket, sizes, sokoban, world
+from configs import agent, bandit, frozen_lake, game, pocket, sizes, sokoban, world
 
 TASKS = {
     "sokoban": sokoban,
@@ -35,6 +35,7 @@ TASKS = {
     "bandit": bandit,
     "game": game,
     "world": world,
+    "agent": agent,
 }
 
 
@@ -49,7 +50,7 @@ def get_config(words: str = "") -> ConfigDict:
     # Room for a demonstrated reply: with Qwen's tokenizer at most 18 tokens, or 27 with
     # the thoughts of "reading".
     config.max_reply_tokens = task.rollout.max_reply_tokens
-    if TASKS[name] not in (game, world):
+    if TASKS[name] not in (game, world, agent):
         config.max_reply_tokens = min(32, config.max_reply_tokens)
 
     config.model = task.model
@@ -87,7 +88,7 @@ def get_config(words: str = "") -> ConfigDict:
     config.evaluation.max_reply_tokens = task.rollout.max_reply_tokens
 
     if config.model.path == "pocket":
-        _pocket(config, is_new=TASKS[name] in (game, world))
+        _pocket(config, is_new=TASKS[name] in (game, world, agent))
     PLAYERS[player](config)
     return config
 

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 
 from envs.base import NO_FACTS, EnvParams, PlayBudget, StateFacts, TextGame
 from ragen_jax import rngs
+from ragen_jax.learner.batch import row_tokens, to_rows
 from ragen_jax.rollout.collect import play_episodes
 from ragen_jax.rollout.demonstrators import (
     NONE,
@@ -351,21 +352,14 @@ def _take(data: DataSet, draw: Draw) -> tuple[Batch, Bool[Array, " E"]]:
 
 
 def _rows(rollout: Trajectory, mask: Bool[Array, " E"]) -> Batch:
-    """What a player read and wrote: the dialogue, or the window of every turn."""
-    windows = rollout.windows
-    if windows is None:
-        return Batch(
-            tokens=rollout.tokens,
-            lengths=jnp.where(mask, rollout.lengths, 0),
-            loss_mask=rollout.loss_mask & mask[:, None],
-        )
-    places = jnp.arange(windows.tokens.shape[-1])
-    start = windows.reply_start[..., None]
-    end = start + rollout.turns.reply_length[..., None]
-    is_reply = (places >= start) & (places < end) & mask[:, None, None]
-    lengths = jnp.where(mask[:, None], windows.lengths, 0)
-    by_row = (windows.tokens, lengths, is_reply)
-    return Batch(*(x.reshape(-1, *x.shape[2:]) for x in by_row))
+    """What a player read and wrote: the dialogue, or its windows."""
+    seen = rollout if rollout.windows is None else rollout.windows
+    is_read = mask if rollout.windows is None else mask[:, None]
+    return Batch(
+        tokens=row_tokens(rollout),
+        lengths=jnp.where(is_read, seen.lengths, 0).reshape(-1),
+        loss_mask=to_rows(rollout.loss_mask & mask[:, None], rollout),
+    )
 
 
 def _episode_keys(draw: Draw) -> RolloutKeys:

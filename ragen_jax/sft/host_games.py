@@ -26,11 +26,13 @@ from ragen_jax.rollout.host.loop import SILENT, TokenGame, play_turns
 from ragen_jax.rollout.host.rows import Pool, SolvedEpisode, play_solutions
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.turns import Play, RolloutContext
-from ragen_jax.tasks.task import HostTask
+from ragen_jax.tasks.task import AgentTask, HostTask
 from ragen_jax.types import Reply, Trajectory
 
 # Episodes that are played side by side.
 NUM_ROWS = 64
+# Of agents, each of which has a process.
+NUM_AGENTS = 16
 # Problems whose solutions slips are drawn from, and whose texts a tokenizer covers.
 NUM_SAMPLES = 200
 
@@ -48,6 +50,8 @@ def play_demonstrations(
     Raises:
       ValueError: the game has no solutions or fails, or a reply is too long.
     """
+    if isinstance(task, AgentTask):
+        return task.demonstrate(keys, NUM_AGENTS)
     env, num_rows = task.env, keys.level.shape[0]
     mixture = jax.device_get(mixture)
     game = TokenGame(

@@ -183,6 +183,15 @@ def _worlds(leaves: Leaves) -> Iterator[str]:
                 f"{leaves[f'{game}.max_actions_per_turn']}, but {host} is a host game "
                 "and gets whole answers: set it to 1"
             )
+        noises = [
+            key for key in leaves if re.fullmatch(r"demonstrators\.\w+\.noise", key)
+        ]
+        for key in (*noises, f"{game}.noise"):
+            if host.startswith("agent:") and leaves[key]:
+                yield (
+                    f"{key} = {leaves[key]}, but {host} is demonstrated by its expert, "
+                    "who makes his own mistakes: set it to 0"
+                )
         for key in leaves:
             if key.startswith(f"{game}.planning_params."):
                 yield f"{key} has no effect: {host} plans by its own solution"

@@ -17,11 +17,12 @@ from jaxtyping import Array, Key
 from envs.base import EnvParams, TextGame, make_ceiling
 from ragen_jax.models.policy import Policy
 from ragen_jax.rollout.collect import Collect, Rollouts, make_collect
-from ragen_jax.rollout.host.agents import AgentCollector
+from ragen_jax.rollout.host.agents import AgentCollector, demonstrate
 from ragen_jax.rollout.host.calls import CallLimits
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import HostCollector
 from ragen_jax.rollout.host.text import Chat, ChatGame, HostChatGame
+from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
 from ragen_jax.rollout.replay import grid_of
@@ -151,6 +152,12 @@ class AgentTask(HostTask):
     def limits(self) -> CallLimits:
         """Of an episode."""
         return self.env.call_limits(self.rules.budget, self.rules.max_reply_tokens)
+
+    def demonstrate(self, keys: RolloutKeys, num_rows: int) -> Trajectory:
+        """Episodes by the expert; see `agents.demonstrate`."""
+        num_actions = self.rules.budget.max_actions_per_turn
+        sizes = self.limits, num_actions, keys, num_rows
+        return demonstrate(self.env, self.tokenizer, *sizes)
 
     def make_collect(self, policy: Policy, **arguments: Any) -> AgentCollector:
         # Rows join and leave the batch: it is neither cut nor made smaller.

@@ -66,6 +66,7 @@ class AgentGame(HostGame):
         function: str,
         command: Sequence[str] | None = None,
         reward: str | None = None,
+        expert: str | None = None,
         num_tasks: int | None = None,
         metrics: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
@@ -84,6 +85,8 @@ class AgentGame(HostGame):
           reward: "package.module:function", called as `reward(task, transcript,
             returned)` with pairs of `ChatCall` and `ChatAnswer`, and with what the
             function returned or the command printed; what it returns counts.
+          expert: "package.module:function", called as `expert(task, call)`: what a
+            good player replies, which `launch.sft` demonstrates.
           num_tasks: problems of each split; None: as many as there are seeds.
           metrics: names of the numbers in `Result.metrics`.
           options: of the program, as `task.options`.
@@ -97,11 +100,13 @@ class AgentGame(HostGame):
         self._name, self._start = _find_program(function, command)
         self._is_command = function == COMMAND
         self._judge = None if reward is None else load_function("reward", reward)
+        self._expert = None if expert is None else load_function("expert", expert)
         self._split, self._options = split, dict(options or {})
         self.num_tasks, self.metrics = num_tasks, tuple(metrics)
         self.instruction = f"An agent's program: {self._name}."
         self._server: ApiServer | None = None
         self._episode: Episode | None = None
+        self._call: ChatCall | None = None
         self._task: Task | None = None
 
     @property
@@ -126,6 +131,7 @@ class AgentGame(HostGame):
         self._episode.start(functools.partial(self._start, self._task, client))
         call = self._episode.next_call()
         if isinstance(call, ChatCall):
+            self._call = call
             return _show(call)
         if call.error is not None:
             raise call.error
@@ -140,6 +146,7 @@ class AgentGame(HostGame):
         episode.answer(read_reply(reply))
         call = episode.next_call()
         if isinstance(call, ChatCall):
+            self._call = call
             info = {"success": False, "valid": True}
             return Step(_show(call), 0.0, False, False, info)
         if call.error is not None:
@@ -148,6 +155,12 @@ class AgentGame(HostGame):
             # It could not go on without the model.
             return self._last_step(Result(0.0, success=False), is_cut=True)
         return self._last_step(self._judged(call.returned))
+
+    def solution(self) -> tuple[str, ...]:
+        """The expert's reply to the call: what it would say later depends on tools."""
+        if self._expert is None:
+            return ()
+        return (str(self._expert(self._task, self._call)),)
 
     def close(self) -> None:
         if self._episode is not None:

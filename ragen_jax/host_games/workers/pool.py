@@ -168,6 +168,10 @@ class Pool:
         """The answer to the reply of one row while others play theirs."""
         return self._ask_row(row, {"step": reply})
 
+    def solve_row(self, row: int) -> "concurrent.futures.Future[WorkerResponse]":
+        """The answer of one row whose `solution` is what the game says."""
+        return self._ask_row(row, {"solution": True})
+
     def _ask_row(self, row: int, request: dict[str, Any]):
         worker = self._workers[row % len(self._workers)]
         return self._threads.submit(worker.ask, row, request)

@@ -10,18 +10,20 @@ A row whose program fails ends there, and none of its tokens is trained on.
 """
 
 import asyncio
+import contextlib
 import copy
 import functools
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Protocol
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from envs.base import EnvParams
+from envs.base import TRAINING, EnvParams
 from ragen_jax.host_games.agent.calls import CallRefused, ChatCall
 from ragen_jax.host_games.agent.game import write_refusal
 from ragen_jax.host_games.agent.tools import TOOL_FORMATS, ToolFormat
@@ -35,8 +37,9 @@ from ragen_jax.rollout.host.calls import (
     to_trajectory,
 )
 from ragen_jax.rollout.host.env import HostGameEnv
+from ragen_jax.rollout.host.games import encode_plain
 from ragen_jax.rollout.host.loop import READ_TOKENS
-from ragen_jax.rollout.host.row_decoder import RowDecoder, RowPrograms
+from ragen_jax.rollout.host.row_decoder import RowDecoder, RowPrograms, SampledTokens
 from ragen_jax.rollout.host.rows import check_failures, draw_problems
 from ragen_jax.rollout.keys import RolloutKeys, spread_levels
 from ragen_jax.rollout.layout import RowLayout, check_rows
@@ -53,6 +56,15 @@ from ragen_jax.types import Params, Trajectory
 SEGMENTS, REREAD = "segments", "reread_tokens"
 # On a CPU a batch of that many rows costs least for each of them.
 CPU_PART_ROWS = 8
+
+
+class CallPlayer(Protocol):
+    """Who replies to the calls of some rows."""
+
+    async def reply(
+        self, row: int, prompt: Sequence[int], limit: int, key: Key[Array, ""]
+    ) -> tuple[SampledTokens, int]:
+        """See `RowDecoder.reply`."""
 
 
 class AgentRow:
@@ -72,14 +84,14 @@ class AgentRow:
         row: int,
         pool: Pool,
         problem: tuple[int, int | None],
-        decoder: RowDecoder,
+        player: CallPlayer,
         place: int,
     ) -> None:
         """Play to the end.
 
         Args:
           row: in the pool.
-          place: in the decoder.
+          place: among the player's rows.
         """
         self.last = await asyncio.wrap_future(pool.begin_row(row, *problem))
         while not self.last.is_over:
@@ -88,14 +100,24 @@ class AgentRow:
                 self.last = WorkerResponse(failure=reason)
                 return
             call = ChatCall.from_json(self.last.call)
-            reply = await self._reply(call, decoder, place)
+            reply = await self._reply(call, player, place)
             self.last = await asyncio.wrap_future(pool.step_row(row, reply))
             if self.episode.calls and self.last.failure is None:
                 # A reward after a refusal is that of the reply before.
                 self.episode.calls[-1].reward += self.last.reward
                 self.episode.calls[-1].valid = self.last.valid
 
-    async def _reply(self, call: ChatCall, decoder: RowDecoder, place: int) -> str:
+    def played(self, penalty: float = 0.0) -> Played:
+        """The episode after its end; `penalty` is that of a reply of no use."""
+        return Played(
+            self.episode.calls,
+            penalty,
+            terminated=self.last.terminated,
+            success=self.last.success,
+            is_lost=self.last.failure is not None,
+        )
+
+    async def _reply(self, call: ChatCall, player: CallPlayer, place: int) -> str:
         try:
             prompt = self.episode.prompt(call)
         except CallRefused as refusal:
@@ -103,7 +125,7 @@ class AgentRow:
         asked = _number_of(prompt.ids)
         nth = self._counts[asked] = self._counts.get(asked, -1) + 1
         key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
-        sampled, num_read = await decoder.reply(place, prompt.ids, prompt.limit, key)
+        sampled, num_read = await player.reply(place, prompt.ids, prompt.limit, key)
         answer = self.episode.answer(call, prompt, sampled, num_read)
         return json.dumps(answer.to_json())
 
@@ -228,23 +250,20 @@ class AgentCollector:
             )
             for key in _row_keys(keys.sample, count=self._num_rows)
         ]
-        playing = asyncio.gather(
-            *(
-                row.play(i, pool, problems[i], decoders[i // size], i % size)
-                for i, row in enumerate(rows)
-            )
-        )
-        serving = [asyncio.create_task(decoder.run()) for decoder in decoders]
         try:
-            # A decoder ends only by an error, which would leave its rows waiting.
-            await asyncio.wait([playing, *serving], return_when=asyncio.FIRST_COMPLETED)
-            for task in serving:
-                if task.done():
-                    task.result()
-            await playing
-        finally:
-            for task in (playing, *serving):
-                task.cancel()
+            async with asyncio.TaskGroup() as group:
+                serving = [group.create_task(decoder.run()) for decoder in decoders]
+                await asyncio.gather(
+                    *(
+                        row.play(i, pool, problems[i], decoders[i // size], i % size)
+                        for i, row in enumerate(rows)
+                    )
+                )
+                for task in serving:
+                    task.cancel()
+        except* Exception as errors:
+            # The first to fail ended the others.
+            raise errors.exceptions[0] from None
         return rows
 
     def _num_tasks(self, keys: RolloutKeys) -> int | None:
@@ -252,19 +271,9 @@ class AgentCollector:
 
     def _trajectory(self, rows: Sequence[AgentRow], keys: RolloutKeys) -> Trajectory:
         penalty = float(self._given.numbers.format_penalty)
-        played = [
-            Played(
-                row.episode.calls,
-                penalty,
-                terminated=row.last.terminated,
-                success=row.last.success,
-                is_lost=row.last.failure is not None,
-            )
-            for row in rows
-        ]
-        fields = to_trajectory(
-            played, self._limits, self._rules.budget.max_actions_per_turn
-        )
+        num_actions = self._rules.budget.max_actions_per_turn
+        played = [row.played(penalty) for row in rows]
+        fields = to_trajectory(played, self._limits, num_actions)
         numbers = {
             name: [row.last.info.get(name, np.nan) for row in rows]
             for name in self._env.metrics
@@ -279,6 +288,87 @@ class AgentCollector:
             game_metrics=metrics,
         )
         return jax.device_put(trajectory, by_rows(self._mesh))
+
+
+class Expert:
+    """The demonstrated replies of some rows; a `CallPlayer`."""
+
+    def __init__(self, env: HostGameEnv, pool: Pool, tokenizer: Tokenizer):
+        self._name, self._pool, self._tokenizer = env.name, pool, tokenizer
+
+    async def reply(
+        self, row: int, prompt: Sequence[int], limit: int, key: Key[Array, ""]
+    ) -> tuple[SampledTokens, int]:
+        del key
+        solved = await asyncio.wrap_future(self._pool.solve_row(row))
+        if solved.failure is not None or not solved.solution:
+            raise ValueError(
+                f"{self._name} cannot be demonstrated: "
+                f"{solved.failure or 'env.kwargs.expert names no player'}"
+            )
+        text = solved.solution[0]
+        tokenizer = self._tokenizer
+        ids = encode_plain(tokenizer, text)
+        ids = np.array([*ids, tokenizer.id_of(tokenizer.markup.end)], np.int32)
+        if len(ids) > limit:
+            raise ValueError(
+                f"a demonstrated reply of {self._name} takes {len(ids)} tokens, and "
+                f"{limit} are left; raise max_reply_tokens or host.episode_tokens: "
+                f"{text!r}"
+            )
+        return SampledTokens(ids, np.zeros(len(ids), np.float32), True), len(prompt)
+
+
+def demonstrate(
+    env: HostGameEnv,
+    tokenizer: Tokenizer,
+    limits: CallLimits,
+    num_actions: int,
+    keys: RolloutKeys,
+    num_rows: int,
+) -> Trajectory:
+    """Episodes whose replies are the expert's, one per key, on the host.
+
+    Args:
+      env: the agent.
+      tokenizer: of the model that will be trained.
+      limits: of an episode.
+      num_actions: `A`, of the arrays.
+      keys: one level key per row.
+      num_rows: episodes that are played side by side.
+
+    Raises:
+      ValueError: there is no expert, a program fails, or a reply is too long.
+    """
+    write = CallWriter(tokenizer)
+    tools = TOOL_FORMATS[write.tool_format]
+    problems = list(zip(*draw_problems(keys, env.num_tasks[TRAINING]), strict=True))
+    samples = _row_keys(keys.sample, count=len(problems))
+    rows = [
+        AgentRow(CallEpisode(write, tokenizer, tools, limits), key) for key in samples
+    ]
+
+    async def play(pool: Pool) -> None:
+        expert, free = Expert(env, pool, tokenizer), [*range(num_rows)]
+        has_place = asyncio.Semaphore(num_rows)
+
+        async def play_row(row: AgentRow, problem: tuple[int, int | None]) -> None:
+            async with has_place:
+                place = free.pop()
+                await row.play(place, pool, problem, expert, place)
+                free.append(place)
+            if row.last.failure is not None:
+                raise ValueError(
+                    f"{env.name} cannot be demonstrated, its program fails: "
+                    f"{row.last.failure}"
+                )
+
+        await asyncio.gather(*map(play_row, rows, problems))
+
+    with contextlib.closing(Pool(env.spec, TRAINING, num_rows)) as pool:
+        asyncio.run(play(pool))
+    fields = to_trajectory([row.played() for row in rows], limits, num_actions)
+    return Trajectory(**fields, initial_state=None)
 
 
 def _number_of(ids: Sequence[int]) -> int:

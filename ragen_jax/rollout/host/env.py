@@ -108,7 +108,7 @@ class HostGameEnv(base.TextGame):
         max_observation_tokens: int,
         num_widths: int,
         max_failed_fraction: float,
-        call_sizes: CallSizes,
+        call_sizes: CallSizes | None,
     ):
         """Describes a game.
 
@@ -119,7 +119,7 @@ class HostGameEnv(base.TextGame):
           max_observation_tokens: longest observation.
           num_widths: lengths of the key-value cache, see `loop.TokenGame`.
           max_failed_fraction: of a rollout's rows that may fail; more are an error.
-          call_sizes: of a game that makes calls.
+          call_sizes: of a game that makes calls; else None.
         """
         self.spec = spec
         self.makes_calls, self._call_sizes = game.makes_calls, call_sizes
@@ -358,7 +358,7 @@ def make_host_game(
       wrappers, max_observation_tokens, num_widths, num_workers, start_seconds,
         step_seconds, max_worker_bytes: the section `host` of the configuration.
       max_failed_fraction: that of `rollout`.
-      call_sizes: fields of `CallSizes`, also of that section.
+      call_sizes: fields of `CallSizes`, also of that section; for agents alone.
 
     Raises:
       ValueError: there is no such game, or it refuses an argument.
@@ -405,7 +405,7 @@ def make_host_game(
         max_observation_tokens=max_observation_tokens,
         num_widths=num_widths,
         max_failed_fraction=max_failed_fraction,
-        call_sizes=CallSizes(**call_sizes),
+        call_sizes=CallSizes(**call_sizes) if games[TRAINING].makes_calls else None,
     )
     for game in games.values():
         game.close()

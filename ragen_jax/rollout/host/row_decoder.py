@@ -205,7 +205,7 @@ class RowPrograms:
             is_stop &= now.is_writing
             # Rows that do not write put theirs nowhere.
             column = jnp.where(now.is_writing, now.lengths, self._num_tokens)
-            lengths = now.lengths + now.is_writing
+            lengths = now.lengths + now.is_writing.astype(jnp.int32)
             return now.replace(
                 context=context,
                 tokens=now.tokens.at[rows, column].set(tokens, mode="drop"),

@@ -1,0 +1,175 @@
+"""Programs that call a model, well or badly."""
+
+import concurrent.futures
+import json
+import os
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from ragen_jax.host_games.agent.program import Result
+
+
+def ask(client, messages, **options):
+    """The message of a chat completion, by a bare HTTP call."""
+    body = {"model": client.model, "messages": messages, **options}
+    request = urllib.request.Request(
+        f"{client.base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["choices"][0]["message"]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def question(task):
+    return user(f"number {task.seed % 97}")
+
+
+def _wait(task):
+    """Tools take their time, which is never the same."""
+    if task.options.get("delay"):
+        time.sleep(random.SystemRandom().uniform(0, task.options["delay"]))
+
+
+def chat(task, client):
+    """Three calls, or as many as the task says; the reward counts letters."""
+    messages, letters = [question(task)], 0
+    for i in range(task.options.get("num_calls", 3)):
+        _wait(task)
+        reply = ask(client, messages)
+        letters += len(reply["content"])
+        messages += [reply, user(f"and {i}")]
+    return Result(letters / 100, letters % 2 == 0, metrics={"letters": letters})
+
+
+async def chat_async(task, client):
+    return chat(task, client)
+
+
+def rewriter(task, client):
+    """Begins anew after two calls, and returns to its first dialogue at the end."""
+    first = [question(task)]
+    reply = ask(client, first)
+    _wait(task)
+    ask(client, [*first, reply, user("more")])
+    ask(client, [user("short"), question(task)])
+    ask(client, [*first, reply, user("else")], max_tokens=3)
+    return 1.0
+
+
+def parallel(task, client):
+    """Three calls at once, one of them twice, then one about all of them."""
+    topics = ("red", "blue", "green", "red")
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+
+        def branch(topic):
+            _wait(task)
+            return ask(client, [question(task), user(topic)])["content"]
+
+        texts = sorted(threads.map(branch, topics))
+    ask(client, [question(task), user("".join(texts))])
+    return float(len("".join(texts)))
+
+
+def transcript_length(task, transcript, returned):
+    """A judge that counts calls."""
+    return len(transcript) + 100 * (returned is None)
+
+
+def silent(task, client):
+    """Leaves the reward to a judge."""
+    ask(client, [question(task)])
+
+
+def faulty(task, client):
+    """One call, and then what the options say; odd seeds are sound."""
+    reply = ask(client, [question(task)])
+    if task.seed % 2:
+        return 1.0
+    return FAULTS[task.options["fault"]](task, client, reply)
+
+
+def _raise(task, client, reply):
+    raise ZeroDivisionError("a tool broke")
+
+
+def _hang(task, client, reply):
+    time.sleep(600)
+
+
+def _leave(task, client, reply):
+    os._exit(3)
+
+
+def _text(task, client, reply):
+    return "one"
+
+
+def _many_streams(task, client, reply):
+    """A hundred connections that say nothing, left open."""
+    import socket
+
+    host, port = client.base_url.split("/")[2].split(":")
+    for _ in range(100):
+        task.options.setdefault("kept", []).append(
+            socket.create_connection((host, int(port)))
+        )
+    return 1.0
+
+
+def _after_the_end(task, client, reply):
+    """A thread goes on calling."""
+
+    def go_on():
+        for _ in range(20):
+            try:
+                ask(client, [question(task)])
+            except OSError:
+                return
+
+    threading.Thread(target=go_on, daemon=True).start()
+    return 1.0
+
+
+def _too_many(task, client, reply):
+    """Calls until it is refused."""
+    messages = [question(task)]
+    while True:
+        messages += [ask(client, messages), user("again")]
+
+
+def _takes_no(task, client, reply):
+    """Calls until it is refused, and then returns."""
+    try:
+        _too_many(task, client, reply)
+    except urllib.error.HTTPError as error:
+        return 0.5 if error.code == 429 else 0.0
+
+
+FAULTS = {
+    "raise": _raise,
+    "exit": lambda task, client, reply: exit(),
+    "leave": _leave,
+    "hang": _hang,
+    "text": _text,
+    "nan": lambda task, client, reply: float("nan"),
+    "streams": _many_streams,
+    "after": _after_the_end,
+    "too many": _too_many,
+    "takes no": _takes_no,
+}
+
+
+def never_calls(task, client):
+    return 1.0
+
+
+def expert(task, call):
+    return f"as {len(call.messages)}"
