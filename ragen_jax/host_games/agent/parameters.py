@@ -16,7 +16,6 @@ stands for a parameter that is left out.
 OpenAI's, so both are accepted, too.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,7 +104,9 @@ def number(low: float, high: float) -> Check:
 
 def share(name: str, value: Any) -> None:
     """Accepts numbers above 0, up to 1."""
-    number(math.nextafter(0, 1), 1)(name, value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= 1:
+        refuse(name, f"is {show(value)}", "send a number above 0, up to 1")
 
 
 def stops(name: str, value: Any) -> None:
