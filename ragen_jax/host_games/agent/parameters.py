@@ -9,8 +9,8 @@ stands for a parameter that is left out.
 |---|---|
 | `messages`, `input`, `tools`, `stop`, `stream`, limits, sampling, `logprobs` | read |
 | `user`, `metadata`, `store`, `service_tier`, keys of caches | accepted: no effect |
-| `n`, penalties, `response_format`, `logit_bias`, `top_logprobs`, ... | neutral only |
-| `functions`, `audio`, `web_search_options`, names in no table | refused |
+| `n`, penalties, `response_format`, `tool_choice`, `functions`, ... | neutral only |
+| `audio`, `reasoning_effort`, `web_search_options`, names in no table | refused |
 
 `prediction` only makes replies faster elsewhere, `max_tool_calls` counts tools of
 OpenAI's, so both are accepted, too.

@@ -252,6 +252,18 @@ def test_large_bodies_are_refused(model):
         assert is_alive(server)
 
 
+@pytest.mark.parametrize("lines", [head(), b"no request\r\n\r\n"], ids=len)
+def test_a_client_can_send_all_before_it_reads_why(server, lines):
+    """Otherwise it sees a broken connection, not the sentence."""
+    with connected(server) as client:
+        client.sendall(lines)
+        for _ in range(500):
+            client.sendall(b"x" * 10_000)
+        client.shutdown(socket.SHUT_WR)
+        assert read_answer(client)[0] in (400, 411)
+    assert is_alive(server)
+
+
 def test_a_long_dialogue_fits(server, model):
     model.answer = ChatAnswer("hello")
     text = "x" * (api.MAX_BODY_BYTES - 1_000)
