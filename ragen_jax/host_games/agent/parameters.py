@@ -8,12 +8,13 @@ stands for a parameter that is left out.
 | parameters | what happens |
 |---|---|
 | `messages`, `input`, `tools`, `stop`, `stream`, limits, sampling, `logprobs` | read |
-| `user`, `metadata`, `store`, `service_tier`, keys of caches | accepted: no effect |
+| `user`, `metadata`, `service_tier`, keys of caches | accepted: no effect |
 | `n`, penalties, `response_format`, `tool_choice`, `functions`, ... | neutral only |
 | `audio`, `reasoning_effort`, `web_search_options`, names in no table | refused |
 
 `prediction` only makes replies faster elsewhere, `max_tool_calls` counts tools of
-OpenAI's, so both are accepted, too.
+OpenAI's, so both are accepted, too. `store` decides whether a response can be
+continued; chat completions cannot.
 """
 
 from collections.abc import Callable, Mapping
