@@ -382,6 +382,7 @@ def test_pages_of_other_sites_cannot_post(server):
     for origin in (
         "http://elsewhere.example",
         f"http://evil.example:{server.server_port}",
+        "http://[no.address",
     ):
         for path in ("/reset", "/step"):
             body = json.dumps({"action": {"answer": "Up"}})

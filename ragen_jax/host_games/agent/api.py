@@ -259,7 +259,11 @@ class _Handler(JsonHandler):
             )
 
     def _route(self) -> str:
-        return urllib.parse.urlsplit(self.path).path.rstrip("/")
+        try:
+            return urllib.parse.urlsplit(self.path).path.rstrip("/")
+        except ValueError:
+            # No address; there is nothing at such a path either.
+            return self.path
 
     def _get(self, body: bytes) -> None:
         path, models = self._route(), "/v1/models"
@@ -307,7 +311,8 @@ class _Handler(JsonHandler):
         if not isinstance(document, dict):
             raise CallRefused("the body is no JSON object; send one")
         check_document(document)
-        if document.get("model") is not None:
+        # What is no text has its error in the table of parameters.
+        if isinstance(document.get("model"), str):
             self._check_model(document["model"])
         return document
 

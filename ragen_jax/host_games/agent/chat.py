@@ -74,9 +74,7 @@ def write_answer(
     choice = {
         "index": 0,
         "message": message,
-        "logprobs": _write_logprobs(answer.logprobs or ())
-        if call.wants_logprobs
-        else None,
+        "logprobs": _write_logprobs(answer.logprobs) if call.wants_logprobs else None,
         "finish_reason": answer.finish_reason,
     }
     head = _head("chat.completion", answer_id, model)
@@ -180,7 +178,11 @@ def _write_usage(answer: ChatAnswer) -> dict[str, int]:
     }
 
 
-def _write_logprobs(sampled: Sequence[tuple[str, float]]) -> dict[str, Any]:
+def _write_logprobs(
+    sampled: Sequence[tuple[str, float]] | None,
+) -> dict[str, Any] | None:
+    if sampled is None:
+        return None
     return {"content": write_tokens(sampled), "refusal": None}
 
 

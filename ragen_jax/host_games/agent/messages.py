@@ -113,7 +113,7 @@ def read_message(message: Any, where: str) -> dict[str, Any]:
         ]
     if role == TOOL:
         place = f"{where}.tool_call_id"
-        found["tool_call_id"] = _text(message.get("tool_call_id"), place)
+        found["tool_call_id"] = read_string(message.get("tool_call_id"), place)
     return found
 
 
@@ -130,6 +130,28 @@ def read_text(content: Any, where: str) -> str:
     return "".join(_read_part(p, f"{where}[{i}]") for i, p in enumerate(content))
 
 
+def read_string(value: Any, where: str) -> str:
+    """A text.
+
+    Raises:
+      CallRefused: it is something else.
+    """
+    if not isinstance(value, str):
+        refuse(where, f"is {show(value)}", "send a text")
+    return value
+
+
+def read_name(value: Any, where: str) -> str:
+    """The name of a function.
+
+    Raises:
+      CallRefused: it is something else.
+    """
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        refuse(where, f"is {show(value)}", "send 1 to 64 of A-Z a-z 0-9 _ -")
+    return value
+
+
 def read_call(call: Any, where: str) -> dict[str, Any]:
     """A call of a tool in an assistant's message.
 
@@ -141,8 +163,8 @@ def read_call(call: Any, where: str) -> dict[str, Any]:
         refuse(f"{where}.type", f"is {show(call['type'])}", 'send "function"')
     function = _object(call.get("function"), f"{where}.function")
     return write_call(
-        _text(call.get("id"), f"{where}.id"),
-        _name(function.get("name"), f"{where}.function.name"),
+        read_string(call.get("id"), f"{where}.id"),
+        read_name(function.get("name"), f"{where}.function.name"),
         read_arguments(function.get("arguments"), f"{where}.function.arguments"),
     )
 
@@ -159,7 +181,7 @@ def read_arguments(arguments: Any, where: str) -> str:
     Raises:
       CallRefused: it is something else.
     """
-    text = _text(arguments, where)
+    text = read_string(arguments, where)
     try:
         is_object = isinstance(parse_json(text, allow_nan=False), dict)
     except ValueError:
@@ -208,10 +230,10 @@ def read_function(function: Any, where: str) -> dict[str, Any]:
       CallRefused: it is of another form.
     """
     function = _object(function, where)
-    found = {"name": _name(function.get("name"), f"{where}.name")}
+    found = {"name": read_name(function.get("name"), f"{where}.name")}
     if function.get("description") is not None:
         place = f"{where}.description"
-        found["description"] = _text(function["description"], place)
+        found["description"] = read_string(function["description"], place)
     if function.get("parameters") is not None:
         found["parameters"] = _object(function["parameters"], f"{where}.parameters")
     return {"type": "function", "function": found}
@@ -225,24 +247,12 @@ def _read_part(part: Any, where: str) -> str:
             f"is {show(part.get('type'))}",
             'send "text": the model reads nothing else',
         )
-    return _text(part.get("text"), f"{where}.text")
+    return read_string(part.get("text"), f"{where}.text")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         refuse(where, f"is {show(value)}", "send an object")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        refuse(where, f"is {show(value)}", "send a text")
-    return value
-
-
-def _name(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        refuse(where, f"is {show(value)}", "send 1 to 64 of A-Z a-z 0-9 _ -")
     return value
 
 

@@ -8,15 +8,15 @@ stands for a parameter that is left out.
 | parameters | what happens |
 |---|---|
 | `messages`, `input`, `tools`, `stop`, `stream`, limits, sampling, `logprobs` | read |
-| `user`, `metadata`, `store`, `service_tier`, keys of caches | accepted: no effect |
-| `n`, penalties, `response_format`, `logit_bias`, `top_logprobs`, ... | neutral only |
-| `functions`, `audio`, `web_search_options`, names in no table | refused |
+| `user`, `metadata`, `service_tier`, keys of caches | accepted: no effect |
+| `n`, penalties, `response_format`, `tool_choice`, `functions`, ... | neutral only |
+| `audio`, `reasoning_effort`, `web_search_options`, names in no table | refused |
 
 `prediction` only makes replies faster elsewhere, `max_tool_calls` counts tools of
-OpenAI's, so both are accepted, too.
+OpenAI's, so both are accepted, too. `store` decides whether a response can be
+continued; chat completions cannot.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,7 +105,9 @@ def number(low: float, high: float) -> Check:
 
 def share(name: str, value: Any) -> None:
     """Accepts numbers above 0, up to 1."""
-    number(math.nextafter(0, 1), 1)(name, value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= 1:
+        refuse(name, f"is {show(value)}", "send a number above 0, up to 1")
 
 
 def stops(name: str, value: Any) -> None:

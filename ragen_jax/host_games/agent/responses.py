@@ -27,12 +27,15 @@ from ragen_jax.host_games.agent.messages import (
     ASSISTANT,
     TOOL,
     check_function,
-    read_call,
+    read_arguments,
     read_function,
     read_message,
+    read_name,
+    read_string,
     read_text,
     refuse,
     show,
+    write_call,
 )
 
 MAX_DIALOGUES = 1_000
@@ -319,15 +322,17 @@ def _add_call(
     messages: list[dict[str, Any]], item: Mapping[str, Any], where: str
 ) -> None:
     """Put a call into the assistant's message before it, or one of its own."""
-    function = {key: item.get(key) for key in ("name", "arguments")}
-    call = read_call({"id": item.get("call_id"), "function": function}, where)
+    call = write_call(
+        read_string(item.get("call_id"), f"{where}.call_id"),
+        read_name(item.get("name"), f"{where}.name"),
+        read_arguments(item.get("arguments"), f"{where}.arguments"),
+    )
     if not messages or messages[-1]["role"] != ASSISTANT:
         messages.append({"role": ASSISTANT, "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
 def _read_output(item: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if not isinstance(item.get("call_id"), str):
-        refuse(f"{where}.call_id", f"is {show(item.get('call_id'))}", "send a text")
+    call_id = read_string(item.get("call_id"), f"{where}.call_id")
     content = read_text(item.get("output"), f"{where}.output")
-    return {"role": TOOL, "content": content, "tool_call_id": item["call_id"]}
+    return {"role": TOOL, "content": content, "tool_call_id": call_id}

@@ -208,7 +208,10 @@ class JsonHandler(http.server.BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if origin is None:
             return False
-        site = urllib.parse.urlsplit(origin)
+        try:
+            site = urllib.parse.urlsplit(origin)
+        except ValueError:
+            return True
         # A name of another site may lead to this machine.
         is_local = is_loopback(self.server.server_address[0])
         if is_local and not is_loopback(site.hostname):
