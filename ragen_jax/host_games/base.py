@@ -92,6 +92,7 @@ class HostGame(abc.ABC):
         processors help.
       makes_calls: its observations are calls of a model's API; each of its episodes
         has a process.
+      is_parallel: it may make a call before the last one is answered.
     """
 
     instruction: str
@@ -103,6 +104,7 @@ class HostGame(abc.ABC):
     max_rows: int | None = None
     waits: bool = False
     makes_calls: bool = False
+    is_parallel: bool = False
 
     @property
     def name(self) -> str:

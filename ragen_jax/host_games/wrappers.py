@@ -48,6 +48,7 @@ class Wrapper(HostGame):
     max_rows = property(operator.attrgetter("game.max_rows"))
     waits = property(operator.attrgetter("game.waits"))
     makes_calls = property(operator.attrgetter("game.makes_calls"))
+    is_parallel = property(operator.attrgetter("game.is_parallel"))
 
     def __init__(self, game: HostGame):
         self.game = game

@@ -35,7 +35,7 @@ from ragen_jax.host_games.base import (
     Step,
 )
 from ragen_jax.host_games.common.files import parse_json
-from ragen_jax.host_games.common.options import check_whole, refuse_given
+from ragen_jax.host_games.common.options import check_bool, check_whole, refuse_given
 from ragen_jax.host_games.common.references import load_function
 from ragen_jax.host_games.common.splits import check_split
 
@@ -67,6 +67,7 @@ class AgentGame(HostGame):
         command: Sequence[str] | None = None,
         reward: str | None = None,
         expert: str | None = None,
+        is_parallel: bool = False,
         num_tasks: int | None = None,
         metrics: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
@@ -87,6 +88,9 @@ class AgentGame(HostGame):
             function returned or the command printed; what it returns counts.
           expert: "package.module:function", called as `expert(task, call)`: what a
             good player replies, which `launch.sft` demonstrates.
+          is_parallel: the program calls before an earlier call is answered. Its turns
+            are then in the order of their texts, and prompts are read whole, so that
+            nothing depends on which call came first.
           num_tasks: problems of each split; None: as many as there are seeds.
           metrics: names of the numbers in `Result.metrics`.
           options: of the program, as `task.options`.
@@ -95,6 +99,8 @@ class AgentGame(HostGame):
           ValueError: an option is wrong, or there is no such function.
         """
         check_split(split)
+        check_bool("is_parallel", is_parallel)
+        self.is_parallel = is_parallel
         if num_tasks is not None:
             check_whole("num_tasks", num_tasks)
         self._name, self._start = _find_program(function, command)

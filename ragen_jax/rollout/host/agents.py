@@ -62,7 +62,13 @@ class CallPlayer(Protocol):
     """Who replies to the calls of some rows."""
 
     async def reply(
-        self, row: int, prompt: Sequence[int], limit: int, key: Key[Array, ""]
+        self,
+        row: int,
+        prompt: Sequence[int],
+        limit: int,
+        key: Key[Array, ""],
+        *,
+        is_alone: bool,
     ) -> tuple[SampledTokens, int]:
         """See `RowDecoder.reply`."""
 
@@ -72,10 +78,11 @@ class AgentRow:
 
     Args:
       key: of the row's samples.
+      is_parallel: calls may come in any order.
     """
 
-    def __init__(self, episode: CallEpisode, key: Key[Array, ""]):
-        self.episode, self._key = episode, key
+    def __init__(self, episode: CallEpisode, key: Key[Array, ""], is_parallel: bool):
+        self.episode, self._key, self._is_parallel = episode, key, is_parallel
         self._counts: dict[int, int] = {}
         self.last = WorkerResponse()
 
@@ -106,6 +113,8 @@ class AgentRow:
                 # A reward after a refusal is that of the reply before.
                 self.episode.calls[-1].reward += self.last.reward
                 self.episode.calls[-1].valid = self.last.valid
+        if self._is_parallel and self.episode.calls:
+            self.episode.sort()
 
     def played(self, penalty: float = 0.0) -> Played:
         """The episode after its end; `penalty` is that of a reply of no use."""
@@ -125,7 +134,10 @@ class AgentRow:
         asked = _number_of(prompt.ids)
         nth = self._counts[asked] = self._counts.get(asked, -1) + 1
         key = _call_key(self._key, np.uint32(asked), np.uint32(nth))
-        sampled, num_read = await player.reply(place, prompt.ids, prompt.limit, key)
+        # What a row holds depends on which call came first.
+        how = {"is_alone": self._is_parallel}
+        asked = place, prompt.ids, prompt.limit, key
+        sampled, num_read = await player.reply(*asked, **how)
         answer = self.episode.answer(call, prompt, sampled, num_read)
         return json.dumps(answer.to_json())
 
@@ -247,6 +259,7 @@ class AgentCollector:
             AgentRow(
                 CallEpisode(self._write, self._tokenizer, self._tools, self._limits),
                 key,
+                self._env.is_parallel,
             )
             for key in _row_keys(keys.sample, count=self._num_rows)
         ]
@@ -297,9 +310,15 @@ class Expert:
         self._name, self._pool, self._tokenizer = env.name, pool, tokenizer
 
     async def reply(
-        self, row: int, prompt: Sequence[int], limit: int, key: Key[Array, ""]
+        self,
+        row: int,
+        prompt: Sequence[int],
+        limit: int,
+        key: Key[Array, ""],
+        *,
+        is_alone: bool,
     ) -> tuple[SampledTokens, int]:
-        del key
+        del key, is_alone
         solved = await asyncio.wrap_future(self._pool.solve_row(row))
         if solved.failure is not None or not solved.solution:
             raise ValueError(
@@ -345,7 +364,8 @@ def demonstrate(
     problems = list(zip(*draw_problems(keys, env.num_tasks[TRAINING]), strict=True))
     samples = _row_keys(keys.sample, count=len(problems))
     rows = [
-        AgentRow(CallEpisode(write, tokenizer, tools, limits), key) for key in samples
+        AgentRow(CallEpisode(write, tokenizer, tools, limits), key, env.is_parallel)
+        for key in samples
     ]
 
     async def play(pool: Pool) -> None:

@@ -28,7 +28,7 @@ from ragen_jax.host_games.agent.calls import (
 )
 from ragen_jax.host_games.agent.episode import BUDGET_EXHAUSTED
 from ragen_jax.host_games.agent.tools import ToolFormat
-from ragen_jax.rollout.host.row_decoder import SampledTokens
+from ragen_jax.rollout.host.row_decoder import SampledTokens, num_equal
 from ragen_jax.rollout.transcript import empty_turns
 from ragen_jax.text.calls import CallWriter, SampledReply, state_hash
 from ragen_jax.text.tokenizer import Tokenizer
@@ -190,7 +190,7 @@ class CallEpisode:
         log_probs = sampled.log_probs[:count]
         if prompt.segment == len(self.segments):
             self.segments.append([])
-        known = max((_num_equal(x, prompt.ids) for x in self.segments), default=0)
+        known = max((num_equal(x, prompt.ids) for x in self.segments), default=0)
         self.num_reread += max(0, num_read - (len(prompt.ids) - known))
         self.segments[prompt.segment] = [*prompt.ids, *tokens.tolist()]
         self._num_tokens += len(prompt.ids) - prompt.num_known + count
@@ -217,6 +217,20 @@ class CallEpisode:
             logprobs=pairs,
         )
 
+    def sort(self) -> None:
+        """Put the calls in the order of their tokens, whatever came first.
+
+        The last one has the reward.
+        """
+        reward = sum(call.reward for call in self.calls)
+        self.calls.sort(key=lambda x: (list(x.prompt.ids), x.tokens.tolist()))
+        numbers: dict[int, int] = {}
+        for call in self.calls:
+            number = numbers.setdefault(call.prompt.segment, len(numbers))
+            call.prompt = dataclasses.replace(call.prompt, segment=number)
+            call.reward = 0.0
+        self.calls[-1].reward = reward
+
     def _cut(
         self, sampled: SampledTokens, stop: Sequence[str]
     ) -> tuple[np.ndarray, str, bool]:
@@ -241,12 +255,6 @@ def _exhausted(what: str) -> CallRefused:
         HTTPStatus.TOO_MANY_REQUESTS,
         BUDGET_EXHAUSTED,
     )
-
-
-def _num_equal(x: Sequence[int], y: Sequence[int]) -> int:
-    """Tokens at the beginning that both have."""
-    pairs = enumerate(zip(x, y, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(x), len(y)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -122,7 +122,8 @@ class HostGameEnv(base.TextGame):
           call_sizes: of a game that makes calls; else None.
         """
         self.spec = spec
-        self.makes_calls, self._call_sizes = game.makes_calls, call_sizes
+        self.makes_calls, self.is_parallel = game.makes_calls, game.is_parallel
+        self._call_sizes = call_sizes
         self.num_widths = num_widths
         self.max_failed_fraction = max_failed_fraction
         self.name = game.name
@@ -389,6 +390,11 @@ def make_host_game(
         num_workers = sys.maxsize
     elif num_workers is None and games[TRAINING].waits:
         num_workers = WAITING_WORKERS
+    if wrappers and games[TRAINING].makes_calls:
+        raise ValueError(
+            f"host.wrappers = {wrappers!r} change messages and replies, and {name} "
+            "makes whole calls; leave them out"
+        )
     spec = GameSpec(
         game=reference,
         kwargs=kwargs,

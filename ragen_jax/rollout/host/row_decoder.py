@@ -12,7 +12,7 @@ first token on that the cache does not have.
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from ragen_jax.rollout.collect import GivenSettings, make_decoding
 from ragen_jax.rollout.decode import Context, Decoding, decode_step, read_in_chunks
 from ragen_jax.rollout.layout import RowLayout
 from ragen_jax.rollout.turns import EpisodeLimits
+from ragen_jax.sharding import num_row_shards
 from ragen_jax.text.dialogue import Dialogue
 from ragen_jax.types import Params, TokenSpan
 
@@ -64,7 +65,7 @@ class Joining:
     """Prompts of some rows of a batch.
 
     Attributes:
-      rows: their numbers; `B` for none.
+      rows: their numbers on their device, and for no row the number of rows there.
       prompt: what the cache does not have yet.
       starts: tokens that it has.
       limits, keys: as in `Writing`.
@@ -116,7 +117,10 @@ class RowPrograms:
         **decoding: float | None,
     ):
         self.num_rows, self.context_tokens = num_rows, context_tokens
-        self.num_read = min(READ_ROWS, num_rows)
+        self.num_devices = num_row_shards(layout.mesh)
+        self.device_rows = num_rows // self.num_devices
+        # On each device.
+        self.num_read = min(READ_ROWS, self.device_rows)
         # A pass writes whole chunks, and rows that do not write need a free slot.
         self._read_tokens = read_tokens
         self._slots = context_tokens + read_tokens + 1
@@ -254,14 +258,22 @@ class RowDecoder:
         self._arrived = asyncio.Event()
 
     async def reply(
-        self, row: int, prompt: Sequence[int], limit: int, key: Key[Array, ""]
+        self,
+        row: int,
+        prompt: Sequence[int],
+        limit: int,
+        key: Key[Array, ""],
+        *,
+        is_alone: bool,
     ) -> tuple[SampledTokens, int]:
         """The reply of a row, of at most `limit` tokens, and how many tokens were read.
 
         Args:
           prompt: all tokens before the reply. A row replies to one prompt at a time.
+          is_alone: read the whole prompt, whatever the row has read before.
         """
-        start = min(_shared(self._held[row], prompt), len(prompt) - 1)
+        held = [] if is_alone else self._held[row]
+        start = min(num_equal(held, prompt), len(prompt) - 1)
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(row, prompt[start:], start, limit, key, future))
         self._arrived.set()
@@ -277,26 +289,42 @@ class RowDecoder:
                 await self._arrived.wait()
                 await asyncio.sleep(GATHER_SECONDS)
             while self._waiting:
-                count = self._programs.num_read
-                some, self._waiting = self._waiting[:count], self._waiting[count:]
+                some = self._next()
                 await asyncio.to_thread(self._join, some)
-                self._replies |= {x.row: x.reply for x in some}
+                self._replies |= {x.row: x.reply for x in some.values()}
             for row, written in (await asyncio.to_thread(self._write)).items():
                 reply = self._replies.pop(row)
                 # The row's episode may have been given up.
                 if not reply.cancelled():
                     reply.set_result(written)
 
-    def _join(self, some: Sequence[_Waiting]) -> None:
-        programs, count = self._programs, self._programs.num_read
+    def _next(self) -> dict[int, _Waiting]:
+        """Rows that join next, by their places: as many on each device as it reads."""
+        programs, some, others = self._programs, {}, []
+        counts = [0] * programs.num_devices
+        for x in self._waiting:
+            device = x.row // programs.device_rows
+            if counts[device] == programs.num_read:
+                others.append(x)
+            else:
+                some[device * programs.num_read + counts[device]] = x
+                counts[device] += 1
+        self._waiting = others
+        return some
+
+    def _join(self, some: Mapping[int, _Waiting]) -> None:
+        programs = self._programs
+        count = programs.num_read * programs.num_devices
         prompts = np.zeros((count, programs.prompt_tokens), np.int32)
         numbers = np.zeros((4, count), np.int32)
-        numbers[0] = programs.num_rows
-        for i, x in enumerate(some):
+        numbers[0] = programs.device_rows
+        for i, x in some.items():
             prompts[i, : len(x.prompt)] = x.prompt
-            numbers[:, i] = x.row, len(x.prompt), x.start, x.limit
+            row = x.row % programs.device_rows
+            numbers[:, i] = row, len(x.prompt), x.start, x.limit
         rows, lengths, starts, limits = numbers
-        keys = jnp.stack([some[min(i, len(some) - 1)].key for i in range(count)])
+        unused = next(iter(some.values())).key
+        keys = jnp.stack([some[i].key if i in some else unused for i in range(count)])
         joining = Joining(rows, TokenSpan(prompts, lengths), starts, limits, keys)
         self._writing = programs.join(*self._fixed, self._writing, joining)
 
@@ -319,9 +347,7 @@ class RowDecoder:
         }
 
 
-def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:
+def num_equal(x: Sequence[int], y: Sequence[int]) -> int:
     """Tokens at the beginning that both have."""
-    pairs = zip(held, prompt, strict=False)
-    return next(
-        (i for i, (x, y) in enumerate(pairs) if x != y), min(len(held), len(prompt))
-    )
+    pairs = enumerate(zip(x, y, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(x), len(y)))

@@ -56,11 +56,11 @@ async def chat_async(task, client):
 def rewriter(task, client):
     """Begins anew after two calls, and returns to its first dialogue at the end."""
     first = [question(task)]
-    reply = ask(client, first)
+    first += [ask(client, first), user("more")]
     _wait(task)
-    ask(client, [*first, reply, user("more")])
+    first += [ask(client, first), user("else")]
     ask(client, [user("short"), question(task)])
-    ask(client, [*first, reply, user("else")], max_tokens=3)
+    ask(client, first, max_tokens=3)
     return 1.0
 
 
@@ -89,9 +89,9 @@ def silent(task, client):
 
 
 def faulty(task, client):
-    """One call, and then what the options say; odd seeds are sound."""
+    """One call, and then what the options say; some seeds are sound."""
     reply = ask(client, [question(task)])
-    if task.seed % 2:
+    if task.seed % 3 == 0:
         return 1.0
     return FAULTS[task.options["fault"]](task, client, reply)
 

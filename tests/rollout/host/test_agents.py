@@ -86,10 +86,15 @@ def assert_equal(x, y):
     jax.tree.map(np.testing.assert_array_equal, x, y)
 
 
-@pytest.mark.parametrize("name", ["chat", "rewriter", "parallel"])
-def test_what_is_sampled_does_not_depend_on_who_is_late(name):
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [("chat", ()), ("rewriter", ()), ("parallel", (("is_parallel", True),))],
+)
+def test_what_is_sampled_does_not_depend_on_who_is_late(name, kwargs):
     """Rows come and go as their tools end: bit for bit the same tokens."""
-    assert_equal(rollout(name, delay=0.05), rollout(name))
+    late = rollout(name, kwargs=kwargs, delay=0.05)
+    assert_equal(late, rollout(name, kwargs=kwargs))
+    assert late.turns.played.sum() > 24
 
 
 def test_rows_have_what_the_policy_sampled():
@@ -98,9 +103,9 @@ def test_rows_have_what_the_policy_sampled():
     turns, windows = trajectory.turns, trajectory.windows
     assert turns.played[:, :4].all()
     assert not turns.played[:, 4:].any()
-    assert windows.of_turn[:, :4].tolist() == [[0, 0, 1, 0]] * 12 or True
+    assert windows.of_turn[:, :4].tolist() == [[0, 0, 1, 0]] * 12
     policy, tokens = players.speaker(), windows.tokens.reshape(-1, 300)
-    hidden = hidden_states(policy, params(), jnp.asarray(tokens), None, None)
+    hidden = hidden_states(policy, params(), jnp.asarray(tokens))
     everywhere = jnp.ones(tokens.shape, bool)
     log_probs, _ = token_log_probs(
         policy,
@@ -109,7 +114,7 @@ def test_rows_have_what_the_policy_sampled():
         jnp.asarray(tokens),
         everywhere,
         temperature=players.TEMPERATURE,
-        chunk_tokens=None,
+        chunk_tokens=300,
     )
     log_probs = np.asarray(log_probs).reshape(windows.tokens.shape)
     num_compared = 0
@@ -122,3 +127,120 @@ def test_rows_have_what_the_policy_sampled():
         assert trajectory.loss_mask[row, start : start + length].all()
         num_compared += length
     assert num_compared == trajectory.loss_mask.sum() > 100
+
+
+def test_devices_share_the_rows():
+    whole, split = rollout("rewriter"), collect(agent("rewriter"), data=2)
+    np.testing.assert_allclose(
+        whole.sample_log_probs, split.sample_log_probs, atol=1e-5
+    )
+    same = [x.replace(sample_log_probs=None) for x in (whole, split)]
+    assert_equal(*same)
+
+
+def test_the_program_s_result_is_the_row_s():
+    trajectory = rollout("chat", kwargs=(("metrics", ("letters",)),))
+    letters = trajectory.game_metrics["letters"]
+    assert letters.min() > 0
+    assert len(set(letters.tolist())) > 3
+    rewards = trajectory.turns.reward
+    np.testing.assert_allclose(rewards[:, 2], letters / 100, rtol=1e-6)
+    assert not rewards[:, :2].any()
+    assert trajectory.success.tolist() == (letters % 2 == 0).tolist()
+    assert trajectory.terminated.all()
+    assert trajectory.game_metrics["segments"].tolist() == [1] * 12
+
+
+@pytest.mark.parametrize("name", ["chat_async", "chat"])
+def test_functions_may_be_async(name):
+    assert_equal(rollout("chat_async").tokens, rollout(name).tokens)
+
+
+def test_a_judge_reads_the_transcript():
+    judged = rollout(
+        "silent",
+        kwargs=(("reward", "tests.host_games.agent.programs:transcript_length"),),
+    )
+    assert judged.turns.reward[:, 0].tolist() == [101.0] * 12
+
+
+def test_a_dialogue_that_comes_back_is_read_again():
+    """Its tokens are in the cache no more: those after the common ones count."""
+    reread = rollout("rewriter").game_metrics["reread_tokens"]
+    trajectory = rollout("rewriter")
+    starts = trajectory.windows.reply_start
+    # What the third call's message is does not begin like the first dialogue.
+    assert (reread > 0).all()
+    assert (reread < starts[:, 3]).all()
+    assert not rollout("chat").game_metrics["reread_tokens"].any()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("raise", "ZeroDivisionError: a tool broke"),
+        ("exit", "SystemExit"),
+        ("leave", "its process ended with status 3"),
+        ("text", "returned 'one'"),
+        ("nan", "nan"),
+        ("hang", "no answer within 3 s"),
+    ],
+)
+def test_a_program_that_fails_loses_its_row_alone(fault, words, capsys):
+    trajectory = collect(agent("faulty", fault=fault, step_seconds=3.0), 8, 1)
+    won = trajectory.success
+    assert 0 < won.sum() < 8
+    assert f"{8 - won.sum()} of 8 games failed" in capsys.readouterr().err
+    trained = trajectory.loss_mask.any(axis=1)
+    assert trained.tolist() == won.tolist()
+
+
+def test_too_many_failures_end_the_run_with_the_reason():
+    env = make_host_game(
+        "agent:tests.host_games.agent.programs:never_calls",
+        {},
+        **SETTINGS | SIZES | {"max_failed_fraction": 0.1},
+    )
+    with pytest.raises(GamesFailed, match="without a call of the model"):
+        collect(env, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reward", "is_cut"), [("too many", 0.0, True), ("takes no", 0.5, False)]
+)
+def test_a_budget_ends_the_episode_and_not_the_run(fault, reward, is_cut):
+    trajectory = collect(agent("faulty", fault=fault), 8, 1)
+    over = trajectory.turns.played.sum(axis=1) == BUDGET.max_turns
+    assert 0 < over.sum() < 8
+    assert (trajectory.turns.reward[over, 5] == reward).all()
+    assert (trajectory.truncated[over] == is_cut).all()
+    # What was sampled is learned from all the same.
+    assert trajectory.loss_mask.any(axis=1).all()
+
+
+@pytest.mark.parametrize("fault", ["streams", "after"])
+def test_what_is_left_open_harms_no_later_episode(fault):
+    env = agent("faulty", fault=fault)
+    collector_rows = [collect(env, 2, 2) for _ in range(2)]
+    for trajectory in collector_rows:
+        assert trajectory.success.all()
+
+
+def test_an_expert_s_replies_are_demonstrated():
+    env = agent("chat", kwargs=(("expert", "tests.host_games.agent.programs:expert"),))
+    keys = rollout_keys(jax.random.key(3), 6, 1)
+    limits = env.call_limits(BUDGET, REPLY_TOKENS)
+    played = demonstrate(env, players.tokenizer(), limits, 1, keys, num_rows=4)
+    decode = players.tokenizer().decode
+    for row in range(6):
+        trained = decode(played.tokens[row][played.loss_mask[row]])
+        assert trained == "as 1<|im_end|>as 3<|im_end|>as 5<|im_end|>"
+
+
+def test_wrappers_do_not_fit_whole_calls():
+    with pytest.raises(ValueError, match="wrappers"):
+        make_host_game(
+            "agent:tests.host_games.agent.programs:chat",
+            {},
+            **SETTINGS | SIZES | {"wrappers": (("split", 2),)},
+        )
