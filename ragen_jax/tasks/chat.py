@@ -9,22 +9,24 @@ from ml_collections import ConfigDict
 from ragen_jax.rollout.host.text import Chat, ChatGame
 from ragen_jax.tasks.build import new_task, play_rules
 from ragen_jax.tasks.specs import EnvSpec
-from ragen_jax.tasks.task import Task
+from ragen_jax.tasks.task import AgentTask, Task
 from ragen_jax.text.context import count_past
-from ragen_jax.text.prompts import build_wording
+from ragen_jax.text.prompts import build_wording, call_wording
 
 
 def build_chat(config: ConfigDict, spec: EnvSpec) -> tuple[Task, ChatGame]:
     """A task without tokens, and its game in chat messages."""
     task = new_task(spec, play_rules(config))
     prompt, rollout, budget = config.prompt, config.rollout, task.rules.budget
-    wording = build_wording(
-        task.env,
-        style=prompt.style,
-        budget=budget,
-        length_hint_words=prompt.length_hint_words,
-        thinking=prompt.thinking,
-    )
+    wording = call_wording(task.env)
+    if not isinstance(task, AgentTask):
+        wording = build_wording(
+            task.env,
+            style=prompt.style,
+            budget=budget,
+            length_hint_words=prompt.length_hint_words,
+            thinking=prompt.thinking,
+        )
     num_past = count_past(rollout.context, rollout.context_turns, budget.max_turns)
     chat = Chat(wording, rollout.context, num_past, prompt.thinking)
     return task, task.make_chat(chat)

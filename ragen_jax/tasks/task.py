@@ -21,7 +21,12 @@ from ragen_jax.rollout.host.agents import AgentCollector, demonstrate
 from ragen_jax.rollout.host.calls import CallLimits
 from ragen_jax.rollout.host.env import HostGameEnv
 from ragen_jax.rollout.host.games import HostCollector
-from ragen_jax.rollout.host.text import Chat, ChatGame, HostChatGame
+from ragen_jax.rollout.host.text import (
+    AgentChatGame,
+    Chat,
+    ChatGame,
+    HostChatGame,
+)
 from ragen_jax.rollout.keys import RolloutKeys
 from ragen_jax.rollout.metrics import rollout_metrics
 from ragen_jax.rollout.records import add_boards, episodes
@@ -158,6 +163,9 @@ class AgentTask(HostTask):
         num_actions = self.rules.budget.max_actions_per_turn
         sizes = self.limits, num_actions, keys, num_rows
         return demonstrate(self.env, self.tokenizer, *sizes)
+
+    def make_chat(self, chat: Chat) -> AgentChatGame:
+        return AgentChatGame(self.env, self.params, self.rules, chat)
 
     def make_collect(self, policy: Policy, **arguments: Any) -> AgentCollector:
         # Rows join and leave the batch: it is neither cut nor made smaller.

@@ -102,6 +102,21 @@ def build_wording(
     return dataclasses.replace(wording, markup=markup)
 
 
+def call_wording(env: TextGame) -> Wording:
+    """The texts of an agent's calls in records: what each says, and nothing else."""
+    nothing = Template(())
+    return Wording(
+        system=nothing,
+        turn=env.template,
+        result=nothing,
+        past_heading="",
+        turn_heading="",
+        past_turn=nothing,
+        past_result=nothing,
+        reply_prefix="",
+    )
+
+
 def build_prompts(
     env: TextGame,
     *,

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_jax.extras import install_command
-from ragen_jax.rollout.host.text import ChatReply
+from ragen_jax.rollout.host.text import ChatReply, write_tool_calls
 
 # Longest waits between two tries, by our choice and at a server's request.
 MAX_BACKOFF_SECONDS = 60.0
@@ -112,13 +112,17 @@ class Endpoint:
         await self._client.close()
 
     async def reply(
-        self, messages: Sequence[Mapping[str, Any]], conversation: int
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        conversation: int,
+        options: Mapping[str, Any] | None = None,
     ) -> ChatReply:
         """The assistant's next message.
 
         Args:
           messages: the dialogue so far.
           conversation: number of the conversation, which spreads tries in time.
+          options: fields of this request alone, such as an agent's tools.
 
         Raises:
           ContextExceeded: the messages are longer than the model's context.
@@ -126,7 +130,7 @@ class Endpoint:
         """
         for attempt in range(self._max_retries + 1):
             try:
-                return await self._ask(messages)
+                return await self._ask(messages, options or {})
             except _Temporary as failure:
                 if attempt == self._max_retries:
                     raise EndpointError(
@@ -154,9 +158,13 @@ class Endpoint:
         backoff = min(self._retry_seconds * 2**attempt, MAX_BACKOFF_SECONDS)
         return max(backoff * (0.5 + jitter / 2), asked + self._retry_seconds * jitter)
 
-    async def _ask(self, messages: Sequence[Mapping[str, Any]]) -> ChatReply:
+    async def _ask(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> ChatReply:
         create = self._client.chat.completions.with_raw_response.create
-        body = dict(self._body)
+        body = self._body | options
+        if limit := self._body.get("max_tokens"):
+            body["max_tokens"] = min(limit, body["max_tokens"])
         model = body.pop("model", self._openai.omit)
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -182,9 +190,9 @@ class Endpoint:
             cause = error.__cause__ or error
             reason = self._clean(str(cause)) or type(cause).__name__
             raise _Temporary(f"no connection ({reason})") from None
-        return self._read(response.content)
+        return self._read(response.content, "tools" in options)
 
-    def _read(self, content: bytes) -> ChatReply:
+    def _read(self, content: bytes, has_tools: bool) -> ChatReply:
         """The reply in a successful response.
 
         Raises:
@@ -201,6 +209,7 @@ class Endpoint:
                     _reply_text(
                         choice["message"],
                         is_cut=choice.get("finish_reason") == "length",
+                        has_tools=has_tools,
                     )
                 ),
                 finish_reason=self._clean(_text(choice.get("finish_reason"))),
@@ -314,10 +323,13 @@ def _check_key(key: str | None, key_env: str) -> str | None:
     return key
 
 
-def _reply_text(message: Mapping[str, Any], *, is_cut: bool) -> str:
+def _reply_text(
+    message: Mapping[str, Any], *, is_cut: bool, has_tools: bool = False
+) -> str:
     """Thought and content of a message as the one text that the model wrote.
 
-    Refusals and tool calls have no content: an empty reply. Servers with a reasoning
+    Refusals have no content: an empty reply. Calls of tools that an agent offered are
+    JSON, as `host_games.agent.game.read_reply` reads them. Servers with a reasoning
     parser take the thought out of the content, into a field of its own.
     """
     parts, thoughts = message.get("content"), list(map(message.get, _THOUGHT_FIELDS))
@@ -327,10 +339,12 @@ def _reply_text(message: Mapping[str, Any], *, is_cut: bool) -> str:
         thinking = [p.get("thinking") for p in parts if p.get("type") == "thinking"]
         thoughts.append("".join(map(_joined, thinking)))
     thought = next((t for t in thoughts if isinstance(t, str) and t), None)
-    if thought is None or "</think>" in content:
-        return content
-    end = "" if is_cut and not content else "</think>"
-    return f"<think>{thought}{end}{content}"
+    if thought is not None and "</think>" not in content:
+        end = "" if is_cut and not content else "</think>"
+        content = f"<think>{thought}{end}{content}"
+    if has_tools and message.get("tool_calls"):
+        return write_tool_calls(content, message["tool_calls"])
+    return content
 
 
 def _joined(content: object) -> str:

@@ -412,7 +412,7 @@ class Conversations:
             if is_full:
                 return _NO_REPLY
             try:
-                reply = await endpoint.reply(messages, row)
+                reply = await endpoint.reply(messages, row, episode.options)
             except ContextExceeded as error:
                 if not known:
                     # The task itself is too long, or max_tokens too large.

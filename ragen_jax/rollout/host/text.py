@@ -7,6 +7,8 @@ episode of a host game has a worker process, which the next episode reuses.
 
 import asyncio
 import dataclasses
+import json
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +18,8 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from envs.base import EnvParams, TextGame
+from ragen_jax.host_games.agent.calls import TOOL_CALLS, CallRefused, ChatAnswer
+from ragen_jax.host_games.agent.game import write_refusal
 from ragen_jax.host_games.workers.pool import Pool, WorkerResponse
 from ragen_jax.host_games.wrappers import CUT_MARK, cut_middle
 from ragen_jax.rollout.collect import start_from
@@ -44,7 +48,7 @@ from ragen_jax.text.messages import (
     strip_prefix,
 )
 from ragen_jax.text.prompts import Wording
-from ragen_jax.types import EnvState, Trajectory
+from ragen_jax.types import EnvState, ParsedAnswer, Trajectory
 
 # Characters of an observation for each of the tokens that it may have.
 CHARS_PER_TOKEN = 4
@@ -200,7 +204,10 @@ class ChatEpisode:
     Attributes:
       turns: the texts of the turns so far.
       outcome: of the turns so far, on the host.
+      options: of the request for the next reply, besides its messages.
     """
+
+    options: Mapping[str, Any] = types.MappingProxyType({})
 
     def __init__(self, game: ChatGame, level: EnvState, noise_key: Key[Array, ""]):
         self._game, self._keys = game, noise_key[None]
@@ -254,14 +261,7 @@ class ChatEpisode:
           thinking: the reply is a thought and an answer; False: an answer alone.
           is_cut, length: see `ParsedReply`.
         """
-        game = self._game
-        parsed = parse_text(
-            text,
-            game.env.action_vocabulary,
-            max_actions=game.rules.budget.max_actions_per_turn,
-            thinking=thinking,
-            answer_bytes=game.env.answer_bytes,
-        )
+        game, parsed = self._game, self._parsed(text, thinking)
         self._play, outcome = game.advance(
             self._play,
             np.int32(turn),
@@ -271,6 +271,16 @@ class ChatEpisode:
             self._given(),
         )
         self.outcome = _only_row(outcome)
+
+    def _parsed(self, text: str, thinking: bool) -> ParsedAnswer:
+        game = self._game
+        return parse_text(
+            text,
+            game.env.action_vocabulary,
+            max_actions=game.rules.budget.max_actions_per_turn,
+            thinking=thinking,
+            answer_bytes=game.env.answer_bytes,
+        )
 
     def trajectory(self) -> Trajectory:
         """Turns and outcome; there are no tokens (`T` is 0)."""
@@ -413,6 +423,51 @@ class HostChatEpisode(ChatEpisode):
         max_chars = max(CHARS_PER_TOKEN * max_tokens, len(CUT_MARK))
         text = cut_middle(self._output.text, max_chars)
         return {**super()._fields(), "text": text}
+
+
+class AgentChatGame(HostChatGame):
+    """An agent's program in text: its calls are the requests."""
+
+    def episode(self, level: Problems, noise_key: Key[Array, ""]) -> "AgentChatEpisode":
+        return AgentChatEpisode(self, level, noise_key)
+
+
+class AgentChatEpisode(HostChatEpisode):
+    """An episode of an `AgentChatGame`."""
+
+    def prompt(self, turn: int) -> list[Message]:
+        super().prompt(turn)
+        asked = {} if self._output.call is None else self._output.call
+        wanted = {name: asked.get(name) for name in ("tools", "max_tokens", "stop")}
+        self.options = {name: value for name, value in wanted.items() if value}
+        return list(asked.get("messages", ()))
+
+    async def step(self, turn: int, reply: ChatReply) -> bool:
+        if self._output.failure is None:
+            text = _NO_ROOM_LEFT if reply.finish_reason == NO_ROOM else reply.text
+            outputs = await asyncio.to_thread(self._rows.step, {0: text})
+            self._show(outputs[0])
+        return await ChatEpisode.step(self, turn, reply)
+
+    def _text_of(self, reply: ChatReply) -> str:
+        return reply.text
+
+    def _parsed(self, text: str, thinking: bool) -> ParsedAnswer:
+        # Whatever the reply is, the program reads it.
+        return parse_text(
+            "call</answer>", (), max_actions=1, thinking=False, answer_bytes=1
+        )
+
+
+def write_tool_calls(content: str, tool_calls: Sequence[Mapping[str, Any]]) -> str:
+    """The text of a `ChatReply` that calls tools, as an agent's game reads it."""
+    answer = ChatAnswer(content, tuple(tool_calls), TOOL_CALLS)
+    return json.dumps(answer.to_json())
+
+
+_NO_ROOM_LEFT = write_refusal(
+    CallRefused("the dialogue is longer than the model's context", code=NO_ROOM)
+)
 
 
 def _only_row(tree: Any) -> Any:
